@@ -44,10 +44,10 @@ from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.copy import CopyTask, run_copy_task
 from jsplan.backfill.verify.command import BackfillCheck
 from jsplan.config.model import LoadOptions
+from jsplan.context import Context, open_context, open_pool
 from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.sandbox import Sandbox
-from jsplan.workflows.context import Context, open_context, open_pool
 
 SUBJECTS, BATCH, LOOP = 100, 20_000, 20_000
 #: Path by name: what is timed. Each leaves its copy as COPY in the hub, or as a staging stream.
@@ -71,8 +71,16 @@ class Silent:
 class Bench:
     """A stream in the leaf, and ways to have it in the hub."""
 
-    def __init__(self, sandbox: Sandbox, world: Context, pool: Any, engine: SparkRunner, count: int) -> None:
-        self.sandbox, self.world, self.pool, self.engine, self.count = sandbox, world, pool, engine, count
+    def __init__(
+        self, sandbox: Sandbox, world: Context, pool: Any, engine: SparkRunner, count: int
+    ) -> None:
+        self.sandbox, self.world, self.pool, self.engine, self.count = (
+            sandbox,
+            world,
+            pool,
+            engine,
+            count,
+        )
         self.hub, self.leaf = (pool.api(world.workspace.domains[key]) for key in ("hub", "leaf"))
         self.worker = 0.0
         self.observer = Silent()
@@ -116,7 +124,9 @@ async def snapshot_restore(bench: Bench) -> float:
 async def loop(bench: Bench) -> float:
     """What a script would do: fetch a batch, publish each message and wait for its ack. A part of the stream; seconds for all of it."""
     urls = {name: bench.sandbox[name] for name in ("hub", "leaf")}
-    away = await nats.connect(urls["leaf"].url, user=urls["leaf"].user, password=urls["leaf"].password)
+    away = await nats.connect(
+        urls["leaf"].url, user=urls["leaf"].user, password=urls["leaf"].password
+    )
     home = await nats.connect(urls["hub"].url, user=urls["hub"].user, password=urls["hub"].password)
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["loop.>"]})
     source = await away.jetstream().pull_subscribe("", durable="loop", stream="BENCH")
@@ -145,10 +155,23 @@ async def staging(bench: Bench) -> float:
     started = time.monotonic()
     stage = await staging_streams.create(bench.hub, "bench", "leaf/stream/BENCH", "bench", {})
     ends = bench.ends()
-    task = CopyTask(ends.source_endpoint, "leaf", "BENCH", (SeqRange(1, bench.count),), (), ends.target_endpoint, stage.ingest_prefix, stage.name)
+    task = CopyTask(
+        ends.source_endpoint,
+        "leaf",
+        "BENCH",
+        (SeqRange(1, bench.count),),
+        (),
+        ends.target_endpoint,
+        stage.ingest_prefix,
+        stage.name,
+    )
     said = (await bench.engine.run([partial(measured, task)], "bench"))[0]
     seconds = time.monotonic() - started
-    assert said[-2]["messages"] == bench.count == (await staging_streams.refresh(bench.hub, stage)).messages
+    assert (
+        said[-2]["messages"]
+        == bench.count
+        == (await staging_streams.refresh(bench.hub, stage)).messages
+    )
     bench.worker = max(bench.worker, said[-1]["memory"])
     return seconds
 
@@ -157,7 +180,14 @@ async def verify(bench: Bench) -> float:
     """What `backfill verify` does, after a copy end to end: both sides read, hashed and joined on Spark."""
     await end_to_end(bench)
     started = time.monotonic()
-    found = await BackfillCheck(bench.world, bench.pool, bench.world.workspace.backfills["bench"], 20, bench.engine, Silent()).execute()
+    found = await BackfillCheck(
+        bench.world,
+        bench.pool,
+        bench.world.workspace.backfills["bench"],
+        20,
+        bench.engine,
+        Silent(),
+    ).execute()
     assert found.origins[0].counts["equal"] == bench.count, found
     return time.monotonic() - started
 
@@ -175,9 +205,16 @@ async def end_to_end(bench: Bench) -> float:
         record = await pin_ranges(world, bench.pool, resolve_entry(world, options))
         apis = {"hub": bench.hub, "leaf": bench.leaf}
         work = RunContext(
-            resolve_entry(world, options), "bench/bench", record.text, world.topology, apis, bench.engine, Silent(),
-            lambda seconds: seconds, lambda _code, _address: False,
-        )  # fmt: skip
+            resolve_entry(world, options),
+            "bench/bench",
+            record.text,
+            world.topology,
+            apis,
+            bench.engine,
+            Silent(),
+            lambda seconds: seconds,
+            lambda _code, _address: False,
+        )
         result = await OriginCopy(work, record.origins[0], bench.ends()).run()
         seconds = time.monotonic() - started
     finally:
@@ -196,7 +233,14 @@ def _publish(target: ConnectionSettings, ended: threading.Event) -> None:
 
 
 def _target(server: Any) -> ConnectionSettings:
-    return ConnectionSettings(key=server.name, url=server.url, shown=server.url, user=server.user, password=server.password, timeout=30.0)
+    return ConnectionSettings(
+        key=server.name,
+        url=server.url,
+        shown=server.url,
+        user=server.user,
+        password=server.password,
+        timeout=30.0,
+    )
 
 
 def fill(server: Any, count: int, size: int, *, many: bool = False) -> None:
@@ -219,12 +263,19 @@ async def _create(server: Any) -> None:
 def _batch(first: int, count: int, size: int) -> tuple[pa.Array, pa.Array, pa.Array]:
     numbers = range(first, first + count)
     subject = pa.array([f"bench.{number % SUBJECTS}".encode() for number in numbers], pa.binary())
-    headers = pa.array([f"NATS/1.0\r\nKind: order\r\nNumber: {number}\r\n\r\n".encode() for number in numbers], pa.binary())
+    headers = pa.array(
+        [f"NATS/1.0\r\nKind: order\r\nNumber: {number}\r\n\r\n".encode() for number in numbers],
+        pa.binary(),
+    )
     offsets = np.arange(count + 1, dtype=np.int32) * size
     return (
         subject,
         headers,
-        pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(os.urandom(count * size))]),
+        pa.Array.from_buffers(
+            pa.binary(),
+            count,
+            [None, pa.py_buffer(offsets), pa.py_buffer(os.urandom(count * size))],
+        ),
     )
 
 
@@ -235,7 +286,9 @@ PATHS: dict[str, Path_] = {
 }  # fmt: skip
 
 
-async def turns(folder: Path, sandbox: Sandbox, count: int, repeat: int, only: list[str]) -> dict[str, Any]:
+async def turns(
+    folder: Path, sandbox: Sandbox, count: int, repeat: int, only: list[str]
+) -> dict[str, Any]:
     """Every path, `repeat` times, one after the other."""
     load = LoadOptions(folder, environ=dict(os.environ))
     async with open_context(load) as world, open_pool(world, read_only=False) as pool:
@@ -263,13 +316,18 @@ def report(seconds: dict[str, list[float]], count: int, memory: float) -> dict[s
     for name, taken in seconds.items():
         ratios = sorted(one / other for one, other in zip(seconds["mirror"], taken, strict=True))
         out[name] = {
-            "messages per second": round(count / statistics.median(taken)), "seconds": [round(one, 2) for one in taken],
-            "ratio to mirror": round(statistics.median(ratios), 3), "lowest": round(ratios[0], 3), "highest": round(ratios[-1], 3),
-        }  # fmt: skip
+            "messages per second": round(count / statistics.median(taken)),
+            "seconds": [round(one, 2) for one in taken],
+            "ratio to mirror": round(statistics.median(ratios), 3),
+            "lowest": round(ratios[0], 3),
+            "highest": round(ratios[-1], 3),
+        }
     return out
 
 
-def run(count: int, size: int, repeat: int, only: list[str], *, through_hub: bool) -> dict[str, Any]:
+def run(
+    count: int, size: int, repeat: int, only: list[str], *, through_hub: bool
+) -> dict[str, Any]:
     """One size of messages, on servers of its own."""
     with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as folder:
         fill(sandbox["leaf"], count, size, many=any(name.startswith("20 ") for name in only))
@@ -283,7 +341,9 @@ def run(count: int, size: int, repeat: int, only: list[str], *, through_hub: boo
 
 
 def _connection(server: Any) -> str:
-    return f"{{url: '{server.url}', user: {server.user}, password: {server.password}, timeout: 30s}}"
+    return (
+        f"{{url: '{server.url}', user: {server.user}, password: {server.password}, timeout: 30s}}"
+    )
 
 
 def main() -> None:
@@ -292,20 +352,37 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--messages", type=int, default=1_000_000, help="messages of 128 bytes")
     parser.add_argument("--large", type=int, default=100_000, help="messages of 4 KiB")
-    parser.add_argument("--only", default=",".join(PATHS), help="paths, separated by commas; mirror is always one")
-    parser.add_argument("--through-hub", action="store_true", help="reach the leaf by the hub's connection, as a driver in the cloud may")
+    parser.add_argument(
+        "--only", default=",".join(PATHS), help="paths, separated by commas; mirror is always one"
+    )
+    parser.add_argument(
+        "--through-hub",
+        action="store_true",
+        help="reach the leaf by the hub's connection, as a driver in the cloud may",
+    )
     wanted = parser.parse_args()
     only = ["mirror", *wanted.only.split(",")]
     found: dict[str, Any] = {}
-    if wanted.messages and wanted.large:  # each in a process of its own: Spark's workers know the servers of its beginning
+    if (
+        wanted.messages and wanted.large
+    ):  # each in a process of its own: Spark's workers know the servers of its beginning
         words = [sys.executable, __file__, "--repeat", str(wanted.repeat), "--only", wanted.only]
         words += ["--through-hub"] if wanted.through_hub else []
-        for one in (["--messages", str(wanted.messages), "--large", "0"], ["--messages", "0", "--large", str(wanted.large)]):
-            found |= json.loads(subprocess.run([*words, *one], check=True, stdout=subprocess.PIPE).stdout)
+        for one in (
+            ["--messages", str(wanted.messages), "--large", "0"],
+            ["--messages", "0", "--large", str(wanted.large)],
+        ):
+            found |= json.loads(
+                subprocess.run([*words, *one], check=True, stdout=subprocess.PIPE).stdout
+            )
     elif wanted.messages:
-        found["128 bytes"] = run(wanted.messages, 128, wanted.repeat, only, through_hub=wanted.through_hub)
+        found["128 bytes"] = run(
+            wanted.messages, 128, wanted.repeat, only, through_hub=wanted.through_hub
+        )
     else:
-        found["4 KiB"] = run(wanted.large, 4096, wanted.repeat, only, through_hub=wanted.through_hub)
+        found["4 KiB"] = run(
+            wanted.large, 4096, wanted.repeat, only, through_hub=wanted.through_hub
+        )
     print(json.dumps(found, indent=2))
 
 

@@ -25,10 +25,26 @@ ORIGINS = 20
 async def shuffled_staging(bench: Any) -> float:
     """Read, shuffled by subject and written by two writers into staging streams."""
     started = time.monotonic()
-    made = [await staging_streams.create(bench.hub, "bench", "leaf/stream/BENCH", "bench", {}) for _ in range(2)]
+    made = [
+        await staging_streams.create(bench.hub, "bench", "leaf/stream/BENCH", "bench", {})
+        for _ in range(2)
+    ]
     ends = bench.ends()
-    leg = CopyTask(ends.source_endpoint, "leaf", "BENCH", (SeqRange(1, bench.count),), (), ends.target_endpoint, "", made[0].name)
-    job = PartitionPlan(tuple(Partition(ends.target_endpoint, stage.name, stage.ingest_prefix) for stage in made), (leg,), "subject")
+    leg = CopyTask(
+        ends.source_endpoint,
+        "leaf",
+        "BENCH",
+        (SeqRange(1, bench.count),),
+        (),
+        ends.target_endpoint,
+        "",
+        made[0].name,
+    )
+    job = PartitionPlan(
+        tuple(Partition(ends.target_endpoint, stage.name, stage.ingest_prefix) for stage in made),
+        (leg,),
+        "subject",
+    )
     said = await bench.engine.lanes(job, "bench")
     seconds = time.monotonic() - started
     assert sum(one["messages"] for one in said) == bench.count
@@ -42,12 +58,19 @@ async def shuffled(bench: Any) -> float:
 
 async def many_origins(bench: Any) -> float:
     """A whole backfill of twenty streams with as many messages together."""
-    return await _whole(bench, tuple(BackfillSide("leaf", f"BENCH{number:02d}") for number in range(ORIGINS)), "stream")
+    return await _whole(
+        bench,
+        tuple(BackfillSide("leaf", f"BENCH{number:02d}") for number in range(ORIGINS)),
+        "stream",
+    )
 
 
 async def many_sources(bench: Any) -> float:
     """What the server itself does: a stream with those twenty as its sources."""
-    sources = [{"name": f"BENCH{number:02d}", "external": {"api": "$JS.leaf.API"}} for number in range(ORIGINS)]
+    sources = [
+        {"name": f"BENCH{number:02d}", "external": {"api": "$JS.leaf.API"}}
+        for number in range(ORIGINS)
+    ]
     started = time.monotonic()
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "sources": sources})
     await bench.wait("COPY", bench.count)
@@ -61,10 +84,23 @@ async def _whole(bench: Any, origins: tuple[BackfillSide, ...], order: str) -> f
     record = await pin_ranges(bench.world, bench.pool, entry)
     apis = {"hub": bench.hub, "leaf": bench.leaf}
     work = RunContext(
-        entry, "bench/bench", record.text, bench.world.topology, apis, bench.engine, bench.observer, lambda seconds: seconds,
+        entry,
+        "bench/bench",
+        record.text,
+        bench.world.topology,
+        apis,
+        bench.engine,
+        bench.observer,
+        lambda seconds: seconds,
         lambda _code, _address: False,
-    )  # fmt: skip
-    wide = PartitionedCopy(work, TransformSpec(order), record.origins, [Endpoints.of_origin(bench.world, bench.pool, leg) for leg in record.origins], record.text)
+    )
+    wide = PartitionedCopy(
+        work,
+        TransformSpec(order),
+        record.origins,
+        [Endpoints.of_origin(bench.world, bench.pool, leg) for leg in record.origins],
+        record.text,
+    )
     await wide.run()
     seconds = time.monotonic() - started
     assert sum(result.copied for result in wide.results) == bench.count
@@ -78,8 +114,19 @@ def fill_many(connect: Callable[[], RawConnection], count: int, batch: Any) -> N
     for number in range(ORIGINS):
         name, size = f"BENCH{number:02d}", each + (count - each * ORIGINS if number == 0 else 0)
         wire = connect()
-        request_api(wire, "$JS.API", f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
-        publish(wire, (_under(batch(first, min(20_000, size - first)), name.lower()) for first in range(0, size, 20_000)))
+        request_api(
+            wire,
+            "$JS.API",
+            f"STREAM.CREATE.{name}",
+            {"name": name, "subjects": [f"{name.lower()}.>"]},
+        )
+        publish(
+            wire,
+            (
+                _under(batch(first, min(20_000, size - first)), name.lower())
+                for first in range(0, size, 20_000)
+            ),
+        )
         wire.close()
 
 

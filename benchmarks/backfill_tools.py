@@ -17,7 +17,9 @@ from jsplan.backfill.snapshot_copy import SnapshotRestore
 from jsplan.backfill.strategy import StreamTraits, build_strategy_facts, choose_strategy
 from jsplan.config.model import Backfill, BackfillSide
 
-ENTRY = Backfill("tools", (BackfillSide("leaf", "BENCH"),), BackfillSide("hub", "COPY"), mode="exact")
+ENTRY = Backfill(
+    "tools", (BackfillSide("leaf", "BENCH"),), BackfillSide("hub", "COPY"), mode="exact"
+)
 CONFIG = {"name": "COPY", "subjects": ["copies.>"], "num_replicas": 1, "storage": "file"}
 
 
@@ -26,12 +28,28 @@ async def whole_by_auto(bench: Any) -> float:
     started = time.monotonic()
     info = await bench.leaf.request("STREAM.INFO.BENCH")
     levels = [(await api.request("INFO"))["api"]["level"] for api in (bench.leaf, bench.hub)]
-    origin, target = StreamTraits(info["config"], info["state"], levels[0]), StreamTraits(CONFIG, {}, levels[1], exists=False)
-    choice = choose_strategy(build_strategy_facts(bench.world.topology, ENTRY, [origin], target, datetime.now(UTC)))
+    origin, target = (
+        StreamTraits(info["config"], info["state"], levels[0]),
+        StreamTraits(CONFIG, {}, levels[1], exists=False),
+    )
+    choice = choose_strategy(
+        build_strategy_facts(bench.world.topology, ENTRY, [origin], target, datetime.now(UTC))
+    )
     assert choice.strategy == "snapshot", choice
     state = info["state"]
-    leg = OriginState("leaf/stream/BENCH", "hub/stream/COPY", info["created"], state["first_seq"], state["last_seq"], [], "", 1)
-    await SnapshotRestore(leg, bench.ends(), CONFIG, "bench/tools", lambda: None, lambda _: None).run()
+    leg = OriginState(
+        "leaf/stream/BENCH",
+        "hub/stream/COPY",
+        info["created"],
+        state["first_seq"],
+        state["last_seq"],
+        [],
+        "",
+        1,
+    )
+    await SnapshotRestore(
+        leg, bench.ends(), CONFIG, "bench/tools", lambda: None, lambda _: None
+    ).run()
     seconds = time.monotonic() - started
     assert (await bench.hub.request("STREAM.INFO.COPY"))["state"]["messages"] == bench.count
     return seconds
@@ -44,9 +62,16 @@ async def by_source(bench: Any) -> float:
     record = await pin_ranges(bench.world, bench.pool, ENTRY)
     apis = {"hub": bench.hub, "leaf": bench.leaf}
     work = RunContext(
-        ENTRY, "bench/tools", record.text, bench.world.topology, apis, bench.engine, bench.observer,
-        lambda seconds: seconds, lambda _code, _address: False,
-    )  # fmt: skip
+        ENTRY,
+        "bench/tools",
+        record.text,
+        bench.world.topology,
+        apis,
+        bench.engine,
+        bench.observer,
+        lambda seconds: seconds,
+        lambda _code, _address: False,
+    )
     run = NativeCopy(work, record.origins[0], bench.ends())
     assert await run.run()
     result = await run.finish()

@@ -29,20 +29,32 @@ from jsplan.sandbox import Sandbox, Server
 def workspace(folder: Path, hub: Server) -> None:
     """Two streams, one on each side of the link."""
     document = {
-        "jsplan": 1, "workspace": "bench",
+        "jsplan": 1,
+        "workspace": "bench",
         "connections": {"hub": {"url": hub.url, "user": hub.user, "password": hub.password}},
         "domains": {"hub": {"connection": "hub"}, "leaf": {"connection": "hub"}},
-        "streams": [{"name": "A", "domain": "hub", "subjects": ["a"]}, {"name": "B", "domain": "leaf", "subjects": ["b"]}],
-    }  # fmt: skip
+        "streams": [
+            {"name": "A", "domain": "hub", "subjects": ["a"]},
+            {"name": "B", "domain": "leaf", "subjects": ["b"]},
+        ],
+    }
     (folder / "jsplan.yaml").write_text(json.dumps(document))
-    subprocess.run([sys.executable, "-m", "jsplan", "apply", "-y"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "jsplan", "apply", "-y"],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def change(server: Server, stream: str, number: int) -> None:
     """Somebody else changes the stream."""
     answer = server.request(f"$JS.API.STREAM.INFO.{stream}")
     assert answer is not None
-    server.request(f"$JS.API.STREAM.UPDATE.{stream}", json.dumps(answer["config"] | {"max_age": 10**12 + number * 10**9}).encode())
+    server.request(
+        f"$JS.API.STREAM.UPDATE.{stream}",
+        json.dumps(answer["config"] | {"max_age": 10**12 + number * 10**9}).encode(),
+    )
 
 
 def next_line(out: IO[bytes]) -> dict[str, Any]:
@@ -97,7 +109,11 @@ def end(job: subprocess.Popen[bytes]) -> None:
 def mib(job: subprocess.Popen[bytes]) -> float:
     """Resident memory."""
     status = Path(f"/proc/{job.pid}/status").read_text()
-    return round(next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024, 1)
+    return round(
+        next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+        / 1024,
+        1,
+    )
 
 
 def memory(sandbox: Sandbox, folder: Path, events: int) -> dict[str, Any]:
@@ -111,7 +127,9 @@ def memory(sandbox: Sandbox, folder: Path, events: int) -> dict[str, Any]:
             number += 1
             change(sandbox["hub"], "A", number)
         wanted = 10**12 + number * 10**9
-        while wanted not in [field["after"] for field in next_line(job.stdout)["situation"]["fields"]]:
+        while wanted not in [
+            field["after"] for field in next_line(job.stdout)["situation"]["fields"]
+        ]:
             pass
         sizes.append(mib(job))
     end(job)
@@ -125,9 +143,14 @@ def cost(streams: int, repeat: int) -> dict[str, Any]:
         folder, url = Path(name), sandbox["server"].url
         many_streams(folder, url, streams)
         median([*jsplan, "apply", "-y", "--parallelism", "64"], folder, 1)
-        turns = [(median([*jsplan, "plan"], folder, 1), median([*jsplan, "drift"], folder, 1)) for _ in range(repeat)]
+        turns = [
+            (median([*jsplan, "plan"], folder, 1), median([*jsplan, "drift"], folder, 1))
+            for _ in range(repeat)
+        ]
         bare = median([sys.executable, "-c", BARE, url, str(streams), "sweep"], folder, repeat)
-    plan, drift = (round(statistics.median(turn[i]["seconds"] for turn in turns), 3) for i in (0, 1))
+    plan, drift = (
+        round(statistics.median(turn[i]["seconds"] for turn in turns), 3) for i in (0, 1)
+    )
     return {
         "streams": streams,
         "bare_seconds": bare["seconds"],
@@ -139,7 +162,9 @@ def cost(streams: int, repeat: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print the document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--changes", type=int, default=50)
     parser.add_argument("--events", type=int, default=10_000)
     parser.add_argument("--streams", type=int, default=10_000)
@@ -147,7 +172,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, Sandbox.hub_and_leaf() as sandbox:
         workspace(Path(name), sandbox["hub"])
-        row = {"change_to_line": latency(sandbox, Path(name), options.changes), "memory": memory(sandbox, Path(name), options.events)}
+        row = {
+            "change_to_line": latency(sandbox, Path(name), options.changes),
+            "memory": memory(sandbox, Path(name), options.events),
+        }
     row["cost"] = cost(options.streams, options.repeat)
     print(json.dumps({"benchmark": "drift", **row}, indent=2))
 

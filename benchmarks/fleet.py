@@ -40,7 +40,10 @@ def workspace(folder: Path, sandbox: Sandbox, count: int) -> None:
         f'domains: {{hub: {{connection: hub}}, "store-{{001..{count:03}}}": {{connection: hub, labels: [edge], may_be_offline: 7d}}}}',
         "streams:",
     ]
-    lines += [f"  - {{name: S{n}, domain: 'label:edge', subjects: ['s{n}.${{domain}}.>'], max_age: 30d}}" for n in range(STREAMS)]
+    lines += [
+        f"  - {{name: S{n}, domain: 'label:edge', subjects: ['s{n}.${{domain}}.>'], max_age: 30d}}"
+        for n in range(STREAMS)
+    ]
     lines.append("  - {name: ALL, domain: hub, sources: [{name: S0, domain: 'label:edge'}]}")
     (folder / "jsplan.yaml").write_text("\n".join(lines) + "\n")
 
@@ -62,7 +65,9 @@ def measure(count: int, repeat: int) -> dict[str, Any]:
         out["plan_with_frozen"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, 1)
         for server in silent:
             server.thaw()
-    out["timeouts"] = round((out["plan_with_frozen"]["seconds"] - out["empty_plan"]["seconds"]) / TIMEOUT, 2)
+    out["timeouts"] = round(
+        (out["plan_with_frozen"]["seconds"] - out["empty_plan"]["seconds"]) / TIMEOUT, 2
+    )
     return out
 
 
@@ -80,21 +85,36 @@ def per_domain(row: dict[str, Any], floor: dict[str, float]) -> dict[str, dict[s
 def growth(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """What one domain costs in the largest fleet against the smallest: 1 means that it costs the same, less that it costs less."""
     first, last = rows[0]["per_domain"], rows[-1]["per_domain"]
-    return {command: {unit: round(last[command][unit] / first[command][unit], 2) for unit in last[command]} for command in last}
+    return {
+        command: {
+            unit: round(last[command][unit] / first[command][unit], 2) for unit in last[command]
+        }
+        for command in last
+    }
 
 
 def main() -> None:
     """Measure every size and print the document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", default="10,50,100")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
-    os.environ.setdefault("GOMAXPROCS", "1")  # a hundred servers on one machine: each alone on its own would have its own
+    os.environ.setdefault(
+        "GOMAXPROCS", "1"
+    )  # a hundred servers on one machine: each alone on its own would have its own
     with tempfile.TemporaryDirectory() as name:
         floor = median([sys.executable, "-m", "jsplan", "version"], Path(name), options.repeat)
     rows = [measure(int(size), options.repeat) for size in options.sizes.split(",")]
     rows = [row | {"per_domain": per_domain(row, floor)} for row in rows]
-    document = {"benchmark": "fleet", "streams_per_domain": STREAMS, "timeout": TIMEOUT, "nothing": floor, "rows": rows}
+    document = {
+        "benchmark": "fleet",
+        "streams_per_domain": STREAMS,
+        "timeout": TIMEOUT,
+        "nothing": floor,
+        "rows": rows,
+    }
     print(json.dumps(document | ({"growth": growth(rows)} if len(rows) > 1 else {}), indent=2))
 
 

@@ -58,7 +58,12 @@ def workspace(folder: Path, url: str, count: int) -> None:
     ]
     lines += ["defaults: {domain: main}", "streams:"]
     for i in range(count):
-        lines += [f"  - name: S{i}", f"    subjects: ['s{i}.>']", "    max_age: 1000000s", "    consumers:"]
+        lines += [
+            f"  - name: S{i}",
+            f"    subjects: ['s{i}.>']",
+            "    max_age: 1000000s",
+            "    consumers:",
+        ]
         lines += ["      - {name: C, ack_policy: explicit}"]
     (folder / "jsplan.yaml").write_text("\n".join(lines) + "\n")
 
@@ -70,7 +75,9 @@ def run(words: list[str], folder: Path) -> tuple[float, float]:
         "done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); "
         "print(time.monotonic() - t, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, done.returncode)"
     )
-    out = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, check=True, stdout=subprocess.PIPE).stdout.split()
+    out = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=folder, check=True, stdout=subprocess.PIPE
+    ).stdout.split()
     assert int(out[2]) == 0, f"{words} ended with {out[2].decode()}"
     return float(out[0]), float(out[1])
 
@@ -78,7 +85,10 @@ def run(words: list[str], folder: Path) -> tuple[float, float]:
 def median(words: list[str], folder: Path, repeat: int) -> dict[str, float]:
     """Medians over several runs."""
     runs = [run(words, folder) for _ in range(repeat)]
-    return {"seconds": round(statistics.median(s for s, _ in runs), 3), "mib": round(statistics.median(m for _, m in runs), 1)}
+    return {
+        "seconds": round(statistics.median(s for s, _ in runs), 3),
+        "mib": round(statistics.median(m for _, m in runs), 1),
+    }
 
 
 def measure(count: int, repeat: int) -> dict[str, Any]:
@@ -102,7 +112,9 @@ def measure(count: int, repeat: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure every size and print the document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", default="100,1000,10000")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()

@@ -36,9 +36,13 @@ ENDS = {
     5: "Nothing was changed: somebody else was at work. Run this job again.",
     6: "Applied in part: the output says how far, and the next plan shows the rest.",
 }
-_RECORD = "<!-- jsplan-action key={key} sha256={sha256} changes={changes} commit={commit} run={run} -->"
+_RECORD = (
+    "<!-- jsplan-action key={key} sha256={sha256} changes={changes} commit={commit} run={run} -->"
+)
 
-_EDITOR = "query($id: ID!) { node(id: $id) { ... on IssueComment { editor { __typename login } } } }"
+_EDITOR = (
+    "query($id: ID!) { node(id: $id) { ... on IssueComment { editor { __typename login } } } }"
+)
 
 
 class Refused(Exception):
@@ -63,7 +67,9 @@ def plan() -> int:
     """Make the plan, its comment and its page in $FOLDER; never fails, since the comment is to say what went wrong."""
     folder = _folder()
     file = folder / "jsplan.plan"
-    done = _jsplan("plan", "--out", str(file), "--format", "markdown", "--detailed-exitcode", *_arguments())
+    done = _jsplan(
+        "plan", "--out", str(file), "--format", "markdown", "--detailed-exitcode", *_arguments()
+    )
     text, sha256 = done.stdout, "none"
     if done.returncode in PLANNED and file.exists():
         sha256 = _sha256(file)
@@ -76,7 +82,13 @@ def plan() -> int:
         page.write(text)
     # An empty plan is not applied; one with nothing but findings is no change either.
     changes = "true" if sha256 != "none" and done.returncode != 0 else "false"
-    _output(code=str(done.returncode), sha256=sha256, changes=changes, key=_key(), artifact=f"jsplan-{_key()}")
+    _output(
+        code=str(done.returncode),
+        sha256=sha256,
+        changes=changes,
+        key=_key(),
+        artifact=f"jsplan-{_key()}",
+    )
     return 0
 
 
@@ -88,11 +100,17 @@ def comment() -> int:
         return 0
     pull = event["pull_request"]
     record = _RECORD.format(
-        key=_key(), sha256=os.environ["SHA256"], changes=os.environ["CHANGES"], commit=pull["head"]["sha"], run=os.environ["GITHUB_RUN_ID"]
+        key=_key(),
+        sha256=os.environ["SHA256"],
+        changes=os.environ["CHANGES"],
+        commit=pull["head"]["sha"],
+        run=os.environ["GITHUB_RUN_ID"],
     )
     page = os.environ.get("PAGE", "")
     links = [f"[The whole plan, and a page to search in]({page})"] if page else []
-    links.append(f"[run]({os.environ['GITHUB_SERVER_URL']}/{os.environ['GITHUB_REPOSITORY']}/actions/runs/{os.environ['GITHUB_RUN_ID']})")
+    links.append(
+        f"[run]({os.environ['GITHUB_SERVER_URL']}/{os.environ['GITHUB_REPOSITORY']}/actions/runs/{os.environ['GITHUB_RUN_ID']})"
+    )
     tail = f"\n{' · '.join(links)} · for commit {pull['head']['sha'][:12]}\n\n{record}\n"
     body = (_folder() / "comment.md").read_text(encoding="utf-8")[: LONGEST - len(tail)] + tail
     hub, number = GitHub(), pull["number"]
@@ -104,7 +122,9 @@ def comment() -> int:
             hub.ask("POST", f"issues/{number}/comments", {"body": body})
     except Refused as refused:
         # A pull request from a fork may not write; its plan is in the summary of the job all the same.
-        print(f"::warning title=jsplan::{_escaped(f'The plan could not be written on the pull request: {refused}')}")
+        print(
+            f"::warning title=jsplan::{_escaped(f'The plan could not be written on the pull request: {refused}')}"
+        )
     return 0
 
 
@@ -115,10 +135,14 @@ def approval() -> int:
     number, head = pull["number"], pull["head"]["sha"]
     found = _sticky(hub, number)
     if not found:
-        raise Refused(f"#{number} shows no plan ({_key()}), so nothing was approved. Run the plan on a pull request first.")
+        raise Refused(
+            f"#{number} shows no plan ({_key()}), so nothing was approved. Run the plan on a pull request first."
+        )
     shown = _record_of(found[-1]["body"])
     if shown["sha256"] == "none":
-        raise Refused(f"The plan on #{number} failed, so nothing was approved. Open a pull request again.")
+        raise Refused(
+            f"The plan on #{number} failed, so nothing was approved. Open a pull request again."
+        )
     if shown["commit"] != head:
         raise Refused(
             f"#{number} shows the plan of commit {shown['commit'][:12]}, and {head[:12]} was merged: nobody has seen a plan of that. "
@@ -128,7 +152,9 @@ def approval() -> int:
     _require_run(hub, shown["run"], head)
     if os.environ.get("REQUIRE_REVIEW") == "true":
         _reviewed(hub, pull, found[-1]["updated_at"])
-    print(f"Approved on #{number}: plan {shown['sha256']} of commit {head[:12]}, kept by run {shown['run']}.")
+    print(
+        f"Approved on #{number}: plan {shown['sha256']} of commit {head[:12]}, kept by run {shown['run']}."
+    )
     _output(**shown, pull=str(number), artifact=f"jsplan-{_key()}")
     return 0
 
@@ -171,7 +197,12 @@ class GitHub:
 
     def query(self, text: str, **variables: str) -> Any:
         """One GraphQL query, for what the other API does not have; raises Refused as `ask` does."""
-        said = self._ask("POST", os.environ["GITHUB_GRAPHQL_URL"], "graphql", {"query": text, "variables": variables})
+        said = self._ask(
+            "POST",
+            os.environ["GITHUB_GRAPHQL_URL"],
+            "graphql",
+            {"query": text, "variables": variables},
+        )
         if said.get("errors"):
             raise Refused(f"GitHub refused a query: {json.dumps(said['errors'])[:300]}")
         return said["data"]
@@ -181,7 +212,11 @@ class GitHub:
             url,
             method=method,
             data=json.dumps(body).encode() if body is not None else None,
-            headers={"Authorization": f"Bearer {self._token}", "Accept": "application/vnd.github+json", "Content-Type": "application/json"},
+            headers={
+                "Authorization": f"Bearer {self._token}",
+                "Accept": "application/vnd.github+json",
+                "Content-Type": "application/json",
+            },
         )
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
@@ -189,7 +224,9 @@ class GitHub:
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read().decode(errors="replace")[:300]
-            raise Refused(f"GitHub answered {error.code} to {method} {path}: {said}", error.code) from None
+            raise Refused(
+                f"GitHub answered {error.code} to {method} {path}: {said}", error.code
+            ) from None
         except OSError as error:
             raise Refused(f"GitHub does not answer to {method} {path}: {error}") from None
 
@@ -207,7 +244,11 @@ class GitHub:
 def _sticky(hub: GitHub, number: int) -> list[dict[str, Any]]:
     """Our comments about this workspace, the oldest first: by the author of the action, with our record as their last line."""
     author, mark = os.environ["COMMENT_AUTHOR"], f"<!-- jsplan-action key={_key()} "
-    return [one for one in hub.every(f"issues/{number}/comments") if one["user"]["login"] == author and _last(one["body"]).startswith(mark)]
+    return [
+        one
+        for one in hub.every(f"issues/{number}/comments")
+        if one["user"]["login"] == author and _last(one["body"]).startswith(mark)
+    ]
 
 
 def _last(body: str) -> str:
@@ -218,10 +259,13 @@ def _last(body: str) -> str:
 def _record_of(body: str) -> dict[str, str]:
     """What the last line of a comment says of its plan."""
     found = re.fullmatch(
-        r"<!-- jsplan-action key=\S+ sha256=([0-9a-f]{64}|none) changes=(true|false) commit=([0-9a-f]{40,64}) run=(\d+) -->", _last(body)
+        r"<!-- jsplan-action key=\S+ sha256=([0-9a-f]{64}|none) changes=(true|false) commit=([0-9a-f]{40,64}) run=(\d+) -->",
+        _last(body),
     )
     if found is None:
-        raise Refused("The comment with the plan was changed by hand: its last line names no plan. Run the plan again.")
+        raise Refused(
+            "The comment with the plan was changed by hand: its last line names no plan. Run the plan again."
+        )
     return dict(zip(("sha256", "changes", "commit", "run"), found.groups(), strict=True))
 
 
@@ -236,7 +280,9 @@ def _merged(hub: GitHub) -> dict[str, Any]:
     for pull in hub.every(f"commits/{commit}/pulls"):
         if pull.get("merged_at") and pull.get("merge_commit_sha") == commit:
             return pull
-    raise Refused(f"Commit {commit[:12]} is the merge of no pull request, so no plan of it was approved. Open a pull request.")
+    raise Refused(
+        f"Commit {commit[:12]} is the merge of no pull request, so no plan of it was approved. Open a pull request."
+    )
 
 
 def _require_unedited(hub: GitHub, comment: dict[str, Any], number: int) -> None:
@@ -245,7 +291,9 @@ def _require_unedited(hub: GitHub, comment: dict[str, Any], number: int) -> None
     editor = (found or {}).get("editor") or {}
     login = str(editor.get("login", "")) + ("[bot]" if editor.get("__typename") == "Bot" else "")
     if editor and login.replace("[bot][bot]", "[bot]") != comment["user"]["login"]:
-        raise Refused(f"The comment with the plan on #{number} was edited by {login}. Nothing is applied. Open a pull request again.")
+        raise Refused(
+            f"The comment with the plan on #{number} was edited by {login}. Nothing is applied. Open a pull request again."
+        )
 
 
 def _require_run(hub: GitHub, run: str, commit: str) -> None:
@@ -256,7 +304,9 @@ def _require_run(hub: GitHub, run: str, commit: str) -> None:
     found = hub.ask("GET", f"actions/runs/{run}")
     event, head = str(found.get("event")), str(found.get("head_sha"))
     if not event.startswith("pull_request") or (event == "pull_request" and head != commit):
-        raise Refused(f"Run {run}, which keeps the plan, is not a run of commit {commit[:12]} on a pull request. Nothing is applied.")
+        raise Refused(
+            f"Run {run}, which keeps the plan, is not a run of commit {commit[:12]} on a pull request. Nothing is applied."
+        )
 
 
 def _reviewed(hub: GitHub, pull: dict[str, Any], shown_at: str) -> None:
@@ -269,8 +319,14 @@ def _reviewed(hub: GitHub, pull: dict[str, Any], shown_at: str) -> None:
     for review in hub.every(f"pulls/{number}/reviews"):
         if review["user"] and review["state"] in ("APPROVED", "CHANGES_REQUESTED", "DISMISSED"):
             latest[review["user"]["login"]] = review
-    writers = {login for login, review in latest.items() if review["state"] != "DISMISSED" and _may_write(hub, login)}
-    if against := sorted(login for login in writers if latest[login]["state"] == "CHANGES_REQUESTED"):
+    writers = {
+        login
+        for login, review in latest.items()
+        if review["state"] != "DISMISSED" and _may_write(hub, login)
+    }
+    if against := sorted(
+        login for login in writers if latest[login]["state"] == "CHANGES_REQUESTED"
+    ):
         raise Refused(f"{', '.join(against)} wants changes to #{number}: nothing is applied.")
     authors = _authors(hub, pull)
     ignored = []
@@ -287,7 +343,9 @@ def _reviewed(hub: GitHub, pull: dict[str, Any], shown_at: str) -> None:
                 return
             ignored.append(f"{login} {reason}")
     why = f" ({', '.join(ignored)})" if ignored else ""
-    raise Refused(f"#{number} has no approval that counts of commit {head[:12]}{why}: nothing is applied.")
+    raise Refused(
+        f"#{number} has no approval that counts of commit {head[:12]}{why}: nothing is applied."
+    )
 
 
 def _may_write(hub: GitHub, login: str) -> bool:
@@ -313,10 +371,20 @@ def _jsplan(*words: str) -> subprocess.CompletedProcess[str]:
     """One command of jsplan; what it says to people is in the log of the job, too."""
     environment = ["--env", name] if (name := os.environ.get("ENVIRONMENT")) else []
     command = [*shlex.split(os.environ.get("JSPLAN", "jsplan")), "--no-color", *environment, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, encoding="utf-8")
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        encoding="utf-8",
+    )
     # What a plan quotes may look like an order to the runner; between these two lines it takes none.
     word = secrets.token_hex(16)
-    print(f"$ {shlex.join(command)}\n::stop-commands::{word}\n{done.stdout}{done.stderr}\n::{word}::", flush=True)
+    print(
+        f"$ {shlex.join(command)}\n::stop-commands::{word}\n{done.stdout}{done.stderr}\n::{word}::",
+        flush=True,
+    )
     return done
 
 
@@ -326,7 +394,13 @@ def _sha256(file: Path) -> str:
 
 
 def _page(file: Path) -> str:
-    words = [*shlex.split(os.environ.get("JSPLAN", "jsplan")), "show", str(file), "--format", "html"]
+    words = [
+        *shlex.split(os.environ.get("JSPLAN", "jsplan")),
+        "show",
+        str(file),
+        "--format",
+        "html",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False, encoding="utf-8")
     if done.returncode:
         raise Refused(f"The plan cannot be shown: {done.stderr.strip()}")
@@ -341,7 +415,10 @@ def _folder() -> Path:
 
 def _key() -> str:
     """Which workspace this is about, among several in one repository. No two folders and environments have the same."""
-    folder, environment = posixpath.normpath(os.environ.get("DIRECTORY") or "."), os.environ.get("ENVIRONMENT", "")
+    folder, environment = (
+        posixpath.normpath(os.environ.get("DIRECTORY") or "."),
+        os.environ.get("ENVIRONMENT", ""),
+    )
     name = "workspace" if folder == "." else urllib.parse.quote(folder, safe="")
     if folder == "workspace":
         name = "%77orkspace"
@@ -353,7 +430,9 @@ def _arguments() -> list[str]:
 
 
 def _event() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(
+        Path(os.environ["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8")
+    )
     return found
 
 

@@ -34,11 +34,16 @@ numbers = itertools.count(1)
 def main() -> int:
     """Run the whole story; returns 0 when every command ended as it should."""
     started = time.monotonic()
-    with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory(prefix="jsplan-demo-") as folder:
+    with (
+        Sandbox.hub_and_leaf() as sandbox,
+        tempfile.TemporaryDirectory(prefix="jsplan-demo-") as folder,
+    ):
         shutil.copy(EXAMPLE / "jsplan.yaml", folder)
         story(Path(folder), sandbox["hub"], sandbox["leaf"])
     console.print()
-    say(f"Done in {time.monotonic() - started:.0f} s. The servers are stopped, nothing is left running.")
+    say(
+        f"Done in {time.monotonic() - started:.0f} s. The servers are stopped, nothing is left running."
+    )
     return 0
 
 
@@ -87,8 +92,15 @@ def jsplan(folder: Path, environment: dict[str, str], *words: str, expect: int =
     """Run the command as a user would, on this terminal; an unexpected exit code ends the demo."""
     console.print(Text(f"\n$ jsplan {' '.join(words)}", style="bold cyan"))
     sys.stdout.flush()
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("JSPLAN_")}
-    done = subprocess.run([sys.executable, "-m", "jsplan", *words], cwd=folder, env=inherited | environment, check=False)
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("JSPLAN_")
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "jsplan", *words],
+        cwd=folder,
+        env=inherited | environment,
+        check=False,
+    )
     if done.returncode != expect:
         raise SystemExit(f"jsplan {words[0]} ended with {done.returncode}, not {expect}")
     if expect:
@@ -146,7 +158,9 @@ async def make_archive(hub: Server) -> None:
     """A stream that nothing fills."""
     client = await nats.connect(hub.url, user=hub.user, password=hub.password)
     await client.request(
-        "$JS.hub.API.STREAM.CREATE.archive", json.dumps({"name": "archive", "subjects": ["archive.>"]}).encode(), timeout=5
+        "$JS.hub.API.STREAM.CREATE.archive",
+        json.dumps({"name": "archive", "subjects": ["archive.>"]}).encode(),
+        timeout=5,
     )
     await client.close()
     console.print()

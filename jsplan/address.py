@@ -77,12 +77,18 @@ class Address(NamedTuple):
         """Read `hub/stream/ORDERS` or `hub/consumer/ORDERS/NEW`; raises ValueError that says what is wrong."""
         parts = text.split("/")
         if len(parts) < 3 or not all(parts):
-            raise ValueError(f'"{text}" is not an address; it is DOMAIN/KIND/NAME, as in hub/stream/ORDERS')
+            raise ValueError(
+                f'"{text}" is not an address; it is DOMAIN/KIND/NAME, as in hub/stream/ORDERS'
+            )
         domain, kind, *rest = parts
         if kind not in KINDS:
-            raise ValueError(f'"{kind}" in "{text}" is not a kind; the kinds are {", ".join(KINDS)}')
+            raise ValueError(
+                f'"{kind}" in "{text}" is not a kind; the kinds are {", ".join(KINDS)}'
+            )
         if len(rest) != (2 if kind == "consumer" else 1):
-            shape = "DOMAIN/consumer/STREAM/CONSUMER" if kind == "consumer" else f"DOMAIN/{kind}/NAME"
+            shape = (
+                "DOMAIN/consumer/STREAM/CONSUMER" if kind == "consumer" else f"DOMAIN/{kind}/NAME"
+            )
             raise ValueError(f'"{text}" is not an address; a {kind} is {shape}')
         return cls(domain, kind, "/".join(rest))
 
@@ -93,13 +99,20 @@ def _compile_glob(glob: str) -> re.Pattern[str]:
     later one, but for the last piece, which ends the text. So the time does not explode with the number of wildcards.
     """
     *pieces, last = glob.split("**")
-    before_last = "".join(f"(?>{'.*?' if index else ''}{_compile_part(piece)})" for index, piece in enumerate(pieces))
-    return re.compile(before_last + (".*?" if pieces else "") + _compile_part(last, ends=True) + r"\Z")
+    before_last = "".join(
+        f"(?>{'.*?' if index else ''}{_compile_part(piece)})" for index, piece in enumerate(pieces)
+    )
+    return re.compile(
+        before_last + (".*?" if pieces else "") + _compile_part(last, ends=True) + r"\Z"
+    )
 
 
 def _compile_part(text: str, *, ends: bool = False) -> str:
     """A part of a glob without `**`; with `ends` the text ends behind it."""
-    first, *chunks = ("".join("[^/]" if sign == "?" else re.escape(sign) for sign in chunk) for chunk in text.split("*"))
+    first, *chunks = (
+        "".join("[^/]" if sign == "?" else re.escape(sign) for sign in chunk)
+        for chunk in text.split("*")
+    )
     last = [f"[^/]*{chunks.pop()}"] if ends and chunks else []
     return "".join([first, *(f"(?>[^/]*?{chunk})" for chunk in chunks), *last])
 
@@ -126,7 +139,9 @@ def capture_wildcards(glob: str, text: str) -> list[str] | None:
     for number, sign in enumerate(signs):
         end = at + (1 if sign == "?" else len(sign))
         if sign in ("*", "**"):
-            last = size if sign == "**" else next((n for n in range(at, size) if text[n] == "/"), size)
+            last = (
+                size if sign == "**" else next((n for n in range(at, size) if text[n] == "/"), size)
+            )
             end = next(n for n in range(last, at - 1, -1) if fits[number + 1][n])
         if sign in ("*", "**", "?"):
             found.append(text[at:end])
@@ -170,9 +185,13 @@ def move_address(origin: str, to: str, old: Address) -> Address:
     Raises ValueError when the sides have different wildcards, or when what comes out is no address.
     """
     if not has_same_wildcards(origin, to):
-        raise ValueError(f'"{origin}" and "{to}" have different wildcards; write the same ones in the same order')
+        raise ValueError(
+            f'"{origin}" and "{to}" have different wildcards; write the same ones in the same order'
+        )
     parts = iter(capture_wildcards(origin, str(old)) or ())
-    return Address.parse("".join(next(parts) if piece in _WILDCARDS else piece for piece in _WILDCARD.split(to)))
+    return Address.parse(
+        "".join(next(parts) if piece in _WILDCARDS else piece for piece in _WILDCARD.split(to))
+    )
 
 
 def compress_names(names: list[str], *, show_all: bool = False) -> str:
@@ -190,7 +209,13 @@ def compress_names(names: list[str], *, show_all: bool = False) -> str:
 
 def _is_next_number(before: str, name: str) -> bool:
     a, b = _NUMBERED.fullmatch(before), _NUMBERED.fullmatch(name)
-    return a is not None and b is not None and a[1] == b[1] and len(a[2]) == len(b[2]) and int(b[2]) == int(a[2]) + 1
+    return (
+        a is not None
+        and b is not None
+        and a[1] == b[1]
+        and len(a[2]) == len(b[2])
+        and int(b[2]) == int(a[2]) + 1
+    )
 
 
 def _format_run(run: list[str]) -> str:

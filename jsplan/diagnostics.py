@@ -58,7 +58,11 @@ class Diagnostic:
             "range": None,
         }
         if self.range is not None:
-            out["range"] = {"file": self.range.file, "line": self.range.line, "column": self.range.column}
+            out["range"] = {
+                "file": self.range.file,
+                "line": self.range.line,
+                "column": self.range.column,
+            }
         return out
 
     @classmethod

@@ -60,11 +60,17 @@ def read_regular(path: Path, max_bytes: int, *, pipe: bool = False) -> bytes:
     with open_regular(path, pipe=pipe) as file:
         found = os.fstat(file.fileno())
         is_pipe = stat.S_ISFIFO(found.st_mode)
-        while found.st_size <= max_bytes and len(content) <= max_bytes and (some := file.read(MEGABYTE)):
+        while (
+            found.st_size <= max_bytes
+            and len(content) <= max_bytes
+            and (some := file.read(MEGABYTE))
+        ):
             content += some
     if max(len(content), found.st_size) > max_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {max_bytes // MEGABYTE} MiB", str(path))
-    if content and not found.st_size and not is_pipe and not path.stat().st_size:  # as files below /proc
+    if (
+        content and not found.st_size and not is_pipe and not path.stat().st_size
+    ):  # as files below /proc
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return bytes(content)
 
@@ -81,7 +87,9 @@ def replace_file(path: Path, content: bytes, *, private: bool = True) -> None:
     try:
         with suppress(FileNotFoundError):
             fresh.unlink()
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "wb") as file:
+        with os.fdopen(
+            os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "wb"
+        ) as file:
             file.write(content)
         with suppress(FileNotFoundError):
             fresh.chmod(stat.S_IMODE(path.stat().st_mode))

@@ -139,7 +139,9 @@ class NotPermittedError(ApiError):
 class ServerRefusedError(ApiError):
     """The server answered with an error. `err_code` is the key; `code` resembles HTTP and is not."""
 
-    def __init__(self, message: str, *, code: int, err_code: int, description: str, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: int, err_code: int, description: str, hint: str | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
         self.code = code
         self.err_code = err_code
@@ -149,7 +151,12 @@ class ServerRefusedError(ApiError):
     def of(cls, message: str, error: Mapping[str, Any]) -> Self:
         """The `error` of an answer, under a message that says what was asked."""
         code, err_code = int(error.get("code", 0)), int(error.get("err_code", 0))
-        return cls(message, code=code, err_code=err_code, description=str(error.get("description", "no description")))
+        return cls(
+            message,
+            code=code,
+            err_code=err_code,
+            description=str(error.get("description", "no description")),
+        )
 
 
 class StateError(JsplanError):

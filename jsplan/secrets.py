@@ -42,11 +42,20 @@ def conceal(text: str) -> str:
     for value in sorted(_known, key=len, reverse=True) if _known else ():
         if value in text:
             pattern = re.escape(value)
-            word = pattern if len(value) >= LONG_LENGTH else rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
+            word = (
+                pattern
+                if len(value) >= LONG_LENGTH
+                else rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
+            )
             text = re.sub(word, lambda _, value=value: _known[value], text)  # type: ignore[misc]
     return text
 
 
 def _spellings(value: str) -> set[str]:
     """The value, and its forms in a message that quotes it: with line breaks and the like escaped."""
-    return {value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return {
+        value,
+        repr(value)[1:-1],
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+    }

@@ -39,7 +39,12 @@ def intersect(one: str, other: str) -> str | None:
     left, right = one.split("."), other.split(".")
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if ">" in (a, b):
-            return ".".join([*_narrower_tokens(left[:index], right[:index]), *(right[index:] if a == ">" else left[index:])])
+            return ".".join(
+                [
+                    *_narrower_tokens(left[:index], right[:index]),
+                    *(right[index:] if a == ">" else left[index:]),
+                ]
+            )
         if a != b and "*" not in (a, b):
             return None
     return ".".join(_narrower_tokens(left, right)) if len(left) == len(right) else None
@@ -103,7 +108,9 @@ class SubjectTree(Generic[T]):
     def find_overlapping(self, subject: str) -> Iterator[T]:
         """The owners of all subjects that overlap with this one, as often as they do."""
         parts = subject.split(".")
-        waiting: list[tuple[SubjectTree[T], int]] = [(self, 0)]  # no recursion: a subject may have thousands of parts
+        waiting: list[tuple[SubjectTree[T], int]] = [
+            (self, 0)
+        ]  # no recursion: a subject may have thousands of parts
         while waiting:
             node, depth = waiting.pop()
             if depth == len(parts):
@@ -112,8 +119,16 @@ class SubjectTree(Generic[T]):
                 for child in node.children.values():
                     yield from child.iterate_owners()
             else:
-                names = node.children if parts[depth] == "*" else dict.fromkeys((parts[depth], "*", ">"))
-                found = [(node.children[name], len(parts) if name == ">" else depth + 1) for name in names if name in node.children]
+                names = (
+                    node.children
+                    if parts[depth] == "*"
+                    else dict.fromkeys((parts[depth], "*", ">"))
+                )
+                found = [
+                    (node.children[name], len(parts) if name == ">" else depth + 1)
+                    for name in names
+                    if name in node.children
+                ]
                 waiting += reversed(found)
 
     def iterate_owners(self) -> Iterator[T]:

@@ -21,7 +21,9 @@ DURATIONS = {
     "ns": 1,
 }
 #: bytes per unit, 1024-based as in NATS, whether written `MB` or `MiB`.
-SIZES = {"": 1, "B": 1} | {unit + tail: 1024**power for power, unit in enumerate("KMGTPE", 1) for tail in ("", "B", "iB")}
+SIZES = {"": 1, "B": 1} | {
+    unit + tail: 1024**power for power, unit in enumerate("KMGTPE", 1) for tail in ("", "B", "iB")
+}
 _DURATION_PART = re.compile(r"(\d+)(?:\.(\d+))?(ms|us|µs|ns|[yMwdhms])")
 _SIZE = re.compile(r"(-?)(\d+)(?:\.(\d+))?\s*([A-Za-z]*)")
 #: How `format_timestamp` writes a moment.
@@ -57,7 +59,9 @@ def _parse_duration_parts(body: str, shown: str) -> list[int]:
         end = match.end()
         parts.append(_scale_exactly(match[1], match[2], DURATIONS[match[3]], shown))
     if not parts or end != len(body):
-        raise ValueError(f'"{shown}" is not a duration; write 30d, 1h30m, 500ms (units y M w d h m s ms us ns)')
+        raise ValueError(
+            f'"{shown}" is not a duration; write 30d, 1h30m, 500ms (units y M w d h m s ms us ns)'
+        )
     return parts
 
 
@@ -84,8 +88,12 @@ def parse_size(value: object) -> int:
         match = _SIZE.fullmatch(value.strip())
         units = {unit.upper(): factor for unit, factor in SIZES.items()}
         if match is None or match[4].upper() not in units:
-            raise ValueError(f'"{value}" is not a size; write 10GiB, 512MB, 4096 (units B KiB MiB GiB TiB)')
-        total = _scale_exactly(match[2], match[3], units[match[4].upper()], value) * (-1 if match[1] else 1)
+            raise ValueError(
+                f'"{value}" is not a size; write 10GiB, 512MB, 4096 (units B KiB MiB GiB TiB)'
+            )
+        total = _scale_exactly(match[2], match[3], units[match[4].upper()], value) * (
+            -1 if match[1] else 1
+        )
     if abs(total) > _INT64:
         raise ValueError(f"{value} is larger than a size can be (8 EiB)")
     return total
@@ -122,12 +130,15 @@ def parse_time(value: object) -> str:
     Nanoseconds are kept. Raises ValueError for anything else.
     """
     match = re.fullmatch(
-        r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", value if isinstance(value, str) else ""
+        r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)",
+        value if isinstance(value, str) else "",
     )
     if match is None:
         raise ValueError(f'"{value}" is not a time; write 2026-01-31T12:00:00Z')
     try:
-        instant = datetime.fromisoformat(f"{match[1]}T{match[2]}{'+00:00' if match[4] in 'Zz' else match[4]}")
+        instant = datetime.fromisoformat(
+            f"{match[1]}T{match[2]}{'+00:00' if match[4] in 'Zz' else match[4]}"
+        )
         shown = instant.astimezone(UTC).replace(tzinfo=None).isoformat()
     except (ValueError, OverflowError) as error:
         raise ValueError(f'"{value}" is not a time: {error}') from None

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
 
 # One seeded sample, the same everywhere: what is found by chance is found by `make soak`, and not in somebody else's change.
-settings.register_profile("seeded", derandomize=True, database=None, deadline=None)  # no test depends on how fast the machine is
+settings.register_profile(
+    "seeded", derandomize=True, database=None, deadline=None
+)  # no test depends on how fast the machine is
 settings.register_profile("open", derandomize=False, deadline=None)
 settings.load_profile("seeded")
 
@@ -72,13 +74,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep standard error as it is while nothing is captured yet; let Spark start with the classes that are prepared."""
     config.stash[STANDARD_ERROR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
     if find_spec("pyspark") and spark_classes.archive_path().exists():
-        os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.USE_OPTION.format(spark_classes.archive_path()))
+        os.environ.setdefault(
+            "SPARK_SUBMIT_OPTS", spark_classes.USE_OPTION.format(spark_classes.archive_path())
+        )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
     """Print where each thread is and end the process: a test that waits for a thread, or holds the interpreter, would outlast a signal."""
-    faulthandler.dump_traceback_later(settings.timeout, exit=True, file=item.config.stash[STANDARD_ERROR])
+    faulthandler.dump_traceback_later(
+        settings.timeout, exit=True, file=item.config.stash[STANDARD_ERROR]
+    )
     return True
 
 
@@ -94,13 +100,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever is chosen: no test of the matrix, by its own mark or its file's, is allowed more time than that."""
     for item in items:
         allowed = item.get_closest_marker("timeout")
-        if item.get_closest_marker("matrix") and allowed and allowed.args[0] > LONGEST_IN_THE_MATRIX:
-            raise pytest.UsageError(f"{item.nodeid} is marked `matrix` and may take {allowed.args[0]} s: mark it `soak` alone")
+        if (
+            item.get_closest_marker("matrix")
+            and allowed
+            and allowed.args[0] > LONGEST_IN_THE_MATRIX
+        ):
+            raise pytest.UsageError(
+                f"{item.nodeid} is marked `matrix` and may take {allowed.args[0]} s: mark it `soak` alone"
+            )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print how many sequences (tests/sequences) were played, by how they ended; with workers only this process can."""
-    reports = [report for found in terminalreporter.stats.values() for report in found if isinstance(report, pytest.TestReport)]
+    reports = [
+        report
+        for found in terminalreporter.stats.values()
+        for report in found
+        if isinstance(report, pytest.TestReport)
+    ]
     counts: Counter[str] = Counter()
     for report in reports:
         for name, value in report.user_properties:
@@ -121,7 +138,13 @@ def clean_environment(_homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No NATS_*, JSPLAN_* or colour variable, and a home of its own; only which nats-server to use stays decided."""
     secrets.clear_secrets()
     for name in list(os.environ):
-        if name.startswith(("NATS_", "JSPLAN_")) or name in {"NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"}:
+        if name.startswith(("NATS_", "JSPLAN_")) or name in {
+            "NO_COLOR",
+            "FORCE_COLOR",
+            "CLICOLOR",
+            "CLICOLOR_FORCE",
+            "COLUMNS",
+        }:
             monkeypatch.delenv(name)
     home = _homes / str(next(_number))
     home.mkdir()
@@ -189,7 +212,16 @@ def make_server() -> Iterator[MakeServer]:
         version: str | None = None,
     ) -> Server:
         program = versions.ensure_version(version) if version else PROGRAM
-        made.append(Sandbox.single(domain=domain, accounts=accounts, jetstream=jetstream, strict=strict, extra=extra, binary=program))
+        made.append(
+            Sandbox.single(
+                domain=domain,
+                accounts=accounts,
+                jetstream=jetstream,
+                strict=strict,
+                extra=extra,
+                binary=program,
+            )
+        )
         made[-1].start()
         return made[-1]["server"]
 

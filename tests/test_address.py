@@ -6,9 +6,19 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jsplan.address import KINDS, Address, capture_wildcards, changes_only_domain, is_glob, matches, move_address
+from jsplan.address import (
+    KINDS,
+    Address,
+    capture_wildcards,
+    changes_only_domain,
+    is_glob,
+    matches,
+    move_address,
+)
 
-NAMES = st.text(st.characters(exclude_characters="/*?", exclude_categories=("Z", "C")), min_size=1, max_size=8)
+NAMES = st.text(
+    st.characters(exclude_characters="/*?", exclude_categories=("Z", "C")), min_size=1, max_size=8
+)
 
 
 @st.composite
@@ -32,7 +42,18 @@ def test_addresses_read_back(address: Address) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "hub", "hub/stream", "hub/stream/", "/stream/A", "hub/stream/A/B", "hub/consumer/A", "hub/table/A", "hub//A", "a/consumer/A/B/C"],
+    [
+        "",
+        "hub",
+        "hub/stream",
+        "hub/stream/",
+        "/stream/A",
+        "hub/stream/A/B",
+        "hub/consumer/A",
+        "hub/table/A",
+        "hub//A",
+        "a/consumer/A/B/C",
+    ],
 )
 def test_no_addresses(text: str) -> None:
     """Anything else is an error that quotes it."""
@@ -67,10 +88,17 @@ def test_globs(glob: str, text: str, fits: bool) -> None:
         ("leaf/stream/A_*", "edge/stream/A_*", "leaf/stream/A_7", "edge/stream/A_7"),
         ("store-*/**", "shop-*/**", "store-017/stream/A", "shop-017/stream/A"),
         ("leaf/stream/A", "edge/stream/A", "leaf/stream/A", "edge/stream/A"),
-        ("leaf/consumer/*/NEW", "edge/consumer/*/NEW", "leaf/consumer/A/NEW", "edge/consumer/A/NEW"),
+        (
+            "leaf/consumer/*/NEW",
+            "edge/consumer/*/NEW",
+            "leaf/consumer/A/NEW",
+            "edge/consumer/A/NEW",
+        ),
     ],
 )
-def test_what_moves_keeps_what_the_wildcards_stood_for(origin: str, to: str, old: str, new: str) -> None:
+def test_what_moves_keeps_what_the_wildcards_stood_for(
+    origin: str, to: str, old: str, new: str
+) -> None:
     """Wildcards of both sides stand for the same parts, also where they are only part of a name."""
     assert move_address(origin, to, Address.parse(old)) == Address.parse(new)
 
@@ -107,7 +135,11 @@ def test_moving_there_and_back(address: Address, domain: str) -> None:
 
 def test_sides_with_different_wildcards() -> None:
     """Where it is not clear what stands for what, it is an error; names are never made up."""
-    for origin, to in (("leaf/**", "edge/stream/A"), ("leaf/*/*", "edge/**"), ("leaf/stream/A", "edge/stream/*")):
+    for origin, to in (
+        ("leaf/**", "edge/stream/A"),
+        ("leaf/*/*", "edge/**"),
+        ("leaf/stream/A", "edge/stream/*"),
+    ):
         with pytest.raises(ValueError, match="different wildcards"):
             move_address(origin, to, Address.parse("leaf/stream/A"))
 
@@ -121,7 +153,11 @@ def fits(glob: str, text: str) -> bool:
     if glob[0] == "*":
         end = text.find("/") if "/" in text else len(text)
         return any(fits(glob[1:], text[n:]) for n in range(end + 1))
-    return bool(text) and (glob[0] == text[0] or (glob[0] == "?" and text[0] != "/")) and fits(glob[1:], text[1:])
+    return (
+        bool(text)
+        and (glob[0] == text[0] or (glob[0] == "?" and text[0] != "/"))
+        and fits(glob[1:], text[1:])
+    )
 
 
 @settings(max_examples=400)
@@ -136,16 +172,30 @@ def test_globs_match_what_they_say(glob: str, text: str) -> None:
 def test_wildcards_stand_for_the_longest_text(glob: str, text: str) -> None:
     """The first wildcard takes as much as it can, then the second, as in a regular expression."""
     signs = {"**": "(.*)", "*": "([^/]*)", "?": "([^/])"}
-    found = re.fullmatch("".join(signs.get(token, token) for token in re.split(r"(\*\*|\*|\?)", glob)), text)
+    found = re.fullmatch(
+        "".join(signs.get(token, token) for token in re.split(r"(\*\*|\*|\?)", glob)), text
+    )
     assert capture_wildcards(glob, text) == (list(found.groups()) if found else None)
 
 
 @pytest.mark.parametrize(
-    "glob", ["*a" * 40 + "c", "**a" * 40 + "c", "**a*a" * 20 + "c", "hub/stream/" + "*a*?" * 30 + "c", "?*" * 40 + "c", "**/" * 50 + "*c"]
+    "glob",
+    [
+        "*a" * 40 + "c",
+        "**a" * 40 + "c",
+        "**a*a" * 20 + "c",
+        "hub/stream/" + "*a*?" * 30 + "c",
+        "?*" * 40 + "c",
+        "**/" * 50 + "*c",
+    ],
 )
 @pytest.mark.timeout(20)
 def test_a_glob_of_many_wildcards_ends(glob: str) -> None:
     """The time grows with the text and the glob, not with every way to lay the wildcards."""
-    for text in (f"hub/stream/{'a' * 250}", "a/" * 120 + "b", f"{'a' * 120}/{'a' * 120}/{'a' * 120}b"):
+    for text in (
+        f"hub/stream/{'a' * 250}",
+        "a/" * 120 + "b",
+        f"{'a' * 120}/{'a' * 120}/{'a' * 120}b",
+    ):
         assert not matches(glob, text)
         assert capture_wildcards(glob, text) is None

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from jsplan.codegen.layout import format_comments, format_section
 from jsplan.diagnostics import quote_shell
 
-NAMES = st.text(min_size=1) | st.sampled_from(["$(id)", "`id`", "a;id", "a'b", 'a"b', "a|b", "a&b", "~", "#", "a\nb", "-x", "a>b", "{a,b}"])
+NAMES = st.text(min_size=1) | st.sampled_from(
+    ["$(id)", "`id`", "a;id", "a'b", 'a"b', "a|b", "a&b", "~", "#", "a\nb", "-x", "a>b", "{a,b}"]
+)
 
 
 @given(NAMES)
@@ -20,13 +22,25 @@ def test_a_name_is_one_word_of_a_command(name: str) -> None:
 
 def test_addresses_and_globs_stay_readable() -> None:
     """What people write every day has no quotes."""
-    for word in ("hub/stream/ORDERS", "store-00*/stream/SALES", "DELETES_MESSAGES:hub/kv/CONFIG", "a.b_c-1"):
+    for word in (
+        "hub/stream/ORDERS",
+        "store-00*/stream/SALES",
+        "DELETES_MESSAGES:hub/kv/CONFIG",
+        "a.b_c-1",
+    ):
         assert quote_shell(word) == word
 
 
-@given(st.lists(st.text() | st.sampled_from(["a\nstreams: []", "a\rb: 1", "a\u2028b: 1", "a\x85b: 1"])))
+@given(
+    st.lists(st.text() | st.sampled_from(["a\nstreams: []", "a\rb: 1", "a\u2028b: 1", "a\x85b: 1"]))
+)
 def test_a_comment_stays_a_comment(lines: list[str]) -> None:
     """Text with line breaks in it adds nothing to a generated file."""
-    for made in (list(format_comments(lines)), [*format_section("streams", [(tuple(lines), {"name": "A"})])][1:-1]):
+    for made in (
+        list(format_comments(lines)),
+        [*format_section("streams", [(tuple(lines), {"name": "A"})])][1:-1],
+    ):
         assert all(line.lstrip().startswith("#") and len(line.splitlines()) == 1 for line in made)
-    assert yaml.safe_load("\n".join([*format_section("streams", [(("a\nb: 1",), {"name": "A"})])])) == {"streams": [{"name": "A"}]}
+    assert yaml.safe_load(
+        "\n".join([*format_section("streams", [(("a\nb: 1",), {"name": "A"})])])
+    ) == {"streams": [{"name": "A"}]}

@@ -10,7 +10,11 @@ from jsplan.subjects import SubjectTree, find_overlap, is_covered, is_literal, i
 #: Every literal subject of up to three parts: what a small world of wildcards can be tried on in full.
 ALL_SUBJECTS = [".".join(parts) for length in (1, 2, 3) for parts in product("ab", repeat=length)]
 TOKENS = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3)
-PATTERNS = st.builds(lambda tokens, more: ".".join([*tokens[: 2 if more else 3], *([">"] if more else [])]), TOKENS, st.booleans())
+PATTERNS = st.builds(
+    lambda tokens, more: ".".join([*tokens[: 2 if more else 3], *([">"] if more else [])]),
+    TOKENS,
+    st.booleans(),
+)
 
 
 def accepts(pattern: str, subject: str) -> bool:
@@ -47,7 +51,9 @@ def test_the_tree_finds_what_comparing_all_finds(patterns: list[str], subject: s
     for number, pattern in enumerate(patterns):
         tree.add(pattern, number)
 
-    assert set(tree.find_overlapping(subject)) == {n for n, pattern in enumerate(patterns) if overlaps(subject, pattern)}
+    assert set(tree.find_overlapping(subject)) == {
+        n for n, pattern in enumerate(patterns) if overlaps(subject, pattern)
+    }
     assert sorted(tree.iterate_owners()) == list(range(len(patterns)))
     pairs = [(a, b) for i, a in enumerate(patterns) for b in patterns[i + 1 :] if overlaps(a, b)]
     assert (find_overlap(patterns) is None) == (not pairs)

@@ -40,7 +40,10 @@ def test_durations_as_people_write_them(text: str, ns: int) -> None:
     assert units.parse_duration(text) == ns
 
 
-@pytest.mark.parametrize("text", ["", "5", "s", "5 s", "1h-5m", "1x", "0.5ns", "300y", "1e3s", True, 1.5, None, [1], 2**63])
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "s", "5 s", "1h-5m", "1x", "0.5ns", "300y", "1e3s", True, 1.5, None, [1], 2**63],
+)
 def test_no_durations(text: object) -> None:
     """Anything else is an error that quotes it; nothing is rounded and nothing overflows."""
     with pytest.raises(ValueError, match=r"duration|finer|longer"):
@@ -58,7 +61,15 @@ def test_sizes_read_back(power: int, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("10GiB", 10 << 30), ("512MB", 512 << 20), ("1.5KiB", 1536), ("-1.5k", -1536), ("-1", -1), ("4096", 4096), ("1 mib", 1 << 20)],
+    [
+        ("10GiB", 10 << 30),
+        ("512MB", 512 << 20),
+        ("1.5KiB", 1536),
+        ("-1.5k", -1536),
+        ("-1", -1),
+        ("4096", 4096),
+        ("1 mib", 1 << 20),
+    ],
 )
 def test_sizes_as_people_write_them(text: str, size: int) -> None:
     """Units in any case, with a blank, with a fraction that comes out even, also below zero."""
@@ -91,7 +102,16 @@ def test_instants_are_equal_in_every_zone(moment: datetime, minutes: int, ns: in
 
 
 @pytest.mark.parametrize(
-    "text", ["2026-01-01", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00", "soon", 5, None]
+    "text",
+    [
+        "2026-01-01",
+        "2026-13-01T00:00:00Z",
+        "2026-01-01T00:00:00",
+        "0001-01-01T00:00:00+14:00",
+        "soon",
+        5,
+        None,
+    ],
 )
 def test_no_instants(text: object) -> None:
     """Dates without a time, times without a zone, and what no calendar has."""

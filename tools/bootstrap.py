@@ -40,7 +40,9 @@ class SetupError(Exception):
 def main(arguments: list[str]) -> int:
     """Make the environment ready, with `spark` for what backfill needs too; returns the exit code."""
     if sys.version_info < MIN_PYTHON:
-        print_progress(f"jsplan needs Python {'.'.join(map(str, MIN_PYTHON))} or newer; {sys.executable} is {sys.version.split()[0]}.")
+        print_progress(
+            f"jsplan needs Python {'.'.join(map(str, MIN_PYTHON))} or newer; {sys.executable} is {sys.version.split()[0]}."
+        )
         return 1
     lock = "spark" if "spark" in arguments else "dev"
     try:
@@ -54,7 +56,11 @@ def main(arguments: list[str]) -> int:
 def prepare(lock: str) -> None:
     """Bring `.venv` to what the lock file says, unless it is there already; raises SetupError."""
     stamp = VENV / ".ready"
-    if VENV_PYTHON.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") in {fingerprint(lock), fingerprint("spark")}:
+    if (
+        VENV_PYTHON.exists()
+        and stamp.exists()
+        and stamp.read_text(encoding="utf-8") in {fingerprint(lock), fingerprint("spark")}
+    ):
         return
     print_progress("Setting up .venv; the first time this takes a minute or two.")
     stamp.unlink(missing_ok=True)
@@ -81,24 +87,43 @@ def is_usable(python: Path) -> bool:
     """Whether this interpreter runs and is new enough."""
     check = f"import sys; sys.exit(sys.version_info < {MIN_PYTHON})"
     try:
-        return subprocess.run([python, "-c", check], capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run([python, "-c", check], capture_output=True, check=False).returncode == 0
+        )
     except OSError:
         return False
 
 
 def make_environment() -> None:
     """An empty `.venv` without pip; raises SetupError."""
-    done = subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", VENV], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "venv", "--clear", "--without-pip", VENV],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode == 0:
         return
     uv = shutil.which("uv")
-    if uv is None or subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, VENV], check=False).returncode:
-        raise SetupError(f"{sys.executable} -m venv says: {done.stderr.strip() or done.stdout.strip()}")
+    if (
+        uv is None
+        or subprocess.run(
+            [uv, "venv", "--quiet", "--python", sys.executable, VENV], check=False
+        ).returncode
+    ):
+        raise SetupError(
+            f"{sys.executable} -m venv says: {done.stderr.strip() or done.stdout.strip()}"
+        )
 
 
 def has_pip() -> bool:
     """Whether the environment has a pip that works."""
-    return subprocess.run([VENV_PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [VENV_PYTHON, "-m", "pip", "--version"], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 def install_pip() -> None:
@@ -108,14 +133,22 @@ def install_pip() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0 and has_pip():
             return
-        failures.append(f"  {' '.join(map(str, command))}: {(done.stderr.strip() or 'no pip afterwards').splitlines()[-1]}")
+        failures.append(
+            f"  {' '.join(map(str, command))}: {(done.stderr.strip() or 'no pip afterwards').splitlines()[-1]}"
+        )
     try:
         download_pip()
     except (OSError, ValueError) as error:
         failures.append(f"  download from {index_url(os.environ)}: {error}")
     if not has_pip():
         raise SetupError(
-            "\n".join(["pip cannot be had. Tried:", *failures, "Install pip for this Python, or set PIP_INDEX_URL and PIP_CERT."])
+            "\n".join(
+                [
+                    "pip cannot be had. Tried:",
+                    *failures,
+                    "Install pip for this Python, or set PIP_INDEX_URL and PIP_CERT.",
+                ]
+            )
         )
 
 
@@ -144,7 +177,10 @@ def download_pip() -> None:
         wheel = Path(folder, name)
         wheel.write_bytes(data)
         done = subprocess.run(
-            [VENV_PYTHON, wheel / "pip", "install", "--quiet", "--no-index", wheel], capture_output=True, text=True, check=False
+            [VENV_PYTHON, wheel / "pip", "install", "--quiet", "--no-index", wheel],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if done.returncode:
         raise ValueError(done.stderr.strip())
@@ -156,9 +192,14 @@ def newest_wheel(page: str, base: str) -> tuple[str, str]:
     links.feed(page)
     found = {}
     for link in links.found:
-        match = _WHEEL.fullmatch(urllib.parse.unquote(urllib.parse.urlsplit(link).path).rsplit("/", 1)[-1])
+        match = _WHEEL.fullmatch(
+            urllib.parse.unquote(urllib.parse.urlsplit(link).path).rsplit("/", 1)[-1]
+        )
         if match:
-            found[tuple(int(part) for part in match[1].split("."))] = (match[0], urllib.parse.urljoin(base, link))
+            found[tuple(int(part) for part in match[1].split("."))] = (
+                match[0],
+                urllib.parse.urljoin(base, link),
+            )
     if not found:
         raise ValueError(f"{base} lists no wheel of pip")
     return found[max(found)]
@@ -179,12 +220,20 @@ class Links(HTMLParser):
 def fetch(url: str) -> bytes:
     """The body; credentials in the URL and pip's `cert` are honoured. Raises OSError, also for an HTTP error."""
     parts = urllib.parse.urlsplit(url)
-    request = urllib.request.Request(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl())
+    request = urllib.request.Request(
+        parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
+    )
     if parts.username:
-        login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        login = (
+            f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        )
         request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
     authorities = setting("cert", os.environ)
-    context = ssl.create_default_context(cafile=authorities) if authorities else ssl.create_default_context()
+    context = (
+        ssl.create_default_context(cafile=authorities)
+        if authorities
+        else ssl.create_default_context()
+    )
     with urllib.request.urlopen(request, timeout=60, context=context) as answer:
         body: bytes = answer.read()
         return body
@@ -225,7 +274,9 @@ def configuration_files(environment: Mapping[str, str]) -> list[str]:
 def run_pip(*arguments: str) -> None:
     """Run the environment's pip; raises SetupError with its complaint."""
     command = [str(VENV_PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if done.returncode:
         raise SetupError(f"pip {' '.join(arguments)} says:\n{done.stdout.strip()}")
 

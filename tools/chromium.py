@@ -11,7 +11,14 @@ import subprocess
 import sys
 
 VARIABLE = "JSPLAN_CHROMIUM"
-PROGRAM_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+PROGRAM_NAMES = (
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+)
 PACKAGE = "chromium-headless-shell"
 
 
@@ -32,7 +39,9 @@ def ensure_chromium() -> str:
         install_chromium()
         found = find_chromium()
     if found is None:
-        raise ChromiumNotFoundError(f"{PACKAGE} was installed and is not on PATH; name the program with {VARIABLE}=/path/to/it")
+        raise ChromiumNotFoundError(
+            f"{PACKAGE} was installed and is not on PATH; name the program with {VARIABLE}=/path/to/it"
+        )
     return found
 
 
@@ -41,9 +50,13 @@ def install_chromium() -> None:
     apt = shutil.which("apt-get")
     rights = [] if os.geteuid() == 0 else [path, "-n"] if (path := shutil.which("sudo")) else None
     if apt is None or rights is None:
-        raise ChromiumNotFoundError(f"there is no Chromium on PATH; install one, or name it with {VARIABLE}=/path/to/chromium")
+        raise ChromiumNotFoundError(
+            f"there is no Chromium on PATH; install one, or name it with {VARIABLE}=/path/to/chromium"
+        )
     for words in (["update"], ["install", "--yes", "--no-install-recommends", PACKAGE]):
-        done = subprocess.run([*rights, apt, "--quiet", *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*rights, apt, "--quiet", *words], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise ChromiumNotFoundError(f"apt-get {words[0]} failed: {done.stderr.strip()}")
 

@@ -17,5 +17,9 @@ class SchemaHook(BuildHookInterface[Any]):
             return
         schemas = sorted(Path(self.root, "state", "schema").glob("*.json"))
         if not schemas:
-            raise FileNotFoundError("state/schema/*.json is missing: the wheel would have no document schemas")
-        build_data["force_include"].update({str(path): f"jsplan/schema/{path.name}" for path in schemas})
+            raise FileNotFoundError(
+                "state/schema/*.json is missing: the wheel would have no document schemas"
+            )
+        build_data["force_include"].update(
+            {str(path): f"jsplan/schema/{path.name}" for path in schemas}
+        )

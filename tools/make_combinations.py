@@ -20,9 +20,9 @@ import nats
 
 from jsplan.config.model import LoadOptions
 from jsplan.errors import JsplanError
+from jsplan.options import PlanOptions
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.apply import apply
-from jsplan.workflows.options import PlanOptions
 from jsplan.workflows.plan import plan
 from tools.make_docs import FOLDER, NOTE, table
 
@@ -42,7 +42,10 @@ EDITS: dict[str, Callable[[Body], None]] = {}
 #: Plans at a time.
 PARALLEL_PLANS = 6
 #: The steps that replace a stream with its messages.
-REPLACEMENT_OPS = frozenset(f"stream.{op}" for op in ["probe", "stop", "hold", "copy", "compare", "retire", "resume", "return", "clear"])
+REPLACEMENT_OPS = frozenset(
+    f"stream.{op}"
+    for op in ["probe", "stop", "hold", "copy", "compare", "retire", "resume", "return", "clear"]
+)
 _CHAIN_TEXT = f"replacement of {NAME} with its messages"
 
 
@@ -84,7 +87,9 @@ def consumer(stream: Body, name: str) -> Body:
 def filtered(name: str, letters: str) -> Body:
     """A consumer of these subjects."""
     subjects = [f"s.{letter}" for letter in letters]
-    one: Body = {"filter_subject": subjects[0]} if len(subjects) == 1 else {"filter_subjects": subjects}
+    one: Body = (
+        {"filter_subject": subjects[0]} if len(subjects) == 1 else {"filter_subjects": subjects}
+    )
     return {"name": name, "ack_policy": "explicit"} | one
 
 
@@ -282,11 +287,29 @@ def _section(connection: Body, home: Path, retention: str) -> str:
     apply(LoadOptions(home), PlanOptions(), approve, NullObserver())
     asyncio.run(_publish_and_consume(connection))
     single = [(name,) for name in EDITS if _changes(before, name)]
-    pairs = [pair for pair in combinations((name for (name,) in single), 2) if not _changes(before, pair[0]) & _changes(before, pair[1])]
+    pairs = [
+        pair
+        for pair in combinations((name for (name,) in single), 2)
+        if not _changes(before, pair[0]) & _changes(before, pair[1])
+    ]
     with ThreadPoolExecutor(PARALLEL_PLANS) as pool:  # each is mostly waiting
         wanted: list[tuple[str, ...]] = [*single, *pairs]
-        found = dict(zip(wanted, pool.map(lambda edits: _plan_edits(home, connection, before, edits), wanted), strict=True))
-    rows = [(name, "", _format_list(describe_pair(PlannedEdits(), found[name,], found[name,])), *_format_cells(found[name,])) for (name,) in single]
+        found = dict(
+            zip(
+                wanted,
+                pool.map(lambda edits: _plan_edits(home, connection, before, edits), wanted),
+                strict=True,
+            )
+        )
+    rows = [
+        (
+            name,
+            "",
+            _format_list(describe_pair(PlannedEdits(), found[name,], found[name,])),
+            *_format_cells(found[name,]),
+        )
+        for (name,) in single
+    ]
     for one, other in pairs:
         both = found[one, other]
         if words := describe_pair(found[one,], found[other,], both):
@@ -300,7 +323,11 @@ def _changes(before: Body, name: str) -> set[str]:
     """The fields of the stream that an edit sets; consumers are one that never collides."""
     wanted = copy.deepcopy(before)
     EDITS[name](wanted)
-    return {f"{key} {name}" if key == "consumers" else key for key in wanted if wanted[key] != before.get(key)}
+    return {
+        f"{key} {name}" if key == "consumers" else key
+        for key in wanted
+        if wanted[key] != before.get(key)
+    }
 
 
 _DELETION_HAZARDS = ("DELETES_STREAM", "DELETES_CONSUMER", "REMOVES_SUBJECTS", "DELETES_MESSAGES")
@@ -348,11 +375,15 @@ def _write(home: Path, connection: Body, stream: Body | None) -> None:
 
 async def _publish_and_consume(connection: Body) -> None:
     """Two messages on each subject; each consumer takes one and acknowledges it."""
-    client = await nats.connect(connection["url"], user=connection["user"], password=connection["password"])
+    client = await nats.connect(
+        connection["url"], user=connection["user"], password=connection["password"]
+    )
     for letter in ALPHABET * 2:
         await client.request(f"s.{letter}", b"message")
     for name in CONSUMERS:
-        message = await client.request(f"$JS.hub.API.CONSUMER.MSG.NEXT.{NAME}.{name}", b'{"batch":1}', old_style=True)
+        message = await client.request(
+            f"$JS.hub.API.CONSUMER.MSG.NEXT.{NAME}.{name}", b'{"batch":1}', old_style=True
+        )
         await client.request(message.reply, b"+ACK", old_style=True)
     await client.close()
 

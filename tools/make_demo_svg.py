@@ -42,7 +42,9 @@ SVG = """<svg class="jsplan-demo" viewBox="0 0 {width} {height}" xmlns="http://w
 
 def run_demo() -> Recording:
     """Run examples/demo.py on a terminal; raises RuntimeError with what it printed if it fails."""
-    done = record([sys.executable, str(ROOT / "examples" / "demo.py")], folder=ROOT, environment=os.environ)
+    done = record(
+        [sys.executable, str(ROOT / "examples" / "demo.py")], folder=ROOT, environment=os.environ
+    )
     if done.exit_code:
         raise RuntimeError(done.plain)
     return done
@@ -51,7 +53,14 @@ def run_demo() -> Recording:
 def render_svg(lines: list[str], columns: int = COLUMNS) -> str:
     """The lines as SVG."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        console = Console(record=True, width=columns, file=nowhere, force_terminal=True, color_system="truecolor", legacy_windows=False)
+        console = Console(
+            record=True,
+            width=columns,
+            file=nowhere,
+            force_terminal=True,
+            color_system="truecolor",
+            legacy_windows=False,
+        )
         console.print(Text.from_ansi("\n".join(lines).strip("\n")))
         return console.export_svg(title="make demo", code_format=SVG, unique_id="demo")
 

@@ -24,8 +24,24 @@ from jsplan.errors import ExitCode, JsplanError
 from jsplan.planning.guards import LEVEL_NAMES
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import uncovered_fields
-from jsplan.resources.fields import ABSENT, Field, Table, ignore_change, require_replacement, turn_on_only, update_in_place
-from jsplan.resources.nested import CONSUMER_LIMITS, CONSUMER_SOURCE, EXTERNAL, ORIGIN, PLACEMENT, REPUBLISH, TRANSFORM
+from jsplan.resources.fields import (
+    ABSENT,
+    Field,
+    Table,
+    ignore_change,
+    require_replacement,
+    turn_on_only,
+    update_in_place,
+)
+from jsplan.resources.nested import (
+    CONSUMER_LIMITS,
+    CONSUMER_SOURCE,
+    EXTERNAL,
+    ORIGIN,
+    PLACEMENT,
+    REPUBLISH,
+    TRANSFORM,
+)
 from jsplan.workflows.explain import list_lint_rules
 from tests.support.yaml_text import read_yaml
 
@@ -43,7 +59,12 @@ CONDITIONAL = {
     "deliver_subject": "in place for a push consumer; between push and pull a new object",
     "mem_storage": "a new object",
 }
-RULES = {update_in_place: "in place", require_replacement: "a new object", ignore_change: "ignored", turn_on_only: "one way: on, and never off again"}
+RULES = {
+    update_in_place: "in place",
+    require_replacement: "a new object",
+    ignore_change: "ignored",
+    turn_on_only: "one way: on, and never off again",
+}
 
 
 def pages() -> dict[str, str]:
@@ -64,7 +85,11 @@ def pages() -> dict[str, str]:
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """A markdown table; bars in cells are escaped."""
     head = list(head)
-    lines = [head, ["---"] * len(head), *([str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)]
+    lines = [
+        head,
+        ["---"] * len(head),
+        *([str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows),
+    ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -75,8 +100,17 @@ def commands() -> str:
     """The click tree: every command that this release has, with its options."""
     context = click.Context(root, info_name="jsplan")
     parts = [NOTE.format(source="jsplan/cli"), "# Commands and options\n\n", _COMMANDS_INTRO]
-    parts += ["## Global options\n\n", "They work before and after the command.\n\n", _options(context, root, everywhere=True), "\n"]
-    parts += ["## Values\n\n", table(("value", "meaning"), ((f"`{name}`", text) for name, text in sorted(VALUES.items()))), "\n"]
+    parts += [
+        "## Global options\n\n",
+        "They work before and after the command.\n\n",
+        _options(context, root, everywhere=True),
+        "\n",
+    ]
+    parts += [
+        "## Values\n\n",
+        table(("value", "meaning"), ((f"`{name}`", text) for name, text in sorted(VALUES.items()))),
+        "\n",
+    ]
     for command, path in _walk(root, context, "jsplan"):
         parts.append(_command(command, path))
     return "".join(parts)
@@ -93,7 +127,9 @@ Wherever an address is taken, a glob is too: `hub/stream/*`, `store-*/**`.
 """
 
 
-def _walk(group: click.Command, context: click.Context, path: str) -> Iterator[tuple[click.Command, str]]:
+def _walk(
+    group: click.Command, context: click.Context, path: str
+) -> Iterator[tuple[click.Command, str]]:
     assert isinstance(group, LazyGroup)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -108,7 +144,11 @@ def _walk(group: click.Command, context: click.Context, path: str) -> Iterator[t
 
 def _command(command: click.Command, path: str) -> str:
     context = click.Context(command, info_name=path)
-    usage = " ".join(word for word in command.collect_usage_pieces(context) if "COMMAND" not in word and word != "[ARGS]...")
+    usage = " ".join(
+        word
+        for word in command.collect_usage_pieces(context)
+        if "COMMAND" not in word and word != "[ARGS]..."
+    )
     text = re.sub(r"\s*\n\s*", " ", (command.help or "").strip())
     options = _options(context, command, everywhere=False)
     examples = "\n".join(getattr(command, "examples", ()))
@@ -119,7 +159,11 @@ def _command(command: click.Command, path: str) -> str:
 def _options(context: click.Context, command: click.Command, *, everywhere: bool) -> str:
     rows = []
     for param in command.params:
-        if isinstance(param, click.Option) and isinstance(param, GlobalOption) == everywhere and not param.hidden:
+        if (
+            isinstance(param, click.Option)
+            and isinstance(param, GlobalOption) == everywhere
+            and not param.hidden
+        ):
             names = ", ".join(f"`{name}`" for name in sorted(param.opts, key=len))
             rows.append((names + _value(param, context), _help(param, context)))
     return table(("option", "what it does"), rows) if rows else ""
@@ -145,7 +189,9 @@ def _help(option: click.Option, context: click.Context) -> str:
 def exit_codes() -> str:
     """The table of exit codes, which errors end with which, and which one wins."""
     rows = [(int(code), *EXIT_CODES[int(code)], _classes(code)) for code in ExitCode]
-    order = ", ".join(str(int(code)) for code in errors.PRECEDENCE if code not in (ExitCode.USAGE, ExitCode.OK))
+    order = ", ".join(
+        str(int(code)) for code in errors.PRECEDENCE if code not in (ExitCode.USAGE, ExitCode.OK)
+    )
     return (
         NOTE.format(source="jsplan/errors.py and jsplan/codes")
         + "# Exit codes\n\n"
@@ -157,17 +203,34 @@ def exit_codes() -> str:
 
 def _classes(code: ExitCode) -> str:
     """The public exceptions that carry this code themselves rather than by their base."""
-    known = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, JsplanError)]
-    return ", ".join(sorted(f"`{cls.__name__}`" for cls in known if cls.exit_code == code and cls.__name__ != "DiagnosticsError"))
+    known = [
+        cls
+        for cls in vars(errors).values()
+        if isinstance(cls, type) and issubclass(cls, JsplanError)
+    ]
+    return ", ".join(
+        sorted(
+            f"`{cls.__name__}`"
+            for cls in known
+            if cls.exit_code == code and cls.__name__ != "DiagnosticsError"
+        )
+    )
 
 
 def diagnostics() -> str:
     """Every code that a finding can carry."""
-    parts = [NOTE.format(source="jsplan/codes"), "# Codes of findings\n\n", _DIAGNOSTICS_INTRO, _EXPLAIN.format(example="JS438")]
+    parts = [
+        NOTE.format(source="jsplan/codes"),
+        "# Codes of findings\n\n",
+        _DIAGNOSTICS_INTRO,
+        _EXPLAIN.format(example="JS438"),
+    ]
     parts += ["## Found in the files\n\n", _texts(FILE_CODES)]
     parts.append("\n## Advice\n\nJS2xx are advice, one page for all: [Lint](lint.md).\n")
     parts += ["\n## Found against servers and state\n\n", _texts(SERVER_CODES)]
-    parts.append("\nJS301 to JS306 leave the plan sound and stop the apply, with exit 3; the other errors make the plan void.\n")
+    parts.append(
+        "\nJS301 to JS306 leave the plan sound and stop the apply, with exit 3; the other errors make the plan void.\n"
+    )
     return "".join(parts)
 
 
@@ -187,8 +250,15 @@ _EXPLAIN = "`jsplan explain {example}` prints one of these texts.\n\n"
 def lint() -> str:
     """Every rule of lint, with what it is for."""
     head = NOTE.format(source="jsplan/lint/rules and tests/lint/cases") + "# Lint\n\n" + _LINT_INTRO
-    rows = [(f"[{rule.code}](#{rule.code.lower()})", rule.level, rule.title) for rule in list_lint_rules()]
-    return head + table(("code", "level", "what it finds"), rows) + "".join(map(_rule, list_lint_rules()))
+    rows = [
+        (f"[{rule.code}](#{rule.code.lower()})", rule.level, rule.title)
+        for rule in list_lint_rules()
+    ]
+    return (
+        head
+        + table(("code", "level", "what it finds"), rows)
+        + "".join(map(_rule, list_lint_rules()))
+    )
 
 
 def _rule(rule: Explanation) -> str:
@@ -238,13 +308,26 @@ none. The list is closed: other findings are [diagnostics](diagnostics.md) and s
 
 def streams() -> str:
     """The fields of streams and of the objects nested in them."""
-    parts = [NOTE.format(source="jsplan/resources"), "# Fields of streams\n\n", _FIELDS_INTRO, fields(TABLES["stream"]), "\n"]
+    parts = [
+        NOTE.format(source="jsplan/resources"),
+        "# Fields of streams\n\n",
+        _FIELDS_INTRO,
+        fields(TABLES["stream"]),
+        "\n",
+    ]
     nested = (
-        ("mirror and sources", ORIGIN), ("external", EXTERNAL), ("consumer of a source", CONSUMER_SOURCE), ("subject_transform", TRANSFORM),
-        ("placement", PLACEMENT), ("republish", REPUBLISH), ("consumer_limits", CONSUMER_LIMITS),
-    )  # fmt: skip
+        ("mirror and sources", ORIGIN),
+        ("external", EXTERNAL),
+        ("consumer of a source", CONSUMER_SOURCE),
+        ("subject_transform", TRANSFORM),
+        ("placement", PLACEMENT),
+        ("republish", REPUBLISH),
+        ("consumer_limits", CONSUMER_LIMITS),
+    )
     for title, nested_table in nested:
-        parts.append(f"## {title}\n\n{_ORIGIN_NOTE if nested_table is ORIGIN else ''}{fields(nested_table)}\n")
+        parts.append(
+            f"## {title}\n\n{_ORIGIN_NOTE if nested_table is ORIGIN else ''}{fields(nested_table)}\n"
+        )
     return "".join(parts).rstrip("\n") + "\n"
 
 
@@ -276,12 +359,25 @@ the server may expire; then `inactive_threshold` is required. `pause_until` is c
 
 def buckets() -> str:
     """The words of KV buckets and object stores, and the fields of streams that may stand beside them."""
-    parts = [NOTE.format(source="jsplan/resources"), "# Fields of KV buckets and object stores\n\n", _BUCKETS_INTRO]
+    parts = [
+        NOTE.format(source="jsplan/resources"),
+        "# Fields of KV buckets and object stores\n\n",
+        _BUCKETS_INTRO,
+    ]
     for section, kind in (("kv", "kv"), ("object_stores", "object_store")):
         raw = [row.name for row in uncovered_fields(kind)]
-        own = Table(kind, tuple(row for row in TABLES["kv" if kind == "kv" else "object_store"].rows if row.name not in raw))
+        own = Table(
+            kind,
+            tuple(
+                row
+                for row in TABLES["kv" if kind == "kv" else "object_store"].rows
+                if row.name not in raw
+            ),
+        )
         beside = ", ".join(f"`{name}`" for name in raw)
-        parts.append(f"\n## {section}\n\n{fields(own)}\nBeside them, as in [streams](streams.md): {beside}.\n")
+        parts.append(
+            f"\n## {section}\n\n{fields(own)}\nBeside them, as in [streams](streams.md): {beside}.\n"
+        )
     return "".join(parts)
 
 
@@ -295,13 +391,24 @@ make it when jsplan makes the bucket, and is left as it is found when another cl
 def fields(rows: Table) -> str:
     """One table of fields."""
     head = ("field", "type", "default", "a change", "since", "meaning")
-    cells = [(f"`{r.name}`", _type(r), _default(r), _change(r), LEVEL_NAMES.get(r.level, ""), r.doc) for r in rows.rows]
+    cells = [
+        (f"`{r.name}`", _type(r), _default(r), _change(r), LEVEL_NAMES.get(r.level, ""), r.doc)
+        for r in rows.rows
+    ]
     return table(head, cells)
 
 
 def _type(row: Field) -> str:
-    limits = [f"≥ {row.minimum}" if row.minimum is not None else "", f"≤ {row.maximum}" if row.maximum is not None else ""]
-    words = {"strings": "list of text", "string": "text", "durations": "list of durations", "objects": "list of objects"}
+    limits = [
+        f"≥ {row.minimum}" if row.minimum is not None else "",
+        f"≤ {row.maximum}" if row.maximum is not None else "",
+    ]
+    words = {
+        "strings": "list of text",
+        "string": "text",
+        "durations": "list of durations",
+        "objects": "list of objects",
+    }
     text = ", ".join(f"`{value}`" for value in row.values) or words.get(row.type, row.type)
     bounds = " and ".join(limit for limit in limits if limit) if row.type == "int" else ""
     return text + (f" {bounds}" if bounds else "") + (", **required**" if row.required else "")
@@ -329,7 +436,9 @@ def _change(row: Field) -> str:
 
 def documents() -> str:
     """state/SPEC.md as a page of the site."""
-    return NOTE.format(source="state/SPEC.md") + (ROOT / "state" / "SPEC.md").read_text(encoding="utf-8")
+    return NOTE.format(source="state/SPEC.md") + (ROOT / "state" / "SPEC.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def main() -> None:

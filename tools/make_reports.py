@@ -17,10 +17,10 @@ import nats
 
 from jsplan.cli.views import plan_view
 from jsplan.config.model import LoadOptions
+from jsplan.options import PlanOptions
 from jsplan.render.progress import PlainProgress
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.apply import apply
-from jsplan.workflows.options import PlanOptions
 from jsplan.workflows.plan import plan
 from tools import chromium
 
@@ -36,7 +36,13 @@ ORDERS: dict[str, Any] = {
 BEFORE: list[dict[str, Any]] = [
     ORDERS,
     {"name": "LEGACY", "domain": "leaf", "subjects": ["legacy.>"], "max_bytes": "1GiB"},
-    {"name": "STATS", "domain": "leaf", "subjects": ["stats.>"], "max_bytes": "1GiB", "lifecycle": {"on_replace": "recreate"}},
+    {
+        "name": "STATS",
+        "domain": "leaf",
+        "subjects": ["stats.>"],
+        "max_bytes": "1GiB",
+        "lifecycle": {"on_replace": "recreate"},
+    },
     {"name": "LOGS", "domain": "hub", "subjects": ["logs.>"], "max_age": "1d", "max_bytes": "1GiB"},
 ]
 AFTER: list[dict[str, Any]] = [
@@ -57,9 +63,13 @@ def write(folder: Path, url: str, streams: list[dict[str, Any]]) -> None:
     """The workspace that is planned, as JSON."""
     connection = {"url": url, "user": "acc", "password": "acc"}
     text = {
-        "jsplan": 1, "workspace": "shop", "environments": {"prod": {}}, "connections": {"hub": connection},
-        "domains": {"hub": {"connection": "hub"}, "leaf": {"connection": "hub"}}, "streams": streams,
-    }  # fmt: skip
+        "jsplan": 1,
+        "workspace": "shop",
+        "environments": {"prod": {}},
+        "connections": {"hub": connection},
+        "domains": {"hub": {"connection": "hub"}, "leaf": {"connection": "hub"}},
+        "streams": streams,
+    }
     (folder / "jsplan.yaml").write_text(json.dumps(text, indent=2), encoding="utf-8")
 
 
@@ -87,10 +97,27 @@ async def publish(leaf: Server) -> None:
 def take_screenshot(page: Path, picture: Path, scheme: str) -> None:
     """A picture of the page, for eyes that like it light or dark."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        dark = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else ["--blink-settings=preferredColorScheme=1"]
-        words = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars", "--window-size=1100,1150", *dark]
+        dark = (
+            ["--blink-settings=preferredColorScheme=0"]
+            if scheme == "dark"
+            else ["--blink-settings=preferredColorScheme=1"]
+        )
+        words = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--hide-scrollbars",
+            "--window-size=1100,1150",
+            *dark,
+        ]
         where = [f"--user-data-dir={profile}", f"--screenshot={picture}", page.as_uri()]
-        subprocess.run([chromium.ensure_chromium(), *words, *where], check=True, capture_output=True, timeout=120)
+        subprocess.run(
+            [chromium.ensure_chromium(), *words, *where],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
 
 
 def main() -> None:

@@ -27,8 +27,18 @@ MAKE_OPTION: Final = "-Xlog:disable -XX:ArchiveClassesAtExit={}"
 #: For Java to write the archive.
 JVM_EXIT_TIMEOUT: Final = 120
 BACKFILLS: Final = (
-    {"name": "stream", "from": {"domain": "main", "stream": "S"}, "to": {"domain": "main", "stream": "T"}, "strategy": "spark"},
-    {"name": "shaped", "from": {"domain": "main", "stream": "S"}, "to": {"parquet": "shaped"}, "where": "length(subject) > 1"},
+    {
+        "name": "stream",
+        "from": {"domain": "main", "stream": "S"},
+        "to": {"domain": "main", "stream": "T"},
+        "strategy": "spark",
+    },
+    {
+        "name": "shaped",
+        "from": {"domain": "main", "stream": "S"},
+        "to": {"parquet": "shaped"},
+        "where": "length(subject) > 1",
+    },
 )
 
 
@@ -46,7 +56,11 @@ def main() -> int:
         os.environ["SPARK_SUBMIT_OPTS"] = MAKE_OPTION.format(archive)
         try:
             run_backfills(Path(folder))
-        except (JsplanError, OSError, subprocess.SubprocessError) as error:  # Spark then starts as always
+        except (
+            JsplanError,
+            OSError,
+            subprocess.SubprocessError,
+        ) as error:  # Spark then starts as always
             sys.stderr.write(f"No archive of classes for Spark: {error}\n")
             return 0
         if archive.exists():
@@ -60,11 +74,22 @@ def run_backfills(folder: Path) -> None:
 
     with Sandbox.single() as sandbox:
         url = sandbox["server"].url
-        streams = [{"name": name, "domain": "main", "subjects": [f"{name.lower()}.>"]} for name in "ST"]
-        (folder / "jsplan.yaml").write_text(json.dumps({
-            "jsplan": 1, "workspace": "classes", "connections": {"main": {"url": url}},
-            "domains": {"main": {"connection": "main", "js_domain": None}}, "streams": streams, "backfills": BACKFILLS,
-        }), encoding="utf-8")  # fmt: skip
+        streams = [
+            {"name": name, "domain": "main", "subjects": [f"{name.lower()}.>"]} for name in "ST"
+        ]
+        (folder / "jsplan.yaml").write_text(
+            json.dumps(
+                {
+                    "jsplan": 1,
+                    "workspace": "classes",
+                    "connections": {"main": {"url": url}},
+                    "domains": {"main": {"connection": "main", "js_domain": None}},
+                    "streams": streams,
+                    "backfills": BACKFILLS,
+                }
+            ),
+            encoding="utf-8",
+        )
         run_jsplan(folder, "apply", "-y", "--no-backfill")
         with Raw(url, None, None) as raw:
             for number in range(100):
@@ -82,9 +107,15 @@ def run_jsplan(folder: Path, *words: str) -> None:
     """One command in this process, so that all of them have the same Java."""
     from jsplan.cli.main import main as cli  # noqa: PLC0415 - tests read this module when they start
 
-    with (folder / "log").open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+    with (
+        (folder / "log").open("a", encoding="utf-8") as log,
+        redirect_stdout(log),
+        redirect_stderr(log),
+    ):
         if cli(["-C", str(folder), *words]):
-            raise JsplanError(f"jsplan {' '.join(words)}: {(folder / 'log').read_text(encoding='utf-8')}")
+            raise JsplanError(
+                f"jsplan {' '.join(words)}: {(folder / 'log').read_text(encoding='utf-8')}"
+            )
 
 
 if __name__ == "__main__":

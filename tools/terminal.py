@@ -34,14 +34,25 @@ class Recording:
 
 
 def record(
-    command: list[str], *, folder: Path, environment: Mapping[str, str], answers: Mapping[str, str] | None = None, columns: int = COLUMNS
+    command: list[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    answers: Mapping[str, str] | None = None,
+    columns: int = COLUMNS,
 ) -> Recording:
     """Run it to its end. `answers` are typed, each once, when their prompt appears."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 400, columns, 0, 0))
-    terminal = {name: value for name, value in environment.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "COLORTERM")}
+    terminal = {
+        name: value
+        for name, value in environment.items()
+        if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "COLORTERM")
+    }
     terminal["TERM"] = "xterm-256color"
-    with subprocess.Popen(command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=terminal) as process:
+    with subprocess.Popen(
+        command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=terminal
+    ) as process:
         os.close(theirs)
         written = _answer_prompts(ours, dict(answers or {}))
     os.close(ours)

@@ -16,4 +16,6 @@ def _trimmed(data: bytes) -> bytes:
 
 def run(frame: DataFrame) -> DataFrame:
     """Payloads without the blanks at their end, under subjects that begin with `clean.`."""
-    return frame.withColumn("data", f.udf(_trimmed, "binary")("data")).withColumn("subject", f.concat(f.lit("clean."), "subject"))
+    return frame.withColumn("data", f.udf(_trimmed, "binary")("data")).withColumn(
+        "subject", f.concat(f.lit("clean."), "subject")
+    )

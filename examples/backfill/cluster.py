@@ -68,14 +68,20 @@ class Node:
             *arguments,
         ]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment, stdout=log, stderr=log
+            )
 
     def awaited(self, pattern: str, seconds: float = 120) -> str:
         """Wait until its log says so."""
         end = time.monotonic() + seconds
         while not (found := re.search(pattern, self.log.read_text("utf-8", errors="replace"))):
-            if time.monotonic() > end or (self.process is not None and self.process.poll() is not None):
-                raise SystemExit(f"{self.name} did not start:\n{self.log.read_text('utf-8', errors='replace')[-2000:]}")
+            if time.monotonic() > end or (
+                self.process is not None and self.process.poll() is not None
+            ):
+                raise SystemExit(
+                    f"{self.name} did not start:\n{self.log.read_text('utf-8', errors='replace')[-2000:]}"
+                )
             time.sleep(0.1)
         return found[0]
 
@@ -88,10 +94,21 @@ class Node:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the whole story; returns 0 when every message is there once."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entry", default=NAME, metavar="NAME", help="orders-history, orders-clean or sales-history")
-    parser.add_argument("--kill", action="store_true", help="kill the worker that copies, in the middle")
-    parser.add_argument("--messages", type=int, default=60_000, metavar="N", help="how many there are to copy")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--entry",
+        default=NAME,
+        metavar="NAME",
+        help="orders-history, orders-clean or sales-history",
+    )
+    parser.add_argument(
+        "--kill", action="store_true", help="kill the worker that copies, in the middle"
+    )
+    parser.add_argument(
+        "--messages", type=int, default=60_000, metavar="N", help="how many there are to copy"
+    )
     parser.add_argument("--server", type=Path, metavar="FILE", help="the nats-server to use")
     options = parser.parse_args(argv)
     leaves = ("leaf", *STORES)
@@ -106,7 +123,9 @@ def main(argv: list[str] | None = None) -> int:
             fill(sandbox[store], options.messages // 10, "SALES", f"sales.{store}")
         with cluster(folder, sandbox["leaf"]) as (master, workers):
             away = sandbox[STORES[-1]] if options.entry == FLEET else None
-            return story(folder, sandbox["hub"], master, workers if options.kill else [], options.entry, away)
+            return story(
+                folder, sandbox["hub"], master, workers if options.kill else [], options.entry, away
+            )
 
 
 def unpack(folder: Path) -> None:
@@ -115,7 +134,14 @@ def unpack(folder: Path) -> None:
         shutil.copy(HERE / name, folder)
 
 
-def story(folder: Path, hub: Server, master: str, victims: list[Node], name: str = NAME, away: Server | None = None) -> int:
+def story(
+    folder: Path,
+    hub: Server,
+    master: str,
+    victims: list[Node],
+    name: str = NAME,
+    away: Server | None = None,
+) -> int:
     """What a user types. A server that is `away` is stopped first, and is back for a second run of the same job."""
     environment = base() | credentials(folder / "driver") | {"JSPLAN_VAR_hub": hub.url}
     jsplan = [str(Path(sys.executable).with_name("jsplan"))]
@@ -126,7 +152,9 @@ def story(folder: Path, hub: Server, master: str, victims: list[Node], name: str
     code = submit(folder, environment, master, victims, name)
     if away is not None and not code:
         away.start()
-        hub.wait_until(lambda: reached(folder, environment, name), "what was away can be reached again")
+        hub.wait_until(
+            lambda: reached(folder, environment, name), "what was away can be reached again"
+        )
         code = submit(folder, environment, master, victims, name)
     if code:
         print((folder / "driver.log").read_text("utf-8")[-4000:], file=sys.stderr)
@@ -135,12 +163,27 @@ def story(folder: Path, hub: Server, master: str, victims: list[Node], name: str
     return run([*jsplan, "backfill", "verify", name], folder, environment)
 
 
-def submit(folder: Path, environment: dict[str, str], master: str, victims: list[Node], name: str) -> int:
+def submit(
+    folder: Path, environment: dict[str, str], master: str, victims: list[Node], name: str
+) -> int:
     """Hand the job to the cluster, and wait for its end."""
-    command = [str(SPARK / "bin/spark-submit"), "--master", master, "--conf", "spark.executor.memory=600m", "job.py"]
-    driver = environment | {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": "python3", "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [
+        str(SPARK / "bin/spark-submit"),
+        "--master",
+        master,
+        "--conf",
+        "spark.executor.memory=600m",
+        "job.py",
+    ]
+    driver = environment | {
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": "python3",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     over = threading.Event()
-    killing = threading.Thread(target=kill_who_copies, args=(folder, environment, victims, over, name))
+    killing = threading.Thread(
+        target=kill_who_copies, args=(folder, environment, victims, over, name)
+    )
     killing.start()
     try:
         return run(command, folder, driver, log=folder / "driver.log")
@@ -169,7 +212,16 @@ def cluster(folder: Path, leaf: Server) -> Iterator[tuple[str, list[Node]]]:
         master.start("master.Master", "--port", "0")
         url = master.awaited(r"spark://127\.0\.0\.1:\d+")
         for node in workers:
-            node.start("worker.Worker", url, "--cores", "1", "--memory", "1g", "--work-dir", str(node.folder / "work"))
+            node.start(
+                "worker.Worker",
+                url,
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--work-dir",
+                str(node.folder / "work"),
+            )
         for node in workers:
             node.awaited("Successfully registered with master")
         yield url, workers
@@ -182,7 +234,14 @@ def worker(folder: Path, leaf: Server, wheel: Path) -> Node:
     """What stands for a machine: its own Python with jsplan and pyarrow, and its own credentials."""
     print(f"Making a Python environment for {folder.name}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", made(folder) / "python"], check=True)
-    pip = [folder / "python/bin/python", "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    pip = [
+        folder / "python/bin/python",
+        "-m",
+        "pip",
+        "install",
+        "-qq",
+        "--disable-pip-version-check",
+    ]
     subprocess.run([*pip, wheel, "pyarrow", "numpy"], check=True)
     write_context(folder, leaf)
     path = f"{folder / 'python/bin'}:{os.environ['PATH']}"
@@ -198,10 +257,21 @@ def build_wheel(folder: Path) -> Path:
 
 def base() -> dict[str, str]:
     """What every process knows: nothing of NATS."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JSPLAN_", "NATS_", "PYSPARK_", "SPARK_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JSPLAN_", "NATS_", "PYSPARK_", "SPARK_"))
+    }
     java = find_java_home(os.environ, Path(tempfile.gettempdir()) / "jsplan-java")
-    quiet = {"SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false", "SPARK_DAEMON_MEMORY": "256m"}
-    return kept | quiet | {"JAVA_HOME": str(java), "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1"}
+    quiet = {
+        "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    return (
+        kept
+        | quiet
+        | {"JAVA_HOME": str(java), "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1"}
+    )
 
 
 def credentials(folder: Path) -> dict[str, str]:
@@ -212,7 +282,9 @@ def credentials(folder: Path) -> dict[str, str]:
 def write_context(folder: Path, leaf: Server) -> None:
     """What `nats context add leaf` writes."""
     path = made(folder / "config/nats/context") / "leaf.json"
-    path.write_text(json.dumps({"url": leaf.url, "user": leaf.user, "password": leaf.password}), "utf-8")
+    path.write_text(
+        json.dumps({"url": leaf.url, "user": leaf.user, "password": leaf.password}), "utf-8"
+    )
     path.chmod(0o600)
 
 
@@ -225,19 +297,28 @@ def made(folder: Path) -> Path:
 # --- what happens meanwhile ------------------------------------------------------------------------------------------
 
 
-def kill_who_copies(folder: Path, environment: dict[str, str], workers: list[Node], over: threading.Event, name: str) -> None:
+def kill_who_copies(
+    folder: Path, environment: dict[str, str], workers: list[Node], over: threading.Event, name: str
+) -> None:
     """Once a quarter is staged, a worker that runs the copy is killed, with everything that it runs."""
     load = LoadOptions(folder, environ=environment)
     while workers and not over.wait(0.1):
         with contextlib.suppress(JsplanError):
             (entry,) = backfill.status(load, (name,)).entries
-            if sum(left.messages * 4 for left in entry.orphans if not left.sealed) >= sum(leg["last"] for leg in entry.origins) > 0:
+            if (
+                sum(left.messages * 4 for left in entry.orphans if not left.sealed)
+                >= sum(leg["last"] for leg in entry.origins)
+                > 0
+            ):
                 break
     else:
         return
     victim = next(node for node in workers if copies(node))
     print(f"[{victim.name} is killed]", flush=True)
-    for pid in (*below(victim.process.pid if victim.process else 0), victim.process.pid if victim.process else 0):
+    for pid in (
+        *below(victim.process.pid if victim.process else 0),
+        victim.process.pid if victim.process else 0,
+    ):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -250,7 +331,12 @@ def copies(node: Node) -> bool:
 
 def listed(*columns: str) -> list[list[str]]:
     """All processes."""
-    command = [shutil.which("ps") or "ps", "-A", "-ww", *(word for column in columns for word in ("-o", f"{column}="))]
+    command = [
+        shutil.which("ps") or "ps",
+        "-A",
+        "-ww",
+        *(word for column in columns for word in ("-o", f"{column}=")),
+    ]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return [line.split(None, len(columns) - 1) for line in lines]
 
@@ -292,14 +378,29 @@ def publish_numbers(wire: object, count: int, prefix: bytes) -> None:
     publish(wire, (rows(first) for first in range(1, count + 1, 5000)))
 
 
-def run(command: list[str], folder: Path, environment: dict[str, str], *, log: Path | None = None, quiet: bool = False) -> int:
+def run(
+    command: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    *,
+    log: Path | None = None,
+    quiet: bool = False,
+) -> int:
     """Show a command as it would be typed, and what it prints."""
     shown = [Path(command[0]).name, *command[1:]]
     if not quiet:
         print(f"$ {shlex.join(shown)}", flush=True)
     with log.open("wb") if log is not None else contextlib.nullcontext() as errors:
         out = subprocess.DEVNULL if quiet else None
-        done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, check=False)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            check=False,
+        )
     return done.returncode
 
 

@@ -24,7 +24,8 @@ def main(plan: Path, page: Path) -> None:
     Path("counts.json").write_text(json.dumps(counts), encoding="utf-8")
     if os.environ.get("GITLAB_TOKEN") and os.environ.get("CI_MERGE_REQUEST_IID"):
         note(
-            page.read_text(encoding="utf-8") + f"\n[The whole plan, and a page to search in]({os.environ['CI_JOB_URL']}/artifacts/browse)\n"
+            page.read_text(encoding="utf-8")
+            + f"\n[The whole plan, and a page to search in]({os.environ['CI_JOB_URL']}/artifacts/browse)\n"
         )
 
 
@@ -33,7 +34,11 @@ def note(text: str) -> None:
     mark = text.splitlines()[0].rpartition(":")[0]
     me = ask("GET", "user")["id"]
     notes = f"projects/{os.environ['CI_PROJECT_ID']}/merge_requests/{os.environ['CI_MERGE_REQUEST_IID']}/notes"
-    found = [one for one in every(notes) if one["author"]["id"] == me and one["body"].startswith(f"{mark}:")]
+    found = [
+        one
+        for one in every(notes)
+        if one["author"]["id"] == me and one["body"].startswith(f"{mark}:")
+    ]
     if found:
         ask("PUT", f"{notes}/{found[0]['id']}", {"body": text})
     else:

@@ -58,7 +58,11 @@ async def replace_consumer(work: StepContext, step: Step) -> None:
     making = _ConsumerReplacement(work, step, dict(under_way or {}))
     if live is None:
         await making.create_new()
-    elif under_way is not None and live.created != under_way["created"] and live.compact.get(PAUSE) == under_way["hold_until"]:
+    elif (
+        under_way is not None
+        and live.created != under_way["created"]
+        and live.compact.get(PAUSE) == under_way["hold_until"]
+    ):
         await making.delete()
         await making.create_new()
     else:
@@ -75,7 +79,11 @@ async def clean_up_consumer(work: StepContext, step: Step) -> None:
     address = Address.parse(step.address)
     live = await work.read(address)
     if live is not None and live.compact.get(PAUSE) == under_way["hold_until"]:
-        await work.send(step, f"CONSUMER.PAUSE.{address.stream}.{address.consumer}", _pause_payload(under_way.get(PAUSE)))
+        await work.send(
+            step,
+            f"CONSUMER.PAUSE.{address.stream}.{address.consumer}",
+            _pause_payload(under_way.get(PAUSE)),
+        )
         await _record_resumed(work, address)
     await work.record({"replaced": recorded})
 
@@ -84,7 +92,14 @@ async def _record_resumed(work: StepContext, address: Address) -> None:
     """What was recorded while the consumer was held shows the pause that held it."""
     entry, live = work.state.resources.get(address), await work.read(address)
     if entry is not None and live is not None and live.created == entry.created:
-        await work.record({"put": {"address": str(address), "entry": replace(entry, config=live.config, seen=live.answered_at).to_json()}})
+        await work.record(
+            {
+                "put": {
+                    "address": str(address),
+                    "entry": replace(entry, config=live.config, seen=live.answered_at).to_json(),
+                }
+            }
+        )
 
 
 def _pause_payload(instant: str | None) -> dict[str, Any] | None:
@@ -122,7 +137,9 @@ class _ConsumerReplacement:
         return int(self.params["api_level"]) >= PAUSE_LEVEL
 
     async def _send(self, verb: str, payload: dict[str, Any] | None = None) -> None:
-        await self.context.send(self.step, f"CONSUMER.{verb}.{self.address.stream}.{self.address.consumer}", payload)
+        await self.context.send(
+            self.step, f"CONSUMER.{verb}.{self.address.stream}.{self.address.consumer}", payload
+        )
 
     async def _save_record(self, **more: Any) -> None:
         self.record |= more
@@ -135,12 +152,19 @@ class _ConsumerReplacement:
         again = self.record.get("created") == live.created
         own = self.record.get(PAUSE) if again else live.compact.get(PAUSE)
         hold = self.record["hold_until"] if again else _hold_until()
-        await self._save_record(address=self.params["state_address"], created=live.created, hold_until=hold, **{PAUSE: own})
+        await self._save_record(
+            address=self.params["state_address"],
+            created=live.created,
+            hold_until=hold,
+            **{PAUSE: own},
+        )
         try:
             if self._can_pause:
                 await self._send("PAUSE", {PAUSE: self.record["hold_until"]})
             stream, state = await self._wait_until_idle(live)
-            position = position_of(live.compact, state) or await self._find_start(live, stream, state["delivered"])
+            position = position_of(live.compact, state) or await self._find_start(
+                live, stream, state["delivered"]
+            )
         except JsplanError:
             await self._resume_old()
             raise
@@ -158,18 +182,28 @@ class _ConsumerReplacement:
             now = await self._require_unchanged(live)
         stream = await self.context.read(self._stream_address)
         if stream is None:
-            raise StepFailed(f"the stream of {self.address} was deleted by somebody else at the same moment")
+            raise StepFailed(
+                f"the stream of {self.address} was deleted by somebody else at the same moment"
+            )
         return stream, now.state
 
     async def _find_start(self, live: LiveObject, stream: LiveObject, given: dict[str, Any]) -> int:
         """Where a consumer began that acknowledged nothing: as many messages back as it made deliveries; further, if some were repeated."""
         api, filters = self.context.api(self.step), filters_of(live.compact)
-        return await find_first_delivered(api, stream, filters, upto=given["stream_seq"], count=given["consumer_seq"])
+        return await find_first_delivered(
+            api, stream, filters, upto=given["stream_seq"], count=given["consumer_seq"]
+        )
 
     async def _require_unchanged(self, live: LiveObject) -> LiveObject:
         now = await self.context.read(self.address)
-        if now is None or now.created != live.created or _without_pause(now) != _without_pause(live):
-            raise StepFailed(f"{self.address} was changed by somebody else at the same moment; it was not replaced")
+        if (
+            now is None
+            or now.created != live.created
+            or _without_pause(now) != _without_pause(live)
+        ):
+            raise StepFailed(
+                f"{self.address} was changed by somebody else at the same moment; it was not replaced"
+            )
         return now
 
     @property
@@ -189,14 +223,25 @@ class _ConsumerReplacement:
 
     # --- the new one -----------------------------------------------------------------------------------------
 
-    async def _choose_method(self, stream: LiveObject, way: PositionMethod | None = None) -> PositionMethod:
+    async def _choose_method(
+        self, stream: LiveObject, way: PositionMethod | None = None
+    ) -> PositionMethod:
         """How the new one comes to the recorded position; written down, so that whoever comes after knows it again."""
         position, config = self.record.get("position"), self.payload["config"]
         if position is None or stream.created != self.record.get("stream_created"):
             way = "plain"
         elif way is None:
-            retention, first = stream.compact.get("retention", "limits"), int(stream.state.get("first_seq") or 0)
-            way = choose_position_method(position, table_of(self.address).compact(config), self.params["api_level"], retention=retention, first_seq=first)
+            retention, first = (
+                stream.compact.get("retention", "limits"),
+                int(stream.state.get("first_seq") or 0),
+            )
+            way = choose_position_method(
+                position,
+                table_of(self.address).compact(config),
+                self.params["api_level"],
+                retention=retention,
+                first_seq=first,
+            )
         record, expect = dict(self.step.record or {}), dict(self.step.expect or {})
         if way == "start":
             assert position is not None
@@ -207,7 +252,12 @@ class _ConsumerReplacement:
         until = self.record["hold_until"] if way == "reset" else self.params[PAUSE]
         config |= {PAUSE: until} if until else {}
         expect |= {PAUSE: self.params[PAUSE]} if self._can_pause else {}
-        self.final_step = replace(self.step, expect=expect, record=record, request={"payload": self.payload | {"config": config}})
+        self.final_step = replace(
+            self.step,
+            expect=expect,
+            record=record,
+            request={"payload": self.payload | {"config": config}},
+        )
         await self._save_record(expect=expect, record=record)
         return way
 
@@ -225,7 +275,9 @@ class _ConsumerReplacement:
                 await self._create()
         except ApiError as error:
             place = self.record.get("position")
-            raise StepFailed(f"{error}; the old consumer is gone, and its position (sequence {place}) is kept for the next apply") from None
+            raise StepFailed(
+                f"{error}; the old consumer is gone, and its position (sequence {place}) is kept for the next apply"
+            ) from None
         if way == "reset":
             await self._send("PAUSE", _pause_payload(self.params[PAUSE]))
         await self._verify_write()
@@ -249,14 +301,20 @@ class _ConsumerReplacement:
         try:
             live = await read_object(self.context.api(self.step), self.address)
         except ApiError as error:
-            raise StepFailed(f"made anew, but it could not be read back: {error}", "unknown") from None
+            raise StepFailed(
+                f"made anew, but it could not be read back: {error}", "unknown"
+            ) from None
         if live is None:
-            raise StepFailed(f"{self.address} is gone again: somebody else deleted it at the same moment")
+            raise StepFailed(
+                f"{self.address} is gone again: somebody else deleted it at the same moment"
+            )
         self.context.note_result(self.step, live)
         lost = unkept_fields(self.final_step, live)
         await self.context.save_entry(self.final_step, live, lost)
         if lost:
-            raise StepFailed(f"{self.address}: the server did not keep {describe_unkept(self.final_step, live, lost)}")
+            raise StepFailed(
+                f"{self.address}: the server did not keep {describe_unkept(self.final_step, live, lost)}"
+            )
 
 
 def _without_pause(live: LiveObject) -> Config:

@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from jsplan.applying.operations import Operation, run_step
 from jsplan.applying.replication_wait import record_pending_checks
 from jsplan.applying.step_context import BeforeWrite, StepContext, StepFailed, StepNotStarted
-from jsplan.documents.apply import ApplyEvent, ApplyStarted, StepFinished, StepResult, StepStarted, StepStatus
+from jsplan.documents.apply import (
+    ApplyEvent,
+    ApplyStarted,
+    StepFinished,
+    StepResult,
+    StepStarted,
+    StepStatus,
+)
 from jsplan.documents.plan import VERIFY_OP, Plan, Step
 from jsplan.errors import ApiError, StateError
 from jsplan.jetstream import DomainApi
@@ -45,7 +52,9 @@ class Execution:
     context: StepContext = field(init=False)
 
     def __post_init__(self) -> None:
-        self.context = StepContext(self.plan, self.apis, self.backend, self.state, self.stop, self.before_write)
+        self.context = StepContext(
+            self.plan, self.apis, self.backend, self.state, self.stop, self.before_write
+        )
 
     @property
     def lost_domains(self) -> dict[str, str]:
@@ -62,7 +71,10 @@ class Execution:
         chosen = self.plan.steps if some is None else some
         if not self.results:
             self.emit(ApplyStarted(len(self.plan.steps)))
-        slots = {key: asyncio.Semaphore(max(1, self.parallelism)) for key in {step.domain for step in chosen}}
+        slots = {
+            key: asyncio.Semaphore(max(1, self.parallelism))
+            for key in {step.domain for step in chosen}
+        }
         waiting = {step.id: asyncio.Event() for step in chosen}
 
         async def one(step: Step) -> None:
@@ -88,7 +100,9 @@ class Execution:
     def skip(self, steps: Collection[Step], reason: str) -> None:
         """Give up steps that were not begun, without a word for each."""
         for step in steps:
-            self.results.setdefault(step.id, StepResult(step.id, step.address, step.op, "skipped", reason))
+            self.results.setdefault(
+                step.id, StepResult(step.id, step.address, step.op, "skipped", reason)
+            )
 
     async def _run_step(self, step: Step) -> None:
         """Run or skip one step and record how it ended; only a bug is raised."""
@@ -113,7 +127,14 @@ class Execution:
             self._record_result(step, "done", None, started)
 
     def _skip_reason(self, step: Step) -> str | None:
-        blocker = next((d for d in step.depends_on if self.results[d].status != "done" and not self._is_dependency_optional(step, d)), None)
+        blocker = next(
+            (
+                d
+                for d in step.depends_on
+                if self.results[d].status != "done" and not self._is_dependency_optional(step, d)
+            ),
+            None,
+        )
         if self.stop.is_set():
             return INTERRUPTED
         if self.context.state_failure is not None:
@@ -129,9 +150,13 @@ class Execution:
     def _is_dependency_optional(self, step: Step, other: str) -> bool:
         """Check whether a step does not need another one, whose domain is offline, however that one ended."""
         domain = self.results[other].address.partition("/")[0]
-        return other in step.optional_if_offline and (domain in self.lost_domains or domain not in self.apis)
+        return other in step.optional_if_offline and (
+            domain in self.lost_domains or domain not in self.apis
+        )
 
-    def _record_result(self, step: Step, status: StepStatus, error: str | None, started: float) -> None:
+    def _record_result(
+        self, step: Step, status: StepStatus, error: str | None, started: float
+    ) -> None:
         result = StepResult(step.id, step.address, step.op, status, error)
         self.results[step.id] = result
         if error != INTERRUPTED:

@@ -9,7 +9,12 @@ from jsplan.applying import placeholders
 from jsplan.applying.consumer_replacement import clean_up_consumer, replace_consumer
 from jsplan.applying.preserve import copy_messages, new_stream, old_stream, probe, verify_copy
 from jsplan.applying.preserve.rollback import with_rollback
-from jsplan.applying.replicated_streams import attach_sources, create_origin, delete_origin, detach_sources
+from jsplan.applying.replicated_streams import (
+    attach_sources,
+    create_origin,
+    delete_origin,
+    detach_sources,
+)
 from jsplan.applying.replication_wait import verify_replication
 from jsplan.applying.step_context import StepContext, closing_lines, removal_lines
 from jsplan.documents.plan import Op, Step
@@ -26,7 +31,11 @@ async def _run_request(work: StepContext, step: Step) -> None:
     """The common case: what was planned still holds, one request, and the server kept it."""
     live = await work.check_precondition(step)
     if step.request is None:
-        await (work.save_entry(step, live) if live is not None and step.record else work.record(*closing_lines(step, live)))
+        await (
+            work.save_entry(step, live)
+            if live is not None and step.record
+            else work.record(*closing_lines(step, live))
+        )
         return
     await work.begin(step, None if step.op.endswith(".delete") else live)
     await work.call(step)

@@ -20,7 +20,12 @@ async def create_placeholder(work: StepContext, step: Step) -> None:
     live = await work.check_precondition(step)
     await work.begin(step)
     if live is None or str(step.target_address) not in work.state.replacements:
-        await work.record({"replacing": {"address": str(step.target_address)} | await _snapshot_positions(work, step)})
+        await work.record(
+            {
+                "replacing": {"address": str(step.target_address)}
+                | await _snapshot_positions(work, step)
+            }
+        )
     assert step.request is not None
     await work.send(step, step.request["api"], step.request["payload"])
     await work.record({"end": step.address}, durable=False)
@@ -32,7 +37,10 @@ async def _snapshot_positions(work: StepContext, step: Step) -> dict[str, Any]:
     consumers = [parse_interest(info) for info in await api.consumers(stream)]
     info = await api.stream_info(stream)
     last = int(info["state"]["last_seq"]) if info is not None else 0
-    return {"last_seq": last, "consumers": {one.name: [one.floor, one.delivered, one.pending] for one in consumers}}
+    return {
+        "last_seq": last,
+        "consumers": {one.name: [one.floor, one.delivered, one.pending] for one in consumers},
+    }
 
 
 async def remove_placeholder(work: StepContext, step: Step) -> None:

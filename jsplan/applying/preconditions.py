@@ -14,13 +14,19 @@ from jsplan.facts.reader import read_object, run_parallel
 from jsplan.jetstream import DomainApi
 
 
-async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list[str], dict[str, str]]:
+async def find_changes(
+    plan: Plan, apis: Mapping[str, DomainApi]
+) -> tuple[list[str], dict[str, str]]:
     """What is no longer as it was when planned, in words and in order; and the domains that stopped answering, with why.
 
     Domains that are not in `apis` are away already. Raises ApiError for anything but silence.
     """
     first = {step.target_address: step for step in reversed(plan.steps)}
-    wanted = {a: step for a, step in first.items() if "fingerprint" in step.precondition or step.op == "consumer.create_placeholder"}
+    wanted = {
+        a: step
+        for a, step in first.items()
+        if "fingerprint" in step.precondition or step.op == "consumer.create_placeholder"
+    }
     of_one: dict[Address, list[Step]] = {}
     for step in plan.steps:
         of_one.setdefault(step.target_address, []).append(step)
@@ -32,7 +38,9 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list[
             return
         try:
             live = await read_object(apis[address.domain], address)
-            more = exceeded_bound(wanted[address], live) or await _first_difference(deletions, of_one[address], live, apis[address.domain])
+            more = exceeded_bound(wanted[address], live) or await _first_difference(
+                deletions, of_one[address], live, apis[address.domain]
+            )
         except OFFLINE_ERRORS as error:
             lost.setdefault(address.domain, str(error))
             return
@@ -43,7 +51,11 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list[
             stale.append(f"{address} {more}")
 
     await run_parallel(check, (address for address in wanted if address.domain in apis))
-    parents = {address: one for address, one in _expected_parents(plan.steps).items() if address not in wanted and address.domain in apis}
+    parents = {
+        address: one
+        for address, one in _expected_parents(plan.steps).items()
+        if address not in wanted and address.domain in apis
+    }
 
     async def check_parent(address: Address) -> None:
         if address.domain in lost:
@@ -60,12 +72,17 @@ async def find_changes(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list[
     return sorted(stale), lost
 
 
-async def _first_difference(deletions: DeletionCheck, steps: Iterable[Step], live: LiveObject | None, api: DomainApi) -> str | None:
+async def _first_difference(
+    deletions: DeletionCheck, steps: Iterable[Step], live: LiveObject | None, api: DomainApi
+) -> str | None:
     """Compare what the steps of one object rest on beside its fingerprint; the first difference in words."""
     for step in steps:
         if (why := await consumer_difference(step, api)) is not None:
             return why
-        if not deletions.is_decided_earlier(step.target_address) and (why := await deletions.describe_excess(step, live)) is not None:
+        if (
+            not deletions.is_decided_earlier(step.target_address)
+            and (why := await deletions.describe_excess(step, live)) is not None
+        ):
             return why
     return None
 
@@ -73,7 +90,11 @@ async def _first_difference(deletions: DeletionCheck, steps: Iterable[Step], liv
 def _expected_parents(steps: Iterable[Step]) -> dict[Address, Mapping[str, Any]]:
     """The streams of the consumers that the plan touches, each with what its steps expect of it."""
     expected = ((step.target_address.parent, step.precondition.get("parent")) for step in steps)
-    return {address: parent for address, parent in expected if address is not None and parent is not None}
+    return {
+        address: parent
+        for address, parent in expected
+        if address is not None and parent is not None
+    }
 
 
 def stream_difference(expected: Mapping[str, Any], live: LiveObject | None) -> str | None:
@@ -92,12 +113,16 @@ async def consumer_difference(step: Step, api: DomainApi) -> str | None:
     if expected is None:
         return None
     infos = await api.consumers(step.target_address.stream)
-    there = {info["name"]: info["created"] for info in infos if is_durable(info["name"], info["config"])}
+    there = {
+        info["name"]: info["created"] for info in infos if is_durable(info["name"], info["config"])
+    }
     for name in sorted({*expected, *there}):
         if name not in there:
             return f"lost its consumer {name}, which was deleted"
         if expected.get(name) != there[name]:
-            return f"has a consumer {name} that was {'recreated' if name in expected else 'created'}"
+            return (
+                f"has a consumer {name} that was {'recreated' if name in expected else 'created'}"
+            )
     return None
 
 
@@ -106,4 +131,6 @@ def exceeded_bound(step: Step, live: LiveObject | None) -> str | None:
     most = step.precondition.get("max_deleted")
     if most is None or live is None or live.messages_at_risk <= most:
         return None
-    return f"holds {live.messages_at_risk:,} messages by now; the plan was made for at most {most:,}"
+    return (
+        f"holds {live.messages_at_risk:,} messages by now; the plan was made for at most {most:,}"
+    )

@@ -68,12 +68,18 @@ class DeletionCheck:
                 self._streams_with_placeholder.add(step.target_address.parent)
             if step.op in _POSITION_EFFECTS:
                 address = step.target_address
-                self._changes.setdefault(address.parent or address, {})[address.consumer] = _consumer_change(step)
+                self._changes.setdefault(address.parent or address, {})[address.consumer] = (
+                    _consumer_change(step)
+                )
 
     def is_decided_earlier(self, consumer: Address) -> bool:
         """Check whether what the consumer's step deletes is decided by a step before it: a placeholder, or another retention."""
         return consumer.parent is not None and (
-            consumer.parent in self._streams_kept_by_limits or (consumer.parent in self._streams_with_placeholder and consumer not in self._placeholders)
+            consumer.parent in self._streams_kept_by_limits
+            or (
+                consumer.parent in self._streams_with_placeholder
+                and consumer not in self._placeholders
+            )
         )
 
     async def describe_excess(self, step: Step, live: LiveObject | None) -> str | None:
@@ -83,18 +89,27 @@ class DeletionCheck:
         """
         if (behind := await self._describe_uncopied_excess(step)) is not None:
             return behind
-        stream, consumer = _hazard_key(Address.parse(step.address) if step.op == "stream.compare" else step.target_address)
+        stream, consumer = _hazard_key(
+            Address.parse(step.address) if step.op == "stream.compare" else step.target_address
+        )
         hazard = self._planned.get((stream, consumer)) or self._planned.get((stream, False))
         questions = await self._list_measurements(step, live, expected=hazard is not None)
-        by_limits = not any(question.interest for question in questions)  # which acknowledgements do not change
+        by_limits = not any(
+            question.interest for question in questions
+        )  # which acknowledgements do not change
         if hazard is not None and live is not None and by_limits and _has_no_arrivals(hazard, live):
             return None
         planned, found, most = (hazard.messages or 0) if hazard is not None else 0, 0, 0
         limit = int(self.plan.options.get("measure_limit", MEASURE_LIMIT))
         for question in questions:
             domain = question.stream.domain
-            answer = await measure_deletion(self.apis[domain], question, self._level(domain), limit, count_only=True)
-            found, most = found + (answer.at_most if answer is not None else 0), max(most, answer.total if answer is not None else 0)
+            answer = await measure_deletion(
+                self.apis[domain], question, self._level(domain), limit, count_only=True
+            )
+            found, most = (
+                found + (answer.at_most if answer is not None else 0),
+                max(most, answer.total if answer is not None else 0),
+            )
         if step.op == "stream.compare":  # the stand-in has the messages of the old stream
             found = min(found, most)
         if not exceeds_plan(found, planned, int(self.plan.options.get("safe_below", 0))):
@@ -103,24 +118,45 @@ class DeletionCheck:
 
     async def _describe_uncopied_excess(self, step: Step) -> str | None:
         """Why a source must not be taken out: by now clearly more of it is not copied than the plan said. Raises ApiError."""
-        address, safe_below = Address.parse(step.address), int(self.plan.options.get("safe_below", 0))
+        address, safe_below = (
+            Address.parse(step.address),
+            int(self.plan.options.get("safe_below", 0)),
+        )
         for one in step.precondition.get("removed_sources", ()):
             origin, planned = one["source"], one["max_uncopied"]
             api, copies = (origin.get("external") or {}).get("api"), self.apis[address.domain]
-            origins = DomainApi(replace(copies.domain, api_prefix=api), copies.connection, read_only=True) if api else copies
-            found = planned if planned is None else await count_skipped(origins, copies, uncopied_measurement(address, origin, api), MEASURE_LIMIT)
+            origins = (
+                DomainApi(replace(copies.domain, api_prefix=api), copies.connection, read_only=True)
+                if api
+                else copies
+            )
+            found = (
+                planned
+                if planned is None
+                else await count_skipped(
+                    origins, copies, uncopied_measurement(address, origin, api), MEASURE_LIMIT
+                )
+            )
             if planned is not None and (found is None or exceeds_plan(found, planned, safe_below)):
                 many = "an unknown number of" if found is None else f"{found:,}"
                 return f"would lose {many} messages of source {origin['name']} that are not copied yet; the plan said {planned:,}"
         return None
 
-    async def _list_measurements(self, step: Step, live: LiveObject | None, *, expected: bool) -> list[MeasurementRequest]:
+    async def _list_measurements(
+        self, step: Step, live: LiveObject | None, *, expected: bool
+    ) -> list[MeasurementRequest]:
         """What planning would ask about this step now. Origins are asked about where the plan expected a loss."""
         address, found = Address.parse(step.address), list[MeasurementRequest | None]()
         if step.op == "stream.update" and live is not None:
             changes = tuple(self._changes.get(address, {}).values())
-            found.append(update_measurement(live, _target_config(step), self._level(address.domain), changes))
-        if step.op == "stream.compare" and live is not None and not (step.params or {}).get("into_new"):
+            found.append(
+                update_measurement(live, _target_config(step), self._level(address.domain), changes)
+            )
+        if (
+            step.op == "stream.compare"
+            and live is not None
+            and not (step.params or {}).get("into_new")
+        ):
             found += [self._staging_measurement(step, live), await self._replaced_measurement(step)]
         if step.op == "stream.quiesce" and live is not None:
             found.append(await self._replaced_measurement(step))
@@ -130,56 +166,121 @@ class DeletionCheck:
             found += await self._consumer_measurements(step, live)
         return [question for question in found if question is not None]
 
-    async def _consumer_measurements(self, step: Step, live: LiveObject | None) -> Iterable[MeasurementRequest]:
+    async def _consumer_measurements(
+        self, step: Step, live: LiveObject | None
+    ) -> Iterable[MeasurementRequest]:
         """What an interest stream would delete at this step; with a placeholder, what it will delete when that leaves."""
         address, parent = step.target_address, step.target_address.parent
-        if step.op == "consumer.update" and live is not None and not triggers_interest_check(live.compact, _target_config(step), self._level(address.domain)):
+        if (
+            step.op == "consumer.update"
+            and live is not None
+            and not triggers_interest_check(
+                live.compact, _target_config(step), self._level(address.domain)
+            )
+        ):
             return []
-        stream = await read_object(self.apis[address.domain], parent) if parent is not None else None
-        if stream is None or stream.compact.get("retention") != "interest" or not stream.state.get("messages"):
+        stream = (
+            await read_object(self.apis[address.domain], parent) if parent is not None else None
+        )
+        if (
+            stream is None
+            or stream.compact.get("retention") != "interest"
+            or not stream.state.get("messages")
+        ):
             return []
         held = step.op == "consumer.create_placeholder"
-        changes = tuple(self._changes.get(stream.address, {}).values()) if held else (_consumer_change(step),)
+        changes = (
+            tuple(self._changes.get(stream.address, {}).values())
+            if held
+            else (_consumer_change(step),)
+        )
         since = (step.params or {}).get("placeholder") if held else None
         return [
             MeasurementRequest(
-                address, stream.address, interest="is", consumers=changes, placeholder=held,
+                address,
+                stream.address,
+                interest="is",
+                consumers=changes,
+                placeholder=held,
                 since=parse_snapshot(since) if since is not None else None,
             )
-        ]  # fmt: skip
+        ]
 
     def _staging_measurement(self, step: Step, copy: LiveObject) -> MeasurementRequest | None:
         """What the limits of the new stream will delete of the messages that the stand-in has: the last look before the old one goes."""
-        last = next(s for s in self.plan.steps if s.op == "stream.activate" and s.address == step.address)
-        after, level, record = _target_config(last), self._level(last.domain), self.replacements[(step.params or {})["state_address"]]
-        found = update_measurement(copy, after, level, resized=resized_storage(copy, after, level, copy.address.stream))
-        return staging_measurement(replace(found, address=Address.parse(step.address)), copy.address, record) if found is not None else None
+        last = next(
+            s for s in self.plan.steps if s.op == "stream.activate" and s.address == step.address
+        )
+        after, level, record = (
+            _target_config(last),
+            self._level(last.domain),
+            self.replacements[(step.params or {})["state_address"]],
+        )
+        found = update_measurement(
+            copy, after, level, resized=resized_storage(copy, after, level, copy.address.stream)
+        )
+        return (
+            staging_measurement(
+                replace(found, address=Address.parse(step.address)), copy.address, record
+            )
+            if found is not None
+            else None
+        )
 
     async def _replaced_measurement(self, step: Step) -> MeasurementRequest | None:
         """What goes for the consumers of a stream that is replaced with its messages, as long as the old one is there."""
-        address, steps = Address.parse(step.address), {s.op: s for s in self.plan.steps if s.address == step.address}
-        old, after = await read_object(self.apis[address.domain], address), _target_config(steps["stream.activate"])
+        address, steps = (
+            Address.parse(step.address),
+            {s.op: s for s in self.plan.steps if s.address == step.address},
+        )
+        old, after = (
+            await read_object(self.apis[address.domain], address),
+            _target_config(steps["stream.activate"]),
+        )
         if old is None or not old.state.get("messages"):
             return None
-        copies = (s.params or {} for s in self.plan.steps if s.address == step.address and s.op == "stream.copy")
+        copies = (
+            s.params or {}
+            for s in self.plan.steps
+            if s.address == step.address and s.op == "stream.copy"
+        )
         made = any(carried["into_new"] and not carried["consumers"] for carried in copies)
-        coming = {name: _restored_consumer_change(name, one, recreated=made) for name, one in (steps["stream.resume_consumers"].params or {})["consumers"].items()}
+        coming = {
+            name: _restored_consumer_change(name, one, recreated=made)
+            for name, one in (steps["stream.resume_consumers"].params or {})["consumers"].items()
+        }
         finished: tuple[FinishedConsumer, ...] = ()
         if becomes_workqueue(old.compact, after):
             infos = await self.apis[address.domain].consumers(address.stream)
             own = [i for i in infos if not i["name"].startswith(INTERNAL_CONSUMER_PREFIXES)]
             stay = [i for i in own if coming.get(i["name"], _UNCHANGED_CONSUMER).position != "gone"]
-            finished = tuple(FinishedConsumer(filters_of(i["config"]), parse_interest(i).delivered, position_of(i["config"], i)) for i in stay)
+            finished = tuple(
+                FinishedConsumer(
+                    filters_of(i["config"]),
+                    parse_interest(i).delivered,
+                    position_of(i["config"], i),
+                )
+                for i in stay
+            )
         interest = after.get("retention") == "interest"
         if not interest and not finished:
             return None
         changes = tuple((coming | self._changes.get(old.address, {})).values())
-        return MeasurementRequest(address, address, interest="becomes" if interest else "", recreates_consumers=made, consumers=changes, finished=finished)
+        return MeasurementRequest(
+            address,
+            address,
+            interest="becomes" if interest else "",
+            recreates_consumers=made,
+            consumers=changes,
+            finished=finished,
+        )
 
     def _level(self, domain: str) -> int:
         return int((self.plan.domains.get(domain) or {}).get("api_level") or 0)
 
-    def _origin_measurements(self, step: Step, live: LiveObject | None) -> Iterable[MeasurementRequest]:
+    def _origin_measurements(
+        self, step: Step, live: LiveObject | None
+    ) -> Iterable[MeasurementRequest]:
         """Origins that the step begins to copy, in domains that the plan touches."""
         address = Address.parse(step.address)
         prefixes = {str(facts.get("api_prefix")): key for key, facts in self.plan.domains.items()}
@@ -188,13 +289,17 @@ class DeletionCheck:
             api = (origin.get("external") or {}).get("api")
             domain = address.domain if api is None else prefixes.get(api)
             if domain in self.apis:
-                yield origin_measurement(address, Address.of_stream(str(domain), origin["name"]), origin)
+                yield origin_measurement(
+                    address, Address.of_stream(str(domain), origin["name"]), origin
+                )
 
 
 def _keeps_by_limits(step: Step) -> bool:
     """Check for a step after which a stream keeps by limits, or is another one: what its consumers want matters only then."""
     payload = (step.request or {}).get("payload") or {}
-    return step.op == "stream.quiesce" or (step.op == "stream.update" and payload.get("retention", "limits") == "limits")
+    return step.op == "stream.quiesce" or (
+        step.op == "stream.update" and payload.get("retention", "limits") == "limits"
+    )
 
 
 def _hazard_key(address: Address) -> tuple[Address, bool]:
@@ -205,9 +310,15 @@ def _hazard_key(address: Address) -> tuple[Address, bool]:
 _UNCHANGED_CONSUMER: Final = ConsumerChange("", "same")
 
 
-def _restored_consumer_change(name: str, restored: Mapping[str, Any] | None, *, recreated: bool) -> ConsumerChange:
+def _restored_consumer_change(
+    name: str, restored: Mapping[str, Any] | None, *, recreated: bool
+) -> ConsumerChange:
     """What becomes of a consumer that comes back with its stream, `made` again or out of an archive."""
-    return ConsumerChange(name, "floor" if recreated else "same", filters_of(restored["config"])) if restored else ConsumerChange(name, "gone")
+    return (
+        ConsumerChange(name, "floor" if recreated else "same", filters_of(restored["config"]))
+        if restored
+        else ConsumerChange(name, "gone")
+    )
 
 
 def _consumer_change(step: Step) -> ConsumerChange:
@@ -215,14 +326,20 @@ def _consumer_change(step: Step) -> ConsumerChange:
     config = ((step.request or {}).get("payload") or {}).get("config") or {}
     policy, first = str(config.get("deliver_policy", "all")), int(config.get("opt_start_seq") or 0)
     position = (step.params or {}).get("position")
-    if position and step.precondition.get("fingerprint") == "absent":  # an interrupted apply deleted it; it continues where it was
+    if (
+        position and step.precondition.get("fingerprint") == "absent"
+    ):  # an interrupted apply deleted it; it continues where it was
         policy, first = "by_start_sequence", int(position)
-    return ConsumerChange(step.target_address.consumer, _POSITION_EFFECTS[step.op], filters_of(config), policy, first)
+    return ConsumerChange(
+        step.target_address.consumer, _POSITION_EFFECTS[step.op], filters_of(config), policy, first
+    )
 
 
 def _has_no_arrivals(hazard: Hazard, live: LiveObject) -> bool:
     """Whether the plan measured limits that only new messages can exceed further, and there are none."""
-    return ARRIVAL_CAUSES.issuperset(hazard.causes) and (hazard.as_of or {}).get("last_seq") == live.state.get("last_seq")
+    return ARRIVAL_CAUSES.issuperset(hazard.causes) and (hazard.as_of or {}).get(
+        "last_seq"
+    ) == live.state.get("last_seq")
 
 
 def exceeds_plan(found: int, planned: int, safe_below: int) -> bool:

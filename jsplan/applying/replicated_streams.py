@@ -39,7 +39,9 @@ async def delete_origin(work: StepContext, step: Step) -> None:
         raise StepFailed(f"{step.address} was deleted by somebody else since it was planned")
     if live.raw.get("subjects") and not live.raw.get("sealed"):
         parked = {"subjects": [PARKING_PREFIX + step.target_address.stream]}
-        derived = {"duplicate_window": live.compact.get("duplicate_window")}  # a stream without sources gets one
+        derived = {
+            "duplicate_window": live.compact.get("duplicate_window")
+        }  # a stream without sources gets one
         expect = parked | ({"sources": None} | derived if live.raw.get("sources") else {})
         stopping = replace(step, op="stream.update", expect=expect)
         stopped = {name: value for name, value in live.raw.items() if name != "sources"} | parked
@@ -83,12 +85,20 @@ async def detach_sources(work: StepContext, step: Step) -> None:
     copied = {origin_key(s): _reported_seq(s, answer.get("sources") or ()) for s in going}
     await work.begin(step, live)
     before = (work.state.replacements.get(recorded) or {}).get("detached") or ()
-    await work.record({"replacing": {"address": recorded, "detached": sorted(keys.union(before))}}, durable=False)
+    await work.record(
+        {"replacing": {"address": recorded, "detached": sorted(keys.union(before))}}, durable=False
+    )
     await _record_starts(work, recorded, {key: seq + 1 for key, seq in copied.items() if seq})
     await work.backend.sync()
     config = {name: value for name, value in answer["config"].items() if name != "sources"}
     rest = [s for s in answer["config"].get("sources") or () if origin_key(s) not in keys]
-    without = config | ({"sources": rest} if rest else {} if config.get("subjects") else {"subjects": [PARKING_PREFIX + stream]})
+    without = config | (
+        {"sources": rest}
+        if rest
+        else {}
+        if config.get("subjects")
+        else {"subjects": [PARKING_PREFIX + stream]}
+    )
     await work.call(replace(step, request={"api": f"STREAM.UPDATE.{stream}", "payload": without}))
     await work.verify_write(step)
     await _record_starts(work, recorded, await _resume_positions(api, stream, going))
@@ -104,7 +114,14 @@ async def attach_sources(work: StepContext, step: Step) -> None:
     behind = await _resume_positions(work.api(step), stream, coming)
     entry = work.state.resources.get(Address.parse(recorded))
     known = behind.keys() | (entry.starts.keys() if entry else set())
-    await _record_starts(work, recorded, behind | await resume_positions_by_scan(work, step, [s for s in coming if origin_key(s) not in known]))
+    await _record_starts(
+        work,
+        recorded,
+        behind
+        | await resume_positions_by_scan(
+            work, step, [s for s in coming if origin_key(s) not in known]
+        ),
+    )
     entry = work.state.resources.get(Address.parse(recorded))
     starts = {key: seq for key, seq in (entry.starts if entry else {}).items() if key in keys}
     made = with_resume_positions(step, starts)
@@ -117,7 +134,9 @@ async def attach_sources(work: StepContext, step: Step) -> None:
 def with_resume_positions(step: Step, starts: dict[str, int]) -> Step:
     """The step with its sources where they go on: in what is sent, in what is expected, in what is recorded."""
     assert step.request is not None
-    payload = step.request["payload"] | {"sources": [_with_start(s, starts) for s in step.request["payload"]["sources"]]}
+    payload = step.request["payload"] | {
+        "sources": [_with_start(s, starts) for s in step.request["payload"]["sources"]]
+    }
     expect, record = dict(step.expect or {}), dict(step.record or {})
     if expect.get("sources"):
         expect["sources"] = sort_objects([_with_start(s, starts) for s in expect["sources"]])
@@ -129,7 +148,9 @@ def _with_start(source: Config, starts: dict[str, int]) -> Config:
     start = starts.get(origin_key(source))
     if start is None:
         return source
-    return {name: value for name, value in source.items() if name != "opt_start_time"} | {"opt_start_seq": start}
+    return {name: value for name, value in source.items() if name != "opt_start_time"} | {
+        "opt_start_seq": start
+    }
 
 
 async def _record_starts(work: StepContext, recorded: str, starts: dict[str, int]) -> None:
@@ -146,23 +167,37 @@ async def _record_starts(work: StepContext, recorded: str, starts: dict[str, int
 
 def _reported_seq(source: Config, reported: Iterable[dict[str, Any]]) -> int:
     """The last sequence that was copied of a source, as servers since 2.15 report it; 0 where it is not said."""
-    return next((int(info.get("seq") or 0) for info in reported if origin_key(info) == origin_key(source)), 0)
+    return next(
+        (int(info.get("seq") or 0) for info in reported if origin_key(info) == origin_key(source)),
+        0,
+    )
 
 
-async def _resume_positions(api: DomainApi, stream: str, sources: Iterable[Config]) -> dict[str, int]:
+async def _resume_positions(
+    api: DomainApi, stream: str, sources: Iterable[Config]
+) -> dict[str, int]:
     """Behind which sequence each source goes on, by the newest messages of the stream; those of which there is none are left out."""
     state = (await api.request(f"STREAM.INFO.{stream}"))["state"]
-    found = await newest_origin_seqs(api, stream, state, sources, int(state["last_seq"]) - SEARCH_DEPTH + 1)
+    found = await newest_origin_seqs(
+        api, stream, state, sources, int(state["last_seq"]) - SEARCH_DEPTH + 1
+    )
     return {key: seq + 1 for key, seq in found.items()}
 
 
-async def newest_origin_seqs(api: DomainApi, stream: str, state: Config, sources: Iterable[Config], down_to: int) -> dict[str, int]:
+async def newest_origin_seqs(
+    api: DomainApi, stream: str, state: Config, sources: Iterable[Config], down_to: int
+) -> dict[str, int]:
     """The sequence that the newest message of each source had there, among the messages of the stream from `down_to` on."""
-    wanted, found = {source_header(source): origin_key(source) for source in sources}, dict[str, int]()
+    wanted, found = (
+        {source_header(source): origin_key(source) for source in sources},
+        dict[str, int](),
+    )
     end, first = int(state["last_seq"]), max(down_to, int(state["first_seq"]), 1)
     while state["messages"] and end >= first and len(found) < len(wanted):
         some = range(end, max(first, end - BATCH_SIZE + 1) - 1, -1)
-        for header in await asyncio.gather(*(_read_source_header(api, stream, seq) for seq in some)):
+        for header in await asyncio.gather(
+            *(_read_source_header(api, stream, seq) for seq in some)
+        ):
             where, sequence = _parse_source_header(header)
             if where in wanted:
                 found.setdefault(wanted[where], sequence)
@@ -170,13 +205,21 @@ async def newest_origin_seqs(api: DomainApi, stream: str, state: Config, sources
     return found
 
 
-async def resume_positions_by_scan(work: StepContext, step: Step, sources: Iterable[Config]) -> dict[str, int]:
+async def resume_positions_by_scan(
+    work: StepContext, step: Step, sources: Iterable[Config]
+) -> dict[str, int]:
     """The same by all messages of the stream, for sources that nobody knows anything about."""
-    api, wanted, found = work.api(step), {source_header(source): origin_key(source) for source in sources}, dict[str, int]()
+    api, wanted, found = (
+        work.api(step),
+        {source_header(source): origin_key(source) for source in sources},
+        dict[str, int](),
+    )
     if not wanted:
         return found
     info = await api.request(f"STREAM.INFO.{step.target_address.stream}")
-    reader = await open_reader(api, info, int(work.plan.domains[step.domain]["api_level"]), MAX_SEARCHED)
+    reader = await open_reader(
+        api, info, int(work.plan.domains[step.domain]["api_level"]), MAX_SEARCHED
+    )
     try:
         async for message in reader.read_backward():
             where, sequence = _parse_source_header(message.source)
@@ -197,11 +240,26 @@ async def _read_source_header(api: DomainApi, stream: str, seq: int) -> str:
         if error.err_code != NO_MESSAGE:
             raise
         return ""
-    lines = base64.b64decode(answer["message"].get("hdrs") or "").decode("utf-8", "replace").split("\r\n")
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("Nats-Stream-Source:")), "")
+    lines = (
+        base64.b64decode(answer["message"].get("hdrs") or "")
+        .decode("utf-8", "replace")
+        .split("\r\n")
+    )
+    return next(
+        (
+            line.partition(":")[2].strip()
+            for line in lines
+            if line.startswith("Nats-Stream-Source:")
+        ),
+        "",
+    )
 
 
 def _parse_source_header(header: str) -> tuple[tuple[str, str, str], int]:
     """Which source a message came from, and its sequence there. Several filters of one source have a form feed between them."""
     words = header.split(" ")
-    return ((words[0], words[2], words[3]), int(words[1])) if len(words) >= 4 and words[1].isdigit() else (("", "", ""), 0)
+    return (
+        ((words[0], words[2], words[3]), int(words[1]))
+        if len(words) >= 4 and words[1].isdigit()
+        else (("", "", ""), 0)
+    )

@@ -43,19 +43,31 @@ async def record_pending_checks(work: StepContext, done: Step) -> None:
 
 
 def _begin_record(step: Step) -> dict[str, Any]:
-    return {"id": step.id, "address": step.address, "op": step.op, "expect": None, "record": None, "params": step.params}
+    return {
+        "id": step.id,
+        "address": step.address,
+        "op": step.op,
+        "expect": None,
+        "record": None,
+        "params": step.params,
+    }
 
 
 async def verify_replication(work: StepContext, step: Step) -> None:
     """Wait until the copy follows all of the origins that the step names. Raises StepFailed, NotBegun and StateError."""
     params = step.params or {}
     await work.record({"begin": _begin_record(step)})
-    left, end = [ReplicationFlow(work, step, flow) for flow in params["flows"]], time.monotonic() + REPLICATION_TIMEOUT
+    left, end = (
+        [ReplicationFlow(work, step, flow) for flow in params["flows"]],
+        time.monotonic() + REPLICATION_TIMEOUT,
+    )
     while True:
         before = time.monotonic()
         copy, look = await work.read(step.target_address), TimeSpan(before, time.monotonic())
         if copy is None:
-            raise StepFailed(f"{step.target_address} is gone: somebody else deleted it at the same moment")
+            raise StepFailed(
+                f"{step.target_address} is gone: somebody else deleted it at the same moment"
+            )
         left = [flow for flow in left if not await flow.is_replicating(copy, look)]
         if not left or time.monotonic() > end or all(flow.is_stuck for flow in left):
             break
@@ -116,7 +128,9 @@ class ReplicationFlow:
 
     async def is_replicating(self, copy: LiveObject, look: TimeSpan) -> bool:
         """Whether it does, by what the copy said in that time and what the origin says now."""
-        flow = next((f for f in copy.flows if origin_key(f) == origin_key(self.origin_config)), None)
+        flow = next(
+            (f for f in copy.flows if origin_key(f) == origin_key(self.origin_config)), None
+        )
         if flow is None:
             return self._set_reason(f"does not copy {self.origin}: that was taken out of it")
         self._record_heartbeat(int(flow.get("active", -1)), look)
@@ -129,19 +143,29 @@ class ReplicationFlow:
             return self._set_reason(f"cannot copy {self.origin}: {said}")
         if place is not None and place > max(last, self._configured_start(copy)) and self.is_mirror:
             return self._report_ahead(place, last)
-        if not self.is_mirror and not self.recopies_origin and self._is_ahead(place, self._configured_start(copy)):
+        if (
+            not self.is_mirror
+            and not self.recopies_origin
+            and self._is_ahead(place, self._configured_start(copy))
+        ):
             return self._check_skipped(last)
         if place is not None and place > last:
             place = None  # of an earlier origin, or before its own start: nothing of this one can be missing
         if place is not None and place > self._initial_origin_seq:
             return True  # what was stored since is copied
-        self._has_progressed = self._has_progressed or (bool(self._heartbeats) and None not in (place, self._copied_seq) and (place or 0) > (self._copied_seq or 0))
+        self._has_progressed = self._has_progressed or (
+            bool(self._heartbeats)
+            and None not in (place, self._copied_seq)
+            and (place or 0) > (self._copied_seq or 0)
+        )
         self._copied_seq = place
         missing = await self._next_message(place) if place is not None else None
         if len(self._heartbeats) < 2:
             return self._set_reason(f"does not hear of the new {self.origin}")
         if missing is not None and not self._has_progressed:
-            return self._set_reason(f"stands at message {place:,} of {self.origin}, and message {missing:,} does not come")
+            return self._set_reason(
+                f"stands at message {place:,} of {self.origin}, and message {missing:,} does not come"
+            )
         return True
 
     def _set_reason(self, why: str) -> bool:
@@ -158,7 +182,9 @@ class ReplicationFlow:
     def _is_ahead(self, place: int | None, start: int) -> bool:
         """Whether the source had later messages than there are when we began to look; one that waits for its start has none."""
         if self._was_ahead is None:
-            self._was_ahead = place is not None and place > max(self._initial_origin_seq or 0, start)
+            self._was_ahead = place is not None and place > max(
+                self._initial_origin_seq or 0, start
+            )
         return self._was_ahead
 
     def _check_skipped(self, last: int) -> bool:
@@ -169,12 +195,16 @@ class ReplicationFlow:
             return self._set_reason(f"does not hear of the new {self.origin}")
         missed = self._seq_when_heard - (self._initial_origin_seq or 0)
         self.is_stuck = missed > 0
-        return missed <= 0 or self._set_reason(f"goes on without up to {missed:,} messages that {self.origin} got before it was heard of again")
+        return missed <= 0 or self._set_reason(
+            f"goes on without up to {missed:,} messages that {self.origin} got before it was heard of again"
+        )
 
     def _record_heartbeat(self, silent: int, look: TimeSpan) -> None:
         """Another sign of life, if it is surely another: by how long ago (ns; -1: never) the copy's server had the last one."""
         heard = TimeSpan(look.begin - silent / 1e9, look.end - silent / 1e9)
-        if silent < 0 or heard.begin <= (self._heartbeats[-1].end if self._heartbeats else self._started_at):
+        if silent < 0 or heard.begin <= (
+            self._heartbeats[-1].end if self._heartbeats else self._started_at
+        ):
             return
         if self._heartbeats and heard.begin - self._heartbeats[-1].end > HEARTBEAT_GAP:
             self._heartbeats.clear()
@@ -188,16 +218,39 @@ class ReplicationFlow:
         last = int(copy.state.get("last_seq") or 0)
         if self.is_mirror:
             return last
-        down_to = max(self._searched_seq, last - (REPEAT_DEPTH if self._searched_seq else SEARCH_DEPTH)) + 1
-        found = await newest_origin_seqs(self.context.apis[copy.address.domain], copy.address.stream, copy.state, [self.origin_config], down_to)
-        self._searched_seq, self._newest_seq = last, found.get(origin_key(self.origin_config), self._newest_seq)
-        said = (self._newest_seq, int(flow.get("seq") or 0) or None, self._configured_start(copy) or None)
+        down_to = (
+            max(self._searched_seq, last - (REPEAT_DEPTH if self._searched_seq else SEARCH_DEPTH))
+            + 1
+        )
+        found = await newest_origin_seqs(
+            self.context.apis[copy.address.domain],
+            copy.address.stream,
+            copy.state,
+            [self.origin_config],
+            down_to,
+        )
+        self._searched_seq, self._newest_seq = (
+            last,
+            found.get(origin_key(self.origin_config), self._newest_seq),
+        )
+        said = (
+            self._newest_seq,
+            int(flow.get("seq") or 0) or None,
+            self._configured_start(copy) or None,
+        )
         return max((place for place in said if place is not None), default=None)
 
     def _configured_start(self, copy: LiveObject) -> int:
         """Behind which sequence the mirror or source was told to begin; 0 where it was not."""
         origins = [copy.raw["mirror"]] if copy.raw.get("mirror") else copy.raw.get("sources") or ()
-        start = next((s.get("opt_start_seq") for s in origins if origin_key(s) == origin_key(self.origin_config)), None)
+        start = next(
+            (
+                s.get("opt_start_seq")
+                for s in origins
+                if origin_key(s) == origin_key(self.origin_config)
+            ),
+            None,
+        )
         return int(start) - 1 if start else 0
 
     async def _read_origin(self) -> LiveObject:
@@ -220,13 +273,20 @@ class ReplicationFlow:
 
     async def _next_message(self, place: int) -> int | None:
         """The first message of the origin behind `place` that passes the filters, by its sequence."""
-        found = await asyncio.gather(*(self._first_message(place + 1, subject) for subject in subject_filters(self.origin_config)))
+        found = await asyncio.gather(
+            *(
+                self._first_message(place + 1, subject)
+                for subject in subject_filters(self.origin_config)
+            )
+        )
         return min((seq for seq in found if seq is not None), default=None)
 
     async def _first_message(self, seq: int, subject: str) -> int | None:
         request = {"seq": seq, "next_by_subj": subject}
         try:
-            answer = await self.context.apis[self.origin.domain].request(f"STREAM.MSG.GET.{self.origin.stream}", request)
+            answer = await self.context.apis[self.origin.domain].request(
+                f"STREAM.MSG.GET.{self.origin.stream}", request
+            )
         except ServerRefusedError as error:
             if error.err_code != NO_MESSAGE:
                 raise

@@ -20,7 +20,13 @@ from jsplan.backup.manifest import SavedConsumer, SavedStream, StreamSnapshot
 from jsplan.disk import open_regular
 from jsplan.documents.apply import ApplyEvent, BytesMoved
 from jsplan.documents.plan import Step
-from jsplan.errors import ApiError, ApiTimeoutError, NotPermittedError, ServerRefusedError, StateError
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    NotPermittedError,
+    ServerRefusedError,
+    StateError,
+)
 from jsplan.facts.live import LiveObject
 from jsplan.facts.reader import parse_consumer
 from jsplan.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
@@ -60,7 +66,9 @@ class RestoreOperations:
         if lost := restore_differences(one.saved, state, expires=expires):
             raise StepFailed(f"{step.address} was restored, but it has {', '.join(lost)}")
 
-    async def _send_archive(self, work: StepContext, step: Step, one: RestoreTarget) -> Mapping[str, Any]:
+    async def _send_archive(
+        self, work: StepContext, step: Step, one: RestoreTarget
+    ) -> Mapping[str, Any]:
         archive = one.saved.archive
 
         def progress(done: int) -> None:
@@ -68,7 +76,13 @@ class RestoreOperations:
 
         try:
             work.backend.may_write(MIN_LEASE)
-            answer = await restore_stream(work.api(step), one.config, one.saved.before, _read_archive(self.folder, archive), on_progress=progress)
+            answer = await restore_stream(
+                work.api(step),
+                one.config,
+                one.saved.before,
+                _read_archive(self.folder, archive),
+                on_progress=progress,
+            )
         except (ServerRefusedError, NotPermittedError):
             await work.record({"end": step.address}, durable=False)
             raise
@@ -88,7 +102,11 @@ class RestoreOperations:
         end, since, lost = time.monotonic() + RECOVERY_TIMEOUT, time.monotonic(), list[str]()
         while True:
             live = await _read_consumer(work, step)
-            lost = position_differences(stream, saved, extract_position(live.state)) if live is not None else []
+            lost = (
+                position_differences(stream, saved, extract_position(live.state))
+                if live is not None
+                else []
+            )
             if live is None or lost:
                 since = time.monotonic()
             elif not live.is_clustered or time.monotonic() - since > STABLE_TIME:
@@ -99,7 +117,9 @@ class RestoreOperations:
         if live is None:
             raise StepFailed(f"{step.address} was saved and did not come back with its stream")
         if step.record is not None:
-            step.record["declared"] = _restored_values(step, table_of(step.target_address).compact(saved.config))
+            step.record["declared"] = _restored_values(
+                step, table_of(step.target_address).compact(saved.config)
+            )
             await work.save_entry(step, live)
         if lost:
             raise StepFailed(f"{step.address} came back, but has {', '.join(lost)}")
@@ -109,7 +129,9 @@ async def _read_consumer(work: StepContext, step: Step) -> LiveObject | None:
     """The consumer; None as well while it has no leader yet, as nobody answers for it then."""
     address = step.target_address
     try:
-        answer = await work.api(step).request(f"CONSUMER.INFO.{address.stream}.{address.consumer}", timeout=ANSWER_TIMEOUT)
+        answer = await work.api(step).request(
+            f"CONSUMER.INFO.{address.stream}.{address.consumer}", timeout=ANSWER_TIMEOUT
+        )
     except ApiTimeoutError:
         return None
     except ServerRefusedError as error:
@@ -124,7 +146,9 @@ async def _wait_for_leader(work: StepContext, step: Step) -> None:
     end = time.monotonic() + RECOVERY_TIMEOUT
     while time.monotonic() < end:
         try:
-            await work.api(step).request(f"STREAM.INFO.{step.target_address.stream}", timeout=ANSWER_TIMEOUT)
+            await work.api(step).request(
+                f"STREAM.INFO.{step.target_address.stream}", timeout=ANSWER_TIMEOUT
+            )
         except ApiTimeoutError:
             continue
         except ApiError:
@@ -135,7 +159,9 @@ async def _wait_for_leader(work: StepContext, step: Step) -> None:
 
 def _set_declared(step: Step, one: RestoreTarget) -> None:
     if step.record is not None:
-        step.record["declared"] = _restored_values(step, table_of(step.target_address).compact(one.config))
+        step.record["declared"] = _restored_values(
+            step, table_of(step.target_address).compact(one.config)
+        )
 
 
 def _restored_values(step: Step, compact: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,4 +178,6 @@ async def _read_archive(folder: Path, archive: StreamSnapshot) -> AsyncGenerator
             digest.update(data)
             yield data
     if digest.hexdigest() != archive.sha256:
-        raise ApiError(f"{archive.file} changed while it was restored", hint="Nothing of it was kept.")
+        raise ApiError(
+            f"{archive.file} changed while it was restored", hint="Nothing of it was kept."
+        )

@@ -37,32 +37,67 @@ class OpRule:
     deletes: bool = False
 
 
-_COPY_PARAMS: Final = ("state_address", "api_level", "from", "method", "into_new", "may_grow", "consumers", "may_shrink")
+_COPY_PARAMS: Final = (
+    "state_address",
+    "api_level",
+    "from",
+    "method",
+    "into_new",
+    "may_grow",
+    "consumers",
+    "may_shrink",
+)
 OP_RULES: Final[Mapping[Op, OpRule]] = {
     "stream.create": OpRule("stream", "STREAM.CREATE", "stream"),
     "stream.update": OpRule("stream", "STREAM.UPDATE", "stream"),
     "stream.delete": OpRule("stream", "STREAM.DELETE", deletes=True),
     "stream.restore": OpRule("stream", "STREAM.RESTORE", "restore"),
     "stream.probe": OpRule(
-        "stream", "STREAM.UPDATE", "stream", staging=True, params=("state_address", "api_level", "replacement", "initial_config")
+        "stream",
+        "STREAM.UPDATE",
+        "stream",
+        staging=True,
+        params=("state_address", "api_level", "replacement", "initial_config"),
     ),
-    "stream.quiesce": OpRule("stream", "STREAM.UPDATE", "stream", optional=True, params=("state_address", "api_level", "replacement")),
+    "stream.quiesce": OpRule(
+        "stream",
+        "STREAM.UPDATE",
+        "stream",
+        optional=True,
+        params=("state_address", "api_level", "replacement"),
+    ),
     "stream.pause_consumers": OpRule("stream", params=("state_address", "api_level")),
     "stream.copy": OpRule("stream", "STREAM.RESTORE", "stream", staging=True, params=_COPY_PARAMS),
     "stream.compare": OpRule("stream", staging=True, params=_COPY_PARAMS),
-    "stream.delete_old": OpRule("stream", "STREAM.DELETE", params=("state_address", "api_level"), deletes=True),
+    "stream.delete_old": OpRule(
+        "stream", "STREAM.DELETE", params=("state_address", "api_level"), deletes=True
+    ),
     "stream.resume_consumers": OpRule("stream", params=("state_address", "api_level", "consumers")),
-    "stream.activate": OpRule("stream", "STREAM.UPDATE", "stream", params=("state_address", "api_level")),
-    "stream.delete_staging": OpRule("stream", "STREAM.DELETE", staging=True, params=("state_address",)),
+    "stream.activate": OpRule(
+        "stream", "STREAM.UPDATE", "stream", params=("state_address", "api_level")
+    ),
+    "stream.delete_staging": OpRule(
+        "stream", "STREAM.DELETE", staging=True, params=("state_address",)
+    ),
     "origin.delete": OpRule("stream", "STREAM.DELETE", params=("state_address",), deletes=True),
     "origin.create": OpRule("stream", "STREAM.CREATE", "stream", params=("state_address",)),
-    "sources.detach": OpRule("stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")),
-    "sources.attach": OpRule("stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")),
+    "sources.detach": OpRule(
+        "stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")
+    ),
+    "sources.attach": OpRule(
+        "stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")
+    ),
     "consumer.create": OpRule("consumer", "CONSUMER.CREATE", "consumer", "create"),
     "consumer.update": OpRule("consumer", "CONSUMER.CREATE", "consumer", "update"),
     "consumer.pause": OpRule("consumer", "CONSUMER.PAUSE", "pause"),
     "consumer.delete": OpRule("consumer", "CONSUMER.DELETE", deletes=True),
-    "consumer.replace": OpRule("consumer", "CONSUMER.CREATE", "consumer", "create", params=("state_address", "api_level", PAUSE)),
+    "consumer.replace": OpRule(
+        "consumer",
+        "CONSUMER.CREATE",
+        "consumer",
+        "create",
+        params=("state_address", "api_level", PAUSE),
+    ),
     "consumer.cleanup": OpRule("consumer", params=("state_address",)),
     "consumer.create_placeholder": OpRule("consumer", "CONSUMER.CREATE", "consumer", staging=True),
     "consumer.delete_placeholder": OpRule("consumer", "CONSUMER.DELETE", staging=True),
@@ -76,7 +111,9 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
 
 def require_consistent_steps(plan: Plan) -> None:
     """Raise JsplanError, before anything is sent, for a plan with a step that contradicts itself."""
-    going = {change.address for change in plan.resource_changes if "delete" in change.change.actions}
+    going = {
+        change.address for change in plan.resource_changes if "delete" in change.change.actions
+    }
     known: set[str] = set()
     for step in plan.steps:
         for flaw in (*_check_order(step, known), *_check_step(step, going)):
@@ -108,7 +145,11 @@ def _check_step(step: Step, going: Collection[str]) -> Iterator[str]:
     if missing := [name for name in rule.params if name not in (step.params or {})]:
         yield f"params lack {', '.join(missing)}"
         return
-    if not step.op.endswith((".delete", ".forget")) and step.record is not None and "declared" not in step.record:
+    if (
+        not step.op.endswith((".delete", ".forget"))
+        and step.record is not None
+        and "declared" not in step.record
+    ):
         yield "record does not say what state is to remember"
     yield from _check_request(step, rule, touched)
     yield from _of_params(step, address)
@@ -118,7 +159,10 @@ def _is_staging(address: Address, touched: Address) -> bool:
     """Check for a staging stream or placeholder consumer of the address: a reserved name, same domain."""
     if address.kind == "consumer":
         return is_placeholder(touched) and touched.parent == address.parent
-    return (touched.domain, touched.kind) == (address.domain, "stream") and touched.stream.startswith(STAGING_PREFIX)
+    return (touched.domain, touched.kind) == (
+        address.domain,
+        "stream",
+    ) and touched.stream.startswith(STAGING_PREFIX)
 
 
 def _check_request(step: Step, rule: OpRule, touched: Address) -> Iterator[str]:
@@ -147,8 +191,12 @@ def _matches_payload(payload: dict[str, Any] | None, rule: OpRule, touched: Addr
             return isinstance(config, dict) and config.get("name") == touched.stream
         case "consumer":
             config = (payload or {}).get("config")
-            named = (payload or {}).get("stream_name") == touched.stream and (payload or {}).get("action") == rule.action
-            return named and isinstance(config, dict) and _config_names(config) == {touched.consumer}
+            named = (payload or {}).get("stream_name") == touched.stream and (payload or {}).get(
+                "action"
+            ) == rule.action
+            return (
+                named and isinstance(config, dict) and _config_names(config) == {touched.consumer}
+            )
 
 
 def _config_names(config: Mapping[str, Any]) -> set[Any]:
@@ -159,14 +207,24 @@ def _of_params(step: Step, address: Address) -> Iterator[str]:
     """Flaws in names from which operations build requests."""
     carried = step.params or {}
     other, begins, consumers = (carried.get(name) for name in ("from", "replacement", "consumers"))
-    if other is not None and Address.parse(other) != address and not _is_staging(address, Address.parse(other)):
+    if (
+        other is not None
+        and Address.parse(other) != address
+        and not _is_staging(address, Address.parse(other))
+    ):
         yield f"it copies from {other}"
     if begins is not None and not _is_staging(address, Address.parse(begins["staging"])):
         yield f"its messages would be put into {begins['staging']}"
-    if "initial_config" in carried and carried["initial_config"].get("name") != step.target_address.stream:
+    if (
+        "initial_config" in carried
+        and carried["initial_config"].get("name") != step.target_address.stream
+    ):
         yield f"it would make stream {carried['first'].get('name')}"
     if step.op == "stream.resume_consumers" and not isinstance(consumers, dict):
         yield "params do not say how consumers come back"
     for name, coming in consumers.items() if isinstance(consumers, dict) else ():
-        if coming is not None and (_config_names(coming["config"]) != {name} or Address.parse(coming["address"]).parent != address):
+        if coming is not None and (
+            _config_names(coming["config"]) != {name}
+            or Address.parse(coming["address"]).parent != address
+        ):
             yield f"consumer {name} would come back as another one"

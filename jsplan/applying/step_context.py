@@ -100,9 +100,20 @@ class StepContext:
         """
         if self.stop.is_set():
             raise StepNotStarted
-        begun = {"id": step.id, "address": step.address, "op": step.op, "expect": step.expect, "record": step.record}
+        begun = {
+            "id": step.id,
+            "address": step.address,
+            "op": step.op,
+            "expect": step.expect,
+            "record": step.record,
+        }
         try:
-            await self.record(*self._earlier_deletion_lines(step), *self.seen_lines(step, live), {"begin": begun}, durable=False)
+            await self.record(
+                *self._earlier_deletion_lines(step),
+                *self.seen_lines(step, live),
+                {"begin": begun},
+                durable=False,
+            )
             await self.backend.flush()
         except StateError as error:
             raise self._begin_error(error) from None
@@ -113,7 +124,11 @@ class StepContext:
             return []
         names = (str(live.address), (step.record or {}).get("previous_address"))
         known = [
-            name for name in names if name and (entry := self.state.resources.get(Address.parse(name))) and entry.created == live.created
+            name
+            for name in names
+            if name
+            and (entry := self.state.resources.get(Address.parse(name)))
+            and entry.created == live.created
         ]
         return [{"seen": {"address": name, "at": live.answered_at}} for name in known]
 
@@ -121,13 +136,21 @@ class StepContext:
         """What an earlier apply had deleted without recording it, where this step begins to make it again: its `begin` would be lost."""
         earlier = self.state.pending.get(step.address, {})
         absent = step.precondition.get("fingerprint") == "absent"
-        return self.deletion_lines(step) if absent and earlier.get("op", "").endswith(".delete") else []
+        return (
+            self.deletion_lines(step)
+            if absent and earlier.get("op", "").endswith(".delete")
+            else []
+        )
 
     def deletion_lines(self, step: Step) -> list[dict[str, Any]]:
         """The journal lines of a resource that was deleted, and of the consumers that went with it."""
         lines = removal_lines(step)
         streams = {line["drop"] for line in lines if "drop" in line}
-        return lines + [{"drop": str(a)} for a in self.state.resources if a.parent is not None and str(a.parent) in streams]
+        return lines + [
+            {"drop": str(a)}
+            for a in self.state.resources
+            if a.parent is not None and str(a.parent) in streams
+        ]
 
     def _write_timeout(self) -> float:
         """How many seconds one write may take under the lock. Raises StepFailed where the lock may be lost."""
@@ -164,15 +187,21 @@ class StepContext:
         await self._wait_until_stable(step)
         live = await self.read(address)
         try:
-            more = exceeded_bound(step, live) or await self.deletion_check.describe_excess(step, live)
+            more = exceeded_bound(step, live) or await self.deletion_check.describe_excess(
+                step, live
+            )
         except OFFLINE_ERRORS as error:
             self.lost_domains.setdefault(address.domain, str(error))
             raise StepNotStarted from None
-        wanted = step.precondition.get("fingerprint") or self.fingerprints.get(step.precondition.get("after_step", ""))
+        wanted = step.precondition.get("fingerprint") or self.fingerprints.get(
+            step.precondition.get("after_step", "")
+        )
         wanted = self.new_fingerprints.get(wanted or "", wanted)
         found = live.fingerprint if live else "absent"
         if wanted is not None and found != wanted:
-            raise StepFailed(f"{address} was changed by somebody else since it was planned; nothing was written")
+            raise StepFailed(
+                f"{address} was changed by somebody else since it was planned; nothing was written"
+            )
         await self._check_parent(step)
         if more is not None:
             raise StepFailed(f"{address} {more}; nothing was written")
@@ -181,24 +210,47 @@ class StepContext:
     async def _check_parent(self, step: Step) -> None:
         """The stream of a consumer, which is as planned, or as an earlier step left it. Raises StepFailed where it is not."""
         parent = step.target_address.parent
-        expected = self.stream_versions.get(parent, step.precondition.get("parent")) if parent is not None else None
-        if parent is not None and expected is not None and (why := stream_difference(expected, await self.read(parent))) is not None:
-            raise StepFailed(f"{parent} {why}, since {step.address} was planned; nothing was written")
+        expected = (
+            self.stream_versions.get(parent, step.precondition.get("parent"))
+            if parent is not None
+            else None
+        )
+        if (
+            parent is not None
+            and expected is not None
+            and (why := stream_difference(expected, await self.read(parent))) is not None
+        ):
+            raise StepFailed(
+                f"{parent} {why}, since {step.address} was planned; nothing was written"
+            )
 
     def note_result(self, step: Step, live: LiveObject) -> None:
         """Remember what a step made of an object, for those that go on from there."""
         self.fingerprints[step.id] = live.fingerprint
         if live.address.parent is None:
-            self.stream_versions[live.address] = {"created": live.created, "retention": get_retention(live.compact)}
+            self.stream_versions[live.address] = {
+                "created": live.created,
+                "retention": get_retention(live.compact),
+            }
 
     async def _wait_until_stable(self, step: Step) -> None:
         """Wait, where the step asks for it, until a cluster has done with a stream what it was told before."""
-        stream, end, pause = step.precondition.get("wait_until_stable"), time.monotonic() + STABLE_TIMEOUT, 0.05
-        while stream and (live := await self.read(Address.parse(stream))) is not None and not live.is_stable:
+        stream, end, pause = (
+            step.precondition.get("wait_until_stable"),
+            time.monotonic() + STABLE_TIMEOUT,
+            0.05,
+        )
+        while (
+            stream
+            and (live := await self.read(Address.parse(stream))) is not None
+            and not live.is_stable
+        ):
             if self.stop.is_set():
                 raise StepNotStarted
             if time.monotonic() > end:
-                raise StepFailed(f"{stream} is still being moved or scaled after {STABLE_TIMEOUT:.0f}s; the next plan goes on from there")
+                raise StepFailed(
+                    f"{stream} is still being moved or scaled after {STABLE_TIMEOUT:.0f}s; the next plan goes on from there"
+                )
             await asyncio.sleep(pause)
             pause = min(1.0, pause * 1.5)
 
@@ -207,7 +259,9 @@ class StepContext:
         assert step.request is not None
         timeout = self._write_timeout()
         try:
-            await self._await_answer(self.api(step), step.request["api"], step.request["payload"], timeout)
+            await self._await_answer(
+                self.api(step), step.request["api"], step.request["payload"], timeout
+            )
         except (ServerRefusedError, NotPermittedError):
             await self.record({"end": step.address}, durable=False)
             raise
@@ -216,9 +270,14 @@ class StepContext:
             raise StepFailed(f"{error}; nothing was written") from None
         except ApiError as error:
             if not await self._was_applied(step):
-                raise StepFailed(f"{error}; whether it was carried out is not known, the next plan will tell", "unknown") from None
+                raise StepFailed(
+                    f"{error}; whether it was carried out is not known, the next plan will tell",
+                    "unknown",
+                ) from None
 
-    async def send(self, step: Step, verb: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def send(
+        self, step: Step, verb: str, payload: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """One of several requests of a step; what the journal has by then must be enough to go on.
 
         Raises ServerRefusedError and NotPermittedError, and StepFailed where no answer came or the lock may be lost.
@@ -231,7 +290,9 @@ class StepContext:
         except ApiError as error:
             raise StepFailed(f"{error}; the next plan goes on from there", "unknown") from None
 
-    async def _await_answer(self, api: DomainApi, request: str, payload: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
+    async def _await_answer(
+        self, api: DomainApi, request: str, payload: dict[str, Any] | None, timeout: float
+    ) -> dict[str, Any]:
         """Wait for the answer of one write, at most `timeout` seconds, and for as long only as the domain answers anything at all.
 
         A domain that does not is remembered.
@@ -275,20 +336,32 @@ class StepContext:
         except ApiError as error:
             if isinstance(error, OFFLINE_ERRORS):
                 self.lost_domains.setdefault(step.domain, str(error))
-            raise StepFailed(f"written, but it could not be read back: {error}", "unknown") from None
+            raise StepFailed(
+                f"written, but it could not be read back: {error}", "unknown"
+            ) from None
         if step.op.endswith(".delete"):
             await self.record(*self.deletion_lines(step))
             if live is not None:
-                raise StepFailed(f"{step.target_address} is there again: somebody else made it at the same moment")
+                raise StepFailed(
+                    f"{step.target_address} is there again: somebody else made it at the same moment"
+                )
             return
         if live is None:
             await self.record({"end": step.address})
-            raise StepFailed(f"{step.target_address} is gone again: somebody else deleted it at the same moment")
+            raise StepFailed(
+                f"{step.target_address} is gone again: somebody else deleted it at the same moment"
+            )
         self.note_result(step, live)
         lost = unkept_fields(step, live)
-        await (self.save_entry(step, live, lost) if step.record else self.record(*self._partial_update_lines(step, live), durable=False))
+        await (
+            self.save_entry(step, live, lost)
+            if step.record
+            else self.record(*self._partial_update_lines(step, live), durable=False)
+        )
         if lost:
-            raise StepFailed(f"{step.target_address}: the server did not keep {describe_unkept(step, live, lost)}")
+            raise StepFailed(
+                f"{step.target_address}: the server did not keep {describe_unkept(step, live, lost)}"
+            )
 
     def _partial_update_lines(self, step: Step, live: LiveObject) -> list[dict[str, Any]]:
         """The journal lines of one of several steps of an update: what it changed is nobody else's change."""
@@ -305,10 +378,18 @@ class StepContext:
         assert step.record is not None
         record = step.record
         entry = Entry(
-            config=live.config, declared={name: value for name, value in record["declared"].items() if name not in lost},
-            created=live.created, origin=record["origin"], prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"],
-            applied_at=format_timestamp(), starts=record.get("starts", {}), seen=live.answered_at,
-        )  # fmt: skip
+            config=live.config,
+            declared={
+                name: value for name, value in record["declared"].items() if name not in lost
+            },
+            created=live.created,
+            origin=record["origin"],
+            prevent_destroy=record["prevent_destroy"],
+            depends_on=record["depends_on"],
+            applied_at=format_timestamp(),
+            starts=record.get("starts", {}),
+            seen=live.answered_at,
+        )
         put = {"put": {"address": step.address, "entry": entry.to_json()}}
         over = {"replaced": record["replaced"]} if "replaced" in record else {}
         await self.record(*_drop_previous_lines(step), put | over, durable=step.request is not None)
@@ -323,9 +404,16 @@ def _drop_previous_lines(step: Step) -> list[dict[str, Any]]:
 def closing_lines(step: Step, live: LiveObject | None) -> list[dict[str, Any]]:
     """The journal lines of a step that an earlier apply did not end: it is over, and what is not there is no longer ours."""
     recorded = (step.params or {}).get("state_address", step.address)
-    return [{"drop" if live is None else "end": address} for address in dict.fromkeys([step.address, recorded])]
+    return [
+        {"drop" if live is None else "end": address}
+        for address in dict.fromkeys([step.address, recorded])
+    ]
 
 
 def removal_lines(step: Step) -> list[dict[str, Any]]:
     """The journal lines of a resource that is no more, or no more ours. What only stood in for it was never in state."""
-    return [{"end": step.address}] if step.object else [*_drop_previous_lines(step), {"drop": step.address}]
+    return (
+        [{"end": step.address}]
+        if step.object
+        else [*_drop_previous_lines(step), {"drop": step.address}]
+    )

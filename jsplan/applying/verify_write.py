@@ -18,7 +18,10 @@ def unkept_fields(step: Step, live: LiveObject) -> list[str]:
 def describe_unkept(step: Step, live: LiveObject, lost: Iterable[str]) -> str:
     """The lost fields in words: what was asked for and what is there."""
     expect = step.expect or {}
-    return ", ".join(f"{name} (asked for {_format_value(expect[name])}, has {_format_value(live.compact.get(name))})" for name in lost)
+    return ", ".join(
+        f"{name} (asked for {_format_value(expect[name])}, has {_format_value(live.compact.get(name))})"
+        for name in lost
+    )
 
 
 def _format_value(value: object) -> str:

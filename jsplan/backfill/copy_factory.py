@@ -15,21 +15,31 @@ from jsplan.backfill.transforms import build_transform_spec
 if TYPE_CHECKING:
     from jsplan.backfill.origin_copy import OriginCopy, RunContext
     from jsplan.backfill.seq_ranges import OriginState
+    from jsplan.context import Context
     from jsplan.jetstream import Pool
-    from jsplan.workflows.context import Context
 
 
-async def create_copy(world: Context, pool: Pool, work: RunContext, leg: OriginState) -> OriginCopy | ParquetExport:
+async def create_copy(
+    world: Context, pool: Pool, work: RunContext, leg: OriginState
+) -> OriginCopy | ParquetExport:
     """What runs the leg. Raises ArchiveError where an archive cannot be read."""
     if work.entry.target.parquet is not None:
-        return ParquetExport(world, work, leg, endpoints_to_parquet(world, pool, leg), build_transform_spec(world.workspace.root, work.entry))
+        return ParquetExport(
+            world,
+            work,
+            leg,
+            endpoints_to_parquet(world, pool, leg),
+            build_transform_spec(world.workspace.root, work.entry),
+        )
     if leg.archive:
         held = await load_parquet_origin(world, leg)
         return ParquetImport(work, leg, endpoints_from_parquet(world, pool, leg, held), held)
     return StrategyCopy(work, leg, Endpoints.of_origin(world, pool, leg))
 
 
-def endpoints_from_parquet(world: Context, pool: Pool, leg: OriginState, held: ParquetOrigin) -> Endpoints:
+def endpoints_from_parquet(
+    world: Context, pool: Pool, leg: OriginState, held: ParquetOrigin
+) -> Endpoints:
     """The ends of a leg out of an archive: nobody but the target is asked for anything."""
     target = world.workspace.domains[leg.target_address.domain]
     export_domains(world, (target,))

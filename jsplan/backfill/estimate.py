@@ -33,7 +33,14 @@ class Estimate:
         return {"seconds": round(self.seconds, 1), "basis": self.basis}
 
 
-def estimate_backfill(entry: Backfill, strategy: Strategy, messages: int, size: int, past: Iterable[OriginState], now: float) -> Estimate:
+def estimate_backfill(
+    entry: Backfill,
+    strategy: Strategy,
+    messages: int,
+    size: int,
+    past: Iterable[OriginState],
+    now: float,
+) -> Estimate:
     """The time that an entry takes for so many messages and bytes, `now` being seconds since 1970: inside of its window, if it has one."""
     pairs = {(side.domain, entry.target.domain) for side in entry.origins}
     found = estimate_copy(strategy, messages, size, entry.rate, pairs, past)
@@ -41,26 +48,49 @@ def estimate_backfill(entry: Backfill, strategy: Strategy, messages: int, size: 
         return found
     window = Window.parse(entry.window)
     count = count_windows(window, found.seconds, now)
-    inside = f"inside of {entry.window}, which takes {count} windows" if count > 1 else f"inside of {entry.window}"
+    inside = (
+        f"inside of {entry.window}, which takes {count} windows"
+        if count > 1
+        else f"inside of {entry.window}"
+    )
     return Estimate(found.seconds, f"{found.basis}; {inside}")
 
 
-def estimate_copy(strategy: Strategy, messages: int, size: int, rate: int | None, pairs: set[tuple[str, str]], past: Iterable[OriginState]) -> Estimate:
+def estimate_copy(
+    strategy: Strategy,
+    messages: int,
+    size: int,
+    rate: int | None,
+    pairs: set[tuple[str, str]],
+    past: Iterable[OriginState],
+) -> Estimate:
     """The time for so many messages and bytes. `rate` is bytes per second (None: as fast as it goes); `pairs` are the domains between
     which it goes, `past` what was copied before.
     """
-    alike = [leg for leg in past if leg.strategy == strategy and _domain_pair(leg) in pairs and leg.copied >= MIN_SAMPLE_MESSAGES and leg.seconds > 0]
+    alike = [
+        leg
+        for leg in past
+        if leg.strategy == strategy
+        and _domain_pair(leg) in pairs
+        and leg.copied >= MIN_SAMPLE_MESSAGES
+        and leg.seconds > 0
+    ]
     per_second, bytes_per_second, start = ASSUMED_RATES[strategy]
     if alike:
         last = alike[-1]
         per_second = max(1, round(last.copied / last.seconds))
-        seconds, basis = messages / per_second, f"at {per_second:,} messages/s, as {last.origin} was copied to {last.target}"
+        seconds, basis = (
+            messages / per_second,
+            f"at {per_second:,} messages/s, as {last.origin} was copied to {last.target}",
+        )
     else:
         seconds = max(messages / per_second, size / bytes_per_second)
         basis = f"assuming {per_second:,} messages/s and {format_bytes(bytes_per_second)}/s"
     if rate is not None and size / rate > seconds:
         seconds, basis = size / rate, f"at `rate: {format_bytes(rate)}/s`"
-    return Estimate(seconds + start, f"{basis}, and {start}s for Spark to start" if start else basis)
+    return Estimate(
+        seconds + start, f"{basis}, and {start}s for Spark to start" if start else basis
+    )
 
 
 def _domain_pair(leg: OriginState) -> tuple[str, str]:

@@ -54,14 +54,27 @@ def format_origins(domain: str, stream: str, seq: pa.Array, time: pa.Array) -> p
     return concat_rows(*build_origin_parts(domain, stream, seq, time))
 
 
-def build_origin_parts(domain: str, stream: str, seq: pa.Array, time: pa.Array) -> list[pa.BinaryArray | bytes]:
+def build_origin_parts(
+    domain: str, stream: str, seq: pa.Array, time: pa.Array
+) -> list[pa.BinaryArray | bytes]:
     """The pieces of which `format_origins` are made: whoever puts them into something longer need not make them first."""
     second = pc.divide(time, SECOND)
-    encoded = pc.dictionary_encode(second)  # many messages have the same second; only its text costs
-    texts = pc.strftime(encoded.dictionary.cast(pa.int64()).view(pa.timestamp("s")), format="%Y-%m-%dT%H:%M:%S.").view(BYTES)
+    encoded = pc.dictionary_encode(
+        second
+    )  # many messages have the same second; only its text costs
+    texts = pc.strftime(
+        encoded.dictionary.cast(pa.int64()).view(pa.timestamp("s")), format="%Y-%m-%dT%H:%M:%S."
+    ).view(BYTES)
     rest = pc.add(pc.subtract(time, pc.multiply(second, SECOND)), SECOND)
     fraction = pc.binary_slice(format_numbers(rest), 1, 10)
-    return [f"{domain}/{stream}/".encode(), format_numbers(seq), b"/", texts.take(encoded.indices), fraction, b"Z"]
+    return [
+        f"{domain}/{stream}/".encode(),
+        format_numbers(seq),
+        b"/",
+        texts.take(encoded.indices),
+        fraction,
+        b"Z",
+    ]
 
 
 def resolve_origins(blocks: pa.BinaryArray, own: pa.BinaryArray) -> pa.BinaryArray:
@@ -76,7 +89,9 @@ def neutralize_control_headers(blocks: pa.BinaryArray) -> pa.BinaryArray:
     """Header blocks in which nothing acts on the next server: control headers are kept under a name of our own."""
     if not contains_bytes(blocks, b"nats-", lower=True):
         return blocks
-    return pc.replace_substring_regex(blocks, pattern=_CONTROL_LINE, replacement=f"\r\n{KEPT_PREFIX}\\1:")
+    return pc.replace_substring_regex(
+        blocks, pattern=_CONTROL_LINE, replacement=f"\r\n{KEPT_PREFIX}\\1:"
+    )
 
 
 def neutralize_headers(blocks: pa.BinaryArray) -> pa.BinaryArray:
@@ -89,7 +104,9 @@ def neutralize_headers(blocks: pa.BinaryArray) -> pa.BinaryArray:
 
 def add_origin_header(blocks: pa.BinaryArray, *own: pa.BinaryArray | bytes) -> pa.BinaryArray:
     """Tamed header blocks that say where each message comes from, in a last line; `own` is that, or the pieces of it."""
-    return append_header_lines(neutralize_headers(blocks), f"{ORIGIN_HEADER}: ".encode(), *own, b"\r\n")
+    return append_header_lines(
+        neutralize_headers(blocks), f"{ORIGIN_HEADER}: ".encode(), *own, b"\r\n"
+    )
 
 
 def parse_headers(blocks: pa.BinaryArray) -> pa.ListArray:
@@ -101,9 +118,15 @@ def parse_headers(blocks: pa.BinaryArray) -> pa.ListArray:
     keep = pc.not_equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False).copy()
     keep[offsets[:-1]] = False  # `NATS/1.0`, or the nothing of an empty block
     counts = np.concatenate([[0], np.cumsum(keep)])[offsets]
-    halves = pc.split_pattern(concat_rows(text.filter(pa.array(keep)).view(BYTES), b":").view(pa.string()), ":", max_splits=1)
+    halves = pc.split_pattern(
+        concat_rows(text.filter(pa.array(keep)).view(BYTES), b":").view(pa.string()),
+        ":",
+        max_splits=1,
+    )
     name, value = pc.list_element(halves, 0), pc.list_element(halves, 1)
-    value = pc.binary_slice(value.view(BYTES), 0, -1)  # without the colon that made sure of a second half
+    value = pc.binary_slice(
+        value.view(BYTES), 0, -1
+    )  # without the colon that made sure of a second half
     spaced = pc.starts_with(value, b" ")
     value = pc.if_else(spaced, pc.binary_slice(value, 1, _TO_END), value).view(pa.string())
     fields = pa.StructArray.from_arrays([name, value], names=["name", "value"])
@@ -127,7 +150,13 @@ def to_table(domain: str, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
     count, own = rows.num_rows, format_origins(domain, stream, rows["seq"], rows["time"])
     told = resolve_origins(rows["headers"], own)
     columns: list[Any] = [
-        pa.repeat(pa.scalar(domain), count), pa.repeat(pa.scalar(stream), count), rows["seq"], rows["time"],
-        rows["subject"].view(pa.string()), parse_headers(rows["headers"]), rows["data"], told.view(pa.string()),
-    ]  # fmt: skip
+        pa.repeat(pa.scalar(domain), count),
+        pa.repeat(pa.scalar(stream), count),
+        rows["seq"],
+        rows["time"],
+        rows["subject"].view(pa.string()),
+        parse_headers(rows["headers"]),
+        rows["data"],
+        told.view(pa.string()),
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=TABLE_SCHEMA)

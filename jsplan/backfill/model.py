@@ -77,7 +77,8 @@ class OriginState:
             return Address.parse(self.target)
         except ValueError as error:
             raise StateError(
-                f"state names the target of a backfill wrongly: {error}", hint="Pin its range again with --reset-range."
+                f"state names the target of a backfill wrongly: {error}",
+                hint="Pin its range again with --reset-range.",
             ) from None
 
     @property
@@ -115,9 +116,14 @@ class BackfillState:
     def from_json(cls, raw: dict[str, Any]) -> BackfillState:
         """The reverse of `to_json`."""
         return cls(
-            raw["name"], raw["entry_hash"], [OriginState(**known_fields(OriginState, leg)) for leg in raw["origins"]], raw["pinned_at"],
-            raw.get("done_at", ""), raw.get("planned", False), [dict(one) for one in raw.get("unmeasured", ())],
-        )  # fmt: skip
+            raw["name"],
+            raw["entry_hash"],
+            [OriginState(**known_fields(OriginState, leg)) for leg in raw["origins"]],
+            raw["pinned_at"],
+            raw.get("done_at", ""),
+            raw.get("planned", False),
+            [dict(one) for one in raw.get("unmeasured", ())],
+        )
 
 
 def hash_config(entry: Backfill) -> str:
@@ -128,18 +134,30 @@ def hash_config(entry: Backfill) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def find_stored_state(backfills: Mapping[str, dict[str, Any]], entry: Backfill) -> BackfillState | None:
+def find_stored_state(
+    backfills: Mapping[str, dict[str, Any]], entry: Backfill
+) -> BackfillState | None:
     """What state keeps of an entry, if the files still say the same of it."""
     raw = backfills.get(entry.name)
-    return BackfillState.from_json(raw) if raw is not None and raw["entry_hash"] == hash_config(entry) else None
+    return (
+        BackfillState.from_json(raw)
+        if raw is not None and raw["entry_hash"] == hash_config(entry)
+        else None
+    )
 
 
 def make_ad_hoc_entry(origin: Address, target: Address) -> Backfill:
     """What is meant by two addresses without an entry: the whole of a stream into another one."""
-    return Backfill(f"{origin}>{target}", (BackfillSide(origin.domain, origin.stream),), BackfillSide(target.domain, target.stream))
+    return Backfill(
+        f"{origin}>{target}",
+        (BackfillSide(origin.domain, origin.stream),),
+        BackfillSide(target.domain, target.stream),
+    )
 
 
-def match_origin_states(record: BackfillState | None, sides: Iterable[BackfillSide]) -> list[OriginState | None]:
+def match_origin_states(
+    record: BackfillState | None, sides: Iterable[BackfillSide]
+) -> list[OriginState | None]:
     """The leg of each side, as far as there is one: of a stream that is named several times the first one has the first of its legs."""
     left: dict[str, list[OriginState]] = {}
     for leg in record.origins if record is not None else ():

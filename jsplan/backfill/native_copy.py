@@ -26,9 +26,20 @@ from jsplan.backfill.staging import WRITE_SECONDS
 from jsplan.backfill.tasks.capacity import estimate_overhead, find_capacity_problem
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.backfill.tasks.target_scan import READ_STRIDE
-from jsplan.backfill.tasks.temporary_source import attach_source, detach_source, find_temporary_source, read_owner
+from jsplan.backfill.tasks.temporary_source import (
+    attach_source,
+    detach_source,
+    find_temporary_source,
+    read_owner,
+)
 from jsplan.backfill.verify.message_rows import ComparedOrigin
-from jsplan.backfill.verify.native import NativeComparison, Tally, compare_tallies, tally_origin, tally_sourced
+from jsplan.backfill.verify.native import (
+    NativeComparison,
+    Tally,
+    compare_tallies,
+    tally_origin,
+    tally_sourced,
+)
 from jsplan.documents.backfill import MessagesMoved, OriginResult
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.resources.nested import source_header
@@ -57,17 +68,27 @@ class NativeCopy:
     _started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.result = OriginResult(self.origin_state.origin, self.origin_state.target, self.origin_state.first, self.origin_state.last)
+        self.result = OriginResult(
+            self.origin_state.origin,
+            self.origin_state.target,
+            self.origin_state.first,
+            self.origin_state.last,
+        )
         self.pending_scan = PendingScan(self.origin_state, self.endpoints, self.context.topology)
 
     async def run(self) -> bool:
         """Let the server copy and compare; whether nothing is left to do. Raises RefusedError, JsplanError and ApiError."""
-        origin, target = await self._fetch_info(self.origin_state.origin), await self._fetch_info(self.origin_state.target)
+        origin, target = (
+            await self._fetch_info(self.origin_state.origin),
+            await self._fetch_info(self.origin_state.target),
+        )
         require_same_streams(self.origin_state, origin, target)
         require_valid_target(self.origin_state.target, target["config"])
         if read_owner(target["config"]) != self.owner and not await self._begin(origin, target):
             return False
-        self.context.observer.phase(f"The server copies {self.origin_state.origin} to {self.origin_state.target}")
+        self.context.observer.phase(
+            f"The server copies {self.origin_state.origin} to {self.origin_state.target}"
+        )
         found, self.received = await self._compare_while_copying()
         await self._write(self._detach)
         self._report_result(found)
@@ -82,7 +103,9 @@ class NativeCopy:
         """Attach the source; False where that would not do: something of the origin is there already, so that the server would bring it
         again, or there may not be room for all of it, which Spark looks at more closely.
         """
-        if self.origin_state.first > self.origin_state.last or len((await self.pending_scan.scan()).existing.seq):
+        if self.origin_state.first > self.origin_state.last or len(
+            (await self.pending_scan.scan()).existing.seq
+        ):
             return False
         if read_owner(target["config"]) is not None:
             raise RefusedError(
@@ -91,7 +114,15 @@ class NativeCopy:
             )
         state = origin["state"]
         messages = int(state["messages"])
-        if find_capacity_problem(self.origin_state.target, target, messages, int(state["bytes"]) + estimate_overhead(messages)) is not None:
+        if (
+            find_capacity_problem(
+                self.origin_state.target,
+                target,
+                messages,
+                int(state["bytes"]) + estimate_overhead(messages),
+            )
+            is not None
+        ):
             return False
         self.origin_state.target_next = int(target["state"]["last_seq"]) + 1
         await self._write(partial(self._attach, self.build_source()))
@@ -104,7 +135,9 @@ class NativeCopy:
             await attach_source(self.endpoints.target, config, source, self.owner)
 
     async def _detach(self) -> None:
-        await detach_source(self.endpoints.target, (await self._fetch_info(self.origin_state.target))["config"])
+        await detach_source(
+            self.endpoints.target, (await self._fetch_info(self.origin_state.target))["config"]
+        )
 
     def build_source(self) -> dict[str, Any]:
         """The origin as the target's source. Raises JsplanError where its servers cannot reach it."""
@@ -117,7 +150,11 @@ class NativeCopy:
         except NoRouteError as error:
             raise JsplanError(str(error), hint=error.detail) from None
         if way.api is not None:
-            deliver = f"{way.deliver}.{target.domain}.{target.stream}.{origin.stream}" if way.deliver else ""
+            deliver = (
+                f"{way.deliver}.{target.domain}.{target.stream}.{origin.stream}"
+                if way.deliver
+                else ""
+            )
             found["external"] = {"api": way.api, "deliver": deliver}
         return found
 
@@ -128,51 +165,91 @@ class NativeCopy:
         config = (await self._fetch_info(self.origin_state.target))["config"]
         state = (await self._fetch_info(self.origin_state.origin))["state"]
         compared = self._build_compared_origin(config, state)
-        reading = asyncio.ensure_future(asyncio.to_thread(tally_origin, self.endpoints.source_endpoint, compared))
+        reading = asyncio.ensure_future(
+            asyncio.to_thread(tally_origin, self.endpoints.source_endpoint, compared)
+        )
         brought, place, before, since = Tally(), self.origin_state.target_next, -1, time.monotonic()
         try:
             while True:
                 info = await self._fetch_info(self.origin_state.target)
                 last = int(info["state"]["last_seq"])
-                there = (self.endpoints.target_endpoint, self.origin_state.target_address.stream, place, last, compared)
+                there = (
+                    self.endpoints.target_endpoint,
+                    self.origin_state.target_address.stream,
+                    place,
+                    last,
+                    compared,
+                )
                 if place <= last and (last == before or last - place >= READ_STRIDE):
                     if await asyncio.to_thread(tally_sourced, brought, *there):
                         since = time.monotonic()
                         self._report_progress(brought)
                     place = last + 1
                 before = last
-                if reading.done() and (brought.last >= reading.result().last or self._is_over(info, time.monotonic() - since)):
+                if reading.done() and (
+                    brought.last >= reading.result().last
+                    or self._is_over(info, time.monotonic() - since)
+                ):
                     break
                 await asyncio.sleep(POLL_INTERVAL / 5)
         finally:
             origin = await reading
-        self.result.bytes = len(brought.seqs) * int(state["bytes"]) // max(1, int(state["messages"]))
+        self.result.bytes = (
+            len(brought.seqs) * int(state["bytes"]) // max(1, int(state["messages"]))
+        )
         return compare_tallies(origin, brought), brought
 
     def _is_over(self, info: dict[str, Any], idle: float) -> bool:
         """Whether nothing more is to be waited for."""
-        name, own = self.origin_state.origin_address.stream, find_temporary_source(info["config"]) or {}
+        name, own = (
+            self.origin_state.origin_address.stream,
+            find_temporary_source(info["config"]) or {},
+        )
         api = (own.get("external") or {}).get("api")
-        flows = [one for one in info.get("sources") or () if one["name"] == name and (one.get("external") or {}).get("api") == api]
-        behind = any(one.get("lag") or int(one.get("active") or -1) < 0 for one in flows) or not flows
+        flows = [
+            one
+            for one in info.get("sources") or ()
+            if one["name"] == name and (one.get("external") or {}).get("api") == api
+        ]
+        behind = (
+            any(one.get("lag") or int(one.get("active") or -1) < 0 for one in flows) or not flows
+        )
         return idle > (self.idle_timeout if behind else min(self.idle_timeout, CAUGHT_UP_TIMEOUT))
 
     def _report_progress(self, brought: Tally) -> None:
         title = f"{self.origin_state.origin} to {self.origin_state.target}: copying"
         done, seconds = len(brought.seqs), time.monotonic() - self._started
-        self.context.observer.event(MessagesMoved(self.origin_state.origin, title, done, self.origin_state.seq_range.size, seconds))
+        self.context.observer.event(
+            MessagesMoved(
+                self.origin_state.origin, title, done, self.origin_state.seq_range.size, seconds
+            )
+        )
 
-    def _build_compared_origin(self, config: dict[str, Any], state: dict[str, Any]) -> ComparedOrigin:
+    def _build_compared_origin(
+        self, config: dict[str, Any], state: dict[str, Any]
+    ) -> ComparedOrigin:
         leg, source = self.origin_state, find_temporary_source(config) or self.build_source()
         return ComparedOrigin(
-            0, self.endpoints.origin_domain_name, leg.origin_address.stream, leg.first, leg.last, tuple(leg.filters), parse_time(leg.created),
-            int(state["last_seq"]), (source_header(source)[0],), ignores_dropped_headers=True,
-        )  # fmt: skip
+            0,
+            self.endpoints.origin_domain_name,
+            leg.origin_address.stream,
+            leg.first,
+            leg.last,
+            tuple(leg.filters),
+            parse_time(leg.created),
+            int(state["last_seq"]),
+            (source_header(source)[0],),
+            ignores_dropped_headers=True,
+        )
 
     def _report_result(self, found: NativeComparison) -> None:
         leg, result = self.origin_state, self.result
         if found.first_difference or found.duplicates or not found.in_order:
-            what = f"message {found.first_difference:,} differs" if found.first_difference else "some are there twice, or out of order"
+            what = (
+                f"message {found.first_difference:,} differs"
+                if found.first_difference
+                else "some are there twice, or out of order"
+            )
             raise JsplanError(
                 f"what {leg.target} got from its source is not what {leg.origin} has: {what}",
                 hint=f"Look at it: jsplan backfill verify {self.context.entry.name}",
@@ -183,9 +260,16 @@ class NativeCopy:
 
     async def finish(self) -> OriginResult:
         """What a finished leg reports, with the sequences of the range that neither came nor are at the origin any more."""
-        left = subtract_present([self.origin_state.seq_range], np.unique(self.received.seqs)) if self.origin_state.first <= self.origin_state.last else []
+        left = (
+            subtract_present([self.origin_state.seq_range], np.unique(self.received.seqs))
+            if self.origin_state.first <= self.origin_state.last
+            else []
+        )
         gaps = intersect(left, await self.pending_scan.find_gone()) if left else []
-        self.result.gaps, self.result.gap_messages = [list(gap) for gap in gaps[:MAX_LISTED_RANGES]], count_sequences(gaps)
+        self.result.gaps, self.result.gap_messages = (
+            [list(gap) for gap in gaps[:MAX_LISTED_RANGES]],
+            count_sequences(gaps),
+        )
         return self.result
 
     # --- asking -------------------------------------------------------------------------------------------------
@@ -196,8 +280,12 @@ class NativeCopy:
         return f"{self.context.entry_id} {self.origin_state.origin} {self.origin_state.created}"
 
     async def _fetch_info(self, address: str) -> dict[str, Any]:
-        api = self.endpoints.origin if address == self.origin_state.origin else self.endpoints.target
-        return await retry_transient(api, partial(require_stream_info, api, Address.parse(address).stream))
+        api = (
+            self.endpoints.origin if address == self.origin_state.origin else self.endpoints.target
+        )
+        return await retry_transient(
+            api, partial(require_stream_info, api, Address.parse(address).stream)
+        )
 
     async def _write(self, ask: Callable[[], Awaitable[Result]]) -> Result:
         """Ask for something that writes, each time only if the lock is still ours."""

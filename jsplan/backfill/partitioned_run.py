@@ -15,11 +15,22 @@ from jsplan.backfill.copy_factory import endpoints_from_parquet
 from jsplan.backfill.model import BackfillState, OriginState, hash_config
 from jsplan.backfill.parquet.location import ParquetOrigin, load_parquet_origin
 from jsplan.backfill.partitioned_copy import PartitionedCopy
-from jsplan.backfill.pinning import Endpoints, load_stored_state, pin_ranges, require_same_streams, require_valid_target
+from jsplan.backfill.pinning import (
+    Endpoints,
+    load_stored_state,
+    pin_ranges,
+    require_same_streams,
+    require_valid_target,
+)
 from jsplan.backfill.reachable_origins import find_offline_domains, pin_reachable_origins
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.tasks.staging_sources import require_stream_info
-from jsplan.backfill.transforms import TransformSpec, build_transform_spec, has_distinct_origins, has_transforms
+from jsplan.backfill.transforms import (
+    TransformSpec,
+    build_transform_spec,
+    has_distinct_origins,
+    has_transforms,
+)
 from jsplan.backfill.windows import WindowClosedError
 from jsplan.config.model import Backfill
 from jsplan.documents.backfill import BackfillResult
@@ -29,7 +40,7 @@ from jsplan.units import format_timestamp
 if TYPE_CHECKING:
     from jsplan.backfill.origin_copy import RunContext
     from jsplan.backfill.run import BackfillRun
-    from jsplan.workflows.context import Context
+    from jsplan.context import Context
 
 
 def needs_partitions(entry: Backfill) -> bool:
@@ -40,7 +51,12 @@ def needs_partitions(entry: Backfill) -> bool:
         return True
     if reads_archive(entry):
         return False
-    return has_distinct_origins(entry.origins) and len(entry.origins) > 1 and entry.mode == "tagged" and entry.strategy in ("auto", "spark")
+    return (
+        has_distinct_origins(entry.origins)
+        and len(entry.origins) > 1
+        and entry.mode == "tagged"
+        and entry.strategy in ("auto", "spark")
+    )
 
 
 def reads_archive(entry: Backfill) -> bool:
@@ -48,7 +64,9 @@ def reads_archive(entry: Backfill) -> bool:
     return any(side.parquet is not None for side in entry.origins)
 
 
-async def load_parquet_origins(world: Context, entry: Backfill, legs: Iterable[OriginState]) -> list[ParquetOrigin]:
+async def load_parquet_origins(
+    world: Context, entry: Backfill, legs: Iterable[OriginState]
+) -> list[ParquetOrigin]:
     """What the archives of an entry have of its legs; nothing where it reads streams.
 
     Raises ArchiveError, and RefusedError where a message could be one of two.
@@ -81,15 +99,23 @@ class PartitionedRun:
         await run.pool.open(domain.connection for domain in run.world.workspace.domains.values())
         await run.pool.api(run.world.workspace.domains[entry.target.domain]).request("INFO")
         await run.record_target_seen()
-        away = {} if reads_archive(entry) else await find_offline_domains(run.world, run.pool, entry)
+        away = (
+            {} if reads_archive(entry) else await find_offline_domains(run.world, run.pool, entry)
+        )
         record, result = await self._load_state(away), BackfillResult(entry.name)
-        result.deferred = [{"address": str(side), "reason": away[side.domain]} for side in entry.origins if side.domain in away]
+        result.deferred = [
+            {"address": str(side), "reason": away[side.domain]}
+            for side in entry.origins
+            if side.domain in away
+        ]
         legs = [leg for leg in record.origins if leg.origin_address.domain not in away]
         try:
             await self._copy_origins(record, legs, shape, result)
         except WindowClosedError:
             result.closed = True
-        result.exit_code = int(ExitCode.CHANGES if result.gap_messages and run.options.fail_on_gap else ExitCode.OK)
+        result.exit_code = int(
+            ExitCode.CHANGES if result.gap_messages and run.options.fail_on_gap else ExitCode.OK
+        )
         return result
 
     async def _load_state(self, away: dict[str, str]) -> BackfillState:
@@ -110,10 +136,23 @@ class PartitionedRun:
             await self.save_state(record)
         return record
 
-    async def _copy_origins(self, record: BackfillState, legs: list[OriginState], shape: TransformSpec, result: BackfillResult) -> None:
+    async def _copy_origins(
+        self,
+        record: BackfillState,
+        legs: list[OriginState],
+        shape: TransformSpec,
+        result: BackfillResult,
+    ) -> None:
         run, started, before = self.run, time.monotonic(), self.run.runner.start_seconds
         held = await load_parquet_origins(run.world, run.entry, legs)
-        ends = [endpoints_from_parquet(run.world, run.pool, leg, one) for leg, one in zip(legs, held, strict=True)] if held else self._build_endpoints(legs)
+        ends = (
+            [
+                endpoints_from_parquet(run.world, run.pool, leg, one)
+                for leg, one in zip(legs, held, strict=True)
+            ]
+            if held
+            else self._build_endpoints(legs)
+        )
         if not ends:
             return
         await self._require_same_streams(legs, ends, held)
@@ -126,14 +165,23 @@ class PartitionedRun:
                     found.gaps, found.gap_messages = held[number].gaps, held[number].gap_messages
                 elif leg.status == "done":
                     found.gaps, found.gap_messages = leg.gaps, leg.gap_messages
-                leg.status, leg.gaps, leg.gap_messages, leg.skipped = "done", found.gaps, found.gap_messages, found.skipped or leg.skipped
+                leg.status, leg.gaps, leg.gap_messages, leg.skipped = (
+                    "done",
+                    found.gaps,
+                    found.gap_messages,
+                    found.skipped or leg.skipped,
+                )
         finally:
             seconds = time.monotonic() - started - (run.runner.start_seconds - before)
             for leg, found in zip(legs, wide.results, strict=True):
                 found.seconds = seconds
                 leg.copied += found.copied
-                leg.seconds += seconds * found.copied / max(1, sum(result.copied for result in wide.results))
-            if len(record.origins) == len(run.entry.origins) and all(each.status == "done" for each in record.origins):
+                leg.seconds += (
+                    seconds * found.copied / max(1, sum(result.copied for result in wide.results))
+                )
+            if len(record.origins) == len(run.entry.origins) and all(
+                each.status == "done" for each in record.origins
+            ):
                 record.done_at = format_timestamp()
             result.origins = wide.results
             await self.save_state(record)
@@ -141,13 +189,17 @@ class PartitionedRun:
     def _build_endpoints(self, legs: list[OriginState]) -> list[Endpoints]:
         return [Endpoints.of_origin(self.run.world, self.run.pool, leg) for leg in legs]
 
-    async def _require_same_streams(self, legs: list[OriginState], ends: list[Endpoints], held: list[ParquetOrigin]) -> None:
+    async def _require_same_streams(
+        self, legs: list[OriginState], ends: list[Endpoints], held: list[ParquetOrigin]
+    ) -> None:
         """Raise JsplanError where an end is another stream than the one whose range was pinned, or the target takes no copies."""
         target = await require_stream_info(ends[0].target, self.run.entry.target.stream)
         require_valid_target(str(self.run.entry.target), target["config"])
         pairs = list(zip(legs, ends, strict=True))
         infos: list[dict[str, Any]] = [one.stream_info for one in held]
-        infos = infos or await gather_limited(pairs, lambda pair: require_stream_info(pair[1].origin, pair[0].origin_address.stream))
+        infos = infos or await gather_limited(
+            pairs, lambda pair: require_stream_info(pair[1].origin, pair[0].origin_address.stream)
+        )
         for leg, origin in zip(legs, infos, strict=True):
             require_same_streams(leg, origin, target)
 

@@ -52,7 +52,9 @@ class PendingRanges:
     @property
     def messages(self) -> int:
         """At most so many messages are left: sequences, of which some may be gone or not match."""
-        return count_sequences(subtract_present(self.spans, self.existing.seq) if self.is_exact else self.spans)
+        return count_sequences(
+            subtract_present(self.spans, self.existing.seq) if self.is_exact else self.spans
+        )
 
     def restrict(self, first: int, last: int) -> PendingRanges:
         """What of it lies between two sequences, both included."""
@@ -62,7 +64,11 @@ class PendingRanges:
 def find_skippable_runs(known: ExistingMessages) -> list[SeqRange]:
     """Runs of known messages that are not read again: what is left is so many ranges at most as one task reads, or each run is long."""
     largest = sorted(group_into_ranges(known.seq), key=lambda run: -run.size)
-    worth = (run for n, run in enumerate(largest) if run.size >= (MIN_SKIPPED_LONGEST_RUN if n < MAX_READ_RANGES - 1 else MIN_SKIPPED_RUN))
+    worth = (
+        run
+        for n, run in enumerate(largest)
+        if run.size >= (MIN_SKIPPED_LONGEST_RUN if n < MAX_READ_RANGES - 1 else MIN_SKIPPED_RUN)
+    )
     return sorted(worth)
 
 
@@ -82,7 +88,13 @@ class PendingScan:
             return PendingRanges((), known, claims)
         if not await self._is_same_origin(known):
             return PendingRanges(tuple(spans), known, claims, is_exact=False)
-        return PendingRanges(tuple(subtract(spans, find_skippable_runs(known))) if subtract_present(spans, known.seq) else (), known, claims)
+        return PendingRanges(
+            tuple(subtract(spans, find_skippable_runs(known)))
+            if subtract_present(spans, known.seq)
+            else (),
+            known,
+            claims,
+        )
 
     async def count_messages(self) -> int:
         """How many messages the range has at the origin now. Raises ApiError."""
@@ -93,7 +105,8 @@ class PendingScan:
         wire = way.open()
         try:
             first, after = (
-                count_pending(wire, way.api_prefix, name, seq, tuple(self.origin_state.filters)) for seq in (self.origin_state.first, self.origin_state.last + 1)
+                count_pending(wire, way.api_prefix, name, seq, tuple(self.origin_state.filters))
+                for seq in (self.origin_state.first, self.origin_state.last + 1)
             )
         finally:
             wire.close()
@@ -101,24 +114,57 @@ class PendingScan:
 
     async def _find_existing(self) -> tuple[ExistingMessages, tuple[SourceCoverage, ...]]:
         """What the target has already, and what its own sources will bring by themselves."""
-        info = await require_stream_info(self.endpoints.target, self.origin_state.target_address.stream)
+        info = await require_stream_info(
+            self.endpoints.target, self.origin_state.target_address.stream
+        )
         sources = [s for s in info["config"].get("sources") or [] if self._is_origin(s)]
         state = info["state"]
         claims = tuple(await asyncio.gather(*(self._build_coverage(source) for source in sources)))
         if not state["messages"]:
             return ExistingMessages(), claims
         names = {source_header(source)[0] for source in [*sources, self._build_source()]}
-        first, last, since = int(state["first_seq"]), int(state["last_seq"]), parse_time(self.origin_state.created)
-        stream, origin = self.origin_state.target_address.stream, self.origin_state.origin_address.stream
-        placed, mark = await self._is_restored(state), hash_origin(self.endpoints.origin_domain_name, origin, self.origin_state.created)
-        task = TargetScan(self.endpoints.target_endpoint, stream, first, last, self.endpoints.origin_domain_name, origin, tuple(sorted(names)), since, placed, mark)
+        first, last, since = (
+            int(state["first_seq"]),
+            int(state["last_seq"]),
+            parse_time(self.origin_state.created),
+        )
+        stream, origin = (
+            self.origin_state.target_address.stream,
+            self.origin_state.origin_address.stream,
+        )
+        placed, mark = (
+            await self._is_restored(state),
+            hash_origin(self.endpoints.origin_domain_name, origin, self.origin_state.created),
+        )
+        task = TargetScan(
+            self.endpoints.target_endpoint,
+            stream,
+            first,
+            last,
+            self.endpoints.origin_domain_name,
+            origin,
+            tuple(sorted(names)),
+            since,
+            placed,
+            mark,
+        )
         known = await asyncio.to_thread(scan_target, task)
-        last_ones = [LastSourcedQuery(self.endpoints.target_endpoint, stream, first, last, source_header(source), since) for source in sources]
-        going_on = [self._resume_coverage(claim, known, one) for claim, one in zip(claims, last_ones, strict=True)]
+        last_ones = [
+            LastSourcedQuery(
+                self.endpoints.target_endpoint, stream, first, last, source_header(source), since
+            )
+            for source in sources
+        ]
+        going_on = [
+            self._resume_coverage(claim, known, one)
+            for claim, one in zip(claims, last_ones, strict=True)
+        ]
         return known, tuple(await asyncio.gather(*going_on))
 
     @staticmethod
-    async def _resume_coverage(claim: SourceCoverage, known: ExistingMessages, source: LastSourcedQuery) -> SourceCoverage:
+    async def _resume_coverage(
+        claim: SourceCoverage, known: ExistingMessages, source: LastSourcedQuery
+    ) -> SourceCoverage:
         """What a source brings that the target had before: it begins behind what is there of it."""
         if not (known.seq[known.time == 0] < claim.first).any():
             return claim
@@ -128,8 +174,12 @@ class PendingScan:
     async def _is_restored(self, state: dict[str, Any]) -> bool:
         """Whether the target was made from a snapshot of the origin: a message is at its own sequence, with its own time."""
         for seq in {int(state["first_seq"]), min(int(state["last_seq"]), self.origin_state.last)}:
-            here = await self._fetch_time(self.endpoints.target_endpoint, self.origin_state.target_address.stream, seq)
-            if here is not None and here == await self._fetch_time(self.endpoints.source_endpoint, self.origin_state.origin_address.stream, seq):
+            here = await self._fetch_time(
+                self.endpoints.target_endpoint, self.origin_state.target_address.stream, seq
+            )
+            if here is not None and here == await self._fetch_time(
+                self.endpoints.source_endpoint, self.origin_state.origin_address.stream, seq
+            ):
                 return True
         return False
 
@@ -138,13 +188,17 @@ class PendingScan:
         found = await self._fetch_first(way, stream, seq, seq)
         return found[1] if found is not None else None
 
-    async def _fetch_first(self, way: Endpoint, stream: str, seq: int, last: int) -> tuple[int, int] | None:
+    async def _fetch_first(
+        self, way: Endpoint, stream: str, seq: int, last: int
+    ) -> tuple[int, int] | None:
         """Sequence and time of the first message from `seq` on; None where there is none, or no stream."""
 
         def first() -> tuple[int, int] | None:
             what = ReadRequest(way.api_prefix, stream, seq, last, headers_only=True)
             with contextlib.closing(read(way.open, what)) as batches:
-                return next(((rows["seq"][0].as_py(), rows["time"][0].as_py()) for rows in batches), None)
+                return next(
+                    ((rows["seq"][0].as_py(), rows["time"][0].as_py()) for rows in batches), None
+                )
 
         try:
             return await asyncio.to_thread(first)
@@ -156,56 +210,90 @@ class PendingScan:
     def _is_origin(self, source: dict[str, Any]) -> bool:
         api = (source.get("external") or {}).get("api")
         leads_to = self.topology.routes.resolve_prefix(self.origin_state.target_address.domain, api)
-        return bool(source["name"] == self.origin_state.origin_address.stream and leads_to == self.topology.canonicalize(self.origin_state.origin_address).domain)
+        return bool(
+            source["name"] == self.origin_state.origin_address.stream
+            and leads_to == self.topology.canonicalize(self.origin_state.origin_address).domain
+        )
 
     def _build_source(self) -> dict[str, Any]:
         """The origin as the target would name it in a source of its own."""
         way = (
-            self.topology.routes.find_route(self.origin_state.target_address.domain, self.origin_state.origin_address.domain)
+            self.topology.routes.find_route(
+                self.origin_state.target_address.domain, self.origin_state.origin_address.domain
+            )
             if self.origin_state.origin_address.domain != self.origin_state.target_address.domain
             else None
         )
         api = way.api if way is not None else None
-        return {"name": self.origin_state.origin_address.stream} | ({"external": {"api": api}} if api else {})
+        return {"name": self.origin_state.origin_address.stream} | (
+            {"external": {"api": api}} if api else {}
+        )
 
     async def _build_coverage(self, source: dict[str, Any]) -> SourceCoverage:
-        filters = tuple(t["src"] for t in source.get("subject_transforms") or []) or tuple(filter(None, [source.get("filter_subject")]))
+        filters = tuple(t["src"] for t in source.get("subject_transforms") or []) or tuple(
+            filter(None, [source.get("filter_subject")])
+        )
         if source.get("opt_start_seq"):
             return SourceCoverage(int(source["opt_start_seq"]), filters)
         if source.get("opt_start_time"):
-            return SourceCoverage(await asyncio.to_thread(self._find_first_seq_at, parse_time(source["opt_start_time"])), filters)
+            return SourceCoverage(
+                await asyncio.to_thread(
+                    self._find_first_seq_at, parse_time(source["opt_start_time"])
+                ),
+                filters,
+            )
         return SourceCoverage(1, filters)
 
     def _find_first_seq_at(self, time: int) -> int:
         wire = self.endpoints.source_endpoint.open()
         try:
-            return find_first_seq_at(wire, self.endpoints.source_endpoint.api_prefix, self.origin_state.origin_address.stream, time)
+            return find_first_seq_at(
+                wire,
+                self.endpoints.source_endpoint.api_prefix,
+                self.origin_state.origin_address.stream,
+                time,
+            )
         finally:
             wire.close()
 
     async def _find_wanted(self, known: ExistingMessages) -> list[SeqRange]:
         """What the target should have: the pinned range, of a done leg without what has expired since."""
-        spans = [self.origin_state.seq_range] if self.origin_state.first <= self.origin_state.last else []
-        return await self._drop_expired(spans, known) if self.origin_state.status == "done" else spans
+        spans = (
+            [self.origin_state.seq_range]
+            if self.origin_state.first <= self.origin_state.last
+            else []
+        )
+        return (
+            await self._drop_expired(spans, known) if self.origin_state.status == "done" else spans
+        )
 
     async def _drop_expired(self, spans: list[SeqRange], known: ExistingMessages) -> list[SeqRange]:
         """What was copied and has expired at the target is not brought back; nor is what a limit per subject has pushed out, which looks
         like anything else that is missing.
         """
-        info = await require_stream_info(self.endpoints.target, self.origin_state.target_address.stream)
+        info = await require_stream_info(
+            self.endpoints.target, self.origin_state.target_address.stream
+        )
         if info["config"].get("max_msgs_per_subject", -1) > 0:
             return []
         there = subtract(spans, self._list_never_copied())
         if int(info["state"]["first_seq"]) <= self.origin_state.target_next:
             return there
-        return intersect(there, [SeqRange(int(known.seq[0]), self.origin_state.last)]) if len(known.seq) else []
+        return (
+            intersect(there, [SeqRange(int(known.seq[0]), self.origin_state.last)])
+            if len(known.seq)
+            else []
+        )
 
     def _list_never_copied(self) -> list[SeqRange]:
         """What was not there to be copied, or was left out."""
         gone = np.concatenate(
-            [np.arange(first, last + 1, dtype=np.int64) for first, last in self.origin_state.gaps] or [np.empty(0, dtype=np.int64)]
+            [np.arange(first, last + 1, dtype=np.int64) for first, last in self.origin_state.gaps]
+            or [np.empty(0, dtype=np.int64)]
         )
-        return group_into_ranges(np.unique(np.concatenate([np.array(self.origin_state.skipped, dtype=np.int64), gone])))
+        return group_into_ranges(
+            np.unique(np.concatenate([np.array(self.origin_state.skipped, dtype=np.int64), gone]))
+        )
 
     async def _is_same_origin(self, known: ExistingMessages) -> bool:
         """Whether all that is known is of the origin as it is, and nothing of an earlier stream of its name: times grow with sequences
@@ -235,18 +323,37 @@ class PendingScan:
 
     async def find_gone(self) -> list[SeqRange]:
         """Sequences that the origin does not have any more."""
-        info = await require_stream_info(self.endpoints.origin, self.origin_state.origin_address.stream)
+        info = await require_stream_info(
+            self.endpoints.origin, self.origin_state.origin_address.stream
+        )
         state = info["state"]
         gone = [SeqRange(1, int(state["first_seq"]) - 1)] if state["first_seq"] > 1 else []
         deleted = int(state.get("num_deleted") or 0)
         if deleted > MAX_DELETED_DETAILS:
-            return subtract([SeqRange(1, int(state["last_seq"]))], await asyncio.to_thread(self._list_present))
+            return subtract(
+                [SeqRange(1, int(state["last_seq"]))], await asyncio.to_thread(self._list_present)
+            )
         if deleted:
-            detailed = await self.endpoints.origin.request(f"STREAM.INFO.{self.origin_state.origin_address.stream}", {"deleted_details": True})
-            gone += group_into_ranges(np.array(sorted(detailed["state"].get("deleted") or []), dtype=np.int64))
+            detailed = await self.endpoints.origin.request(
+                f"STREAM.INFO.{self.origin_state.origin_address.stream}", {"deleted_details": True}
+            )
+            gone += group_into_ranges(
+                np.array(sorted(detailed["state"].get("deleted") or []), dtype=np.int64)
+            )
         return gone
 
     def _list_present(self) -> list[SeqRange]:
         way, last = self.endpoints.source_endpoint, self.origin_state.last
-        what = ReadRequest(way.api_prefix, self.origin_state.origin_address.stream, self.origin_state.first, last, headers_only=True)
-        return group_into_ranges(np.concatenate([rows["seq"].to_numpy() for rows in read(way.open, what)] or [np.empty(0, dtype=np.int64)]))
+        what = ReadRequest(
+            way.api_prefix,
+            self.origin_state.origin_address.stream,
+            self.origin_state.first,
+            last,
+            headers_only=True,
+        )
+        return group_into_ranges(
+            np.concatenate(
+                [rows["seq"].to_numpy() for rows in read(way.open, what)]
+                or [np.empty(0, dtype=np.int64)]
+            )
+        )

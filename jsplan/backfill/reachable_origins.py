@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from jsplan.backfill.model import BackfillState
     from jsplan.config.model import Backfill
+    from jsplan.context import Context
     from jsplan.jetstream import Pool
-    from jsplan.workflows.context import Context
 
 
 async def find_offline_domains(world: Context, pool: Pool, entry: Backfill) -> dict[str, str]:
@@ -38,11 +38,15 @@ async def find_offline_domains(world: Context, pool: Pool, entry: Backfill) -> d
     return {key: error.full_text for key, error in away.items()}
 
 
-async def pin_reachable_origins(world: Context, pool: Pool, entry: Backfill, record: BackfillState, offline: Collection[str]) -> bool:
+async def pin_reachable_origins(
+    world: Context, pool: Pool, entry: Backfill, record: BackfillState, offline: Collection[str]
+) -> bool:
     """Add the range of every origin that can be reached and that the record does not have; whether there was any. Raises as `pin_ranges`."""
     known = {leg.origin for leg in record.origins}
     new = [side for side in entry.origins if str(side) not in known and side.domain not in offline]
-    found = await gather_limited(new, lambda side: pin_ranges(world, pool, replace(entry, origins=(side,))))
+    found = await gather_limited(
+        new, lambda side: pin_ranges(world, pool, replace(entry, origins=(side,)))
+    )
     if new:
         record.origins += [leg for one in found for leg in one.origins]
         order = {str(side): number for number, side in enumerate(entry.origins)}

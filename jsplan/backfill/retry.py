@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from jsplan.backfill.windows import WindowClosedError
 from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
-from jsplan.workflows.options import Observer
+from jsplan.options import Observer
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -35,7 +35,9 @@ def is_transient(error: JsplanError) -> bool:
     return error.is_offline if isinstance(error, ConnectError) else True
 
 
-async def retry_transient(api: DomainApi, ask: Callable[[], Awaitable[Result]], patience: float = RETRY_TIMEOUT) -> Result:
+async def retry_transient(
+    api: DomainApi, ask: Callable[[], Awaitable[Result]], patience: float = RETRY_TIMEOUT
+) -> Result:
     """Ask a domain until there is an answer: a server that is restarted comes back, and then it is connected to again.
 
     Raises what `ask` raises when that does not pass, or has not for `patience` seconds.
@@ -52,7 +54,9 @@ async def retry_transient(api: DomainApi, ask: Callable[[], Awaitable[Result]], 
         await asyncio.sleep(POLL_INTERVAL)
 
 
-async def gather_limited(items: Iterable[Item], ask: Callable[[Item], Awaitable[Result]]) -> list[Result]:
+async def gather_limited(
+    items: Iterable[Item], ask: Callable[[Item], Awaitable[Result]]
+) -> list[Result]:
     """Ask about each, a few at the same time; the answers in the order of the items."""
     free = asyncio.Semaphore(MAX_CONCURRENT)
 
@@ -63,7 +67,12 @@ async def gather_limited(items: Iterable[Item], ask: Callable[[Item], Awaitable[
     return await asyncio.gather(*(one(item) for item in items))
 
 
-async def retry_while_progressing(attempt: Callable[[], Awaitable[None]], copied: Callable[[], int], observer: Observer, title: str) -> None:
+async def retry_while_progressing(
+    attempt: Callable[[], Awaitable[None]],
+    copied: Callable[[], int],
+    observer: Observer,
+    title: str,
+) -> None:
     """Begin a copy again after trouble that passes, as long as it makes progress: `copied` says how far it is.
 
     Raises what `attempt` raises when that does not pass, or after `MAX_FRUITLESS_ATTEMPTS` without any progress.

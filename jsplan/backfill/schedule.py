@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jsplan.backfill.windows import Clock
     from jsplan.config.model import Backfill
     from jsplan.documents.backfill import BackfillResult, OriginResult
-    from jsplan.workflows.options import Observer
+    from jsplan.options import Observer
 
 #: Of what passes in a window at the entry's rate one portion is this part; without a rate it has so many bytes.
 PORTIONS_PER_WINDOW, PORTION_BYTES = 8, 64 << 20
@@ -64,10 +64,16 @@ def compute_byte_budget(entry: Backfill) -> int | None:
     """So many bytes at most an entry with a window copies in one go, where what is begun and not ended is lost when that closes."""
     if entry.window is None:
         return None
-    return max(1, entry.rate * Window.parse(entry.window).seconds // PORTIONS_PER_WINDOW) if entry.rate else PORTION_BYTES
+    return (
+        max(1, entry.rate * Window.parse(entry.window).seconds // PORTIONS_PER_WINDOW)
+        if entry.rate
+        else PORTION_BYTES
+    )
 
 
-def split_by_budget(todos: Sequence[PendingRanges], most: int | None) -> Iterator[list[PendingRanges]]:
+def split_by_budget(
+    todos: Sequence[PendingRanges], most: int | None
+) -> Iterator[list[PendingRanges]]:
     """The same with at most so many sequences in one part: each is copied as a whole before the next is read."""
     left = list(todos)
     while most is not None and sum(todo.messages for todo in left) > most:
@@ -109,7 +115,9 @@ def describe_interrupted_run(entry: Backfill, result: BackfillResult) -> str:
     )
 
 
-def merge_results(before: BackfillResult | None, after: BackfillResult, *, fail_on_gap: bool) -> BackfillResult:
+def merge_results(
+    before: BackfillResult | None, after: BackfillResult, *, fail_on_gap: bool
+) -> BackfillResult:
     """What several windows brought, as one result: gaps and what is left out are those that the last one found."""
     if before is None:
         return after
@@ -126,5 +134,13 @@ def merge_results(before: BackfillResult | None, after: BackfillResult, *, fail_
 def _add_earlier_result(leg: OriginResult, earlier: OriginResult) -> None:
     if not leg.copied:
         leg.verified, leg.path = earlier.verified, earlier.path
-    leg.copied, leg.bytes, leg.natively = leg.copied + earlier.copied, leg.bytes + earlier.bytes, leg.natively + earlier.natively
-    leg.seconds, leg.attempts, leg.windows = leg.seconds + earlier.seconds, leg.attempts + earlier.attempts, leg.windows + earlier.windows
+    leg.copied, leg.bytes, leg.natively = (
+        leg.copied + earlier.copied,
+        leg.bytes + earlier.bytes,
+        leg.natively + earlier.natively,
+    )
+    leg.seconds, leg.attempts, leg.windows = (
+        leg.seconds + earlier.seconds,
+        leg.attempts + earlier.attempts,
+        leg.windows + earlier.windows,
+    )

@@ -16,9 +16,14 @@ def subtract_present(spans: Iterable[SeqRange], present: SeqArray) -> list[SeqRa
     """What of the spans is not among `present`, which is sorted."""
     found: list[SeqRange] = []
     for span in spans:
-        inside = present[np.searchsorted(present, span.first) : np.searchsorted(present, span.last, side="right")]
+        inside = present[
+            np.searchsorted(present, span.first) : np.searchsorted(present, span.last, side="right")
+        ]
         edges = np.concatenate([[span.first - 1], inside, [span.last + 1]])
-        found += [SeqRange(int(edges[place]) + 1, int(edges[place + 1]) - 1) for place in np.flatnonzero(np.diff(edges) > 1)]
+        found += [
+            SeqRange(int(edges[place]) + 1, int(edges[place + 1]) - 1)
+            for place in np.flatnonzero(np.diff(edges) > 1)
+        ]
     return found
 
 
@@ -28,4 +33,7 @@ def group_into_ranges(present: SeqArray) -> list[SeqRange]:
         return []
     cuts = np.flatnonzero(np.diff(present) > 1)
     firsts, lasts = np.concatenate([[0], cuts + 1]), np.concatenate([cuts, [len(present) - 1]])
-    return [SeqRange(int(present[first]), int(present[last])) for first, last in zip(firsts, lasts, strict=True)]
+    return [
+        SeqRange(int(present[first]), int(present[last]))
+        for first, last in zip(firsts, lasts, strict=True)
+    ]

@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Final
 
-from jsplan.backfill.model import MAX_LISTED_RANGES, BackfillState, OriginState, SeqRange, hash_config
+from jsplan.backfill.model import (
+    MAX_LISTED_RANGES,
+    BackfillState,
+    OriginState,
+    SeqRange,
+    hash_config,
+)
 
 #: So many messages that are too large are named.
 MAX_NAMED_MESSAGES: Final = 1000
@@ -33,13 +39,17 @@ def subtract(spans: Iterable[SeqRange], others: Iterable[SeqRange]) -> list[SeqR
     """What is in the first and not in the others; both are sorted and have no sequence twice."""
     edges = [(other.first, other.last) for other in others]
     befores, afters = [0, *(last for _, last in edges)], [*(first for first, _ in edges), MAX_SEQ]
-    between = (SeqRange(before + 1, after - 1) for before, after in zip(befores, afters, strict=True))
+    between = (
+        SeqRange(before + 1, after - 1) for before, after in zip(befores, afters, strict=True)
+    )
     return intersect(spans, [span for span in between if span.size > 0])
 
 
 def first_sequences(spans: Iterable[SeqRange], most: int) -> list[int]:
     """The first `most` sequences of the spans."""
-    return list(islice(chain.from_iterable(range(span.first, span.last + 1) for span in spans), most))
+    return list(
+        islice(chain.from_iterable(range(span.first, span.last + 1) for span in spans), most)
+    )
 
 
 def count_sequences(spans: Iterable[SeqRange]) -> int:

@@ -31,17 +31,27 @@ class SharedPendingScan(PendingScan):
 
     async def build_query(self, info: dict[str, Any]) -> OriginQuery:
         """What is to be looked for at the target."""
-        sources = [source for source in info["config"].get("sources") or [] if self._is_origin(source)]
-        self.coverage = tuple(await asyncio.gather(*(self._build_coverage(source) for source in sources)))
+        sources = [
+            source for source in info["config"].get("sources") or [] if self._is_origin(source)
+        ]
+        self.coverage = tuple(
+            await asyncio.gather(*(self._build_coverage(source) for source in sources))
+        )
         names = {source_header(source)[0] for source in [*sources, self._build_source()]}
-        return OriginQuery(f"{self.endpoints.origin_domain_name}/{self.origin_state.origin_address.stream}", tuple(sorted(names)), parse_time(self.origin_state.created))
+        return OriginQuery(
+            f"{self.endpoints.origin_domain_name}/{self.origin_state.origin_address.stream}",
+            tuple(sorted(names)),
+            parse_time(self.origin_state.created),
+        )
 
     async def _find_existing(self) -> tuple[ExistingMessages, tuple[Any, ...]]:
         return self.existing, self.coverage
 
     async def _drop_expired(self, spans: list[SeqRange], known: ExistingMessages) -> list[SeqRange]:
         """As for one origin; where lanes were by subject, what has expired looks like anything else that is missing."""
-        info = await staging_sources.require_stream_info(self.endpoints.target, self.origin_state.target_address.stream)
+        info = await staging_sources.require_stream_info(
+            self.endpoints.target, self.origin_state.target_address.stream
+        )
         if self.is_reordered and int(info["state"]["first_seq"]) > self.origin_state.target_next:
             return []
         return await PendingScan._drop_expired(self, spans, known)  # noqa: SLF001 - a dataclass with slots has no super()
@@ -50,6 +60,14 @@ class SharedPendingScan(PendingScan):
 class SharedParquetPendingScan(SharedPendingScan, ParquetPendingScan):
     """The same of a stream that an archive has."""
 
-    def __init__(self, leg: OriginState, ends: Endpoints, topology: Topology, held: ParquetOrigin, *, mixed: bool) -> None:
+    def __init__(
+        self,
+        leg: OriginState,
+        ends: Endpoints,
+        topology: Topology,
+        held: ParquetOrigin,
+        *,
+        mixed: bool,
+    ) -> None:
         ParquetPendingScan.__init__(self, leg, ends, topology, held)
         self.existing, self.coverage, self.is_reordered = ExistingMessages(), (), mixed

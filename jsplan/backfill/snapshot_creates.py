@@ -16,10 +16,10 @@ from jsplan.units import format_timestamp
 if TYPE_CHECKING:
     from jsplan.backfill.snapshot_copy import SnapshotRestore
     from jsplan.config.model import Backfill
+    from jsplan.context import Context
     from jsplan.documents.plan import Plan, Step
     from jsplan.jetstream import Pool
-    from jsplan.workflows.context import Context
-    from jsplan.workflows.options import Observer, PlanOptions
+    from jsplan.options import Observer, PlanOptions
 
 #: Seconds that must be left of the lock when something is written; it is renewed while a restore goes on.
 LEASE_SECONDS = 30.0
@@ -28,12 +28,20 @@ LEASE_SECONDS = 30.0
 class SnapshotCreates:
     """The targets of a plan that are made so, by address, and what became of their entries (`results`, as in the result of an apply)."""
 
-    def __init__(self, world: Context, pool: Pool, plan: Plan, options: PlanOptions, observer: Observer) -> None:
+    def __init__(
+        self, world: Context, pool: Pool, plan: Plan, options: PlanOptions, observer: Observer
+    ) -> None:
         self._world = world
         self._pool = pool
         self._observer = observer
-        names = [entry["name"] for entry in plan.backfills if entry.get("strategy") == "snapshot" and options.backfill]
-        entries = [world.workspace.backfills[name] for name in names if name in world.workspace.backfills]
+        names = [
+            entry["name"]
+            for entry in plan.backfills
+            if entry.get("strategy") == "snapshot" and options.backfill
+        ]
+        entries = [
+            world.workspace.backfills[name] for name in names if name in world.workspace.backfills
+        ]
         self._entries_by_target = {str(entry.target): entry for entry in entries}
         self.results: dict[str, dict[str, Any]] = {}
 
@@ -56,14 +64,18 @@ class SnapshotCreates:
         await work.verify_write(step)
         await self._save_done(work, record, filling, time.monotonic() - started)
 
-    async def _prepare_restore(self, work: StepContext, step: Step, entry: Backfill) -> tuple[BackfillState, SnapshotRestore]:
+    async def _prepare_restore(
+        self, work: StepContext, step: Step, entry: Backfill
+    ) -> tuple[BackfillState, SnapshotRestore]:
         """What is pinned, and what makes the target. A death from here on leaves a record that says by what it was begun."""
         from jsplan.backfill.pinning import Endpoints  # noqa: PLC0415
         from jsplan.backfill.snapshot_copy import SnapshotRestore  # noqa: PLC0415 - only a plan with backfills needs the extra
 
         assert step.request is not None
         side, domains = entry.origins[0], self._world.workspace.domains
-        ends = Endpoints.of_domains(self._world, self._pool, domains[side.domain], domains[entry.target.domain])
+        ends = Endpoints.of_domains(
+            self._world, self._pool, domains[side.domain], domains[entry.target.domain]
+        )
         try:
             info = await ends.origin.stream_info(side.stream)
         except ApiError as error:
@@ -73,7 +85,17 @@ class SnapshotCreates:
         record = find_stored_state(work.state.backfills, entry)
         if record is None or record.origins[0].created != info["created"]:
             state = info["state"]
-            leg = OriginState(str(side), str(entry.target), info["created"], 1, state["last_seq"], [], "", 1, strategy="snapshot")
+            leg = OriginState(
+                str(side),
+                str(entry.target),
+                info["created"],
+                1,
+                state["last_seq"],
+                [],
+                "",
+                1,
+                strategy="snapshot",
+            )
             leg.first = int(state["first_seq"])
             record = BackfillState(entry.name, hash_config(entry), [leg], format_timestamp())
         record.origins[0].strategy, record.planned = "snapshot", False
@@ -84,20 +106,41 @@ class SnapshotCreates:
             work.backend.may_write(LEASE_SECONDS)
             self._observer.event(BytesMoved(step.id, done, 0))
 
-        return record, SnapshotRestore(record.origins[0], ends, step.request["payload"], whose, lambda: work.backend.may_write(LEASE_SECONDS), moved)
+        return record, SnapshotRestore(
+            record.origins[0],
+            ends,
+            step.request["payload"],
+            whose,
+            lambda: work.backend.may_write(LEASE_SECONDS),
+            moved,
+        )
 
-    async def _save_done(self, work: StepContext, record: BackfillState, filling: SnapshotRestore, seconds: float) -> None:
+    async def _save_done(
+        self, work: StepContext, record: BackfillState, filling: SnapshotRestore, seconds: float
+    ) -> None:
         """The entry is done: nothing of it is left for Spark."""
         from jsplan.backfill.strategy_copy import find_snapshot_gaps  # noqa: PLC0415
 
         leg = record.origins[0]
         info = await filling.endpoints.target.stream_info(leg.target_address.stream)
         assert info is not None
-        leg.gaps, leg.gap_messages = await find_snapshot_gaps(leg, filling.endpoints, self._world.topology)
-        leg.status, leg.target_created, leg.target_last, leg.seconds = "done", info["created"], int(info["state"]["last_seq"]), seconds
+        leg.gaps, leg.gap_messages = await find_snapshot_gaps(
+            leg, filling.endpoints, self._world.topology
+        )
+        leg.status, leg.target_created, leg.target_last, leg.seconds = (
+            "done",
+            info["created"],
+            int(info["state"]["last_seq"]),
+            seconds,
+        )
         leg.copied, record.done_at = int(info["state"]["messages"]), format_timestamp()
         await work.record({"backfill": record.to_json()})
-        self.results[record.name] = {"status": "done", "copied": leg.copied, "gap_messages": leg.gap_messages, "error": None}
+        self.results[record.name] = {
+            "status": "done",
+            "copied": leg.copied,
+            "gap_messages": leg.gap_messages,
+            "error": None,
+        }
 
 
 async def _run_restore(work: StepContext, step: Step, filling: SnapshotRestore) -> None:
@@ -111,4 +154,6 @@ async def _run_restore(work: StepContext, step: Step, filling: SnapshotRestore) 
         raise
     except JsplanError as error:
         await work.record({"end": step.address}, durable=False)
-        raise StepFailed(f"{error.full_text} What is left of {step.address} is made anew by the next apply") from None
+        raise StepFailed(
+            f"{error.full_text} What is left of {step.address} is made anew by the next apply"
+        ) from None

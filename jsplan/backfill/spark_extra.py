@@ -14,4 +14,7 @@ def require_spark() -> None:
     """Raise NotAvailableError that says what to install, where something is missing."""
     missing = [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
-        raise NotAvailableError(f"backfill needs {missing[0]}, which is not installed", hint='pip install "jsplan[spark]"')
+        raise NotAvailableError(
+            f"backfill needs {missing[0]}, which is not installed",
+            hint='pip install "jsplan[spark]"',
+        )

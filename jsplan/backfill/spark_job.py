@@ -25,18 +25,18 @@ from jsplan.backfill.strategy_copy import select_strategy
 from jsplan.backfill.tasks.endpoints import declare_connection
 from jsplan.backfill.transforms import build_transform_spec, use_job_files
 from jsplan.config import load as load_workspace
+from jsplan.context import Context, hold_lock, open_context, open_pool
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.documents.base import parse
 from jsplan.documents.validation import require_valid
 from jsplan.errors import JsplanError, UsageError
+from jsplan.event_loop import run_until_complete as run_workflow
 from jsplan.units import format_timestamp
-from jsplan.workflows.context import Context, hold_lock, open_context, open_pool
-from jsplan.workflows.event_loop import run_until_complete as run_workflow
 
 if TYPE_CHECKING:
     from jsplan.config.model import Backfill, LoadOptions
     from jsplan.jetstream import Pool
-    from jsplan.workflows.options import Observer
+    from jsplan.options import Observer
 
 FORMAT: Final = "jsplan-job/1"
 #: What to do about a job that cannot be run.
@@ -57,25 +57,43 @@ if __name__ == "__main__":
 '''
 
 
-async def write_job(load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer) -> BackfillState:
+async def write_job(
+    load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer
+) -> BackfillState:
     """What `workflows.backfill.write_job` does; the record that the job carries."""
     async with open_context(load) as world:
         entry = resolve_entry(world, options)
         if options.name is None:
-            raise UsageError("a job is made of an entry of `backfills:`", hint="Add one for these two addresses.")
+            raise UsageError(
+                "a job is made of an entry of `backfills:`", hint="Add one for these two addresses."
+            )
         workspace = load_workspace(keep_references(load))
-        said = build_job_workspace(workspace, workspace.backfills[entry.name])  # before anything is kept
+        said = build_job_workspace(
+            workspace, workspace.backfills[entry.name]
+        )  # before anything is kept
         build_transform_spec(world.workspace.root, entry)
-        async with hold_lock(world, "backfill", options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
+        async with (
+            hold_lock(world, "backfill", options.lock_timeout, observer),
+            open_pool(world, read_only=False) as pool,
+        ):
             await pool.open(domain.connection for domain in world.workspace.domains.values())
-            record = await _pin_job_ranges(world, pool, entry, observer, reset_range=options.reset_range)
-    job = {"format": FORMAT, "about": _describe_job(world, entry, record), "environment": world.workspace.environment, "document": said}
+            record = await _pin_job_ranges(
+                world, pool, entry, observer, reset_range=options.reset_range
+            )
+    job = {
+        "format": FORMAT,
+        "about": _describe_job(world, entry, record),
+        "environment": world.workspace.environment,
+        "document": said,
+    }
     job |= {"record": record.to_json(), "files": _read_files(world.workspace.root, entry)}
     _write_file(path, render_script(job))
     return record
 
 
-async def _pin_job_ranges(world: Context, pool: Pool, entry: Backfill, observer: Observer, *, reset_range: bool) -> BackfillState:
+async def _pin_job_ranges(
+    world: Context, pool: Pool, entry: Backfill, observer: Observer, *, reset_range: bool
+) -> BackfillState:
     """The range that the job carries: what state keeps, with that of origins of a fleet that could not be reached before."""
     record = load_stored_state(world, entry) if not reset_range else None
     for leg in record.origins if record is not None else ():
@@ -84,7 +102,9 @@ async def _pin_job_ranges(world: Context, pool: Pool, entry: Backfill, observer:
         record = record or BackfillState(entry.name, hash_config(entry), [], format_timestamp())
         away = await find_offline_domains(world, pool, entry)
         for side in (side for side in entry.origins if side.domain in away):
-            observer.warn(f"{side} is offline; the run that reaches it pins its range: {away[side.domain]}")
+            observer.warn(
+                f"{side} is offline; the run that reaches it pins its range: {away[side.domain]}"
+            )
         if await pin_reachable_origins(world, pool, entry, record, away):
             await _save_state(world, record)
     elif record is None or record.planned:  # what a plan has pinned knows no tool yet
@@ -124,11 +144,27 @@ def _read_files(root: Path, entry: Backfill) -> dict[str, str]:
 def _describe_job(world: Context, entry: Backfill, record: BackfillState) -> dict[str, Any]:
     """Say to a reader of the script what the job does; nothing reads it but people."""
     known = {text for leg in record.origins for text in (leg.origin, leg.archive)}
-    lines = [f"{leg.origin} -> {leg.target}: sequences {leg.first:,} to {leg.last:,}" for leg in record.origins]
-    lines += [f"{side} -> {entry.target}: the run that reaches it pins its range" for side in entry.origins if str(side) not in known]
+    lines = [
+        f"{leg.origin} -> {leg.target}: sequences {leg.first:,} to {leg.last:,}"
+        for leg in record.origins
+    ]
+    lines += [
+        f"{side} -> {entry.target}: the run that reaches it pins its range"
+        for side in entry.origins
+        if str(side) not in known
+    ]
     backend = world.workspace.backend
-    place = f"bucket {backend.bucket} of domain {backend.domain}" if backend.kind == "kv" else f"file {backend.path}"
-    return {"backfill": record.name, "workspace": world.workspace.name, "state": place, "origins": lines}
+    place = (
+        f"bucket {backend.bucket} of domain {backend.domain}"
+        if backend.kind == "kv"
+        else f"file {backend.path}"
+    )
+    return {
+        "backfill": record.name,
+        "workspace": world.workspace.name,
+        "state": place,
+        "origins": lines,
+    }
 
 
 def render_script(job: dict[str, Any]) -> str:
@@ -165,7 +201,9 @@ def unpack_job(text: str) -> Iterator[tuple[list[str], str]]:
 def _parse_job(text: str) -> dict[str, Any]:
     job: Any = parse(text.encode(errors="surrogatepass"), "this job", REWRITE_HINT)
     if isinstance(job, dict) and job.get("format") != FORMAT:
-        raise JsplanError(f"this job is of another format, and this jsplan runs {FORMAT}", hint=REWRITE_HINT)
+        raise JsplanError(
+            f"this job is of another format, and this jsplan runs {FORMAT}", hint=REWRITE_HINT
+        )
     require_valid(job, "job", "this job", REWRITE_HINT)
     return dict(job)
 
@@ -179,7 +217,11 @@ async def _require_pinned(load: LoadOptions, record: BackfillState) -> None:
     async with open_context(load) as world:
         found = load_stored_state(world, resolve_entry(world, BackfillOptions(name=record.name)))
         if found is None or found.pinned_at != record.pinned_at:
-            words = "has no such range" if found is None else f"has another range of it, pinned at {found.pinned_at}"
+            words = (
+                "has no such range"
+                if found is None
+                else f"has another range of it, pinned at {found.pinned_at}"
+            )
             raise JsplanError(
                 f"this job has the range of {record.name} that was pinned at {record.pinned_at}, and {world.backend.location} {words}",
                 hint="A state in a file is found only on its machine: submit from there, or keep it in a bucket. Else write the job again.",

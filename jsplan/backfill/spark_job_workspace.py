@@ -23,28 +23,50 @@ if TYPE_CHECKING:
 
 _REFERENCE: Final = re.compile(r"\$\{env\.[A-Za-z_][A-Za-z0-9_]*\}")
 _SIDE_FIELDS: Final = ("start_seq", "end_seq", "start_time", "end_time")
-_ENTRY_FIELDS: Final = ("order", "strategy", "mode", "oversize", "rate", "window", "where", "transform")
+_ENTRY_FIELDS: Final = (
+    "order",
+    "strategy",
+    "mode",
+    "oversize",
+    "rate",
+    "window",
+    "where",
+    "transform",
+)
 
 
 def keep_references(options: LoadOptions) -> LoadOptions:
     """The same files, read so that every `${env.X}` of them remains as it is written."""
     kept = ("JSPLAN_",)  # which environment is meant, and variables
-    environ = {name: value if name.startswith(kept) else f"${{env.{name}}}" for name, value in options.environ.items()}
+    environ = {
+        name: value if name.startswith(kept) else f"${{env.{name}}}"
+        for name, value in options.environ.items()
+    }
     return replace(options, environ=environ)
 
 
 def build_job_workspace(workspace: Workspace, entry: Backfill) -> dict[str, Any]:
     """The workspace file of a job. `workspace` was loaded `keep_references`. Raises RefusedError for a secret in the files."""
     domains = {key: _format_domain(domain) for key, domain in workspace.domains.items()}
-    connections = {key: format_connection(one, workspace.root) for key, one in workspace.connections.items()}
+    connections = {
+        key: format_connection(one, workspace.root) for key, one in workspace.connections.items()
+    }
     found = {
-        "jsplan": 1, "workspace": workspace.name, "connections": connections, "domains": domains,
-        "backend": _format_backend(workspace.backend), "backfills": [_format_entry(entry)],
+        "jsplan": 1,
+        "workspace": workspace.name,
+        "connections": connections,
+        "domains": domains,
+        "backend": _format_backend(workspace.backend),
+        "backfills": [_format_entry(entry)],
         "imports": [_format_import(row) for row in workspace.imports],
-    }  # fmt: skip
+    }
     if workspace.environment:
         found["environments"] = {workspace.environment: {}}
-    return {key: _escape_references(value, filled=key in ("connections", "backend")) for key, value in found.items() if value}
+    return {
+        key: _escape_references(value, filled=key in ("connections", "backend"))
+        for key, value in found.items()
+        if value
+    }
 
 
 def _escape_references(value: Any, *, filled: bool) -> Any:
@@ -56,8 +78,12 @@ def _escape_references(value: Any, *, filled: bool) -> Any:
     if not isinstance(value, str):
         return value
     kept = _REFERENCE.findall(value) if filled else []
-    pieces = [piece.replace("${", "$${") for piece in (_REFERENCE.split(value) if filled else [value])]
-    return "".join(text for pair in itertools.zip_longest(pieces, kept, fillvalue="") for text in pair)
+    pieces = [
+        piece.replace("${", "$${") for piece in (_REFERENCE.split(value) if filled else [value])
+    ]
+    return "".join(
+        text for pair in itertools.zip_longest(pieces, kept, fillvalue="") for text in pair
+    )
 
 
 def format_connection(connection: Connection, root: Path) -> dict[str, Any]:
@@ -69,7 +95,10 @@ def format_connection(connection: Connection, root: Path) -> dict[str, Any]:
     if any("@" in _REFERENCE.sub("", part) for part in (connection.url or "").split(",")):
         raise _build_secret_error(connection.key, "`url`")
     tls = connection.tls
-    found = {name: getattr(connection, name) for name in ("url", "context", "user", "password", "token", "inbox_prefix")}
+    found = {
+        name: getattr(connection, name)
+        for name in ("url", "context", "user", "password", "token", "inbox_prefix")
+    }
     found |= {name: _format_path(getattr(connection, name), root) for name in ("creds", "nkey")}
     found["timeout"] = format_duration(connection.timeout) if connection.timeout else None
     if tls is not None:
@@ -111,29 +140,49 @@ def _format_path(path: Path | None, root: Path) -> str | None:
 def _format_domain(domain: Domain) -> dict[str, Any]:
     usual = f"$JS.{domain.js_domain}.API" if domain.js_domain else "$JS.API"
     found = {
-        "connection": domain.connection, "api_prefix": domain.api_prefix if domain.api_prefix != usual else None,
-        "labels": sorted(domain.labels), "same_as": domain.same_as,
-    }  # fmt: skip
-    named = {} if domain.same_as or domain.js_domain == domain.key else {"js_domain": domain.js_domain}
+        "connection": domain.connection,
+        "api_prefix": domain.api_prefix if domain.api_prefix != usual else None,
+        "labels": sorted(domain.labels),
+        "same_as": domain.same_as,
+    }
+    named = (
+        {} if domain.same_as or domain.js_domain == domain.key else {"js_domain": domain.js_domain}
+    )
     return {key: value for key, value in found.items() if value} | named
 
 
 def _format_import(row: Any) -> dict[str, Any]:
-    said = {"from": row.origin, "into": row.into, "api": row.api, "deliver": row.deliver, "consumers": list(row.consumers)}
+    said = {
+        "from": row.origin,
+        "into": row.into,
+        "api": row.api,
+        "deliver": row.deliver,
+        "consumers": list(row.consumers),
+    }
     return {key: value for key, value in said.items() if value}
 
 
 def _format_backend(backend: Backend) -> dict[str, Any]:
     if backend.kind == "local":
         return {"local": {"path": str(backend.path)}}
-    return {"kv": {"domain": backend.domain, "bucket": backend.bucket, "lock_ttl": format_duration(backend.lock_ttl)}}
+    return {
+        "kv": {
+            "domain": backend.domain,
+            "bucket": backend.bucket,
+            "lock_ttl": format_duration(backend.lock_ttl),
+        }
+    }
 
 
 def _format_entry(entry: Backfill) -> dict[str, Any]:
     said = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
     if entry.subject_transform is not None:
         said["subject_transform"] = dict(zip(("src", "dest"), entry.subject_transform, strict=True))
-    return {"name": entry.name, "from": [_format_side(side) for side in entry.origins], "to": _format_side(entry.target)} | _drop_nulls(said)
+    return {
+        "name": entry.name,
+        "from": [_format_side(side) for side in entry.origins],
+        "to": _format_side(entry.target),
+    } | _drop_nulls(said)
 
 
 def _format_side(side: BackfillSide) -> dict[str, Any]:
@@ -145,7 +194,9 @@ def _format_side(side: BackfillSide) -> dict[str, Any]:
             )
         return {"parquet": side.parquet}
     said: Mapping[str, Any] = {name: getattr(side, name) for name in _SIDE_FIELDS}
-    return {"domain": side.domain, "stream": side.stream} | _drop_nulls({**said, "filter_subjects": list(side.filters) or None})
+    return {"domain": side.domain, "stream": side.stream} | _drop_nulls(
+        {**said, "filter_subjects": list(side.filters) or None}
+    )
 
 
 def _drop_nulls(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsplan.backfill.spark_extra import require_spark
 from jsplan.errors import NotAvailableError
-from jsplan.workflows.options import Observer
+from jsplan.options import Observer
 
 if TYPE_CHECKING:
     from jsplan.backfill.parquet.writer import ExportChunk
@@ -28,11 +28,15 @@ class SparkRunner:
     What Spark says goes to a file, which is named when a worker dies and removed otherwise.
     """
 
-    def __init__(self, observer: Observer, master: str | None, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, observer: Observer, master: str | None, settings: dict[str, str] | None = None
+    ) -> None:
         self._observer = observer
         self._master = master
         self._settings = settings or {}
-        self._session: Any = None  # a SparkSession; its type would be an import that only a job needs
+        self._session: Any = (
+            None  # a SparkSession; its type would be an import that only a job needs
+        )
         self._starting: asyncio.Future[Any] | None = None
         self._owns_session = self._closed = self._keep_log = False
         self.log_path: Path | None = None
@@ -57,7 +61,13 @@ class SparkRunner:
             return found
         self._owns_session, self.log_path = True, prepare_log_file()
         try:
-            return start_session("jsplan backfill", master=self._master, cache=cache_folder(), settings=self._settings, log=self.log_path)
+            return start_session(
+                "jsplan backfill",
+                master=self._master,
+                cache=cache_folder(),
+                settings=self._settings,
+                log=self.log_path,
+            )
         except NotAvailableError:
             self._keep_log = self.log_path.is_file()
             raise
@@ -80,7 +90,9 @@ class SparkRunner:
 
         return await self.call_in_thread(lambda: run_plan(session, job, name))
 
-    async def run_export(self, job: PartitionPlan, pieces: Sequence[ExportChunk], name: str) -> list[dict[str, Any]]:
+    async def run_export(
+        self, job: PartitionPlan, pieces: Sequence[ExportChunk], name: str
+    ) -> list[dict[str, Any]]:
         """Write pieces of an archive, of what SQL and a function make of messages. Raises what `spark.shaping.run_export` raises."""
         session = await self.session()
         from jsplan.backfill.spark.pipeline import run_export  # noqa: PLC0415

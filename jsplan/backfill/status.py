@@ -13,12 +13,12 @@ from jsplan.backfill.parquet.location import find_orphaned_attempts
 from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.temporary_source import find_temporary_source, read_owner
 from jsplan.config.model import Backfill, LoadOptions
+from jsplan.context import Context, open_context, open_pool
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.backfill import BackfillStatus, EntryStatus, Orphan
 from jsplan.errors import JsplanError, UsageError
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.jetstream import Pool
-from jsplan.workflows.context import Context, open_context, open_pool
 
 
 async def read_backfill_status(load: LoadOptions, names: tuple[str, ...]) -> BackfillStatus:
@@ -41,18 +41,29 @@ def _list_entries(world: Context, names: tuple[str, ...]) -> list[EntryStatus]:
     for name in names:
         if name not in every:
             raise UsageError(
-                f"there is no backfill {name}.{did_you_mean(name, every)}".rstrip("."), hint="See all of them: jsplan backfill status"
+                f"there is no backfill {name}.{did_you_mean(name, every)}".rstrip("."),
+                hint="See all of them: jsplan backfill status",
             )
-    return [_build_entry_status(name, declared.get(name), kept.get(name)) for name in every if not names or name in names]
+    return [
+        _build_entry_status(name, declared.get(name), kept.get(name))
+        for name in every
+        if not names or name in names
+    ]
 
 
-def _build_entry_status(name: str, declared: Backfill | None, kept: dict[str, Any] | None) -> EntryStatus:
+def _build_entry_status(
+    name: str, declared: Backfill | None, kept: dict[str, Any] | None
+) -> EntryStatus:
     if kept is None:
         return EntryStatus(name, "new", next=_format_run_command(name))
     record = BackfillState.from_json(kept)
     status = EntryStatus(name, "", record.pinned_at, record.done_at, kept["origins"])
-    done = bool(record.done_at) or (bool(record.origins) and all(leg.status == "done" for leg in record.origins))
-    status.skipped = any(leg.status == SKIPPED for leg in record.origins) or any(one["status"] == SKIPPED for one in record.unmeasured)
+    done = bool(record.done_at) or (
+        bool(record.origins) and all(leg.status == "done" for leg in record.origins)
+    )
+    status.skipped = any(leg.status == SKIPPED for leg in record.origins) or any(
+        one["status"] == SKIPPED for one in record.unmeasured
+    )
     if declared is None and ">" not in name:
         status.status = "missing"
     elif declared is not None and record.entry_hash != hash_config(declared):
@@ -60,25 +71,37 @@ def _build_entry_status(name: str, declared: Backfill | None, kept: dict[str, An
     elif record.is_new:
         status.status, status.next = "new", _format_run_command(name)
     else:
-        status.status, status.next = ("done", "") if done else ("started", _format_run_command(name))
+        status.status, status.next = (
+            ("done", "") if done else ("started", _format_run_command(name))
+        )
     return status
 
 
 def _format_run_command(name: str) -> str:
     """How an entry goes on; one that was made of two addresses has them as its name."""
     origin, between, target = name.partition(">")
-    ends = f"--from {shlex.quote(origin)} --to {shlex.quote(target)}" if between else shlex.quote(name)
+    ends = (
+        f"--from {shlex.quote(origin)} --to {shlex.quote(target)}" if between else shlex.quote(name)
+    )
     return f"jsplan backfill run {ends}"
 
 
 async def _find_orphans(world: Context, pool: Pool, unreachable: dict[str, str]) -> list[Orphan]:
     """What lies around in every domain that a backfill of this workspace goes to or went to."""
     domains = world.workspace.domains
-    keys = {entry.target.domain for entry in world.workspace.backfills.values() if entry.target.stream}
-    keys |= {leg["target"].partition("/")[0] for kept in world.state.backfills.values() for leg in kept["origins"]}
+    keys = {
+        entry.target.domain for entry in world.workspace.backfills.values() if entry.target.stream
+    }
+    keys |= {
+        leg["target"].partition("/")[0]
+        for kept in world.state.backfills.values()
+        for leg in kept["origins"]
+    }
     known = sorted(keys & domains.keys())
     await pool.open(domains[key].connection for key in known)
-    found = await asyncio.gather(*(_find_domain_orphans(world, pool, key) for key in known), return_exceptions=True)
+    found = await asyncio.gather(
+        *(_find_domain_orphans(world, pool, key) for key in known), return_exceptions=True
+    )
     out: list[Orphan] = []
     for key, one in zip(known, found, strict=True):
         if isinstance(one, JsplanError):
@@ -110,14 +133,27 @@ async def _find_domain_orphans(world: Context, pool: Pool, key: str) -> list[Orp
 def _to_orphan(key: str, info: dict[str, Any]) -> Orphan:
     config, state = info["config"], info["state"]
     said = config.get("metadata") or {}
-    entry, origin = said.get(staging_streams.ENTRY_KEY, ""), said.get(staging_streams.ORIGIN_KEY, "")
-    return Orphan(key, config["name"], entry, origin, state["messages"], state["bytes"], bool(config.get("sealed")))
+    entry, origin = (
+        said.get(staging_streams.ENTRY_KEY, ""),
+        said.get(staging_streams.ORIGIN_KEY, ""),
+    )
+    return Orphan(
+        key,
+        config["name"],
+        entry,
+        origin,
+        state["messages"],
+        state["bytes"],
+        bool(config.get("sealed")),
+    )
 
 
 def _find_unfinished(key: str, info: dict[str, Any]) -> Orphan | None:
     """A source of ours in a stream, or a stream that was not made to its end."""
     config, state = info["config"], info["state"]
-    if (source := find_temporary_source(config)) is not None and (whose := read_owner(config)) is not None:
+    if (source := find_temporary_source(config)) is not None and (
+        whose := read_owner(config)
+    ) is not None:
         entry, _, rest = whose.partition(" ")
         into = str(Address.of_stream(key, config["name"]))
         return Orphan(key, source["name"], entry, rest.partition(" ")[0], 0, 0, False, [into])
@@ -136,7 +172,9 @@ def _add_sources(found: dict[str, Orphan], key: str, config: dict[str, Any]) -> 
             left.source_of.append(str(Address(key, "stream", config["name"])))
 
 
-def _assign_orphans(world: Context, found: BackfillStatus, leftovers: Iterable[Orphan], *, include_unowned: bool) -> None:
+def _assign_orphans(
+    world: Context, found: BackfillStatus, leftovers: Iterable[Orphan], *, include_unowned: bool
+) -> None:
     """Each leftover to its entry; what has none is a stray. What is left of a finished entry is for a run to clear away."""
     by_name = {entry.name: entry for entry in found.entries}
     known = {*world.workspace.backfills, *world.state.backfills}

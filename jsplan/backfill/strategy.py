@@ -18,8 +18,12 @@ Strategy = Literal["native", "snapshot", "spark"]
 RESTORE_ANY_NAME_LEVEL: Final = 5
 #: Why Spark where `mode: tagged` asks for what nothing else does.
 TAGGED_REASON: Final = "copied by Spark, so that each message says where it comes from"
-NATIVE_REASON: Final = "a source of the target brings it: the server copies by itself, and the range has no end"
-SNAPSHOT_REASON: Final = "the whole stream into a target that does not exist yet: a snapshot keeps sequences and times"
+NATIVE_REASON: Final = (
+    "a source of the target brings it: the server copies by itself, and the range has no end"
+)
+SNAPSHOT_REASON: Final = (
+    "the whole stream into a target that does not exist yet: a snapshot keeps sequences and times"
+)
 
 Config = Mapping[str, Any]
 
@@ -63,7 +67,11 @@ class StrategyChoice:
 
 def choose_strategy(facts: StrategyFacts) -> StrategyChoice:
     """The tool for an entry. `auto` takes another one than Spark only where sequence and time are to be kept, not where from."""
-    asked, against_snapshot, against_native = facts.entry.strategy, _find_snapshot_obstacle(facts), _find_native_obstacle(facts)
+    asked, against_snapshot, against_native = (
+        facts.entry.strategy,
+        _find_snapshot_obstacle(facts),
+        _find_native_obstacle(facts),
+    )
     if asked == "snapshot":
         return StrategyChoice("snapshot", SNAPSHOT_REASON, against_snapshot)
     if asked == "native":
@@ -77,18 +85,27 @@ def choose_strategy(facts: StrategyFacts) -> StrategyChoice:
         return StrategyChoice("snapshot", SNAPSHOT_REASON)
     if not against_native:
         return StrategyChoice("native", f"{NATIVE_REASON} (no snapshot: {against_snapshot})")
-    return StrategyChoice("spark", f"copied by Spark (no snapshot: {against_snapshot}; no source: {against_native})", against)
+    return StrategyChoice(
+        "spark",
+        f"copied by Spark (no snapshot: {against_snapshot}; no source: {against_native})",
+        against,
+    )
 
 
 def has_strategy_choice(entry: Backfill) -> bool:
     """Whether anything but Spark may come into question, so that it is worth asking the servers."""
-    return entry.strategy in ("native", "snapshot") or (entry.strategy == "auto" and entry.mode == "exact")
+    return entry.strategy in ("native", "snapshot") or (
+        entry.strategy == "auto" and entry.mode == "exact"
+    )
 
 
 def explain_obstacle(entry: Backfill, choice: StrategyChoice) -> tuple[str, str]:
     """What to say of an entry that must not be run, and what to do."""
     if choice.strategy == "spark":
-        return f"backfill {entry.name} is not possible: {choice.obstacle}", "Take the entry out; a source can take what comes from now on."
+        return (
+            f"backfill {entry.name} is not possible: {choice.obstacle}",
+            "Take the entry out; a source can take what comes from now on.",
+        )
     text = f"backfill {entry.name}: `strategy: {entry.strategy}` is not possible: {choice.obstacle}"
     return text, "Leave it to `strategy: auto`."
 
@@ -111,7 +128,10 @@ _TARGET_PROBLEMS: Final = {
 def find_target_problem(config: Config) -> tuple[str, str]:
     """Why nothing can be copied exactly once into a stream of this configuration, and what to do; both empty where it can."""
     if config.get("mirror"):
-        return "is a mirror, which takes nothing but what its origin has", "Name a stream of its own as the target."
+        return (
+            "is a mirror, which takes nothing but what its origin has",
+            "Name a stream of its own as the target.",
+        )
     if config.get("sealed"):
         return "is sealed and takes nothing any more", ""
     for name, why in _TARGET_PROBLEMS.items():
@@ -119,7 +139,10 @@ def find_target_problem(config: Config) -> tuple[str, str]:
             return why, "Name a stream without that as the target."
     if config.get("retention", "limits") != "limits":
         why = f"has retention {config['retention']}: what is acknowledged vanishes from it, so nobody could say what has arrived"
-        return why, "Copy into a stream with retention limits, and let a source carry it on from there."
+        return (
+            why,
+            "Copy into a stream with retention limits, and let a source carry it on from there.",
+        )
     return "", ""
 
 
@@ -128,10 +151,15 @@ def complete_reason(entry: Backfill, choice: StrategyChoice) -> StrategyChoice:
     if choice.strategy != "spark":
         return choice
     if entry.oversize == "native":
-        choice = replace(choice, reason=f"{choice.reason}; what exceeds max_payload with that goes without (`oversize: native`)")
+        choice = replace(
+            choice,
+            reason=f"{choice.reason}; what exceeds max_payload with that goes without (`oversize: native`)",
+        )
     if entry.window is None:
         return choice
-    hours = f"only from {entry.window.replace('-', ' to ')}, by the clock of the machine that runs it"
+    hours = (
+        f"only from {entry.window.replace('-', ' to ')}, by the clock of the machine that runs it"
+    )
     return replace(choice, reason=f"{choice.reason}; {hours}")
 
 
@@ -167,7 +195,10 @@ def _find_native_obstacle(facts: StrategyFacts) -> str:
         return facts.unreachable_reason
     if any(one.config.get("retention", "limits") != "limits" for one in facts.origins):
         return "the origin lets go of what a source takes (its retention is not limits)"
-    for name, what in (("allow_rollup_hdrs", "delete by rollup"), ("allow_msg_ttl", "expire by a time to live of their own")):
+    for name, what in (
+        ("allow_rollup_hdrs", "delete by rollup"),
+        ("allow_msg_ttl", "expire by a time to live of their own"),
+    ):
         if facts.target.config.get(name):
             return f"messages would act again in the target: they may {what} (`{name}`)"
     return ""
@@ -189,7 +220,9 @@ def _find_snapshot_obstacle(facts: StrategyFacts) -> str:
         return "the target has a mirror or sources of its own, which would bring messages again"
     if not facts.origins:
         return "the origin does not exist"
-    return _find_server_obstacle(facts) or _find_limit_obstacle(facts.origins[0], target.config, facts.now)
+    return _find_server_obstacle(facts) or _find_limit_obstacle(
+        facts.origins[0], target.config, facts.now
+    )
 
 
 def _is_whole_stream(side: BackfillSide) -> bool:
@@ -220,15 +253,29 @@ def _find_limit_obstacle(origin: StreamTraits, config: Config, now: datetime) ->
     if int(config.get("max_msgs_per_subject") or -1) > 0 and state["messages"]:
         return "the target would not keep all of it (`max_msgs_per_subject`)"
     age = int(config.get("max_age") or 0)
-    if age and state["messages"] and datetime.fromisoformat(state["first_ts"]) < now - timedelta(microseconds=age / 1000):
+    if (
+        age
+        and state["messages"]
+        and datetime.fromisoformat(state["first_ts"]) < now - timedelta(microseconds=age / 1000)
+    ):
         return f"a snapshot keeps the times, and the target would expire what is older than {format_duration(age)}"
     return ""
 
 
-def build_strategy_facts(topology: Topology, entry: Backfill, origins: Iterable[StreamTraits], target: StreamTraits, now: datetime) -> StrategyFacts:
+def build_strategy_facts(
+    topology: Topology,
+    entry: Backfill,
+    origins: Iterable[StreamTraits],
+    target: StreamTraits,
+    now: datetime,
+) -> StrategyFacts:
     """An entry with its ends as far as they are known."""
     sides = [side for side in entry.origins if side.parquet is None]
-    ways = [_find_reach_obstacle(topology, side, entry.target) for side in sides] if entry.target.parquet is None else []
+    ways = (
+        [_find_reach_obstacle(topology, side, entry.target) for side in sides]
+        if entry.target.parquet is None
+        else []
+    )
     sourced = any(_is_sourced(topology, side, entry.target, target.config) for side in sides)
     return StrategyFacts(entry, tuple(origins), target, now, sourced, next(filter(None, ways), ""))
 
@@ -244,4 +291,7 @@ def _find_reach_obstacle(topology: Topology, side: BackfillSide, to: BackfillSid
 def _is_sourced(topology: Topology, side: BackfillSide, to: BackfillSide, config: Any) -> bool:
     real = topology.canonicalize(Address.of_stream(side.domain, side.stream)).domain
     named = [source for source in config.get("sources") or () if source["name"] == side.stream]
-    return any(topology.routes.resolve_prefix(to.domain, (source.get("external") or {}).get("api")) == real for source in named)
+    return any(
+        topology.routes.resolve_prefix(to.domain, (source.get("external") or {}).get("api")) == real
+        for source in named
+    )

@@ -26,12 +26,12 @@ from jsplan.backfill.strategy import (
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.backfill.tasks.temporary_source import detach_source, read_owner
 from jsplan.config.model import Backfill, BackfillSide
+from jsplan.context import Context
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.jetstream import Pool
 from jsplan.topology import Topology
 from jsplan.topology.routes import is_import
-from jsplan.workflows.context import Context
 
 
 async def select_strategy(world: Context, pool: Pool, entry: Backfill) -> StrategyChoice:
@@ -40,7 +40,9 @@ async def select_strategy(world: Context, pool: Pool, entry: Backfill) -> Strate
         return choose_strategy(StrategyFacts(entry, (), StreamTraits(), datetime.now(UTC)))
     target = await _fetch_traits(world, pool, entry.target)
     origins = tuple([await _fetch_traits(world, pool, side) for side in entry.origins])
-    found = choose_strategy(build_strategy_facts(world.topology, entry, origins, target, datetime.now(UTC)))
+    found = choose_strategy(
+        build_strategy_facts(world.topology, entry, origins, target, datetime.now(UTC))
+    )
     require_possible(entry, found)
     return found
 
@@ -75,7 +77,10 @@ class StrategyCopy(OriginCopy):
             self.result = await native.finish()
             return self.result
         found = await super().run()
-        found.copied, found.bytes = found.copied + native.result.copied, found.bytes + native.result.bytes
+        found.copied, found.bytes = (
+            found.copied + native.result.copied,
+            found.bytes + native.result.bytes,
+        )
         return found
 
     async def _remove_orphaned_source(self, native: NativeCopy) -> None:
@@ -83,31 +88,47 @@ class StrategyCopy(OriginCopy):
         leg, api = self.origin_state, self.endpoints.target
         whose = read_owner((await self._fetch_target_info())["config"])
         wanted = leg.strategy == "native" and leg.status != "done"
-        if whose is None or not whose.startswith(f"{self.context.entry_id} {leg.origin} ") or (wanted and whose == native.owner):
+        if (
+            whose is None
+            or not whose.startswith(f"{self.context.entry_id} {leg.origin} ")
+            or (wanted and whose == native.owner)
+        ):
             return
 
         async def out() -> None:
             self.context.may_write(WRITE_SECONDS)
-            await detach_source(api, (await require_stream_info(api, leg.target_address.stream))["config"])
+            await detach_source(
+                api, (await require_stream_info(api, leg.target_address.stream))["config"]
+            )
 
         await retry_transient(api, out)
 
     async def _is_made_from_snapshot(self) -> bool:
         """Whoever made the target died before saying so: is it what it should be?"""
-        self.origin_state.target_created = self.origin_state.target_created or (await self._fetch_target_info())["created"]
+        self.origin_state.target_created = (
+            self.origin_state.target_created or (await self._fetch_target_info())["created"]
+        )
         started, result = time.monotonic(), self.result
         try:
             await require_same_messages(self.origin_state, self.endpoints)
         except JsplanError as error:
             self.context.observer.warn(f"{error}. Spark copies the pending messages")
             return False
-        result.gaps, result.gap_messages = await find_snapshot_gaps(self.origin_state, self.endpoints, self.context.topology)
+        result.gaps, result.gap_messages = await find_snapshot_gaps(
+            self.origin_state, self.endpoints, self.context.topology
+        )
         result.verified, result.attempts, result.path = True, 1, SNAPSHOT_PATH
         result.seconds = time.monotonic() - started
         return True
 
 
-async def find_snapshot_gaps(leg: OriginState, ends: Endpoints, topology: Topology) -> tuple[list[list[int]], int]:
+async def find_snapshot_gaps(
+    leg: OriginState, ends: Endpoints, topology: Topology
+) -> tuple[list[list[int]], int]:
     """What of the range the origin had not any more: as lists, and how many. Raises ApiError."""
-    gone = intersect([leg.seq_range], await PendingScan(leg, ends, topology).find_gone()) if leg.first <= leg.last else []
+    gone = (
+        intersect([leg.seq_range], await PendingScan(leg, ends, topology).find_gone())
+        if leg.first <= leg.last
+        else []
+    )
     return [list(span) for span in gone[:MAX_LISTED_RANGES]], count_sequences(gone)

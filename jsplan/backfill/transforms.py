@@ -39,7 +39,11 @@ class TransformSpec:
     @property
     def fingerprint(self) -> str:
         """Tells what was staged by a function from what its file makes of it now."""
-        return hashlib.sha256(self.transform.text.encode()).hexdigest()[:16] if self.transform is not None else ""
+        return (
+            hashlib.sha256(self.transform.text.encode()).hexdigest()[:16]
+            if self.transform is not None
+            else ""
+        )
 
 
 def has_transforms(entry: Backfill) -> bool:
@@ -84,7 +88,8 @@ def _require_possible(entry: Backfill) -> None:
         )
     if not has_distinct_origins(entry.origins):
         raise UsageError(
-            f"backfill {entry.name} names a stream twice, and its ranges might overlap", hint="Make an entry of each range of it."
+            f"backfill {entry.name} names a stream twice, and its ranges might overlap",
+            hint="Make an entry of each range of it.",
         )
 
 
@@ -93,9 +98,13 @@ def _load_function(root: Path, entry: Backfill) -> TransformFunction | None:
         return None
     path, colon, name = entry.transform.rpartition(":")
     if not (colon and path.endswith(".py") and name.isidentifier()):
-        raise UsageError(f"backfill {entry.name}: transform {entry.transform!r} is not FILE.py:FUNCTION")
+        raise UsageError(
+            f"backfill {entry.name}: transform {entry.transform!r} is not FILE.py:FUNCTION"
+        )
     try:
-        text = _JOB_FILES[path] if path in _JOB_FILES else read_regular(root / path, MEGABYTE).decode()
+        text = (
+            _JOB_FILES[path] if path in _JOB_FILES else read_regular(root / path, MEGABYTE).decode()
+        )
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise UsageError(f"backfill {entry.name}: {root / path} cannot be read: {reason}") from None

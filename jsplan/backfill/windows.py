@@ -56,19 +56,29 @@ class Window:
 
     def closes_at(self, now: float) -> float | None:
         """When it closes, if it is open at `now`; else None. Both are seconds since 1970."""
-        found = (times for day in range(-1, _SEARCHED_DAYS) if (times := self._times_on(now, day))[0] <= now < times[1])
+        found = (
+            times
+            for day in range(-1, _SEARCHED_DAYS)
+            if (times := self._times_on(now, day))[0] <= now < times[1]
+        )
         return next((closes for _, closes in found), None)
 
     def opens_at(self, now: float) -> float:
         """When it opens next; `now` where it is open."""
         if self.closes_at(now) is not None:
             return now
-        return next(opens for day in range(_SEARCHED_DAYS) if (opens := self._times_on(now, day)[0]) > now)
+        return next(
+            opens for day in range(_SEARCHED_DAYS) if (opens := self._times_on(now, day)[0]) > now
+        )
 
     def _times_on(self, now: float, day: int) -> tuple[float, float]:
         """When it opens and closes, if it opens so many days after the one of `now`. A time that the clocks jump over is the one after."""
-        midnight = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=day)  # noqa: DTZ006 - local
-        opens, closes = (midnight + timedelta(minutes=minutes) for minutes in (self.opens, self.closes))
+        midnight = datetime.fromtimestamp(now).replace(
+            hour=0, minute=0, second=0, microsecond=0
+        ) + timedelta(days=day)  # noqa: DTZ006 - local
+        opens, closes = (
+            midnight + timedelta(minutes=minutes) for minutes in (self.opens, self.closes)
+        )
         return opens.timestamp(), (closes + timedelta(days=self.closes <= self.opens)).timestamp()
 
 

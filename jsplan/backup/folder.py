@@ -46,15 +46,24 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         data = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
-        raise BackupError(f"{folder} is not a backup folder: it has no {MANIFEST}", hint=_nested_backups_hint(folder)) from None
+        raise BackupError(
+            f"{folder} is not a backup folder: it has no {MANIFEST}",
+            hint=_nested_backups_hint(folder),
+        ) from None
     except OSError as error:
         raise BackupError(f"cannot read {path}: {error.strerror}") from None
     return Manifest.from_json(parse(data, str(path), UNUSABLE_HINT), str(path))
 
 
 def _nested_backups_hint(folder: Path) -> str:
-    inside = sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}")) if folder.is_dir() else []
-    return f"There are backups in it: {', '.join(inside[-3:])}." if inside else "Give the folder that jsplan backup wrote."
+    inside = (
+        sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}")) if folder.is_dir() else []
+    )
+    return (
+        f"There are backups in it: {', '.join(inside[-3:])}."
+        if inside
+        else "Give the folder that jsplan backup wrote."
+    )
 
 
 def find_damage(folder: Path, archive: StreamSnapshot) -> str | None:
@@ -75,7 +84,11 @@ def find_damage(folder: Path, archive: StreamSnapshot) -> str | None:
         return f"{archive.file} cannot be read: {error.strerror}"
     if size != archive.bytes:
         return f"{archive.file} has {size:,} bytes, its manifest says {archive.bytes:,}"
-    return None if digest.hexdigest() == archive.sha256 else f"{archive.file} does not have the checksum that its manifest says"
+    return (
+        None
+        if digest.hexdigest() == archive.sha256
+        else f"{archive.file} does not have the checksum that its manifest says"
+    )
 
 
 class BackupFolder:
@@ -125,7 +138,10 @@ class SnapshotDraft:
 
     def __init__(self, folder: BackupFolder, address: Address) -> None:
         self._folder = folder
-        self._stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in str(address).replace("/", "."))[:100]
+        self._stem = "".join(
+            c if c.isascii() and (c.isalnum() or c in "-_") else "_"
+            for c in str(address).replace("/", ".")
+        )[:100]
         self._path = folder.path / f"{self._stem}.{uuid.uuid4().hex[:8]}{PARTIAL_SUFFIX}"
         self._digest = hashlib.sha256()
         self._file: IO[bytes] | None = None
@@ -136,7 +152,12 @@ class SnapshotDraft:
             self._file = _open_private(self._path)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._file is not None:
             self._file.close()
         self._path.unlink(missing_ok=True)
@@ -152,7 +173,12 @@ class SnapshotDraft:
     def finish(self, form: str) -> StreamSnapshot:
         """On the disk, under its own name. Waits for the disk, so call it from a thread. Raises BackupError."""
         assert self._file is not None
-        archive = StreamSnapshot(f"{self._stem}.{self._digest.hexdigest()[:12]}{SNAPSHOT_SUFFIX}", self._digest.hexdigest(), self.bytes, form)
+        archive = StreamSnapshot(
+            f"{self._stem}.{self._digest.hexdigest()[:12]}{SNAPSHOT_SUFFIX}",
+            self._digest.hexdigest(),
+            self.bytes,
+            form,
+        )
         self._folder.unrecorded.add(archive.file)
         with _raise_backup_error(self._path):
             _sync(self._file)
@@ -173,7 +199,10 @@ def open_for_writing(path: Path, workspace: str, environment: str | None) -> Ite
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise BackupError(f"another jsplan is writing a backup into {path}", hint="Wait for it, or give another folder.") from None
+            raise BackupError(
+                f"another jsplan is writing a backup into {path}",
+                hint="Wait for it, or give another folder.",
+            ) from None
     try:
         yield _open_folder(path, workspace, environment)
     finally:
@@ -186,7 +215,10 @@ def _open_folder(path: Path, workspace: str, environment: str | None) -> BackupF
         manifest = read_manifest(path)
         if (manifest.workspace, manifest.environment) != (workspace, environment):
             theirs = f"{manifest.workspace}, environment {manifest.environment or 'none'}"
-            raise BackupError(f"{path} holds a backup of workspace {theirs}", hint="Give this one a folder of its own.")
+            raise BackupError(
+                f"{path} holds a backup of workspace {theirs}",
+                hint="Give this one a folder of its own.",
+            )
     manifest.complete, manifest.finished_at = False, None
     with _raise_backup_error(path):
         for left in path.glob(f"*{PARTIAL_SUFFIX}"):
@@ -198,10 +230,19 @@ def _open_folder(path: Path, workspace: str, environment: str | None) -> BackupF
 
 def _require_backup_folder(path: Path) -> None:
     names = {entry.name for entry in path.iterdir()}
-    ours = {name for name in names if name in (MANIFEST, LOCK) or name.endswith((SNAPSHOT_SUFFIX, PARTIAL_SUFFIX))}
-    if names - ours or (ours and MANIFEST not in ours and not ours <= {LOCK, f"{MANIFEST}{PARTIAL_SUFFIX}"}):
+    ours = {
+        name
+        for name in names
+        if name in (MANIFEST, LOCK) or name.endswith((SNAPSHOT_SUFFIX, PARTIAL_SUFFIX))
+    }
+    if names - ours or (
+        ours and MANIFEST not in ours and not ours <= {LOCK, f"{MANIFEST}{PARTIAL_SUFFIX}"}
+    ):
         strange = min(names - ours or ours)
-        raise BackupError(f"{path} holds something else than a backup: {strange}", hint="Give a new or empty folder.")
+        raise BackupError(
+            f"{path} holds something else than a backup: {strange}",
+            hint="Give a new or empty folder.",
+        )
 
 
 def _open_private(path: Path) -> IO[bytes]:
@@ -229,5 +270,6 @@ def _raise_backup_error(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise BackupError(
-            f"cannot write {path}: {error.strerror or error}", hint="Is there room on the disk, and may you write there?"
+            f"cannot write {path}: {error.strerror or error}",
+            hint="Is there room on the disk, and may you write there?",
         ) from None

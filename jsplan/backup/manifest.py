@@ -16,7 +16,9 @@ from jsplan.documents.validation import require_valid
 
 FORMAT_VERSION = "1.0"
 #: What to do about a manifest that is damaged.
-UNUSABLE_HINT = "Its archives cannot be used without it. Take the backup again, or restore another one."
+UNUSABLE_HINT = (
+    "Its archives cannot be used without it. Take the backup again, or restore another one."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,12 @@ class StreamSnapshot:
 
     def to_json(self) -> dict[str, Any]:
         """The value of `archive`."""
-        return {"file": self.file, "sha256": self.sha256, "bytes": self.bytes, "format": self.format}
+        return {
+            "file": self.file,
+            "sha256": self.sha256,
+            "bytes": self.bytes,
+            "format": self.format,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,13 @@ class SavedConsumer:
 
     def to_json(self) -> dict[str, Any]:
         """The element of `consumers`."""
-        return {"name": self.name, "config": self.config, "created": self.created, "before": self.before, "after": self.after}
+        return {
+            "name": self.name,
+            "config": self.config,
+            "created": self.created,
+            "before": self.before,
+            "after": self.after,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +83,11 @@ class SavedStream:
 
         Clusters since 2.15 save it so while anything waits for acknowledgement (measured).
         """
-        return self.archive.format == "natsarc1" and bool(self.server.get("clustered")) and consumer.before["num_ack_pending"] > 0
+        return (
+            self.archive.format == "natsarc1"
+            and bool(self.server.get("clustered"))
+            and consumer.before["num_ack_pending"] > 0
+        )
 
     @property
     def messages(self) -> int:
@@ -80,20 +97,35 @@ class SavedStream:
     def to_json(self) -> dict[str, Any]:
         """The element of `streams`."""
         return {
-            "address": str(self.address), "config": self.config, "created": self.created, "before": self.before, "after": self.after,
-            "consumers": [consumer.to_json() for consumer in self.consumers], "archive": self.archive.to_json(), "server": self.server,
+            "address": str(self.address),
+            "config": self.config,
+            "created": self.created,
+            "before": self.before,
+            "after": self.after,
+            "consumers": [consumer.to_json() for consumer in self.consumers],
+            "archive": self.archive.to_json(),
+            "server": self.server,
             "taken_at": self.taken_at,
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> SavedStream:
         """The reverse of `to_json`."""
-        consumers = tuple(SavedConsumer(**known_fields(SavedConsumer, one)) for one in raw["consumers"])
+        consumers = tuple(
+            SavedConsumer(**known_fields(SavedConsumer, one)) for one in raw["consumers"]
+        )
         archive = StreamSnapshot(**known_fields(StreamSnapshot, raw["archive"]))
         return cls(
-            Address.parse(raw["address"]), raw["config"], raw["created"], raw["before"], raw["after"], consumers, archive, raw["server"],
+            Address.parse(raw["address"]),
+            raw["config"],
+            raw["created"],
+            raw["before"],
+            raw["after"],
+            consumers,
+            archive,
+            raw["server"],
             raw["taken_at"],
-        )  # fmt: skip
+        )
 
 
 @dataclass(slots=True)
@@ -116,12 +148,22 @@ class Manifest:
         """The document."""
         streams = [saved for _, saved in sorted(self.streams.items())]
         return {
-            "format_version": FORMAT_VERSION, "kind": "backup", "jsplan_version": __version__, "workspace": self.workspace,
-            "environment": self.environment, "id": self.id, "started_at": self.started_at, "finished_at": self.finished_at,
-            "complete": self.complete, "streams": [saved.to_json() for saved in streams],
-            "missing": [{"address": address, "reason": reason} for address, reason in sorted(self.missing.items())],
+            "format_version": FORMAT_VERSION,
+            "kind": "backup",
+            "jsplan_version": __version__,
+            "workspace": self.workspace,
+            "environment": self.environment,
+            "id": self.id,
+            "started_at": self.started_at,
+            "finished_at": self.finished_at,
+            "complete": self.complete,
+            "streams": [saved.to_json() for saved in streams],
+            "missing": [
+                {"address": address, "reason": reason}
+                for address, reason in sorted(self.missing.items())
+            ],
             "summary": summarize(streams),
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_json(cls, raw: Any, where: str) -> Manifest:
@@ -131,9 +173,15 @@ class Manifest:
         streams = [SavedStream.from_json(one) for one in raw["streams"]]
         missing = {one["address"]: one["reason"] for one in raw["missing"]}
         return cls(
-            raw["workspace"], raw["environment"], raw["id"], raw["started_at"], raw["finished_at"], raw["complete"],
-            {saved.address: saved for saved in streams}, missing,
-        )  # fmt: skip
+            raw["workspace"],
+            raw["environment"],
+            raw["id"],
+            raw["started_at"],
+            raw["finished_at"],
+            raw["complete"],
+            {saved.address: saved for saved in streams},
+            missing,
+        )
 
 
 def summarize(streams: Iterable[SavedStream]) -> dict[str, int]:

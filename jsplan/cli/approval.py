@@ -31,7 +31,9 @@ class Approval:
     #: What to do where nobody can be asked.
     no_terminal_hint = "Pass --auto-approve (-y) to approve it beforehand, or save it with plan -o FILE and apply that."
 
-    def __init__(self, output: Output, *, auto_approve: bool, no_input: bool, question: str) -> None:
+    def __init__(
+        self, output: Output, *, auto_approve: bool, no_input: bool, question: str
+    ) -> None:
         self._output = output
         self._auto = auto_approve
         self._can_ask = not no_input and sys.stdin.isatty() and sys.stderr.isatty()
@@ -95,7 +97,11 @@ class Approval:
     @contextmanager
     def interruptible(self) -> Iterator[Approval]:
         """Let Ctrl-C end the question at once. The workflow asks from a thread of its own, which no signal reaches."""
-        if not self._can_ask or self._auto or threading.current_thread() is not threading.main_thread():
+        if (
+            not self._can_ask
+            or self._auto
+            or threading.current_thread() is not threading.main_thread()
+        ):
             yield self
             return
         self._wake, write = os.pipe()

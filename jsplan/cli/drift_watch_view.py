@@ -54,7 +54,11 @@ def _render_text(drift: Drift) -> bytes:
     from jsplan.render import drift_text
 
     stream = StringIO()
-    drift_text.render(drift, Console(file=stream, width=UNLIMITED_WIDTH, force_terminal=False, color_system=None), verbose=True)
+    drift_text.render(
+        drift,
+        Console(file=stream, width=UNLIMITED_WIDTH, force_terminal=False, color_system=None),
+        verbose=True,
+    )
     return stream.getvalue().encode("utf-8", "backslashreplace")
 
 

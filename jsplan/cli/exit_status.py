@@ -53,8 +53,17 @@ def _run_guarded(run: Callable[[], object], settings: Settings, args: Sequence[s
         return int(ExitCode.ERROR)
     except OSError as error:
         if error.errno == errno.ENOENT and not _has_folder():
-            return _report(JsplanError("the current folder does not exist any more", hint="Go to a folder that exists."), settings)
-        return _report_disk_full(error, settings) if error.errno in _DISK_FULL_ERRORS else _report_bug(error, settings)
+            return _report(
+                JsplanError(
+                    "the current folder does not exist any more", hint="Go to a folder that exists."
+                ),
+                settings,
+            )
+        return (
+            _report_disk_full(error, settings)
+            if error.errno in _DISK_FULL_ERRORS
+            else _report_bug(error, settings)
+        )
     except Exception as error:  # noqa: BLE001 - the last place before the user: a bug is told calmly
         return _report_bug(error, settings)
 
@@ -73,7 +82,9 @@ def _usage_message(error: click.UsageError) -> str:
     from jsplan.diagnostics import did_you_mean
 
     if isinstance(error, click.NoSuchOption):
-        known = [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
+        known = (
+            [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
+        )
         return f'There is no option "{error.option_name}".{did_you_mean(error.option_name, known)}'
     return error.format_message()
 
@@ -94,7 +105,10 @@ def _has_folder() -> bool:
 
 def _report_disk_full(error: OSError, settings: Settings) -> int:
     where = f": {error.filename}" if error.filename else ""
-    return _report(JsplanError(f"cannot write{where}: {error.strerror}", hint="Make room, then run it again."), settings)
+    return _report(
+        JsplanError(f"cannot write{where}: {error.strerror}", hint="Make room, then run it again."),
+        settings,
+    )
 
 
 def _report_bug(error: Exception, settings: Settings) -> int:
@@ -103,7 +117,9 @@ def _report_bug(error: Exception, settings: Settings) -> int:
 
         _write_stderr("".join(traceback.format_exception(error)).rstrip())
     name = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    hint = "Please report it" + ("." if is_debugging(settings) else "; -v prints where it happened.")
+    hint = "Please report it" + (
+        "." if is_debugging(settings) else "; -v prints where it happened."
+    )
     return _report(JsplanError(f"this is a bug in jsplan: {name}", hint=hint), settings)
 
 
@@ -119,14 +135,18 @@ def _report(error: JsplanError, settings: Settings) -> int:
     output = Output(settings)
     document = error_document(error)
     for write in (output.write_json if settings.json else None, output.json_file):
-        with suppress(JsplanError):  # what went wrong first is worth more than that this cannot be written either
+        with suppress(
+            JsplanError
+        ):  # what went wrong first is worth more than that this cannot be written either
             if write is not None:
                 write(document)
     from jsplan.render import diagnostics_text
 
     diagnostics = error.diagnostics if isinstance(error, DiagnosticsError) else ()
     diagnostics_text.render(diagnostics, output.err)
-    if str(error) not in {said for d in diagnostics for said in (d.summary, f"{d.address} {d.summary}")}:
+    if str(error) not in {
+        said for d in diagnostics for said in (d.summary, f"{d.address} {d.summary}")
+    }:
         diagnostics_text.render_error(scrub(str(error)), scrub(error.hint or ""), output.err)
     diagnostics_text.render_explain(diagnostics, output.err)
     return int(error.exit_code)
@@ -139,7 +159,11 @@ def error_document(error: JsplanError) -> dict[str, Any]:
         "format_version": "1.0",
         "kind": "error",
         "exit_code": int(error.exit_code),
-        "error": {"type": type(error).__name__, "message": scrub(str(error)), "hint": scrub(error.hint) if error.hint else None},
+        "error": {
+            "type": type(error).__name__,
+            "message": scrub(str(error)),
+            "hint": scrub(error.hint) if error.hint else None,
+        },
         "diagnostics": [d.to_json() for d in diagnostics],
     }
 

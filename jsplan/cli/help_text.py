@@ -38,16 +38,22 @@ JSPLAN_PLAN_PARALLELISM=20, JSPLAN_DRIFT_FAIL_ON=changed. Global options need no
 JSPLAN_ENV=prod, JSPLAN_NO_COLOR=1."""
 
 
-def write_commands(sections: Mapping[str, Mapping[str, CommandEntry]], formatter: click.HelpFormatter) -> None:
+def write_commands(
+    sections: Mapping[str, Mapping[str, CommandEntry]], formatter: click.HelpFormatter
+) -> None:
     """Write the commands of each section, all in columns of one width."""
     width = max((len(name) for table in sections.values() for name in table), default=0)
     for title, table in sections.items():
         if table:
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), entry.help) for name, entry in table.items()])
+                formatter.write_dl(
+                    [(name.ljust(width), entry.help) for name, entry in table.items()]
+                )
 
 
-def write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+def write_options(
+    command: click.Command, ctx: click.Context, formatter: click.HelpFormatter
+) -> None:
     """Write the options of the command itself, and the values that it takes."""
     # Newer releases of click would list arguments among the options, without a word.
     own = [p for p in command.get_params(ctx) if isinstance(p, click.Option)]

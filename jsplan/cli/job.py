@@ -28,7 +28,9 @@ def main(job: str, argv: Sequence[str] | None = None) -> int:
             from jsplan.config.model import LoadOptions
 
             environment = words[3] if len(words) > 2 else None
-            spark_job.require_pinned(LoadOptions(Path(words[1]), environment, environ=dict(os.environ)), job)
+            spark_job.require_pinned(
+                LoadOptions(Path(words[1]), environment, environ=dict(os.environ)), job
+            )
             return _run_on_spark([*words, "backfill", "run", name, *given])
 
     return exit_status.run_to_exit_code(run, Settings(), given)

@@ -68,7 +68,9 @@ class Command(_BaseCommand):
 class LazyGroup(_BaseCommand, click.Group):
     """A group over a static table: names and one-line help are known without importing any command."""
 
-    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, CommandEntry]], **attrs: Any) -> None:
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Mapping[str, CommandEntry]], **attrs: Any
+    ) -> None:
         super().__init__(*args, **attrs)
         self.sections = sections
         self.table = {name: entry for table in sections.values() for name, entry in table.items()}
@@ -85,10 +87,15 @@ class LazyGroup(_BaseCommand, click.Group):
         assert isinstance(found, click.Command)
         return found
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self.table and not ctx.resilient_parsing:
-            raise click.UsageError(f'There is no command "{ctx.command_path} {name}".{did_you_mean(name, self.table)}', ctx)
+            raise click.UsageError(
+                f'There is no command "{ctx.command_path} {name}".{did_you_mean(name, self.table)}',
+                ctx,
+            )
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -107,18 +114,26 @@ def declare(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], click.Com
     return wrap
 
 
-def group(name: str, table: Mapping[str, CommandEntry], **attrs: Any) -> Callable[[Callable[..., Any]], click.Command]:
+def group(
+    name: str, table: Mapping[str, CommandEntry], **attrs: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
     """Declare a lazy group that also takes the global options."""
     return sectioned_group(name, {"Commands": table}, **attrs)
 
 
 def sectioned_group(
-    name: str, sections: Mapping[str, Mapping[str, CommandEntry]], *, root: bool = False, **attrs: Any
+    name: str,
+    sections: Mapping[str, Mapping[str, CommandEntry]],
+    *,
+    root: bool = False,
+    **attrs: Any,
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Declare a lazy group whose help lists the commands by section."""
 
     def wrap(function: Callable[..., Any]) -> click.Command:
-        made = click.group(name, cls=LazyGroup, sections=sections, no_args_is_help=False, **attrs)(function)
+        made = click.group(name, cls=LazyGroup, sections=sections, no_args_is_help=False, **attrs)(
+            function
+        )
         return with_globals(made, root=root)
 
     return wrap

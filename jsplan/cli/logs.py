@@ -19,7 +19,11 @@ def configure(settings: Settings) -> None:
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(json_lines=settings.log_format == "json"))
-    logging.basicConfig(level=logging.DEBUG if settings.verbose > 1 else logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(
+        level=logging.DEBUG if settings.verbose > 1 else logging.INFO,
+        handlers=[handler],
+        force=True,
+    )
 
 
 def _formatter(*, json_lines: bool) -> logging.Formatter:
@@ -36,6 +40,13 @@ def _formatter(*, json_lines: bool) -> logging.Formatter:
             if not json_lines:
                 return f"{record.levelname.lower()}: {record.name}: {safe(message)}"
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
-            return json.dumps({"time": stamp, "level": record.levelname.lower(), "logger": record.name, "message": message})
+            return json.dumps(
+                {
+                    "time": stamp,
+                    "level": record.levelname.lower(),
+                    "logger": record.name,
+                    "message": message,
+                }
+            )
 
     return Formatter()

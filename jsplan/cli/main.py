@@ -67,7 +67,9 @@ COMMANDS = {name: entry for table in SECTIONS.values() for name, entry in table.
     invoke_without_command=True,
     examples=["jsplan init shop", "jsplan plan", "jsplan apply"],
 )
-@click.option("--version", "show_version", is_flag=True, allow_from_autoenv=False, help="Print the version.")
+@click.option(
+    "--version", "show_version", is_flag=True, allow_from_autoenv=False, help="Print the version."
+)
 @click.pass_context
 def root(ctx: click.Context, show_version: bool) -> int:
     """Plan and apply for NATS JetStream, across hub and leaf domains."""

@@ -55,7 +55,8 @@ class TolerantStream:
         self._gone = True
         if self._stream is sys.stdout and not isinstance(error, BrokenPipeError):
             raise JsplanError(
-                f"cannot write to standard output: {error.strerror or error}", hint="Make room, or send it elsewhere."
+                f"cannot write to standard output: {error.strerror or error}",
+                hint="Make room, or send it elsewhere.",
             ) from None
 
     def __getattr__(self, name: str) -> Any:
@@ -81,8 +82,11 @@ def _console(stream: TextIO, no_color: bool) -> Console:
         force_terminal=terminal or color,
         color_system="standard" if color else None,
         width=None if terminal else UNLIMITED_WIDTH,
-        highlight=False, markup=False, emoji=False, legacy_windows=False,
-    )  # fmt: skip
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
 
 
 class Output:
@@ -121,7 +125,8 @@ class Output:
         """
         if self.settings.json_into and not is_folder(self.settings.json_into.parent):
             raise JsplanError(
-                f"cannot write {self.settings.json_into}: there is no such folder", hint="Make the folder, or give another --json-into."
+                f"cannot write {self.settings.json_into}: there is no such folder",
+                hint="Make the folder, or give another --json-into.",
             )
         if self.settings.format not in ("text", "json", *formats):
             raise UsageError(
@@ -154,7 +159,11 @@ class Output:
 
     def result_lines(self, document: Callable[[], dict[str, Any]], lines: str) -> None:
         """A result whose text has no styles; no text prints nothing at all."""
-        self.result(document, lambda console: console.print(lines, soft_wrap=True) if lines else None, plain=lines or None)
+        self.result(
+            document,
+            lambda console: console.print(lines, soft_wrap=True) if lines else None,
+            plain=lines or None,
+        )
 
     def write_json(self, document: dict[str, Any]) -> None:
         """One JSON document on stdout."""

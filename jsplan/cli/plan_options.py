@@ -13,7 +13,7 @@ from jsplan.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from jsplan.workflows.options import PlanOptions
+    from jsplan.options import PlanOptions
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -75,19 +75,36 @@ parallelism_option = click.option(
     help="Send at most N requests to a domain at once.",
 )
 lock_timeout_option = click.option(
-    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
+    "--lock-timeout",
+    type=Duration(),
+    default="10s",
+    show_default=True,
+    metavar="DURATION",
+    help="Wait this long for the state lock.",
 )
 _ADDRESSES: dict[str, Any] = {"multiple": True, "type": AddressGlob(), "metavar": "ADDRESS"}
 _SELECTION_OPTIONS = (
-    click.option("--target", **_ADDRESSES, help="Include only these resources and their dependencies; repeatable."),
+    click.option(
+        "--target",
+        **_ADDRESSES,
+        help="Include only these resources and their dependencies; repeatable.",
+    ),
     click.option("--exclude", **_ADDRESSES, help="Skip these resources; repeatable."),
-    click.option("--replace", **_ADDRESSES, help="Force the replacement of these resources; repeatable."),
-    click.option("--refresh-only", is_flag=True, help="Only update the state from the servers; change no server."),
+    click.option(
+        "--replace", **_ADDRESSES, help="Force the replacement of these resources; repeatable."
+    ),
+    click.option(
+        "--refresh-only",
+        is_flag=True,
+        help="Only update the state from the servers; change no server.",
+    ),
     hazard_option,
     safe_below_option,
     measure_limit_option,
     click.option("--no-backfill", is_flag=True, help="Skip the backfills."),
-    click.option("--rehearse", is_flag=True, help="First try the plan on embedded servers of the same shape."),
+    click.option(
+        "--rehearse", is_flag=True, help="First try the plan on embedded servers of the same shape."
+    ),
 )
 _EXECUTION_OPTIONS = (
     click.option(
@@ -96,7 +113,9 @@ _EXECUTION_OPTIONS = (
         metavar="DOMAIN",
         help="Accept that this domain came back empty, and create its resources again; repeatable.",
     ),
-    click.option("--adopt", is_flag=True, help="Take over existing resources that differ from the files."),
+    click.option(
+        "--adopt", is_flag=True, help="Take over existing resources that differ from the files."
+    ),
     offline_option,
     parallelism_option,
     lock_timeout_option,
@@ -115,7 +134,10 @@ def planning_options(function: F) -> F:
 
 def destroy_options(function: F) -> F:
     """Add the planning options; help lists only those that matter for a deletion."""
-    return _hide_options({"replace", "refresh_only", "no_backfill", "reinstalled", "adopt"}, planning_options(function))
+    return _hide_options(
+        {"replace", "refresh_only", "no_backfill", "reinstalled", "adopt"},
+        planning_options(function),
+    )
 
 
 def import_options(function: F) -> F:
@@ -149,13 +171,15 @@ def approval_options(function: F) -> F:
 
 def build_plan_options(given: dict[str, Any], **more: Any) -> PlanOptions:
     """Raises UsageError for options that contradict each other."""
-    from jsplan.workflows.options import PlanOptions
+    from jsplan.options import PlanOptions
 
     backfill = not given.pop("no_backfill", False)
     fields = {_FIELD_BY_OPTION.get(name, name): value for name, value in given.items()}
     options = PlanOptions(**fields, **more, backfill=backfill)
     if options.refresh_only and (options.destroy or options.replace):
-        raise UsageError("--refresh-only changes no server, so it does not go with --destroy or --replace")
+        raise UsageError(
+            "--refresh-only changes no server, so it does not go with --destroy or --replace"
+        )
     return options
 
 
@@ -163,7 +187,10 @@ def refuse_plan_options(ctx: click.Context) -> None:
     """Raises UsageError if an option that shapes a plan was given beside a saved plan."""
     for param in ctx.command.params:
         source = ctx.get_parameter_source(param.name or "")
-        if param.name in PLAN_SHAPING_OPTIONS and source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+        if param.name in PLAN_SHAPING_OPTIONS and source in (
+            ParameterSource.COMMANDLINE,
+            ParameterSource.ENVIRONMENT,
+        ):
             raise UsageError(
                 f"{param.opts[-1]} shapes a plan, and a saved plan is applied exactly as it is",
                 hint="Give it to: jsplan plan -o FILE. A saved plan takes --allow-hazard, --parallelism and --lock-timeout.",

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 class RevertApproval(Approval):
     """That of an apply, with the words of this command."""
 
-    no_terminal_hint = "Pass --auto-approve (-y) to approve it beforehand, or save it with -o FILE and apply that."
+    no_terminal_hint = (
+        "Pass --auto-approve (-y) to approve it beforehand, or save it with -o FILE and apply that."
+    )
 
 
 def planned_result(output: Output, plan: Plan) -> None:

@@ -45,7 +45,11 @@ class Settings:
         held = self._ranks.get(name, 0)
         if rank < held or rank == 0:
             return
-        setattr(self, name, getattr(self, name) + value if name in _REPEATABLE_OPTIONS and rank == held else value)
+        setattr(
+            self,
+            name,
+            getattr(self, name) + value if name in _REPEATABLE_OPTIONS and rank == held else value,
+        )
         self._ranks[name] = rank
 
     @property
@@ -55,11 +59,20 @@ class Settings:
 
     def workspace_args(self) -> list[str]:
         """What of the command line says which workspace is meant: the next command for it needs the same words."""
-        given = [name for name, rank in self._ranks.items() if rank == _RANK[ParameterSource.COMMANDLINE]]
+        given = [
+            name for name, rank in self._ranks.items() if rank == _RANK[ParameterSource.COMMANDLINE]
+        ]
         words = ["-C", str(self.chdir)] if "chdir" in given else []
         words += ["-e", str(self.environment)] if "environment" in given else []
-        words += [word for path in self.var_files if "var_files" in given for word in ("--var-file", str(path))]
-        return words + [word for text in self.variables if "variables" in given for word in ("--var", text)]
+        words += [
+            word
+            for path in self.var_files
+            if "var_files" in given
+            for word in ("--var-file", str(path))
+        ]
+        return words + [
+            word for text in self.variables if "variables" in given for word in ("--var", text)
+        ]
 
     def load_options(self) -> LoadOptions:
         """How the workspace is to be loaded. Files on the command line are relative to where the command was typed."""
@@ -94,21 +107,70 @@ def _global_options(autoenv_of_variables: bool) -> list[click.Option]:
         return GlobalOption(names, expose_value=False, callback=_store_option(into), **attrs)
 
     return [
-        option("-C", "--chdir", into="chdir", metavar="DIR", type=click.Path(path_type=Path), help="Use the workspace in this folder."),
-        option("-e", "--env", into="environment", metavar="NAME", help="Use this environment of the workspace."),
-        option("--var", into="variables", multiple=True, type=Assignment(), metavar="NAME=VALUE", allow_from_autoenv=autoenv_of_variables,
-               help="Set a variable of the workspace; repeatable."),
-        option("--var-file", into="var_files", multiple=True, type=path, metavar="FILE", allow_from_autoenv=autoenv_of_variables,
-               help="Set variables from a YAML or JSON file; repeatable."),
-        option("--format", into="format", type=click.Choice(FORMATS),
-               help="Format of the result: text or json; the help of a command names others."),
+        option(
+            "-C",
+            "--chdir",
+            into="chdir",
+            metavar="DIR",
+            type=click.Path(path_type=Path),
+            help="Use the workspace in this folder.",
+        ),
+        option(
+            "-e",
+            "--env",
+            into="environment",
+            metavar="NAME",
+            help="Use this environment of the workspace.",
+        ),
+        option(
+            "--var",
+            into="variables",
+            multiple=True,
+            type=Assignment(),
+            metavar="NAME=VALUE",
+            allow_from_autoenv=autoenv_of_variables,
+            help="Set a variable of the workspace; repeatable.",
+        ),
+        option(
+            "--var-file",
+            into="var_files",
+            multiple=True,
+            type=path,
+            metavar="FILE",
+            allow_from_autoenv=autoenv_of_variables,
+            help="Set variables from a YAML or JSON file; repeatable.",
+        ),
+        option(
+            "--format",
+            into="format",
+            type=click.Choice(FORMATS),
+            help="Format of the result: text or json; the help of a command names others.",
+        ),
         option("--json", into="format", is_flag=True, help="The same as --format json."),
-        option("--json-into", into="json_into", type=path, metavar="FILE", help="Also write the JSON to this file."),
-        option("--no-color", into="no_color", is_flag=True, help="Print no colours (also NO_COLOR)."),
-        option("-v", "--verbose", into="verbose", count=True, help="Log to stderr what jsplan does; -vv logs details."),
-        option("--log-format", into="log_format", type=click.Choice(("text", "json")),
-               help="Write logs and progress as text or as JSON lines."),
-    ]  # fmt: skip
+        option(
+            "--json-into",
+            into="json_into",
+            type=path,
+            metavar="FILE",
+            help="Also write the JSON to this file.",
+        ),
+        option(
+            "--no-color", into="no_color", is_flag=True, help="Print no colours (also NO_COLOR)."
+        ),
+        option(
+            "-v",
+            "--verbose",
+            into="verbose",
+            count=True,
+            help="Log to stderr what jsplan does; -vv logs details.",
+        ),
+        option(
+            "--log-format",
+            into="log_format",
+            type=click.Choice(("text", "json")),
+            help="Write logs and progress as text or as JSON lines.",
+        ),
+    ]
 
 
 class GlobalSection(Enum):

@@ -60,7 +60,9 @@ class HazardPermission(ParamType):
         code, colon, address = str(value).partition(":")
         if code not in HAZARDS:
             self.fail(
-                f'there is no hazard "{code}".{did_you_mean(code.upper(), HAZARDS) or " They are " + ", ".join(HAZARDS) + "."}', param, ctx
+                f'there is no hazard "{code}".{did_you_mean(code.upper(), HAZARDS) or " They are " + ", ".join(HAZARDS) + "."}',
+                param,
+                ctx,
             )
         return f"{code}:{AddressGlob().convert(address, param, ctx)}" if colon else code
 
@@ -85,7 +87,9 @@ class Waves(ParamType):
 
     name = "WAVES"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
         terms = tuple(term.strip() for term in str(value).split(","))

@@ -37,7 +37,12 @@ def plan_result(output: Output, plan: Plan) -> None:
     plain = summary.NO_CHANGES if summary.is_quiet(plan) else None
     verbose = bool(output.settings.verbose)
     views = {name: partial(plan_view, plan, name, verbose=verbose) for name in PLAN_FORMATS}
-    output.result(plan.to_json, lambda console: print_plan(plan, console, verbose=verbose), plain=plain, views=views)
+    output.result(
+        plan.to_json,
+        lambda console: print_plan(plan, console, verbose=verbose),
+        plain=plain,
+        views=views,
+    )
 
 
 def plan_view(plan: Plan, format_: str, *, verbose: bool = False) -> str:
@@ -79,7 +84,11 @@ def drift_view(drift: Drift, format_: str, fail_on: Collection[str]) -> str:
         return drift_markdown.render(drift)
     if format_ == "html":
         return drift_html.render(drift)
-    return drift_junit.render(drift, fail_on) if format_ == "junit" else drift_github.render(drift, fail_on)
+    return (
+        drift_junit.render(drift, fail_on)
+        if format_ == "junit"
+        else drift_github.render(drift, fail_on)
+    )
 
 
 def drift_result(output: Output, drift: Drift, fail_on: Collection[str]) -> None:
@@ -91,4 +100,8 @@ def drift_result(output: Output, drift: Drift, fail_on: Collection[str]) -> None
 
         drift_text.render(drift, console, verbose=verbose)
 
-    output.result(drift.to_json, text, views={name: partial(drift_view, drift, name, fail_on) for name in DRIFT_FORMATS})
+    output.result(
+        drift.to_json,
+        text,
+        views={name: partial(drift_view, drift, name, fail_on) for name in DRIFT_FORMATS},
+    )

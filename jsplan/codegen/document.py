@@ -15,18 +15,33 @@ from jsplan.codegen.selectors import shortest_selector
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import is_bucket
 
-_SECTIONS: Final[dict[Kind, str]] = {"stream": "streams", "consumer": "consumers", "kv": "kv", "object_store": "object_stores"}
-_NAME_KEY: Final[dict[Kind, str]] = {"stream": "name", "consumer": "name", "kv": "bucket", "object_store": "bucket"}
+_SECTIONS: Final[dict[Kind, str]] = {
+    "stream": "streams",
+    "consumer": "consumers",
+    "kv": "kv",
+    "object_store": "object_stores",
+}
+_NAME_KEY: Final[dict[Kind, str]] = {
+    "stream": "name",
+    "consumer": "name",
+    "kv": "bucket",
+    "object_store": "bucket",
+}
 
 
-def generate_document(resources: Iterable[ResourceToWrite], context: CodegenContext, title: Iterable[str] = ()) -> GeneratedFile:
+def generate_document(
+    resources: Iterable[ResourceToWrite], context: CodegenContext, title: Iterable[str] = ()
+) -> GeneratedFile:
     """The text of a file that declares all of it, `title` as comments above. Nothing but what it is given is looked at.
 
     Each resource is declared so that a plan against exactly its configuration is empty, and an apply to an empty server gives
     exactly it; where the files cannot say something, a note says so.
     """
     everything = sorted(resources, key=lambda one: one.address)
-    there = {**context.other_streams, **{one.address: one.config for one in everything if one.address.kind != "consumer"}}
+    there = {
+        **context.other_streams,
+        **{one.address: one.config for one in everything if one.address.kind != "consumer"},
+    }
     notes: list[str] = []
     made = build_entries([_render_resource(one, context, there, notes) for one in everything])
     lines = [*layout.format_comments(title)]
@@ -38,7 +53,11 @@ def generate_document(resources: Iterable[ResourceToWrite], context: CodegenCont
         lines += ["", *layout.format_block("defaults", defaults)]
     usual = domain or context.default_domain or _single_domain(context)
     for kind, section in _SECTIONS.items():
-        some = [(entry.comment, _render_entry(entry, usual, context)) for entry in made if entry.kind == kind]
+        some = [
+            (entry.comment, _render_entry(entry, usual, context))
+            for entry in made
+            if entry.kind == kind
+        ]
         if some:
             lines += ["", *layout.format_section(section, some)]
     return GeneratedFile("\n".join(lines).lstrip("\n") + "\n", len(everything), tuple(notes))
@@ -49,11 +68,18 @@ def _single_domain(context: CodegenContext) -> str | None:
     return own[0] if len(own) == 1 else None
 
 
-def _render_resource(resource: ResourceToWrite, context: CodegenContext, known_streams: Mapping[Address, Mapping[str, Any]], notes: list[str]) -> RenderedResource:
+def _render_resource(
+    resource: ResourceToWrite,
+    context: CodegenContext,
+    known_streams: Mapping[Address, Mapping[str, Any]],
+    notes: list[str],
+) -> RenderedResource:
     address = resource.address
     body = minimize_config(resource, context, known_streams)
     notes += [f"{address}: {note}" for note in (*body.notes, *_inexpressible_notes(address, body))]
-    fields = value_format.format_fields(TABLES[address.kind], name_origin_domains(address, body.fields, context))
+    fields = value_format.format_fields(
+        TABLES[address.kind], name_origin_domains(address, body.fields, context)
+    )
     if "subject_transforms" in str(fields):
         fields = _complete_transforms(fields)
     if body.raw:
@@ -61,14 +87,26 @@ def _render_resource(resource: ResourceToWrite, context: CodegenContext, known_s
     settings = dict(resource.settings)
     if body.inexpressible:
         lifecycle = dict(settings.get("lifecycle") or {})
-        settings["lifecycle"] = lifecycle | {"ignore_changes": sorted({*lifecycle.get("ignore_changes", ()), *body.inexpressible})}
+        settings["lifecycle"] = lifecycle | {
+            "ignore_changes": sorted({*lifecycle.get("ignore_changes", ()), *body.inexpressible})
+        }
     stream = address.stream if address.kind == "consumer" else None
     name = address.consumer if address.kind == "consumer" else address.name
-    return RenderedResource(address, value_format.escape_references(name), fields | settings, value_format.escape_references(stream), resource.comment)
+    return RenderedResource(
+        address,
+        value_format.escape_references(name),
+        fields | settings,
+        value_format.escape_references(stream),
+        resource.comment,
+    )
 
 
 def _inexpressible_notes(address: Address, body: MinimalConfig) -> Iterator[str]:
-    copied = [name for name in body.inexpressible if name in ("mirror", "sources")] if is_bucket(address.kind) else []
+    copied = (
+        [name for name in body.inexpressible if name in ("mirror", "sources")]
+        if is_bucket(address.kind)
+        else []
+    )
     rest = [name for name in body.inexpressible if name not in copied]
     if copied:
         text = f"its {copied[0]} {'reads' if copied == ['mirror'] else 'read'} a stream that is not a bucket, which the files cannot say"
@@ -82,7 +120,11 @@ def _complete_transforms(fields: dict[str, Any]) -> dict[str, Any]:
 
     def whole(origin: Mapping[str, Any]) -> dict[str, Any]:
         transforms = origin.get("subject_transforms")
-        return {**origin, "subject_transforms": [{"src": ">"} | one for one in transforms]} if transforms else dict(origin)
+        return (
+            {**origin, "subject_transforms": [{"src": ">"} | one for one in transforms]}
+            if transforms
+            else dict(origin)
+        )
 
     out = dict(fields)
     if out.get("mirror"):
@@ -101,7 +143,9 @@ def _render_entry(entry: FileEntry, usual: str | None, context: CodegenContext) 
         out["domain"] = shortest_selector(entry.domains, context.domains)
     out |= _ordered_fields(entry)
     if entry.consumers:
-        out["consumers"] = [{"name": consumer.name} | _ordered_fields(consumer) for consumer in entry.consumers]
+        out["consumers"] = [
+            {"name": consumer.name} | _ordered_fields(consumer) for consumer in entry.consumers
+        ]
     return out
 
 

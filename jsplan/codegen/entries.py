@@ -46,12 +46,19 @@ def build_entries(resources: Iterable[RenderedResource]) -> list[FileEntry]:
     streams = _group_equal([one for one in everything if one.kind == "stream"])
     others = _group_equal([one for one in everything if one.kind in ("kv", "object_store")])
     beside = _nest_consumers([one for one in everything if one.kind == "consumer"], streams)
-    return sorted([*streams, *beside, *others], key=lambda entry: (entry.kind, entry.stream or "", entry.name, entry.domains))
+    return sorted(
+        [*streams, *beside, *others],
+        key=lambda entry: (entry.kind, entry.stream or "", entry.name, entry.domains),
+    )
 
 
 def _nest_consumers(consumers: list[RenderedResource], streams: list[FileEntry]) -> list[FileEntry]:
     """Puts consumers that all domains of a stream's entry have under it; the others are handed back."""
-    homes = {(domain, _fill_domain(entry.name, domain)): entry for entry in streams for domain in entry.domains}
+    homes = {
+        (domain, _fill_domain(entry.name, domain)): entry
+        for entry in streams
+        for domain in entry.domains
+    }
     of: dict[int, list[RenderedResource]] = {}
     beside: list[RenderedResource] = []
     for one in consumers:
@@ -83,10 +90,14 @@ def _group_equal(resources: list[RenderedResource]) -> list[FileEntry]:
     return found
 
 
-def _by_signature(pairs: Iterable[tuple[RenderedResource, RenderedResource]]) -> list[list[RenderedResource]]:
+def _by_signature(
+    pairs: Iterable[tuple[RenderedResource, RenderedResource]],
+) -> list[list[RenderedResource]]:
     groups: dict[str, list[RenderedResource]] = {}
     for one, shown in pairs:
-        signature = json.dumps([shown.kind, shown.stream, shown.name, shown.fields, one.comment], sort_keys=True)
+        signature = json.dumps(
+            [shown.kind, shown.stream, shown.name, shown.fields, one.comment], sort_keys=True
+        )
         groups.setdefault(signature, []).append(one)
     return list(groups.values())
 
@@ -106,7 +117,11 @@ def generalize_domain(one: RenderedResource) -> RenderedResource:
             return pattern.sub("${domain}", value)
         if isinstance(value, list):
             return [put(item) for item in value]
-        return {name: put(item) for name, item in value.items()} if isinstance(value, Mapping) else value
+        return (
+            {name: put(item) for name, item in value.items()}
+            if isinstance(value, Mapping)
+            else value
+        )
 
     stream = put(one.stream) if one.stream is not None else None
     return RenderedResource(one.address, put(one.name), put(one.fields), stream, one.comment)

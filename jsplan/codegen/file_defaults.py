@@ -19,7 +19,17 @@ from jsplan.resources.fields import ABSENT, Field
 _MIN_ENTRIES: Final = 3
 #: What belongs to one resource, whatever others say.
 _RESOURCE_FIELDS: Final = frozenset(
-    {"description", "subjects", "mirror", "sources", "metadata", "durable_name", "filter_subject", "filter_subjects", "deliver_subject"}
+    {
+        "description",
+        "subjects",
+        "mirror",
+        "sources",
+        "metadata",
+        "durable_name",
+        "filter_subject",
+        "filter_subjects",
+        "deliver_subject",
+    }
 )
 
 
@@ -53,13 +63,21 @@ def _extract_for_kind(entries: list[FileEntry], kind: Kind) -> dict[str, Any]:
 
 def _most_common_value(entries: list[FileEntry], kind: Kind, row: Field) -> Any:
     """The value that saves most lines as a default; None where none does."""
-    said = Counter(json.dumps(entry.fields[row.name]) for entry in entries if entry.fields.get(row.name) is not None)
+    said = Counter(
+        json.dumps(entry.fields[row.name])
+        for entry in entries
+        if entry.fields.get(row.name) is not None
+    )
     if not said:
         return None
     text, count = said.most_common(1)[0]
     missing = sum(1 for entry in entries if row.name not in entry.fields)
     worth = count >= _MIN_ENTRIES and count > 3 * missing
-    return json.loads(text) if worth and (not missing or _explicit_default(kind, row) is not None) else None
+    return (
+        json.loads(text)
+        if worth and (not missing or _explicit_default(kind, row) is not None)
+        else None
+    )
 
 
 def _move_to_defaults(entries: list[FileEntry], kind: Kind, row: Field, value: Any) -> None:
@@ -80,7 +98,9 @@ def _explicit_default(kind: Kind, row: Field) -> Any:
     return value_format.format_value(row, row.default) if simple else None
 
 
-def _apply_existing_defaults(entries: list[FileEntry], kind: Kind, existing: Mapping[str, Any]) -> None:
+def _apply_existing_defaults(
+    entries: list[FileEntry], kind: Kind, existing: Mapping[str, Any]
+) -> None:
     """Where the workspace has defaults, an entry that leaves a field out takes theirs: it names the server's own instead."""
     for entry in entries:
         for name, value in existing.items():
@@ -96,7 +116,11 @@ def _apply_existing_defaults(entries: list[FileEntry], kind: Kind, existing: Map
 def _format_default(row: Field, value: Any) -> Any:
     """A default of the workspace in the form that entries have, so that the two can be compared."""
     try:
-        return value_format.format_value(row, row.parse(value)) if row.table is None else value_format.escape_references(value)
+        return (
+            value_format.format_value(row, row.parse(value))
+            if row.table is None
+            else value_format.escape_references(value)
+        )
     except ValueError:
         return None
 

@@ -16,12 +16,16 @@ WIDTH: Final = 110
 _PLAIN = re.compile(r"(label:)?[A-Za-z0-9_$][A-Za-z0-9_$./+%@-]*")
 #: Words with blanks, as in descriptions.
 _PLAIN_PHRASE = re.compile(r"[A-Za-z][A-Za-z0-9_./+-]*( [A-Za-z0-9_(][A-Za-z0-9_./+()-]*)+")
-_ESCAPED = re.compile("[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_ESCAPED = re.compile(
+    "[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
 _NAMED_ESCAPES: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _RESOLVER: Any = yaml.resolver.Resolver()
 
 
-def format_section(name: str, entries: Sequence[tuple[tuple[str, ...], Mapping[str, Any]]]) -> Iterator[str]:
+def format_section(
+    name: str, entries: Sequence[tuple[tuple[str, ...], Mapping[str, Any]]]
+) -> Iterator[str]:
     """The lines of a top-level list: each entry with the comments above it."""
     yield f"{name}:"
     for comment, entry in entries:
@@ -43,7 +47,11 @@ def format_block(name: str, value: Mapping[str, Any], indent: str = "") -> Itera
 
 def _format_element(entry: Mapping[str, Any], indent: str) -> Iterator[str]:
     line = f"{indent}- {format_flow(entry)}"
-    if len(line) <= WIDTH and not any(_needs_block(value) for value in entry.values()) and (len(entry) < 4 or "consumers" not in entry):
+    if (
+        len(line) <= WIDTH
+        and not any(_needs_block(value) for value in entry.values())
+        and (len(entry) < 4 or "consumers" not in entry)
+    ):
         yield line
         return
     first = f"{indent}- "
@@ -54,7 +62,9 @@ def _format_element(entry: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 
 def _format_field(key: str, value: Any, indent: str) -> Iterator[str]:
-    if key == "consumers" or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value)):
+    if key == "consumers" or (
+        isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
+    ):
         yield f"{indent}{format_scalar(key)}:"
         for item in value:
             yield from _format_element(item, indent + "  ")
@@ -77,7 +87,11 @@ def _needs_block(value: Any) -> bool:
 def format_flow(value: Any) -> str:
     """The value on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{format_scalar(key)}: {format_flow(item)}" for key, item in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{format_scalar(key)}: {format_flow(item)}" for key, item in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(format_flow(item) for item in value) + "]"
     return format_scalar(value)
@@ -97,12 +111,17 @@ def format_scalar(value: Any) -> str:
 
 def _is_plain_text(value: str) -> bool:
     """Whether both versions of YAML take it for text: `on`, `1e3`, `010` and `12:30` are none in one of them."""
-    return isinstance(resolve(value), str) and _RESOLVER.resolve(yaml.ScalarNode, value, (True, False)) == "tag:yaml.org,2002:str"
+    return (
+        isinstance(resolve(value), str)
+        and _RESOLVER.resolve(yaml.ScalarNode, value, (True, False)) == "tag:yaml.org,2002:str"
+    )
 
 
 def _escape(value: str) -> str:
     def code(found: re.Match[str]) -> str:
         character = found[0]
-        return _NAMED_ESCAPES.get(character) or (f"\\u{ord(character):04X}" if ord(character) < 0x10000 else f"\\U{ord(character):08X}")
+        return _NAMED_ESCAPES.get(character) or (
+            f"\\u{ord(character):04X}" if ord(character) < 0x10000 else f"\\U{ord(character):08X}"
+        )
 
     return _ESCAPED.sub(code, value.replace("\\", "\\\\").replace('"', '\\"'))

@@ -15,7 +15,15 @@ from jsplan.config.body import REFERENCE_KEYS
 from jsplan.facts.live import account_limits
 from jsplan.planning.merge import expected_new
 from jsplan.resources import TABLES
-from jsplan.resources.buckets import BACKING_TABLES, alias_of, client_defaults, is_bucket, lift_change, lower, resolve_alias
+from jsplan.resources.buckets import (
+    BACKING_TABLES,
+    alias_of,
+    client_defaults,
+    is_bucket,
+    lift_change,
+    lower,
+    resolve_alias,
+)
 from jsplan.resources.consumer import CONSUMER
 from jsplan.resources.fields import ABSENT, Config, Field, Table
 from jsplan.resources.nested import ORIGIN
@@ -39,7 +47,11 @@ class MinimalConfig:
     notes: list[str] = field(default_factory=list)
 
 
-def minimize_config(resource: ResourceToWrite, context: CodegenContext, known_streams: Mapping[Address, Mapping[str, Any]]) -> MinimalConfig:
+def minimize_config(
+    resource: ResourceToWrite,
+    context: CodegenContext,
+    known_streams: Mapping[Address, Mapping[str, Any]],
+) -> MinimalConfig:
     """The body of one resource; `there` are the configurations of all streams that are known, by address."""
     return _Minimizer(resource, context, known_streams).minimize()
 
@@ -47,7 +59,12 @@ def minimize_config(resource: ResourceToWrite, context: CodegenContext, known_st
 class _Minimizer:
     """Looks for the body of one resource."""
 
-    def __init__(self, found: ResourceToWrite, context: CodegenContext, there: Mapping[Address, Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        found: ResourceToWrite,
+        context: CodegenContext,
+        there: Mapping[Address, Mapping[str, Any]],
+    ) -> None:
         self.address = found.address
         self.kind = found.address.kind
         self.table: Table = CONSUMER if self.kind == "consumer" else BACKING_TABLES[self.kind]
@@ -74,13 +91,18 @@ class _Minimizer:
         A consumer says its `ack_policy` also where it is the server's default: left out, lint takes it for forgotten (JS240).
         """
         said = {name: self.target[name] for name in _NAMES if name in self.target}
-        said.setdefault("name", self.address.consumer if self.kind == "consumer" else self.address.stream)
+        said.setdefault(
+            "name", self.address.consumer if self.kind == "consumer" else self.address.stream
+        )
         self.target.setdefault("name", said["name"])
         for _ in range(_MAX_ROUNDS):
             different = self._find_differences(said)
             if not different:
                 break
-            said |= {name: self.target[name] if name in self.target else self._default(name) for name in different}
+            said |= {
+                name: self.target[name] if name in self.target else self._default(name)
+                for name in different
+            }
         kept = self._find_differences(said)
         for name in [name for name in said if name not in _NAMES]:
             without = {key: value for key, value in said.items() if key != name}
@@ -92,7 +114,11 @@ class _Minimizer:
 
     def _find_differences(self, said: Config) -> list[str]:
         expected = expected_new(self.table, self._create_payload(said), self.level, self.inherited)
-        return [name for name in {**self.target, **expected} if expected.get(name) != self.target.get(name)]
+        return [
+            name
+            for name in {**self.target, **expected}
+            if expected.get(name) != self.target.get(name)
+        ]
 
     def _create_payload(self, said: Config) -> Config:
         """What a create sends: for a bucket, what every client gives it besides."""
@@ -113,20 +139,35 @@ class _Minimizer:
 
     def _to_file_fields(self, said: Config) -> list[tuple[str, Any]]:
         """The fields as the files call them; an automatic transform of a bucket's source is left out."""
-        pairs = ((name, lift_change(self.kind, self.address.name, name, value, None)[1]) for name, value in said.items() if name != "name")
+        pairs = (
+            (name, lift_change(self.kind, self.address.name, name, value, None)[1])
+            for name, value in said.items()
+            if name != "name"
+        )
         return [(alias_of(self.kind, name), value) for name, value in pairs]
 
     def _build_result(self, said: Config, kept: list[str]) -> MinimalConfig:
         said = {name: self._restore_order(name, value) for name, value in said.items()}
-        words = dict(self._to_file_fields(said)) if is_bucket(self.kind) else {k: v for k, v in said.items() if k not in _NAMES}
+        words = (
+            dict(self._to_file_fields(said))
+            if is_bucket(self.kind)
+            else {k: v for k, v in said.items() if k not in _NAMES}
+        )
         rows = TABLES[self.kind].by_name
         raw = {name: value for name, value in words.items() if name not in rows}
         for name, value in list(words.items()):
             if name in rows and not _accepts(rows[name], value):
                 raw[resolve_alias(self.kind, name)] = value
-        fields = {name: value for name, value in words.items() if name not in raw and resolve_alias(self.kind, name) not in raw}
+        fields = {
+            name: value
+            for name, value in words.items()
+            if name not in raw and resolve_alias(self.kind, name) not in raw
+        }
         if self.kind == "consumer" and not self.target.get("durable_name"):
-            fields |= {"durable_name": None, "inactive_threshold": self.target.get("inactive_threshold")}
+            fields |= {
+                "durable_name": None,
+                "inactive_threshold": self.target.get("inactive_threshold"),
+            }
         return MinimalConfig(fields, raw, [name for name in kept if name not in _NAMES], self.notes)
 
     def _restore_order(self, name: str, value: Any) -> Any:
@@ -149,17 +190,23 @@ def _accepts(row: Field, value: Any) -> bool:
     return True
 
 
-def _without_unknown_fields(table: Table, config: Mapping[str, Any], path: str, notes: list[str]) -> Config:
+def _without_unknown_fields(
+    table: Table, config: Mapping[str, Any], path: str, notes: list[str]
+) -> Config:
     """The configuration without fields inside of objects that no row knows: the files cannot say them."""
     out: Config = {}
     for name, value in config.items():
         row = table.by_name.get(name)
         if row is None and path and not (table is ORIGIN and name in REFERENCE_KEYS):
-            notes.append(f"{path}{name} is not known to this release: it stays on the server, and is not in the file")
+            notes.append(
+                f"{path}{name} is not known to this release: it stays on the server, and is not in the file"
+            )
         elif row is not None and row.table is not None and isinstance(value, dict):
             out[name] = _without_unknown_fields(row.table, value, f"{path}{name}.", notes)
         elif row is not None and row.table is not None and isinstance(value, list):
-            out[name] = [_without_unknown_fields(row.table, item, f"{path}{name}.", notes) for item in value]
+            out[name] = [
+                _without_unknown_fields(row.table, item, f"{path}{name}.", notes) for item in value
+            ]
         else:
             out[name] = value
     return out
@@ -168,16 +215,33 @@ def _without_unknown_fields(table: Table, config: Mapping[str, Any], path: str, 
 # --- what the server takes from elsewhere ---------------------------------------------------------------------
 
 
-def _inherited_settings(resource: ResourceToWrite, context: CodegenContext, known_streams: Mapping[Address, Mapping[str, Any]]) -> Config:
+def _inherited_settings(
+    resource: ResourceToWrite,
+    context: CodegenContext,
+    known_streams: Mapping[Address, Mapping[str, Any]],
+) -> Config:
     """A consumer's limits from its stream and account; a mirror's `mirror_direct` from its origin in the same JetStream."""
     address, parent = resource.address, resource.address.parent
     if parent is not None:
         stream = known_streams.get(parent, {})
         copies = resource.config.get("num_replicas") or stream.get("num_replicas") or 1
-        most = int(account_limits(context.account_infos.get(address.domain, {}), copies).get("max_ack_pending") or 0)
-        limits = BACKING_TABLES["stream"].compact({"consumer_limits": stream.get("consumer_limits") or {}}).get("consumer_limits", {})
+        most = int(
+            account_limits(context.account_infos.get(address.domain, {}), copies).get(
+                "max_ack_pending"
+            )
+            or 0
+        )
+        limits = (
+            BACKING_TABLES["stream"]
+            .compact({"consumer_limits": stream.get("consumer_limits") or {}})
+            .get("consumer_limits", {})
+        )
         return {**limits, **({"account_max_ack_pending": most} if most > 0 else {})}
     mirror = resource.config.get("mirror") or {}
-    local = bool(mirror) and not mirror.get("external") and mirror.get("domain", address.domain) == address.domain
+    local = (
+        bool(mirror)
+        and not mirror.get("external")
+        and mirror.get("domain", address.domain) == address.domain
+    )
     origin = known_streams.get(Address.of_stream(address.domain, mirror["name"])) if local else None
     return {"mirror_direct": bool(origin.get("allow_direct"))} if origin is not None else {}

@@ -70,4 +70,6 @@ class GeneratedFile:
 def bucket_resource(address: Address, fields: Mapping[str, Any], **more: Any) -> ResourceToWrite:
     """A KV bucket or an object store that is given in the words of the grammar (`history`, `ttl`), in API units."""
     lowered: Config = lower(address, fields)
-    return ResourceToWrite(address, {"name": address.stream} | client_defaults(address.kind, lowered) | lowered, **more)
+    return ResourceToWrite(
+        address, {"name": address.stream} | client_defaults(address.kind, lowered) | lowered, **more
+    )

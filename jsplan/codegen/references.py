@@ -12,30 +12,48 @@ from jsplan.codegen.selectors import shortest_selector
 from jsplan.topology.routes import NoRouteError
 
 
-def name_origin_domains(address: Address, fields: Mapping[str, Any], context: CodegenContext) -> dict[str, Any]:
+def name_origin_domains(
+    address: Address, fields: Mapping[str, Any], context: CodegenContext
+) -> dict[str, Any]:
     """The fields with `mirror` and `sources` naming domains; sources that differ in nothing else are one with a selector."""
     out = dict(fields)
     if out.get("mirror"):
         out["mirror"] = _convert_origin(address, out["mirror"], "mirror", context)
     if out.get("sources"):
-        out["sources"] = _merge_origins(address, [_convert_origin(address, origin, "source", context) for origin in out["sources"]], context)
+        out["sources"] = _merge_origins(
+            address,
+            [_convert_origin(address, origin, "source", context) for origin in out["sources"]],
+            context,
+        )
     return out
 
 
-def has_own_domain_origin(address: Address, config: Mapping[str, Any], context: CodegenContext) -> bool:
+def has_own_domain_origin(
+    address: Address, config: Mapping[str, Any], context: CodegenContext
+) -> bool:
     """Whether an origin's `external` is its own JetStream: the server takes it and copies nothing, and the files refuse it."""
     origins = [config.get("mirror") or {}, *(config.get("sources") or ())]
     prefixes = [origin["external"].get("api") for origin in origins if origin.get("external")]
-    return any(_domain_of_prefix(address.domain, str(prefix), context) == _resolve_alias(address.domain, context) for prefix in prefixes)
+    return any(
+        _domain_of_prefix(address.domain, str(prefix), context)
+        == _resolve_alias(address.domain, context)
+        for prefix in prefixes
+    )
 
 
-def _convert_origin(address: Address, origin: Mapping[str, Any], kind: str, context: CodegenContext) -> dict[str, Any]:
+def _convert_origin(
+    address: Address, origin: Mapping[str, Any], kind: str, context: CodegenContext
+) -> dict[str, Any]:
     external = origin.get("external")
     if not external:
         return dict(origin)
     api, deliver = str(external.get("api")), external.get("deliver")
     target = _domain_of_prefix(address.domain, api, context)
-    usual = _default_deliver_prefix(address, str(origin["name"]), kind, target, api, context) if target else None
+    usual = (
+        _default_deliver_prefix(address, str(origin["name"]), kind, target, api, context)
+        if target
+        else None
+    )
     if target is None or usual is None:
         return dict(origin)
     rest = {name: value for name, value in origin.items() if name not in ("external", "name")}
@@ -54,7 +72,9 @@ def _resolve_alias(key: str, context: CodegenContext) -> str:
     return context.reach.canonicalize(key) if context.reach is not None else key
 
 
-def _default_deliver_prefix(address: Address, name: str, kind: str, target: str, api: str, context: CodegenContext) -> str | None:
+def _default_deliver_prefix(
+    address: Address, name: str, kind: str, target: str, api: str, context: CodegenContext
+) -> str | None:
     """The delivery prefix that `domain:` alone would give, empty for none; None where it would lead another way."""
     if context.reach is None:
         return ""
@@ -64,11 +84,18 @@ def _default_deliver_prefix(address: Address, name: str, kind: str, target: str,
         return None
     if way.api != api:
         return None
-    parts = [way.deliver or "", _resolve_alias(address.domain, context), address.stream, *([name] if kind == "source" else [])]
+    parts = [
+        way.deliver or "",
+        _resolve_alias(address.domain, context),
+        address.stream,
+        *([name] if kind == "source" else []),
+    ]
     return ".".join(parts) if way.deliver else ""
 
 
-def _merge_origins(address: Address, origins: list[dict[str, Any]], context: CodegenContext) -> list[dict[str, Any]]:
+def _merge_origins(
+    address: Address, origins: list[dict[str, Any]], context: CodegenContext
+) -> list[dict[str, Any]]:
     """One origin for those that differ in their domain alone."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for origin in origins:
@@ -79,10 +106,14 @@ def _merge_origins(address: Address, origins: list[dict[str, Any]], context: Cod
     return [_merge_group(address, group, context) for group in groups.values()]
 
 
-def _merge_group(address: Address, group: list[dict[str, Any]], context: CodegenContext) -> dict[str, Any]:
+def _merge_group(
+    address: Address, group: list[dict[str, Any]], context: CodegenContext
+) -> dict[str, Any]:
     if len(group) == 1:
         return group[0]
     origin = group[0]
-    own = address.domain if origin["name"] == address.name else None  # a stream is not a source of itself
+    own = (
+        address.domain if origin["name"] == address.name else None
+    )  # a stream is not a source of itself
     matched = shortest_selector([item["domain"] for item in group], context.domains, without=own)
     return {name: matched if name == "domain" else value for name, value in origin.items()}

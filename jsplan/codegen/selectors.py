@@ -13,7 +13,9 @@ MAX_EXCEPTIONS = 3
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})(\D*)")
 
 
-def shortest_selector(keys: Collection[str], domains: Mapping[str, Domain], *, without: str | None = None) -> str | list[str]:
+def shortest_selector(
+    keys: Collection[str], domains: Mapping[str, Domain], *, without: str | None = None
+) -> str | list[str]:
     """One name, a label, a glob, or a list; `without` is a domain that is left out of what patterns match anyway."""
     wanted = set(keys)
     order = [key for key, domain in domains.items() if domain.same_as is None and key != without]
@@ -24,16 +26,26 @@ def shortest_selector(keys: Collection[str], domains: Mapping[str, Domain], *, w
             if matched == wanted:
                 return text
     short = _with_exceptions(order, domains, wanted)
-    return short or _compress_ranges([key for key in [*order, *sorted(wanted - set(order))] if key in wanted])
+    return short or _compress_ranges(
+        [key for key in [*order, *sorted(wanted - set(order))] if key in wanted]
+    )
 
 
 def _has_exact_label(order: list[str], domains: Mapping[str, Domain], wanted: set[str]) -> bool:
-    return any(matched == wanted for text, matched in _candidate_patterns(order, domains, wanted) if text.startswith("label:"))
+    return any(
+        matched == wanted
+        for text, matched in _candidate_patterns(order, domains, wanted)
+        if text.startswith("label:")
+    )
 
 
-def _candidate_patterns(order: list[str], domains: Mapping[str, Domain], wanted: set[str]) -> Iterator[tuple[str, set[str]]]:
+def _candidate_patterns(
+    order: list[str], domains: Mapping[str, Domain], wanted: set[str]
+) -> Iterator[tuple[str, set[str]]]:
     """Patterns with what they match: the workspace's own words first."""
-    for label in sorted({label for key in wanted if key in domains for label in domains[key].labels}):
+    for label in sorted(
+        {label for key in wanted if key in domains for label in domains[key].labels}
+    ):
         yield f"label:{label}", {key for key in order if label in domains[key].labels}
     prefix = _common_prefix(wanted)
     if len(prefix) > 1:
@@ -44,11 +56,16 @@ def _candidate_patterns(order: list[str], domains: Mapping[str, Domain], wanted:
 def _common_prefix(keys: Collection[str]) -> str:
     """What all begin with, up to where a number or the last word begins."""
     first, last = min(keys), max(keys)
-    same = next((n for n, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), min(len(first), len(last)))
+    same = next(
+        (n for n, (one, other) in enumerate(zip(first, last, strict=False)) if one != other),
+        min(len(first), len(last)),
+    )
     return first[:same].rstrip("0123456789")
 
 
-def _with_exceptions(order: list[str], domains: Mapping[str, Domain], wanted: set[str]) -> list[str] | None:
+def _with_exceptions(
+    order: list[str], domains: Mapping[str, Domain], wanted: set[str]
+) -> list[str] | None:
     found = [
         [text, *(f"!{key}" for key in order if key in matched - wanted)]
         for text, matched in _candidate_patterns(order, domains, wanted)
@@ -77,5 +94,9 @@ def _format_ranges(keys: list[str], prefix: str, width: int, tail: str) -> list[
     out: list[str] = []
     for _, some in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         run = [f"{number:0{width}d}" for _, number in some]
-        out += [f"{prefix}{{{run[0]}..{run[-1]}}}{tail}"] if len(run) > 2 else [f"{prefix}{number}{tail}" for number in run]
+        out += (
+            [f"{prefix}{{{run[0]}..{run[-1]}}}{tail}"]
+            if len(run) > 2
+            else [f"{prefix}{number}{tail}" for number in run]
+        )
     return out

@@ -19,7 +19,9 @@ def format_fields(table: Table, body: Mapping[str, Any]) -> dict[str, Any]:
     known = {row.name: format_value(row, body[row.name]) for row in table.rows if row.name in body}
     if table is ORIGIN and "domain" in body:
         known = {"name": body["name"], "domain": body["domain"]} | known
-    return known | {name: escape_references(item) for name, item in body.items() if name not in known}
+    return known | {
+        name: escape_references(item) for name, item in body.items() if name not in known
+    }
 
 
 def format_value(row: Field, found: Any) -> Any:
@@ -27,7 +29,11 @@ def format_value(row: Field, found: Any) -> Any:
     if found is None or isinstance(found, bool):
         return found
     if row.table is not None and found:
-        return [format_fields(row.table, item) for item in found] if row.type == "objects" else format_fields(row.table, found)
+        return (
+            [format_fields(row.table, item) for item in found]
+            if row.type == "objects"
+            else format_fields(row.table, found)
+        )
     if row.type == "duration" and isinstance(found, int):
         return units.format_duration(found)
     if row.type == "durations":
@@ -41,7 +47,9 @@ def format_value(row: Field, found: Any) -> Any:
 
 def format_size(count: int) -> Any:
     """`10GiB` where a unit fits exactly, else bytes."""
-    fitting = [f"{count // factor}{name}" for name, factor in _SIZES if count and count % factor == 0]
+    fitting = [
+        f"{count // factor}{name}" for name, factor in _SIZES if count and count % factor == 0
+    ]
     return fitting[-1] if fitting else count
 
 
@@ -51,4 +59,8 @@ def escape_references(found: Any) -> Any:
         return found.replace("${", "$${")
     if isinstance(found, list):
         return [escape_references(item) for item in found]
-    return {escape_references(key): escape_references(item) for key, item in found.items()} if isinstance(found, Mapping) else found
+    return (
+        {escape_references(key): escape_references(item) for key, item in found.items()}
+        if isinstance(found, Mapping)
+        else found
+    )

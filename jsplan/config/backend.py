@@ -34,27 +34,47 @@ def read_backend(
 ) -> Backend:
     """Where state is kept; a local file below the workspace unless the files say otherwise."""
     default = Backend("local", path=root / "state" / f"{state_name}.json")
-    if section is None or section.value is None or not parsing.check_mapping(section, "`read_backend`", ("local", "kv"), findings):
+    if (
+        section is None
+        or section.value is None
+        or not parsing.check_mapping(section, "`read_backend`", ("local", "kv"), findings)
+    ):
         return default
     if len(section.value) != 1:
         findings.error(
-            "JS128", section, "`read_backend` names not exactly one place", "Write `local: {path: …}` or `kv: {domain: …, bucket: …}`."
+            "JS128",
+            section,
+            "`read_backend` names not exactly one place",
+            "Write `local: {path: …}` or `kv: {domain: …, bucket: …}`.",
         )
         return default
     kind, node = next(iter(section.value.items()))
     if kind == "local":
-        if node.value is None or not parsing.check_mapping(node, "`backend.local`", _LOCAL, findings):
+        if node.value is None or not parsing.check_mapping(
+            node, "`backend.local`", _LOCAL, findings
+        ):
             return default
         path = resolve_file_path(node.get("path"), "`backend.local.path`", environ, findings, root)
         return Backend("local", path=path or default.path, range=source_range(section.place))
     if not parsing.check_mapping(node, "`backend.kv`", _KV, findings):
         return default
     _check_key(node, state_name, findings)
-    bucket, domain = _read_bucket(node, findings), _choose_domain(node, domains, default_domain, findings)
-    lock_ttl = parsing.read_parsed(node.get("lock_ttl"), "`backend.kv.lock_ttl`", _parse_lock_ttl, findings)
+    bucket, domain = (
+        _read_bucket(node, findings),
+        _choose_domain(node, domains, default_domain, findings),
+    )
+    lock_ttl = parsing.read_parsed(
+        node.get("lock_ttl"), "`backend.kv.lock_ttl`", _parse_lock_ttl, findings
+    )
     if bucket is None or domain is None:
         return default
-    return Backend("kv", domain=domain, bucket=bucket, lock_ttl=lock_ttl or LOCK_TTL, range=source_range(section.place))
+    return Backend(
+        "kv",
+        domain=domain,
+        bucket=bucket,
+        lock_ttl=lock_ttl or LOCK_TTL,
+        range=source_range(section.place),
+    )
 
 
 def _parse_lock_ttl(value: object) -> int:
@@ -67,7 +87,12 @@ def _parse_lock_ttl(value: object) -> int:
 def _read_bucket(node: Node, findings: Findings) -> str | None:
     bucket = parsing.read_required_text(node, "bucket", "`backend.kv`", findings)
     if bucket is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", bucket):
-        findings.error("JS131", node.value["bucket"], f'"{bucket}" is not a name for a bucket', "Use letters, digits, - and _.")
+        findings.error(
+            "JS131",
+            node.value["bucket"],
+            f'"{bucket}" is not a name for a bucket',
+            "Use letters, digits, - and _.",
+        )
         return None
     return bucket
 
@@ -75,11 +100,16 @@ def _read_bucket(node: Node, findings: Findings) -> str | None:
 def _check_key(node: Node, state_name: str, findings: Findings) -> None:
     if not _KEY_PATTERN.fullmatch(state_name):
         findings.error(
-            "JS131", node, f'"{state_name}" is not a name for a key in a bucket', "Name the environment with letters, digits, - and _."
+            "JS131",
+            node,
+            f'"{state_name}" is not a name for a key in a bucket',
+            "Name the environment with letters, digits, - and _.",
         )
 
 
-def _choose_domain(node: Node, domains: Mapping[str, Domain], default: Node | None, findings: Findings) -> str | None:
+def _choose_domain(
+    node: Node, domains: Mapping[str, Domain], default: Node | None, findings: Findings
+) -> str | None:
     """The domain that has the bucket: the one that is named, else `defaults.domain`, else the only one there is."""
     named = parsing.read_text(node.get("domain"), "`backend.kv.domain`", findings)
     if named is not None:
@@ -95,15 +125,28 @@ def _choose_domain(node: Node, domains: Mapping[str, Domain], default: Node | No
     if len(domains) == 1:
         return next(iter(domains))
     if domains and node.get("domain") is None:
-        findings.error("JS128", node, "`backend.kv` does not say which domain has the bucket", "Write `kv: {domain: …, bucket: …}`.")
+        findings.error(
+            "JS128",
+            node,
+            "`backend.kv` does not say which domain has the bucket",
+            "Write `kv: {domain: …, bucket: …}`.",
+        )
     return None
 
 
-def refuse_declared_bucket(backend: Backend, declared: Mapping[Address, DeclaredResource], findings: Findings) -> None:
+def refuse_declared_bucket(
+    backend: Backend, declared: Mapping[Address, DeclaredResource], findings: Findings
+) -> None:
     """The bucket that the state is in is nobody's resource: a plan for it would change what it is planned from."""
     if backend.domain is None or backend.bucket is None:
         return
     found = declared.get(Address(backend.domain, "kv", backend.bucket))
     if found is not None:
         what = f"{found.address} is where this workspace keeps its state"
-        findings.error("JS128", found.range, what, "Take it out of `kv`: jsplan makes it, and it is never planned.", str(found.address))
+        findings.error(
+            "JS128",
+            found.range,
+            what,
+            "Take it out of `kv`: jsplan makes it, and it is never planned.",
+            str(found.address),
+        )

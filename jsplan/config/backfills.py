@@ -19,7 +19,17 @@ _KEYS: Final = (
     "name", "from", "to", "order", "strategy", "mode", "oversize", "rate", "window", "where", "transform", "subject_transform",
     "environments",
 )  # fmt: skip
-_FROM: Final = ("domain", "stream", "start_seq", "start_time", "end_seq", "end_time", "filter_subject", "filter_subjects", "parquet")
+_FROM: Final = (
+    "domain",
+    "stream",
+    "start_seq",
+    "start_time",
+    "end_seq",
+    "end_time",
+    "filter_subject",
+    "filter_subjects",
+    "parquet",
+)
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "order": ("stream", "subject", "none"),
     "strategy": ("auto", "native", "snapshot", "spark"),
@@ -38,7 +48,12 @@ class _EntryOptions(TypedDict):
 
 
 #: What an entry means that does not say it.
-_DEFAULTS: Final[_EntryOptions] = {"order": "stream", "strategy": "auto", "mode": "tagged", "oversize": "error"}
+_DEFAULTS: Final[_EntryOptions] = {
+    "order": "stream",
+    "strategy": "auto",
+    "mode": "tagged",
+    "oversize": "error",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +80,12 @@ def read_backfills(section: Node | None, context: EntryContext) -> dict[str, Bac
             continue
         name = parsing.read_required_text(node, "name", "a backfill", findings) or ""
         if name and not _NAME.fullmatch(name):
-            findings.error("JS131", node.value["name"], f'"{name}" is not a name for a backfill', "Use letters, digits, - and _.")
+            findings.error(
+                "JS131",
+                node.value["name"],
+                f'"{name}" is not a name for a backfill',
+                "Use letters, digits, - and _.",
+            )
         if name in seen:
             findings.error("JS110", node, f"backfill {name} is declared twice", "Keep one.")
         seen.add(name)
@@ -87,19 +107,38 @@ def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None
     for key, values in _CHOICES.items():
         if (value := parsing.read_choice(node.get(key), f"`{key}`", values, findings)) is not None:
             words[key] = value  # type: ignore[literal-required]  # the keys of both are the same four
-    origins, targets = _read_sides(node, "from", _FROM, context), _read_sides(node, "to", ("domain", "stream", "parquet"), context)
-    where, transform = parsing.read_text(node.get("where"), "`where`", findings), parsing.read_path(node.get("transform"), "`transform`", findings)
+    origins, targets = (
+        _read_sides(node, "from", _FROM, context),
+        _read_sides(node, "to", ("domain", "stream", "parquet"), context),
+    )
+    where, transform = (
+        parsing.read_text(node.get("where"), "`where`", findings),
+        parsing.read_path(node.get("transform"), "`transform`", findings),
+    )
     rate = parsing.read_parsed(node.get("rate"), "`rate`", _parse_rate, findings)
     window = parsing.read_parsed(node.get("window"), "`window`", _parse_window, findings)
     renamed = _read_subject_transform(node.get("subject_transform"), findings)
     if not origins or len(targets) != 1:
         return None
     found = Backfill(
-        name, tuple(origins), targets[0], rate=rate, window=window, where=where, transform=transform, subject_transform=renamed,
-        range=source_range(node.place), **words,
-    )  # fmt: skip
+        name,
+        tuple(origins),
+        targets[0],
+        rate=rate,
+        window=window,
+        where=where,
+        transform=transform,
+        subject_transform=renamed,
+        range=source_range(node.place),
+        **words,
+    )
     if why := _oversize_problem(found):
-        findings.error("JS130", node.get("oversize") or node, f"`oversize: native` cannot be: {why}", "Use error or skip.")
+        findings.error(
+            "JS130",
+            node.get("oversize") or node,
+            f"`oversize: native` cannot be: {why}",
+            "Use error or skip.",
+        )
     return found
 
 
@@ -120,21 +159,38 @@ def _oversize_problem(entry: Backfill) -> str:
 
 
 def _read_subject_transform(node: Node | None, findings: Findings) -> tuple[str, str] | None:
-    if node is None or not parsing.check_mapping(node, "`subject_transform`", ("src", "dest"), findings):
+    if node is None or not parsing.check_mapping(
+        node, "`subject_transform`", ("src", "dest"), findings
+    ):
         return None
-    src, dest = (parsing.read_required_text(node, key, "`subject_transform`", findings) for key in ("src", "dest"))
+    src, dest = (
+        parsing.read_required_text(node, key, "`subject_transform`", findings)
+        for key in ("src", "dest")
+    )
     return (src, dest) if src and dest else None
 
 
-def _read_sides(node: Node, key: str, keys: Collection[str], context: EntryContext) -> list[BackfillSide]:
+def _read_sides(
+    node: Node, key: str, keys: Collection[str], context: EntryContext
+) -> list[BackfillSide]:
     side, findings = node.get(key), context.findings
     if side is None or side.value is None:
-        findings.error("JS106", node, f"a backfill has no `{key}`", f"Add {key}: {{domain: …, stream: …}} or {key}: {{parquet: PATH}}.")
+        findings.error(
+            "JS106",
+            node,
+            f"a backfill has no `{key}`",
+            f"Add {key}: {{domain: …, stream: …}} or {key}: {{parquet: PATH}}.",
+        )
         return []
     items = side.value if key == "from" and isinstance(side.value, list) else [side]
     found = [one for item in items for one in _read_side(item, keys, context)]
     if key == "to" and len(found) > 1:
-        findings.error("JS104", side, f"a backfill has one target, and this names {len(found)}", "Name one domain.")
+        findings.error(
+            "JS104",
+            side,
+            f"a backfill has one target, and this names {len(found)}",
+            "Name one domain.",
+        )
     return found
 
 
@@ -145,17 +201,32 @@ def _read_side(node: Node, keys: Collection[str], context: EntryContext) -> list
         return []
     if "parquet" in node.value:
         path = parsing.read_required_text(node, "parquet", "a side of a backfill", findings)
-        return [BackfillSide(parquet=path)] if path and parsing.read_path(node.get("parquet"), "`parquet`", findings) else []
+        return (
+            [BackfillSide(parquet=path)]
+            if path and parsing.read_path(node.get("parquet"), "`parquet`", findings)
+            else []
+        )
     stream = parsing.read_required_text(node, "stream", "a side of a backfill", findings)
     for bound in ("start", "end"):
         if f"{bound}_seq" in node.value and f"{bound}_time" in node.value:
-            findings.error("JS104", node, f"both {bound}_seq and {bound}_time are given", "Keep one.")
-    start_seq, end_seq = (parsing.read_parsed(node.get(f"{b}_seq"), f"`{b}_seq`", _parse_sequence, findings) for b in ("start", "end"))
-    start_time, end_time = (parsing.read_parsed(node.get(f"{b}_time"), f"`{b}_time`", units.parse_time, findings) for b in ("start", "end"))
+            findings.error(
+                "JS104", node, f"both {bound}_seq and {bound}_time are given", "Keep one."
+            )
+    start_seq, end_seq = (
+        parsing.read_parsed(node.get(f"{b}_seq"), f"`{b}_seq`", _parse_sequence, findings)
+        for b in ("start", "end")
+    )
+    start_time, end_time = (
+        parsing.read_parsed(node.get(f"{b}_time"), f"`{b}_time`", units.parse_time, findings)
+        for b in ("start", "end")
+    )
     filters = parsing.read_texts(node.get("filter_subjects"), "`filter_subjects`", findings)
     one = parsing.read_text(node.get("filter_subject"), "`filter_subject`", findings)
     every = (*([one] if one else []), *filters)
-    return [BackfillSide(domain, stream or "", None, start_seq, end_seq, start_time, end_time, every) for domain in _select_domains(node, context)]
+    return [
+        BackfillSide(domain, stream or "", None, start_seq, end_seq, start_time, end_time, every)
+        for domain in _select_domains(node, context)
+    ]
 
 
 def _select_domains(node: Node, context: EntryContext) -> Sequence[str]:
@@ -166,7 +237,10 @@ def _select_domains(node: Node, context: EntryContext) -> Sequence[str]:
         return context.selectors.select(said)
     if len(context.own_domains) != 1:
         context.findings.error(
-            "JS127", node, "which domain is not said, and there are several", "Add `domain:` here, or `defaults: {domain: …}`."
+            "JS127",
+            node,
+            "which domain is not said, and there are several",
+            "Add `domain:` here, or `defaults: {domain: …}`.",
         )
         return []
     return list(context.own_domains)

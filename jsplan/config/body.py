@@ -18,7 +18,9 @@ from jsplan.resources.nested import ORIGIN
 REFERENCE_KEYS: Final = ("domain", "deliver")
 
 
-def parse(table: Table, fields: Mapping[str, Node], findings: Findings, address: str | None = None) -> dict[str, Any]:
+def parse(
+    table: Table, fields: Mapping[str, Node], findings: Findings, address: str | None = None
+) -> dict[str, Any]:
     """The fields that the table knows, parsed; null stays None. What is wrong is reported and left out."""
     rows = table.by_name
     body: dict[str, Any] = {}
@@ -39,7 +41,9 @@ def parse(table: Table, fields: Mapping[str, Node], findings: Findings, address:
     return body
 
 
-def check_keys(table: Table, node: Node, extra: Collection[str], findings: Findings, address: str | None = None) -> None:
+def check_keys(
+    table: Table, node: Node, extra: Collection[str], findings: Findings, address: str | None = None
+) -> None:
     """Report every key that is neither a field nor among `more`."""
     rows = table.by_name
     for key in node.value:
@@ -47,8 +51,13 @@ def check_keys(table: Table, node: Node, extra: Collection[str], findings: Findi
             known = [*rows, *extra]
             what = _KIND_NAMES.get(table.kind, table.kind)
             advice = field_hint(table.kind, key, known)
-            detail = advice or f"A field of a server newer than this release goes into x_raw: {{{key}: …}}."
-            findings.error("JS105", node.key_place(key), f'"{key}" is not a field of {what}', detail, address)
+            detail = (
+                advice
+                or f"A field of a server newer than this release goes into x_raw: {{{key}: …}}."
+            )
+            findings.error(
+                "JS105", node.key_place(key), f'"{key}" is not a field of {what}', detail, address
+            )
 
 
 _KIND_NAMES: Final = {
@@ -57,7 +66,9 @@ _KIND_NAMES: Final = {
 }  # fmt: skip
 
 
-def _parse_nested(body: dict[str, Any], row: Field, node: Node, findings: Findings, address: str | None) -> None:
+def _parse_nested(
+    body: dict[str, Any], row: Field, node: Node, findings: Findings, address: str | None
+) -> None:
     assert row.table is not None
     if row.type == "object":
         found = _parse_object(row.table, row.name, node, findings, address)
@@ -67,20 +78,44 @@ def _parse_nested(body: dict[str, Any], row: Field, node: Node, findings: Findin
         items = (_parse_object(row.table, row.name, item, findings, address) for item in node.value)
         body[row.name] = [item for item in items if item is not None]
     else:
-        findings.error("JS104", node, f"{row.name} must be a list of mappings, not {describe_node(node)}", f"Write {row.name}: [{{…}}].", address)
+        findings.error(
+            "JS104",
+            node,
+            f"{row.name} must be a list of mappings, not {describe_node(node)}",
+            f"Write {row.name}: [{{…}}].",
+            address,
+        )
 
 
-def _parse_object(table: Table, name: str, node: Node, findings: Findings, address: str | None) -> dict[str, Any] | None:
+def _parse_object(
+    table: Table, name: str, node: Node, findings: Findings, address: str | None
+) -> dict[str, Any] | None:
     if not isinstance(node.value, dict):
-        findings.error("JS104", node, f"{name} must be a mapping, not {describe_node(node)}", f"Write {name}: {{key: value}}.", address)
+        findings.error(
+            "JS104",
+            node,
+            f"{name} must be a mapping, not {describe_node(node)}",
+            f"Write {name}: {{key: value}}.",
+            address,
+        )
         return None
     more = REFERENCE_KEYS if table is ORIGIN else ()
     check_keys(table, node, more, findings, address)
-    body = {key: value for key, value in parse(table, node.value, findings, address).items() if value is not None}
+    body = {
+        key: value
+        for key, value in parse(table, node.value, findings, address).items()
+        if value is not None
+    }
     for row in table.rows:
         item = node.get(row.name)
         if row.required and row.name not in body and (item is None or item.value is None):
-            findings.error("JS106", node, f"{name} has no `{row.name}`", f"Add `{row.name}:`. {row.doc}", address)
+            findings.error(
+                "JS106",
+                node,
+                f"{name} has no `{row.name}`",
+                f"Add `{row.name}:`. {row.doc}",
+                address,
+            )
     for key in more:
         item = node.get(key)
         if item is not None and item.value is not None:
@@ -88,18 +123,28 @@ def _parse_object(table: Table, name: str, node: Node, findings: Findings, addre
     return body
 
 
-def _report_value(row: Field, node: Node, problem: str, findings: Findings, address: str | None) -> None:
+def _report_value(
+    row: Field, node: Node, problem: str, findings: Findings, address: str | None
+) -> None:
     at = _find_bad_element(row, node)
     if row.type == "string" and row.pattern is not None and isinstance(node.value, str):
         findings.error("JS131", at, f"{row.name}: {problem}", "Choose another name.", address)
         return
     detail = row.doc
-    if row.type in ("string", "strings", "metadata") and not isinstance(at.value, str | list | dict):
+    if row.type in ("string", "strings", "metadata") and not isinstance(
+        at.value, str | list | dict
+    ):
         detail = f'Put it in quotes: "{at.raw}".'
     elif row.type == "strings" and isinstance(node.value, str):
         detail = f'Write {row.name}: ["{node.value}"].'
     findings.error(
-        "JS130", at, f"{row.name}: {problem}" if not problem.startswith(("is ", "must ")) else f"{row.name} {problem}", detail, address
+        "JS130",
+        at,
+        f"{row.name}: {problem}"
+        if not problem.startswith(("is ", "must "))
+        else f"{row.name} {problem}",
+        detail,
+        address,
     )
 
 
@@ -113,6 +158,8 @@ def _find_bad_element(row: Field, node: Node) -> Node:
                 culprit: Node = item
                 return culprit
     elif isinstance(node.value, dict):
-        wrong: Node = next((item for item in node.value.values() if not isinstance(item.value, str)), node)
+        wrong: Node = next(
+            (item for item in node.value.values() if not isinstance(item.value, str)), node
+        )
         return wrong
     return node

@@ -17,7 +17,12 @@ from jsplan.units import SECOND, format_duration
 
 _MIN_DURATION: Final = 100_000_000
 #: The server's own subjects, and what of them a stream may store all the same.
-_RESERVED: Final = (("$JS.>", "$JS.EVENT.>"), ("$JSC.>", "$JS.EVENT.>"), ("$NRG.>", "$JS.EVENT.>"), ("$SYS.>", "$SYS.ACCOUNT.>"))
+_RESERVED: Final = (
+    ("$JS.>", "$JS.EVENT.>"),
+    ("$JSC.>", "$JS.EVENT.>"),
+    ("$NRG.>", "$JS.EVENT.>"),
+    ("$SYS.>", "$SYS.ACCOUNT.>"),
+)
 _MAX_METADATA_BYTES: Final = 128 * 1024
 
 
@@ -35,7 +40,12 @@ def _mirror(body: Body) -> Problems:
         return
     for field, why in _NOT_ON_MIRRORS.items():
         if body.get(field):
-            yield Problem("JS150", field, f"a mirror cannot have {field} ({why})", "Remove it, or use `sources:` instead of `mirror:`.")
+            yield Problem(
+                "JS150",
+                field,
+                f"a mirror cannot have {field} ({why})",
+                "Remove it, or use `sources:` instead of `mirror:`.",
+            )
 
 
 _NOT_ON_MIRRORS: Final = {
@@ -56,20 +66,38 @@ def _times(body: Body) -> Problems:
             )
     if age and window > age:
         summary = f"duplicate_window {format_duration(window)} is longer than max_age {format_duration(age)} (10052)"
-        yield Problem("JS153", "duplicate_window", summary, "Shorten the window, or leave it out: it is then at most max_age.")
+        yield Problem(
+            "JS153",
+            "duplicate_window",
+            summary,
+            "Shorten the window, or leave it out: it is then at most max_age.",
+        )
     marker = body.get("subject_delete_marker_ttl") or 0
     if 0 < marker < SECOND:
-        yield Problem("JS164", "subject_delete_marker_ttl", "subject_delete_marker_ttl is less than 1s (10052)", "Write 1s or more.")
+        yield Problem(
+            "JS164",
+            "subject_delete_marker_ttl",
+            "subject_delete_marker_ttl is less than 1s (10052)",
+            "Write 1s or more.",
+        )
 
 
 def _discard(body: Body) -> Problems:
     if not body.get("discard_new_per_subject"):
         return
     if body.get("discard") != "new" and not body.get("sealed"):
-        yield Problem("JS154", "discard_new_per_subject", "discard_new_per_subject needs discard: new (10052)", "Add `discard: new`.")
+        yield Problem(
+            "JS154",
+            "discard_new_per_subject",
+            "discard_new_per_subject needs discard: new (10052)",
+            "Add `discard: new`.",
+        )
     if (body.get("max_msgs_per_subject") or 0) <= 0:
         yield Problem(
-            "JS154", "discard_new_per_subject", "discard_new_per_subject needs max_msgs_per_subject (10052)", "Add `max_msgs_per_subject:`."
+            "JS154",
+            "discard_new_per_subject",
+            "discard_new_per_subject needs max_msgs_per_subject (10052)",
+            "Add `max_msgs_per_subject:`.",
         )
 
 
@@ -85,28 +113,58 @@ def _subjects(body: Body) -> Problems:
         )
     pair = None if bad else find_overlap(subjects)
     if pair is not None:
-        yield Problem("JS156", "subjects", f'subjects: "{pair[0]}" and "{pair[1]}" overlap (10052)', "Keep the wider one.")
-    caught = next((subject for subject in subjects if subject not in bad and _is_reserved(subject)), None)
+        yield Problem(
+            "JS156",
+            "subjects",
+            f'subjects: "{pair[0]}" and "{pair[1]}" overlap (10052)',
+            "Keep the wider one.",
+        )
+    caught = next(
+        (subject for subject in subjects if subject not in bad and _is_reserved(subject)), None
+    )
     if caught is not None and not body.get("no_ack"):
-        whose = "the system's subjects" if overlaps(caught, "$SYS.>") and not overlaps(caught, "$JS.>") else "the JetStream API"
-        yield Problem("JS157", "subjects", f'subjects: "{caught}" catches {whose} (10052)', "Narrow it, or set no_ack: true.")
+        whose = (
+            "the system's subjects"
+            if overlaps(caught, "$SYS.>") and not overlaps(caught, "$JS.>")
+            else "the JetStream API"
+        )
+        yield Problem(
+            "JS157",
+            "subjects",
+            f'subjects: "{caught}" catches {whose} (10052)',
+            "Narrow it, or set no_ack: true.",
+        )
     if ">" in subjects and (body.get("num_replicas") or 1) > 1:
         yield Problem(
-            "JS157", "num_replicas", "a stream of all subjects has one copy (10052)", "Write num_replicas: 1, or narrow the subjects."
+            "JS157",
+            "num_replicas",
+            "a stream of all subjects has one copy (10052)",
+            "Write num_replicas: 1, or narrow the subjects.",
         )
 
 
 def _is_reserved(subject: str) -> bool:
-    return any(overlaps(subject, reserved) and not is_subset(subject, free) for reserved, free in _RESERVED)
+    return any(
+        overlaps(subject, reserved) and not is_subset(subject, free) for reserved, free in _RESERVED
+    )
 
 
 def _mapping(body: Body) -> Problems:
     transform, republish = body.get("subject_transform"), body.get("republish")
     if transform:
         src = transform.get("src") or ""
-        why = f'"{src}" is not a subject' if src and not is_valid(src) else transform_problem(src, transform.get("dest") or "")
+        why = (
+            f'"{src}" is not a subject'
+            if src and not is_valid(src)
+            else transform_problem(src, transform.get("dest") or "")
+        )
         if why:
-            yield Problem("JS167", "subject_transform", f"subject_transform: {why} (10155, 10156)", _TRANSFORM_HELP)
+            yield Problem(
+                "JS167",
+                "subject_transform",
+                f"subject_transform: {why} (10155, 10156)",
+                _TRANSFORM_HELP,
+            )
     if republish:
         yield from _republish(republish, body)
 
@@ -120,10 +178,17 @@ def _republish(republish: Body, body: Body) -> Problems:
     stored = body.get("subjects") or ([] if copies else [body.get("name") or ""])
     looped = next((subject for subject in stored if dest and overlaps(dest, subject)), None)
     transform = body.get("subject_transform") or {}
-    narrowed = src == dest == ">" and transform.get("dest") and not overlaps(transform["dest"], looped or "")
+    narrowed = (
+        src == dest == ">"
+        and transform.get("dest")
+        and not overlaps(transform["dest"], looped or "")
+    )
     if looped is not None and not narrowed:
         yield Problem(
-            "JS168", "republish", f'republish: "{dest}" is stored again by this stream, as {looped} (10052)', "Use another prefix."
+            "JS168",
+            "republish",
+            f'republish: "{dest}" is stored again by this stream, as {looped} (10052)',
+            "Use another prefix.",
         )
     elif dest and (why := transform_problem(src, dest)):
         yield Problem("JS168", "republish", f"republish: {why} (10052)", _TRANSFORM_HELP)
@@ -131,10 +196,16 @@ def _republish(republish: Body, body: Body) -> Problems:
 
 def _lengths(body: Body) -> Problems:
     """The server adds some metadata of its own before it counts; how much depends on its version."""
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in (body.get("metadata") or {}).items())
+    size = sum(
+        len(key.encode()) + len(value.encode())
+        for key, value in (body.get("metadata") or {}).items()
+    )
     if size > _MAX_METADATA_BYTES:
         yield Problem(
-            "JS169", "metadata", f"metadata is {size:,} bytes; the server takes {_MAX_METADATA_BYTES:,} (10052)", "Keep documents elsewhere."
+            "JS169",
+            "metadata",
+            f"metadata is {size:,} bytes; the server takes {_MAX_METADATA_BYTES:,} (10052)",
+            "Keep documents elsewhere.",
         )
 
 
@@ -148,10 +219,18 @@ def _exclusions(body: Body) -> Problems:
         )
     if body.get("deny_purge") and body.get("allow_rollup_hdrs"):
         yield Problem(
-            "JS160", "allow_rollup_hdrs", "allow_rollup_hdrs needs the right to purge (10052)", "Remove deny_purge or allow_rollup_hdrs."
+            "JS160",
+            "allow_rollup_hdrs",
+            "allow_rollup_hdrs needs the right to purge (10052)",
+            "Remove deny_purge or allow_rollup_hdrs.",
         )
     if body.get("allow_msg_schedules") and body.get("sources"):
-        yield Problem("JS162", "allow_msg_schedules", "a stream with sources cannot schedule messages (10187)", "Remove one of them.")
+        yield Problem(
+            "JS162",
+            "allow_msg_schedules",
+            "a stream with sources cannot schedule messages (10187)",
+            "Remove one of them.",
+        )
 
 
 def _counter(body: Body) -> Problems:
@@ -164,7 +243,10 @@ def _counter(body: Body) -> Problems:
     }
     for field in (name for name, is_wrong in wrong.items() if is_wrong):
         yield Problem(
-            "JS161", field, f"a counter stream cannot have {field}: {str(body[field]).lower()} (10052)", "Remove it, or allow_msg_counter."
+            "JS161",
+            field,
+            f"a counter stream cannot have {field}: {str(body[field]).lower()} (10052)",
+            "Remove it, or allow_msg_counter.",
         )
 
 
@@ -178,7 +260,10 @@ def _async(body: Body) -> Problems:
     }
     for field in (name for name, is_wrong in wrong.items() if is_wrong):
         yield Problem(
-            "JS163", field, f"persist_mode: async does not go with {field}: {str(body[field]).lower()} (10052)", "Remove one of them."
+            "JS163",
+            field,
+            f"persist_mode: async does not go with {field}: {str(body[field]).lower()} (10052)",
+            "Remove one of them.",
         )
 
 

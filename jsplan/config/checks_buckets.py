@@ -14,7 +14,15 @@ from jsplan.resources import buckets
 def check_bucket(address: Address, body: Mapping[str, Any]) -> Problems:
     """Everything that is certain to be refused in the stream behind a KV bucket or an object store."""
     kind, lowered = address.kind, buckets.lower(address, body)
-    lowered = {"name": address.stream, "discard": buckets.client_defaults(kind, lowered).get("discard")} | lowered
+    lowered = {
+        "name": address.stream,
+        "discard": buckets.client_defaults(kind, lowered).get("discard"),
+    } | lowered
     for problem in check_stream(lowered):
-        summary, detail = buckets.with_aliases(kind, problem.summary), buckets.with_aliases(kind, problem.detail)
-        yield problem._replace(field=buckets.alias_of(kind, problem.field), summary=summary, detail=detail)
+        summary, detail = (
+            buckets.with_aliases(kind, problem.summary),
+            buckets.with_aliases(kind, problem.detail),
+        )
+        yield problem._replace(
+            field=buckets.alias_of(kind, problem.field), summary=summary, detail=detail
+        )

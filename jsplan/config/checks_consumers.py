@@ -36,11 +36,19 @@ def _filters(body: Body) -> Problems:
     for subject in bad:
         field = "filter_subject" if subject == one else "filter_subjects"
         yield Problem(
-            "JS170", field, f'{field}: "{subject}" is not a subject', "It has no blanks and no empty parts, and > only at the end."
+            "JS170",
+            field,
+            f'{field}: "{subject}" is not a subject',
+            "It has no blanks and no empty parts, and > only at the end.",
         )
     pair = None if bad else find_overlap(many)
     if pair is not None:
-        yield Problem("JS170", "filter_subjects", f'filter_subjects: "{pair[0]}" and "{pair[1]}" overlap (10138)', "Keep the wider one.")
+        yield Problem(
+            "JS170",
+            "filter_subjects",
+            f'filter_subjects: "{pair[0]}" and "{pair[1]}" overlap (10138)',
+            "Keep the wider one.",
+        )
 
 
 _START_FIELDS: Final = {"by_start_sequence": "opt_start_seq", "by_start_time": "opt_start_time"}
@@ -50,7 +58,12 @@ def _start(body: Body) -> Problems:
     policy = body.get("deliver_policy") or "all"
     needed = _START_FIELDS.get(policy)
     if needed and not body.get(needed):
-        yield Problem("JS171", "deliver_policy", f"deliver_policy: {policy} needs {needed} (10094)", f"Add `{needed}:`.")
+        yield Problem(
+            "JS171",
+            "deliver_policy",
+            f"deliver_policy: {policy} needs {needed} (10094)",
+            f"Add `{needed}:`.",
+        )
     for other, field in _START_FIELDS.items():
         if field != needed and body.get(field):
             yield Problem(
@@ -59,7 +72,11 @@ def _start(body: Body) -> Problems:
                 f"{field} does not go with deliver_policy: {policy} (10094)",
                 f"Write deliver_policy: {other}, or remove {field}.",
             )
-    if policy == "last_per_subject" and not body.get("filter_subject") and not body.get("filter_subjects"):
+    if (
+        policy == "last_per_subject"
+        and not body.get("filter_subject")
+        and not body.get("filter_subjects")
+    ):
         yield Problem(
             "JS171",
             "deliver_policy",
@@ -72,7 +89,12 @@ def _push_or_pull(body: Body) -> Problems:
     subject = body.get("deliver_subject")
     if subject:
         if body.get("max_waiting"):
-            yield Problem("JS172", "max_waiting", "max_waiting is for pull consumers (10080)", "Remove it, or deliver_subject.")
+            yield Problem(
+                "JS172",
+                "max_waiting",
+                "max_waiting is for pull consumers (10080)",
+                "Remove it, or deliver_subject.",
+            )
         if not is_valid(subject) or not is_literal(subject):
             yield Problem(
                 "JS172",
@@ -82,10 +104,24 @@ def _push_or_pull(body: Body) -> Problems:
             )
         return
     if 0 < (body.get("max_expires") or 0) < _MILLISECOND:
-        yield Problem("JS172", "max_expires", "max_expires is less than 1ms (10115)", "An integer is nanoseconds; write 30s.")
-    for field, err in (("flow_control", 10089), ("idle_heartbeat", 10088), ("rate_limit_bps", 10086)):
+        yield Problem(
+            "JS172",
+            "max_expires",
+            "max_expires is less than 1ms (10115)",
+            "An integer is nanoseconds; write 30s.",
+        )
+    for field, err in (
+        ("flow_control", 10089),
+        ("idle_heartbeat", 10088),
+        ("rate_limit_bps", 10086),
+    ):
         if body.get(field):
-            yield Problem("JS172", field, f"{field} is for push consumers ({err})", "Remove it, or add `deliver_subject:`.")
+            yield Problem(
+                "JS172",
+                field,
+                f"{field} is for push consumers ({err})",
+                "Remove it, or add `deliver_subject:`.",
+            )
     if body.get("ack_policy") == "flow_control":
         yield Problem(
             "JS172",
@@ -100,7 +136,12 @@ def _direct(body: Body) -> Problems:
     if not body.get("direct"):
         return
     if not body.get("deliver_subject"):
-        yield Problem("JS172", "direct", "direct is for push consumers (10090)", "Remove it, or add `deliver_subject:`.")
+        yield Problem(
+            "JS172",
+            "direct",
+            "direct is for push consumers (10090)",
+            "Remove it, or add `deliver_subject:`.",
+        )
     elif body.get("durable_name"):
         detail = "Remove it, or write `durable_name: null` and an inactive_threshold."
         yield Problem("JS172", "direct", "direct does not go with durable_name (10091)", detail)
@@ -112,10 +153,18 @@ def _heartbeat(body: Body) -> Problems:
         return  # brings a heartbeat of its own, whatever is written
     if 0 < beat < _MIN_DURATION:
         yield Problem(
-            "JS173", "idle_heartbeat", f"idle_heartbeat is {format_duration(beat)}; the server takes 100ms or more (10083)", "Write 5s."
+            "JS173",
+            "idle_heartbeat",
+            f"idle_heartbeat is {format_duration(beat)}; the server takes 100ms or more (10083)",
+            "Write 5s.",
         )
     if body.get("flow_control") and body.get("deliver_subject") and not beat:
-        yield Problem("JS173", "flow_control", "flow_control needs idle_heartbeat (10108)", "Add `idle_heartbeat: 5s`.")
+        yield Problem(
+            "JS173",
+            "flow_control",
+            "flow_control needs idle_heartbeat (10108)",
+            "Add `idle_heartbeat: 5s`.",
+        )
 
 
 def _backoff(body: Body) -> Problems:
@@ -123,7 +172,12 @@ def _backoff(body: Body) -> Problems:
     if body.get("ack_policy") == "flow_control":
         for field, err in (("backoff", 10221), ("ack_wait", 10221), ("max_deliver", 10222)):
             if (body.get(field) or 0) != 0 and body.get(field) != -1:
-                yield Problem("JS174", field, f"{field} does not go with ack_policy: flow_control ({err})", "Remove it.")
+                yield Problem(
+                    "JS174",
+                    field,
+                    f"{field} does not go with ack_policy: flow_control ({err})",
+                    "Remove it.",
+                )
     if 0 < most < len(waits):
         yield Problem(
             "JS174",
@@ -137,28 +191,63 @@ def _priority(body: Body) -> Problems:
     policy, groups = body.get("priority_policy") or "none", body.get("priority_groups")
     if policy != "none" and not groups:
         yield Problem(
-            "JS175", "priority_policy", f"priority_policy: {policy} needs priority_groups (10159)", "Add `priority_groups: [NAME]`."
+            "JS175",
+            "priority_policy",
+            f"priority_policy: {policy} needs priority_groups (10159)",
+            "Add `priority_groups: [NAME]`.",
         )
     if groups and policy != "none" and body.get("deliver_subject"):
-        yield Problem("JS175", "priority_groups", "priority_groups are for pull consumers (10178)", "Remove them, or deliver_subject.")
+        yield Problem(
+            "JS175",
+            "priority_groups",
+            "priority_groups are for pull consumers (10178)",
+            "Remove them, or deliver_subject.",
+        )
 
 
-_CONSUMER_CHECKS: Final[tuple[Callable[[Body], Problems], ...]] = (_filters, _start, _push_or_pull, _direct, _heartbeat, _backoff, _priority)
+_CONSUMER_CHECKS: Final[tuple[Callable[[Body], Problems], ...]] = (
+    _filters,
+    _start,
+    _push_or_pull,
+    _direct,
+    _heartbeat,
+    _backoff,
+    _priority,
+)
 
 
 def check_queue_consumer(body: Body, others: list[tuple[str, Body]]) -> Problems:
     """What a work queue refuses of a consumer, given its earlier consumers by name."""
     if body.get("ack_policy") != "explicit" and body.get("ack_policy") != "flow_control":
-        yield Problem("JS176", "ack_policy", "a consumer of a work queue needs ack_policy: explicit (10084)", "Add `ack_policy: explicit`.")
+        yield Problem(
+            "JS176",
+            "ack_policy",
+            "a consumer of a work queue needs ack_policy: explicit (10084)",
+            "Add `ack_policy: explicit`.",
+        )
     if (body.get("deliver_policy") or "all") != "all":
-        yield Problem("JS176", "deliver_policy", "a consumer of a work queue delivers all (10101)", "Remove deliver_policy.")
+        yield Problem(
+            "JS176",
+            "deliver_policy",
+            "a consumer of a work queue delivers all (10101)",
+            "Remove deliver_policy.",
+        )
     mine = filters_of(body)
     for name, other in others:
         if any(overlaps(one, two) for one in mine for two in filters_of(other)):
-            field = "filter_subject" if body.get("filter_subject") else "filter_subjects" if body.get("filter_subjects") else "name"
+            field = (
+                "filter_subject"
+                if body.get("filter_subject")
+                else "filter_subjects"
+                if body.get("filter_subjects")
+                else "name"
+            )
             detail = "Give each consumer filters of its own, so that every message belongs to one of them."
             yield Problem(
-                "JS176", field, f"two consumers of a work queue want the same messages: this one and {name} (10099, 10100)", detail
+                "JS176",
+                field,
+                f"two consumers of a work queue want the same messages: this one and {name} (10099, 10100)",
+                detail,
             )
             return
 

@@ -17,8 +17,17 @@ def check_origins(body: Body) -> Problems:
     found += [("sources", origin) for origin in body.get("sources") or ()]
     for field, origin in found:
         yield from _filters(field, origin)
-        if origin.get("name") == body.get("name") and not origin.get("external") and not origin.get("domain"):
-            yield Problem("JS152", field, f"{field}: {origin['name']} would copy itself (10052)", "Name another stream, or its `domain:`.")
+        if (
+            origin.get("name") == body.get("name")
+            and not origin.get("external")
+            and not origin.get("domain")
+        ):
+            yield Problem(
+                "JS152",
+                field,
+                f"{field}: {origin['name']} would copy itself (10052)",
+                "Name another stream, or its `domain:`.",
+            )
         yield from _external(field, origin.get("external") or {})
         yield from _consumer(field, origin)
     yield from _duplicates(body)
@@ -34,17 +43,29 @@ def _filters(field: str, origin: Body) -> Problems:
             "A transform's `src` filters too; keep the transforms.",
         )
     if origin.get("filter_subject") and not is_valid(origin["filter_subject"]):
-        yield Problem("JS151", field, f'{field}: "{origin["filter_subject"]}" is not a subject (10049)', "Correct filter_subject.")
+        yield Problem(
+            "JS151",
+            field,
+            f'{field}: "{origin["filter_subject"]}" is not a subject (10049)',
+            "Correct filter_subject.",
+        )
     for transform in transforms:
         if why := transform_problem(transform.get("src") or "", transform.get("dest") or ""):
             detail = "Both sides end with > or neither does; `dest` has no *, but {{wildcard(n)}} for the n-th * of `src`."
             yield Problem("JS167", field, f"{field}: {why} ({10154 if mirror else 10146})", detail)
             return
     sources, collide = [t.get("src") or "" for t in transforms], overlaps if mirror else _is_nested
-    pair = next(((a, b) for i, a in enumerate(sources) for b in sources[i + 1 :] if collide(a, b)), None)
+    pair = next(
+        ((a, b) for i, a in enumerate(sources) for b in sources[i + 1 :] if collide(a, b)), None
+    )
     if pair is not None:
         err = 10152 if mirror else 10147
-        yield Problem("JS151", field, f'{field}: the filters "{pair[0]}" and "{pair[1]}" overlap ({err})', "Keep the wider one.")
+        yield Problem(
+            "JS151",
+            field,
+            f'{field}: the filters "{pair[0]}" and "{pair[1]}" overlap ({err})',
+            "Keep the wider one.",
+        )
 
 
 def _is_nested(one: str, other: str) -> bool:
@@ -61,7 +82,12 @@ def _external(field: str, external: Body) -> Problems:
             "Write `domain:`, or $JS.<domain>.API; without a domain it needs an import.",
         )
     if deliver and not is_literal(deliver):
-        yield Problem("JS165", field, f"{field}: external.deliver {deliver} has wildcards (10024)", "Write the prefix without them.")
+        yield Problem(
+            "JS165",
+            field,
+            f"{field}: external.deliver {deliver} has wildcards (10024)",
+            "Write the prefix without them.",
+        )
 
 
 def _consumer(field: str, origin: Body) -> Problems:
@@ -75,7 +101,12 @@ def _consumer(field: str, origin: Body) -> Problems:
         yield Problem("JS166", field, text, "Name the consumer that the origin's owner made.")
     for name in ("opt_start_seq", "opt_start_time", "filter_subject"):
         if origin.get(name):
-            yield Problem("JS166", field, f"{field}: {name} does not go with consumer ({err})", "The consumer has that; remove it here.")
+            yield Problem(
+                "JS166",
+                field,
+                f"{field}: {name} does not go with consumer ({err})",
+                "The consumer has that; remove it here.",
+            )
 
 
 def _duplicates(body: Body) -> Problems:

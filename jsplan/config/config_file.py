@@ -30,16 +30,30 @@ def read_config_file(kind: Kind, node: Node, name: Node, files: WorkspaceFiles) 
     document = files.parse_file(path, node.place)
     if document is None:
         if files.is_empty(path):
-            files.findings.error("JS135", node, f"{node.value} is empty", "Write the configuration into it, or remove `config_file`.")
+            files.findings.error(
+                "JS135",
+                node,
+                f"{node.value} is empty",
+                "Write the configuration into it, or remove `config_file`.",
+            )
         return None
     config = document.get("config") or document
     if not isinstance(config.value, dict):
         files.findings.error(
-            "JS135", config, f"{node.value} holds no configuration", "It is a mapping, an `info --json` document, or {stream_name, config}."
+            "JS135",
+            config,
+            f"{node.value} holds no configuration",
+            "It is a mapping, an `info --json` document, or {stream_name, config}.",
         )
         return None
-    known = (*TABLES[kind].by_name, *_NAME_KEYS[kind], *(STREAM.by_name if buckets.is_bucket(kind) else ()))
-    if files.findings.no_known_keys("JS135", config, f"no key of {node.value} is a field of a {kind.replace('_', ' ')}", known):
+    known = (
+        *TABLES[kind].by_name,
+        *_NAME_KEYS[kind],
+        *(STREAM.by_name if buckets.is_bucket(kind) else ()),
+    )
+    if files.findings.no_known_keys(
+        "JS135", config, f"no key of {node.value} is a field of a {kind.replace('_', ' ')}", known
+    ):
         return None
     values = {key: value for key, value in config.value.items() if key not in _NAME_KEYS[kind]}
     durable = config.get("durable_name")

@@ -12,10 +12,28 @@ from jsplan.config import parsing
 from jsplan.config.findings import Findings
 from jsplan.config.model import Connection, Tls
 from jsplan.config.node import Node, source_range
-from jsplan.config.secret_fields import conceal_login, conceal_path, is_content, mark_secret, url_problem
+from jsplan.config.secret_fields import (
+    conceal_login,
+    conceal_path,
+    is_content,
+    mark_secret,
+    url_problem,
+)
 from jsplan.secrets import concealed_text
 
-_KEYS: Final = ("url", "context", "user", "password", "token", "creds", "nkey", "tls", "inbox_prefix", "timeout", "account")
+_KEYS: Final = (
+    "url",
+    "context",
+    "user",
+    "password",
+    "token",
+    "creds",
+    "nkey",
+    "tls",
+    "inbox_prefix",
+    "timeout",
+    "account",
+)
 _TLS: Final = ("ca", "cert", "key", "handshake_first")
 _HINTS: Final = {
     "credentials": 'Did you mean "creds"?', "servers": 'Did you mean "url"? It takes several, separated by commas.',
@@ -29,23 +47,36 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 IMPLIED_CONNECTION: Final = "default"
 
 
-def read_connections(section: Node | None, environ: Mapping[str, str], findings: Findings) -> dict[str, Connection]:
+def read_connections(
+    section: Node | None, environ: Mapping[str, str], findings: Findings
+) -> dict[str, Connection]:
     """The declared connections by key; one with nothing in it is filled from the environment later."""
     out = {}
     for key, node in parsing.read_mapping(section, "`read_connections`", findings):
         assert section is not None
         if not NAME_PATTERN.fullmatch(key):
-            findings.error("JS131", section.key_place(key), f'"{key}" is not a name for a connection', "Use letters, digits, - and _.")
+            findings.error(
+                "JS131",
+                section.key_place(key),
+                f'"{key}" is not a name for a connection',
+                "Use letters, digits, - and _.",
+            )
         elif node.value is None:
             out[key] = Connection(key, range=source_range(section.key_place(key)))
         elif not isinstance(node.value, dict):
-            findings.not_a_mapping(node, f"connection {key}")  # a password that stands one level too high is not quoted
-        elif parsing.check_mapping(node, f"connection {key}", _KEYS, findings, lambda word: _HINTS.get(word, "")):
+            findings.not_a_mapping(
+                node, f"connection {key}"
+            )  # a password that stands one level too high is not quoted
+        elif parsing.check_mapping(
+            node, f"connection {key}", _KEYS, findings, lambda word: _HINTS.get(word, "")
+        ):
             out[key] = _read_connection(key, node, environ, findings)
     return out
 
 
-def _read_connection(key: str, node: Node, environ: Mapping[str, str], findings: Findings) -> Connection:
+def _read_connection(
+    key: str, node: Node, environ: Mapping[str, str], findings: Findings
+) -> Connection:
     def text(name: str) -> str | None:
         return parsing.read_text(node.get(name), f"`{name}`", findings)
 
@@ -66,7 +97,9 @@ def _read_connection(key: str, node: Node, environ: Mapping[str, str], findings:
         creds=path("creds"),
         nkey=path("nkey"),
         tls=_tls(node.get("tls"), environ, findings),
-        inbox_prefix=parsing.read_parsed(node.get("inbox_prefix"), "`inbox_prefix`", parse_subject_prefix, findings),
+        inbox_prefix=parsing.read_parsed(
+            node.get("inbox_prefix"), "`inbox_prefix`", parse_subject_prefix, findings
+        ),
         timeout=parsing.read_parsed(node.get("timeout"), "`timeout`", _parse_timeout, findings),
         account=text("account"),
         range=source_range(node.place),
@@ -80,40 +113,83 @@ def _check_login(key: str, node: Node, findings: Findings) -> None:
 
     if given("url") and given("context"):
         findings.error(
-            "JS120", node, f"connection {key} names both a url and a context", "Keep one; a context holds its own URL and credentials."
+            "JS120",
+            node,
+            f"connection {key} names both a url and a context",
+            "Keep one; a context holds its own URL and credentials.",
         )
     ways = [name for name in ("user", "token", "creds", "nkey") if given(name)]
     if len(ways) > 1:
-        findings.error("JS120", node, f"connection {key} names {len(ways)} ways to log in: {', '.join(ways)}", "Keep one.")
+        findings.error(
+            "JS120",
+            node,
+            f"connection {key} names {len(ways)} ways to log in: {', '.join(ways)}",
+            "Keep one.",
+        )
     if given("password") and not given("user"):
-        findings.error("JS120", node, f"connection {key} has a password and no user", "Add `user:`, or use `token:`.")
+        findings.error(
+            "JS120",
+            node,
+            f"connection {key} has a password and no user",
+            "Add `user:`, or use `token:`.",
+        )
 
 
 def _check_url(key: str, node: Node | None, findings: Findings) -> None:
     """What is no address of a server is said before anybody waits for it; never with what stands before `@`."""
     for part in node.value.split(",") if node is not None and isinstance(node.value, str) else ():
         url = part.strip()
-        if node is not None and (what := url_problem(node, url if "://" in url else f"nats://{url}", _SCHEMES)):
-            findings.error("JS130", node, f"`url` of connection {key}: {what}", "Write nats://HOST:PORT, or tls://, ws://, wss://.")
+        if node is not None and (
+            what := url_problem(node, url if "://" in url else f"nats://{url}", _SCHEMES)
+        ):
+            findings.error(
+                "JS130",
+                node,
+                f"`url` of connection {key}: {what}",
+                "Write nats://HOST:PORT, or tls://, ws://, wss://.",
+            )
 
 
 def _tls(node: Node | None, environ: Mapping[str, str], findings: Findings) -> Tls | None:
-    if node is None or node.value is None or not parsing.check_mapping(node, "`tls`", _TLS, findings):
+    if (
+        node is None
+        or node.value is None
+        or not parsing.check_mapping(node, "`tls`", _TLS, findings)
+    ):
         return None
-    files = {name: resolve_file_path(node.get(name), f"`tls.{name}`", environ, findings) for name in ("ca", "cert", "key")}
+    files = {
+        name: resolve_file_path(node.get(name), f"`tls.{name}`", environ, findings)
+        for name in ("ca", "cert", "key")
+    }
     written = {name for name, item in node.value.items() if item.value is not None}
     if len(written & {"cert", "key"}) == 1:
-        findings.error("JS120", node, "`tls` needs both `cert` and `key`, or neither", "Add the other one.")
-    return Tls(**files, handshake_first=parsing.read_flag(node.get("handshake_first"), "`tls.handshake_first`", findings) or False)
+        findings.error(
+            "JS120", node, "`tls` needs both `cert` and `key`, or neither", "Add the other one."
+        )
+    return Tls(
+        **files,
+        handshake_first=parsing.read_flag(
+            node.get("handshake_first"), "`tls.handshake_first`", findings
+        )
+        or False,
+    )
 
 
-def resolve_file_path(node: Node | None, what: str, environ: Mapping[str, str], findings: Findings, base: Path | None = None) -> Path | None:
+def resolve_file_path(
+    node: Node | None,
+    what: str,
+    environ: Mapping[str, str],
+    findings: Findings,
+    base: Path | None = None,
+) -> Path | None:
     """A path as absolute one, relative to `base` or else to the file that names it; `~` is HOME."""
     if node is not None and isinstance(node.value, str) and is_content(node.value):
         findings.error(
-            "JS120", node, f"{what} must be a path, and {concealed_text(node.value) or 'this'} is the content of a file",
+            "JS120",
+            node,
+            f"{what} must be a path, and {concealed_text(node.value) or 'this'} is the content of a file",
             "Put the content into a file that only you can read, and give its path.",
-        )  # fmt: skip
+        )
         return None
     value = parsing.read_path(node, what, findings)
     if value is None or node is None:
@@ -144,5 +220,7 @@ def parse_subject_prefix(value: object) -> str:
         raise ValueError("must be text")
     prefix = value.removesuffix(".")
     if not prefix or re.search(r"[\s*>]", prefix) or not all(prefix.split(".")):
-        raise ValueError(f'"{value}" is not a subject prefix; it has no blanks, wildcards or empty parts')
+        raise ValueError(
+            f'"{value}" is not a subject prefix; it has no blanks, wildcards or empty parts'
+        )
     return prefix

@@ -48,7 +48,11 @@ class CopyOfResolver:
         target = self._read_target(node) if node is not None and node.value is not None else None
         if target is not None and entry.get("config_file") is not None:
             self._findings.error(
-                "JS146", entry.value["copy_of"], f"{address} has two bases, `copy_of` and `config_file`", "Keep one.", str(address)
+                "JS146",
+                entry.value["copy_of"],
+                f"{address} has two bases, `copy_of` and `config_file`",
+                "Keep one.",
+                str(address),
             )
             return False
         if target is not None:
@@ -62,10 +66,20 @@ class CopyOfResolver:
         try:
             address = Address.parse(text)
         except ValueError as error:
-            self._findings.error("JS146", node, f"`copy_of`: {error}", "Write the address of one stream, as in hub/stream/ORDERS.")
+            self._findings.error(
+                "JS146",
+                node,
+                f"`copy_of`: {error}",
+                "Write the address of one stream, as in hub/stream/ORDERS.",
+            )
             return None
         if address.kind != "stream" or is_glob(text):
-            self._findings.error("JS146", node, f'`copy_of`: "{text}" is not one stream', "Write the address of a stream that is declared.")
+            self._findings.error(
+                "JS146",
+                node,
+                f'`copy_of`: "{text}" is not one stream',
+                "Write the address of a stream that is declared.",
+            )
             return None
         return address
 
@@ -83,26 +97,51 @@ class CopyOfResolver:
                 self._report_cycle((*chain,), self._waiting[last])
             for number, one in enumerate(reversed(chain)):
                 copy = self._waiting.pop(one)
-                copy.finish(() if circle and not number else tuple(self._base_layers(one, copy, declared)))
+                copy.finish(
+                    () if circle and not number else tuple(self._base_layers(one, copy, declared))
+                )
 
     def _report_cycle(self, way: tuple[Address, ...], copy: _CopyEntry) -> None:
         named = " is a copy of ".join(map(str, (*way[way.index(copy.target) :], copy.target)))
-        self._findings.error("JS146", copy.copy_of_node, f"a circle of copies: {named}", "Say in one of them what it is.", str(way[-1]))
+        self._findings.error(
+            "JS146",
+            copy.copy_of_node,
+            f"a circle of copies: {named}",
+            "Say in one of them what it is.",
+            str(way[-1]),
+        )
 
-    def _base_layers(self, address: Address, copy: _CopyEntry, declared: Mapping[Address, DeclaredResource]) -> Iterator[Node]:
+    def _base_layers(
+        self, address: Address, copy: _CopyEntry, declared: Mapping[Address, DeclaredResource]
+    ) -> Iterator[Node]:
         base = declared.get(copy.target)
         if base is None:
             known = [str(other) for other in declared if other.kind == "stream"]
-            detail = f"A copy needs a stream that is declared.{did_you_mean(str(copy.target), known)}"
-            self._findings.error("JS146", copy.copy_of_node, f"`copy_of` names {copy.target}, which is in no file", detail, str(address))
+            detail = (
+                f"A copy needs a stream that is declared.{did_you_mean(str(copy.target), known)}"
+            )
+            self._findings.error(
+                "JS146",
+                copy.copy_of_node,
+                f"`copy_of` names {copy.target}, which is in no file",
+                detail,
+                str(address),
+            )
             return
         if base.body.get("subjects") and not any(key in copy.entry.value for key in _INPUT_FIELDS):
             self._findings.error(
-                "JS146", copy.copy_of_node, f"a copy of {copy.target} needs `subjects` of its own",
-                "Everything else is taken over; one subject is stored by one stream. Add `subjects:`, or a `mirror:` of it.", str(address),
-            )  # fmt: skip
+                "JS146",
+                copy.copy_of_node,
+                f"a copy of {copy.target} needs `subjects` of its own",
+                "Everything else is taken over; one subject is stored by one stream. Add `subjects:`, or a `mirror:` of it.",
+                str(address),
+            )
         places = base.ranges
-        taken = [_inherited_layer(layer, copy.target.domain, address.domain) for layer in places.layers] if isinstance(places, FieldPlaces) else []
+        taken = (
+            [_inherited_layer(layer, copy.target.domain, address.domain) for layer in places.layers]
+            if isinstance(places, FieldPlaces)
+            else []
+        )
         if taken and self._findings.allow_values(sum(map(count_values, taken)), copy.copy_of_node):
             yield _merge_layers(taken)
 
@@ -114,8 +153,15 @@ def _merge_layers(layers: list[Node]) -> Node:
     for layer in layers:
         for key, node in layer.value.items():
             before = values.get(key)
-            if key == "x_raw" and before is not None and isinstance(before.value, dict) and isinstance(node.value, dict):
-                values[key] = make_mapping(node.place, before.value | node.value, before.keys | node.keys)
+            if (
+                key == "x_raw"
+                and before is not None
+                and isinstance(before.value, dict)
+                and isinstance(node.value, dict)
+            ):
+                values[key] = make_mapping(
+                    node.place, before.value | node.value, before.keys | node.keys
+                )
             else:
                 values[key] = node
             keys[key] = layer.key_place(key)
@@ -125,7 +171,9 @@ def _merge_layers(layers: list[Node]) -> Node:
 def _inherited_layer(layer: Node, base_domain: str, own_domain: str) -> Node:
     """What a copy takes of one layer of its base. An origin beside the base is named by its domain where the copy is elsewhere."""
     values = {
-        key: node for key, node in layer.value.items() if key == "x_raw" or (key in STREAM.by_name and key not in ("name", "subjects"))
+        key: node
+        for key, node in layer.value.items()
+        if key == "x_raw" or (key in STREAM.by_name and key not in ("name", "subjects"))
     }
     if base_domain != own_domain:
         for key in ("mirror", "sources"):
@@ -137,6 +185,12 @@ def _inherited_layer(layer: Node, base_domain: str, own_domain: str) -> Node:
 def _set_origin_domain(node: Node, domain: str) -> Node:
     if isinstance(node.value, list):
         return Node(node.place, [_set_origin_domain(item, domain) for item in node.value])
-    if not isinstance(node.value, dict) or node.get("domain") is not None or node.get("external") is not None:
+    if (
+        not isinstance(node.value, dict)
+        or node.get("domain") is not None
+        or node.get("external") is not None
+    ):
         return node
-    return make_mapping(node.place, node.value | {"domain": Node(node.place, domain, domain)}, node.keys)
+    return make_mapping(
+        node.place, node.value | {"domain": Node(node.place, domain, domain)}, node.keys
+    )

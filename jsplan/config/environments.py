@@ -35,23 +35,36 @@ def choose_environment(document: Node, asked: str | None, findings: Findings) ->
         return None
     if asked not in names:
         none = "The workspace has no `environments:`; leave -e and JSPLAN_ENV away."
-        findings.error("JS117", section, f'there is no environment "{asked}"', list_known("environments", names, asked) if names else none)
+        findings.error(
+            "JS117",
+            section,
+            f'there is no environment "{asked}"',
+            list_known("environments", names, asked) if names else none,
+        )
     return asked
 
 
-def read_environment_names(node: Node | None, environments: Collection[str], findings: Findings) -> list[str]:
+def read_environment_names(
+    node: Node | None, environments: Collection[str], findings: Findings
+) -> list[str]:
     """The names under `environments:` of an entry; a finding for each that the workspace does not have."""
     wanted = parsing.read_texts(node, "`environments`", findings)
     for name in wanted:
         if node is not None and name not in environments:
-            there = list_known("environments", environments) if environments else "The workspace has no `environments:`."
+            there = (
+                list_known("environments", environments)
+                if environments
+                else "The workspace has no `environments:`."
+            )
             findings.error("JS118", node, f'there is no environment "{name}"', there)
     return list(wanted)
 
 
 def apply_environment(document: Node, environment: str | None, findings: Findings) -> Node:
     """The document with the chosen environment merged in; all environments are checked for unknown keys."""
-    for name, node in parsing.read_mapping(document.get("environments"), "`environments`", findings):
+    for name, node in parsing.read_mapping(
+        document.get("environments"), "`environments`", findings
+    ):
         if node.value is not None:
             parsing.check_mapping(node, f"environment {name}", ENVIRONMENT_SECTIONS, findings)
     chosen = (document.get("environments") or document).get(environment) if environment else None
@@ -67,7 +80,12 @@ def apply_environment(document: Node, environment: str | None, findings: Finding
 
 
 def _overlay_section(section: str, base: Node | None, over: Node, findings: Findings) -> Node:
-    if section == "vars" or base is None or not isinstance(over.value, dict) or not isinstance(base.value, dict):
+    if (
+        section == "vars"
+        or base is None
+        or not isinstance(over.value, dict)
+        or not isinstance(base.value, dict)
+    ):
         return overlay(base, over, 1)
     if section == "backend":
         return overlay(base, over, 2) if base.value.keys() == over.value.keys() else over
@@ -81,13 +99,21 @@ def _overlay_section(section: str, base: Node | None, over: Node, findings: Find
 def _superseded_keys(over: object) -> Collection[str]:
     if not isinstance(over, dict):
         return ()
-    return _URL_KEYS if over.get("context") is not None else ("context",) if over.get("url") is not None else ()
+    return (
+        _URL_KEYS
+        if over.get("context") is not None
+        else ("context",)
+        if over.get("url") is not None
+        else ()
+    )
 
 
 def _drop_keys(connections: Node, name: str, dropped: Collection[str]) -> Node:
     item = connections.get(name)
     if item is None or not dropped or not isinstance(item.value, dict):
         return connections
-    kept: Mapping[str, Node] = {key: value for key, value in item.value.items() if key not in dropped}
+    kept: Mapping[str, Node] = {
+        key: value for key, value in item.value.items() if key not in dropped
+    }
     values = connections.value | {name: make_mapping(item.place, kept, item.keys)}
     return make_mapping(connections.place, values, connections.keys)

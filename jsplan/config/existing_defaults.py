@@ -15,7 +15,12 @@ from jsplan.config.findings import Findings
 from jsplan.config.model import LoadOptions
 from jsplan.config.node import Node, to_plain
 
-_KIND_BY_SECTION: Mapping[str, Kind] = {"streams": "stream", "consumers": "consumer", "kv": "kv", "object_stores": "object_store"}
+_KIND_BY_SECTION: Mapping[str, Kind] = {
+    "streams": "stream",
+    "consumers": "consumer",
+    "kv": "kv",
+    "object_stores": "object_store",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +42,16 @@ def read_existing_defaults(options: LoadOptions) -> ExistingDefaults:
     assert document is not None, "a workspace that cannot be read has a finding"
     defaults = document.get("defaults")
     domain = defaults.get("domain") if defaults else None
-    fields = {kind: to_plain(node) for kind in KINDS if defaults and (node := defaults.get(kind)) is not None and isinstance(node.value, dict)}
-    return ExistingDefaults(to_plain(domain) if domain is not None else None, fields, frozenset(_declared_kinds(document)))
+    fields = {
+        kind: to_plain(node)
+        for kind in KINDS
+        if defaults and (node := defaults.get(kind)) is not None and isinstance(node.value, dict)
+    }
+    return ExistingDefaults(
+        to_plain(domain) if domain is not None else None,
+        fields,
+        frozenset(_declared_kinds(document)),
+    )
 
 
 def _declared_kinds(document: Node) -> set[Kind]:
@@ -47,5 +60,7 @@ def _declared_kinds(document: Node) -> set[Kind]:
         node = document.get(section)
         entries = node.value if node is not None and isinstance(node.value, list) else []
         found |= {kind} if entries else set()
-        found |= {"consumer"} if any(entry.get("consumers") is not None for entry in entries) else set()
+        found |= (
+            {"consumer"} if any(entry.get("consumers") is not None for entry in entries) else set()
+        )
     return found

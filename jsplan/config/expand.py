@@ -31,7 +31,9 @@ def expand_range(pattern: str) -> list[str]:
             if total > MAX_RANGE:
                 raise ValueError(f"stands for more than {MAX_RANGE} names")
             width = len(first) if first.startswith("0") else 0
-            choices.append([str(number).zfill(width) for number in range(int(first), int(last) + 1)])
+            choices.append(
+                [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
+            )
     return ["".join(parts) for parts in product(*choices)]
 
 
@@ -66,8 +68,15 @@ class DomainSelectors:
         positive = [self._match(text, term) for text, term in wanted if not text.startswith("!")]
         if len(positive) == len(wanted) == 1:
             return positive[0]  # without a copy: thousands of streams may each select all domains
-        taken: Iterable[str] = self._own if not positive and wanted else (key for keys in positive for key in keys)
-        without = {key for text, term in wanted if text.startswith("!") for key in self._match(text[1:], term)}
+        taken: Iterable[str] = (
+            self._own if not positive and wanted else (key for keys in positive for key in keys)
+        )
+        without = {
+            key
+            for text, term in wanted
+            if text.startswith("!")
+            for key in self._match(text[1:], term)
+        }
         return [key for key in dict.fromkeys(taken) if key not in without]
 
     def is_domain(self, name: str) -> bool:
@@ -99,15 +108,28 @@ class DomainSelectors:
 
     def _report_no_match(self, text: str, node: Node) -> None:
         if text.startswith(_LABEL):
-            labels = {_LABEL + label for domain in self._domains.values() for label in domain.labels}
+            labels = {
+                _LABEL + label for domain in self._domains.values() for label in domain.labels
+            }
             self._findings.warning(
-                "JS124", node, f"no domain has the label of {text}", f"Labels are given under `domains:`.{did_you_mean(text, labels)}"
+                "JS124",
+                node,
+                f"no domain has the label of {text}",
+                f"Labels are given under `domains:`.{did_you_mean(text, labels)}",
             )
         elif is_pattern(text):
-            self._findings.warning("JS124", node, f'"{text}" matches no domain', f"Known domains: {_format_domains(self._domains)}.")
+            self._findings.warning(
+                "JS124",
+                node,
+                f'"{text}" matches no domain',
+                f"Known domains: {_format_domains(self._domains)}.",
+            )
         else:
             self._findings.error(
-                "JS122", node, f'there is no domain "{text}"', f"Known domains: {_format_domains(self._domains)}.{did_you_mean(text, self._domains)}"
+                "JS122",
+                node,
+                f'there is no domain "{text}"',
+                f"Known domains: {_format_domains(self._domains)}.{did_you_mean(text, self._domains)}",
             )
 
 
@@ -131,4 +153,8 @@ def _is_glob(text: str) -> bool:
 
 def _format_domains(domains: Mapping[str, Domain]) -> str:
     shown = list(domains)[:8]
-    return ", ".join(shown) + (f" and {len(domains) - 8} more" if len(domains) > 8 else "") if shown else "none"
+    return (
+        ", ".join(shown) + (f" and {len(domains) - 8} more" if len(domains) > 8 else "")
+        if shown
+        else "none"
+    )

@@ -23,7 +23,17 @@ DEFAULT_INCLUDES: Final = ("*.jsplan.yaml", "*.jsplan.json")
 _MERGE_DEPTH: Final = {
     "vars": 1, "environments": 3, "connections": 1, "domains": 1, "defaults": 2, "drift": 1, "lint": 1, "backend": 0, "ownership": 0,
 }  # fmt: skip
-LIST_SECTIONS: Final = ("imports", "streams", "consumers", "kv", "object_stores", "overrides", "backfills", "moved", "removed")
+LIST_SECTIONS: Final = (
+    "imports",
+    "streams",
+    "consumers",
+    "kv",
+    "object_stores",
+    "overrides",
+    "backfills",
+    "moved",
+    "removed",
+)
 _MAIN_ONLY_KEYS: Final = ("jsplan", "workspace", "include")
 TOP_LEVEL_KEYS: Final = (*_MAIN_ONLY_KEYS, *_MERGE_DEPTH, *LIST_SECTIONS)
 _KEY_ALIASES: Final = {
@@ -67,7 +77,9 @@ class WorkspaceFiles:
             if data is not None:
                 self.read[source.shown] = data
             before = len(self.findings)
-            self._parsed[path] = parse_document(source, data, self.findings) if data is not None else None
+            self._parsed[path] = (
+                parse_document(source, data, self.findings) if data is not None else None
+            )
             if data is not None and self._parsed[path] is None and len(self.findings) == before:
                 self._empty.add(path)
         return self._parsed[path]
@@ -80,14 +92,26 @@ class WorkspaceFiles:
         """The main file and its includes as one mapping; None if the main file cannot be used."""
         path = self.root / MAIN_FILE
         if not is_file(path) and not is_folder(path):
-            problem = f"there is no {MAIN_FILE} in {self.root}" if is_folder(self.root) else f"{self.root} is not a folder"
-            self.findings.error("JS100", None, problem, "Go to the workspace's folder, name it with -C, or make one with `jsplan init`.")
+            problem = (
+                f"there is no {MAIN_FILE} in {self.root}"
+                if is_folder(self.root)
+                else f"{self.root} is not a folder"
+            )
+            self.findings.error(
+                "JS100",
+                None,
+                problem,
+                "Go to the workspace's folder, name it with -C, or make one with `jsplan init`.",
+            )
             return None
         main = self.parse_file(path)
         if main is None:
             if self.is_empty(path):
                 self.findings.error(
-                    "JS102", (self.source_of(path), 0, 0), f"{MAIN_FILE} is empty", "Begin it with `jsplan: 1` and `workspace: NAME`."
+                    "JS102",
+                    (self.source_of(path), 0, 0),
+                    f"{MAIN_FILE} is empty",
+                    "Begin it with `jsplan: 1` and `workspace: NAME`.",
                 )
             return None
         if not self._is_workspace(main, MAIN_FILE):
@@ -100,7 +124,10 @@ class WorkspaceFiles:
             node = self.parse_file(path)
             if node is None and self.is_empty(path):
                 self.findings.warning(
-                    "JS102", (self.source_of(path), 0, 0), f"{self.source_of(path).shown} is empty", "Remove it, or write something into it."
+                    "JS102",
+                    (self.source_of(path), 0, 0),
+                    f"{self.source_of(path).shown} is empty",
+                    "Remove it, or write something into it.",
                 )
             elif node is not None and self._is_workspace(node, self.source_of(path).shown):
                 out.append(node)
@@ -111,8 +138,14 @@ class WorkspaceFiles:
         if not isinstance(node.value, dict):
             self.findings.not_a_mapping(node, shown)
             return False
-        known = (*TOP_LEVEL_KEYS, *_KEY_ALIASES, *(key for key in node.value if key.startswith("x-")))
-        return not self.findings.no_known_keys("JS105", node, f"no key of {shown} is one of a workspace", known)
+        known = (
+            *TOP_LEVEL_KEYS,
+            *_KEY_ALIASES,
+            *(key for key in node.value if key.startswith("x-")),
+        )
+        return not self.findings.no_known_keys(
+            "JS105", node, f"no key of {shown} is one of a workspace", known
+        )
 
     def _find_includes(self, main: Node) -> list[Path]:
         """The included files, each once, sorted by name; without the main file."""
@@ -127,7 +160,11 @@ class WorkspaceFiles:
             for node in parsing.read_list(include, "`include`", self.findings):
                 self._add_include(node, found)
         main_path = (self.root / MAIN_FILE).resolve()
-        unique = {path.resolve(): path for path in sorted(found, reverse=True) if path.resolve() != main_path}
+        unique = {
+            path.resolve(): path
+            for path in sorted(found, reverse=True)
+            if path.resolve() != main_path
+        }
         return sorted(unique.values())
 
     def _add_include(self, node: Node, found: dict[Path, None]) -> None:
@@ -135,11 +172,18 @@ class WorkspaceFiles:
         if pattern is None:
             return
         if "\0" in pattern:
-            self.findings.error("JS109", node, "the path holds a NUL character", "Correct the path.")
+            self.findings.error(
+                "JS109", node, "the path holds a NUL character", "Correct the path."
+            )
         elif glob.has_magic(pattern):
             paths = self._glob(pattern)
             if not paths:
-                self.findings.warning("JS109", node, f'"{pattern}" matches no file', "Paths are relative to jsplan.yaml.")
+                self.findings.warning(
+                    "JS109",
+                    node,
+                    f'"{pattern}" matches no file',
+                    "Paths are relative to jsplan.yaml.",
+                )
             found |= dict.fromkeys(paths)
         elif is_file(self.root / pattern):
             found[_normalize_path(self.root / pattern)] = None
@@ -152,7 +196,9 @@ class WorkspaceFiles:
             )
 
     def _glob(self, pattern: str) -> list[Path]:
-        paths = (self.root / name for name in glob.glob(pattern, root_dir=self.root, recursive=True))  # noqa: PTH207 - `..` and `**` together
+        paths = (
+            self.root / name for name in glob.glob(pattern, root_dir=self.root, recursive=True)
+        )  # noqa: PTH207 - `..` and `**` together
         return sorted(_normalize_path(path) for path in paths if is_file(path))
 
     def _merge_files(self, main: Node, others: list[Node]) -> Node:
@@ -167,12 +213,23 @@ class WorkspaceFiles:
         if key.startswith("x-"):
             return False
         if key not in TOP_LEVEL_KEYS:
-            hint = f'Did you mean "{_KEY_ALIASES[key]}"?' if key in _KEY_ALIASES else did_you_mean(key, TOP_LEVEL_KEYS).strip()
-            parsing.report_unknown_key(node, key, "a workspace", TOP_LEVEL_KEYS, self.findings, hint)
+            hint = (
+                f'Did you mean "{_KEY_ALIASES[key]}"?'
+                if key in _KEY_ALIASES
+                else did_you_mean(key, TOP_LEVEL_KEYS).strip()
+            )
+            parsing.report_unknown_key(
+                node, key, "a workspace", TOP_LEVEL_KEYS, self.findings, hint
+            )
             return False
         if key in _MAIN_ONLY_KEYS and not is_main:
             if key != "jsplan":
-                self.findings.error("JS105", node.key_place(key), f"`{key}` stands in {MAIN_FILE} only", "Remove it from the included file.")
+                self.findings.error(
+                    "JS105",
+                    node.key_place(key),
+                    f"`{key}` stands in {MAIN_FILE} only",
+                    "Remove it from the included file.",
+                )
             return False
         return True
 
@@ -192,7 +249,12 @@ class WorkspaceFiles:
             merged.dynamic = there.dynamic or value.dynamic
             into.value[key] = merged
         elif value.value is not None:
-            self.findings.error("JS110", place, f'"{key}" is declared twice', f"It is also at {source_range(into.key_place(key))}; keep one.")
+            self.findings.error(
+                "JS110",
+                place,
+                f'"{key}" is declared twice',
+                f"It is also at {source_range(into.key_place(key))}; keep one.",
+            )
 
 
 def _normalize_path(path: Path) -> Path:
@@ -201,7 +263,12 @@ def _normalize_path(path: Path) -> Path:
 
 def overlay(base: Node | None, over: Node, depth: int) -> Node:
     """`over` laid on `base` key by key, `depth` levels down; below that `over` replaces."""
-    if base is None or depth == 0 or not isinstance(base.value, dict) or not isinstance(over.value, dict):
+    if (
+        base is None
+        or depth == 0
+        or not isinstance(base.value, dict)
+        or not isinstance(over.value, dict)
+    ):
         return over
     values: dict[str, Any] = dict(base.value)
     keys = dict(base.keys)

@@ -29,34 +29,67 @@ class Findings:
     def __len__(self) -> int:
         return len(self._found)
 
-    def error(self, code: str, at: FindingPlace, summary: str, detail: str, address: str | None = None) -> None:
+    def error(
+        self, code: str, at: FindingPlace, summary: str, detail: str, address: str | None = None
+    ) -> None:
         """Something that must be corrected; `detail` says how."""
         self.failed = True
         self._add("error", code, at, summary, detail, address)
 
-    def warning(self, code: str, at: FindingPlace, summary: str, detail: str, address: str | None = None) -> None:
+    def warning(
+        self, code: str, at: FindingPlace, summary: str, detail: str, address: str | None = None
+    ) -> None:
         """Something that works and is probably not meant."""
         self._add("warning", code, at, summary, detail, address)
 
-    def _add(self, severity: Severity, code: str, at: FindingPlace, summary: str, detail: str, address: str | None) -> None:
-        place = at if isinstance(at, SourceRange) or at is None else source_range(at.place if isinstance(at, Node) else at)
+    def _add(
+        self,
+        severity: Severity,
+        code: str,
+        at: FindingPlace,
+        summary: str,
+        detail: str,
+        address: str | None,
+    ) -> None:
+        place = (
+            at
+            if isinstance(at, SourceRange) or at is None
+            else source_range(at.place if isinstance(at, Node) else at)
+        )
         said, help_ = (LOGIN.sub("://…@", text) for text in (summary, detail))
-        self._found.setdefault((code, said, place), Diagnostic(severity, code, said, help_, address, place))
+        self._found.setdefault(
+            (code, said, place), Diagnostic(severity, code, said, help_, address, place)
+        )
 
     def wrong_type(self, node: Node, what: str, expected: str) -> None:
         """`what` is not of the shape that is `expected` ("a mapping", "text", …)."""
-        self.error("JS104", node, f"{what} must be {expected}, not {describe_node(node)}", _TYPE_HELP.get(expected, f"Write {expected}."))
+        self.error(
+            "JS104",
+            node,
+            f"{what} must be {expected}, not {describe_node(node)}",
+            _TYPE_HELP.get(expected, f"Write {expected}."),
+        )
 
     def not_a_mapping(self, node: Node, what: str) -> None:
         """A whole file is no mapping. It may be no file of the workspace at all: its text is not quoted."""
-        self.error("JS104", node, f"{what} must be a mapping, not {type_name(node)}", _TYPE_HELP["a mapping"])
+        self.error(
+            "JS104",
+            node,
+            f"{what} must be a mapping, not {type_name(node)}",
+            _TYPE_HELP["a mapping"],
+        )
 
     def no_known_keys(self, code: str, node: Node, summary: str, known: Collection[str]) -> bool:
         """Whether a file has keys and none of them is known: it may be no file of the workspace, and they are not quoted."""
         if not node.value or not node.value.keys().isdisjoint(known):
             return False
         near = next(filter(None, (did_you_mean(key, known) for key in node.value)), "")
-        self.error(code, node, summary, near.strip() or f"The keys are {', '.join(sorted(known)) or 'none'}.")
+        self.error(
+            code,
+            node,
+            summary,
+            near.strip() or f"The keys are {', '.join(sorted(known)) or 'none'}.",
+        )
         return True
 
     def allow_values(self, values: int, at: FindingPlace) -> bool:
@@ -92,4 +125,10 @@ _TYPE_HELP = {
 
 def _sort_key(found: Diagnostic) -> tuple[bool, str, int, int, str]:
     place = found.range
-    return (place is None, place.file if place else "", place.line if place else 0, place.column if place else 0, found.code)
+    return (
+        place is None,
+        place.file if place else "",
+        place.line if place else 0,
+        place.column if place else 0,
+        found.code,
+    )

@@ -9,7 +9,9 @@ from typing import Final
 from jsplan.address import Kind
 from jsplan.diagnostics import did_you_mean
 
-_POLICY: Final = "Write deliver_policy: all, last, new, last_per_subject, by_start_sequence or by_start_time."
+_POLICY: Final = (
+    "Write deliver_policy: all, last, new, last_per_subject, by_start_sequence or by_start_time."
+)
 #: Text that is one word names the field; anything longer is the hint itself.
 _CONSUMER: Final = {
     "delivery_subject": "deliver_subject", "target": "deliver_subject", "delivery_group": "deliver_group", "queue_group": "deliver_group",

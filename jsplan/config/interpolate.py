@@ -55,14 +55,21 @@ def _resolve_children(node: Node, scope: Scope, findings: Findings, known: dict[
         return Node(node.place, [item for item in items if not _is_unresolved(item)])
     keys = {key: _unescape_key(key, node, findings) if "${" in key else key for key in value}
     places = {name: node.key_place(key) for key, name in keys.items()}
-    return make_mapping(node.place, {keys[key]: _resolve(item, scope, findings, known) for key, item in value.items()}, places)
+    return make_mapping(
+        node.place,
+        {keys[key]: _resolve(item, scope, findings, known) for key, item in value.items()},
+        places,
+    )
 
 
 def _unescape_key(key: str, node: Node, findings: Findings) -> str:
     """A key with `$${` as the literal that it is; any other reference in it is reported."""
     if any(match[0] != "$${" for match in _REFERENCE.finditer(key)):
         findings.error(
-            "JS113", node.key_place(key), f'"{key}" is a key; ${{…}} works in values only', "Write the key out, with $${ for a literal ${."
+            "JS113",
+            node.key_place(key),
+            f'"{key}" is a key; ${{…}} works in values only',
+            "Write the key out, with $${ for a literal ${.",
         )
         return key
     return key.replace("$${", "${")
@@ -84,7 +91,9 @@ def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
     only = _REFERENCE.fullmatch(raw)
     if only is not None and only[1] is not None:
         found = _resolve_reference(only[1].strip(), node, scope, findings)
-        if found is None or (found.raw is None and not findings.allow_values(count_values(found), node)):
+        if found is None or (
+            found.raw is None and not findings.allow_values(count_values(found), node)
+        ):
             return Node(node.place, None, None)
         return _copy_to_place(found, node)
     pieces, end, secret = [], 0, False
@@ -114,8 +123,19 @@ def _copy_to_place(found: Node, at: Node) -> Node:
 
 def _embed(found: Node, reference: str, at: Node, findings: Findings) -> str:
     if found.raw is None or found.value is None:
-        kind = "nothing" if found.value is None else "a list" if isinstance(found.value, list) else "a mapping"
-        findings.error("JS113", at, f"{reference} is {kind} and cannot be put inside text", f"Write {reference} as the whole value.")
+        kind = (
+            "nothing"
+            if found.value is None
+            else "a list"
+            if isinstance(found.value, list)
+            else "a mapping"
+        )
+        findings.error(
+            "JS113",
+            at,
+            f"{reference} is {kind} and cannot be put inside text",
+            f"Write {reference} as the whole value.",
+        )
         return ""
     return found.raw
 
@@ -132,25 +152,47 @@ def _resolve_reference(name: str | None, at: Node, scope: Scope, findings: Findi
     if space == "var" and key:
         found = _look_up_name(f"var.{key}", key, scope.variables, at, findings, "Add it to `vars:`")
         return None if found is not None and _is_unresolved(found) else found
-    guess = f" Did you mean ${{var.{name}}}?" if name in scope.variables else did_you_mean(space, ("var", "env", "domain"))
+    guess = (
+        f" Did you mean ${{var.{name}}}?"
+        if name in scope.variables
+        else did_you_mean(space, ("var", "env", "domain"))
+    )
     findings.error("JS113", at, f"${{{name}}} is not known", f"Known names: {_NAMES}.{guess}")
     return None
 
 
-def _look_up_name(shown: str, key: str, known: Mapping[str, Node], at: Node, findings: Findings, where: str) -> Node | None:
+def _look_up_name(
+    shown: str, key: str, known: Mapping[str, Node], at: Node, findings: Findings, where: str
+) -> Node | None:
     found = known.get(key)
     if found is None:
-        findings.error("JS111", at, f"${{{shown}}} does not exist", f"{where}.{did_you_mean(key, known)}")
+        findings.error(
+            "JS111", at, f"${{{shown}}} does not exist", f"{where}.{did_you_mean(key, known)}"
+        )
     return found
 
 
-def _resolve_domain(key: str, dotted: bool, at: Node, scope: Scope, findings: Findings) -> Node | None:
+def _resolve_domain(
+    key: str, dotted: bool, at: Node, scope: Scope, findings: Findings
+) -> Node | None:
     if scope.domain is None:
-        findings.error("JS111", at, "${domain} has no meaning here", "It is the domain of a resource; use it in a resource's fields.")
+        findings.error(
+            "JS111",
+            at,
+            "${domain} has no meaning here",
+            "It is the domain of a resource; use it in a resource's fields.",
+        )
         return None
     if not dotted:
         return Node(at.place, scope.domain, scope.domain)
-    return _look_up_name(f"domain.{key}", key, scope.domain_vars, at, findings, f"Add it to `vars:` of domain {scope.domain}")
+    return _look_up_name(
+        f"domain.{key}",
+        key,
+        scope.domain_vars,
+        at,
+        findings,
+        f"Add it to `vars:` of domain {scope.domain}",
+    )
 
 
 def _resolve_env(key: str, at: Node, scope: Scope, findings: Findings) -> Node | None:
@@ -165,7 +207,10 @@ def _resolve_env(key: str, at: Node, scope: Scope, findings: Findings) -> Node |
     value = scope.environ.get(key)
     if value is None:
         findings.error(
-            "JS111", at, f"the environment variable {key} is not set", f"Set it before jsplan runs.{did_you_mean(key, scope.environ)}"
+            "JS111",
+            at,
+            f"the environment variable {key} is not set",
+            f"Set it before jsplan runs.{did_you_mean(key, scope.environ)}",
         )
         return None
     register_secret(value, f"${{env.{key}}}")

@@ -19,9 +19,23 @@ from jsplan.config.expand import DomainSelectors
 from jsplan.config.files import MAIN_FILE, WorkspaceFiles
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
-from jsplan.config.model import Backend, Backfill, Connection, Domain, DriftSettings, ImportRow, LoadOptions, Workspace
+from jsplan.config.model import (
+    Backend,
+    Backfill,
+    Connection,
+    Domain,
+    DriftSettings,
+    ImportRow,
+    LoadOptions,
+    Workspace,
+)
 from jsplan.config.node import Node, to_plain
-from jsplan.config.resource_resolver import ResolveContext, ResourceResolver, read_defaults, read_overrides
+from jsplan.config.resource_resolver import (
+    ResolveContext,
+    ResourceResolver,
+    read_defaults,
+    read_overrides,
+)
 from jsplan.config.secret_fields import refuse_variables
 from jsplan.disk import exists
 
@@ -43,19 +57,30 @@ def _load(options: LoadOptions) -> Workspace:
     files = WorkspaceFiles(options.directory.absolute(), findings)
     document, environment = _read_document(files, options, findings)
     name = _read_name(document, findings)
-    known = tuple(name for name, _ in parsing.read_mapping(document.get("environments"), "`environments`", findings))
+    known = tuple(
+        name
+        for name, _ in parsing.read_mapping(
+            document.get("environments"), "`environments`", findings
+        )
+    )
     document = environments.apply_environment(document, environment, findings)
     scope = Scope(variables.resolve_variables(document.get("vars"), options, files))
-    reach = _read_connectivity(document, options.environ, scope, files, f"{name}.{environment}" if environment else name)
+    reach = _read_connectivity(
+        document, options.environ, scope, files, f"{name}.{environment}" if environment else name
+    )
     declarer = _resolve_resources(document, reach, scope, files, environment, known)
     refuse_declared_bucket(reach.backend, declarer.declared, findings)
-    sinks = settings.read_drift(document.get("drift"), reach.domains, _with_environ(scope, options.environ), findings)
+    sinks = settings.read_drift(
+        document.get("drift"), reach.domains, _with_environ(scope, options.environ), findings
+    )
     workspace = _build_workspace(name, environment, document, reach, declarer, sinks, scope, files)
     findings.raise_if_failed()
     return workspace
 
 
-def load_connectivity(options: LoadOptions) -> tuple[Mapping[str, Connection], Mapping[str, Domain]]:
+def load_connectivity(
+    options: LoadOptions,
+) -> tuple[Mapping[str, Connection], Mapping[str, Domain]]:
     """The connections of a workspace that need not be complete, and the domains it has already.
 
     Without a jsplan.yaml there is one connection, which the environment fills. Raises ConfigError for what is wrong with
@@ -70,10 +95,14 @@ def load_connectivity(options: LoadOptions) -> tuple[Mapping[str, Connection], M
     scope = Scope(variables.resolve_variables(document.get("vars"), options, files))
     refuse_variables(document.get("connections"), scope.variables, findings)
     secret = _with_environ(scope, options.environ)
-    declared = read_connections(_interpolate_section(document, "connections", secret, findings), options.environ, findings)
+    declared = read_connections(
+        _interpolate_section(document, "connections", secret, findings), options.environ, findings
+    )
     findings.raise_if_failed()
     declared = declared or {IMPLIED_CONNECTION: Connection(IMPLIED_CONNECTION)}
-    return declared, DomainBuilder(dict(declared), scope, Findings()).build(document.get("domains"), None, document)
+    return declared, DomainBuilder(dict(declared), scope, Findings()).build(
+        document.get("domains"), None, document
+    )
 
 
 @contextmanager
@@ -88,13 +117,17 @@ def _gc_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _read_document(files: WorkspaceFiles, options: LoadOptions, findings: Findings) -> tuple[Node, str | None]:
+def _read_document(
+    files: WorkspaceFiles, options: LoadOptions, findings: Findings
+) -> tuple[Node, str | None]:
     """The main file, and which environment of it is meant. Raises ConfigError where either is not to be had."""
     document = files.load_document()
     if document is None:
         findings.raise_if_failed()
         raise AssertionError("a workspace that cannot be read has a finding")
-    environment = environments.choose_environment(document, options.environment or options.environ.get("JSPLAN_ENV") or None, findings)
+    environment = environments.choose_environment(
+        document, options.environment or options.environ.get("JSPLAN_ENV") or None, findings
+    )
     _stop_without_environment(findings)
     return document, environment
 
@@ -108,7 +141,12 @@ def _stop_without_environment(findings: Findings) -> None:
 def _read_name(document: Node, findings: Findings) -> str:
     version = document.get("jsplan")
     if version is None:
-        findings.error("JS107", document, "the format version is missing", f"Begin jsplan.yaml with `jsplan: {FORMAT}`.")
+        findings.error(
+            "JS107",
+            document,
+            "the format version is missing",
+            f"Begin jsplan.yaml with `jsplan: {FORMAT}`.",
+        )
     elif version.value != FORMAT or isinstance(version.value, bool):
         findings.error(
             "JS107",
@@ -143,16 +181,22 @@ def _with_environ(scope: Scope, environ: Mapping[str, str]) -> Scope:
     return Scope(scope.variables, environ)
 
 
-def _interpolate_section(document: Node, section: str, scope: Scope, findings: Findings) -> Node | None:
+def _interpolate_section(
+    document: Node, section: str, scope: Scope, findings: Findings
+) -> Node | None:
     node = document.get(section)
     return interpolate(node, scope, findings) if node is not None else None
 
 
-def _read_connectivity(document: Node, environ: Mapping[str, str], scope: Scope, files: WorkspaceFiles, state_name: str) -> _Connectivity:
+def _read_connectivity(
+    document: Node, environ: Mapping[str, str], scope: Scope, files: WorkspaceFiles, state_name: str
+) -> _Connectivity:
     findings = files.findings
     secret = _with_environ(scope, environ)
     refuse_variables(document.get("connections"), scope.variables, findings)
-    declared = read_connections(_interpolate_section(document, "connections", secret, findings), environ, findings)
+    declared = read_connections(
+        _interpolate_section(document, "connections", secret, findings), environ, findings
+    )
     default = (document.get("defaults") or document).get("domain")
     default = interpolate(default, scope, findings) if default is not None else None
     domains = DomainBuilder(declared, scope, findings)
@@ -162,12 +206,27 @@ def _read_connectivity(document: Node, environ: Mapping[str, str], scope: Scope,
         built,
         domains.vars,
         read_imports(document.get("imports"), built, scope, findings),
-        read_backend(_interpolate_section(document, "backend", secret, findings), files.root, state_name, built, default, environ, findings),
+        read_backend(
+            _interpolate_section(document, "backend", secret, findings),
+            files.root,
+            state_name,
+            built,
+            default,
+            environ,
+            findings,
+        ),
         default,
     )
 
 
-def _resolve_resources(document: Node, reach: _Connectivity, scope: Scope, files: WorkspaceFiles, environment: str | None, known: tuple[str, ...]) -> ResourceResolver:
+def _resolve_resources(
+    document: Node,
+    reach: _Connectivity,
+    scope: Scope,
+    files: WorkspaceFiles,
+    environment: str | None,
+    known: tuple[str, ...],
+) -> ResourceResolver:
     findings = files.findings
     _, defaults = read_defaults(document.get("defaults"), findings)
     context = ResolveContext(
@@ -192,7 +251,14 @@ def _resolve_resources(document: Node, reach: _Connectivity, scope: Scope, files
 
 
 def _build_workspace(
-    name: str, environment: str | None, document: Node, reach: _Connectivity, declarer: ResourceResolver, drift: DriftSettings, scope: Scope, files: WorkspaceFiles
+    name: str,
+    environment: str | None,
+    document: Node,
+    reach: _Connectivity,
+    declarer: ResourceResolver,
+    drift: DriftSettings,
+    scope: Scope,
+    files: WorkspaceFiles,
 ) -> Workspace:
     findings, declared = files.findings, declarer.declared
     copies = _read_backfills(document, reach, declarer.context, findings)
@@ -211,21 +277,33 @@ def _build_workspace(
         removed=moves.read_removed(document.get("removed"), declared, scope, findings),
         drift=drift,
         lint=settings.read_lint(_interpolate_section(document, "lint", scope, findings), findings),
-        ownership_marker=settings.read_ownership(_interpolate_section(document, "ownership", scope, findings), findings),
+        ownership_marker=settings.read_ownership(
+            _interpolate_section(document, "ownership", scope, findings), findings
+        ),
         config_hash=_config_hash(files.read, values, environment),
         diagnostics=findings.sorted(),
         backfills=copies,
     )
 
 
-def _read_backfills(document: Node, reach: _Connectivity, context: ResolveContext, findings: Findings) -> dict[str, Backfill]:
+def _read_backfills(
+    document: Node, reach: _Connectivity, context: ResolveContext, findings: Findings
+) -> dict[str, Backfill]:
     reading = backfills.EntryContext(
-        context.selectors, reach.default_domain, context.environment, context.environments, context.own_domains, context.scope, findings
+        context.selectors,
+        reach.default_domain,
+        context.environment,
+        context.environments,
+        context.own_domains,
+        context.scope,
+        findings,
     )
     return backfills.read_backfills(document.get("backfills"), reading)
 
 
-def _config_hash(read: Mapping[str, bytes], values: Mapping[str, Any], environment: str | None) -> str:
+def _config_hash(
+    read: Mapping[str, bytes], values: Mapping[str, Any], environment: str | None
+) -> str:
     """Over every file that was read, the variables and the environment; secrets come from outside of all three."""
     whole = hashlib.sha256()
     for shown in sorted(read):

@@ -193,7 +193,11 @@ class BackfillSide:
     filters: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return self.parquet if self.parquet is not None else str(Address.of_stream(self.domain, self.stream))
+        return (
+            self.parquet
+            if self.parquet is not None
+            else str(Address.of_stream(self.domain, self.stream))
+        )
 
 
 @dataclass(frozen=True, slots=True)

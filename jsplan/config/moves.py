@@ -15,7 +15,11 @@ from jsplan.diagnostics import did_you_mean
 
 
 def read_moved(
-    section: Node | None, domains: Mapping[str, Domain], declared: Mapping[Address, DeclaredResource], scope: Scope, findings: Findings
+    section: Node | None,
+    domains: Mapping[str, Domain],
+    declared: Mapping[Address, DeclaredResource],
+    scope: Scope,
+    findings: Findings,
 ) -> tuple[Moved, ...]:
     """The entries of `moved:`; both sides have the same shape, and nothing is declared under the old name."""
     out = []
@@ -30,25 +34,38 @@ def read_moved(
         domain = to.split("/")[0]
         if not is_glob(domain) and domain not in domains:
             findings.error(
-                "JS122", node.value["to"], f'there is no domain "{domain}"', f"`to` is what is declared now.{did_you_mean(domain, domains)}"
+                "JS122",
+                node.value["to"],
+                f'there is no domain "{domain}"',
+                f"`to` is what is declared now.{did_you_mean(domain, domains)}",
             )
         _refuse_declared(node.value["from"], origin, "moved away", declared, findings)
         out.append(Moved(origin, to, source_range(node.place)))
     return tuple(out)
 
 
-def read_removed(section: Node | None, declared: Mapping[Address, DeclaredResource], scope: Scope, findings: Findings) -> tuple[Removed, ...]:
+def read_removed(
+    section: Node | None,
+    declared: Mapping[Address, DeclaredResource],
+    scope: Scope,
+    findings: Findings,
+) -> tuple[Removed, ...]:
     """The entries of `removed:`; each says whether the thing is destroyed or only forgotten."""
     out = []
     for written in parsing.read_list(section, "`read_removed`", findings):
         node = interpolate(written, scope, findings)
-        if not parsing.check_mapping(node, "a removed entry", ("address", "destroy", "prevent_destroy"), findings):
+        if not parsing.check_mapping(
+            node, "a removed entry", ("address", "destroy", "prevent_destroy"), findings
+        ):
             continue
         address = _read_address(node, "address", "a removed entry", findings)
         destroy = parsing.read_flag(node.get("destroy"), "`destroy`", findings)
         if node.get("destroy") is None:
             findings.error(
-                "JS106", node, "a removed entry does not say `destroy`", "Write destroy: false to leave it on the server, or destroy: true."
+                "JS106",
+                node,
+                "a removed entry does not say `destroy`",
+                "Write destroy: false to leave it on the server, or destroy: true.",
             )
         guard = parsing.read_flag(node.get("prevent_destroy"), "`prevent_destroy`", findings)
         if address is not None and destroy is not None:
@@ -67,7 +84,9 @@ def _read_address(node: Node, key: str, what: str, findings: Findings) -> str | 
 
 def _check_shape(node: Node, origin: str, to: str, findings: Findings) -> None:
     if origin == to:
-        findings.error("JS144", node, f"{origin} is moved to itself", "Remove the entry, or correct one side.")
+        findings.error(
+            "JS144", node, f"{origin} is moved to itself", "Remove the entry, or correct one side."
+        )
     elif not has_same_wildcards(origin, to) or _kind_of(origin) != _kind_of(to):
         findings.error(
             "JS144",
@@ -84,7 +103,10 @@ def rename_problem(origin: str, to: str) -> tuple[str, str] | None:
     if changes_only_domain(origin, to):
         return None
     text = f"{origin} and {to} are different things on a server: only the domain can change"
-    return text, f"{_RENAME_HELP.get(_kind_of(origin), _RENAME_HELP[''])} See docs/how-to/rename-or-split-a-stream.md."
+    return (
+        text,
+        f"{_RENAME_HELP.get(_kind_of(origin), _RENAME_HELP[''])} See docs/how-to/rename-or-split-a-stream.md.",
+    )
 
 
 _RENAME_HELP: Final = {
@@ -101,9 +123,17 @@ def _kind_of(text: str) -> str:
     return parts[1] if len(parts) > 1 and not is_glob(parts[1]) else ""
 
 
-def _refuse_declared(node: Node, glob: str, what: str, declared: Collection[Address], findings: Findings) -> None:
+def _refuse_declared(
+    node: Node, glob: str, what: str, declared: Collection[Address], findings: Findings
+) -> None:
     if not findings.allow_values(len(declared) // 4, node):
         return
     still = next((address for address in declared if matches(glob, address)), None)
     if still is not None:
-        findings.error("JS144", node, f"{still} is {what} and still declared", "Remove the declaration, or this entry.", str(still))
+        findings.error(
+            "JS144",
+            node,
+            f"{still} is {what} and still declared",
+            "Remove the declaration, or this entry.",
+            str(still),
+        )

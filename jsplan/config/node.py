@@ -88,8 +88,20 @@ def from_plain(value: Any, place: Place) -> Node:
     if isinstance(value, list):
         return Node(place, [from_plain(item, place) for item in value])
     if isinstance(value, dict):
-        return make_mapping(place, {key: from_plain(item, place) for key, item in value.items()}, dict.fromkeys(value, place))
-    return Node(place, value, value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value))
+        return make_mapping(
+            place,
+            {key: from_plain(item, place) for key, item in value.items()},
+            dict.fromkeys(value, place),
+        )
+    return Node(
+        place,
+        value,
+        value
+        if isinstance(value, str)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value),
+    )
 
 
 def source_range(place: Place) -> SourceRange:
@@ -100,7 +112,13 @@ def source_range(place: Place) -> SourceRange:
 def type_name(node: Node) -> str:
     """The type of a value, for messages that must not quote it."""
     value = node.value
-    return "text" if isinstance(value, str) else describe_node(node) if value is None or isinstance(value, list | dict) else "a number or a boolean"
+    return (
+        "text"
+        if isinstance(value, str)
+        else describe_node(node)
+        if value is None or isinstance(value, list | dict)
+        else "a number or a boolean"
+    )
 
 
 def describe_node(node: Node) -> str:
@@ -114,7 +132,11 @@ def describe_node(node: Node) -> str:
         return "a mapping"
     if value is None:
         return "nothing"
-    return f'the text "{value}"' if isinstance(value, str) else f"{'the boolean' if isinstance(value, bool) else 'the number'} {node.raw}"
+    return (
+        f'the text "{value}"'
+        if isinstance(value, str)
+        else f"{'the boolean' if isinstance(value, bool) else 'the number'} {node.raw}"
+    )
 
 
 class FieldPlaces(Mapping[str, SourceRange]):

@@ -30,7 +30,11 @@ class OriginExpander:
         if mirror is not None and isinstance(mirror.value, dict):
             out["mirror"] = self._expand_mirror(mirror)
         if sources is not None and isinstance(sources.value, list):
-            expanded = [origin for item in sources.value for origin in self._expand_source(item, domain, name)]
+            expanded = [
+                origin
+                for item in sources.value
+                for origin in self._expand_source(item, domain, name)
+            ]
             out["sources"] = Node(sources.place, expanded)
         return out
 
@@ -41,7 +45,12 @@ class OriginExpander:
         found = self._selectors.select(wanted)
         if len(found) > 1 or (not found and _names_several(wanted)):
             matched = ", ".join(found[:5]) if found else "none"
-            self._findings.error("JS125", wanted, "a mirror has one origin", f"Name one domain; this matches {matched}.")
+            self._findings.error(
+                "JS125",
+                wanted,
+                "a mirror has one origin",
+                f"Name one domain; this matches {matched}.",
+            )
         return _with_domain(node, found[0] if found else None)
 
     def _expand_source(self, node: Node, domain: str, name: str) -> list[Node]:
@@ -61,14 +70,20 @@ class OriginExpander:
         named = wanted is not None and wanted.value is not None
         if named and external is not None and external.value is not None:
             self._findings.error(
-                "JS137", external, "the origin is named by `domain` and by `external`", "Keep one; `domain` works out the other."
+                "JS137",
+                external,
+                "the origin is named by `domain` and by `external`",
+                "Keep one; `domain` works out the other.",
             )
         if deliver is not None and deliver.value is not None:
             if not isinstance(deliver.value, str):
                 self._findings.wrong_type(deliver, "`deliver`", "text")
             elif not named:
                 self._findings.error(
-                    "JS137", deliver, "`deliver` goes with `domain`", "With `external`, write external: {api: …, deliver: …}."
+                    "JS137",
+                    deliver,
+                    "`deliver` goes with `domain`",
+                    "With `external`, write external: {api: …, deliver: …}.",
                 )
         return wanted if named else None
 

@@ -37,7 +37,13 @@ def read_list(node: Node | None, what: str, findings: Findings) -> list[Node]:
     return node.value
 
 
-def check_mapping(node: Node, what: str, known: Collection[str], findings: Findings, hint: Callable[[str], str] | None = None) -> bool:
+def check_mapping(
+    node: Node,
+    what: str,
+    known: Collection[str],
+    findings: Findings,
+    hint: Callable[[str], str] | None = None,
+) -> bool:
     """Whether the node is a mapping; keys that are not known are reported, with `hint(key)` or a close word."""
     if not isinstance(node.value, dict):
         findings.wrong_type(node, what, "a mapping")
@@ -49,11 +55,18 @@ def check_mapping(node: Node, what: str, known: Collection[str], findings: Findi
     return True
 
 
-def report_unknown_key(node: Node, key: str, what: str, known: Iterable[str], findings: Findings, hint: str = "") -> None:
+def report_unknown_key(
+    node: Node, key: str, what: str, known: Iterable[str], findings: Findings, hint: str = ""
+) -> None:
     """Report one unknown key of a mapping."""
     names = sorted(known)
     advice = hint or did_you_mean(key, names).strip()
-    findings.error("JS105", node.key_place(key), f'"{key}" is not a key of {what}', advice or f"The keys are {', '.join(names)}.")
+    findings.error(
+        "JS105",
+        node.key_place(key),
+        f'"{key}" is not a key of {what}',
+        advice or f"The keys are {', '.join(names)}.",
+    )
 
 
 def read_text(node: Node | None, what: str, findings: Findings) -> str | None:
@@ -84,7 +97,12 @@ def read_path(node: Node | None, what: str, findings: Findings) -> str | None:
     if value is None or value.isprintable():
         return value
     assert node is not None
-    findings.error("JS130", node, f"{what} has a character that no file's name should have", "Remove tabs, line breaks and the like.")
+    findings.error(
+        "JS130",
+        node,
+        f"{what} has a character that no file's name should have",
+        "Remove tabs, line breaks and the like.",
+    )
     return None
 
 
@@ -94,7 +112,11 @@ def url_problem(value: str, schemes: Collection[str]) -> str:
     if "${env." in value:  # read without its environment, for a job file
         return ""
     if not mark or scheme not in schemes:
-        return f'"{scheme}" is not one of {", ".join(schemes)}' if mark and scheme.isalnum() else "it has no scheme"
+        return (
+            f'"{scheme}" is not one of {", ".join(schemes)}'
+            if mark and scheme.isalnum()
+            else "it has no scheme"
+        )
     if any(c.isspace() or not c.isprintable() for c in value):
         return "it has a blank or an invisible character"
     port = re.split("[/?#]", rest)[0].rpartition("@")[2].rpartition("]")[2].partition(":")[2]
@@ -121,11 +143,16 @@ def read_texts(node: Node | None, what: str, findings: Findings) -> list[str]:
     """A list of text; one text alone is a list of one."""
     if node is not None and isinstance(node.value, str):
         return [node.value]
-    found = (read_text(item, f"an element of {what}", findings) for item in read_list(node, what, findings))
+    found = (
+        read_text(item, f"an element of {what}", findings)
+        for item in read_list(node, what, findings)
+    )
     return [item for item in found if item is not None]
 
 
-def read_parsed(node: Node | None, what: str, parse: Callable[[object], T], findings: Findings) -> T | None:
+def read_parsed(
+    node: Node | None, what: str, parse: Callable[[object], T], findings: Findings
+) -> T | None:
     """The value as `parse` reads it; its ValueError becomes a finding that never shows a secret."""
     if node is None or node.value is None:
         return None
@@ -137,13 +164,20 @@ def read_parsed(node: Node | None, what: str, parse: Callable[[object], T], find
         return None
 
 
-def read_choice(node: Node | None, what: str, values: Collection[str], findings: Findings) -> str | None:
+def read_choice(
+    node: Node | None, what: str, values: Collection[str], findings: Findings
+) -> str | None:
     """One of a few words."""
     value = read_text(node, what, findings)
     if value is None or value in values:
         return value
     assert node is not None
-    findings.error("JS130", node, f'{what} cannot be "{value}"', f"It can be {', '.join(values)}.{did_you_mean(value, values)}")
+    findings.error(
+        "JS130",
+        node,
+        f'{what} cannot be "{value}"',
+        f"It can be {', '.join(values)}.{did_you_mean(value, values)}",
+    )
     return None
 
 
@@ -152,7 +186,12 @@ def read_code(node: Node, parent_key: str, findings: Findings) -> str | None:
     value = read_text(node, parent_key, findings)
     if value is None or _CODE.fullmatch(value):
         return value
-    findings.error("JS140", node, f'"{value}" is not a lint code', "A code is JS and three digits, as in JS201.")
+    findings.error(
+        "JS140",
+        node,
+        f'"{value}" is not a lint code',
+        "A code is JS and three digits, as in JS201.",
+    )
     return None
 
 
@@ -184,7 +223,10 @@ def read_address(node: Node | None, what: str, findings: Findings) -> str | None
     problem = address_problem(value)
     if problem:
         findings.error(
-            "JS143", node, f"{what}: {problem}", "Write an address such as hub/stream/ORDERS, or a glob such as hub/stream/* or store-*/**."
+            "JS143",
+            node,
+            f"{what}: {problem}",
+            "Write an address such as hub/stream/ORDERS, or a glob such as hub/stream/* or store-*/**.",
         )
         return None
     return value

@@ -45,12 +45,19 @@ class _ReadError(Exception):
         self.code, self.place, self.summary, self.detail = code, place, summary, detail
 
 
-def read_bytes(source: Source, findings: Findings, at: Place | None = None, *, pipe: bool = False) -> bytes | None:
+def read_bytes(
+    source: Source, findings: Findings, at: Place | None = None, *, pipe: bool = False
+) -> bytes | None:
     """The bytes of the file, or None after a finding; `at` is the place that names the file."""
     try:
         return read_regular(source.path, MAX_BYTES, pipe=pipe)
     except OSError as error:
-        findings.error("JS100", at or (source, 0, 0), f"cannot read {source.shown}: {_describe_os_error(error)}", _file_hint(source.path, error))
+        findings.error(
+            "JS100",
+            at or (source, 0, 0),
+            f"cannot read {source.shown}: {_describe_os_error(error)}",
+            _file_hint(source.path, error),
+        )
     return None
 
 
@@ -63,7 +70,11 @@ def _file_hint(path: Path, error: OSError) -> str:
         return "It is a folder; name a file."
     if error.errno in (errno.EINVAL, errno.EFBIG):
         return "Name a file of the workspace."
-    return "Check its permissions." if exists(path) else "Check the path; in a file, it is relative to that file."
+    return (
+        "Check its permissions."
+        if exists(path)
+        else "Check the path; in a file, it is relative to that file."
+    )
 
 
 def parse_document(source: Source, data: bytes, findings: Findings) -> Node | None:
@@ -81,10 +92,19 @@ def _decode_text(source: Source, data: bytes) -> str:
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8", "replace")
         place = (source, before.count("\n"), len(before) - before.rfind("\n") - 1)
-        raise _ReadError("JS100", place, f"{source.shown} is not UTF-8", "Save the file as UTF-8.") from None
+        raise _ReadError(
+            "JS100", place, f"{source.shown} is not UTF-8", "Save the file as UTF-8."
+        ) from None
     if source.path.suffix == ".json":  # YAML has no surrogate pairs
         text = _SURROGATES.sub(
-            lambda pair: pair[0].encode().decode("unicode_escape").encode("utf-16", "surrogatepass").decode("utf-16"), text
+            lambda pair: (
+                pair[0]
+                .encode()
+                .decode("unicode_escape")
+                .encode("utf-16", "surrogatepass")
+                .decode("utf-16")
+            ),
+            text,
         )
     return text
 
@@ -119,7 +139,12 @@ class _NodeBuilder:
         extra: Any = self.next()
         if type(extra) is not yaml.StreamEndEvent:
             place = (self.source, extra.start_mark.line, extra.start_mark.column)
-            raise _ReadError("JS101", place, "a second YAML document begins here", "Put it into a file of its own.")
+            raise _ReadError(
+                "JS101",
+                place,
+                "a second YAML document begins here",
+                "Put it into a file of its own.",
+            )
         return None if root.value is None else root
 
     def _build_node(self, event: Any, depth: int) -> Node:
@@ -134,7 +159,11 @@ class _NodeBuilder:
             if depth > MAX_DEPTH:
                 raise self._depth_error(place)
             before = self.dynamic
-            node = self._build_mapping(place, depth) if kind is yaml.MappingStartEvent else self._build_sequence(place, depth)
+            node = (
+                self._build_mapping(place, depth)
+                if kind is yaml.MappingStartEvent
+                else self._build_sequence(place, depth)
+            )
             node.dynamic = self.dynamic != before
             self._check_tag(event, place, "map" if kind is yaml.MappingStartEvent else "seq")
         if event.anchor is not None:
@@ -146,7 +175,12 @@ class _NodeBuilder:
         if event.implicit[0]:
             value = resolve(raw)
             if value is OUT_OF_RANGE:
-                self.findings.error("JS104", place, "the number is too large", "Numbers have at most 64 bits; put text in quotes.")
+                self.findings.error(
+                    "JS104",
+                    place,
+                    "the number is too large",
+                    "Numbers have at most 64 bits; put text in quotes.",
+                )
                 value = None
         else:
             value = raw if event.tag is None else self._resolve_tag(event.tag, raw, place)
@@ -160,7 +194,12 @@ class _NodeBuilder:
         if tag in ("!", f"{_CORE}str"):
             return raw
         value = resolve(raw)
-        names = {f"{_CORE}int": int, f"{_CORE}float": (int, float), f"{_CORE}bool": bool, f"{_CORE}null": type(None)}
+        names = {
+            f"{_CORE}int": int,
+            f"{_CORE}float": (int, float),
+            f"{_CORE}bool": bool,
+            f"{_CORE}null": type(None),
+        }
         if tag in names and isinstance(value, names[tag]):  # type: ignore[arg-type]
             return value
         self._refuse_tag(place)
@@ -171,7 +210,12 @@ class _NodeBuilder:
             self._refuse_tag(place)
 
     def _refuse_tag(self, place: Place) -> None:
-        self.findings.error("JS101", place, "YAML tags are not supported", 'If !name is text, put it in quotes: "!name".')
+        self.findings.error(
+            "JS101",
+            place,
+            "YAML tags are not supported",
+            'If !name is text, put it in quotes: "!name".',
+        )
 
     def _build_sequence(self, place: Place, depth: int) -> Node:
         items = []
@@ -213,19 +257,32 @@ class _NodeBuilder:
         target = self.anchors.get(str(event.anchor)) if type(event) is yaml.AliasEvent else None
         mark = event.start_mark
         if target is None or target.raw is None:
-            raise _ReadError("JS101", (self.source, mark.line, mark.column), "a key must be text", "Write `key: value`.")
+            raise _ReadError(
+                "JS101",
+                (self.source, mark.line, mark.column),
+                "a key must be text",
+                "Write `key: value`.",
+            )
         return yaml.ScalarEvent(None, None, (False, True), target.raw, mark, mark)
 
     def _report_duplicate_key(self, place: Place, first: Place) -> None:
         self.findings.error(
-            "JS103", place, "a key is written twice", f"It is also at {first[0].shown}:{first[1] + 1}:{first[2] + 1}; keep one."
+            "JS103",
+            place,
+            "a key is written twice",
+            f"It is also at {first[0].shown}:{first[1] + 1}:{first[2] + 1}; keep one.",
         )
 
     def _merge(self, node: Node, other: Node) -> None:
         """`<<`: what the mapping says itself wins, then the first of several."""
         for base in other.value if isinstance(other.value, list) else [other]:
             if not isinstance(base.value, dict):
-                self.findings.error("JS101", base.place, "`<<` merges mappings only", "Write `<<: *name` with the anchor of a mapping.")
+                self.findings.error(
+                    "JS101",
+                    base.place,
+                    "`<<` merges mappings only",
+                    "Write `<<: *name` with the anchor of a mapping.",
+                )
                 continue
             for key, value in base.value.items():
                 if key not in node.value:
@@ -233,7 +290,12 @@ class _NodeBuilder:
 
     @staticmethod
     def _depth_error(place: Place) -> _ReadError:
-        return _ReadError("JS101", place, f"nested deeper than {MAX_DEPTH} levels", "No configuration is that deep; check the brackets.")
+        return _ReadError(
+            "JS101",
+            place,
+            f"nested deeper than {MAX_DEPTH} levels",
+            "No configuration is that deep; check the brackets.",
+        )
 
     def _resolve_alias(self, name: str, place: Place, depth: int) -> Node:
         node = self.anchors.get(name)
@@ -249,7 +311,12 @@ class _NodeBuilder:
             raise self._depth_error(place)
         self.repeated += size
         if self.repeated > MAX_REPEATED:
-            raise _ReadError("JS101", place, "aliases repeat too much of this file", f"They may repeat {MAX_REPEATED} values in all.")
+            raise _ReadError(
+                "JS101",
+                place,
+                "aliases repeat too much of this file",
+                f"They may repeat {MAX_REPEATED} values in all.",
+            )
         self.findings.allow_values(size, place)
         self.dynamic += node.dynamic
         return node
@@ -258,10 +325,19 @@ class _NodeBuilder:
         """How many nodes there are with all aliases written out, and in how many levels; what is known is not counted again."""
         known = self.sizes.get(id(node))
         if known is None:
-            children = node.value.values() if isinstance(node.value, dict) else node.value if isinstance(node.value, list) else ()
+            children = (
+                node.value.values()
+                if isinstance(node.value, dict)
+                else node.value
+                if isinstance(node.value, list)
+                else ()
+            )
             found = [self._measure(child) for child in children]
             level = 1 if isinstance(node.value, dict | list) else 0
-            known = (1 + sum(size for size, _ in found), level + max((height for _, height in found), default=0))
+            known = (
+                1 + sum(size for size, _ in found),
+                level + max((height for _, height in found), default=0),
+            )
             self.sizes[id(node)] = known
         return known
 
@@ -275,7 +351,12 @@ class _NodeBuilder:
             line, column = end.count("\n"), len(end) - end.rfind("\n") - 1
         text = self._line_text(line)
         problem = error.problem or "it cannot be read"
-        return _ReadError("JS101", (self.source, line, column), f"broken YAML: {problem}", _yaml_hint(text, column, problem, error.context))
+        return _ReadError(
+            "JS101",
+            (self.source, line, column),
+            f"broken YAML: {problem}",
+            _yaml_hint(text, column, problem, error.context),
+        )
 
     def _line_text(self, number: int) -> str:
         lines = self.text.split("\n", number + 1)
@@ -287,7 +368,10 @@ class _NodeBuilder:
         place = (self.source, before.count("\n"), len(before) - before.rfind("\n") - 1)
         shown = f"the character U+{ord(found[0]):04X}" if found else "a character"
         return _ReadError(
-            "JS101", place, f"broken YAML: {shown} is not allowed", "Remove it, or write it as an escape inside double quotes."
+            "JS101",
+            place,
+            f"broken YAML: {shown} is not allowed",
+            "Remove it, or write it as an escape inside double quotes.",
         )
 
 
@@ -302,4 +386,8 @@ def _yaml_hint(line: str, column: int, problem: str, context: str | None) -> str
         return f"A comma or a closing bracket is missing: it was found {context}."
     if "did not find expected" in problem or "could not find expected" in problem:
         return "Check the indentation of this line and of the one above."
-    return f"It was found {context}; check this line and the one above." if context else "Check this line and the one above."
+    return (
+        f"It was found {context}; check this line and the one above."
+        if context
+        else "Check this line and the one above."
+    )

@@ -13,7 +13,15 @@ from functools import partial
 from typing import Any, Final
 
 from jsplan.address import STAGING_PREFIX, Address, Kind, matches
-from jsplan.config import body, checks, checks_consumers, config_file, environments, lifecycle, parsing
+from jsplan.config import (
+    body,
+    checks,
+    checks_consumers,
+    config_file,
+    environments,
+    lifecycle,
+    parsing,
+)
 from jsplan.config.checks_buckets import check_bucket
 from jsplan.config.copy_of import CopyOfResolver
 from jsplan.config.expand import DomainSelectors
@@ -33,7 +41,12 @@ _NESTED_KEYS: Final = (*_SETTING_KEYS, "environments", "config_file")
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "stream": (*_ENTRY_KEYS, "consumers", "copy_of"), "consumer": (*_ENTRY_KEYS, "stream"), "nested": _NESTED_KEYS, "kv": _ENTRY_KEYS, "object_store": _ENTRY_KEYS,
 }  # fmt: skip
-_NAME_KEY: Final[dict[Kind, str]] = {"stream": "name", "consumer": "name", "kv": "bucket", "object_store": "bucket"}
+_NAME_KEY: Final[dict[Kind, str]] = {
+    "stream": "name",
+    "consumer": "name",
+    "kv": "bucket",
+    "object_store": "bucket",
+}
 _STREAM_NAME = re.compile(r"[^.*>\s/\\]{1,255}")
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9_-]{1,240}")
 #: What one resource costs beside its values, counted in values.
@@ -85,7 +98,11 @@ class ResourceResolver:
         self._scopes: dict[str, Scope] = {}
         self._has_other_environments = False
         #: What any resource may take beside its own entry: its own parts, its defaults, and the look at each override.
-        self._cost = _RESOURCE_COST + max(map(count_values, context.defaults.values()), default=0) + len(context.overrides) // 4
+        self._cost = (
+            _RESOURCE_COST
+            + max(map(count_values, context.defaults.values()), default=0)
+            + len(context.overrides) // 4
+        )
 
     def resolve_section(self, kind: Kind, node: Node | None, name: str) -> None:
         """Declare everything in one top-level list."""
@@ -95,7 +112,9 @@ class ResourceResolver:
             elif self._in_environment(entry):
                 domains = self._select_domains(entry)
                 size = self._cost + (count_values(entry) if len(domains) > 1 else 0)
-                for domain in domains if self.findings.allow_values(len(domains) * size, entry) else ():
+                for domain in (
+                    domains if self.findings.allow_values(len(domains) * size, entry) else ()
+                ):
                     scoped = interpolate(entry, self._domain_scope(domain), self.findings)
                     self._resolve_entry(kind, domain, scoped)
 
@@ -105,7 +124,9 @@ class ResourceResolver:
         node = entry.get("environments")
         if node is None:
             return True
-        if self.context.environment in environments.read_environment_names(node, self.context.environments, self.findings):
+        if self.context.environment in environments.read_environment_names(
+            node, self.context.environments, self.findings
+        ):
             return True
         self._has_other_environments = True
         return False
@@ -118,7 +139,10 @@ class ResourceResolver:
             own = self.context.own_domains
             if len(own) > 1:
                 self.findings.error(
-                    "JS127", entry, "which domain is not said, and there are several", "Add `domain:` here, or `defaults: {domain: …}`."
+                    "JS127",
+                    entry,
+                    "which domain is not said, and there are several",
+                    "Add `domain:` here, or `defaults: {domain: …}`.",
                 )
             return list(own) if len(own) == 1 else []
         if node.dynamic:
@@ -130,7 +154,11 @@ class ResourceResolver:
     def _domain_scope(self, domain: str) -> Scope:
         found = self._scopes.get(domain)
         if found is None:
-            found = replace(self.context.scope, domain=domain, domain_vars=self.context.domain_vars.get(domain, {}))
+            found = replace(
+                self.context.scope,
+                domain=domain,
+                domain_vars=self.context.domain_vars.get(domain, {}),
+            )
             self._scopes[domain] = found
         return found
 
@@ -151,7 +179,9 @@ class ResourceResolver:
                 self._add_resource("consumer", domain, item, address.name, _KEYS["nested"])
 
     def _read_stream_name(self, entry: Node) -> str | None:
-        name = parsing.read_required_text(entry, "stream", "a consumer outside of a stream", self.findings)
+        name = parsing.read_required_text(
+            entry, "stream", "a consumer outside of a stream", self.findings
+        )
         if name is not None and not _STREAM_NAME.fullmatch(name):
             self._report_bad_name(entry.value["stream"], name)
             return None
@@ -159,27 +189,44 @@ class ResourceResolver:
 
     def _report_bad_name(self, node: Node, name: str) -> None:
         self.findings.error(
-            "JS131", node, f'"{name}" is not a name', "A name has no dots, blanks, wildcards or slashes, and at most 255 characters."
+            "JS131",
+            node,
+            f'"{name}" is not a name',
+            "A name has no dots, blanks, wildcards or slashes, and at most 255 characters.",
         )
 
-    def _add_resource(self, kind: Kind, domain: str, entry: Node, stream: str | None, keys: tuple[str, ...]) -> Address | None:
+    def _add_resource(
+        self, kind: Kind, domain: str, entry: Node, stream: str | None, keys: tuple[str, ...]
+    ) -> Address | None:
         name = self._read_name(kind, entry)
         body.check_keys(TABLES[kind], entry, keys, self.findings)
         if name is None or not self._is_name_allowed(kind, name.value, name):
             return None
-        address = Address(domain, kind, f"{stream}/{name.value}" if stream is not None else name.value)
+        address = Address(
+            domain, kind, f"{stream}/{name.value}" if stream is not None else name.value
+        )
         first = self.declared.get(address)
         if first is not None:
-            self.findings.error("JS110", entry, f"{address} is declared twice", f"It is also at {first.range}; keep one.", str(address))
+            self.findings.error(
+                "JS110",
+                entry,
+                f"{address} is declared twice",
+                f"It is also at {first.range}; keep one.",
+                str(address),
+            )
             return address
         finish = partial(self._finish_resource, address, entry, name)
         if kind == "stream" and self.copies.add(address, entry, finish):
-            self.declared[address] = DeclaredResource(address, {}, source_range(entry.place))  # keeps its place in the order of the files
+            self.declared[address] = DeclaredResource(
+                address, {}, source_range(entry.place)
+            )  # keeps its place in the order of the files
         else:
             finish(())
         return address
 
-    def _finish_resource(self, address: Address, entry: Node, name: Node, base: tuple[Node, ...]) -> None:
+    def _finish_resource(
+        self, address: Address, entry: Node, name: Node, base: tuple[Node, ...]
+    ) -> None:
         layers = self._collect_layers(address, entry, name, base)
         if layers is not None:
             self.declared[address] = self._parse_resource(address, entry, name, layers)
@@ -191,15 +238,30 @@ class ResourceResolver:
             node = entry.get("durable_name")
         if node is None or node.value is None:
             what = kind.replace("_", " ")
-            self.findings.error("JS106", entry, f"{'an' if what[0] == 'o' else 'a'} {what} has no `{key}`", f"Add `{key}:`.")
+            self.findings.error(
+                "JS106",
+                entry,
+                f"{'an' if what[0] == 'o' else 'a'} {what} has no `{key}`",
+                f"Add `{key}:`.",
+            )
             return None
         if not isinstance(node.value, str):
-            self.findings.error("JS130", node, f"{key} must be text, not the number {node.raw}", f'Put it in quotes: "{node.raw}".')
+            self.findings.error(
+                "JS130",
+                node,
+                f"{key} must be text, not the number {node.raw}",
+                f'Put it in quotes: "{node.raw}".',
+            )
             return None
         pattern = _BUCKET_NAME if key == "bucket" else _STREAM_NAME
         if not pattern.fullmatch(node.value):
             if key == "bucket":
-                self.findings.error("JS131", node, f'"{node.value}" is not a name for a bucket', "Use letters, digits, - and _.")
+                self.findings.error(
+                    "JS131",
+                    node,
+                    f'"{node.value}" is not a name for a bucket',
+                    "Use letters, digits, - and _.",
+                )
             else:
                 self._report_bad_name(node, node.value)
             return None
@@ -207,10 +269,23 @@ class ResourceResolver:
 
     def _is_name_allowed(self, kind: Kind, name: str, node: Node) -> bool:
         if kind == "stream" and name.startswith(("KV_", "OBJ_")):
-            section, bucket = ("kv", name[3:]) if name.startswith("KV_") else ("object_stores", name[4:])
-            self.findings.error("JS132", node, f"{name} is the stream of a bucket", f"Declare it under `{section}:` with bucket: {bucket}.")
+            section, bucket = (
+                ("kv", name[3:]) if name.startswith("KV_") else ("object_stores", name[4:])
+            )
+            self.findings.error(
+                "JS132",
+                node,
+                f"{name} is the stream of a bucket",
+                f"Declare it under `{section}:` with bucket: {bucket}.",
+            )
             return False
-        reserved = ("$MQTT_", STAGING_PREFIX) if kind == "stream" else ("JS_SRC_", "JS_MIRROR_", STAGING_PREFIX) if kind == "consumer" else ()
+        reserved = (
+            ("$MQTT_", STAGING_PREFIX)
+            if kind == "stream"
+            else ("JS_SRC_", "JS_MIRROR_", STAGING_PREFIX)
+            if kind == "consumer"
+            else ()
+        )
         if reserved and name.startswith(reserved):
             self.findings.error(
                 "JS133",
@@ -223,7 +298,9 @@ class ResourceResolver:
 
     # --- layers -------------------------------------------------------------------------------------------
 
-    def _collect_layers(self, address: Address, entry: Node, name: Node, base: tuple[Node, ...]) -> tuple[Node, ...] | None:
+    def _collect_layers(
+        self, address: Address, entry: Node, name: Node, base: tuple[Node, ...]
+    ) -> tuple[Node, ...] | None:
         """Everything that says something about the resource, the weakest first; None if the file cannot be used.
 
         `base` are the layers of what it is a copy of.
@@ -243,7 +320,9 @@ class ResourceResolver:
             layers.append(config)
         layers.append(entry)
         for override in context.overrides:
-            if matches(override.glob, address) and self.findings.allow_values(override.size, override.node):
+            if matches(override.glob, address) and self.findings.allow_values(
+                override.size, override.node
+            ):
                 override.is_used = True
                 node = interpolate(override.node, self._domain_scope(address.domain), self.findings)
                 known = (*_SETTING_KEYS, "address")
@@ -256,14 +335,23 @@ class ResourceResolver:
         for key in ("name", "bucket", "durable_name"):
             if key in node.value and (key != "durable_name" or kind == "consumer"):
                 self.findings.error(
-                    "JS105", node.key_place(key), f"an override cannot change `{key}`", "Names are given where the resource is declared."
+                    "JS105",
+                    node.key_place(key),
+                    f"an override cannot change `{key}`",
+                    "Names are given where the resource is declared.",
                 )
 
-    def _parse_resource(self, address: Address, entry: Node, name: Node, layers: tuple[Node, ...]) -> DeclaredResource:
+    def _parse_resource(
+        self, address: Address, entry: Node, name: Node, layers: tuple[Node, ...]
+    ) -> DeclaredResource:
         fields: Mapping[str, Node] = entry.value
         if len(layers) > 1:
             fields = {key: node for layer in layers for key, node in layer.value.items()}
-        raw = self._read_raw_fields(address, layers, fields) if any("x_raw" in layer.value for layer in layers) else {}
+        raw = (
+            self._read_raw_fields(address, layers, fields)
+            if any("x_raw" in layer.value for layer in layers)
+            else {}
+        )
         known = {key: value for key, value in raw.items() if isinstance(value, Node)}
         if known:
             fields = {**fields, **known}
@@ -275,10 +363,18 @@ class ResourceResolver:
         places = FieldPlaces(layers)
         self._check(address, parsed, places, entry)
         extra = {key: value for key, value in raw.items() if key not in known}
-        declared = DeclaredResource(address, parsed | extra if extra else parsed, source_range(entry.place), places, raw_fields=frozenset(extra))
+        declared = DeclaredResource(
+            address,
+            parsed | extra if extra else parsed,
+            source_range(entry.place),
+            places,
+            raw_fields=frozenset(extra),
+        )
         return self._with_settings(declared, layers, fields.keys() & set(_SETTING_KEYS))
 
-    def _read_raw_fields(self, address: Address, layers: tuple[Node, ...], fields: Mapping[str, Node]) -> dict[str, Any]:
+    def _read_raw_fields(
+        self, address: Address, layers: tuple[Node, ...], fields: Mapping[str, Node]
+    ) -> dict[str, Any]:
         """The fields of `x_raw`, plain; those that the table knows stay nodes, to be parsed as any other."""
         out: dict[str, Any] = {}
         rows = TABLES[address.kind].by_name
@@ -287,26 +383,40 @@ class ResourceResolver:
                 out[key] = to_plain(node)
                 if key in fields and key in rows:
                     self.findings.error(
-                        "JS136", node, f"`{key}` is given in x_raw and beside it", "Remove it from x_raw; this release knows the field."
+                        "JS136",
+                        node,
+                        f"`{key}` is given in x_raw and beside it",
+                        "Remove it from x_raw; this release knows the field.",
                     )
                 elif key in rows:
                     self.findings.warning(
-                        "JS136", node, f"x_raw is not needed for `{key}`", "This release knows the field; write it directly."
+                        "JS136",
+                        node,
+                        f"x_raw is not needed for `{key}`",
+                        "This release knows the field; write it directly.",
                     )
                     out[key] = node
         return out
 
-    def _with_settings(self, declared: DeclaredResource, layers: tuple[Node, ...], present: set[str]) -> DeclaredResource:
+    def _with_settings(
+        self, declared: DeclaredResource, layers: tuple[Node, ...], present: set[str]
+    ) -> DeclaredResource:
         """The resource with its guards; most resources have none."""
         if not present - {"x_raw"}:
             return declared
 
         def under(key: str) -> tuple[Node, ...]:
-            return tuple(layer.value[key] for layer in layers if key in layer.value) if key in present else _NO_NODES
+            return (
+                tuple(layer.value[key] for layer in layers if key in layer.value)
+                if key in present
+                else _NO_NODES
+            )
 
         known = TABLES[declared.address.kind].by_name.keys() | declared.raw_fields
         guards = lifecycle.read_lifecycle(under("lifecycle"), known, self.findings)
-        ignored = tuple(buckets.resolve_alias(declared.address.kind, name) for name in guards.ignore_changes)
+        ignored = tuple(
+            buckets.resolve_alias(declared.address.kind, name) for name in guards.ignore_changes
+        )
         return replace(
             declared,
             lifecycle=replace(guards, ignore_changes=ignored) if ignored else guards,
@@ -316,14 +426,19 @@ class ResourceResolver:
 
     # --- rules between fields -----------------------------------------------------------------------------
 
-    def _set_consumer_names(self, parsed: dict[str, Any], entry: Node, name: Node, *, from_file: bool) -> None:
+    def _set_consumer_names(
+        self, parsed: dict[str, Any], entry: Node, name: Node, *, from_file: bool
+    ) -> None:
         """`name` alone implies `durable_name` and the other way round; a null `durable_name` needs a threshold."""
         parsed["name"] = name.value
         durable = parsed.get("durable_name")
         if durable is not None and durable != name.value:
             at = entry.get("durable_name") or name
             self.findings.error(
-                "JS134", at, f'the consumer has two names, "{name.value}" and "{durable}" (10017)', "Keep one; the other follows."
+                "JS134",
+                at,
+                f'the consumer has two names, "{name.value}" and "{durable}" (10017)',
+                "Keep one; the other follows.",
             )
         elif from_file:
             return
@@ -332,10 +447,15 @@ class ResourceResolver:
         elif durable is None and not parsed.get("inactive_threshold"):
             detail = "Add inactive_threshold: 1h (deleted after so long without a client), or remove `durable_name: null`."
             self.findings.error(
-                "JS134", entry.get("durable_name") or name, f"consumer {name.value} may expire, and is not said when", detail
+                "JS134",
+                entry.get("durable_name") or name,
+                f"consumer {name.value} may expire, and is not said when",
+                detail,
             )
 
-    def _check(self, address: Address, parsed: Mapping[str, Any], places: FieldPlaces, entry: Node) -> None:
+    def _check(
+        self, address: Address, parsed: Mapping[str, Any], places: FieldPlaces, entry: Node
+    ) -> None:
         if buckets.is_bucket(address.kind):
             self._report(address, check_bucket(address, parsed), places, entry)
         elif address.kind == "stream":
@@ -343,7 +463,9 @@ class ResourceResolver:
         elif address.kind == "consumer":
             self._report(address, checks_consumers.check_consumer(parsed), places, entry)
 
-    def _report(self, address: Address, problems: Iterator[Problem], places: Mapping[str, Any], entry: Any) -> None:
+    def _report(
+        self, address: Address, problems: Iterator[Problem], places: Mapping[str, Any], entry: Any
+    ) -> None:
         for problem in problems:
             at = places.get(problem.field) or entry
             self.findings.error(problem.code, at, problem.summary, problem.detail, str(address))
@@ -358,26 +480,44 @@ class ResourceResolver:
             if not override.is_used:
                 at = override.node.value["address"]
                 self.findings.warning(
-                    "JS145", at, f'the override of "{override.glob}" matches no resource', "Correct the address, or remove the override."
+                    "JS145",
+                    at,
+                    f'the override of "{override.glob}" matches no resource',
+                    "Correct the address, or remove the override.",
                 )
         for address, declared in self.declared.items():
             for wanted in declared.depends_on:
                 if not any(matches(wanted, other) for other in self.declared):
                     at = declared.ranges.get("depends_on")
                     self.findings.warning(
-                        "JS145", at, f'`depends_on`: "{wanted}" matches no resource', "Correct the address, or remove it.", str(address)
+                        "JS145",
+                        at,
+                        f'`depends_on`: "{wanted}" matches no resource',
+                        "Correct the address, or remove it.",
+                        str(address),
                     )
 
     def _check_work_queues(self) -> None:
-        queues = [a for a, d in self.declared.items() if a.kind == "stream" and d.body.get("retention") == "workqueue"]
-        consumers: dict[Address, list[tuple[str, Mapping[str, Any]]]] = {address: [] for address in queues}
+        queues = [
+            a
+            for a, d in self.declared.items()
+            if a.kind == "stream" and d.body.get("retention") == "workqueue"
+        ]
+        consumers: dict[Address, list[tuple[str, Mapping[str, Any]]]] = {
+            address: [] for address in queues
+        }
         if not consumers:
             return
         for address, declared in self.declared.items():
             parent = address.parent
             if parent in consumers:
                 others = consumers[parent]
-                self._report(address, checks_consumers.check_queue_consumer(declared.body, others), declared.ranges, declared.range)
+                self._report(
+                    address,
+                    checks_consumers.check_queue_consumer(declared.body, others),
+                    declared.ranges,
+                    declared.range,
+                )
                 others.append((address.consumer, declared.body))
 
 
@@ -391,7 +531,10 @@ def read_overrides(node: Node | None, scope: Scope, findings: Findings) -> list[
         address = item.get("address")
         if address is None:
             findings.error(
-                "JS106", item, "an override has no `address`", "Add `address:`, an address or a glob such as store-*/stream/SALES."
+                "JS106",
+                item,
+                "an override has no `address`",
+                "Add `address:`, an address or a glob such as store-*/stream/SALES.",
             )
             continue
         glob = parsing.read_address(interpolate(address, scope, findings), "`address`", findings)
@@ -403,7 +546,11 @@ def read_overrides(node: Node | None, scope: Scope, findings: Findings) -> list[
 def read_defaults(node: Node | None, findings: Findings) -> tuple[Node | None, dict[Kind, Node]]:
     """`defaults:` as the default domain and the fields per kind."""
     kinds: dict[Kind, Node] = {}
-    if node is None or node.value is None or not parsing.check_mapping(node, "`defaults`", ("domain", *TABLES), findings):
+    if (
+        node is None
+        or node.value is None
+        or not parsing.check_mapping(node, "`defaults`", ("domain", *TABLES), findings)
+    ):
         return None, kinds
     for kind, table in TABLES.items():
         fields = node.get(kind)
@@ -415,7 +562,16 @@ def read_defaults(node: Node | None, findings: Findings) -> tuple[Node | None, d
         body.check_keys(table, fields, ("lifecycle", "lint", "x_raw"), findings)
         for key in ("name", "bucket", "durable_name"):
             if key in fields.value and (key != "durable_name" or kind == "consumer"):
-                findings.error("JS105", fields.key_place(key), f"`{key}` cannot have a default", "Every resource has a name of its own.")
+                findings.error(
+                    "JS105",
+                    fields.key_place(key),
+                    f"`{key}` cannot have a default",
+                    "Every resource has a name of its own.",
+                )
         names = ("name", "bucket", "durable_name") if kind == "consumer" else ("name", "bucket")
-        kinds[kind] = make_mapping(fields.place, {key: item for key, item in fields.value.items() if key not in names}, fields.keys)
+        kinds[kind] = make_mapping(
+            fields.place,
+            {key: item for key, item in fields.value.items() if key not in names},
+            fields.keys,
+        )
     return node.get("domain"), kinds

@@ -16,10 +16,14 @@ from jsplan.secrets import concealed_text, register_secret
 #: The fields of a connection that are secrets as a whole; of a `url` what stands before `@` is one.
 _CONNECTION_SECRETS: Final = ("password", "token")
 #: What a path never is: several lines, a seed, a JWT, longer than any system takes.
-_CONTENT: Final = re.compile(r".*[\r\n].*|-----BEGIN.*|S[A-Z2-7]{57}|eyJ[\w-]+\.[\w-]+\.[\w-]*|.{4097,}", re.DOTALL)
+_CONTENT: Final = re.compile(
+    r".*[\r\n].*|-----BEGIN.*|S[A-Z2-7]{57}|eyJ[\w-]+\.[\w-]+\.[\w-]*|.{4097,}", re.DOTALL
+)
 
 
-def refuse_variables(connections: Node | None, variables: Mapping[str, Node], findings: Findings) -> None:
+def refuse_variables(
+    connections: Node | None, variables: Mapping[str, Node], findings: Findings
+) -> None:
     """Report secrets of connections that come from variables, which plans and pages show. Takes what is written."""
     _refuse(connections, "`connections`", findings)
     for key, connection in _entries(connections):
@@ -52,12 +56,20 @@ def mark_secret(*nodes: Node | None) -> None:
 def url_problem(url: Node, part: str, schemes: Collection[str]) -> str:
     """Say why text of a URL is none, without what came from `${env.X}`; empty if it is one."""
     problem = parsing.url_problem(part, schemes)
-    return f"{concealed_text(url.value) or 'the text with ${env.…}'} is not a URL" if problem and url.secret else problem
+    return (
+        f"{concealed_text(url.value) or 'the text with ${env.…}'} is not a URL"
+        if problem and url.secret
+        else problem
+    )
 
 
 def conceal_login(url: Node | None) -> None:
     """Conceal the hosts, users and passwords of a URL from `${env.X}`, too: messages have them one by one."""
-    shown = concealed_text(url.value) if url is not None and url.secret and isinstance(url.value, str) else None
+    shown = (
+        concealed_text(url.value)
+        if url is not None and url.secret and isinstance(url.value, str)
+        else None
+    )
     for part in url.value.split(",") if url is not None and shown else ():
         login, _, host = part.strip().rpartition("://")[2].rpartition("@")
         for piece in (host, host.rpartition(":")[0] or host, *login.split(":")):
@@ -91,6 +103,8 @@ def _refuse(node: Node | None, what: str, findings: Findings) -> None:
     if names:
         line = f"${{env.{re.sub(r'[^A-Za-z0-9_]', '_', names[0]).upper()}}}"
         findings.error(
-            "JS113", node, f"{what} comes from variable {names[0]}, and plans show variables",
+            "JS113",
+            node,
+            f"{what} comes from variable {names[0]}, and plans show variables",
             f"Write {line} in its place, and set that variable of the environment.",
-        )  # fmt: skip
+        )

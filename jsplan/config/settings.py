@@ -18,12 +18,22 @@ from jsplan.secrets import unregister_secret
 
 _LEVELS: Final = ("ignore", "warning", "error")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_SINKS: Final[dict[str, tuple[str, ...]]] = {"webhook": ("webhook",), "subject": ("subject", "domain"), "file": ("file",)}
+_SINKS: Final[dict[str, tuple[str, ...]]] = {
+    "webhook": ("webhook",),
+    "subject": ("subject", "domain"),
+    "file": ("file",),
+}
 
 
-def read_drift(section: Node | None, domains: Mapping[str, Domain], scope: Scope, findings: Findings) -> DriftSettings:
+def read_drift(
+    section: Node | None, domains: Mapping[str, Domain], scope: Scope, findings: Findings
+) -> DriftSettings:
     """`drift:`; only in sinks does `${env.X}` work, so `scope` has the environment and the rest is read without."""
-    if section is None or section.value is None or not parsing.check_mapping(section, "`read_drift`", ("ignore", "mute", "sinks"), findings):
+    if (
+        section is None
+        or section.value is None
+        or not parsing.check_mapping(section, "`read_drift`", ("ignore", "mute", "sinks"), findings)
+    ):
         return DriftSettings()
     plain_scope = Scope(scope.variables)
     ignore = [
@@ -31,9 +41,13 @@ def read_drift(section: Node | None, domains: Mapping[str, Domain], scope: Scope
         for item in parsing.read_list(section.get("ignore"), "`drift.ignore`", findings)
     ]
     mutes = [
-        _read_mute(interpolate(item, plain_scope, findings), findings) for item in parsing.read_list(section.get("mute"), "`drift.mute`", findings)
+        _read_mute(interpolate(item, plain_scope, findings), findings)
+        for item in parsing.read_list(section.get("mute"), "`drift.mute`", findings)
     ]
-    sinks = [_read_sink(item, scope, domains, findings) for item in parsing.read_list(section.get("sinks"), "`drift.sinks`", findings)]
+    sinks = [
+        _read_sink(item, scope, domains, findings)
+        for item in parsing.read_list(section.get("sinks"), "`drift.sinks`", findings)
+    ]
     return DriftSettings(
         tuple(glob for glob in ignore if glob is not None),
         tuple(mute for mute in mutes if mute is not None),
@@ -42,7 +56,9 @@ def read_drift(section: Node | None, domains: Mapping[str, Domain], scope: Scope
 
 
 def _read_mute(node: Node, findings: Findings) -> Mute | None:
-    if not parsing.check_mapping(node, "a mute", ("address", "fields", "owner", "reason", "until"), findings):
+    if not parsing.check_mapping(
+        node, "a mute", ("address", "fields", "owner", "reason", "until"), findings
+    ):
         return None
     parsing.read_required_text(node, "address", "a mute", findings)
     address = parsing.read_address(node.get("address"), "`address`", findings)
@@ -50,10 +66,16 @@ def _read_mute(node: Node, findings: Findings) -> Mute | None:
     owner = parsing.read_required_text(node, "owner", "a mute", findings)
     until = parsing.read_date(node.get("until"), "`until`", findings)
     fields = tuple(parsing.read_texts(node.get("fields"), "`fields`", findings))
-    return Mute(address, reason, owner, fields, until, source_range(node.place)) if address and reason and owner else None
+    return (
+        Mute(address, reason, owner, fields, until, source_range(node.place))
+        if address and reason and owner
+        else None
+    )
 
 
-def _read_sink(written: Node, scope: Scope, domains: Mapping[str, Domain], findings: Findings) -> Mapping[str, Any] | None:
+def _read_sink(
+    written: Node, scope: Scope, domains: Mapping[str, Domain], findings: Findings
+) -> Mapping[str, Any] | None:
     refuse_variables_in_sink(written, findings)
     node = interpolate(written, scope, findings)
     if not isinstance(node.value, dict):
@@ -74,7 +96,14 @@ def _read_sink(written: Node, scope: Scope, domains: Mapping[str, Domain], findi
     if kind == "webhook":
         target = node.value["webhook"]
         headers = target.get("headers")
-        mark_secret(headers, *(headers.value.values() if headers is not None and isinstance(headers.value, dict) else ()))
+        mark_secret(
+            headers,
+            *(
+                headers.value.values()
+                if headers is not None and isinstance(headers.value, dict)
+                else ()
+            ),
+        )
         if (
             not parsing.check_mapping(target, "a webhook", ("url", "headers"), findings)
             or parsing.read_required_text(target, "url", "a webhook", findings) is None
@@ -82,16 +111,24 @@ def _read_sink(written: Node, scope: Scope, domains: Mapping[str, Domain], findi
         ):
             return None
     elif kind == "file":
-        if parsing.read_required_text(node, kind, "a sink", findings) is None or parsing.read_path(node.get(kind), "`file`", findings) is None:
+        if (
+            parsing.read_required_text(node, kind, "a sink", findings) is None
+            or parsing.read_path(node.get(kind), "`file`", findings) is None
+        ):
             return None
-    elif parsing.read_required_text(node, kind, "a sink", findings) is None or (kind == "subject" and not _is_publishable(node, findings)):
+    elif parsing.read_required_text(node, kind, "a sink", findings) is None or (
+        kind == "subject" and not _is_publishable(node, findings)
+    ):
         return None
     domain = parsing.read_text(node.get("domain"), "`domain`", findings)
     if domain is not None and domain in domains:
         unregister_secret(domain)
     if domain is not None and domain not in domains:
         findings.error(
-            "JS122", node.value["domain"], f'there is no domain "{domain}"', f"Declare it under `domains:`.{did_you_mean(domain, domains)}"
+            "JS122",
+            node.value["domain"],
+            f'there is no domain "{domain}"',
+            f"Declare it under `domains:`.{did_you_mean(domain, domains)}",
         )
     sink: Mapping[str, Any] = to_plain(node)
     return sink
@@ -106,14 +143,26 @@ def _is_valid_webhook(node: Node, findings: Findings) -> bool:
     for name, item in parsing.read_mapping(headers, "`headers`", findings):
         value = parsing.read_text(item, f"header {name}", findings)
         if not _HEADER.fullmatch(name):
-            findings.error("JS130", headers.key_place(name) if headers else node, f'"{name}" is not a name for a header', "Write X-Key.")
+            findings.error(
+                "JS130",
+                headers.key_place(name) if headers else node,
+                f'"{name}" is not a name for a header',
+                "Write X-Key.",
+            )
         elif value is not None and not (value.isprintable() and _is_latin1(value)):
-            findings.error("JS130", item, f"the value of header {name} cannot be sent", "Use Latin letters, without line breaks.")
+            findings.error(
+                "JS130",
+                item,
+                f"the value of header {name} cannot be sent",
+                "Use Latin letters, without line breaks.",
+            )
         else:
             wrong |= value is None
             continue
         wrong = True
-    return not wrong and (headers is None or headers.value is None or isinstance(headers.value, dict))
+    return not wrong and (
+        headers is None or headers.value is None or isinstance(headers.value, dict)
+    )
 
 
 def _is_latin1(value: str) -> bool:
@@ -129,7 +178,11 @@ def _is_publishable(node: Node, findings: Findings) -> bool:
     where = node.value["subject"]
     subject = parsing.read_text(where, "`subject`", findings) or ""
     problem = None
-    if subject.startswith(("$", "_INBOX.")) or any(token in ("", "*", ">") for token in subject.split(".")) or " " in subject:
+    if (
+        subject.startswith(("$", "_INBOX."))
+        or any(token in ("", "*", ">") for token in subject.split("."))
+        or " " in subject
+    ):
         problem = "A subject of your own without wildcards, such as ops.drift; those that begin with $ belong to the server."
     if problem:
         findings.error("JS130", where, f'nothing can be reported on subject "{subject}"', problem)
@@ -147,12 +200,21 @@ def read_lint(section: Node | None, findings: Findings) -> dict[str, str]:
             out[key] = level
             if key not in LINT:
                 guess = did_you_mean(key, LINT) or " jsplan lint --explain all lists them."
-                findings.warning("JS140", key_node, f"there is no lint rule {key}, so this sets nothing", guess.strip())
+                findings.warning(
+                    "JS140",
+                    key_node,
+                    f"there is no lint rule {key}, so this sets nothing",
+                    guess.strip(),
+                )
     return out
 
 
 def read_ownership(section: Node | None, findings: Findings) -> bool:
     """Whether an owner is written into metadata."""
-    if section is None or section.value is None or not parsing.check_mapping(section, "`read_ownership`", ("marker",), findings):
+    if (
+        section is None
+        or section.value is None
+        or not parsing.check_mapping(section, "`read_ownership`", ("marker",), findings)
+    ):
         return False
     return parsing.read_flag(section.get("marker"), "`ownership.marker`", findings) or False

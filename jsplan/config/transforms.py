@@ -48,7 +48,11 @@ def _token_problem(token: str, wildcards: int) -> str | None:
     if indexes is None:
         return f"{token} has the wrong arguments"
     uses_wildcards = name not in ("partition", "random")
-    return _wildcard_problem(token) if any(i > wildcards for i in indexes) or (uses_wildcards and not wildcards) else None
+    return (
+        _wildcard_problem(token)
+        if any(i > wildcards for i in indexes) or (uses_wildcards and not wildcards)
+        else None
+    )
 
 
 def _wildcard_problem(token: str) -> str:
@@ -65,7 +69,11 @@ def _two_arguments(arguments: list[str]) -> list[int] | None:
 
 
 def _split_arguments(arguments: list[str]) -> list[int] | None:
-    return _parse_numbers(arguments[:1]) if len(arguments) == 2 and not re.search(r"[ .]", arguments[1]) else None
+    return (
+        _parse_numbers(arguments[:1])
+        if len(arguments) == 2 and not re.search(r"[ .]", arguments[1])
+        else None
+    )
 
 
 def _partition_arguments(arguments: list[str]) -> list[int] | None:
@@ -78,7 +86,11 @@ def _random_arguments(arguments: list[str]) -> list[int] | None:
 
 
 def _parse_numbers(arguments: list[str]) -> list[int] | None:
-    return [int(text) for text in arguments] if all(_NUMBER.fullmatch(text) for text in arguments) else None
+    return (
+        [int(text) for text in arguments]
+        if all(_NUMBER.fullmatch(text) for text in arguments)
+        else None
+    )
 
 
 #: The wildcards that the arguments name, or None for arguments that the function does not take.

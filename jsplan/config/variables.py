@@ -17,11 +17,23 @@ from jsplan.diagnostics import did_you_mean
 
 PREFIX: Final = "JSPLAN_VAR_"
 #: How a list or a mapping is given; the default is not shown, since it may hold what no message may.
-_YAML_HELP: Final[dict[type, str]] = {list: "Write it as YAML, such as [a, b].", dict: "Write it as YAML, such as {a: 1, b: 2}."}
-_NAMES: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
+_YAML_HELP: Final[dict[type, str]] = {
+    list: "Write it as YAML, such as [a, b].",
+    dict: "Write it as YAML, such as {a: 1, b: 2}.",
+}
+_NAMES: Final = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a mapping",
+}
 
 
-def resolve_variables(section: Node | None, options: LoadOptions, files: WorkspaceFiles) -> dict[str, Node]:
+def resolve_variables(
+    section: Node | None, options: LoadOptions, files: WorkspaceFiles
+) -> dict[str, Node]:
     """Every variable with its value; one that was not given is reported and null."""
     findings = files.findings
     defaults = dict(parsing.read_mapping(section, "`vars`", findings))
@@ -35,17 +47,28 @@ def resolve_variables(section: Node | None, options: LoadOptions, files: Workspa
             )
     values = dict(defaults)
     for name, given, what in _given_values(defaults, options, files):
-        values[name] = _convert_type(given, defaults[name], f"variable {name} (from {what})", findings)
-    missing = [name for name, node in defaults.items() if node.value is None and values[name] is node]
+        values[name] = _convert_type(
+            given, defaults[name], f"variable {name} (from {what})", findings
+        )
+    missing = [
+        name for name, node in defaults.items() if node.value is None and values[name] is node
+    ]
     for name in missing:
         findings.error(
-            "JS114", defaults[name], f"variable {name} has no value", f"Pass --var {name}=VALUE, --var-file, or set {PREFIX}{name}."
+            "JS114",
+            defaults[name],
+            f"variable {name} has no value",
+            f"Pass --var {name}=VALUE, --var-file, or set {PREFIX}{name}.",
         )
-        values[name] = Node(defaults[name].place, None, None)  # without even a text: what uses it is not wrong for that
+        values[name] = Node(
+            defaults[name].place, None, None
+        )  # without even a text: what uses it is not wrong for that
     return values
 
 
-def _given_values(defaults: Mapping[str, Node], options: LoadOptions, files: WorkspaceFiles) -> list[tuple[str, Node, str]]:
+def _given_values(
+    defaults: Mapping[str, Node], options: LoadOptions, files: WorkspaceFiles
+) -> list[tuple[str, Node, str]]:
     """What was given from outside, the strongest last."""
     out = [
         (name, _text_node(PREFIX + name, options.environ[PREFIX + name]), PREFIX + name)
@@ -58,7 +81,9 @@ def _given_values(defaults: Mapping[str, Node], options: LoadOptions, files: Wor
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals:
-            files.findings.error("JS115", None, f'--var "{text}" has no value', "Write it as --var name=value.")
+            files.findings.error(
+                "JS115", None, f'--var "{text}" has no value', "Write it as --var name=value."
+            )
         elif name not in defaults:
             _report_unknown(name, None, f"--var {name}", defaults, files.findings)
         else:
@@ -66,24 +91,32 @@ def _given_values(defaults: Mapping[str, Node], options: LoadOptions, files: Wor
     return out
 
 
-def _read_var_file(path: Path, defaults: Mapping[str, Node], files: WorkspaceFiles) -> list[tuple[str, Node, str]]:
+def _read_var_file(
+    path: Path, defaults: Mapping[str, Node], files: WorkspaceFiles
+) -> list[tuple[str, Node, str]]:
     node = files.parse_file(path.absolute(), pipe=True)
     out = []
     if node is not None and not isinstance(node.value, dict):
         files.findings.not_a_mapping(node, path.name)
         return []
-    if node is not None and files.findings.no_known_keys("JS115", node, f"no key of {path.name} is a variable of the workspace", defaults):
+    if node is not None and files.findings.no_known_keys(
+        "JS115", node, f"no key of {path.name} is a variable of the workspace", defaults
+    ):
         return []
     for name, value in parsing.read_mapping(node, f"the variables in {path.name}", files.findings):
         if name in defaults:
             out.append((name, value, path.name))
         else:
             assert node is not None
-            _report_unknown(name, node.key_place(name), f"variable {name}", defaults, files.findings)
+            _report_unknown(
+                name, node.key_place(name), f"variable {name}", defaults, files.findings
+            )
     return out
 
 
-def _report_unknown(name: str, place: Place | None, shown: str, defaults: Mapping[str, Node], findings: Findings) -> None:
+def _report_unknown(
+    name: str, place: Place | None, shown: str, defaults: Mapping[str, Node], findings: Findings
+) -> None:
     guess = did_you_mean(name, defaults)
     findings.error(
         "JS115",

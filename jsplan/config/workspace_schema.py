@@ -26,15 +26,21 @@ def workspace_schema() -> Schema:
     properties = _top_level()
     assert properties.keys() == set(TOP_LEVEL_KEYS), "every key of the grammar has its schema"
     return {
-        "$schema": DIALECT, "$id": "urn:jsplan:schema:workspace-v1", "title": "jsplan workspace file, format 1",
-        "$defs": _definitions(), **_object(properties), "patternProperties": {"^x-": {"description": "Ignored: a home for YAML anchors."}},
-    }  # fmt: skip
+        "$schema": DIALECT,
+        "$id": "urn:jsplan:schema:workspace-v1",
+        "title": "jsplan workspace file, format 1",
+        "$defs": _definitions(),
+        **_object(properties),
+        "patternProperties": {"^x-": {"description": "Ignored: a home for YAML anchors."}},
+    }
 
 
 # --- small words ---------------------------------------------------------------------------------------------
 
 
-def _object(properties: dict[str, Schema], required: Iterable[str] = (), description: str = "") -> Schema:
+def _object(
+    properties: dict[str, Schema], required: Iterable[str] = (), description: str = ""
+) -> Schema:
     out: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     if names := sorted(required):
         out["required"] = names
@@ -46,7 +52,9 @@ def _ref(name: str, description: str = "") -> Schema:
 
 
 def _text(description: str = "", **more: Any) -> Schema:
-    return ({"description": description} if description else {}) | {"type": ["string", "null"]} | more
+    return (
+        ({"description": description} if description else {}) | {"type": ["string", "null"]} | more
+    )
 
 
 def _any(*schemas: Schema, description: str = "") -> Schema:
@@ -67,16 +75,26 @@ def _flag(description: str = "") -> Schema:
 
 
 def _list(items: Schema, description: str = "") -> Schema:
-    return ({"description": description} if description else {}) | {"type": ["array", "null"], "items": items}
+    return ({"description": description} if description else {}) | {
+        "type": ["array", "null"],
+        "items": items,
+    }
 
 
 def _map(values: Schema, description: str = "") -> Schema:
-    return ({"description": description} if description else {}) | {"type": ["object", "null"], "additionalProperties": values}
+    return ({"description": description} if description else {}) | {
+        "type": ["object", "null"],
+        "additionalProperties": values,
+    }
 
 
 def _texts(description: str = "") -> Schema:
     """A list of text; one text alone is a list of one."""
-    return _any({"type": ["string", "null"]}, {"type": "array", "items": {"type": "string"}}, description=description)
+    return _any(
+        {"type": ["string", "null"]},
+        {"type": "array", "items": {"type": "string"}},
+        description=description,
+    )
 
 
 def _definitions() -> dict[str, Schema]:
@@ -84,22 +102,44 @@ def _definitions() -> dict[str, Schema]:
     size = r"^\s*-?\d+(\.\d+)?\s*([KMGTPEkmgtpe]([iI]?[bB])?|[bB])?\s*$"
     time = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)$"
     return {
-        "reference": {"description": "A value of ${var.x}, ${domain} or ${domain.key}.", "type": "string", "pattern": r"\$\{"},
-        "duration": _any({"type": "integer"}, {"type": "string", "pattern": duration},
-                         description="30d, 1h30m, 500ms (units y M w d h m s ms us ns); an integer is nanoseconds."),
-        "size": _any({"type": "integer"}, {"type": "string", "pattern": size}, description="10GiB, 512MB, 1024-based; integers are bytes."),
+        "reference": {
+            "description": "A value of ${var.x}, ${domain} or ${domain.key}.",
+            "type": "string",
+            "pattern": r"\$\{",
+        },
+        "duration": _any(
+            {"type": "integer"},
+            {"type": "string", "pattern": duration},
+            description="30d, 1h30m, 500ms (units y M w d h m s ms us ns); an integer is nanoseconds.",
+        ),
+        "size": _any(
+            {"type": "integer"},
+            {"type": "string", "pattern": size},
+            description="10GiB, 512MB, 1024-based; integers are bytes.",
+        ),
         "time": {"description": "2026-01-31T12:00:00Z", "type": "string", "pattern": time},
-        "date": {"description": "2026-12-31", "type": "string", "pattern": r"^\d{4}-\d\d-\d\d$|\$\{"},
-        "address": {"description": "DOMAIN/KIND/NAME, as in hub/stream/ORDERS; globs such as store-*/** work too.", "type": "string"},
-        "domains": _texts('Where it lives: a domain, a list, a glob, label:edge, or "!store-099" to leave one out.'),
+        "date": {
+            "description": "2026-12-31",
+            "type": "string",
+            "pattern": r"^\d{4}-\d\d-\d\d$|\$\{",
+        },
+        "address": {
+            "description": "DOMAIN/KIND/NAME, as in hub/stream/ORDERS; globs such as store-*/** work too.",
+            "type": "string",
+        },
+        "domains": _texts(
+            'Where it lives: a domain, a list, a glob, label:edge, or "!store-099" to leave one out.'
+        ),
         "lifecycle": _lifecycle(),
-        "resource_lint": _object({"ignore": _list(_object({"code": _text(), "reason": _text()}, ("code", "reason")))}),
+        "resource_lint": _object(
+            {"ignore": _list(_object({"code": _text(), "reason": _text()}, ("code", "reason")))}
+        ),
         "stream": _entry("stream", TABLES["stream"]),
         "consumer": _entry("consumer", CONSUMER),
         "nested_consumer": _nested_consumer(),
         "kv": _entry("kv", TABLES["kv"]),
         "object_store": _entry("object_store", TABLES["object_store"]),
-    }  # fmt: skip
+    }
 
 
 # --- from the field tables -----------------------------------------------------------------------------------
@@ -120,20 +160,34 @@ def _described(row: Field) -> str:
 
 def _typed(row: Field) -> Schema:
     if row.table is not None:
-        return _nested(row.table) if row.type == "object" else {"type": "array", "items": _nested(row.table)}
+        return (
+            _nested(row.table)
+            if row.type == "object"
+            else {"type": "array", "items": _nested(row.table)}
+        )
     match row.type:
         case "string":
-            limits = {"maxLength": row.max_length, "pattern": f"^({row.pattern})$" if row.pattern else None}
-            return {"type": "string"} | {key: value for key, value in limits.items() if value is not None}
+            limits = {
+                "maxLength": row.max_length,
+                "pattern": f"^({row.pattern})$" if row.pattern else None,
+            }
+            return {"type": "string"} | {
+                key: value for key, value in limits.items() if value is not None
+            }
         case "bool":
             return {"type": "boolean"}
         case "int":
             limits = {"minimum": row.minimum, "maximum": row.maximum}
-            return {"type": "integer"} | {key: value for key, value in limits.items() if value is not None}
+            return {"type": "integer"} | {
+                key: value for key, value in limits.items() if value is not None
+            }
         case "enum":
             return {"enum": list(row.values)}
         case "percent":
-            return _any({"type": "integer", "minimum": 0}, {"type": "string", "pattern": f"^({PERCENT_PATTERN})?$"})
+            return _any(
+                {"type": "integer", "minimum": 0},
+                {"type": "string", "pattern": f"^({PERCENT_PATTERN})?$"},
+            )
         case "strings":
             return {"type": "array", "items": {"type": "string"}}
         case "durations":
@@ -147,8 +201,12 @@ def _typed(row: Field) -> Schema:
 def _nested(table: Table) -> Schema:
     properties = {row.name: field_schema(row) for row in table.rows}
     if table is ORIGIN:
-        properties["domain"] = _texts("The domain of the origin: a name, or for sources also a list, a glob or label:edge.")
-        properties["deliver"] = _text("The prefix under which the origin's account delivers; goes with `domain`.")
+        properties["domain"] = _texts(
+            "The domain of the origin: a name, or for sources also a list, a glob or label:edge."
+        )
+        properties["deliver"] = _text(
+            "The prefix under which the origin's account delivers; goes with `domain`."
+        )
     return _object(properties, (row.name for row in table.rows if row.required))
 
 
@@ -157,14 +215,22 @@ def _fields(table: Table) -> dict[str, Schema]:
 
 
 def _entry(kind: str, table: Table) -> Schema:
-    properties = _fields(table) | _settings() | {
-        "domain": _ref("domains"),
-        "environments": _texts("Only in these environments."),
-        "config_file": _text("A file with a configuration, or with what `nats … info --json` prints; keys beside it win."),
-    }  # fmt: skip
+    properties = (
+        _fields(table)
+        | _settings()
+        | {
+            "domain": _ref("domains"),
+            "environments": _texts("Only in these environments."),
+            "config_file": _text(
+                "A file with a configuration, or with what `nats … info --json` prints; keys beside it win."
+            ),
+        }
+    )
     if kind == "stream":
         properties["consumers"] = _list(_ref("nested_consumer"), "Its consumers.")
-        properties["copy_of"] = _text("The address of a declared stream whose fields are the base; keys beside it win.")
+        properties["copy_of"] = _text(
+            "The address of a declared stream whose fields are the base; keys beside it win."
+        )
     if kind != "consumer":
         return _object(properties, ("name" if kind == "stream" else "bucket",))
     properties["stream"] = _text("The stream that it belongs to.")
@@ -177,7 +243,12 @@ _NAMED: Final[Schema] = {"anyOf": [{"required": ["name"]}, {"required": ["durabl
 
 def _nested_consumer() -> Schema:
     entry = _entry("consumer", CONSUMER)["properties"]
-    return _object({name: schema for name, schema in entry.items() if name not in ("stream", "domain")}) | _NAMED
+    return (
+        _object(
+            {name: schema for name, schema in entry.items() if name not in ("stream", "domain")}
+        )
+        | _NAMED
+    )
 
 
 def _settings() -> dict[str, Schema]:
@@ -190,15 +261,26 @@ def _settings() -> dict[str, Schema]:
 
 
 def _lifecycle() -> Schema:
-    allowed: dict[str, Schema] = {"code": {"enum": list(HAZARDS)}, "reason": {"type": "string"}, "until": _ref("date")}
+    allowed: dict[str, Schema] = {
+        "code": {"enum": list(HAZARDS)},
+        "reason": {"type": "string"},
+        "until": _ref("date"),
+    }
     return _object(
         {
             "prevent_destroy": _flag("Refuse to delete it, also once it has left the files."),
             "ignore_changes": _texts("Fields that others move."),
-            "on_replace": _choice("refuse", "recreate", "preserve", description="What to do where only a new object will do."),
-            "allow_hazards": _list(_object(allowed, ("code", "reason")), "Hazards that were permitted in review."),
-        },
-    )  # fmt: skip
+            "on_replace": _choice(
+                "refuse",
+                "recreate",
+                "preserve",
+                description="What to do where only a new object will do.",
+            ),
+            "allow_hazards": _list(
+                _object(allowed, ("code", "reason")), "Hazards that were permitted in review."
+            ),
+        }
+    )
 
 
 # --- the sections --------------------------------------------------------------------------------------------
@@ -207,24 +289,38 @@ def _lifecycle() -> Schema:
 def _top_level() -> dict[str, Schema]:
     return {
         "jsplan": {"description": "The format version.", "const": 1},
-        "workspace": {"description": "The name of the workspace.", "type": "string", "pattern": "^[a-z0-9][a-z0-9_-]*$"},
+        "workspace": {
+            "description": "The name of the workspace.",
+            "type": "string",
+            "pattern": "^[a-z0-9][a-z0-9_-]*$",
+        },
         "include": _texts("Files to read besides, relative to this one; globs work."),
         "vars": _map({}, "Variables with their defaults; ~ is a variable that must be given."),
-        "environments": _map(_any(_object(_environment_sections()), {"type": "null"}), "Laid over the sections of the same names with -e NAME."),
+        "environments": _map(
+            _any(_object(_environment_sections()), {"type": "null"}),
+            "Laid over the sections of the same names with -e NAME.",
+        ),
         **_environment_sections(),
         "imports": _list(_import_row(), "How one domain's account reaches another's JetStream."),
         "defaults": _defaults(),
         "streams": _list(_ref("stream"), "Streams with their consumers."),
-        "overrides": _list(_override(), "Fields for resources that an address or a glob names; the last word."),
+        "overrides": _list(
+            _override(), "Fields for resources that an address or a glob names; the last word."
+        ),
         "consumers": _list(_ref("consumer"), "Consumers of streams that another team owns."),
         "kv": _list(_ref("kv"), "KV buckets."),
         "object_stores": _list(_ref("object_store"), "Object stores."),
         "backfills": _list(_backfill(), "Ranges of one stream to copy into another."),
-        "moved": _list(_object({"from": _ref("address"), "to": _ref("address")}, ("from", "to")), "Our name changed, the thing did not."),
+        "moved": _list(
+            _object({"from": _ref("address"), "to": _ref("address")}, ("from", "to")),
+            "Our name changed, the thing did not.",
+        ),
         "removed": _list(_removed(), "What becomes of things that left the files."),
         "drift": _drift(),
         "lint": _map(_choice("ignore", "warning", "error"), "The level of each finding."),
-        "ownership": _object({"marker": _flag("Write an owner into metadata, so that two workspaces cannot fight.")}),
+        "ownership": _object(
+            {"marker": _flag("Write an owner into metadata, so that two workspaces cannot fight.")}
+        ),
     }
 
 
@@ -233,15 +329,31 @@ def _environment_sections() -> dict[str, Schema]:
     return {
         "vars": _map({}, "Variables with their defaults; ~ is a variable that must be given."),
         "connections": _map(_connection(), "How to reach NATS accounts."),
-        "domains": _map(_any(_domain(), {"type": "null"}), "JetStreams by our name for them; store-{001..200} is two hundred."),
+        "domains": _map(
+            _any(_domain(), {"type": "null"}),
+            "JetStreams by our name for them; store-{001..200} is two hundred.",
+        ),
         "backend": _any(_backend(), {"type": "null"}, description="Where the state is kept."),
     }
 
 
 def _connection() -> Schema:
-    names = ("url", "context", "user", "password", "token", "creds", "nkey", "inbox_prefix", "account")
+    names = (
+        "url",
+        "context",
+        "user",
+        "password",
+        "token",
+        "creds",
+        "nkey",
+        "inbox_prefix",
+        "account",
+    )
     tls = _object({"ca": _text(), "cert": _text(), "key": _text(), "handshake_first": _flag()})
-    properties = {name: _text() for name in names} | {"tls": tls, "timeout": _or_reference(_ref("duration"))}
+    properties = {name: _text() for name in names} | {
+        "tls": tls,
+        "timeout": _or_reference(_ref("duration")),
+    }
     return _any(_object(properties), {"type": "null"})
 
 
@@ -249,11 +361,15 @@ def _domain() -> Schema:
     return _object(
         {
             "connection": _text("The connection that leads to it."),
-            "js_domain": _text("The server's own name for it; null for a server without a domain. The key, if left out."),
+            "js_domain": _text(
+                "The server's own name for it; null for a server without a domain. The key, if left out."
+            ),
             "api_prefix": _text("Where its API answers, if not at $JS.<js_domain>.API."),
             "labels": _texts("What label:NAME selects it by."),
             "vars": _map({}, "What ${domain.x} sees."),
-            "may_be_offline": _or_reference(_ref("duration"), "How long it may be offline before drift reports an error."),
+            "may_be_offline": _or_reference(
+                _ref("duration"), "How long it may be offline before drift reports an error."
+            ),
             "same_as": _text("Another way to the domain of this name."),
         }
     )
@@ -265,9 +381,13 @@ def _backend() -> Schema:
             "local": _any(_object({"path": _text("Relative to jsplan.yaml.")}), {"type": "null"}),
             "kv": _object(
                 {
-                    "domain": _text("The domain that has the bucket; `defaults.domain`, or the only one, if left out."),
+                    "domain": _text(
+                        "The domain that has the bucket; `defaults.domain`, or the only one, if left out."
+                    ),
                     "bucket": _text("The KV bucket. It is made where there is none."),
-                    "lock_ttl": _or_reference(_ref("duration"), "How long a lock outlives its holder; 1m if left out."),
+                    "lock_ttl": _or_reference(
+                        _ref("duration"), "How long a lock outlives its holder; 1m if left out."
+                    ),
                 },
                 ("bucket",),
             ),
@@ -276,7 +396,13 @@ def _backend() -> Schema:
 
 
 def _import_row() -> Schema:
-    properties = {"from": _text(), "into": _text(), "api": _text(), "deliver": _text(), "consumers": _texts()}
+    properties = {
+        "from": _text(),
+        "into": _text(),
+        "api": _text(),
+        "deliver": _text(),
+        "consumers": _texts(),
+    }
     return _object(properties, ("from", "into", "api"))
 
 
@@ -285,9 +411,10 @@ def _defaults() -> Schema:
     for kind, table in TABLES.items():
         fields = {name: schema for name, schema in _fields(table).items() if name not in _NAME_KEYS}
         properties[kind] = _any(
-            _object(fields | {name: s for name, s in _settings().items() if name != "depends_on"}), {"type": "null"},
+            _object(fields | {name: s for name, s in _settings().items() if name != "depends_on"}),
+            {"type": "null"},
             description=f"Fields of every {kind.replace('_', ' ')} that does not say otherwise.",
-        )  # fmt: skip
+        )
     return _object(properties)
 
 
@@ -298,7 +425,11 @@ def _override() -> Schema:
         for name, schema in _fields(table).items():
             if name not in _NAME_KEYS and schema not in shapes.setdefault(name, []):
                 shapes[name].append(schema)
-    fields = {name: found[0] if len(found) == 1 else _any(*found) for name, found in shapes.items() if found}
+    fields = {
+        name: found[0] if len(found) == 1 else _any(*found)
+        for name, found in shapes.items()
+        if found
+    }
     return _object(fields | _settings() | {"address": _ref("address")}, ("address",))
 
 
@@ -312,7 +443,13 @@ def _removed() -> Schema:
 
 
 def _drift() -> Schema:
-    mute = {"address": _ref("address"), "fields": _texts(), "owner": _text(), "reason": _text(), "until": _ref("date")}
+    mute = {
+        "address": _ref("address"),
+        "fields": _texts(),
+        "owner": _text(),
+        "reason": _text(),
+        "until": _ref("date"),
+    }
     hook = _object({"url": _text(), "headers": _map({"type": "string"})}, ("url",))
     sinks = [
         _object({"webhook": hook}, ("webhook",)),
@@ -322,7 +459,10 @@ def _drift() -> Schema:
     return _object(
         {
             "ignore": _list(_ref("address"), "Never looked at."),
-            "mute": _list(_object(mute, ("address", "owner", "reason")), "Known drift that is not reported, until a date."),
+            "mute": _list(
+                _object(mute, ("address", "owner", "reason")),
+                "Known drift that is not reported, until a date.",
+            ),
             "sinks": _list(_any(*sinks), "Where the scheduled job reports."),
         }
     )
@@ -350,8 +490,12 @@ def _backfill() -> Schema:
     )
 
 
-_SEQUENCE: Final[Schema] = {"anyOf": [{"type": "integer", "minimum": 1}, {"$ref": "#/$defs/reference"}, {"type": "null"}]}
-_TIME: Final[Schema] = {"anyOf": [{"$ref": "#/$defs/time"}, {"$ref": "#/$defs/reference"}, {"type": "null"}]}
+_SEQUENCE: Final[Schema] = {
+    "anyOf": [{"type": "integer", "minimum": 1}, {"$ref": "#/$defs/reference"}, {"type": "null"}]
+}
+_TIME: Final[Schema] = {
+    "anyOf": [{"$ref": "#/$defs/time"}, {"$ref": "#/$defs/reference"}, {"type": "null"}]
+}
 _BOUNDS: Final[dict[str, Schema]] = {
     "start_seq": _SEQUENCE, "end_seq": _SEQUENCE, "start_time": _TIME, "end_time": _TIME,
     "filter_subject": {"type": ["string", "null"]}, "filter_subjects": _texts(),

@@ -13,7 +13,14 @@ def join_server_urls(given: Sequence[str], at: Node, notes: NoteWriter) -> str:
     """The servers as one URL, without users and passwords; that some were taken out is told."""
     urls = [part.strip() for text in given for part in text.split(",") if part.strip()]
     whole = [url if "://" in url else f"nats://{url}" for url in urls]
-    bare = [urlsplit(url)._replace(netloc=urlsplit(url).netloc.rpartition("@")[2]).geturl() for url in whole]
+    bare = [
+        urlsplit(url)._replace(netloc=urlsplit(url).netloc.rpartition("@")[2]).geturl()
+        for url in whole
+    ]
     if bare != whole:
-        notes.warning(at, "user and password in a URL are not carried over", "Write `user:` and `password: ${env.X}` into the connection.")
+        notes.warning(
+            at,
+            "user and password in a URL are not carried over",
+            "Write `user:` and `password: ${env.X}` into the connection.",
+        )
     return ",".join(bare)

@@ -36,7 +36,14 @@ class MappedField:
 FieldMap = Mapping[str, MappedField]
 
 
-def convert_fields(node: Node, field_map: FieldMap, notes: NoteWriter, *, special_keys: Collection[str] = (), defaults: bool = True) -> dict[str, Any]:
+def convert_fields(
+    node: Node,
+    field_map: FieldMap,
+    notes: NoteWriter,
+    *,
+    special_keys: Collection[str] = (),
+    defaults: bool = True,
+) -> dict[str, Any]:
     """The fields that a mapping's words stand for. `elsewhere` are words that the caller reads itself.
 
     With `defaults`, what the tool sends for words that are left out is there too. A word that nobody knows is a note. Raises BadValue
@@ -44,7 +51,11 @@ def convert_fields(node: Node, field_map: FieldMap, notes: NoteWriter, *, specia
     """
     if not isinstance(node.value, dict):
         raise BadValue(f"must be a mapping, not {describe_node(node)}")
-    out: dict[str, Any] = {word.field: word.default for word in field_map.values() if word.default is not ABSENT} if defaults else {}
+    out: dict[str, Any] = (
+        {word.field: word.default for word in field_map.values() if word.default is not ABSENT}
+        if defaults
+        else {}
+    )
     for name, value in node.value.items():
         if name in special_keys:
             continue
@@ -53,14 +64,17 @@ def convert_fields(node: Node, field_map: FieldMap, notes: NoteWriter, *, specia
             notes.not_converted(
                 node.key_place(name),
                 f'"{name}" is not carried over: it is no word that this release knows',
-                did_you_mean(name, field_map).strip() or "If the server knows it, write it under `x_raw`.",
+                did_you_mean(name, field_map).strip()
+                or "If the server knows it, write it under `x_raw`.",
             )
         elif value.value not in word.empty_values:
             _convert_value(out, word, name, value, notes)
     return out
 
 
-def _convert_value(out: dict[str, Any], word: MappedField, name: str, value: Node, notes: NoteWriter) -> None:
+def _convert_value(
+    out: dict[str, Any], word: MappedField, name: str, value: Node, notes: NoteWriter
+) -> None:
     try:
         out[word.field] = word.read(value)
     except ValueError as error:
@@ -73,7 +87,9 @@ def _convert_value(out: dict[str, Any], word: MappedField, name: str, value: Nod
 def text(node: Node) -> str:
     """Text; a number or a boolean where the other tool takes them for text."""
     if isinstance(node.value, bool | int | float):
-        return str(node.value).lower() if isinstance(node.value, bool) else str(node.raw or node.value)
+        return (
+            str(node.value).lower() if isinstance(node.value, bool) else str(node.raw or node.value)
+        )
     if not isinstance(node.value, str):
         raise BadValue(f"must be text, not {describe_node(node)}")
     return node.value

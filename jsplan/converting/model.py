@@ -118,6 +118,8 @@ class NoteWriter:
         """Something is worth knowing before anything is done."""
         self._add("warning", WORTH_KNOWING, at, summary, detail)
 
-    def _add(self, severity: Severity, code: str, at: Node | Place | None, summary: str, detail: str) -> None:
+    def _add(
+        self, severity: Severity, code: str, at: Node | Place | None, summary: str, detail: str
+    ) -> None:
         place = at.place if isinstance(at, Node) else at
         self.conversion.notes.append(Note(severity, code, summary, detail, place, self.about))

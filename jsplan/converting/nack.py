@@ -16,8 +16,18 @@ from jsplan.config.node import Node, Source
 from jsplan.config.read import parse_document
 from jsplan.converting import nack_fields as words
 from jsplan.converting.field_map import BadValue, FieldMap, convert_fields, flag, read_items
-from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, ConvertedResource, NoteWriter, Owner
-from jsplan.converting.nack_accounts import add_missing_accounts, convert_account, read_inline_connection
+from jsplan.converting.model import (
+    DEFAULT_CONNECTION,
+    Conversion,
+    ConvertedResource,
+    NoteWriter,
+    Owner,
+)
+from jsplan.converting.nack_accounts import (
+    add_missing_accounts,
+    convert_account,
+    read_inline_connection,
+)
 
 GROUP: Final = "jetstream.nats.io/"
 _DOCUMENT_SEPARATOR: Final = re.compile(r"---\s*(#.*)?$")
@@ -45,7 +55,11 @@ def split_documents(source: Source, data: bytes, findings: Findings) -> Iterator
 def _list_items(node: Node) -> Iterator[Node]:
     """The members of a `List`, or the document itself."""
     items = node.get("items")
-    if items is not None and isinstance(items.value, list) and str(_value(node, "kind")).endswith("List"):
+    if (
+        items is not None
+        and isinstance(items.value, list)
+        and str(_value(node, "kind")).endswith("List")
+    ):
         yield from items.value
     else:
         yield node
@@ -54,19 +68,38 @@ def _list_items(node: Node) -> Iterator[Node]:
 def convert_nack(found: Sequence[Node], *, control_loop: bool | None = None) -> Conversion:
     """All custom resources of the documents. `control_loop`: how the controller runs; None guesses it from what is there."""
     out = Conversion()
-    ours = [node for node in found if isinstance(node.value, dict) and str(_value(node, "apiVersion")).startswith(GROUP)]
+    ours = [
+        node
+        for node in found
+        if isinstance(node.value, dict) and str(_value(node, "apiVersion")).startswith(GROUP)
+    ]
     loop = _uses_control_loop(ours) if control_loop is None else control_loop
     for node in ours:
         kind = _value(node, "kind")
         spec = node.get("spec")
         if spec is None or not isinstance(spec.value, dict):
-            out.general_notes.unreadable(node, f"{kind} has no `spec`", "Give the whole resource, as kubectl has it.")
+            out.general_notes.unreadable(
+                node, f"{kind} has no `spec`", "Give the whole resource, as kubectl has it."
+            )
         elif kind == "Account":
             _read_account(node, spec, out)
         elif kind in _KINDS:
-            _read_resource(_ResourceReader(out, node, spec, *_KINDS[str(kind)], is_mode_given=control_loop is not None, control_loop=loop))
+            _read_resource(
+                _ResourceReader(
+                    out,
+                    node,
+                    spec,
+                    *_KINDS[str(kind)],
+                    is_mode_given=control_loop is not None,
+                    control_loop=loop,
+                )
+            )
         else:
-            out.general_notes.not_converted(node, f"{kind} {_resource_name(node)} is not carried over", _UNSUPPORTED_KINDS.get(str(kind), "jsplan has no such thing."))
+            out.general_notes.not_converted(
+                node,
+                f"{kind} {_resource_name(node)} is not carried over",
+                _UNSUPPORTED_KINDS.get(str(kind), "jsplan has no such thing."),
+            )
     add_missing_accounts(out)
     return out
 
@@ -75,17 +108,25 @@ def _read_account(node: Node, spec: Node, out: Conversion) -> None:
     try:
         convert_account(node, spec, out)
     except BadValue as error:
-        out.general_notes.unreadable(spec, f"{_resource_name(node)}: {error}", "Correct the value, or take it out.")
+        out.general_notes.unreadable(
+            spec, f"{_resource_name(node)}: {error}", "Correct the value, or take it out."
+        )
 
 
 def _read_resource(reader: _ResourceReader) -> None:
     try:
         reader.read()
     except BadValue as error:
-        reader.out.general_notes.unreadable(reader.spec, f"{_resource_name(reader.node)}: {error}", "Correct the value, or take it out.")
+        reader.out.general_notes.unreadable(
+            reader.spec,
+            f"{_resource_name(reader.node)}: {error}",
+            "Correct the value, or take it out.",
+        )
 
 
-_UNSUPPORTED_KINDS: Final = {"StreamTemplate": "Servers have had no stream templates since 2.14: write the streams that it made."}
+_UNSUPPORTED_KINDS: Final = {
+    "StreamTemplate": "Servers have had no stream templates since 2.14: write the streams that it made."
+}
 
 
 def _uses_control_loop(nodes: Sequence[Node]) -> bool:
@@ -93,12 +134,24 @@ def _uses_control_loop(nodes: Sequence[Node]) -> bool:
 
     def marked(node: Node) -> bool:
         meta = node.get("metadata")
-        finalizers, annotations = (meta.get("finalizers"), meta.get("annotations")) if meta else (None, None)
-        ends = [str(item.value) for item in finalizers.value or ()] if finalizers and isinstance(finalizers.value, list) else []
-        keys = list(annotations.value) if annotations and isinstance(annotations.value, dict) else []
-        return any(end.endswith(".nats.io/finalizer") for end in ends) or any("nats.io/" in key and "state" in key for key in keys)
+        finalizers, annotations = (
+            (meta.get("finalizers"), meta.get("annotations")) if meta else (None, None)
+        )
+        ends = (
+            [str(item.value) for item in finalizers.value or ()]
+            if finalizers and isinstance(finalizers.value, list)
+            else []
+        )
+        keys = (
+            list(annotations.value) if annotations and isinstance(annotations.value, dict) else []
+        )
+        return any(end.endswith(".nats.io/finalizer") for end in ends) or any(
+            "nats.io/" in key and "state" in key for key in keys
+        )
 
-    return any(_value(node, "kind") in ("KeyValue", "ObjectStore") or marked(node) for node in nodes)
+    return any(
+        _value(node, "kind") in ("KeyValue", "ObjectStore") or marked(node) for node in nodes
+    )
 
 
 def _value(node: Node, key: str) -> Any:
@@ -127,20 +180,40 @@ class _ResourceReader:
     def read(self) -> None:
         """Add the resource, with its notes."""
         name = self._read_name()
-        owner = Owner(str(_value(self.spec, "account") or DEFAULT_CONNECTION), _value(self.spec, "jsDomain") or None)
+        owner = Owner(
+            str(_value(self.spec, "account") or DEFAULT_CONNECTION),
+            _value(self.spec, "jsDomain") or None,
+        )
         if name is None:
             return
         tell = self.out.notes_about(self.kind, name, owner)
         read_inline_connection(self.spec, owner.connection, self.out, tell)
-        config = convert_fields(self.spec, self.field_map, tell, special_keys=(*self.special_keys, *words.CONNECTION_KEYS, *words.GUARD_KEYS))
+        config = convert_fields(
+            self.spec,
+            self.field_map,
+            tell,
+            special_keys=(*self.special_keys, *words.CONNECTION_KEYS, *words.GUARD_KEYS),
+        )
         config |= self._read_nested(tell)
-        {"stream": self._read_stream, "consumer": self._read_consumer}.get(self.kind, lambda _, __: None)(config, tell)
-        made = ConvertedResource(self.kind, name, config, self.node.place, owner, has_bucket_fields=self.kind in ("kv", "object_store"))
+        {"stream": self._read_stream, "consumer": self._read_consumer}.get(
+            self.kind, lambda _, __: None
+        )(config, tell)
+        made = ConvertedResource(
+            self.kind,
+            name,
+            config,
+            self.node.place,
+            owner,
+            has_bucket_fields=self.kind in ("kv", "object_store"),
+        )
         self.out.resources.append(replace(made, settings=self._read_guards(tell)))
 
     def _read_name(self) -> str | None:
         if self.kind == "consumer":
-            stream, own = _value(self.spec, "streamName"), _value(self.spec, "durableName") or _value(self.spec, "name")
+            stream, own = (
+                _value(self.spec, "streamName"),
+                _value(self.spec, "durableName") or _value(self.spec, "name"),
+            )
             if stream and own:
                 return f"{stream}/{own}"
             what = "`streamName`" if own else "`durableName` or `name`"
@@ -149,15 +222,20 @@ class _ResourceReader:
             if own:
                 return str(own)
             what = f"`{_NAME_FIELD[self.kind]}`"
-        self.out.general_notes.unreadable(self.spec, f"{_resource_name(self.node)} has no {what}", "The controller needs it too.")
+        self.out.general_notes.unreadable(
+            self.spec, f"{_resource_name(self.node)} has no {what}", "The controller needs it too."
+        )
         return None
 
     # --- what several words say ------------------------------------------------------------------------------
 
     def _read_nested(self, tell: NoteWriter) -> dict[str, Any]:
         tables = {
-            "placement": words.PLACEMENT, "republish": words.REPUBLISH, "subjectTransform": words.TRANSFORM, "consumerLimits": words.LIMITS,
-        }  # fmt: skip
+            "placement": words.PLACEMENT,
+            "republish": words.REPUBLISH,
+            "subjectTransform": words.TRANSFORM,
+            "consumerLimits": words.LIMITS,
+        }
         names = {"subjectTransform": "subject_transform", "consumerLimits": "consumer_limits"}
         out: dict[str, Any] = {}
         for word in self.special_keys:
@@ -174,7 +252,11 @@ class _ResourceReader:
 
     def _read_stream(self, config: dict[str, Any], tell: NoteWriter) -> None:
         if _value(self.spec, "storage") is None:
-            tell.different_default(self.node, "storage: memory is NACK's default; the server's is file", "It is written out, as the stream has it.")
+            tell.different_default(
+                self.node,
+                "storage: memory is NACK's default; the server's is file",
+                "It is written out, as the stream has it.",
+            )
         if "max_age" not in config:
             self._set_max_age(config, tell)
         if config.get("discard_new_per_subject"):
@@ -182,7 +264,11 @@ class _ResourceReader:
 
     def _set_max_age(self, config: dict[str, Any], tell: NoteWriter) -> None:
         """The library that the control loop uses begins with a year; the other mode sends the empty `maxAge` as it is."""
-        how = "" if self.is_mode_given else " (--control-loop and --no-control-loop say how your controller runs)"
+        how = (
+            ""
+            if self.is_mode_given
+            else " (--control-loop and --no-control-loop say how your controller runs)"
+        )
         if self.control_loop:
             config["max_age"] = words.CONTROL_LOOP_AGE
             tell.different_default(
@@ -192,7 +278,9 @@ class _ResourceReader:
             )
         elif not self.is_mode_given:
             tell.info(
-                self.node, "no `maxAge`: unlimited in NACK's default mode, one year with its control loop", f"It is left unlimited{how}."
+                self.node,
+                "no `maxAge`: unlimited in NACK's default mode, one year with its control loop",
+                f"It is left unlimited{how}.",
             )
 
     def _read_consumer(self, config: dict[str, Any], tell: NoteWriter) -> None:
@@ -201,9 +289,19 @@ class _ResourceReader:
             config.pop("ack_wait", None)
         elif _value(self.spec, "ackWait") is None:
             acked = config["ack_policy"] != "none"
-            server = "the server's is 30s" if acked else "the server has none without acknowledgements"
-            effect = "Every message is delivered again at once; you will want another." if acked else "It has no effect there."
-            tell.different_default(self.node, f"ack_wait: 1ns is NACK's default; {server}", f"It is written out, as the consumer has it. {effect}")
+            server = (
+                "the server's is 30s" if acked else "the server has none without acknowledgements"
+            )
+            effect = (
+                "Every message is delivered again at once; you will want another."
+                if acked
+                else "It has no effect there."
+            )
+            tell.different_default(
+                self.node,
+                f"ack_wait: 1ns is NACK's default; {server}",
+                f"It is written out, as the consumer has it. {effect}",
+            )
         if len(config.get("filter_subjects") or ()) == 1:
             config["filter_subject"] = config.pop("filter_subjects")[0]
         if config.get("priority_policy") in ("pinned", "pinned_client"):
@@ -217,7 +315,11 @@ class _ResourceReader:
             settings = {"lifecycle": {"prevent_destroy": True}}
         frozen = prevent["preventUpdate"]
         if frozen is not None and flag(frozen):
-            tell.not_converted(frozen, "preventUpdate is not carried over", "Name what may differ in `lifecycle: {ignore_changes: […]}`.")
+            tell.not_converted(
+                frozen,
+                "preventUpdate is not carried over",
+                "Name what may differ in `lifecycle: {ignore_changes: […]}`.",
+            )
         return settings
 
 
@@ -225,10 +327,15 @@ def _read_origin(node: Node, notes: NoteWriter) -> dict[str, Any]:
     out = convert_fields(node, words.ORIGIN, notes, special_keys=words.ORIGIN_SPECIAL_KEYS)
     given = out.get("consumer")
     if isinstance(given, dict):
-        out["consumer"] = {"name": given.get("name"), "deliver_subject": given.get("deliverSubject")}
+        out["consumer"] = {
+            "name": given.get("name"),
+            "deliver_subject": given.get("deliverSubject"),
+        }
     transforms = node.get("subjectTransforms")
     if transforms is not None and transforms.value:
-        out["subject_transforms"] = [convert_fields(item, words.TRANSFORM, notes) for item in read_items(transforms)]
+        out["subject_transforms"] = [
+            convert_fields(item, words.TRANSFORM, notes) for item in read_items(transforms)
+        ]
     api, deliver = (_value(node, word) for word in ("externalApiPrefix", "externalDeliverPrefix"))
     if api or deliver:
         out["external"] = {"api": api or ""} | ({"deliver": deliver} if deliver else {})

@@ -38,25 +38,51 @@ def _add_credentials(name: str, spec: Node, found: dict[str, Any], notes: NoteWr
     variable = "".join(letter if letter.isalnum() else "_" for letter in name).upper()
     if (creds := spec.get("creds")) is not None:
         found["creds"] = f"./{_secret_file(creds, 'file', f'{name}.creds')}"
-        notes.info(creds, f"account {name}: creds are a secret in Kubernetes", f"Save it as {found['creds']} beside the workspace.")
+        notes.info(
+            creds,
+            f"account {name}: creds are a secret in Kubernetes",
+            f"Save it as {found['creds']} beside the workspace.",
+        )
     if (nkey := spec.get("nkey")) is not None:
         found["nkey"] = f"./{_secret_file(nkey, 'seed', f'{name}.nk')}"
-        notes.info(nkey, f"account {name}: the nkey is a secret in Kubernetes", f"Save it as {found['nkey']} beside the workspace.")
+        notes.info(
+            nkey,
+            f"account {name}: the nkey is a secret in Kubernetes",
+            f"Save it as {found['nkey']} beside the workspace.",
+        )
     if (user := spec.get("user")) is not None:
         found |= {"user": f"${{env.{variable}_USER}}", "password": f"${{env.{variable}_PASSWORD}}"}
-        notes.info(user, f"account {name}: user and password are a secret in Kubernetes", f"Set {variable}_USER and {variable}_PASSWORD.")
+        notes.info(
+            user,
+            f"account {name}: user and password are a secret in Kubernetes",
+            f"Set {variable}_USER and {variable}_PASSWORD.",
+        )
     if (token := spec.get("token")) is not None:
         found["token"] = f"${{env.{variable}_TOKEN}}"
-        notes.info(token, f"account {name}: the token is a secret in Kubernetes", f"Set {variable}_TOKEN.")
+        notes.info(
+            token, f"account {name}: the token is a secret in Kubernetes", f"Set {variable}_TOKEN."
+        )
     if (tls := spec.get("tls")) is not None:
-        files = {ours: f"./{_secret_file(tls, ours, '')}" for ours in ("ca", "cert", "key") if tls.get(ours) is not None}
+        files = {
+            ours: f"./{_secret_file(tls, ours, '')}"
+            for ours in ("ca", "cert", "key")
+            if tls.get(ours) is not None
+        }
         found["tls"] = files | ({"handshake_first": True} if _read_text(spec, "tlsFirst") else {})
-        notes.info(tls, f"account {name}: the TLS files are a secret in Kubernetes", "Save them beside the workspace.")
+        notes.info(
+            tls,
+            f"account {name}: the TLS files are a secret in Kubernetes",
+            "Save them beside the workspace.",
+        )
 
 
 def _secret_file(node: Node, word: str, otherwise: str) -> str:
     found = node.get(word)
-    return found.value if found is not None and isinstance(found.value, str) and found.value else otherwise
+    return (
+        found.value
+        if found is not None and isinstance(found.value, str) and found.value
+        else otherwise
+    )
 
 
 def read_inline_connection(spec: Node, name: str, out: Conversion, notes: NoteWriter) -> None:
@@ -68,16 +94,30 @@ def read_inline_connection(spec: Node, name: str, out: Conversion, notes: NoteWr
     given |= {word: found for word in ("creds", "nkey") if (found := _read_text(spec, word))}
     if tls is not None and tls.value:
         authorities = tls.get("rootCas")
-        files = {"ca": texts(authorities)[0]} if authorities is not None and authorities.value else {}
-        given["tls"] = files | {ours: found for ours, word in (("cert", "clientCert"), ("key", "clientKey")) if (found := _read_text(tls, word))}
+        files = (
+            {"ca": texts(authorities)[0]} if authorities is not None and authorities.value else {}
+        )
+        given["tls"] = files | {
+            ours: found
+            for ours, word in (("cert", "clientCert"), ("key", "clientKey"))
+            if (found := _read_text(tls, word))
+        }
     known = out.connections.setdefault(name, {})
     for word, value in given.items():
         if known.setdefault(word, value) != value:
-            notes.not_converted(spec.key_place(word), f"its {word} is not that of connection {name}", "Declare a connection and a domain of its own.")
+            notes.not_converted(
+                spec.key_place(word),
+                f"its {word} is not that of connection {name}",
+                "Declare a connection and a domain of its own.",
+            )
 
 
 def add_missing_accounts(out: Conversion) -> None:
     """Every account that a resource names has a connection; where its Account was not given, that is told."""
     for name in dict.fromkeys(resource.owner.connection for resource in out.resources):
         if not out.connections.setdefault(name, {}) and name != DEFAULT_CONNECTION:
-            out.general_notes.info(None, f"connection {name}: its Account was not given", "Write its `url` and credentials.")
+            out.general_notes.info(
+                None,
+                f"connection {name}: its Account was not given",
+                "Write its `url` and credentials.",
+            )

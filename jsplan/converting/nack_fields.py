@@ -59,14 +59,23 @@ STREAM: Final[FieldMap] = {
     "mirrorDirect": MappedField("mirror_direct", flag),
     "sealed": MappedField("sealed", flag),
     "allowMsgTtl": MappedField("allow_msg_ttl", flag),
-    "subjectDeleteMarkerTtl": MappedField("subject_delete_marker_ttl", go_duration, empty_values=_EMPTY),
+    "subjectDeleteMarkerTtl": MappedField(
+        "subject_delete_marker_ttl", go_duration, empty_values=_EMPTY
+    ),
     "allowMsgCounter": MappedField("allow_msg_counter", flag),
     "allowAtomicPublish": MappedField("allow_atomic", flag),
     "allowMsgSchedules": MappedField("allow_msg_schedules", flag),
     "allowBatched": MappedField("allow_batched", flag),
     "persistMode": MappedField("persist_mode", text, empty_values=_EMPTY),
 }
-STREAM_SPECIAL_KEYS: Final = ("mirror", "sources", "placement", "republish", "subjectTransform", "consumerLimits")
+STREAM_SPECIAL_KEYS: Final = (
+    "mirror",
+    "sources",
+    "placement",
+    "republish",
+    "subjectTransform",
+    "consumerLimits",
+)
 
 CONSUMER: Final[FieldMap] = {
     "durableName": MappedField("durable_name", text, empty_values=_EMPTY),
@@ -143,7 +152,10 @@ REPUBLISH: Final[FieldMap] = {
     "headers_only": MappedField("headers_only", flag),
     "headersOnly": MappedField("headers_only", flag),
 }
-PLACEMENT: Final[FieldMap] = {"cluster": MappedField("cluster", text, empty_values=_EMPTY), "tags": MappedField("tags", texts, empty_values=(None, []))}
+PLACEMENT: Final[FieldMap] = {
+    "cluster": MappedField("cluster", text, empty_values=_EMPTY),
+    "tags": MappedField("tags", texts, empty_values=(None, [])),
+}
 LIMITS: Final[FieldMap] = {
     "inactiveThreshold": MappedField("inactive_threshold", go_duration, empty_values=_EMPTY),
     "maxAckPending": MappedField("max_ack_pending", integer),

@@ -67,7 +67,9 @@ class _DocumentReader:
         if isinstance(_value(node, "configuration"), str) and isinstance(_value(node, "type"), str):
             self._read_backup_entry(node, node.value["configuration"])
             return
-        inner = next((node.value[key] for key in _WRAPPER_KEYS if isinstance(_value(node, key), dict)), None)
+        inner = next(
+            (node.value[key] for key in _WRAPPER_KEYS if isinstance(_value(node, key), dict)), None
+        )
         if lists and node.get("config") is None:
             for items in lists:
                 for item in items.value:
@@ -84,8 +86,12 @@ class _DocumentReader:
         except ValueError:
             self._report_damaged(text, "`configuration` is not base64")
             return
-        if (checksum := _value(node, "checksum")) is not None and hashlib.sha256(data).hexdigest() != checksum:
-            self._report_damaged(text, "`configuration` does not have the checksum that the file says")
+        if (checksum := _value(node, "checksum")) is not None and hashlib.sha256(
+            data
+        ).hexdigest() != checksum:
+            self._report_damaged(
+                text, "`configuration` does not have the checksum that the file says"
+            )
             return
         findings = Findings()
         inner = parse_document(text.place[0], data, findings)
@@ -96,7 +102,12 @@ class _DocumentReader:
         kind, config = _value(node, "type"), inner.get("config")
         if kind == "stream" and _value(inner, "name"):
             self._add_stream(inner, inner, Owner())
-        elif kind == "consumer" and config is not None and isinstance(config.value, dict) and _value(inner, "stream"):
+        elif (
+            kind == "consumer"
+            and config is not None
+            and isinstance(config.value, dict)
+            and _value(inner, "stream")
+        ):
             self._add_consumer(config, Owner(), str(_value(inner, "stream")), _value(inner, "name"))
         else:
             self._report_unknown(node)
@@ -114,10 +125,14 @@ class _DocumentReader:
         if not isinstance(config.value, dict):
             self._report_unknown(node)
         elif _value(node, "stream_name"):
-            self._add_consumer(config, owner, str(_value(node, "stream_name")), _value(node, "name"))
+            self._add_consumer(
+                config, owner, str(_value(node, "stream_name")), _value(node, "name")
+            )
         elif _looks_like(config, _CONSUMER_ONLY_FIELDS, _STREAM_ONLY_FIELDS):
             self.unassigned_consumers.append(config)
-        elif _value(config, "name") and (config is not node or _looks_like(config, _STREAM_ONLY_FIELDS, _CONSUMER_ONLY_FIELDS)):
+        elif _value(config, "name") and (
+            config is not node or _looks_like(config, _STREAM_ONLY_FIELDS, _CONSUMER_ONLY_FIELDS)
+        ):
             self._add_stream(node, config, owner)
         else:
             self._report_unknown(node)
@@ -135,11 +150,17 @@ class _DocumentReader:
         name = str(config.value["name"].value)
         tell = self.out.notes_about("stream", name, owner)
         if name.startswith("$MQTT_"):
-            tell.not_converted(config, "belongs to the server's MQTT", "The server makes it by itself.")
+            tell.not_converted(
+                config, "belongs to the server's MQTT", "The server makes it by itself."
+            )
             return
         body = {key: value for key, value in to_plain(config).items() if key not in _REQUEST_KEYS}
         if body.pop("template_owner", ""):
-            tell.not_converted(config, "it was made from a template; servers since 2.14 have none", "The stream itself is carried over.")
+            tell.not_converted(
+                config,
+                "it was made from a template; servers since 2.14 have none",
+                "The stream itself is carried over.",
+            )
         self.out.resources.append(ConvertedResource("stream", name, body, config.place, owner))
         state = node.get("state") or node.get("stats")  # as the first tutorials have it
         count = _value(state, "consumer_count") if state is not None else 0
@@ -152,18 +173,32 @@ class _DocumentReader:
         body = {key: value for key, value in to_plain(config).items() if key not in _REQUEST_KEYS}
         name = body.get("durable_name") or body.get("name") or called
         self.found_consumers[owner, stream] = self.found_consumers.get((owner, stream), 0) + 1
-        if not name or str(name).startswith(INTERNAL_CONSUMER_PREFIXES) or body.get("direct") or body.get("sourcing"):
+        if (
+            not name
+            or str(name).startswith(INTERNAL_CONSUMER_PREFIXES)
+            or body.get("direct")
+            or body.get("sourcing")
+        ):
             self.out.general_notes.info(
-                config, f"a consumer of {stream} that its server or a client made for itself is left out", "It comes and goes by itself."
+                config,
+                f"a consumer of {stream} that its server or a client made for itself is left out",
+                "It comes and goes by itself.",
             )
             return
         tell = self.out.notes_about("consumer", f"{stream}/{name}", owner)
         body = upgrade_consumer(body, config, tell)
-        self.out.resources.append(ConvertedResource("consumer", f"{stream}/{name}", {"name": name} | body, config.place, owner))
+        self.out.resources.append(
+            ConvertedResource(
+                "consumer", f"{stream}/{name}", {"name": name} | body, config.place, owner
+            )
+        )
 
     def assign_consumers(self) -> None:
         """Configurations of consumers that do not say their stream: the file's name or folder may."""
-        streams = sorted({(item.name, item.owner) for item in self.out.resources if item.kind == "stream"}, key=lambda pair: -len(pair[0]))
+        streams = sorted(
+            {(item.name, item.owner) for item in self.out.resources if item.kind == "stream"},
+            key=lambda pair: -len(pair[0]),
+        )
         for config in self.unassigned_consumers:
             name = _value(config, "durable_name") or _value(config, "name")
             path = PurePath(config.place[0].shown)
@@ -198,7 +233,13 @@ def _value(node: Node, key: str) -> Any:
 def _set_place(node: Node, place: Place) -> None:
     """Put a value that was packed, and all in it, where the packed text stands in the file."""
     node.place, node.keys = place, {}
-    inner = node.value.values() if isinstance(node.value, dict) else node.value if isinstance(node.value, list) else ()
+    inner = (
+        node.value.values()
+        if isinstance(node.value, dict)
+        else node.value
+        if isinstance(node.value, list)
+        else ()
+    )
     for one in inner:
         _set_place(one, place)
 

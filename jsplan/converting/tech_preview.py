@@ -18,9 +18,15 @@ def upgrade_consumer(config: dict[str, Any], at: Node, notes: NoteWriter) -> dic
     if not any(word in config for word in (*_RENAMED, *_START_FIELDS)):
         return config
     notes.info(
-        at, "written in the words of the Technical Preview", "They are translated: `delivery_subject`, `deliver_all` and their like."
+        at,
+        "written in the words of the Technical Preview",
+        "They are translated: `delivery_subject`, `deliver_all` and their like.",
     )
-    out = {_RENAMED.get(name, name): value for name, value in config.items() if name not in _START_FIELDS}
+    out = {
+        _RENAMED.get(name, name): value
+        for name, value in config.items()
+        if name not in _START_FIELDS
+    }
     if config.get("stream_seq"):
         return out | {"deliver_policy": "by_start_sequence", "opt_start_seq": config["stream_seq"]}
     if config.get("start_time") not in (None, "", _NO_TIME):

@@ -16,7 +16,9 @@ def check_values(conversion: Conversion) -> None:
     for resource in conversion.resources:
         tell = conversion.notes_about(resource.kind, resource.name, resource.owner)
         for path, problem in _value_problems(_table_of(resource), resource.config, ""):
-            tell.unreadable(resource.place, f"{path}: {problem}", "Correct the value where it comes from.")
+            tell.unreadable(
+                resource.place, f"{path}: {problem}", "Correct the value where it comes from."
+            )
 
 
 def _table_of(resource: ConvertedResource) -> Table:
@@ -25,7 +27,9 @@ def _table_of(resource: ConvertedResource) -> Table:
     return STREAM
 
 
-def _value_problems(table: Table, config: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+def _value_problems(
+    table: Table, config: Mapping[str, Any], path: str
+) -> Iterator[tuple[str, str]]:
     for name, value in config.items():
         row = table.by_name.get(name)
         if row is None or value is None:
@@ -49,5 +53,9 @@ def _item_problems(table: Table, item: Any, path: str) -> Iterator[tuple[str, st
     if not isinstance(item, Mapping):
         yield path, "must be a mapping"
         return
-    yield from ((f"{path}.{row.name}", "is missing") for row in table.rows if row.required and not item.get(row.name))
+    yield from (
+        (f"{path}.{row.name}", "is missing")
+        for row in table.rows
+        if row.required and not item.get(row.name)
+    )
     yield from _value_problems(table, item, f"{path}.")

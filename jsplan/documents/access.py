@@ -27,10 +27,17 @@ class Need:
     def to_json(self) -> dict[str, Any]:
         """As an element of `needs`."""
         found: dict[str, Any] = {
-            "owner": self.owner, "user": self.user, "type": self.type, "subject": self.subject, "local_subject": self.local_subject,
-            "response_type": self.response_type, "needed_by": self.needed_by,
-        }  # fmt: skip
-        return found if self.status is None else found | {"status": self.status, "detail": self.detail}
+            "owner": self.owner,
+            "user": self.user,
+            "type": self.type,
+            "subject": self.subject,
+            "local_subject": self.local_subject,
+            "response_type": self.response_type,
+            "needed_by": self.needed_by,
+        }
+        return (
+            found if self.status is None else found | {"status": self.status, "detail": self.detail}
+        )
 
 
 @dataclass(slots=True)
@@ -63,14 +70,27 @@ class Access:
     def to_json(self) -> dict[str, Any]:
         """The document, as `--json` prints it."""
         document: dict[str, Any] = {
-            "format_version": "1.0", "kind": "access", "jsplan_version": self.jsplan_version, "workspace": self.workspace,
-            "environment": self.environment, "checked": self.checked, "needs": [need.to_json() for need in self.needs],
+            "format_version": "1.0",
+            "kind": "access",
+            "jsplan_version": self.jsplan_version,
+            "workspace": self.workspace,
+            "environment": self.environment,
+            "checked": self.checked,
+            "needs": [need.to_json() for need in self.needs],
             "accounts": [
-                {"account": a.account, "exports": a.exports, "imports": a.imports, "configuration": a.configuration, "nsc": a.nsc}
+                {
+                    "account": a.account,
+                    "exports": a.exports,
+                    "imports": a.imports,
+                    "configuration": a.configuration,
+                    "nsc": a.nsc,
+                }
                 for a in self.accounts
             ],
             "diagnostics": [d.to_json() for d in self.diagnostics],
-        }  # fmt: skip
+        }
         if self.checked:
-            document["summary"] = {status: len(self.with_status(status)) for status in ("ok", "missing", "unknown")}
+            document["summary"] = {
+                status: len(self.with_status(status)) for status in ("ok", "missing", "unknown")
+            }
         return document

@@ -30,14 +30,21 @@ class Alert:
     @property
     def domain(self) -> str:
         """The domain it is about; empty for the whole workspace."""
-        return self.address.partition("/")[0] if "/" in self.address or self.kind == "offline" else ""
+        return (
+            self.address.partition("/")[0] if "/" in self.address or self.kind == "offline" else ""
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The value of `situation` in a notice."""
         return {
-            "id": self.id, "kind": self.kind, "severity": self.severity, "address": self.address, "summary": self.says,
-            "details": list(self.details), "fields": list(self.fields),
-        }  # fmt: skip
+            "id": self.id,
+            "kind": self.kind,
+            "severity": self.severity,
+            "address": self.address,
+            "summary": self.says,
+            "details": list(self.details),
+            "fields": list(self.fields),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +69,11 @@ class AlertEvent:
         """One line for people."""
         where = f"{self.workspace}, {self.environment}" if self.environment else self.workspace
         s = self.situation
-        what = {"opened": s.says, "changed": f"{s.says} again" if s.kind == "changed" else s.says, "resolved": "is as it should be again"}[
-            self.occasion
-        ]
+        what = {
+            "opened": s.says,
+            "changed": f"{s.says} again" if s.kind == "changed" else s.says,
+            "resolved": "is as it should be again",
+        }[self.occasion]
         details = f": {'; '.join(s.details)}" if s.details and self.occasion != "resolved" else ""
         by = f", by {self.by_text}" if self.by_text else ""
         return f"{where}: {s.severity}: {s.address} {what}{details}{by} [{s.id}]"
@@ -72,8 +81,15 @@ class AlertEvent:
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT_VERSION, "kind": "notification", "id": self.id, "event": self.occasion,
+            "format_version": FORMAT_VERSION,
+            "kind": "notification",
+            "id": self.id,
+            "event": self.occasion,
             "alert": self.situation.to_json(),
-            "workspace": self.workspace, "environment": self.environment, "timestamp": self.timestamp, "since": self.since,
-            "by": self.by, "text": self.text,
-        }  # fmt: skip
+            "workspace": self.workspace,
+            "environment": self.environment,
+            "timestamp": self.timestamp,
+            "since": self.since,
+            "by": self.by,
+            "text": self.text,
+        }

@@ -26,7 +26,13 @@ class StepResult:
 
     def to_json(self) -> dict[str, Any]:
         """The element of `steps`."""
-        return {"id": self.id, "address": self.address, "op": self.op, "status": self.status, "error": self.error}
+        return {
+            "id": self.id,
+            "address": self.address,
+            "op": self.op,
+            "status": self.status,
+            "error": self.error,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +95,15 @@ class ApplyResult:
     def to_json(self) -> dict[str, Any]:
         """The document."""
         out = {
-            "format_version": FORMAT_VERSION, "kind": "apply", "plan_id": self.plan_id,
-            "steps": [s.to_json() for s in self.steps], "summary": self.summary, "state": self.state,
-            "interrupted": self.interrupted, "deferred": self.deferred, "exit_code": self.exit_code,
-        }  # fmt: skip
+            "format_version": FORMAT_VERSION,
+            "kind": "apply",
+            "plan_id": self.plan_id,
+            "steps": [s.to_json() for s in self.steps],
+            "summary": self.summary,
+            "state": self.state,
+            "interrupted": self.interrupted,
+            "deferred": self.deferred,
+            "exit_code": self.exit_code,
+        }
         out |= {"backup": self.backup} if self.backup is not None else {}
         return out | ({"backfills": self.backfills} if self.backfills else {})

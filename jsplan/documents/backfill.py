@@ -46,11 +46,23 @@ class OriginResult:
     def to_json(self) -> dict[str, Any]:
         """The element of `origins`."""
         return {
-            "from": self.origin, "to": self.target, "first": self.first, "last": self.last, "copied": self.copied, "bytes": self.bytes,
-            "seconds": round(self.seconds, 3), "attempts": self.attempts, "verified": self.verified, "path": self.path, "gaps": self.gaps,
-            "gap_messages": self.gap_messages, "skipped": self.skipped, "skipped_count": self.skipped_count, "natively": self.natively,
+            "from": self.origin,
+            "to": self.target,
+            "first": self.first,
+            "last": self.last,
+            "copied": self.copied,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 3),
+            "attempts": self.attempts,
+            "verified": self.verified,
+            "path": self.path,
+            "gaps": self.gaps,
+            "gap_messages": self.gap_messages,
+            "skipped": self.skipped,
+            "skipped_count": self.skipped_count,
+            "natively": self.natively,
             "windows": self.windows,
-        }  # fmt: skip
+        }
 
 
 @dataclass(slots=True)
@@ -79,9 +91,13 @@ class BackfillResult:
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT_VERSION, "kind": "backfill", "name": self.name, "origins": [leg.to_json() for leg in self.origins],
-            "deferred": self.deferred, "exit_code": self.exit_code,
-        }  # fmt: skip
+            "format_version": FORMAT_VERSION,
+            "kind": "backfill",
+            "name": self.name,
+            "origins": [leg.to_json() for leg in self.origins],
+            "deferred": self.deferred,
+            "exit_code": self.exit_code,
+        }
 
 
 @dataclass(slots=True)
@@ -97,7 +113,12 @@ class Difference:
 
     def to_json(self) -> dict[str, Any]:
         """The element of `differences`."""
-        return {"kind": self.kind, "from": self.origin, "origin_seq": self.origin_seq, "target_seq": self.target_seq or None}
+        return {
+            "kind": self.kind,
+            "from": self.origin,
+            "origin_seq": self.origin_seq,
+            "target_seq": self.target_seq or None,
+        }
 
 
 #: What verify counts: messages that are equal on both sides, then those that differ, then those that need not be on both.
@@ -124,9 +145,13 @@ class OriginCheck:
     def to_json(self) -> dict[str, Any]:
         """The element of `origins`."""
         return {
-            "from": self.origin, "to": self.target, "first": self.first, "last": self.last, "counts": self.counts,
+            "from": self.origin,
+            "to": self.target,
+            "first": self.first,
+            "last": self.last,
+            "counts": self.counts,
             "differences": [one.to_json() for one in self.listed],
-        }  # fmt: skip
+        }
 
 
 @dataclass(slots=True)
@@ -153,10 +178,14 @@ class Verification:
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT_VERSION, "kind": "backfill-verify", "name": self.name,
-            "origins": [leg.to_json() for leg in self.origins], "others": self.others,
-            "seconds": round(self.seconds, 3), "exit_code": self.exit_code,
-        }  # fmt: skip
+            "format_version": FORMAT_VERSION,
+            "kind": "backfill-verify",
+            "name": self.name,
+            "origins": [leg.to_json() for leg in self.origins],
+            "others": self.others,
+            "seconds": round(self.seconds, 3),
+            "exit_code": self.exit_code,
+        }
 
 
 @dataclass(slots=True)
@@ -177,9 +206,15 @@ class Orphan:
     def to_json(self) -> dict[str, Any]:
         """The element of `orphans`."""
         return {
-            "domain": self.domain, "stream": self.stream, "entry": self.entry, "from": self.origin, "messages": self.messages,
-            "bytes": self.bytes, "sealed": self.sealed, "source_of": self.source_of,
-        }  # fmt: skip
+            "domain": self.domain,
+            "stream": self.stream,
+            "entry": self.entry,
+            "from": self.origin,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "sealed": self.sealed,
+            "source_of": self.source_of,
+        }
 
 
 @dataclass(slots=True)
@@ -203,15 +238,26 @@ class EntryStatus:
         """The element of `entries`."""
         legs = [
             {
-                "from": leg["origin"], "to": leg["target"], "first": leg["first"], "last": leg["last"], "status": leg["status"],
-                "copied": leg["copied"], "gaps": leg["gaps"], "skipped": leg["skipped"],
+                "from": leg["origin"],
+                "to": leg["target"],
+                "first": leg["first"],
+                "last": leg["last"],
+                "status": leg["status"],
+                "copied": leg["copied"],
+                "gaps": leg["gaps"],
+                "skipped": leg["skipped"],
             }
             for leg in self.origins
-        ]  # fmt: skip
+        ]
         out = {
-            "name": self.name, "status": self.status, "pinned_at": self.pinned_at or None, "done_at": self.done_at or None, "origins": legs,
-            "orphans": [one.to_json() for one in self.orphans], "next": self.next or None,
-        }  # fmt: skip
+            "name": self.name,
+            "status": self.status,
+            "pinned_at": self.pinned_at or None,
+            "done_at": self.done_at or None,
+            "origins": legs,
+            "orphans": [one.to_json() for one in self.orphans],
+            "next": self.next or None,
+        }
         return out | ({"skipped": True} if self.skipped else {})
 
 
@@ -231,7 +277,12 @@ class BackfillStatus:
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT_VERSION, "kind": "backfill-status", "workspace": self.workspace, "environment": self.environment,
-            "entries": [entry.to_json() for entry in self.entries], "orphans": [one.to_json() for one in self.orphans],
-            "locked": self.locked, "offline": self.offline,
-        }  # fmt: skip
+            "format_version": FORMAT_VERSION,
+            "kind": "backfill-status",
+            "workspace": self.workspace,
+            "environment": self.environment,
+            "entries": [entry.to_json() for entry in self.entries],
+            "orphans": [one.to_json() for one in self.orphans],
+            "locked": self.locked,
+            "offline": self.offline,
+        }

@@ -33,10 +33,19 @@ class OriginPreview:
     def to_json(self) -> dict[str, Any]:
         """The element of `origins`."""
         return {
-            "from": self.origin, "to": self.target, "first": self.first, "last": self.last, "pinned": self.pinned, "done": self.done,
-            "messages": self.messages, "bytes": self.bytes, "measured": self.measured, "in_target": self.in_target,
-            "gap_messages": self.gap_messages, "error": self.error or None,
-        }  # fmt: skip
+            "from": self.origin,
+            "to": self.target,
+            "first": self.first,
+            "last": self.last,
+            "pinned": self.pinned,
+            "done": self.done,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "measured": self.measured,
+            "in_target": self.in_target,
+            "gap_messages": self.gap_messages,
+            "error": self.error or None,
+        }
 
 
 @dataclass(slots=True)
@@ -69,8 +78,17 @@ class BackfillPreview:
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT_VERSION, "kind": "backfill-plan", "name": self.name, "status": self.status, "strategy": self.strategy,
-            "reason": self.reason, "strategy_problem": self.strategy_problem or None, "command": self.command, "messages": self.messages,
-            "bytes": self.bytes, "filtered_by": [*self.filtered_by], "estimate": self.estimate,
+            "format_version": FORMAT_VERSION,
+            "kind": "backfill-plan",
+            "name": self.name,
+            "status": self.status,
+            "strategy": self.strategy,
+            "reason": self.reason,
+            "strategy_problem": self.strategy_problem or None,
+            "command": self.command,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "filtered_by": [*self.filtered_by],
+            "estimate": self.estimate,
             "origins": [leg.to_json() for leg in self.origins],
-        }  # fmt: skip
+        }

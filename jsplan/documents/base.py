@@ -31,9 +31,15 @@ def dumps(document: Any, *, pretty: bool = True) -> bytes:
 
     Invisible characters are escaped: two names that differ look different, also where JSON is printed.
     """
-    options = orjson.OPT_SORT_KEYS | (orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if pretty else 0)
+    options = orjson.OPT_SORT_KEYS | (
+        orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if pretty else 0
+    )
     data = orjson.dumps(document, option=options)
-    return data if data.isascii() and b"\x7f" not in data else INVISIBLE_IN_JSON.sub(_escape_character, data.decode()).encode()
+    return (
+        data
+        if data.isascii() and b"\x7f" not in data
+        else INVISIBLE_IN_JSON.sub(_escape_character, data.decode()).encode()
+    )
 
 
 def _escape_character(character: re.Match[str]) -> str:
@@ -42,7 +48,9 @@ def _escape_character(character: re.Match[str]) -> str:
 
 def digest(document: Any) -> str:
     """`sha256:<hex>` over the sorted JSON of plain data."""
-    return "sha256:" + hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return (
+        "sha256:" + hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    )
 
 
 def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:
@@ -55,7 +63,9 @@ def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:
     except orjson.JSONDecodeError as error:
         raise DocumentError(f"{where} {wrong}: {error}", hint=hint) from None
     if _is_deeper(document, MAX_DEPTH):
-        raise DocumentError(f"{where} is damaged: it is nested more than {MAX_DEPTH} levels deep", hint=hint)
+        raise DocumentError(
+            f"{where} is damaged: it is nested more than {MAX_DEPTH} levels deep", hint=hint
+        )
     return document
 
 
@@ -66,7 +76,13 @@ def _is_deeper(document: Any, levels: int) -> bool:
         level = [
             value
             for container in level
-            for value in (container.values() if type(container) is dict else container if type(container) is list else ())
+            for value in (
+                container.values()
+                if type(container) is dict
+                else container
+                if type(container) is list
+                else ()
+            )
             if type(value) is dict or type(value) is list
         ]
         if not level:
@@ -82,8 +98,15 @@ def known_fields(cls: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
 def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any]:
     """The document as a mapping; raises DocumentError unless it is of this kind and major version."""
     if not isinstance(raw, dict) or raw.get("kind") != kind:
-        found = f'; its "kind" is {raw["kind"]}' if isinstance(raw, dict) and isinstance(raw.get("kind"), str) else ""
-        raise DocumentError(f"{where} is not a jsplan {kind} document{found}", hint=f"Give a file that jsplan wrote as a {kind}.")
+        found = (
+            f'; its "kind" is {raw["kind"]}'
+            if isinstance(raw, dict) and isinstance(raw.get("kind"), str)
+            else ""
+        )
+        raise DocumentError(
+            f"{where} is not a jsplan {kind} document{found}",
+            hint=f"Give a file that jsplan wrote as a {kind}.",
+        )
     theirs = str(raw.get("format_version", ""))
     if theirs.split(".")[0] != version.split(".")[0]:
         raise DocumentError(
@@ -98,5 +121,12 @@ def read_json(path: Path, kind: str) -> Any:
     try:
         data = read_regular(path, MAX_BYTES, pipe=True)
     except OSError as error:
-        raise DocumentError(f"cannot read {kind} file {path}: {error.strerror}", hint="Check the path.") from None
-    return parse(data, str(path), f"The file is damaged or is no jsplan {kind}; make it again.", f"is not a {kind} file")
+        raise DocumentError(
+            f"cannot read {kind} file {path}: {error.strerror}", hint="Check the path."
+        ) from None
+    return parse(
+        data,
+        str(path),
+        f"The file is damaged or is no jsplan {kind}; make it again.",
+        f"is not a {kind} file",
+    )

@@ -29,9 +29,14 @@ class Unmanaged:
     def to_json(self) -> dict[str, Any]:
         """The element of `unmanaged`."""
         return {
-            "address": self.address, "type": self.type, "messages": self.messages, "bytes": self.bytes, "created": self.created,
-            "severity": self.severity, "ephemeral": self.ephemeral,
-        }  # fmt: skip
+            "address": self.address,
+            "type": self.type,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "created": self.created,
+            "severity": self.severity,
+            "ephemeral": self.ephemeral,
+        }
 
 
 @dataclass(slots=True)
@@ -68,19 +73,35 @@ class Drift:
         """Counts: changed, missing, unhealthy, unmanaged, pending, muted, offline."""
         missing = sum(1 for r in self.resource_drift if r.change.after is None)
         return {
-            "changed": len(self.resource_drift) - missing, "missing": missing,
-            "unhealthy": sum(1 for r in self.replication if r["healthy"] is False) + len(self.interrupted),
+            "changed": len(self.resource_drift) - missing,
+            "missing": missing,
+            "unhealthy": sum(1 for r in self.replication if r["healthy"] is False)
+            + len(self.interrupted),
             "unmanaged": len(self.unmanaged),
-            "pending": self.pending, "muted": len(self.mutes), "offline": len(self.offline),
-        }  # fmt: skip
+            "pending": self.pending,
+            "muted": len(self.mutes),
+            "offline": len(self.offline),
+        }
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT_VERSION, "kind": "drift", "jsplan_version": self.jsplan_version,
-            "workspace": self.workspace, "environment": self.environment, "timestamp": self.timestamp, "id": self.id,
-            "interrupted": self.interrupted, "resource_changes": [], "resource_drift": [r.to_json() for r in self.resource_drift],
-            "replication": self.replication, "unmanaged": [u.to_json() for u in self.unmanaged], "mutes": self.mutes,
-            "offline": self.offline, "deferred": [d.to_json() for d in self.deferred],
-            "diagnostics": [d.to_json() for d in self.diagnostics], "summary": self.summary, "exit_code": self.exit_code,
-        }  # fmt: skip
+            "format_version": FORMAT_VERSION,
+            "kind": "drift",
+            "jsplan_version": self.jsplan_version,
+            "workspace": self.workspace,
+            "environment": self.environment,
+            "timestamp": self.timestamp,
+            "id": self.id,
+            "interrupted": self.interrupted,
+            "resource_changes": [],
+            "resource_drift": [r.to_json() for r in self.resource_drift],
+            "replication": self.replication,
+            "unmanaged": [u.to_json() for u in self.unmanaged],
+            "mutes": self.mutes,
+            "offline": self.offline,
+            "deferred": [d.to_json() for d in self.deferred],
+            "diagnostics": [d.to_json() for d in self.diagnostics],
+            "summary": self.summary,
+            "exit_code": self.exit_code,
+        }

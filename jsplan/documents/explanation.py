@@ -29,9 +29,15 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """The document of `explain CODE --json`."""
         return {
-            "format_version": FORMAT, "kind": "explanation", "code": self.code, "group": self.group,
-            "level": self.level or None, "title": self.title, "why": self.why, "fix": self.fix,
-        }  # fmt: skip
+            "format_version": FORMAT,
+            "kind": "explanation",
+            "code": self.code,
+            "group": self.group,
+            "level": self.level or None,
+            "title": self.title,
+            "why": self.why,
+            "fix": self.fix,
+        }
 
 
 def list_explanations(found: Iterable[Explanation]) -> dict[str, Any]:

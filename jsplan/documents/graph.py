@@ -43,10 +43,16 @@ class Node:
     def to_json(self) -> dict[str, Any]:
         """The element of `nodes`."""
         return {
-            "id": self.id, "domain": self.domain, "kind": self.kind, "name": self.name, "subjects": list(self.subjects),
-            "summary": self.facts, "consumers": [reader.to_json() for reader in self.consumers],
-            "action": self.fate or None, "count": self.count,
-        }  # fmt: skip
+            "id": self.id,
+            "domain": self.domain,
+            "kind": self.kind,
+            "name": self.name,
+            "subjects": list(self.subjects),
+            "summary": self.facts,
+            "consumers": [reader.to_json() for reader in self.consumers],
+            "action": self.fate or None,
+            "count": self.count,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +69,13 @@ class Link:
     def to_json(self) -> dict[str, Any]:
         """The element of `links`."""
         return {
-            "origin": self.origin, "downstream": self.copy, "kind": self.kind, "label": self.label,
-            "action": self.fate or None, "count": self.count,
-        }  # fmt: skip
+            "origin": self.origin,
+            "downstream": self.copy,
+            "kind": self.kind,
+            "label": self.label,
+            "action": self.fate or None,
+            "count": self.count,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +104,11 @@ class Graph:
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT, "kind": "graph", "title": self.title, "planned": self.planned,
-            "domains": [cluster.to_json() for cluster in self.domain_groups], "nodes": [node.to_json() for node in self.nodes],
+            "format_version": FORMAT,
+            "kind": "graph",
+            "title": self.title,
+            "planned": self.planned,
+            "domains": [cluster.to_json() for cluster in self.domain_groups],
+            "nodes": [node.to_json() for node in self.nodes],
             "links": [link.to_json() for link in self.links],
-        }  # fmt: skip
+        }

@@ -33,14 +33,24 @@ class Lint:
     def summary(self) -> dict[str, int]:
         """How many there are of each severity; `notes` are the findings whose severity is `info`."""
         count = [d.severity for d in self.findings].count
-        return {"errors": count("error"), "warnings": count("warning"), "notes": count("info"), "ignored": len(self.ignored)}
+        return {
+            "errors": count("error"),
+            "warnings": count("warning"),
+            "notes": count("info"),
+            "ignored": len(self.ignored),
+        }
 
     def to_json(self) -> dict[str, Any]:
         """What `lint --json` prints."""
         return {
-            "format_version": FORMAT, "kind": "lint", "jsplan_version": self.jsplan_version,
-            "workspace": self.workspace, "environment": self.environment, "live": self.live,
+            "format_version": FORMAT,
+            "kind": "lint",
+            "jsplan_version": self.jsplan_version,
+            "workspace": self.workspace,
+            "environment": self.environment,
+            "live": self.live,
             "findings": [d.to_json() for d in self.findings],
             "ignored": [d.to_json() | {"reason": reason} for d, reason in self.ignored],
-            "resources": self.resources, "summary": self.summary,
-        }  # fmt: skip
+            "resources": self.resources,
+            "summary": self.summary,
+        }

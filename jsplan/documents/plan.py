@@ -43,7 +43,12 @@ class FieldChange:
 
     def to_json(self) -> dict[str, Any]:
         """The element of `change.fields`."""
-        return {"path": self.path, "before": self.before, "after": self.after, "effect": self.effect}
+        return {
+            "path": self.path,
+            "before": self.before,
+            "after": self.after,
+            "effect": self.effect,
+        }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> FieldChange:
@@ -111,17 +116,31 @@ class Change:
     def to_json(self) -> dict[str, Any]:
         """The `change` of a resource."""
         return {
-            "actions": self.actions, "before": self.before, "after": self.after,
-            "after_unknown": dict.fromkeys(self.unknown, True), "before_sensitive": {}, "after_sensitive": {},
-            "fields": [f.to_json() for f in self.fields], "replace_paths": self.replace_paths, "importing": self.importing,
-        }  # fmt: skip
+            "actions": self.actions,
+            "before": self.before,
+            "after": self.after,
+            "after_unknown": dict.fromkeys(self.unknown, True),
+            "before_sensitive": {},
+            "after_sensitive": {},
+            "fields": [f.to_json() for f in self.fields],
+            "replace_paths": self.replace_paths,
+            "importing": self.importing,
+        }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Change:
         """The reverse of `to_json`."""
         fields = [FieldChange.from_json(f) for f in raw["fields"]]
         unknown = sorted(raw.get("after_unknown") or ())
-        return cls(raw["actions"], raw["before"], raw["after"], fields, raw["replace_paths"], raw["importing"], unknown)
+        return cls(
+            raw["actions"],
+            raw["before"],
+            raw["after"],
+            fields,
+            raw["replace_paths"],
+            raw["importing"],
+            unknown,
+        )
 
 
 @dataclass(slots=True)
@@ -147,10 +166,17 @@ class ResourceChange:
     def to_json(self) -> dict[str, Any]:
         """The element of `resource_changes` or `resource_drift`."""
         out: dict[str, Any] = {
-            "address": self.address, "mode": "managed", "type": self.type, "domain": self.domain, "name": self.name,
-            "change": self.change.to_json(), "action_reason": self.action_reason,
-            "hazards": [h.to_json() for h in self.hazards], "fingerprint": self.fingerprint, "depends_on": self.depends_on,
-        }  # fmt: skip
+            "address": self.address,
+            "mode": "managed",
+            "type": self.type,
+            "domain": self.domain,
+            "name": self.name,
+            "change": self.change.to_json(),
+            "action_reason": self.action_reason,
+            "hazards": [h.to_json() for h in self.hazards],
+            "fingerprint": self.fingerprint,
+            "depends_on": self.depends_on,
+        }
         if self.previous_address is not None:
             out["previous_address"] = self.previous_address
         if self.severity is not None:
@@ -161,11 +187,18 @@ class ResourceChange:
     def from_json(cls, raw: dict[str, Any]) -> ResourceChange:
         """The reverse of `to_json`."""
         return cls(
-            address=raw["address"], type=raw["type"], domain=raw["domain"], name=raw["name"],
-            change=Change.from_json(raw["change"]), action_reason=raw["action_reason"],
-            hazards=[Hazard.from_json(h) for h in raw["hazards"]], fingerprint=raw["fingerprint"],
-            depends_on=raw["depends_on"], previous_address=raw.get("previous_address"), severity=raw.get("severity"),
-        )  # fmt: skip
+            address=raw["address"],
+            type=raw["type"],
+            domain=raw["domain"],
+            name=raw["name"],
+            change=Change.from_json(raw["change"]),
+            action_reason=raw["action_reason"],
+            hazards=[Hazard.from_json(h) for h in raw["hazards"]],
+            fingerprint=raw["fingerprint"],
+            depends_on=raw["depends_on"],
+            previous_address=raw.get("previous_address"),
+            severity=raw.get("severity"),
+        )
 
 
 @dataclass(slots=True)
@@ -212,9 +245,16 @@ class Step:
     def to_json(self) -> dict[str, Any]:
         """The element of `steps`."""
         out = {
-            "id": self.id, "address": self.address, "op": self.op, "title": self.title, "request": self.request,
-            "precondition": self.precondition, "depends_on": self.depends_on, "expect": self.expect, "record": self.record,
-        }  # fmt: skip
+            "id": self.id,
+            "address": self.address,
+            "op": self.op,
+            "title": self.title,
+            "request": self.request,
+            "precondition": self.precondition,
+            "depends_on": self.depends_on,
+            "expect": self.expect,
+            "record": self.record,
+        }
         out |= {"object": self.object} if self.object else {}
         out |= {"optional_if_offline": self.optional_if_offline} if self.optional_if_offline else {}
         return out | ({"params": self.params} if self.params is not None else {})
@@ -252,7 +292,11 @@ class RehearsalServer:
 
     def to_json(self) -> dict[str, str | None]:
         """The element of `rehearsal.servers`."""
-        return {"domain": self.domain, "version": self.version, "domain_version": self.domain_version}
+        return {
+            "domain": self.domain,
+            "version": self.version,
+            "domain_version": self.domain_version,
+        }
 
 
 @dataclass(slots=True)
@@ -270,7 +314,12 @@ class Rehearsal:
 
     def to_json(self) -> dict[str, Any]:
         """The value of `rehearsal`."""
-        counts = {"steps": self.steps, "refused": self.refused, "blocked": self.behind, "not_tried": self.left_out}
+        counts = {
+            "steps": self.steps,
+            "refused": self.refused,
+            "blocked": self.behind,
+            "not_tried": self.left_out,
+        }
         return counts | {"servers": [server.to_json() for server in self.servers]}
 
     @classmethod
@@ -357,11 +406,24 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """The document, with `sha256` over everything else in it."""
         out: dict[str, Any] = {
-            "format_version": FORMAT_VERSION, "kind": "plan", "jsplan_version": self.jsplan_version,
-            "workspace": self.workspace, "environment": self.environment, "timestamp": self.timestamp, "id": self.id,
-            "state": self.state, "config_hash": self.config_hash, "variables": self.variables, "mode": self.mode,
-            "targets": self.targets, "complete": self.complete, "applyable": self.applyable, "errored": self.errored,
-            "allowed_hazards": self.allowed_hazards, "options": self.options, "domains": self.domains,
+            "format_version": FORMAT_VERSION,
+            "kind": "plan",
+            "jsplan_version": self.jsplan_version,
+            "workspace": self.workspace,
+            "environment": self.environment,
+            "timestamp": self.timestamp,
+            "id": self.id,
+            "state": self.state,
+            "config_hash": self.config_hash,
+            "variables": self.variables,
+            "mode": self.mode,
+            "targets": self.targets,
+            "complete": self.complete,
+            "applyable": self.applyable,
+            "errored": self.errored,
+            "allowed_hazards": self.allowed_hazards,
+            "options": self.options,
+            "domains": self.domains,
             "resource_changes": [r.to_json() for r in self.resource_changes],
             "steps": [s.to_json() for s in self.steps],
             "resource_drift": [r.to_json() for r in self.resource_drift],
@@ -370,7 +432,7 @@ class Plan:
             "diagnostics": [d.to_json() for d in self.diagnostics],
             "rehearsal": self.rehearsal.to_json() if self.rehearsal else None,
             "summary": self.summary,
-        }  # fmt: skip
+        }
         return out | {"sha256": digest(out).removeprefix("sha256:")}
 
     @classmethod
@@ -384,13 +446,32 @@ class Plan:
         body = {key: value for key, value in raw.items() if key != "sha256"}
         if digest(body) != f"sha256:{raw.get('sha256')}":
             raise DocumentError(
-                f"{where} was changed after it was planned: its sha256 does not fit", hint="Plan again with: jsplan plan -o FILE"
+                f"{where} was changed after it was planned: its sha256 does not fit",
+                hint="Plan again with: jsplan plan -o FILE",
             )
         require_valid(raw, "plan", where, "Plan again with: jsplan plan -o FILE")
-        plain = {name: raw[name] for name in (
-            "jsplan_version", "workspace", "environment", "timestamp", "id", "state", "config_hash", "variables", "mode", "targets",
-            "complete", "applyable", "errored", "allowed_hazards", "options", "domains", "backfills",
-        )}  # fmt: skip
+        plain = {
+            name: raw[name]
+            for name in (
+                "jsplan_version",
+                "workspace",
+                "environment",
+                "timestamp",
+                "id",
+                "state",
+                "config_hash",
+                "variables",
+                "mode",
+                "targets",
+                "complete",
+                "applyable",
+                "errored",
+                "allowed_hazards",
+                "options",
+                "domains",
+                "backfills",
+            )
+        }
         return cls(
             **plain,
             resource_changes=[ResourceChange.from_json(r) for r in raw["resource_changes"]],

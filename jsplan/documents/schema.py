@@ -14,8 +14,28 @@ from jsplan.documents.apply import StepStatus
 from jsplan.documents.backfill import COUNTED_KINDS, DIFFERENCE_KINDS
 from jsplan.documents.graph import PlannedAction
 from jsplan.documents.plan import Op, Severity
-from jsplan.documents.schema_files import ATTEMPT, BACKUP, BACKUP_DEFS, COMMIT, COMMIT_OPTIONAL, FILE, JOB, RECEIPT
-from jsplan.documents.schema_plan import BACKFILL, CHANGE_DEFS, DEFERRED, DIAGNOSTIC, ESTIMATE, FIELD, HEAD, PLAN, RUN, STEP
+from jsplan.documents.schema_files import (
+    ATTEMPT,
+    BACKUP,
+    BACKUP_DEFS,
+    COMMIT,
+    COMMIT_OPTIONAL,
+    FILE,
+    JOB,
+    RECEIPT,
+)
+from jsplan.documents.schema_plan import (
+    BACKFILL,
+    CHANGE_DEFS,
+    DEFERRED,
+    DIAGNOSTIC,
+    ESTIMATE,
+    FIELD,
+    HEAD,
+    PLAN,
+    RUN,
+    STEP,
+)
 from jsplan.documents.schema_state import (
     ACTIONS,
     CHANGES,
@@ -31,7 +51,7 @@ from jsplan.documents.schema_state import (
     STATE_HEAD,
 )
 from jsplan.documents.schema_types import (
-    ADDRESS,  # fmt: skip
+    ADDRESS,
     COUNT,
     FLAG,
     OBJECT,
@@ -60,7 +80,13 @@ APPLY = HEAD | {
     "interrupted": INTERRUPTED, "deferred": list_of(ref("deferred")), "exit_code": COUNT,
 }  # fmt: skip
 STEP_RESULT = object_of(
-    {"id": TEXT, "address": ADDRESS, "op": one_of(*get_args(Op)), "status": one_of(*get_args(StepStatus)), "error": or_null(TEXT)}
+    {
+        "id": TEXT,
+        "address": ADDRESS,
+        "op": one_of(*get_args(Op)),
+        "status": one_of(*get_args(StepStatus)),
+        "error": or_null(TEXT),
+    }
 )
 REPLICATION = object_of(
     {
@@ -76,7 +102,13 @@ REPLICATION = object_of(
     "One mirror or source. `healthy` null: not known, and the cause says why. `active` is ns since it last heard of its origin.",
 )
 UNMANAGED = object_of(
-    {"address": ADDRESS, "type": one_of(*KINDS), "messages": or_null(COUNT), "bytes": or_null(COUNT), "created": or_null(TEXT)},
+    {
+        "address": ADDRESS,
+        "type": one_of(*KINDS),
+        "messages": or_null(COUNT),
+        "bytes": or_null(COUNT),
+        "created": or_null(TEXT),
+    },
     {"severity": one_of(*get_args(Severity)), "ephemeral": FLAG},
 )
 DRIFT = HEAD | RUN | {
@@ -162,7 +194,14 @@ NODE = object_of(
     description="A stream or bucket. `outside`: one that the workspace refers to and does not have. `action`: what a plan does with it.",
 )  # fmt: skip
 LINK = object_of(
-    {"origin": TEXT, "downstream": TEXT, "kind": one_of("mirror", "source"), "label": TEXT, "action": _FATE, "count": COUNT},
+    {
+        "origin": TEXT,
+        "downstream": TEXT,
+        "kind": one_of("mirror", "source"),
+        "label": TEXT,
+        "action": _FATE,
+        "count": COUNT,
+    },
     description="Messages flow from node `origin` to node `downstream`; `label` is the filter.",
 )
 GRAPH = HEAD | {
@@ -183,7 +222,14 @@ ORIGIN_VERIFICATION = object_of(
     | {
         "counts": object_of_counts(*COUNTED_KINDS),
         "differences": list_of(
-            object_of({"kind": one_of(*DIFFERENCE_KINDS), "from": ADDRESS, "origin_seq": COUNT, "target_seq": or_null(COUNT)})
+            object_of(
+                {
+                    "kind": one_of(*DIFFERENCE_KINDS),
+                    "from": ADDRESS,
+                    "origin_seq": COUNT,
+                    "target_seq": or_null(COUNT),
+                }
+            )
         ),
     },
     description="One origin compared with the target. `differences` are the first of them, `object_of_counts` counts all.",
@@ -226,12 +272,22 @@ BACKFILL_STATUS = HEAD | {
 }  # fmt: skip
 
 
-def _document(name: str, fields: dict[str, Schema], defs: dict[str, Schema], more: dict[str, Schema] | None = None) -> Schema:
+def _document(
+    name: str,
+    fields: dict[str, Schema],
+    defs: dict[str, Schema],
+    more: dict[str, Schema] | None = None,
+) -> Schema:
     return _with_header(f"{name} document", name, defs) | object_of(fields, more)
 
 
 def _with_header(title: str, name: str, defs: dict[str, Schema]) -> Schema:
-    return {"$schema": DIALECT, "$id": f"urn:jsplan:schema:{name}-v1", "title": f"jsplan {title}, format 1", "$defs": defs}
+    return {
+        "$schema": DIALECT,
+        "$id": f"urn:jsplan:schema:{name}-v1",
+        "title": f"jsplan {title}, format 1",
+        "$defs": defs,
+    }
 
 
 def schemas() -> dict[str, Schema]:
@@ -239,18 +295,34 @@ def schemas() -> dict[str, Schema]:
     return {
         "plan-v1.json": _document("plan", PLAN, CHANGE_DEFS | {"step": STEP, "backfill": BACKFILL}),
         "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
-        "drift-v1.json": _document("drift", DRIFT, CHANGE_DEFS | {"replication": REPLICATION, "unmanaged": UNMANAGED}),
-        "notification-v1.json": _document("notification", ALERT_EVENT, {"field": FIELD, "alert": ALERT}),
+        "drift-v1.json": _document(
+            "drift", DRIFT, CHANGE_DEFS | {"replication": REPLICATION, "unmanaged": UNMANAGED}
+        ),
+        "notification-v1.json": _document(
+            "notification", ALERT_EVENT, {"field": FIELD, "alert": ALERT}
+        ),
         "state-v1.json": _document("state", STATE, STATE_DEFS),
-        "history-v1.json": _document("history", HISTORY, {"applied": HISTORY_ENTRY, "changed": HISTORY_CHANGE, "field": FIELD}),
+        "history-v1.json": _document(
+            "history",
+            HISTORY,
+            {"applied": HISTORY_ENTRY, "changed": HISTORY_CHANGE, "field": FIELD},
+        ),
         "backup-v1.json": _document("backup", BACKUP, BACKUP_DEFS),
         "status-v1.json": _document("status", STATUS, _STATUS),
         "lint-v1.json": _document("lint", LINT, {"diagnostic": DIAGNOSTIC}),
         "graph-v1.json": _document("graph", GRAPH, {"node": NODE, "link": LINK}),
-        "backfill-v1.json": _document("backfill", BACKFILL_RUN, {"origin": ORIGIN_RESULT, "deferred": DEFERRED}),
-        "backfill-plan-v1.json": _document("backfill-plan", BACKFILL_PREVIEW, {"origin": ORIGIN_PREVIEW}),
-        "backfill-verify-v1.json": _document("backfill-verify", BACKFILL_VERIFY, {"origin": ORIGIN_VERIFICATION}),
-        "backfill-status-v1.json": _document("backfill-status", BACKFILL_STATUS, {"entry": BACKFILL_ENTRY, "orphan": ORPHAN}),
+        "backfill-v1.json": _document(
+            "backfill", BACKFILL_RUN, {"origin": ORIGIN_RESULT, "deferred": DEFERRED}
+        ),
+        "backfill-plan-v1.json": _document(
+            "backfill-plan", BACKFILL_PREVIEW, {"origin": ORIGIN_PREVIEW}
+        ),
+        "backfill-verify-v1.json": _document(
+            "backfill-verify", BACKFILL_VERIFY, {"origin": ORIGIN_VERIFICATION}
+        ),
+        "backfill-status-v1.json": _document(
+            "backfill-status", BACKFILL_STATUS, {"entry": BACKFILL_ENTRY, "orphan": ORPHAN}
+        ),
     }
 
 
@@ -262,7 +334,8 @@ def internal_schemas() -> dict[str, Schema]:
         "lock": _document("lock", LOCK, {}),
         "holder": _document("holder", LOCK_HOLDER, {}),
         "changes": _with_header("changes of the history", "changes", RECORD_DEFS) | CHANGES,
-        "changes-by-hand": _with_header("changes of the history by hand", "changes-by-hand", {}) | CHANGES_BY_HAND,
+        "changes-by-hand": _with_header("changes of the history by hand", "changes-by-hand", {})
+        | CHANGES_BY_HAND,
         "commit": _document("commit", COMMIT, {"file": FILE}, COMMIT_OPTIONAL),
         "attempt": _document("attempt", ATTEMPT, {}),
         "piece": _document("piece", RECEIPT, {"file": FILE}),

@@ -30,10 +30,18 @@ from jsplan.documents.schema_types import (
 
 _SEQUENCES = object_of({"consumer_seq": UINT64, "stream_seq": UINT64})
 POSITION = object_of(
-    dict.fromkeys(("delivered", "ack_floor"), _SEQUENCES) | dict.fromkeys(("num_ack_pending", "num_redelivered", "num_pending"), UINT64)
+    dict.fromkeys(("delivered", "ack_floor"), _SEQUENCES)
+    | dict.fromkeys(("num_ack_pending", "num_redelivered", "num_pending"), UINT64)
 )
 _STATE = object_of(
-    {"messages": COUNT, "bytes": COUNT, "first_seq": UINT64, "last_seq": UINT64, "first_ts": INSTANT, "last_ts": INSTANT},
+    {
+        "messages": COUNT,
+        "bytes": COUNT,
+        "first_seq": UINT64,
+        "last_seq": UINT64,
+        "first_ts": INSTANT,
+        "last_ts": INSTANT,
+    },
     {"consumer_count": COUNT},
 )
 #: The name of a file in the very folder.
@@ -63,7 +71,10 @@ BACKUP_DEFS: dict[str, Schema] = CONFIG_DEFS | {"saved": SAVED_STREAM}
 
 ARCHIVE_FORMAT, JOB_FORMAT = "jsplan-archive/1", "jsplan-job/1"
 #: Of one day's folder, and nowhere else.
-_PARQUET: Schema = {"type": "string", "pattern": r"^day=\d{4}-\d\d-\d\d/[A-Za-z0-9_-][A-Za-z0-9_.-]*\.parquet$(?!\n)"}
+_PARQUET: Schema = {
+    "type": "string",
+    "pattern": r"^day=\d{4}-\d\d-\d\d/[A-Za-z0-9_-][A-Za-z0-9_.-]*\.parquet$(?!\n)",
+}
 #: A part of the name of a folder.
 _ATTEMPT: Schema = {"type": "string", "pattern": r"^[A-Za-z0-9_-]{1,64}$(?!\n)"}
 _TIME_NS: Schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
@@ -90,7 +101,10 @@ RECEIPT = {"span": SEQ_RANGE, "rows": COUNT, "bytes": COUNT, "files": list_of(re
 
 _CONNECTION = object_of(
     {},
-    dict.fromkeys(("url", "context", "user", "password", "token", "inbox_prefix", "creds", "nkey", "timeout"), TEXT)
+    dict.fromkeys(
+        ("url", "context", "user", "password", "token", "inbox_prefix", "creds", "nkey", "timeout"),
+        TEXT,
+    )
     | {"tls": object_of({}, {"ca": TEXT, "cert": TEXT, "key": TEXT, "handshake_first": FLAG})},
 )
 JOB = {

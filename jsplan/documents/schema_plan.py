@@ -8,7 +8,14 @@ from jsplan.address import KINDS
 from jsplan.codes import HAZARDS
 from jsplan.documents.plan import Effect, Op, Severity
 from jsplan.documents.schema_configs import CONFIG_OR_NULL, CONFIG_REF, ORIGIN_REF
-from jsplan.documents.schema_state import ACTIONS, FLOW, RECORD_DEFS, RENAME_RECORD, SERVER, STEP_RECORD
+from jsplan.documents.schema_state import (
+    ACTIONS,
+    FLOW,
+    RECORD_DEFS,
+    RENAME_RECORD,
+    SERVER,
+    STEP_RECORD,
+)
 from jsplan.documents.schema_types import (
     ADDRESS,
     ANYTHING,
@@ -86,7 +93,9 @@ PRECONDITION = object_of(
     "`wait_until_stable`: a stream that the step waits for until the cluster has moved or scaled it. `parent`: the stream of a consumer. "
     "`consumers`: the durable consumers of a stream that is replaced with its messages, by name, and when each was created.",
 )  # fmt: skip
-_NEW_CONSUMER = or_null(object_of({"address": ADDRESS, "config": CONFIG_REF, "record": or_null(STEP_RECORD)}))
+_NEW_CONSUMER = or_null(
+    object_of({"address": ADDRESS, "config": CONFIG_REF, "record": or_null(STEP_RECORD)})
+)
 PARAMS = object_of(
     {},
     {
@@ -106,7 +115,10 @@ PARAMS = object_of(
 )  # fmt: skip
 #: A configuration, or a document with one under `config`, as CONSUMER.CREATE takes it.
 _PAYLOAD: Schema = {"allOf": [CONFIG_REF, object_of({}, {"config": CONFIG_REF})]}
-REQUEST = object_of({"api": TEXT, "payload": or_null(_PAYLOAD)}, description="The subject below the API prefix, and what is sent.")
+REQUEST = object_of(
+    {"api": TEXT, "payload": or_null(_PAYLOAD)},
+    description="The subject below the API prefix, and what is sent.",
+)
 STEP = object_of(
     {
         "id": TEXT, "address": ADDRESS, "op": one_of(*get_args(Op)), "title": TEXT, "request": or_null(REQUEST),
@@ -117,7 +129,10 @@ STEP = object_of(
     description="One call, with what must hold before it and what the read-back must show after it.",
 )  # fmt: skip
 DEFERRED = object_of({"address": ADDRESS, "reason": TEXT}, description="Left for a later plan.")
-ESTIMATE = object_of({"seconds": SECONDS, "basis": TEXT}, description="About how long it takes, and what that rests on.")
+ESTIMATE = object_of(
+    {"seconds": SECONDS, "basis": TEXT},
+    description="About how long it takes, and what that rests on.",
+)
 _RANGE = object_of({"first": INT63, "last": INT63, "created": TEXT})
 _STREAM: dict[str, Schema] = {"domain": TEXT, "stream": TEXT}
 _BOUNDS: dict[str, Schema] = {
@@ -128,7 +143,11 @@ _ENDPOINT: Schema = {"anyOf": [object_of(_STREAM, _BOUNDS), object_of({"parquet"
 _AMOUNT: dict[str, Schema] = {
     "messages": or_null(UINT64), "bytes": or_null(UINT64), "estimate": or_null(ESTIMATE),
 }  # fmt: skip
-_COPY: dict[str, Schema] = {"name": TEXT, "strategy": one_of("native", "snapshot", "spark"), "reason": TEXT} | _AMOUNT
+_COPY: dict[str, Schema] = {
+    "name": TEXT,
+    "strategy": one_of("native", "snapshot", "spark"),
+    "reason": TEXT,
+} | _AMOUNT
 BACKFILL: Schema = {
     "anyOf": [
         object_of(
@@ -166,11 +185,23 @@ OPTIONS = object_of(
 )  # fmt: skip
 DOMAIN = object_of(
     {"reachable": FLAG, "server": SERVER, "api_level": COUNT},
-    {"reason": or_null(TEXT), "version": or_null(TEXT), "api_prefix": TEXT, "connection": TEXT, "imports": map_of(TEXT)},
+    {
+        "reason": or_null(TEXT),
+        "version": or_null(TEXT),
+        "api_prefix": TEXT,
+        "connection": TEXT,
+        "imports": map_of(TEXT),
+    },
     "How a domain was reached, and who answered.",
 )
 HEAD = {"format_version": VERSION}
-RUN = {"jsplan_version": TEXT, "workspace": TEXT, "environment": or_null(TEXT), "timestamp": TIME, "id": TEXT}
+RUN = {
+    "jsplan_version": TEXT,
+    "workspace": TEXT,
+    "environment": or_null(TEXT),
+    "timestamp": TIME,
+    "id": TEXT,
+}
 CHANGE_DEFS: dict[str, Schema] = RECORD_DEFS | {
     "diagnostic": DIAGNOSTIC,
     "field": FIELD,

@@ -34,7 +34,15 @@ from jsplan.documents.schema_types import (
     untyped,
 )
 
-ACTIONS = (["no-op"], ["create"], ["update"], ["delete"], ["delete", "create"], ["create", "delete"], ["forget"])
+ACTIONS = (
+    ["no-op"],
+    ["create"],
+    ["update"],
+    ["delete"],
+    ["delete", "create"],
+    ["create", "delete"],
+    ["forget"],
+)
 _HEAD = {"format_version": VERSION}
 _TEXTS = list_of(TEXT)
 SEQ_RANGE = list_of(INT63, minItems=2, maxItems=2)
@@ -42,7 +50,12 @@ SEQ_RANGE = list_of(INT63, minItems=2, maxItems=2)
 # --- resources ---------------------------------------------------------------------------------------------------
 
 STATE_RECORD = object_of(
-    {"declared": CONFIG_REF, "origin": one_of("created", "imported"), "prevent_destroy": FLAG, "depends_on": list_of(ADDRESS)},
+    {
+        "declared": CONFIG_REF,
+        "origin": one_of("created", "imported"),
+        "prevent_destroy": FLAG,
+        "depends_on": list_of(ADDRESS),
+    },
     {"starts": map_of(UINT64)},
     "What state has of a resource besides what the server said.",
 )
@@ -54,11 +67,20 @@ STATE_ENTRY = {"allOf": [ref("remembered")]} | object_of(
 )
 #: What a step leaves in state when it is done; the executor adds what it read back.
 STEP_RECORD = {"allOf": [ref("remembered")]} | object_of(
-    {}, {"previous_address": ADDRESS, "replaced": ADDRESS}, "What state remembers once the step is done."
+    {},
+    {"previous_address": ADDRESS, "replaced": ADDRESS},
+    "What state remembers once the step is done.",
 )
 #: A step without anything to remember may still say what it was called.
 RENAME_RECORD = object_of({"previous_address": ADDRESS})
-FLOW = object_of({"origin": STREAM_ADDRESS, "kind": one_of("mirror", "source"), "config": ORIGIN_REF, "from_start": FLAG})
+FLOW = object_of(
+    {
+        "origin": STREAM_ADDRESS,
+        "kind": one_of("mirror", "source"),
+        "config": ORIGIN_REF,
+        "from_start": FLAG,
+    }
+)
 _PENDING_STEP = {"id": TEXT, "address": ADDRESS, "expect": CONFIG_OR_NULL}
 _DELETE_OPS = tuple(op for op in get_args(Op) if op.endswith(".delete"))
 _OTHER_OPS = tuple(op for op in get_args(Op) if op != VERIFY_OP and op not in _DELETE_OPS)
@@ -66,7 +88,13 @@ PENDING: Schema = {
     "anyOf": [
         object_of(_PENDING_STEP | {"op": one_of(*_OTHER_OPS), "record": or_null(STEP_RECORD)}),
         object_of(_PENDING_STEP | {"op": one_of(*_DELETE_OPS), "record": or_null(RENAME_RECORD)}),
-        object_of(_PENDING_STEP | {"op": one_of(VERIFY_OP), "params": object_of({"flows": list_of(FLOW), "managed": FLAG})}),
+        object_of(
+            _PENDING_STEP
+            | {
+                "op": one_of(VERIFY_OP),
+                "params": object_of({"flows": list_of(FLOW), "managed": FLAG}),
+            }
+        ),
     ],
     "description": "A step that began.",
 }
@@ -80,7 +108,9 @@ PHASES = (
 _SEQUENCES = object_of({}, dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumer_count", "num_pending",
                                           "num_ack_pending", "num_redelivered"), or_null(UINT64)))  # fmt: skip
 _SEQUENCE_PAIR = object_of({"consumer_seq": UINT64, "stream_seq": UINT64})
-_CONSUMER_STATE = object_of({"delivered": _SEQUENCE_PAIR, "ack_floor": _SEQUENCE_PAIR}, _SEQUENCES["properties"])
+_CONSUMER_STATE = object_of(
+    {"delivered": _SEQUENCE_PAIR, "ack_floor": _SEQUENCE_PAIR}, _SEQUENCES["properties"]
+)
 _CREATED = {"record": or_null(STEP_RECORD), "expect": CONFIG_OR_NULL}
 _STREAM_REPLACED = object_of(
     {
@@ -94,13 +124,24 @@ _STREAM_REPLACED = object_of(
 )  # fmt: skip
 _CONSUMER_REPLACED = object_of(
     {"address": CONSUMER_ADDRESS, "created": TEXT, "hold_until": INSTANT},
-    {"pause_until": or_null(INSTANT), "position": or_null(UINT64), "stream_created": TEXT} | _CREATED,
+    {"pause_until": or_null(INSTANT), "position": or_null(UINT64), "stream_created": TEXT}
+    | _CREATED,
 )
-_PLACEHOLDER = object_of({"address": CONSUMER_ADDRESS, "last_seq": UINT64, "consumers": map_of(list_of(UINT64))})
+_PLACEHOLDER = object_of(
+    {"address": CONSUMER_ADDRESS, "last_seq": UINT64, "consumers": map_of(list_of(UINT64))}
+)
 _ORIGIN_REPLACED = object_of({"address": STREAM_ADDRESS, "first_seq": UINT64}, {"detached": _TEXTS})
-_SOURCES_DETACHED = object_of({"address": STREAM_ADDRESS, "detached": _TEXTS}, {"first_seq": UINT64})
+_SOURCES_DETACHED = object_of(
+    {"address": STREAM_ADDRESS, "detached": _TEXTS}, {"first_seq": UINT64}
+)
 REPLACEMENT: Schema = {
-    "anyOf": [_SOURCES_DETACHED, _ORIGIN_REPLACED, _CONSUMER_REPLACED, _STREAM_REPLACED, _PLACEHOLDER],
+    "anyOf": [
+        _SOURCES_DETACHED,
+        _ORIGIN_REPLACED,
+        _CONSUMER_REPLACED,
+        _STREAM_REPLACED,
+        _PLACEHOLDER,
+    ],
     "description": "Sources that are out, where a new origin begins, a consumer or stream on its way, or a placeholder consumer.",
 }
 
@@ -140,19 +181,39 @@ HISTORY_ENTRY = object_of(
     },
     "One session that changed something. `id` is the serial that it gave the state; `changes` may be compressed, or given up (null).",
 )  # fmt: skip
-_COST = object_of({"code": one_of(*HAZARDS)}, dict.fromkeys(("messages", "at_least", "at_most", "consumers"), UINT64))
+_COST = object_of(
+    {"code": one_of(*HAZARDS)},
+    dict.fromkeys(("messages", "at_least", "at_most", "consumers"), UINT64),
+)
 _CHANGE: dict[str, Schema] = {
     "address": ADDRESS, "actions": one_of(*ACTIONS), "status": one_of("started", *get_args(StepStatus)),
 }  # fmt: skip
-_AFTER = or_null(object_of({"created": or_null(TEXT), "sha256": or_null(TEXT), "values": CONFIG_REF}))
-_BEFORE = {"allOf": [ref("remembered")]} | object_of({"created": TEXT, "applied_at": TEXT}, {"config": CONFIG_REF})
-_CHANGE_OPTIONAL: dict[str, Schema] = {"importing": FLAG, "moved_from": ADDRESS, "costs": list_of(_COST), "error": or_null(TEXT)}
-CHANGES = list_of(object_of(_CHANGE | {"reason": TEXT, "before": CONFIG_OR_NULL, "entry": or_null(_BEFORE), "after": _AFTER}, _CHANGE_OPTIONAL))
+_AFTER = or_null(
+    object_of({"created": or_null(TEXT), "sha256": or_null(TEXT), "values": CONFIG_REF})
+)
+_BEFORE = {"allOf": [ref("remembered")]} | object_of(
+    {"created": TEXT, "applied_at": TEXT}, {"config": CONFIG_REF}
+)
+_CHANGE_OPTIONAL: dict[str, Schema] = {
+    "importing": FLAG,
+    "moved_from": ADDRESS,
+    "costs": list_of(_COST),
+    "error": or_null(TEXT),
+}
+CHANGES = list_of(
+    object_of(
+        _CHANGE
+        | {"reason": TEXT, "before": CONFIG_OR_NULL, "entry": or_null(_BEFORE), "after": _AFTER},
+        _CHANGE_OPTIONAL,
+    )
+)
 CHANGES_BY_HAND = list_of(object_of(_CHANGE, _CHANGE_OPTIONAL))
 
 # --- the documents -----------------------------------------------------------------------------------------------
 
-SERVER = object_of({}, {"name": or_null(TEXT), "cluster": or_null(TEXT), "js_domain": or_null(TEXT), "seen": TEXT})
+SERVER = object_of(
+    {}, {"name": or_null(TEXT), "cluster": or_null(TEXT), "js_domain": or_null(TEXT), "seen": TEXT}
+)
 OWNER = object_of({}, {"id": TEXT})
 DEFERRED_STEPS = object_of({"plan": TEXT, "steps": _TEXTS})
 STATE = _HEAD | {
@@ -171,7 +232,9 @@ STATE_HEAD = _HEAD | {
     "count": COUNT | {"minimum": 1, "maximum": 1_000_000}, "bytes": COUNT | {"maximum": MAX_BYTES}, "sha256": SHA256, "serial": COUNT,
     "workspace": TEXT, "environment": or_null(TEXT), "lineage": TEXT,
 }  # fmt: skip
-LOCK_HOLDER: dict[str, Schema] = dict.fromkeys(("id", "who", "host", "operation", "since"), TEXT) | {"pid": COUNT}
+LOCK_HOLDER: dict[str, Schema] = dict.fromkeys(
+    ("id", "who", "host", "operation", "since"), TEXT
+) | {"pid": COUNT}
 #: Seconds, as long as a `lock_ttl` may be.
 LEASE: Schema = {"type": "number", "minimum": 0.001, "maximum": 1e10}
 LOCK = {"lock": object_of(LOCK_HOLDER), "lease": LEASE}

@@ -39,7 +39,11 @@ STREAM_ADDRESS: Schema = {"type": "string", "pattern": _STREAM}
 CONSUMER_ADDRESS: Schema = {"type": "string", "pattern": _CONSUMER}
 TIME: Schema = {"type": "string", "pattern": rf"{_TIME}Z{_END}", "format": "date-time"}
 #: A server's own: any offset.
-INSTANT: Schema = {"type": "string", "pattern": rf"{_TIME}(Z|[+-]\d\d:\d\d){_END}", "format": "date-time"}
+INSTANT: Schema = {
+    "type": "string",
+    "pattern": rf"{_TIME}(Z|[+-]\d\d:\d\d){_END}",
+    "format": "date-time",
+}
 SHA256: Schema = {"type": "string", "pattern": f"^[0-9a-f]{{64}}{_END}"}
 FINGERPRINT: Schema = {"type": "string", "pattern": f"^(absent|sha256:[0-9a-f]{{64}}){_END}"}
 VERSION: Schema = {"type": "string", "pattern": rf"^1\.\d{{1,9}}{_END}"}
@@ -71,12 +75,22 @@ def map_of(values: Schema) -> Schema:
 
 def map_by_address(values: Schema) -> Schema:
     """An object whose keys are addresses."""
-    return {"type": "object", "patternProperties": {ADDRESS_PATTERN: values}, "additionalProperties": False}
+    return {
+        "type": "object",
+        "patternProperties": {ADDRESS_PATTERN: values},
+        "additionalProperties": False,
+    }
 
 
-def object_of(required: dict[str, Schema], optional: dict[str, Schema] | None = None, description: str = "") -> Schema:
+def object_of(
+    required: dict[str, Schema], optional: dict[str, Schema] | None = None, description: str = ""
+) -> Schema:
     """An object with these fields and any others: a later minor version may add some."""
-    out: Schema = {"type": "object", "required": sorted(required), "properties": required | (optional or {})}
+    out: Schema = {
+        "type": "object",
+        "required": sorted(required),
+        "properties": required | (optional or {}),
+    }
     if not required:
         del out["required"]
     return {"description": description} | out if description else out

@@ -36,19 +36,33 @@ class Status:
         """Counts: domains, offline ones, streams, those down, consumers, messages, bytes, flows, unhealthy and unknown flows."""
         health = [flow["healthy"] for flow in self.replication]
         return {
-            "domains": len(self.domains), "offline": sum(1 for d in self.domains if not d["reachable"]), "streams": len(self.streams),
-            "down": sum(1 for s in self.streams if s["down"]), "consumers": len(self.consumers),
+            "domains": len(self.domains),
+            "offline": sum(1 for d in self.domains if not d["reachable"]),
+            "streams": len(self.streams),
+            "down": sum(1 for s in self.streams if s["down"]),
+            "consumers": len(self.consumers),
             "messages": sum(s["messages"] for s in self.streams),
-            "bytes": sum(s["bytes"] for s in self.streams), "flows": len(health), "unhealthy": health.count(False),
+            "bytes": sum(s["bytes"] for s in self.streams),
+            "flows": len(health),
+            "unhealthy": health.count(False),
             "unknown": health.count(None),
-        }  # fmt: skip
+        }
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT_VERSION, "kind": "status", "jsplan_version": self.jsplan_version, "workspace": self.workspace,
-            "environment": self.environment, "timestamp": self.timestamp, "id": self.id, "domains": self.domains,
-            "interrupted": self.interrupted, "streams": self.streams,
-            "consumers": self.consumers, "replication": self.replication, "diagnostics": [d.to_json() for d in self.diagnostics],
+            "format_version": FORMAT_VERSION,
+            "kind": "status",
+            "jsplan_version": self.jsplan_version,
+            "workspace": self.workspace,
+            "environment": self.environment,
+            "timestamp": self.timestamp,
+            "id": self.id,
+            "domains": self.domains,
+            "interrupted": self.interrupted,
+            "streams": self.streams,
+            "consumers": self.consumers,
+            "replication": self.replication,
+            "diagnostics": [d.to_json() for d in self.diagnostics],
             "summary": self.summary,
-        }  # fmt: skip
+        }

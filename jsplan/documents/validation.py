@@ -18,7 +18,9 @@ _TYPES: Final = {
     "string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "object": "an object",
     "array": "a list", "null": "null",
 }  # fmt: skip
-_LIBRARY_MESSAGE: Final = re.compile(r"data(?P<path>.*?) (?P<rule>must|cannot) (?P<rest>.*)\Z", re.DOTALL)
+_LIBRARY_MESSAGE: Final = re.compile(
+    r"data(?P<path>.*?) (?P<rule>must|cannot) (?P<rest>.*)\Z", re.DOTALL
+)
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
@@ -26,7 +28,11 @@ def find_flaw(document: Any, name: str) -> str | None:
     """Describe where the document differs from its schema and what is expected; None if it fits."""
     import fastjsonschema  # noqa: PLC0415 - a command that reads no document need not load it
 
-    empty = frozenset(key for key, value in document.items() if value in ({}, [])) if isinstance(document, dict) else frozenset()
+    empty = (
+        frozenset(key for key, value in document.items() if value in ({}, []))
+        if isinstance(document, dict)
+        else frozenset()
+    )
     try:
         _compile_check(name, empty)(document)
     except fastjsonschema.JsonSchemaValueException:
@@ -47,7 +53,9 @@ def require_valid(document: Any, name: str, where: str, hint: str) -> None:
 
 
 @cache
-def _compile_check(name: str, empty: frozenset[str] = frozenset(), *, detailed: bool = False) -> Callable[[Any], Any]:
+def _compile_check(
+    name: str, empty: frozenset[str] = frozenset(), *, detailed: bool = False
+) -> Callable[[Any], Any]:
     """The check of one kind of document.
 
     What is in fields that are `empty` is not compiled: that is most of a state at rest. `detailed`: in three times as much time a
@@ -59,11 +67,17 @@ def _compile_check(name: str, empty: frozenset[str] = frozenset(), *, detailed: 
 
     schema = {**schemas(), **internal_schemas()}.get(name) or schemas()[f"{name}-v1.json"]
     rules = {key: value for key, value in schema.items() if key not in ("$schema", "$id", "title")}
-    types = {key: {"type": found["type"]} for key, found in schema.get("properties", {}).items() if key in empty and _may_be_empty(found)}
+    types = {
+        key: {"type": found["type"]}
+        for key, found in schema.get("properties", {}).items()
+        if key in empty and _may_be_empty(found)
+    }
     rules |= {"properties": schema["properties"] | types} if types else {}
     # By the rules of draft 4 a number with a fraction is no integer, not even 5.0: readers count with them.
     draft = {"$schema": "http://json-schema.org/draft-04/schema#"}
-    compiled: Callable[[Any], Any] = fastjsonschema.compile(draft | rules, use_default=False, detailed_exceptions=detailed)
+    compiled: Callable[[Any], Any] = fastjsonschema.compile(
+        draft | rules, use_default=False, detailed_exceptions=detailed
+    )
     return compiled
 
 
@@ -82,8 +96,13 @@ def _translate_message(said: str) -> str:
     elif rest.startswith("contain ["):
         words = "lacks " + ", ".join(_QUOTED.findall(rest))
     elif rest.startswith("be one of ["):
-        words = "must be one of " + ", ".join(_QUOTED.findall(rest) or [rest.removeprefix("be one of ")])
-    elif rest.startswith("be ") and set(types := rest.removeprefix("be ").split(" or ")) <= _TYPES.keys():
+        words = "must be one of " + ", ".join(
+            _QUOTED.findall(rest) or [rest.removeprefix("be one of ")]
+        )
+    elif (
+        rest.startswith("be ")
+        and set(types := rest.removeprefix("be ").split(" or ")) <= _TYPES.keys()
+    ):
         words = "must be " + " or ".join(_TYPES[one] for one in types)
     else:
         words = f"must {rest}"

@@ -15,17 +15,36 @@ import orjson
 
 from jsplan.resources.nested import NAME
 
-SUBJECTS: Final = ("$JS.EVENT.ADVISORY.STREAM.>", "$JS.EVENT.ADVISORY.CONSUMER.>", "$JS.EVENT.ADVISORY.API")
+SUBJECTS: Final = (
+    "$JS.EVENT.ADVISORY.STREAM.>",
+    "$JS.EVENT.ADVISORY.CONSUMER.>",
+    "$JS.EVENT.ADVISORY.API",
+)
 _NAME: Final = re.compile(NAME)
 _AUDIT: Final = "$JS.EVENT.ADVISORY.API"
 _API: Final = "$JS.API."
 _AUDITED_REQUEST: Final = b'"subject":"$JS.API.'
 #: Verbs that change what a stream or consumer is, with the place of its name among the tokens after `$JS.API.`.
 _STREAM_VERBS: Final = ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.RESTORE")
-_CONSUMER_VERBS: Final = ("CONSUMER.CREATE", "CONSUMER.DELETE", "CONSUMER.PAUSE", "CONSUMER.RESET", "CONSUMER.UNPIN")
-_CHANGING_VERBS: Final = tuple(verb.encode() for verb in (*_STREAM_VERBS, *_CONSUMER_VERBS, "CONSUMER.DURABLE.CREATE"))
+_CONSUMER_VERBS: Final = (
+    "CONSUMER.CREATE",
+    "CONSUMER.DELETE",
+    "CONSUMER.PAUSE",
+    "CONSUMER.RESET",
+    "CONSUMER.UNPIN",
+)
+_CHANGING_VERBS: Final = tuple(
+    verb.encode() for verb in (*_STREAM_VERBS, *_CONSUMER_VERBS, "CONSUMER.DURABLE.CREATE")
+)
 #: Words of advisories about streams and consumers that are about something else than their configuration.
-_IGNORED_ADVISORIES: Final = ("LEADER_ELECTED", "QUORUM_LOST", "SNAPSHOT_CREATE", "SNAPSHOT_COMPLETE", "RESTORE_CREATE", "BATCH_ABANDONED")
+_IGNORED_ADVISORIES: Final = (
+    "LEADER_ELECTED",
+    "QUORUM_LOST",
+    "SNAPSHOT_CREATE",
+    "SNAPSHOT_COMPLETE",
+    "RESTORE_CREATE",
+    "BATCH_ABANDONED",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +59,20 @@ class Actor:
 
     def to_json(self) -> dict[str, Any]:
         """The value of `by` in a notice."""
-        return {"user": self.user, "client": self.client, "host": self.host, "account": self.account, "leafnode": self.leafnode}
+        return {
+            "user": self.user,
+            "client": self.client,
+            "host": self.host,
+            "account": self.account,
+            "leafnode": self.leafnode,
+        }
 
     def __str__(self) -> str:
         client = f" ({self.client})" if self.client else ""
         where = f" from {self.host}" if self.host else ""
-        return f"{self.user or 'somebody'}{client}{where}{' over a leafnode' if self.leafnode else ''}"
+        return (
+            f"{self.user or 'somebody'}{client}{where}{' over a leafnode' if self.leafnode else ''}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +89,11 @@ def parse_advisory(subject: str, data: bytes) -> AdvisoryEvent | None:
     """The event in an advisory; None for what changes nothing, above all the audit of requests that read or were refused."""
     if subject == _AUDIT:
         at = data.find(_AUDITED_REQUEST)
-        return _parse_audit(data) if at >= 0 and data.startswith(_CHANGING_VERBS, at + len(_AUDITED_REQUEST)) else None
+        return (
+            _parse_audit(data)
+            if at >= 0 and data.startswith(_CHANGING_VERBS, at + len(_AUDITED_REQUEST))
+            else None
+        )
     words = subject.split(".")
     if len(words) < 6 or words[4] in _IGNORED_ADVISORIES:
         return None
@@ -70,7 +101,9 @@ def parse_advisory(subject: str, data: bytes) -> AdvisoryEvent | None:
     return _build_event(document, document.get("stream"), document.get("consumer") or "", None)
 
 
-def _build_event(document: dict[str, Any], stream: object, consumer: object, who: Actor | None) -> AdvisoryEvent | None:
+def _build_event(
+    document: dict[str, Any], stream: object, consumer: object, who: Actor | None
+) -> AdvisoryEvent | None:
     """None where what it names is no name: an advisory is heard from whoever may publish there."""
     named = (stream, consumer) if consumer else (stream,)
     if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in named):
@@ -100,9 +133,13 @@ def _parse_audit(data: bytes) -> AdvisoryEvent | None:
         if not consumer:
             return None
     client = document.get("client")
-    return _build_event(document, tokens[2], consumer, _parse_actor(client if isinstance(client, dict) else {}))
+    return _build_event(
+        document, tokens[2], consumer, _parse_actor(client if isinstance(client, dict) else {})
+    )
 
 
 def _parse_actor(client: dict[str, Any]) -> Actor:
-    user, name, host, account = (str(client.get(key) or "") for key in ("user", "name", "host", "acc"))
+    user, name, host, account = (
+        str(client.get(key) or "") for key in ("user", "name", "host", "acc")
+    )
     return Actor(user, name, host, account, client.get("kind") == "Leafnode")

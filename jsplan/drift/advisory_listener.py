@@ -28,7 +28,13 @@ class AdvisoryListener:
     `has_gap` is set whenever something may have gone unheard; `wake` whenever there is anything new.
     """
 
-    def __init__(self, workspace: Workspace, environ: Mapping[str, str], report: ReportConnection, count_advisory: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        environ: Mapping[str, str],
+        report: ReportConnection,
+        count_advisory: Callable[[], None],
+    ) -> None:
         self.changed: set[Address] = set()
         self.actors: OrderedDict[str, Actor] = OrderedDict()
         self.has_gap = False
@@ -66,7 +72,9 @@ class AdvisoryListener:
                 on_gap=partial(self._on_gap, key),
                 on_denied=partial(self._on_denied, key),
             )
-            self._tasks[key] = asyncio.create_task(listen_until_cancelled(make, partial(self._on_connection_change, key)))
+            self._tasks[key] = asyncio.create_task(
+                listen_until_cancelled(make, partial(self._on_connection_change, key))
+            )
 
     async def wait_connected(self, seconds: float) -> None:
         """Wait until every connection is heard, but no longer than that: the first look comes after it."""
@@ -89,7 +97,9 @@ class AdvisoryListener:
 
     def _on_advisory(self, connection: str, subject: str, data: bytes) -> None:
         event = parse_advisory(subject, data)
-        for key in self._domains.get((connection, event.js_domain), ()) if event is not None else ():
+        for key in (
+            self._domains.get((connection, event.js_domain), ()) if event is not None else ()
+        ):
             assert event is not None
             address = Address.of_stream(key, event.stream)
             if event.consumer:
@@ -111,7 +121,9 @@ class AdvisoryListener:
 
     def _on_gap(self, connection: str, reason: str) -> None:
         self._connected[connection].set()
-        self._report(connection, connection not in self._denied, self._denied.get(connection, reason))
+        self._report(
+            connection, connection not in self._denied, self._denied.get(connection, reason)
+        )
         self.has_gap = True
         self.wake.set()
 
@@ -122,7 +134,9 @@ class AdvisoryListener:
         self._denied[connection] = reason
         self._report(connection, False, reason)
 
-    def _on_connection_change(self, connection: str, listener: Subscriber | None, reason: str) -> None:
+    def _on_connection_change(
+        self, connection: str, listener: Subscriber | None, reason: str
+    ) -> None:
         if listener is None:
             self._report(connection, False, reason)
         else:

@@ -21,7 +21,9 @@ WORKSPACE = "workspace"
 
 def format_fields(resource: ResourceChange) -> tuple[str, ...]:
     """Each field as `path: before -> after`, in API values."""
-    return tuple(f"{change.path}: {change.before!r} -> {change.after!r}" for change in resource.change.fields)
+    return tuple(
+        f"{change.path}: {change.before!r} -> {change.after!r}" for change in resource.change.fields
+    )
 
 
 def make_alert_id(workspace: str, *parts: str) -> str:
@@ -29,7 +31,9 @@ def make_alert_id(workspace: str, *parts: str) -> str:
     return hashlib.sha256("\n".join([workspace, *parts]).encode()).hexdigest()[:12]
 
 
-def build_alerts(drift: Drift, kinds: Collection[str], describe: DescribeChange = format_fields) -> list[Alert]:
+def build_alerts(
+    drift: Drift, kinds: Collection[str], describe: DescribeChange = format_fields
+) -> list[Alert]:
     """Every finding of these kinds, and each interrupted replacement.
 
     Consumers that their server removes by itself are none: they come and go with their readers.
@@ -39,13 +43,29 @@ def build_alerts(drift: Drift, kinds: Collection[str], describe: DescribeChange 
     found += [_from_resource(name, resource, describe) for resource in drift.resource_drift]
     found += [_from_flow(name, flow) for flow in drift.replication if flow["healthy"] is False]
     found += [_from_unmanaged(name, item) for item in drift.unmanaged if not item.ephemeral]
-    found += [offline_alert(name, str(domain["domain"]), str(domain["reason"])) for domain in drift.offline if not domain["excused"]]
-    return [situation for situation in found if situation.kind in kinds or situation.kind == "interrupted"]
+    found += [
+        offline_alert(name, str(domain["domain"]), str(domain["reason"]))
+        for domain in drift.offline
+        if not domain["excused"]
+    ]
+    return [
+        situation
+        for situation in found
+        if situation.kind in kinds or situation.kind == "interrupted"
+    ]
 
 
 def _from_interruption(name: str, item: Mapping[str, Any]) -> Alert:
     address, says, detail = str(item["address"]), str(item["summary"]), (str(item["detail"]),)
-    return Alert(make_alert_id(name, "interrupted", address), "interrupted", "destructive", address, says, detail, content=says)
+    return Alert(
+        make_alert_id(name, "interrupted", address),
+        "interrupted",
+        "destructive",
+        address,
+        says,
+        detail,
+        content=says,
+    )
 
 
 def _from_resource(name: str, resource: ResourceChange, describe: DescribeChange) -> Alert:
@@ -79,12 +99,24 @@ def _from_unmanaged(name: str, item: Unmanaged) -> Alert:
 
 def offline_alert(name: str, domain: str, reason: str) -> Alert:
     """A domain that does not answer and should. Why it does not may vary from look to look, and is no news."""
-    return Alert(make_alert_id(name, "offline", domain), "offline", "functional", domain, f"does not answer: {reason}")
+    return Alert(
+        make_alert_id(name, "offline", domain),
+        "offline",
+        "functional",
+        domain,
+        f"does not answer: {reason}",
+    )
 
 
 def check_failed_alert(name: str, reason: str) -> Alert:
     """That there is no look at all, so that nobody takes silence for health."""
-    return Alert(make_alert_id(name, "check"), "check", "functional", WORKSPACE, f"cannot be checked: {reason}")
+    return Alert(
+        make_alert_id(name, "check"),
+        "check",
+        "functional",
+        WORKSPACE,
+        f"cannot be checked: {reason}",
+    )
 
 
 @dataclass(slots=True)
@@ -114,17 +146,26 @@ class AlertRegister:
         if known is None:
             return "opened"
         same = (known.alert.kind, known.alert.content, known.alert.severity)
-        return None if same == (situation.kind, situation.content, situation.severity) else "changed"
+        return (
+            None if same == (situation.kind, situation.content, situation.severity) else "changed"
+        )
 
     def update(
-        self, found: Iterable[Alert], covered: Callable[[Alert], bool], stamp: str, who: Mapping[str, Actor] | None = None
+        self,
+        found: Iterable[Alert],
+        covered: Callable[[Alert], bool],
+        stamp: str,
+        who: Mapping[str, Actor] | None = None,
     ) -> list[AlertEvent]:
         """Take in a look: what was found, and which open situations it would have found too (`covered`). `who` is by address."""
         who = who or {}
         found = list(found)
         ids = {situation.id for situation in found}
         over = [o for o in self.open.values() if o.alert.id not in ids and covered(o.alert)]
-        notices = [self._build_event("resolved", o.alert, stamp, o.since, who.get(o.alert.address)) for o in over]
+        notices = [
+            self._build_event("resolved", o.alert, stamp, o.since, who.get(o.alert.address))
+            for o in over
+        ]
         for item in over:
             del self.open[item.alert.id]
         for situation in found:
@@ -137,9 +178,18 @@ class AlertRegister:
             notices.append(self._build_event(occasion, situation, stamp, since, by))
         return notices
 
-    def _build_event(self, occasion: Occasion, situation: Alert, stamp: str, since: str, by: Actor | None) -> AlertEvent:
+    def _build_event(
+        self, occasion: Occasion, situation: Alert, stamp: str, since: str, by: Actor | None
+    ) -> AlertEvent:
         self.count += 1
         return AlertEvent(
-            f"{situation.id}.{stamp}.{self.count}", occasion, situation, self.workspace, self.environment, stamp, since,
-            by.to_json() if by else None, str(by) if by else "",
-        )  # fmt: skip
+            f"{situation.id}.{stamp}.{self.count}",
+            occasion,
+            situation,
+            self.workspace,
+            self.environment,
+            stamp,
+            since,
+            by.to_json() if by else None,
+            str(by) if by else "",
+        )

@@ -47,7 +47,10 @@ async def serve(place: str, routes: Routes) -> AsyncIterator[int]:
     try:
         sockets = _open_sockets(*parse_listen_address(place))
     except OSError as error:
-        raise JsplanError(f"cannot serve metrics and health at {place}: {error.strerror}", hint="Give another --metrics.") from None
+        raise JsplanError(
+            f"cannot serve metrics and health at {place}: {error.strerror}",
+            hint="Give another --metrics.",
+        ) from None
     guests: dict[asyncio.Task[None], None] = {}
     doors = [asyncio.create_task(_accept(one, routes, guests)) for one in sockets]
     try:
@@ -61,12 +64,21 @@ async def serve(place: str, routes: Routes) -> AsyncIterator[int]:
 
 def _open_sockets(host: str | None, port: int) -> list[socket.socket]:
     """Open every address of the host that there is on this machine; None is all of them. Raises OSError where there is none."""
-    found, failure = list[socket.socket](), OSError(errno.EADDRNOTAVAIL, "there is no such address here")
+    found, failure = (
+        list[socket.socket](),
+        OSError(errno.EADDRNOTAVAIL, "there is no such address here"),
+    )
     wanted = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    for family, address in dict.fromkeys((family, address[:2]) for family, _, _, _, address in wanted):
-        at = found[0].getsockname()[1] if found else port  # a port that was chosen is the same for all
+    for family, address in dict.fromkeys(
+        (family, address[:2]) for family, _, _, _, address in wanted
+    ):
+        at = (
+            found[0].getsockname()[1] if found else port
+        )  # a port that was chosen is the same for all
         try:
-            found.append(socket.create_server((str(address[0]), at), family=family, backlog=MAX_CONNECTIONS))
+            found.append(
+                socket.create_server((str(address[0]), at), family=family, backlog=MAX_CONNECTIONS)
+            )
         except OSError as error:
             failure = error
             continue
@@ -76,7 +88,9 @@ def _open_sockets(host: str | None, port: int) -> list[socket.socket]:
     return found
 
 
-async def _accept(door: socket.socket, routes: Routes, guests: dict[asyncio.Task[None], None]) -> None:
+async def _accept(
+    door: socket.socket, routes: Routes, guests: dict[asyncio.Task[None], None]
+) -> None:
     """Let in one after the other. Where too many are in, the one that came first has to go: it had the longest time to ask."""
     loop = asyncio.get_running_loop()
     while True:
@@ -96,7 +110,10 @@ async def _accept(door: socket.socket, routes: Routes, guests: dict[asyncio.Task
 async def _serve_request(stream: socket.socket, routes: Routes) -> None:
     """Answer one request, all of it in bounded time and space."""
     loop, asked = asyncio.get_running_loop(), b""
-    with stream, contextlib.suppress(TimeoutError, OSError):  # whoever asked like that gets no answer
+    with (
+        stream,
+        contextlib.suppress(TimeoutError, OSError),
+    ):  # whoever asked like that gets no answer
         stream.setblocking(False)
         async with asyncio.timeout(REQUEST_TIMEOUT):
             while b"\r\n\r\n" not in asked:
@@ -114,7 +131,9 @@ def _build_answer(request: bytes, routes: Routes) -> bytes:
     if method not in ("GET", "HEAD"):
         status, kind, body = text_answer(HTTPStatus.METHOD_NOT_ALLOWED, "GET only")
     elif path not in routes:
-        status, kind, body = text_answer(HTTPStatus.NOT_FOUND, f"There are {', '.join(sorted(routes))}.")
+        status, kind, body = text_answer(
+            HTTPStatus.NOT_FOUND, f"There are {', '.join(sorted(routes))}."
+        )
     else:
         status, kind, body = routes[path]()
     head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"

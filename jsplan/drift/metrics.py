@@ -26,31 +26,57 @@ class Metrics:
         self._workspace = workspace
         self._build = self._gauge("info", "The version of jsplan.", "version")
         self._build.labels(workspace, __version__).set(1)
-        self._resources = self._gauge("resources", "Findings of the last full check, by kind.", "state")
+        self._resources = self._gauge(
+            "resources", "Findings of the last full check, by kind.", "state"
+        )
         self._open_alerts = self._gauge("alerts", "Open alerts.", "kind", "severity")
-        self._alert = self._gauge("alert", "One for each open alert.", "id", "kind", "severity", "address")
-        self._reachable = self._gauge("domain_reachable", "Whether the domain answered the last full check.", "domain")
-        self._listening = self._gauge("listening", "Whether the job receives advisories of the connection.", "connection")
-        self._last = self._gauge("last_check_timestamp_seconds", "When the last full check succeeded.")
+        self._alert = self._gauge(
+            "alert", "One for each open alert.", "id", "kind", "severity", "address"
+        )
+        self._reachable = self._gauge(
+            "domain_reachable", "Whether the domain answered the last full check.", "domain"
+        )
+        self._listening = self._gauge(
+            "listening", "Whether the job receives advisories of the connection.", "connection"
+        )
+        self._last = self._gauge(
+            "last_check_timestamp_seconds", "When the last full check succeeded."
+        )
         self._due = self._gauge("next_check_timestamp_seconds", "When the next full check is due.")
-        self._waiting = self._gauge("sink_waiting", "Notifications that a sink does not have yet.", "sink")
-        self._healthy = self._gauge("sink_up", "Whether the sink accepted the last notification.", "sink")
+        self._waiting = self._gauge(
+            "sink_waiting", "Notifications that a sink does not have yet.", "sink"
+        )
+        self._healthy = self._gauge(
+            "sink_up", "Whether the sink accepted the last notification.", "sink"
+        )
         labels = ["workspace"]
         self._took = Histogram(
-            "jsplan_drift_check_seconds", "How long checks take.", [*labels, "scope"], registry=self._registry, buckets=_BUCKETS
+            "jsplan_drift_check_seconds",
+            "How long checks take.",
+            [*labels, "scope"],
+            registry=self._registry,
+            buckets=_BUCKETS,
         )
         self._checks = self._counter("checks", "Checks, by scope and outcome.", "scope", "outcome")
-        self._events = self._counter("advisories", "Advisories that named something of the workspace.")
+        self._events = self._counter(
+            "advisories", "Advisories that named something of the workspace."
+        )
         self._own = self._counter("own_changes", "Changes made by applies of this workspace.")
-        self._notices = self._counter("notifications", "Notifications, by event.", "event", "severity")
+        self._notices = self._counter(
+            "notifications", "Notifications, by event.", "event", "severity"
+        )
         self._sent = self._counter("sink_delivered", "Notifications that a sink has taken.", "sink")
-        self._dropped = self._counter("sink_dropped", "Notifications that were dropped because too many waited.", "sink")
+        self._dropped = self._counter(
+            "sink_dropped", "Notifications that were dropped because too many waited.", "sink"
+        )
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"jsplan_drift_{name}", text, ["workspace", *labels], registry=self._registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"jsplan_drift_{name}", text, ["workspace", *labels], registry=self._registry)
+        return Counter(
+            f"jsplan_drift_{name}", text, ["workspace", *labels], registry=self._registry
+        )
 
     def expose(self) -> bytes:
         """The exposition."""
@@ -91,13 +117,19 @@ class Metrics:
 
     def count_advisory(self, *, own: int = 0) -> None:
         """An advisory named something of ours; or so many changes were our own."""
-        (self._own.labels(self._workspace).inc(own) if own else self._events.labels(self._workspace).inc())
+        (
+            self._own.labels(self._workspace).inc(own)
+            if own
+            else self._events.labels(self._workspace).inc()
+        )
 
     def set_listening(self, connection: str, *, up: bool) -> None:
         """Whether advisories are heard there."""
         self._listening.labels(self._workspace, connection).set(up)
 
-    def update_sink(self, name: str, waiting: int, delivered: int, dropped: int, *, up: bool) -> None:
+    def update_sink(
+        self, name: str, waiting: int, delivered: int, dropped: int, *, up: bool
+    ) -> None:
         """How a sink fares; `delivered` and `dropped` are added."""
         self._waiting.labels(self._workspace, name).set(waiting)
         self._healthy.labels(self._workspace, name).set(up)

@@ -19,9 +19,24 @@ def apply_mutes(drift: Drift, mutes: Iterable[Mute], now: datetime) -> None:
     listed = list(mutes)
     alive = [m for m in listed if not is_expired(m, day)]
     over = [(m, _count_covered(m, drift)) for m in listed if is_expired(m, day)]
-    drift.resource_drift = [r for r in drift.resource_drift if not _move_if_muted(drift, alive, r.address, _drifted_fields(r), _resource_severity(r))]
-    drift.replication = [f for f in drift.replication if f["healthy"] is not False or not _move_if_muted(drift, alive, _flow_target(f), (), _flow_severity(f))]
-    drift.unmanaged = [u for u in drift.unmanaged if not _move_if_muted(drift, alive, u.address, (), {"kind": "unmanaged", "severity": u.severity})]
+    drift.resource_drift = [
+        r
+        for r in drift.resource_drift
+        if not _move_if_muted(drift, alive, r.address, _drifted_fields(r), _resource_severity(r))
+    ]
+    drift.replication = [
+        f
+        for f in drift.replication
+        if f["healthy"] is not False
+        or not _move_if_muted(drift, alive, _flow_target(f), (), _flow_severity(f))
+    ]
+    drift.unmanaged = [
+        u
+        for u in drift.unmanaged
+        if not _move_if_muted(
+            drift, alive, u.address, (), {"kind": "unmanaged", "severity": u.severity}
+        )
+    ]
     drift.diagnostics += [_expiry_warning(m, covered) for m, covered in over]
 
 
@@ -30,10 +45,17 @@ def is_expired(mute_: Mute, day: str) -> bool:
     return mute_.until is not None and day > mute_.until
 
 
-def _move_if_muted(drift: Drift, mutes: list[Mute], address: str, fields: Iterable[str], said: dict[str, Any]) -> bool:
+def _move_if_muted(
+    drift: Drift, mutes: list[Mute], address: str, fields: Iterable[str], said: dict[str, Any]
+) -> bool:
     found = next((m for m in mutes if _covers(m, address, fields)), None)
     if found is not None:
-        who = {"owner": found.owner, "reason": found.reason, "until": found.until, "fields": list(found.fields)}
+        who = {
+            "owner": found.owner,
+            "reason": found.reason,
+            "until": found.until,
+            "fields": list(found.fields),
+        }
         drift.mutes.append({"address": address, **said, **who})
     return found is not None
 
@@ -41,7 +63,9 @@ def _move_if_muted(drift: Drift, mutes: list[Mute], address: str, fields: Iterab
 def _covers(mute_: Mute, address: str, fields: Iterable[str]) -> bool:
     """A mute of fields holds only while nothing else of the resource drifts."""
     drifted = set(fields)
-    return _matches_address(mute_.address, address) and (not mute_.fields or (bool(drifted) and drifted <= set(mute_.fields)))
+    return _matches_address(mute_.address, address) and (
+        not mute_.fields or (bool(drifted) and drifted <= set(mute_.fields))
+    )
 
 
 def _matches_address(glob: str, address: str) -> bool:
@@ -56,7 +80,10 @@ def _drifted_fields(resource: ResourceChange) -> set[str]:
 
 
 def _resource_severity(resource: ResourceChange) -> dict[str, Any]:
-    return {"kind": "missing" if resource.change.after is None else "changed", "severity": resource.severity}
+    return {
+        "kind": "missing" if resource.change.after is None else "changed",
+        "severity": resource.severity,
+    }
 
 
 def _flow_target(flow: dict[str, Any]) -> str:
@@ -68,13 +95,19 @@ def _flow_severity(flow: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count_covered(mute_: Mute, drift: Drift) -> int:
-    found = [(r.address, _drifted_fields(r)) for r in drift.resource_drift] + [(u.address, set[str]()) for u in drift.unmanaged]
+    found = [(r.address, _drifted_fields(r)) for r in drift.resource_drift] + [
+        (u.address, set[str]()) for u in drift.unmanaged
+    ]
     found += [(_flow_target(f), set[str]()) for f in drift.replication if f["healthy"] is False]
     return sum(_covers(mute_, address, fields) for address, fields in found)
 
 
 def _expiry_warning(mute_: Mute, covered: int) -> Diagnostic:
-    again = f"{covered} finding{'s are' if covered != 1 else ' is'} reported again" if covered else "nothing is left that it covered"
+    again = (
+        f"{covered} finding{'s are' if covered != 1 else ' is'} reported again"
+        if covered
+        else "nothing is left that it covered"
+    )
     return Diagnostic(
         "warning",
         "JS490",

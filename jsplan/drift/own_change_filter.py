@@ -25,7 +25,9 @@ class OwnChangeFilter:
     """What has to be looked at again, and when."""
 
     def __init__(self) -> None:
-        self._rechecks: dict[Address, tuple[float, float]] = {}  # when, and how long to wait the time after
+        self._rechecks: dict[
+            Address, tuple[float, float]
+        ] = {}  # when, and how long to wait the time after
         self._changed_at = float("-inf")
         self._own_changes: set[str] = set()
 
@@ -64,7 +66,9 @@ class OwnChangeFilter:
         moved = _changed_addresses(before, after)
         if moved or before.serial != after.serial:
             self._changed_at = now
-        self._own_changes = {a for a in self._own_changes if a in moved or len(self._own_changes) < 10_000} | moved
+        self._own_changes = {
+            a for a in self._own_changes if a in moved or len(self._own_changes) < 10_000
+        } | moved
         still = now - self._changed_at
         busy = set(after.pending) | set(after.replacements)
         everything = still < QUIET_TIME or (bool(busy) and still < DEAD_AFTER)
@@ -78,7 +82,11 @@ class OwnChangeFilter:
 
 def has_changed_between(before: State, after: State) -> bool:
     """Whether an apply did anything between two states, or was under way."""
-    return before.serial != after.serial or bool(_changed_addresses(before, after)) or bool(after.pending)
+    return (
+        before.serial != after.serial
+        or bool(_changed_addresses(before, after))
+        or bool(after.pending)
+    )
 
 
 def _parent_address(address: str) -> str:
@@ -90,7 +98,11 @@ def _parent_address(address: str) -> str:
 
 def _changed_addresses(before: State, after: State) -> set[str]:
     """Addresses that state says something else about."""
-    moved = {str(a) for a in before.resources.keys() | after.resources.keys() if before.resources.get(a) != after.resources.get(a)}
+    moved = {
+        str(a)
+        for a in before.resources.keys() | after.resources.keys()
+        if before.resources.get(a) != after.resources.get(a)
+    }
     for one, other in ((before.pending, after.pending), (before.replacements, after.replacements)):
         moved |= {a for a in one.keys() | other.keys() if one.get(a) != other.get(a)}
     return moved

@@ -14,5 +14,7 @@ def with_severity(flow: dict[str, Any]) -> dict[str, Any]:
     """An element of `replication` with a severity where it is not healthy."""
     if flow["healthy"] is not False:
         return flow
-    severity: Severity = "destructive" if str(flow.get("cause") or "").startswith(_LOSING_CAUSES) else "functional"
+    severity: Severity = (
+        "destructive" if str(flow.get("cause") or "").startswith(_LOSING_CAUSES) else "functional"
+    )
     return flow | {"severity": severity}

@@ -33,7 +33,9 @@ class Interval:
 
     def next_after(self, moment: datetime) -> datetime:
         """The moment plus the interval."""
-        return moment + timedelta(seconds=self.interval / SECOND + self.random.uniform(0, self.jitter / SECOND))
+        return moment + timedelta(
+            seconds=self.interval / SECOND + self.random.uniform(0, self.jitter / SECOND)
+        )
 
     @property
     def period(self) -> float:

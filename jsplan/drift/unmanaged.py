@@ -15,7 +15,13 @@ def build_unmanaged_element(found: LiveObject, live: Live) -> Unmanaged:
     address, state = found.address, found.state
     messages = state.get("messages", state.get("num_pending"))
     return Unmanaged(
-        str(address), address.kind, messages, state.get("bytes"), found.created, severity=_severity(found, live), ephemeral=is_ephemeral(found)
+        str(address),
+        address.kind,
+        messages,
+        state.get("bytes"),
+        found.created,
+        severity=_severity(found, live),
+        ephemeral=is_ephemeral(found),
     )
 
 
@@ -28,4 +34,8 @@ def _severity(found: LiveObject, live: Live) -> Severity:
     """`functional` for a consumer that decides what a managed stream keeps or gives to others, else nobody but its owner minds."""
     parent = found.address.parent
     stream = live.get(parent) if parent is not None else None
-    return "functional" if stream is not None and stream.raw.get("retention") in _CONSUMING_RETENTIONS else "cosmetic"
+    return (
+        "functional"
+        if stream is not None and stream.raw.get("retention") in _CONSUMING_RETENTIONS
+        else "cosmetic"
+    )

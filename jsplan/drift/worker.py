@@ -28,7 +28,9 @@ class Worker:
                 await asyncio.wait({self._running})
             self._running = running = asyncio.get_running_loop().create_future()
             running.add_done_callback(_consume_error)
-            threading.Thread(target=_run_work, args=(work, running), name=self._name, daemon=True).start()
+            threading.Thread(
+                target=_run_work, args=(work, running), name=self._name, daemon=True
+            ).start()
             result: Result = await asyncio.shield(running)
             return result
 

@@ -11,7 +11,9 @@ from jsplan.jetstream import DomainApi
 from jsplan.subjects import is_subset
 
 
-async def find_first_delivered(api: DomainApi, stream: LiveObject, filters: Sequence[str], *, upto: int, count: int) -> int:
+async def find_first_delivered(
+    api: DomainApi, stream: LiveObject, filters: Sequence[str], *, upto: int, count: int
+) -> int:
     """The sequence of the `count`th message back from `upto` that passes the filters, or the first one where there are fewer.
 
     Reads the messages between the two, and none where the stream has no more than `count`. Raises ApiError.
@@ -22,7 +24,16 @@ async def find_first_delivered(api: DomainApi, stream: LiveObject, filters: Sequ
     if count >= state["messages"]:
         return int(state["first_seq"])
     last = min(upto, state["last_seq"])
-    reader = MessageReader(api, name, stream.raw["storage"], state["first_seq"], last, batches=False, budget=ReadBudget(sys.maxsize), gaps=gaps)
+    reader = MessageReader(
+        api,
+        name,
+        stream.raw["storage"],
+        state["first_seq"],
+        last,
+        batches=False,
+        budget=ReadBudget(sys.maxsize),
+        gaps=gaps,
+    )
     found = upto + 1
     async for message in reader.read_backward():
         if not filters or any(is_subset(message.subject, one) for one in filters):

@@ -55,7 +55,9 @@ class VisibleDomain:
         return f"$JS.{self.name}.API" if self.name else "$JS.API"
 
 
-async def find_domains(link: NatsConnection, system: NatsConnection | None = None) -> list[VisibleDomain]:
+async def find_domains(
+    link: NatsConnection, system: NatsConnection | None = None
+) -> list[VisibleDomain]:
     """Every domain that is visible over an open connection, the connected server's own first, then by name.
 
     `system` is an open connection to the system account of the same servers. Raises ApiError when a connection is lost.
@@ -70,12 +72,20 @@ async def find_domains(link: NatsConnection, system: NatsConnection | None = Non
 
     own = link.server
     if own.get("jetstream"):
-        tell(own.get("domain") or None, "the connected server", {"name": own.get("server_name"), "ver": own.get("version")})
+        tell(
+            own.get("domain") or None,
+            "the connected server",
+            {"name": own.get("server_name"), "ver": own.get("version")},
+        )
     asked = [
         (link, ACCOUNT_PING, "servers that answer the account"),
         *([(system, SYSTEM_PING, "the system account")] if system is not None else []),
     ]
-    for (_, _, who), answers in zip(asked, await asyncio.gather(*(_ask_all_servers(to, subject) for to, subject, _ in asked)), strict=True):
+    for (_, _, who), answers in zip(
+        asked,
+        await asyncio.gather(*(_ask_all_servers(to, subject) for to, subject, _ in asked)),
+        strict=True,
+    ):
         for server in answers:
             if server.get("jetstream"):
                 tell(server.get("domain") or None, who, server)
@@ -83,7 +93,13 @@ async def find_domains(link: NatsConnection, system: NatsConnection | None = Non
     reached = [seen for seen in found.values() if not seen.failure]
     for name, stream in await _domains_in_origins(link, reached):
         tell(name, f"stream {stream}")
-    await asyncio.gather(*(_probe_api(link, seen) for seen in found.values() if seen not in reached and not seen.failure))
+    await asyncio.gather(
+        *(
+            _probe_api(link, seen)
+            for seen in found.values()
+            if seen not in reached and not seen.failure
+        )
+    )
     first = own.get("domain") or None
     return sorted(found.values(), key=lambda seen: (seen.name != first, seen.name or ""))
 
@@ -91,14 +107,18 @@ async def find_domains(link: NatsConnection, system: NatsConnection | None = Non
 async def list_visible_domains(pool: Pool, connections: Iterable[str]) -> dict[str, list[str]]:
     """The JetStream domains that servers name, by each of the connections that is open; none where they do not say."""
     links = [pool.connections[key] for key in sorted(set(connections)) if key in pool.connections]
-    answers = await asyncio.gather(*(_ask_all_servers(link, ACCOUNT_PING) for link in links), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(_ask_all_servers(link, ACCOUNT_PING) for link in links), return_exceptions=True
+    )
     found: dict[str, list[str]] = {}
     for link, servers in zip(links, answers, strict=True):
         if isinstance(servers, BaseException):
             if not isinstance(servers, ApiError):
                 raise servers
             continue
-        found[link.settings.key] = sorted({str(s["domain"]) for s in servers if s.get("jetstream") and s.get("domain")})
+        found[link.settings.key] = sorted(
+            {str(s["domain"]) for s in servers if s.get("jetstream") and s.get("domain")}
+        )
     return found
 
 
@@ -109,7 +129,9 @@ async def _ask_all_servers(link: NatsConnection, subject: str) -> list[dict[str,
         await link.publish(subject, _LIMIT_ONE, inbox.subject)
         while len(found) < MAX_SERVERS:
             try:
-                arrived = await inbox.next(ANSWER_TIMEOUT if not found else NEXT_ANSWER_TIMEOUT, subject)
+                arrived = await inbox.next(
+                    ANSWER_TIMEOUT if not found else NEXT_ANSWER_TIMEOUT, subject
+                )
             except ApiTimeoutError:
                 return found
             if arrived.status:
@@ -128,20 +150,31 @@ def _is_valid_server(server: dict[str, Any]) -> bool:
 
 
 def _domain_api(link: NatsConnection, seen: VisibleDomain) -> DomainApi:
-    return DomainApi(Domain(seen.name or "without a name", link.settings.key, seen.name, seen.prefix), link, read_only=True)
+    return DomainApi(
+        Domain(seen.name or "without a name", link.settings.key, seen.name, seen.prefix),
+        link,
+        read_only=True,
+    )
 
 
 async def _probe_api(link: NatsConnection, seen: VisibleDomain) -> None:
     """Whether its API answers the account."""
     try:
-        info = await _domain_api(link, seen).request("INFO", timeout=min(link.settings.timeout, ANSWER_TIMEOUT))
+        info = await _domain_api(link, seen).request(
+            "INFO", timeout=min(link.settings.timeout, ANSWER_TIMEOUT)
+        )
     except ApiError as error:
         seen.failure = str(error)
         return
-    seen.streams, seen.level = int(info.get("streams") or 0), int((info.get("api") or {}).get("level") or 0)
+    seen.streams, seen.level = (
+        int(info.get("streams") or 0),
+        int((info.get("api") or {}).get("level") or 0),
+    )
 
 
-async def _domains_in_origins(link: NatsConnection, domains: Iterable[VisibleDomain]) -> list[tuple[str, str]]:
+async def _domains_in_origins(
+    link: NatsConnection, domains: Iterable[VisibleDomain]
+) -> list[tuple[str, str]]:
     """Domains that mirrors and sources name, each with a stream that does."""
     found: dict[str, str] = {}
     for seen in domains:

@@ -32,7 +32,12 @@ class DuplicateServerCheck:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -60,7 +65,14 @@ async def _collect_answers(api: DomainApi, verb: str) -> list[bytes]:
         async with api.connection.open_inbox() as inbox:
             await api.connection.publish(f"{api.domain.api_prefix}.{verb}", b"", inbox.subject)
             while len(found) < MAX_ANSWERS:
-                found.append((await inbox.next(SECOND_ANSWER_TIMEOUT if found else api.connection.settings.timeout, verb)).data)
+                found.append(
+                    (
+                        await inbox.next(
+                            SECOND_ANSWER_TIMEOUT if found else api.connection.settings.timeout,
+                            verb,
+                        )
+                    ).data
+                )
     except ApiError:
         pass  # silence, which ends it; a domain that went away meanwhile is noticed by whoever reads it
     return found
@@ -70,7 +82,9 @@ async def _server_names(api: DomainApi) -> set[str]:
     """Who the servers are, as far as they hold a stream that tells."""
     listed = [answer.get("streams") or [] for answer in await _parse_answers(api, "STREAM.NAMES")]
     streams = sorted({names[0] for names in listed if names})
-    answers = [answer for name in streams for answer in await _parse_answers(api, f"STREAM.INFO.{name}")]
+    answers = [
+        answer for name in streams for answer in await _parse_answers(api, f"STREAM.INFO.{name}")
+    ]
     return {leader for answer in answers if (leader := (answer.get("cluster") or {}).get("leader"))}
 
 
@@ -84,7 +98,10 @@ async def _parse_answers(api: DomainApi, verb: str) -> list[dict[str, Any]]:
 
 
 def _duplicate_servers_error(crowded: dict[str, set[str]]) -> ConnectError:
-    told = [f"domain {key}" + (f" ({' and '.join(sorted(names))})" if len(names) > 1 else "") for key, names in crowded.items()]
+    told = [
+        f"domain {key}" + (f" ({' and '.join(sorted(names))})" if len(names) > 1 else "")
+        for key, names in crowded.items()
+    ]
     others = f" and {len(told) - 5} more" if len(told) > 5 else ""
     return ConnectError(
         f"more than one server answers for {', '.join(told[:5])}{others}: each would carry out what is sent, and only one would be seen",

@@ -77,7 +77,9 @@ class ConsumerInterest:
 
     def gains(self, subject: str) -> bool:
         """Check whether only the updated filter matches the subject."""
-        return self.filters_before is not None and not _matches_filters(self.filters_before, subject)
+        return self.filters_before is not None and not _matches_filters(
+            self.filters_before, subject
+        )
 
     @property
     def unfinished(self) -> int:
@@ -95,7 +97,9 @@ def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     return (one,) if one else tuple(several)
 
 
-def with_start_floor(one: ConsumerInterest, config: Mapping[str, Any], last_seq: int) -> ConsumerInterest:
+def with_start_floor(
+    one: ConsumerInterest, config: Mapping[str, Any], last_seq: int
+) -> ConsumerInterest:
     """The consumer as a server up to 2.12 knows it: INFO shows no floor before the first acknowledgement, wherever it started.
 
     Only one that acknowledges each message does not want what is before its start.
@@ -119,30 +123,54 @@ def parse_interest(info: Mapping[str, Any]) -> ConsumerInterest:
     out, waiting = info.get("num_ack_pending") or 0, info.get("num_pending") or 0
     acks = config.get("ack_policy", "none")
     return ConsumerInterest(
-        info["name"], filters_of(config), floor, delivered, out, whole, waiting, may_be_ahead=acks == "explicit", acks_all=acks == "all"
-    )  # fmt: skip
+        info["name"],
+        filters_of(config),
+        floor,
+        delivered,
+        out,
+        whole,
+        waiting,
+        may_be_ahead=acks == "explicit",
+        acks_all=acks == "all",
+    )
 
 
 def apply_consumer_changes(
-    now: Iterable[ConsumerInterest], changes: Iterable[ConsumerChange], last_seq: int, level: int, since: InterestSnapshot | None = None, *,
+    now: Iterable[ConsumerInterest],
+    changes: Iterable[ConsumerChange],
+    last_seq: int,
+    level: int,
+    since: InterestSnapshot | None = None,
+    *,
     recreated: bool = False,
-) -> list[ConsumerInterest]:  # fmt: skip
+) -> list[ConsumerInterest]:
     """The consumers as a plan leaves them, from what they are now; `renewed`: each is made again at its ack floor."""
     found = {one.name: _at_snapshot(one, since) for one in now}
     if recreated:
-        found = {name: _recreate_at_floor(one, one.filters, level, whole=one.from_the_start) for name, one in found.items()}
+        found = {
+            name: _recreate_at_floor(one, one.filters, level, whole=one.from_the_start)
+            for name, one in found.items()
+        }
     for change in changes:
         old = found.pop(change.name, None)
         if change.position == "start" or (change.position != "gone" and old is None):
             found[change.name] = _new_consumer(change, last_seq)
         elif old is not None and change.position == "same":
-            found[change.name] = replace(old, filters=change.filters, filters_before=None if old.filters == change.filters else old.filters)
+            found[change.name] = replace(
+                old,
+                filters=change.filters,
+                filters_before=None if old.filters == change.filters else old.filters,
+            )
         elif old is not None and change.position == "floor":
-            found[change.name] = _recreate_at_floor(old, change.filters, level, whole=change.policy == "all")
+            found[change.name] = _recreate_at_floor(
+                old, change.filters, level, whole=change.policy == "all"
+            )
     return list(found.values())
 
 
-def empties_stream(now: Iterable[ConsumerInterest], changes: Iterable[ConsumerChange], last_seq: int) -> bool:
+def empties_stream(
+    now: Iterable[ConsumerInterest], changes: Iterable[ConsumerChange], last_seq: int
+) -> bool:
     """Check whether the server deletes everything, whatever other consumers want (measured on 2.14 and 2.15).
 
     It does when a consumer whose ack floor is behind the end of the stream gets another filter, or goes while there is another such
@@ -151,7 +179,11 @@ def empties_stream(now: Iterable[ConsumerInterest], changes: Iterable[ConsumerCh
     behind = {one.name: one for one in now if one.floor > last_seq}
     for change in changes:
         one = behind.get(change.name)
-        if one is not None and (len(behind) > 1 if change.position != "same" else sorted(one.filters) != sorted(change.filters)):
+        if one is not None and (
+            len(behind) > 1
+            if change.position != "same"
+            else sorted(one.filters) != sorted(change.filters)
+        ):
             return True
     return False
 
@@ -160,15 +192,21 @@ def _at_snapshot(one: ConsumerInterest, since: InterestSnapshot | None) -> Consu
     if since is None or one.name not in since.consumers:
         return one
     floor, delivered, pending = since.consumers[one.name]
-    return replace(one, floor=min(floor, one.floor), delivered=min(delivered, one.delivered), pending=pending)
+    return replace(
+        one, floor=min(floor, one.floor), delivered=min(delivered, one.delivered), pending=pending
+    )
 
 
-def _recreate_at_floor(old: ConsumerInterest, filters: tuple[str, ...], level: int, *, whole: bool) -> ConsumerInterest:
+def _recreate_at_floor(
+    old: ConsumerInterest, filters: tuple[str, ...], level: int, *, whole: bool
+) -> ConsumerInterest:
     """A consumer that is made again at its ack floor. Up to 2.12 not each ack policy takes that for a start."""
     waiting = old.unfinished if sorted(old.filters) == sorted(filters) else 0
     counts = level >= STARTS_COUNT_LEVEL or not old.floor
     floor = old.floor if counts else 0
-    return ConsumerInterest(old.name, filters, floor, old.floor, 0, whole and counts, waiting, start_known=counts)
+    return ConsumerInterest(
+        old.name, filters, floor, old.floor, 0, whole and counts, waiting, start_known=counts
+    )
 
 
 def _new_consumer(change: ConsumerChange, last_seq: int) -> ConsumerInterest:
@@ -177,12 +215,18 @@ def _new_consumer(change: ConsumerChange, last_seq: int) -> ConsumerInterest:
         case "all":
             return ConsumerInterest(change.name, change.filters, 0, 0)
         case "new":
-            return ConsumerInterest(change.name, change.filters, last_seq, last_seq, from_the_start=False)
+            return ConsumerInterest(
+                change.name, change.filters, last_seq, last_seq, from_the_start=False
+            )
         case "by_start_sequence":
             before = max(0, change.opt_start_seq - 1)
-            return ConsumerInterest(change.name, change.filters, before, before, from_the_start=False)
+            return ConsumerInterest(
+                change.name, change.filters, before, before, from_the_start=False
+            )
         case _:
-            return ConsumerInterest(change.name, change.filters, 0, last_seq, from_the_start=False, start_known=False)
+            return ConsumerInterest(
+                change.name, change.filters, 0, last_seq, from_the_start=False, start_known=False
+            )
 
 
 @dataclass
@@ -212,7 +256,9 @@ class UnwantedMessages:
         """The last sequence that must be read."""
         if self.becomes_interest and self.has_downstream:
             return MAX_SEQUENCE
-        if not self.becomes_interest and any(c.filters_before is not None and c.may_be_ahead for c in self.consumers):
+        if not self.becomes_interest and any(
+            c.filters_before is not None and c.may_be_ahead for c in self.consumers
+        ):
             return MAX_SEQUENCE
         return max((*(c.delivered for c in self.consumers), self.unsure_below), default=0)
 
@@ -225,11 +271,17 @@ class UnwantedMessages:
             if self.has_downstream and not wanting:
                 self.passed.add(message)
             return True
-        if all(message.seq <= self._certain_done_seq(c) for c in wanting) and message.seq > self.unsure_below:
+        if (
+            all(message.seq <= self._certain_done_seq(c) for c in wanting)
+            and message.seq > self.unsure_below
+        ):
             self.sure.add(message)
         elif all(message.seq <= self._possible_done_seq(c) for c in wanting):
             self.doubtful.add(message)
-        elif all(message.seq <= self._possible_done_seq(c) or self._may_have_passed(c, message) for c in wanting):
+        elif all(
+            message.seq <= self._possible_done_seq(c) or self._may_have_passed(c, message)
+            for c in wanting
+        ):
             self.passed.add(message)
         return True
 
@@ -237,12 +289,21 @@ class UnwantedMessages:
         """A consumer has not looked beyond the first message that its old filter still had to deliver."""
         for consumer in self.consumers:
             before = consumer.filters_before
-            if before is not None and consumer.waiting and message.seq > consumer.delivered and _matches_filters(before, message.subject):
+            if (
+                before is not None
+                and consumer.waiting
+                and message.seq > consumer.delivered
+                and _matches_filters(before, message.subject)
+            ):
                 self._stopped.add(consumer.name)
 
     def _may_have_passed(self, consumer: ConsumerInterest, message: StoredMessage) -> bool:
         """Check whether the consumer may have looked beyond the message while its old filter passed it over."""
-        possible = consumer.may_be_ahead and not self.becomes_interest and consumer.name not in self._stopped
+        possible = (
+            consumer.may_be_ahead
+            and not self.becomes_interest
+            and consumer.name not in self._stopped
+        )
         return possible and consumer.gains(message.subject)
 
     def count_beyond(self, counts: Mapping[str, int]) -> int:
@@ -255,8 +316,14 @@ class UnwantedMessages:
     @property
     def at_least(self) -> int:
         """Below the horizon: what is delivered but neither acknowledged by all nor pending anywhere was acknowledged."""
-        refiltered = self.becomes_interest and any(c.filters_before is not None for c in self.consumers)
-        reliable = all(self._counts_acks(c) and c.start_known for c in self.consumers) and not self.unsure_below and not refiltered
+        refiltered = self.becomes_interest and any(
+            c.filters_before is not None for c in self.consumers
+        )
+        reliable = (
+            all(self._counts_acks(c) and c.start_known for c in self.consumers)
+            and not self.unsure_below
+            and not refiltered
+        )
         pending = sum(c.pending for c in self.consumers)
         return self.sure.messages + (max(0, self.doubtful.messages - pending) if reliable else 0)
 
@@ -267,15 +334,25 @@ class UnwantedMessages:
 
     def _counts_acks(self, consumer: ConsumerInterest) -> bool:
         """Whether the server goes by single acknowledgements of this consumer when the stream becomes an interest stream."""
-        return not self.becomes_interest or self.level >= (ACKS_ABOVE_FLOOR_LEVEL if consumer.from_the_start else STARTS_COUNT_LEVEL)
+        return not self.becomes_interest or self.level >= (
+            ACKS_ABOVE_FLOOR_LEVEL if consumer.from_the_start else STARTS_COUNT_LEVEL
+        )
 
     def _certain_done_seq(self, consumer: ConsumerInterest) -> int:
-        if self.becomes_interest and not consumer.from_the_start and self.level < STARTS_COUNT_LEVEL:
+        if (
+            self.becomes_interest
+            and not consumer.from_the_start
+            and self.level < STARTS_COUNT_LEVEL
+        ):
             return 0
         return consumer.floor
 
     def _possible_done_seq(self, consumer: ConsumerInterest) -> int:
-        return consumer.floor if consumer.acks_all and not self.becomes_interest else consumer.delivered
+        return (
+            consumer.floor
+            if consumer.acks_all and not self.becomes_interest
+            else consumer.delivered
+        )
 
     def _is_examined(self, message: StoredMessage, wanting: list[ConsumerInterest]) -> bool:
         """A stream that becomes one of interest looks only at what some consumer has done, and at no consumer that starts behind its end.
@@ -284,6 +361,8 @@ class UnwantedMessages:
         """
         for consumer in wanting:
             by_floor = consumer.from_the_start and self.level < ACKS_ABOVE_FLOOR_LEVEL
-            if consumer.floor <= self.last_seq and message.seq <= (consumer.floor if by_floor else consumer.delivered):
+            if consumer.floor <= self.last_seq and message.seq <= (
+                consumer.floor if by_floor else consumer.delivered
+            ):
                 return True
         return False

@@ -19,7 +19,9 @@ OWN_STREAMS = ("$MQTT_", STAGING_PREFIX)
 T = TypeVar("T")
 
 
-async def list_unmanaged(pool: Pool, domains: Mapping[str, Domain], live: Live, managed: Iterable[Address]) -> list[LiveObject]:
+async def list_unmanaged(
+    pool: Pool, domains: Mapping[str, Domain], live: Live, managed: Iterable[Address]
+) -> list[LiveObject]:
     """Streams, buckets and consumers of the reachable domains that are not in `managed`, in address order.
 
     A `same_as` domain is another way to one that is asked already. Costs one INFO for each found. What the user may not ask for is
@@ -38,14 +40,22 @@ async def list_unmanaged(pool: Pool, domains: Mapping[str, Domain], live: Live, 
     return sorted(found, key=lambda o: o.address)
 
 
-async def _list_in_domain(pool: Pool, domain: Domain, live: Live, managed: set[Address]) -> list[LiveObject]:
+async def _list_in_domain(
+    pool: Pool, domain: Domain, live: Live, managed: set[Address]
+) -> list[LiveObject]:
     api = pool.api(domain)
     names = await ask_if_permitted(api.stream_names(), domain.key, live) or []
     names = [name for name in names if not name.startswith(OWN_STREAMS)]
-    addresses = [a for a in (Address.of_stream(domain.key, name) for name in names) if a not in managed]
+    addresses = [
+        a for a in (Address.of_stream(domain.key, name) for name in names) if a not in managed
+    ]
     for stream in _streams_with_unmanaged(domain.key, live, managed):
         consumers = await ask_if_permitted(_consumer_names(api, stream), domain.key, live) or []
-        mine = (Address(domain.key, "consumer", f"{stream}/{name}") for name in consumers if not name.startswith(INTERNAL_CONSUMER_PREFIXES))
+        mine = (
+            Address(domain.key, "consumer", f"{stream}/{name}")
+            for name in consumers
+            if not name.startswith(INTERNAL_CONSUMER_PREFIXES)
+        )
         addresses += [a for a in mine if a not in managed]
     found: list[LiveObject] = []
 
@@ -79,7 +89,9 @@ async def _consumer_names(api: DomainApi, stream: str) -> list[str]:
 
 def may_be_listed(address: Address) -> bool:
     """Whether its name is not one of the server's own, nor of what jsplan makes on the way."""
-    return not address.stream.startswith(OWN_STREAMS) and not (address.kind == "consumer" and address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES))
+    return not address.stream.startswith(OWN_STREAMS) and not (
+        address.kind == "consumer" and address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+    )
 
 
 def is_state_bucket(found: LiveObject) -> bool:
@@ -92,7 +104,19 @@ def _streams_with_unmanaged(domain: str, live: Live, managed: set[Address]) -> l
     """Managed streams that have more consumers than we know of."""
     known: dict[str, int] = {}
     for address in managed:
-        if address.kind == "consumer" and address.domain == domain and live.get(address) is not None:
+        if (
+            address.kind == "consumer"
+            and address.domain == domain
+            and live.get(address) is not None
+        ):
             known[address.stream] = known.get(address.stream, 0) + 1
-    strangers = (o for o in live.streams(domain) if o.state.get("consumer_count", 0) > known.get(o.address.stream, 0))
-    return [o.address.stream for o in strangers if o.address.kind == "stream" and not o.address.stream.startswith(OWN_STREAMS)]
+    strangers = (
+        o
+        for o in live.streams(domain)
+        if o.state.get("consumer_count", 0) > known.get(o.address.stream, 0)
+    )
+    return [
+        o.address.stream
+        for o in strangers
+        if o.address.kind == "stream" and not o.address.stream.startswith(OWN_STREAMS)
+    ]

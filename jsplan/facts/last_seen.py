@@ -31,4 +31,8 @@ def find_last_heard(live: Live, edges: Iterable[Edge], now: datetime) -> dict[st
 def matches_edge(flow: Mapping[str, object], edge: Edge) -> bool:
     """Whether an element of a copy's `flows` is what this edge says: the same origin over the same API prefix."""
     ours, theirs = edge.config.get("external") or {}, flow.get("external") or {}
-    return flow.get("name") == edge.config.get("name") and isinstance(theirs, dict) and theirs.get("api") == ours.get("api")
+    return (
+        flow.get("name") == edge.config.get("name")
+        and isinstance(theirs, dict)
+        and theirs.get("api") == ours.get("api")
+    )

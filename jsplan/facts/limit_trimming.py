@@ -29,7 +29,11 @@ class ExceededLimits:
     @property
     def causes(self) -> list[str]:
         """The names of the limits that are set."""
-        return [name for name in ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject") if getattr(self, name)]
+        return [
+            name
+            for name in ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
+            if getattr(self, name)
+        ]
 
 
 @dataclass(slots=True)
@@ -68,12 +72,18 @@ class ForwardTrim:
 
     def __post_init__(self) -> None:
         keep = self.limits.max_msgs_per_subject
-        self._excess = {subject: count - keep for subject, count in self.counts.items() if count > keep} if keep else {}
+        self._excess = (
+            {subject: count - keep for subject, count in self.counts.items() if count > keep}
+            if keep
+            else {}
+        )
         self._left = sum(self._excess.values())
 
     def visit(self, message: StoredMessage) -> bool:
         """Look at the next message; whether more can follow that go."""
-        goes = self._is_trimmed() or (message.seq < self.first_unexpired_seq and not message.never_expires)
+        goes = self._is_trimmed() or (
+            message.seq < self.first_unexpired_seq and not message.never_expires
+        )
         if self._excess.get(message.subject, 0) > 0:
             self._excess[message.subject] -= 1
             self._left -= 1
@@ -97,7 +107,10 @@ class ForwardTrim:
 
     def _is_trimmed(self) -> bool:
         limits = self.limits
-        return bool((limits.max_msgs and self.messages > limits.max_msgs) or (limits.max_bytes and self.bytes > limits.max_bytes))
+        return bool(
+            (limits.max_msgs and self.messages > limits.max_msgs)
+            or (limits.max_bytes and self.bytes > limits.max_bytes)
+        )
 
 
 @dataclass
@@ -126,13 +139,18 @@ class BackwardTrim:
         limits = self.limits
         self._messages += 1
         self._bytes += message.size_for_limit
-        trimmed = (limits.max_msgs and self._messages > limits.max_msgs) or (limits.max_bytes and self._bytes > limits.max_bytes)
+        trimmed = (limits.max_msgs and self._messages > limits.max_msgs) or (
+            limits.max_bytes and self._bytes > limits.max_bytes
+        )
         old = message.seq < self.first_unexpired_seq
         if trimmed or (old and not self.ttl):
             self._goes(message)
             return False
         self._seen[message.subject] += 1
-        crowded = limits.max_msgs_per_subject and self._seen[message.subject] > limits.max_msgs_per_subject
+        crowded = (
+            limits.max_msgs_per_subject
+            and self._seen[message.subject] > limits.max_msgs_per_subject
+        )
         if crowded or (old and not message.never_expires):
             self._goes(message)
         else:

@@ -12,7 +12,15 @@ from jsplan.errors import OFFLINE_ERRORS, ApiError, NotPermittedError
 from jsplan.facts.duplicate_servers import DuplicateServerCheck
 from jsplan.facts.inventory import may_be_listed
 from jsplan.facts.live import DomainFacts, Live, LiveObject
-from jsplan.facts.reader import identify_domains, mark_offline, parse_consumer, parse_stream, read_into, require_reachable, run_parallel
+from jsplan.facts.reader import (
+    identify_domains,
+    mark_offline,
+    parse_consumer,
+    parse_stream,
+    read_into,
+    require_reachable,
+    run_parallel,
+)
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.topology.routes import is_import
 
@@ -21,20 +29,38 @@ VERSION_KEY = "_nats.ver"
 
 
 async def list_live(
-    pool: Pool, domains: Mapping[str, Domain], known: frozenset[str], declared: Iterable[Address], domain_keys: Collection[str] | None = None
+    pool: Pool,
+    domains: Mapping[str, Domain],
+    known: frozenset[str],
+    declared: Iterable[Address],
+    domain_keys: Collection[str] | None = None,
 ) -> Live:
     """Every stream and consumer of the domains that stand for themselves. Of what may not be listed, as an import, those in `declared`.
 
     `only` are the keys of those that are looked at, all unless given. Raises ConnectError as `survey` does.
     """
-    named = {key: domain for key, domain in domains.items() if domain.same_as is None and (domain_keys is None or key in domain_keys)}
+    named = {
+        key: domain
+        for key, domain in domains.items()
+        if domain.same_as is None and (domain_keys is None or key in domain_keys)
+    }
     await pool.open(domain.connection for domain in named.values())
     async with DuplicateServerCheck() as witnesses:
-        live = Live({facts.key: facts for facts in await identify_domains(pool, named.values(), domains, known, witnesses)})
+        live = Live(
+            {
+                facts.key: facts
+                for facts in await identify_domains(pool, named.values(), domains, known, witnesses)
+            }
+        )
         require_reachable(pool, live)
         wanted = list(declared)
         there = [key for key in named if live.is_reachable(key)]
-        await asyncio.gather(*(_read_domain(pool.api(named[key]), live, [a for a in wanted if a.domain == key]) for key in there))
+        await asyncio.gather(
+            *(
+                _read_domain(pool.api(named[key]), live, [a for a in wanted if a.domain == key])
+                for key in there
+            )
+        )
         require_reachable(pool, live)
         await witnesses.require_single_servers()
     return live
@@ -71,13 +97,19 @@ async def _read_by_list(api: DomainApi, live: Live, declared: list[Address]) -> 
     async def consumers(stream: Address) -> None:
         for info in await api.consumers(stream.stream):
             address = Address(key, "consumer", f"{stream.stream}/{info['name']}")
-            live.objects |= {address: parse_consumer(address, info)} if may_be_listed(address) else {}
+            live.objects |= (
+                {address: parse_consumer(address, info)} if may_be_listed(address) else {}
+            )
 
-    await run_parallel(consumers, [a for a, found in listed.items() if found.state.get("consumer_count")])
+    await run_parallel(
+        consumers, [a for a, found in listed.items() if found.state.get("consumer_count")]
+    )
     await _fill_server_facts(api, live.domains[key], listed)
 
 
-async def _fill_server_facts(api: DomainApi, facts: DomainFacts, listed: Mapping[Address, LiveObject]) -> None:
+async def _fill_server_facts(
+    api: DomainApi, facts: DomainFacts, listed: Mapping[Address, LiveObject]
+) -> None:
     """Who serves a domain behind the connected server: its streams tell, one of them also the version."""
     if not listed or (facts.server and facts.version):
         return
@@ -87,6 +119,9 @@ async def _fill_server_facts(api: DomainApi, facts: DomainFacts, listed: Mapping
         return
     found = parse_stream(address, info)
     if not facts.server:
-        names = {"name": found.server.get("leader"), "cluster": found.server.get("name") if found.is_clustered else None}
+        names = {
+            "name": found.server.get("leader"),
+            "cluster": found.server.get("name") if found.is_clustered else None,
+        }
         facts.server = {key: value for key, value in names.items() if value}
     facts.version = facts.version or (found.raw.get("metadata") or {}).get(VERSION_KEY)

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jsplan.address import BACKFILL_INCOMPLETE, BACKFILL_PREFIX, BACKFILL_SOURCE, INTERNAL_CONSUMER_PREFIXES, Address
+from jsplan.address import (
+    BACKFILL_INCOMPLETE,
+    BACKFILL_PREFIX,
+    BACKFILL_SOURCE,
+    INTERNAL_CONSUMER_PREFIXES,
+    Address,
+)
 from jsplan.documents.base import digest
 from jsplan.resources import TABLES
 from jsplan.resources.fields import strip_metadata
@@ -45,7 +51,9 @@ class LiveObject:
     def compact(self) -> dict[str, Any]:
         """The compact form of the configuration (see `resources.fields`)."""
         if self._compact is None:
-            self._compact = TABLES["consumer" if self.address.kind == "consumer" else "stream"].compact(_without_backfill(self.raw))
+            self._compact = TABLES[
+                "consumer" if self.address.kind == "consumer" else "stream"
+            ].compact(_without_backfill(self.raw))
         return self._compact
 
     @property
@@ -71,21 +79,31 @@ class LiveObject:
         others = self.server.get("replicas") or []
         complete = len(others) + 1 == (self.raw.get("num_replicas") or 1)
         ready = all(peer.get("current") or peer.get("offline") for peer in others)
-        return "desired" not in self.server and bool(self.server.get("leader")) and complete and ready
+        return (
+            "desired" not in self.server and bool(self.server.get("leader")) and complete and ready
+        )
 
     @property
     def fingerprint(self) -> str:
         """`sha256:…` over the normalised configuration, `created` and the domain."""
-        return self.actual_fingerprint or digest({"config": self.compact, "created": self.created, "domain": self.address.domain})
+        return self.actual_fingerprint or digest(
+            {"config": self.compact, "created": self.created, "domain": self.address.domain}
+        )
 
 
 def _without_backfill(raw: dict[str, Any]) -> dict[str, Any]:
     """A configuration without what a backfill adds while it runs: nobody's change, and gone afterwards."""
     sources, metadata = raw.get("sources"), raw.get("metadata") or {}
     own = metadata.get(BACKFILL_SOURCE)
-    if not sources or (own is None and not any(source["name"].startswith(BACKFILL_PREFIX) for source in sources)):
+    if not sources or (
+        own is None and not any(source["name"].startswith(BACKFILL_PREFIX) for source in sources)
+    ):
         return raw
-    left = [source for source in sources if not source["name"].startswith(BACKFILL_PREFIX) and origin_key(source) != own]
+    left = [
+        source
+        for source in sources
+        if not source["name"].startswith(BACKFILL_PREFIX) and origin_key(source) != own
+    ]
     said = {name: value for name, value in metadata.items() if not name.startswith(BACKFILL_SOURCE)}
     lasting = {name: value for name, value in raw.items() if name not in ("sources", "metadata")}
     return lasting | ({"sources": left} if left else {}) | ({"metadata": said} if said else {})
@@ -158,7 +176,11 @@ class DomainFacts:
     def streams(self) -> int:
         """How many streams the account has there; with limits per number of copies, in all of them."""
         tiers = (self.info.get("tiers") or {}).values()
-        return sum(int(tier.get("streams") or 0) for tier in tiers) if tiers else int(self.info.get("streams") or 0)
+        return (
+            sum(int(tier.get("streams") or 0) for tier in tiers)
+            if tiers
+            else int(self.info.get("streams") or 0)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The value of `domains[key]` in a plan."""

@@ -28,7 +28,12 @@ from jsplan.facts.interest import (
     with_start_floor,
 )
 from jsplan.facts.limit_trimming import BackwardTrim, DeletionTally, ExceededLimits, ForwardTrim
-from jsplan.facts.measurement import MEASURE_LIMIT, FinishedConsumer, Measurement, MeasurementRequest
+from jsplan.facts.measurement import (
+    MEASURE_LIMIT,
+    FinishedConsumer,
+    Measurement,
+    MeasurementRequest,
+)
 from jsplan.facts.messages import MessageReader, ReadBudget, ReadLimitExceeded
 from jsplan.facts.redelivery import Redelivery, StoredBetween, max_unread, redelivery_bounds
 from jsplan.facts.undelivered import FilterChange, UndeliveredWalk
@@ -45,7 +50,12 @@ BATCH_LEVEL = 1
 
 
 async def measure_deletion(
-    api: DomainApi, question: MeasurementRequest, level: int, limit: int = MEASURE_LIMIT, *, count_only: bool = False
+    api: DomainApi,
+    question: MeasurementRequest,
+    level: int,
+    limit: int = MEASURE_LIMIT,
+    *,
+    count_only: bool = False,
 ) -> Measurement | None:
     """The answer, or None when nothing would be deleted (or the stream is gone).
 
@@ -62,9 +72,13 @@ async def measure_deletion(
 
 
 async def measure_all(
-    pool: Pool, domains: Mapping[str, Domain], asked: Iterable[MeasurementRequest], levels: Mapping[str, int], limit: int,
+    pool: Pool,
+    domains: Mapping[str, Domain],
+    asked: Iterable[MeasurementRequest],
+    levels: Mapping[str, int],
+    limit: int,
     unread: dict[Address, dict[Address, str]],
-) -> dict[Address, list[Measurement]]:  # fmt: skip
+) -> dict[Address, list[Measurement]]:
     """The answers by the address whose change each question is about; those that delete nothing are left out.
 
     A few are measured at once. An origin that does not answer is put into `unread`, with the reason, under the address of
@@ -78,7 +92,9 @@ async def measure_all(
         domain = question.stream.domain
         try:
             async with slots:
-                answer = await measure_deletion(pool.api(domains[domain]), question, levels.get(domain, 0), limit)
+                answer = await measure_deletion(
+                    pool.api(domains[domain]), question, levels.get(domain, 0), limit
+                )
         except (ApiError, ConnectError) as error:
             if question.drains is None:
                 raise
@@ -99,7 +115,16 @@ async def measure_all(
 class _MeasurementRun:
     """One measurement of one stream, as of one INFO."""
 
-    def __init__(self, api: DomainApi, question: MeasurementRequest, info: dict[str, Any], level: int, limit: int, *, count_only: bool) -> None:
+    def __init__(
+        self,
+        api: DomainApi,
+        question: MeasurementRequest,
+        info: dict[str, Any],
+        level: int,
+        limit: int,
+        *,
+        count_only: bool,
+    ) -> None:
         self.api, self.question, self.level, self.count_only = api, question, level, count_only
         self.config, self.state = info["config"], info["state"]
         self.now = str(info.get("ts") or "")
@@ -107,9 +132,15 @@ class _MeasurementRun:
         self.messages, self.bytes = int(self.state["messages"]), int(self.state["bytes"])
         batches = bool(self.config.get("allow_direct")) and level >= BATCH_LEVEL
         self.reader = MessageReader(
-            api, question.stream.stream, self.config["storage"], self.state["first_seq"], self.state["last_seq"], batches, self.budget,
+            api,
+            question.stream.stream,
+            self.config["storage"],
+            self.state["first_seq"],
+            self.state["last_seq"],
+            batches,
+            self.budget,
             target_storage=question.target_storage,
-        )  # fmt: skip
+        )
         self.counts: dict[str, int] = {}
         self.has_downstream = question.has_downstream
 
@@ -130,7 +161,11 @@ class _MeasurementRun:
             found.append(await self._measure_finished(question.finished))
         if question.interest:
             unwanted = await self._measure_unwanted(question)
-            found.append(replace(unwanted, at_least=0, least_bytes=0) if question.changes_subjects or self.has_downstream else unwanted)
+            found.append(
+                replace(unwanted, at_least=0, least_bytes=0)
+                if question.changes_subjects or self.has_downstream
+                else unwanted
+            )
         return self._combine(found)
 
     def _combine(self, found: list[Measurement]) -> Measurement:
@@ -139,22 +174,46 @@ class _MeasurementRun:
         first, *rest = found
         for other in rest:
             first = replace(
-                first, at_least=max(first.at_least, other.at_least), at_most=min(self.messages, first.at_most + other.at_most),
-                least_bytes=max(first.least_bytes, other.least_bytes), most_bytes=min(self.bytes, first.most_bytes + other.most_bytes),
-                causes=first.causes + other.causes, until="", acknowledged=first.acknowledged + other.acknowledged,
-            )  # fmt: skip
+                first,
+                at_least=max(first.at_least, other.at_least),
+                at_most=min(self.messages, first.at_most + other.at_most),
+                least_bytes=max(first.least_bytes, other.least_bytes),
+                most_bytes=min(self.bytes, first.most_bytes + other.most_bytes),
+                causes=first.causes + other.causes,
+                until="",
+                acknowledged=first.acknowledged + other.acknowledged,
+            )
         return first
 
     def _build_measurement(
-        self, messages: tuple[int, int], size: tuple[int, int] | None, causes: list[str], until: str = "", newest: int = 0
-    ) -> Measurement:  # fmt: skip
+        self,
+        messages: tuple[int, int],
+        size: tuple[int, int] | None,
+        causes: list[str],
+        until: str = "",
+        newest: int = 0,
+    ) -> Measurement:
         at_least, at_most = messages
         if size is None:
-            size = (0, 0) if not at_most else (self.bytes, self.bytes) if at_least == self.messages else (0, self.bytes)
+            size = (
+                (0, 0)
+                if not at_most
+                else (self.bytes, self.bytes)
+                if at_least == self.messages
+                else (0, self.bytes)
+            )
         return Measurement(
-            at_least, at_most, *size, self.messages, tuple(causes), {"last_seq": self.state["last_seq"], "time": self.state.get("last_ts")},
-            since=self.state["first_ts"], until=until, deletes_later=self.question.deletes_later, newest=newest,
-        )  # fmt: skip
+            at_least,
+            at_most,
+            *size,
+            self.messages,
+            tuple(causes),
+            {"last_seq": self.state["last_seq"], "time": self.state.get("last_ts")},
+            since=self.state["first_ts"],
+            until=until,
+            deletes_later=self.question.deletes_later,
+            newest=newest,
+        )
 
     # --- what the server tells at once ---------------------------------------------------------------------------
 
@@ -166,7 +225,9 @@ class _MeasurementRun:
             # Replicas may lag behind, and without the gaps nobody would notice.
             self.reader.batches = self.reader.batches and self.config["num_replicas"] == 1
         elif deleted:
-            answer = await self.api.request(f"STREAM.INFO.{self.question.stream.stream}", {"deleted_details": True})
+            answer = await self.api.request(
+                f"STREAM.INFO.{self.question.stream.stream}", {"deleted_details": True}
+            )
             self.reader.gaps = sorted(answer["state"].get("deleted") or ())
 
     async def _read_subject_counts(self) -> bool:
@@ -174,7 +235,9 @@ class _MeasurementRun:
         name = self.question.stream.stream
         if self.counts or int(self.state.get("num_subjects") or 0) > 10 * self.limit:
             return bool(self.counts)
-        async for page in self.api.pages(f"STREAM.INFO.{name}", "subjects", {"subjects_filter": ">"}):
+        async for page in self.api.pages(
+            f"STREAM.INFO.{name}", "subjects", {"subjects_filter": ">"}
+        ):
             self.budget.spend(1)
             self.counts |= page["state"].get("subjects") or {}
         if sum(self.counts.values()) != self.messages:
@@ -188,13 +251,22 @@ class _MeasurementRun:
         consumers = await self._with_messages_out() if self._leaves_gaps(limits) else []
         self.count_only = self.count_only and not consumers
         trimmed = await self._measure_limits(limits)
-        lost = tuple((c.name, c.pending - 1) for c in consumers if trimmed.at_most and (trimmed.newest or c.floor + 1) > c.floor)
+        lost = tuple(
+            (c.name, c.pending - 1)
+            for c in consumers
+            if trimmed.at_most and (trimmed.newest or c.floor + 1) > c.floor
+        )
         if not lost:
             return [trimmed]
         trimmed = replace(trimmed, acknowledged=lost)
         if self.config["retention"] != "interest":
             return [trimmed]
-        return [trimmed, self._build_measurement((0, min(self.messages, sum(most for _, most in lost))), None, ["ack_policy"])]
+        return [
+            trimmed,
+            self._build_measurement(
+                (0, min(self.messages, sum(most for _, most in lost))), None, ["ack_policy"]
+            ),
+        ]
 
     def _leaves_gaps(self, limits: ExceededLimits) -> bool:
         """Whether a message may stay that is older than one that goes."""
@@ -203,7 +275,11 @@ class _MeasurementRun:
 
     async def _with_messages_out(self) -> list[ConsumerInterest]:
         """Consumers that acknowledge all messages up to one, and have more than one out."""
-        return [one for one in await self._read_consumers(starts=False) if one.acks_all and one.pending > 1]
+        return [
+            one
+            for one in await self._read_consumers(starts=False)
+            if one.acks_all and one.pending > 1
+        ]
 
     async def _measure_limits(self, limits: ExceededLimits) -> Measurement:
         young, old = await self._find_expired(limits.max_age) if limits.max_age else (0, (0, 0))
@@ -225,7 +301,9 @@ class _MeasurementRun:
     async def _find_expired(self, age: int) -> tuple[int | None, tuple[int, int]]:
         """The first sequence that max_age leaves alone, and bounds on how many are before it."""
         try:
-            found = await self.reader.find_first_since(_instant_before(self.now, age), by_time=self.level >= BATCH_LEVEL)
+            found = await self.reader.find_first_since(
+                _instant_before(self.now, age), by_time=self.level >= BATCH_LEVEL
+            )
             young = found.seq if found else self.state["last_seq"] + 1
             rest = await self.reader.count_from(young)
         except (ReadLimitExceeded, ApiError):
@@ -238,7 +316,9 @@ class _MeasurementRun:
         count = max(0, self.messages - rest)
         return young, (0 if exempt else count, count)
 
-    def _limit_bounds(self, limits: ExceededLimits, old: tuple[int, int], known: bool) -> tuple[int, int]:
+    def _limit_bounds(
+        self, limits: ExceededLimits, old: tuple[int, int], known: bool
+    ) -> tuple[int, int]:
         """What is certain without reading: prefixes overlap, so the longest counts; the rest adds up at most."""
         least = most = 0
         if limits.max_msgs:
@@ -258,47 +338,78 @@ class _MeasurementRun:
             exact = sum(count - keep for count in self.counts.values() if count > keep)
             return exact, exact
         subjects = int(self.state.get("num_subjects") or 0)
-        return max(0, self.messages - subjects * keep), max(0, self.messages - max(subjects, min(keep, self.messages)))
+        return max(0, self.messages - subjects * keep), max(
+            0, self.messages - max(subjects, min(keep, self.messages))
+        )
 
-    async def _read_from_nearer_end(self, limits: ExceededLimits, young: int, bounds: tuple[int, int], old: tuple[int, int]) -> Measurement:
+    async def _read_from_nearer_end(
+        self, limits: ExceededLimits, young: int, bounds: tuple[int, int], old: tuple[int, int]
+    ) -> Measurement:
         """Read from the end that is nearer to the border between what goes and what stays."""
-        by_size = self.messages * max(0, self.bytes - limits.max_bytes) // self.bytes if limits.max_bytes else 0
+        by_size = (
+            self.messages * max(0, self.bytes - limits.max_bytes) // self.bytes
+            if limits.max_bytes
+            else 0
+        )
         likely = max(bounds[0], old[1], by_size)
         blind = self.reader.gaps is None and not self.reader.batches
         if blind or min(likely, self.messages - likely) > self.limit:
             return self._build_measurement(bounds, None, limits.causes)
-        moved = bool(limits.max_bytes and self.question.target_storage)  # how much all of it will be is not known before all is read
-        nearer = self._read_from_oldest if likely * 2 <= self.messages and not moved else self._read_from_newest
+        moved = bool(
+            limits.max_bytes and self.question.target_storage
+        )  # how much all of it will be is not known before all is read
+        nearer = (
+            self._read_from_oldest
+            if likely * 2 <= self.messages and not moved
+            else self._read_from_newest
+        )
         found = await nearer(limits, young, bounds)
         if limits.max_age and limits.max_msgs_per_subject and self.level < EXPIRY_LEVEL:
             return replace(found, at_least=bounds[0], least_bytes=0)
         return found
 
-    async def _read_from_oldest(self, limits: ExceededLimits, young: int, bounds: tuple[int, int]) -> Measurement:
+    async def _read_from_oldest(
+        self, limits: ExceededLimits, young: int, bounds: tuple[int, int]
+    ) -> Measurement:
         walk = ForwardTrim(limits, self.messages, self.bytes, young, self.counts)
         try:
             async for message in self.reader.read_forward(self.state["first_seq"]):
                 if not walk.visit(message) or (self.count_only and walk.is_prefix_known):
                     break
         except (ReadLimitExceeded, ApiError):
-            counted = (walk.total, walk.total) if walk.is_prefix_known else (max(bounds[0], walk.deleted.messages), bounds[1])
+            counted = (
+                (walk.total, walk.total)
+                if walk.is_prefix_known
+                else (max(bounds[0], walk.deleted.messages), bounds[1])
+            )
             return self._build_measurement(counted, (walk.deleted.bytes, self.bytes), limits.causes)
         if walk.total > walk.deleted.messages:
-            return self._build_measurement((walk.total, walk.total), (walk.deleted.bytes, self.bytes), limits.causes)
+            return self._build_measurement(
+                (walk.total, walk.total), (walk.deleted.bytes, self.bytes), limits.causes
+            )
         sizes = (walk.deleted.bytes, walk.deleted.bytes)
-        return self._build_measurement((walk.total, walk.total), sizes, limits.causes, walk.deleted.until, walk.deleted.newest)
+        return self._build_measurement(
+            (walk.total, walk.total), sizes, limits.causes, walk.deleted.until, walk.deleted.newest
+        )
 
-    async def _read_from_newest(self, limits: ExceededLimits, young: int, bounds: tuple[int, int]) -> Measurement:
+    async def _read_from_newest(
+        self, limits: ExceededLimits, young: int, bounds: tuple[int, int]
+    ) -> Measurement:
         walk = BackwardTrim(limits, young, bool(self.config.get("allow_msg_ttl")), self.counts)
         try:
             async for message in self.reader.read_backward():
                 if not walk.visit(message):
                     break
         except (ReadLimitExceeded, ApiError):
-            return self._build_measurement((bounds[0], min(bounds[1], self.messages - walk.kept.messages)),
-                                  (0, self.bytes - walk.kept.bytes), limits.causes)  # fmt: skip
+            return self._build_measurement(
+                (bounds[0], min(bounds[1], self.messages - walk.kept.messages)),
+                (0, self.bytes - walk.kept.bytes),
+                limits.causes,
+            )
         gone, size = self.messages - walk.kept.messages, self.bytes - walk.kept.bytes
-        return self._build_measurement((gone, gone), (size, size), limits.causes, walk.until, walk.newest)
+        return self._build_measurement(
+            (gone, gone), (size, size), limits.causes, walk.until, walk.newest
+        )
 
     # --- interest ------------------------------------------------------------------------------------------------
 
@@ -306,23 +417,49 @@ class _MeasurementRun:
         becomes = question.interest == "becomes"
         causes = ["retention"] if becomes else ["interest"]
         everything, nothing = (self.messages, self.messages), (0, 0)
-        consumers = await self._read_consumers(starts=not becomes and self.level < STARTS_COUNT_LEVEL)
-        stay = tuple(
-            apply_consumer_changes(consumers, question.consumers, self.state["last_seq"], self.level, question.since, recreated=question.recreates_consumers)
+        consumers = await self._read_consumers(
+            starts=not becomes and self.level < STARTS_COUNT_LEVEL
         )
-        if not becomes and self.level >= PURGE_LEVEL and empties_stream(consumers, question.consumers, self.state["last_seq"]):
+        stay = tuple(
+            apply_consumer_changes(
+                consumers,
+                question.consumers,
+                self.state["last_seq"],
+                self.level,
+                question.since,
+                recreated=question.recreates_consumers,
+            )
+        )
+        if (
+            not becomes
+            and self.level >= PURGE_LEVEL
+            and empties_stream(consumers, question.consumers, self.state["last_seq"])
+        ):
             return self._build_measurement(everything, None, causes)
         if not stay and becomes and self.level < NO_CONSUMERS_LEVEL:
             return self._build_measurement(nothing, None, causes)
         if not stay and question.since is None:
             return self._build_measurement(everything, None, causes)
-        if not becomes and any(one.unfinished == self.messages and one.filters_before is None for one in stay):
+        if not becomes and any(
+            one.unfinished == self.messages and one.filters_before is None for one in stay
+        ):
             return self._build_measurement(nothing, None, causes)
         changing = {change.name for change in question.consumers}
         leaver = max((one.floor for one in consumers if one.name in changing), default=0)
-        unsure = 0 if becomes or question.placeholder or leaver < self.state["first_seq"] else leaver
+        unsure = (
+            0 if becomes or question.placeholder or leaver < self.state["first_seq"] else leaver
+        )
         return await self._read_unwanted(
-            UnwantedMessages(stay, self.level, becomes, self.state["last_seq"], unsure, has_downstream=self.has_downstream), causes, question.since
+            UnwantedMessages(
+                stay,
+                self.level,
+                becomes,
+                self.state["last_seq"],
+                unsure,
+                has_downstream=self.has_downstream,
+            ),
+            causes,
+            question.since,
         )
 
     async def _read_consumers(self, *, starts: bool) -> tuple[ConsumerInterest, ...]:
@@ -330,14 +467,21 @@ class _MeasurementRun:
         infos = await self.api.consumers(self.question.stream.stream)
         found = [parse_interest(info) for info in infos]
         if starts:
-            found = [with_start_floor(one, info["config"], int(self.state["last_seq"])) for one, info in zip(found, infos, strict=True)]
+            found = [
+                with_start_floor(one, info["config"], int(self.state["last_seq"]))
+                for one, info in zip(found, infos, strict=True)
+            ]
         own = [one for one in found if one.name.startswith(SERVER_CONSUMER_PREFIXES)]
         self.has_downstream = self.has_downstream or bool(own)
         return tuple(one for one in found if one not in own)
 
-    async def _read_unwanted(self, walk: UnwantedMessages, causes: list[str], since: InterestSnapshot | None = None) -> Measurement:
+    async def _read_unwanted(
+        self, walk: UnwantedMessages, causes: list[str], since: InterestSnapshot | None = None
+    ) -> Measurement:
         """Read as far as any consumer has been; to the end where that is allowed, since bytes are known then too."""
-        whole = since is not None or (not walk.becomes_interest and self.messages <= self.budget.left)
+        whole = since is not None or (
+            not walk.becomes_interest and self.messages <= self.budget.left
+        )
         last = since.last_seq if since is not None else self.reader.last if whole else walk.horizon
         reader = replace(self.reader, last=min(self.reader.last, last))
         try:
@@ -360,7 +504,9 @@ class _MeasurementRun:
         sure, doubtful = DeletionTally(), DeletionTally()
         end = max((one.position or one.delivered + 1) - 1 for one in consumers)
         try:
-            async for message in replace(self.reader, last=min(self.reader.last, end)).read_forward(self.state["first_seq"]):
+            async for message in replace(self.reader, last=min(self.reader.last, end)).read_forward(
+                self.state["first_seq"]
+            ):
                 theirs = [one for one in consumers if passes_filters(message.subject, one.filters)]
                 if any(one.position is not None and message.seq < one.position for one in theirs):
                     sure.add(message)
@@ -368,13 +514,19 @@ class _MeasurementRun:
                     doubtful.add(message)
         except (ReadLimitExceeded, ApiError):
             most = max(0, min(self.messages, end - int(self.state["first_seq"]) + 1))
-            return self._build_measurement((sure.messages, most), (sure.bytes, self.bytes), ["finished"])
+            return self._build_measurement(
+                (sure.messages, most), (sure.bytes, self.bytes), ["finished"]
+            )
         most, size = sure.messages + doubtful.messages, sure.bytes + doubtful.bytes
         return self._build_measurement((sure.messages, most), (sure.bytes, size), ["finished"])
 
     async def _measure_redelivered(self, span: Redelivery) -> Measurement:
         """What lies between the position and the last delivery, is still there, and is not out."""
-        first, last, there = max(span.floor + 1, int(self.state["first_seq"])), min(span.delivered, self.reader.last), StoredBetween()
+        first, last, there = (
+            max(span.floor + 1, int(self.state["first_seq"])),
+            min(span.delivered, self.reader.last),
+            StoredBetween(),
+        )
         anchored = int(self.state["first_seq"]) <= span.floor
         try:
             async for message in replace(self.reader, last=last).read_forward(first):
@@ -383,9 +535,17 @@ class _MeasurementRun:
             stored, gaps = max(0, last - first + 1), self.reader.gaps
             stored -= sum(first <= gap <= last for gap in gaps or ())
             missing = span.delivered - span.floor - (0 if gaps is None else stored)
-            return self._build_measurement((0, max_unread(span, stored, missing=missing, anchored=anchored)), (0, 0), ["position", span.consumer])
+            return self._build_measurement(
+                (0, max_unread(span, stored, missing=missing, anchored=anchored)),
+                (0, 0),
+                ["position", span.consumer],
+            )
         missing = span.delivered - span.floor - there.total
-        return self._build_measurement(redelivery_bounds(span, there, missing=missing, anchored=anchored), (0, 0), ["position", span.consumer])
+        return self._build_measurement(
+            redelivery_bounds(span, there, missing=missing, anchored=anchored),
+            (0, 0),
+            ["position", span.consumer],
+        )
 
     async def _measure_undelivered(self, asked: FilterChange) -> Measurement:
         """What a changed filter leaves undelivered. Subjects say where there is nothing to count."""
@@ -393,16 +553,24 @@ class _MeasurementRun:
             known = await self._read_subject_counts()
         except (ReadLimitExceeded, ApiError):
             known = False
-        most = sum(n for subject, n in self.counts.items() if asked.may_count(subject)) if known else self.messages
+        most = (
+            sum(n for subject, n in self.counts.items() if asked.may_count(subject))
+            if known
+            else self.messages
+        )
         walk, causes = UndeliveredWalk(asked), ["filter", asked.aspect]
         if not most:
             return self._build_measurement((0, 0), None, causes)
         try:
-            async for message in self.reader.read_forward(max(asked.start, int(self.state["first_seq"]))):
+            async for message in self.reader.read_forward(
+                max(asked.start, int(self.state["first_seq"]))
+            ):
                 walk.visit(message)
         except (ReadLimitExceeded, ApiError):
             return self._build_measurement((walk.sure.messages, most), (0, 0), causes)
-        return self._build_measurement((walk.sure.messages, walk.sure.messages + walk.doubtful.messages), (0, 0), causes)
+        return self._build_measurement(
+            (walk.sure.messages, walk.sure.messages + walk.doubtful.messages), (0, 0), causes
+        )
 
     async def _measure_drained(self, filters: tuple[str, ...]) -> Measurement:
         """A copy of a workqueue or interest stream consumes it: as much as its filters match, sooner or later."""
@@ -414,7 +582,11 @@ class _MeasurementRun:
             known = await self._read_subject_counts()
         except (ReadLimitExceeded, ApiError):
             known = False
-        matching = sum(n for s, n in self.counts.items() if any(is_subset(s, f) for f in filters)) if known else self.messages
+        matching = (
+            sum(n for s, n in self.counts.items() if any(is_subset(s, f) for f in filters))
+            if known
+            else self.messages
+        )
         return self._build_measurement((0, matching), None, ["origin"])
 
 

@@ -96,7 +96,11 @@ class MessageReader:
             raise ReadLimitExceeded
         wanted = list(islice(self._existing_seqs(start, end), BATCH_MESSAGES))
         self.budget.spend(len(wanted))
-        found = [m for m in await asyncio.gather(*(self._read_one(seq) for seq in wanted)) if m is not None]
+        found = [
+            m
+            for m in await asyncio.gather(*(self._read_one(seq) for seq in wanted))
+            if m is not None
+        ]
         self._charge(found)
         return found, wanted[-1] + 1 if len(wanted) == BATCH_MESSAGES else end + 1
 
@@ -122,22 +126,44 @@ class MessageReader:
         return self._from_json(answer["message"])
 
     def _from_json(self, message: dict[str, Any]) -> StoredMessage:
-        headers, payload = base64.b64decode(message.get("hdrs") or ""), _decoded_length(message.get("data") or "")
+        headers, payload = (
+            base64.b64decode(message.get("hdrs") or ""),
+            _decoded_length(message.get("data") or ""),
+        )
         subject = len(message["subject"].encode())
-        size, moved = stored_size(self.storage, subject, len(headers), payload), self._size_at_target(message["seq"], subject, headers, payload)
-        return StoredMessage(message["seq"], message["subject"], size, message["time"], _never_expires(headers), _source_header(headers), moved)
+        size, moved = (
+            stored_size(self.storage, subject, len(headers), payload),
+            self._size_at_target(message["seq"], subject, headers, payload),
+        )
+        return StoredMessage(
+            message["seq"],
+            message["subject"],
+            size,
+            message["time"],
+            _never_expires(headers),
+            _source_header(headers),
+            moved,
+        )
 
     def _size_at_target(self, seq: int, subject: int, headers: bytes, payload: int) -> int | None:
         """What a message counts in the stream that it is moved to. A source numbers messages without gaps."""
         if self.target_storage is None:
             return None
-        position = seq - self.first + 1 - bisect_left(self.gaps or [], seq) + bisect_left(self.gaps or [], self.first)
+        position = (
+            seq
+            - self.first
+            + 1
+            - bisect_left(self.gaps or [], seq)
+            + bisect_left(self.gaps or [], self.first)
+        )
         return self.target_storage.stored_size(subject, headers, payload, position)
 
     async def _read_batch(self, start: int, end: int) -> tuple[list[StoredMessage], int]:
         """One batch. Any mirror and any replica may have answered: what is not surely all of the stream itself is not taken."""
         size = min(BATCH_MESSAGES, end - start + 1, self.budget.left + 1)
-        answers = await self.api.request_many(f"DIRECT.GET.{self.stream}", {"seq": start, "batch": size, "max_bytes": BATCH_BYTES})
+        answers = await self.api.request_many(
+            f"DIRECT.GET.{self.stream}", {"seq": start, "batch": size, "max_bytes": BATCH_BYTES}
+        )
         end_of_batch = answers.pop()[0]
         if not end_of_batch.startswith((b"NATS/1.0 204", b"NATS/1.0 404")):
             raise ApiError(f"{self.stream} cannot be read: {end_of_batch[:80]!r}")
@@ -145,7 +171,9 @@ class MessageReader:
             own = all(_answering_stream(block) == self.stream for block, _ in answers)
             found = [m for m in (self._from_batch(*answer) for answer in answers) if m.seq <= end]
         except (KeyError, ValueError) as error:
-            raise ApiError(f"{self.stream} cannot be read: a message of a batch lacks the server's own headers ({error})") from None
+            raise ApiError(
+                f"{self.stream} cannot be read: a message of a batch lacks the server's own headers ({error})"
+            ) from None
         after = found[-1].seq + 1 if found and len(found) == len(answers) else end + 1
         if not own or not self._is_complete(found, start, after):
             self.batches = False
@@ -168,9 +196,17 @@ class MessageReader:
         headers = block[:at] if at > len(b"NATS/1.0") else b""
         subject = own[b"Nats-Subject"]
         block = headers + b"\r\n\r\n" if headers else b""
-        size, seq = stored_size(self.storage, len(subject), len(block), len(payload)), int(own[b"Nats-Sequence"])
-        time, moved = own[b"Nats-Time-Stamp"].decode(), self._size_at_target(seq, len(subject), block, len(payload))
-        return StoredMessage(seq, subject.decode(), size, time, _never_expires(headers), _source_header(block), moved)
+        size, seq = (
+            stored_size(self.storage, len(subject), len(block), len(payload)),
+            int(own[b"Nats-Sequence"]),
+        )
+        time, moved = (
+            own[b"Nats-Time-Stamp"].decode(),
+            self._size_at_target(seq, len(subject), block, len(payload)),
+        )
+        return StoredMessage(
+            seq, subject.decode(), size, time, _never_expires(headers), _source_header(block), moved
+        )
 
     async def read_at_or_after(self, seq: int) -> StoredMessage | None:
         """The first message from a sequence on, or None after the last one."""
@@ -213,26 +249,44 @@ class MessageReader:
     async def count_from(self, seq: int) -> int | None:
         """How many messages there are from a sequence on, or None where only reading them would tell."""
         if self.gaps is not None:
-            return max(0, self.last - max(seq, self.first) + 1 - (len(self.gaps) - bisect_left(self.gaps, seq)))
+            return max(
+                0,
+                self.last
+                - max(seq, self.first)
+                + 1
+                - (len(self.gaps) - bisect_left(self.gaps, seq)),
+            )
         if not self.batches:
             return None
         self.budget.spend(1)
         answers = await self.api.request_many(f"DIRECT.GET.{self.stream}", {"seq": seq, "batch": 1})
         if len(answers) < 2 or _answering_stream(answers[0][0]) != self.stream:
             return None
-        pending = dict(line.split(b": ", 1) for line in answers[-1][0][:-4].split(b"\r\n")[1:] if b": " in line)
+        pending = dict(
+            line.split(b": ", 1) for line in answers[-1][0][:-4].split(b"\r\n")[1:] if b": " in line
+        )
         count = pending.get(b"Nats-Num-Pending", b"0")
         return 1 + int(count) if count.isdigit() else None
 
 
-async def open_reader(api: DomainApi, info: Mapping[str, Any], level: int, limit: int) -> MessageReader:
+async def open_reader(
+    api: DomainApi, info: Mapping[str, Any], level: int, limit: int
+) -> MessageReader:
     """A reader of the stream as its INFO shows it, that may read so much. Raises ApiError.
 
     Which sequences are deleted is asked for only where the list is short. `level` is the API level of its domain.
     """
     config, state = info["config"], info["state"]
     batches = bool(config.get("allow_direct")) and level >= BATCH_LEVEL
-    reader = MessageReader(api, config["name"], config["storage"], state["first_seq"], state["last_seq"], batches, ReadBudget(limit))
+    reader = MessageReader(
+        api,
+        config["name"],
+        config["storage"],
+        state["first_seq"],
+        state["last_seq"],
+        batches,
+        ReadBudget(limit),
+    )
     deleted = int(state.get("num_deleted") or 0)
     if deleted > limit:
         reader.gaps = None
@@ -244,7 +298,9 @@ async def open_reader(api: DomainApi, info: Mapping[str, Any], level: int, limit
     return reader
 
 
-async def count_by_subject(api: DomainApi, info: Mapping[str, Any], budget: ReadBudget, most: int) -> dict[str, int] | None:
+async def count_by_subject(
+    api: DomainApi, info: Mapping[str, Any], budget: ReadBudget, most: int
+) -> dict[str, int] | None:
     """Messages per subject, page by page; None when there are more than `most` subjects, or they moved under us.
 
     Raises TooManyReads and ApiError.
@@ -252,7 +308,9 @@ async def count_by_subject(api: DomainApi, info: Mapping[str, Any], budget: Read
     state, counts = info["state"], dict[str, int]()
     if int(state.get("num_subjects") or 0) > most:
         return None
-    async for page in api.pages(f"STREAM.INFO.{info['config']['name']}", "subjects", {"subjects_filter": ">"}):
+    async for page in api.pages(
+        f"STREAM.INFO.{info['config']['name']}", "subjects", {"subjects_filter": ">"}
+    ):
         budget.spend(1)
         counts |= page["state"].get("subjects") or {}
     return counts if sum(counts.values()) == state["messages"] else None
@@ -271,7 +329,11 @@ def parse_instant(text: str) -> tuple[str, str]:
 
 
 def _never_expires(headers: bytes) -> bool:
-    return any(line.partition(b":")[2].strip() == b"never" for line in headers.split(b"\r\n") if line.startswith(b"Nats-TTL:"))
+    return any(
+        line.partition(b":")[2].strip() == b"never"
+        for line in headers.split(b"\r\n")
+        if line.startswith(b"Nats-TTL:")
+    )
 
 
 def _source_header(headers: bytes) -> str:

@@ -13,7 +13,14 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import OFFLINE_ERRORS, ApiError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.errors import (
+    OFFLINE_ERRORS,
+    ApiError,
+    ConnectError,
+    NoRespondersError,
+    NotPermittedError,
+    ServerRefusedError,
+)
 from jsplan.facts.duplicate_servers import DuplicateServerCheck
 from jsplan.facts.live import DomainFacts, Live, LiveObject, is_backfill_incomplete
 from jsplan.jetstream import DomainApi, Pool
@@ -27,7 +34,11 @@ CHECK_TIMEOUT = 2.0
 
 
 async def read_live(
-    pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[Address], known: frozenset[str] = frozenset(), identify_only: Iterable[str] = ()
+    pool: Pool,
+    domains: Mapping[str, Domain],
+    wanted: Iterable[Address],
+    known: frozenset[str] = frozenset(),
+    identify_only: Iterable[str] = (),
 ) -> Live:
     """Read every wanted address, and who each of its domains is; and who the domains in `also` are.
 
@@ -35,13 +46,29 @@ async def read_live(
     is the only one of its connection. Raises ConnectError when a connection answers as somebody else, or when
     no domain at all can be reached, and when two servers answer for one domain.
     """
-    by_domain = {key: list[Address]() for key in sorted(identify_only)} | _group_by_domain(wanted, domains)
+    by_domain = {key: list[Address]() for key in sorted(identify_only)} | _group_by_domain(
+        wanted, domains
+    )
     await pool.open(domains[key].connection for key in by_domain)
     async with DuplicateServerCheck() as witnesses:
-        live = Live({facts.key: facts for facts in await identify_domains(pool, [domains[key] for key in by_domain], domains, known, witnesses)})
+        live = Live(
+            {
+                facts.key: facts
+                for facts in await identify_domains(
+                    pool, [domains[key] for key in by_domain], domains, known, witnesses
+                )
+            }
+        )
         require_reachable(pool, live)
         reachable = [key for key in by_domain if live.is_reachable(key)]
-        await asyncio.gather(*(_read_domain(pool, domains[key], live, by_domain[key], _workers_per_domain(len(reachable))) for key in reachable))
+        await asyncio.gather(
+            *(
+                _read_domain(
+                    pool, domains[key], live, by_domain[key], _workers_per_domain(len(reachable))
+                )
+                for key in reachable
+            )
+        )
         require_reachable(pool, live)
         await witnesses.require_single_servers()
     live.requested = {address for addresses in by_domain.values() for address in addresses}
@@ -49,7 +76,9 @@ async def read_live(
     return live
 
 
-def _group_by_domain(wanted: Iterable[Address], domains: Mapping[str, Domain]) -> dict[str, list[Address]]:
+def _group_by_domain(
+    wanted: Iterable[Address], domains: Mapping[str, Domain]
+) -> dict[str, list[Address]]:
     found: dict[str, list[Address]] = {}
     for address in sorted(wanted):
         if address.domain in domains:
@@ -63,7 +92,11 @@ def _workers_per_domain(domains: int) -> int:
 
 
 async def identify_domains(
-    pool: Pool, asked: Iterable[Domain], domains: Mapping[str, Domain], known: frozenset[str], witnesses: DuplicateServerCheck
+    pool: Pool,
+    asked: Iterable[Domain],
+    domains: Mapping[str, Domain],
+    known: frozenset[str],
+    witnesses: DuplicateServerCheck,
 ) -> list[DomainFacts]:
     """Who each of the domains is, all asked at once: those that do not answer cost one wait together. Raises as `identify_domain` does.
 
@@ -89,7 +122,11 @@ def all_offline_error(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectEr
     """The error for a command of which no domain answers."""
     reasons = "; ".join(dict.fromkeys(f.reason for f in facts.values()))
     hints = {error.hint for error in pool.failures.values() if error.hint}
-    hint = hints.pop() if len(hints) == 1 else "Look at the connections in jsplan.yaml and at the servers."
+    hint = (
+        hints.pop()
+        if len(hints) == 1
+        else "Look at the connections in jsplan.yaml and at the servers."
+    )
     return ConnectError(f"no domain can be reached: {reasons}", hint=hint)
 
 
@@ -110,7 +147,9 @@ async def open_answering(pool: Pool, domains: Iterable[Domain]) -> dict[str, Dom
     return {domain.key: api for domain, api in zip(listed, found, strict=True) if api is not None}
 
 
-async def identify_domain(pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]) -> DomainFacts:
+async def identify_domain(
+    pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]
+) -> DomainFacts:
     """Ask one domain who it is. Raises ConnectError if its connection leads to a server that the files do not mean."""
     try:
         info = await pool.api(domain).request("INFO")
@@ -137,9 +176,20 @@ async def identify_domain(pool: Pool, domain: Domain, domains: Mapping[str, Doma
 def _build_facts(pool: Pool, domain: Domain, info: dict[str, Any]) -> DomainFacts:
     server = pool.connections[domain.connection].server
     own = (server.get("domain") or None) == (info.get("domain") or None)
-    identity = {name: str(server[key]) for name, key in (("name", "server_name"), ("cluster", "cluster")) if own and server.get(key)}
+    identity = {
+        name: str(server[key])
+        for name, key in (("name", "server_name"), ("cluster", "cluster"))
+        if own and server.get(key)
+    }
     level = int((info.get("api") or {}).get("level") or 0)
-    return DomainFacts(domain.key, True, level=level, version=server.get("version") if own else None, server=identity, info=info)
+    return DomainFacts(
+        domain.key,
+        True,
+        level=level,
+        version=server.get("version") if own else None,
+        server=identity,
+        info=info,
+    )
 
 
 def _no_jetstream_error(domain: Domain, error: ServerRefusedError) -> ConnectError:
@@ -160,7 +210,9 @@ def _require_import(domain: Domain, known: frozenset[str], error: ApiError) -> N
         )
 
 
-async def _require_right_server(pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]) -> None:
+async def _require_right_server(
+    pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]
+) -> None:
     """Before a domain counts as away: does its connection lead where the files say?
 
     It does when the connected server is the domain of another entry on the same connection, or when the domain
@@ -169,11 +221,17 @@ async def _require_right_server(pool: Pool, domain: Domain, domains: Mapping[str
     link = pool.connections[domain.connection]
     plain = Domain(domain.key, domain.connection, None, "$JS.API")
     try:
-        info = await DomainApi(plain, link, read_only=True).request("INFO", timeout=min(link.settings.timeout, CHECK_TIMEOUT))
+        info = await DomainApi(plain, link, read_only=True).request(
+            "INFO", timeout=min(link.settings.timeout, CHECK_TIMEOUT)
+        )
     except ServerRefusedError as error:
         raise _no_jetstream_error(domain, error) from None
     except NoRespondersError:
-        if not link.server.get("jetstream") and domain.key not in known and not _others_on_connection(domain, domains):
+        if (
+            not link.server.get("jetstream")
+            and domain.key not in known
+            and not _others_on_connection(domain, domains)
+        ):
             raise ConnectError(
                 f"domain {domain.key}: the server at {link.settings.shown} has no JetStream",
                 hint="Enable jetstream in the server's configuration, or use another connection.",
@@ -182,18 +240,24 @@ async def _require_right_server(pool: Pool, domain: Domain, domains: Mapping[str
     except ApiError:
         return
     answered = info.get("domain") or None
-    if domain.key in known or any(other.js_domain == answered for other in _others_on_connection(domain, domains)):
+    if domain.key in known or any(
+        other.js_domain == answered for other in _others_on_connection(domain, domains)
+    ):
         return
     raise _wrong_name_error(domain, answered)
 
 
 def _others_on_connection(domain: Domain, domains: Mapping[str, Domain]) -> list[Domain]:
-    return [d for d in domains.values() if d.connection == domain.connection and d.key != domain.key]
+    return [
+        d for d in domains.values() if d.connection == domain.connection and d.key != domain.key
+    ]
 
 
 def _wrong_name_error(domain: Domain, answered: str | None) -> ConnectError:
     line = f"{domain.key}: {{connection: {domain.connection}, js_domain: {answered or 'null'}}}"
-    called = f"calls its JetStream domain {answered}" if answered else "has a JetStream without a domain"
+    called = (
+        f"calls its JetStream domain {answered}" if answered else "has a JetStream without a domain"
+    )
     return ConnectError(
         f"domain {domain.key} does not answer as {domain.js_domain or 'a server without a domain'}: the server behind connection "
         f"{domain.connection} {called}",
@@ -214,7 +278,9 @@ async def read_into(api: DomainApi, live: Live, address: Address) -> None:
             live.objects[address] = found
 
 
-async def _read_domain(pool: Pool, domain: Domain, live: Live, addresses: list[Address], workers: int) -> None:
+async def _read_domain(
+    pool: Pool, domain: Domain, live: Live, addresses: list[Address], workers: int
+) -> None:
     api = pool.api(domain)
     try:
         await run_parallel(partial(read_into, api, live), addresses, workers)
@@ -224,10 +290,16 @@ async def _read_domain(pool: Pool, domain: Domain, live: Live, addresses: list[A
 
 def mark_offline(live: Live, key: str, error: ApiError) -> None:
     """Count a domain as offline that stopped answering while it was read."""
-    live.domains[key] = DomainFacts(key, reachable=False, reason=f"{error} (it answered a moment ago)")
+    live.domains[key] = DomainFacts(
+        key, reachable=False, reason=f"{error} (it answered a moment ago)"
+    )
 
 
-async def run_parallel(work: Callable[[Address], Awaitable[None]], addresses: Iterable[Address], workers: int = MAX_WORKERS) -> None:
+async def run_parallel(
+    work: Callable[[Address], Awaitable[None]],
+    addresses: Iterable[Address],
+    workers: int = MAX_WORKERS,
+) -> None:
     """Run the work over all addresses with so many tasks; the first error ends all of them and is raised."""
     listed = list(addresses)
     todo = iter(listed)
@@ -258,15 +330,36 @@ async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
 def parse_stream(address: Address, answer: dict[str, Any]) -> LiveObject:
     """A stream from its INFO, or from an element of a LIST."""
     flows = [*filter(None, [answer.get("mirror")]), *(answer.get("sources") or ())]
-    found = LiveObject(address, answer["config"], answer["created"], answer["state"], answer.get("cluster") or {}, flows)
+    found = LiveObject(
+        address,
+        answer["config"],
+        answer["created"],
+        answer["state"],
+        answer.get("cluster") or {},
+        flows,
+    )
     found.answered_at = str(answer.get("ts") or "")
     return found
 
 
 def parse_consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
     """A consumer from its INFO, or from an element of a LIST."""
-    counts = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_waiting", "num_pending", "push_bound")
-    found = LiveObject(address, answer["config"], answer["created"], {k: answer.get(k) for k in counts}, answer.get("cluster") or {})
+    counts = (
+        "delivered",
+        "ack_floor",
+        "num_ack_pending",
+        "num_redelivered",
+        "num_waiting",
+        "num_pending",
+        "push_bound",
+    )
+    found = LiveObject(
+        address,
+        answer["config"],
+        answer["created"],
+        {k: answer.get(k) for k in counts},
+        answer.get("cluster") or {},
+    )
     found.answered_at = str(answer.get("ts") or "")
     return found
 
@@ -276,5 +369,8 @@ def _fill_server_names(live: Live) -> None:
     for address, found in live.objects.items():
         facts = live.domains[address.domain]
         if not facts.server and found.server:
-            names = {"name": found.server.get("leader"), "cluster": found.server.get("name") if found.is_clustered else None}
+            names = {
+                "name": found.server.get("leader"),
+                "cluster": found.server.get("name") if found.is_clustered else None,
+            }
             facts.server = {key: value for key, value in names.items() if value}

@@ -55,22 +55,39 @@ class StoredBetween:
 
 
 def build_redelivery(
-    consumer: str, config: Mapping[str, Any], state: Mapping[str, Any], after: Mapping[str, Any], position: int | None
+    consumer: str,
+    config: Mapping[str, Any],
+    state: Mapping[str, Any],
+    after: Mapping[str, Any],
+    position: int | None,
 ) -> Redelivery | None:
     """The question about a consumer as its INFO shows it; None where nothing can have been finished behind the position."""
     given, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
-    last, made, out = given.get("stream_seq") or 0, given.get("consumer_seq") or 0, state.get("num_ack_pending") or 0
+    last, made, out = (
+        given.get("stream_seq") or 0,
+        given.get("consumer_seq") or 0,
+        state.get("num_ack_pending") or 0,
+    )
     start = (position or 1) - 1
     if config.get("ack_policy", "none") == "none" or not made or last - start <= out:
         return None
     deliveries = made - (0 if position is None else floor.get("consumer_seq") or 0)
     return Redelivery(
-        consumer, start, last, filters_of(config), filters_of(after), out, deliveries, counted_back=position is None,
+        consumer,
+        start,
+        last,
+        filters_of(config),
+        filters_of(after),
+        out,
+        deliveries,
+        counted_back=position is None,
         selective=config.get("deliver_policy") == "last_per_subject",
-    )  # fmt: skip
+    )
 
 
-def redelivery_bounds(span: Redelivery, there: StoredBetween, *, missing: int, anchored: bool) -> tuple[int, int]:
+def redelivery_bounds(
+    span: Redelivery, there: StoredBetween, *, missing: int, anchored: bool
+) -> tuple[int, int]:
     """How many finished messages come again: at least, at most.
 
     `missing` is how many sequences in between may have no message; `anchored`: a message up to the floor is stored, so the floor
@@ -86,13 +103,22 @@ def redelivery_bounds(span: Redelivery, there: StoredBetween, *, missing: int, a
 
 def max_unread(span: Redelivery, stored: int, *, missing: int, anchored: bool) -> int:
     """The upper bound where it is known only that no more than `stored` messages are in between."""
-    return redelivery_bounds(span, StoredBetween(stored, stored, stored, stored), missing=missing, anchored=anchored)[1]
+    return redelivery_bounds(
+        span, StoredBetween(stored, stored, stored, stored), missing=missing, anchored=anchored
+    )[1]
 
 
 def max_by_state(span: Redelivery, state: Mapping[str, Any]) -> int:
     """The upper bound by the stream's `state` alone."""
-    first, last, messages = (int(state.get(name) or 0) for name in ("first_seq", "last_seq", "messages"))
+    first, last, messages = (
+        int(state.get(name) or 0) for name in ("first_seq", "last_seq", "messages")
+    )
     stored = max(0, min(span.delivered, last) - max(span.floor + 1, first) + 1)
     whole = messages == last - first + 1 and stored == span.delivered - span.floor
     missing = 0 if whole else span.delivered - span.floor
-    return max_unread(span, min(stored, messages), missing=missing, anchored=bool(messages) and first <= span.floor)
+    return max_unread(
+        span,
+        min(stored, messages),
+        missing=missing,
+        anchored=bool(messages) and first <= span.floor,
+    )

@@ -16,13 +16,19 @@ MAX_READS = 200
 
 
 async def find_seqs_by_time(
-    pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[tuple[LiveObject, str]], levels: Mapping[str, int]
+    pool: Pool,
+    domains: Mapping[str, Domain],
+    wanted: Iterable[tuple[LiveObject, str]],
+    levels: Mapping[str, int],
 ) -> dict[tuple[Address, str], int]:
     """The sequence of the first message at or after each RFC 3339 time, one after the last where there is none. Raises ApiError."""
     found: dict[tuple[Address, str], int] = {}
     for live, time in wanted:
         address, level = live.address, levels.get(live.address.domain, 0)
-        info = {"config": live.raw, "state": live.state | {"num_deleted": 0}}  # which ones are deleted is not asked
+        info = {
+            "config": live.raw,
+            "state": live.state | {"num_deleted": 0},
+        }  # which ones are deleted is not asked
         reader = await open_reader(pool.api(domains[address.domain]), info, level, MAX_READS)
         try:
             first = await reader.find_first_since(time, by_time=level >= TIME_LOOKUP_LEVEL)

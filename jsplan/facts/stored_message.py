@@ -54,12 +54,18 @@ class TargetStorage:
 
     def min_growth(self, before: str) -> int:
         """By how many bytes a message of a stream with storage `before` grows at least, without another header."""
-        return {"file": {"file": 0, "memory": -18}, "memory": {"file": 14, "memory": 0}}[before][self.storage]
+        return {"file": {"file": 0, "memory": -18}, "memory": {"file": 14, "memory": 0}}[before][
+            self.storage
+        ]
 
     def max_growth(self, before: str) -> int:
         """By how many bytes it grows at most."""
-        grows = {"file": {"file": 0, "memory": -14}, "memory": {"file": 18, "memory": 0}}[before][self.storage]
-        return grows + (len(self._source_header(10**19)) + len(_EMPTY_HEADERS) + 4 if self.source_stream else 0)
+        grows = {"file": {"file": 0, "memory": -14}, "memory": {"file": 18, "memory": 0}}[before][
+            self.storage
+        ]
+        return grows + (
+            len(self._source_header(10**19)) + len(_EMPTY_HEADERS) + 4 if self.source_stream else 0
+        )
 
     def stored_size(self, subject: int, headers: bytes, payload: int, position: int) -> int:
         """What a message counts there; `position` is its place in the stream that the source reads."""

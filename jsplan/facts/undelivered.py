@@ -41,7 +41,11 @@ class FilteredConsumer:
     @property
     def changes_filter(self) -> bool:
         """Whether another filter is given to the consumer that is there."""
-        return self.before is not None and self.resumes_at is None and sorted(self.before) != sorted(self.after)
+        return (
+            self.before is not None
+            and self.resumes_at is None
+            and sorted(self.before) != sorted(self.after)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,10 @@ class FilterChange:
     def may_count(self, subject: str) -> bool:
         """Whether messages of a subject can be counted."""
         one = self.consumer
-        before, after = one.before is not None and passes_filters(subject, one.before), passes_filters(subject, one.after)
+        before, after = (
+            one.before is not None and passes_filters(subject, one.before),
+            passes_filters(subject, one.after),
+        )
         if self.aspect == "stranded":
             return before or after
         return before and not after if self.aspect == "narrowed" else after and not before
@@ -69,7 +76,11 @@ class FilterChange:
     def start(self) -> int:
         """The first sequence that can be counted."""
         one = self.consumer
-        return (one.delivered + 1 if one.resumes_at is None else one.resumes_at) if self.aspect == "narrowed" else 1
+        return (
+            (one.delivered + 1 if one.resumes_at is None else one.resumes_at)
+            if self.aspect == "narrowed"
+            else 1
+        )
 
 
 @dataclass
@@ -88,14 +99,20 @@ class UndeliveredWalk:
             if found != "no":
                 (self.sure if found == "yes" else self.doubtful).add(message)
         self._stopped |= {
-            r.name for r in self.change.consumers if r.changes_filter and message.seq > r.delivered and passes_filters(message.subject, r.before or ())
+            r.name
+            for r in self.change.consumers
+            if r.changes_filter
+            and message.seq > r.delivered
+            and passes_filters(message.subject, r.before or ())
         }
 
     def _is_undelivered(self, message: StoredMessage) -> Certainty:
         """Whether nobody who is asked about gets it."""
         one = self.change.consumer
         if self.change.aspect == "narrowed":
-            finished = message.seq < self.change.start or (message.seq <= one.delivered and not one.has_ack_pending)
+            finished = message.seq < self.change.start or (
+                message.seq <= one.delivered and not one.has_ack_pending
+            )
             return "no" if finished else "maybe" if message.seq <= one.delivered else "yes"
         if self.change.aspect == "stranded" and not self._counts_here(message):
             return "no"
@@ -104,8 +121,18 @@ class UndeliveredWalk:
 
     def _counts_here(self, message: StoredMessage) -> bool:
         """Whether it is counted for this consumer: the one that a replacement would let deliver it, else the one that had it."""
-        had = [r.name for r in self.change.consumers if r.before is not None and passes_filters(message.subject, r.before) and _filters_differ(r)]
-        new = [r.name for r in self.change.consumers if _filters_differ(r) and passes_filters(message.subject, r.after)]
+        had = [
+            r.name
+            for r in self.change.consumers
+            if r.before is not None
+            and passes_filters(message.subject, r.before)
+            and _filters_differ(r)
+        ]
+        new = [
+            r.name
+            for r in self.change.consumers
+            if _filters_differ(r) and passes_filters(message.subject, r.after)
+        ]
         return (new or had)[:1] == [self.change.name]
 
     def _delivery_to(self, reader: FilteredConsumer, message: StoredMessage) -> Certainty:
@@ -119,7 +146,11 @@ class UndeliveredWalk:
             return "yes" if before else "no"  # in a work queue it is still there because it is out
         if not after:
             return "no"
-        return "yes" if (before or reader.name in self._stopped) and not reader.filter_unset_briefly else "maybe"
+        return (
+            "yes"
+            if (before or reader.name in self._stopped) and not reader.filter_unset_briefly
+            else "maybe"
+        )
 
 
 def _filters_differ(reader: FilteredConsumer) -> bool:

@@ -22,12 +22,16 @@ from jsplan.jetstream import DomainApi, Pool
 PAGE_STREAMS = 256
 
 
-async def read_unmanaged(pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[UnmanagedRequest], live: Live) -> None:
+async def read_unmanaged(
+    pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[UnmanagedRequest], live: Live
+) -> None:
     """Put what is there beside the known objects into `live`; a domain that does not let itself be asked into `live.unlisted`.
 
     Costs nothing where the account has no more streams, and the stream no more consumers, than are known.
     """
-    await asyncio.gather(*(_read_domain(pool.api(domains[one.domain]), one, live) for one in wanted))
+    await asyncio.gather(
+        *(_read_domain(pool.api(domains[one.domain]), one, live) for one in wanted)
+    )
 
 
 async def _read_domain(api: DomainApi, wanted: UnmanagedRequest, live: Live) -> None:
@@ -48,7 +52,9 @@ def _has_unmanaged_streams(domain: str, live: Live) -> bool:
 
 def _has_more_consumers(stream: Address, live: Live) -> bool:
     found = live.get(stream)
-    known = sum(1 for address in live.objects if address.kind == "consumer" and address.parent == stream)
+    known = sum(
+        1 for address in live.objects if address.kind == "consumer" and address.parent == stream
+    )
     return found is not None and int(found.state.get("consumer_count") or 0) > known
 
 
@@ -58,9 +64,20 @@ async def _read_streams(api: DomainApi, wanted: UnmanagedRequest, live: Live) ->
     if wanted.all_streams or len(wanted.subjects) > 4 * pages:
         for info in await _list_all(api, "STREAM.LIST", "streams"):
             address = Address.of_stream(wanted.domain, info["config"]["name"])
-            live.objects.setdefault(address, LiveObject(address, info["config"], info["created"], info["state"], info.get("cluster") or {}))
+            live.objects.setdefault(
+                address,
+                LiveObject(
+                    address,
+                    info["config"],
+                    info["created"],
+                    info["state"],
+                    info.get("cluster") or {},
+                ),
+            )
         return
-    found = await asyncio.gather(*(_list_all(api, "STREAM.NAMES", "streams", subject=subject) for subject in wanted.subjects))
+    found = await asyncio.gather(
+        *(_list_all(api, "STREAM.NAMES", "streams", subject=subject) for subject in wanted.subjects)
+    )
     names = {Address.of_stream(wanted.domain, name) for some in found for name in some}
 
     async def read(address: Address) -> None:
@@ -71,7 +88,14 @@ async def _read_streams(api: DomainApi, wanted: UnmanagedRequest, live: Live) ->
         else:
             live.objects |= {address: stranger} if stranger is not None else {}
 
-    await run_parallel(read, sorted(address for address in names if live.get(address) is None and address not in live.unreadable))
+    await run_parallel(
+        read,
+        sorted(
+            address
+            for address in names
+            if live.get(address) is None and address not in live.unreadable
+        ),
+    )
 
 
 async def _read_consumers(api: DomainApi, stream: Address, live: Live) -> None:
@@ -82,4 +106,6 @@ async def _read_consumers(api: DomainApi, stream: Address, live: Live) -> None:
 
 async def _list_all(api: DomainApi, request: str, key: str, **query: str) -> list[Any]:
     """All elements of a paged answer. One that moves under us may be there twice."""
-    return [element async for page in api.pages(request, key, query) for element in page.get(key) or ()]
+    return [
+        element async for page in api.pages(request, key, query) for element in page.get(key) or ()
+    ]

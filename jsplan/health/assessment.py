@@ -60,13 +60,22 @@ def assess(flow: Flow, samples: Sequence[ReplicationSample], *, quick: bool = Fa
         found = _HEALTHY
     else:
         found = _assess_stalled(flow, samples, glance=quick)
-    return Assessment(False, causes.draining_workqueue(flow)) if found.healthy and last.origin.workqueue and not flow.consumer else found
+    return (
+        Assessment(False, causes.draining_workqueue(flow))
+        if found.healthy and last.origin.workqueue and not flow.consumer
+        else found
+    )
 
 
 def is_in_sync(flow: Flow, look: ReplicationSample) -> bool:
     """Whether one look shows that the copy has everything, as far as sequences tell. Without them what its server says has to do."""
     origin = look.origin
-    if look.unread or origin is None or _detect_recreated_origin(flow, [look]) is not None or (origin.workqueue and not flow.consumer):
+    if (
+        look.unread
+        or origin is None
+        or _detect_recreated_origin(flow, [look]) is not None
+        or (origin.workqueue and not flow.consumer)
+    ):
         return False
     if look.position is None:
         return _is_reported_in_sync(look) and not look.searched and not look.error
@@ -79,7 +88,12 @@ def _is_reported_in_sync(look: ReplicationSample) -> bool:
     Where the origin is younger than the copy that may be a consumer that waits behind the end of a new origin: then one searches first.
     """
     younger = look.origin is not None and look.origin.created > look.created
-    return look.position is None and look.lag == 0 and not _is_silent(look) and (look.searched or not younger)
+    return (
+        look.position is None
+        and look.lag == 0
+        and not _is_silent(look)
+        and (look.searched or not younger)
+    )
 
 
 def has_progressed(looks: Sequence[ReplicationSample]) -> bool:
@@ -88,7 +102,9 @@ def has_progressed(looks: Sequence[ReplicationSample]) -> bool:
     if last is first:
         return False
     if first.position is not None and last.position is not None:
-        return last.position > first.position or (first.origin is not None and last.position >= first.origin.last)
+        return last.position > first.position or (
+            first.origin is not None and last.position >= first.origin.last
+        )
     return last.stored > first.stored or last.lag < first.lag
 
 
@@ -116,7 +132,11 @@ def _detect_recreated_origin(flow: Flow, looks: Sequence[ReplicationSample]) -> 
     if flow.kind == "mirror" and _has_mixed_messages(flow, last):
         return Assessment(False, causes.origin_recreated(flow))
     position = max((look.position or 0 for look in looks[:-1]), default=0)
-    beyond = last.origin.last < position and position >= flow.start and (last.position or 0) > last.origin.last
+    beyond = (
+        last.origin.last < position
+        and position >= flow.start
+        and (last.position or 0) > last.origin.last
+    )
     if beyond:
         return Assessment(False, causes.origin_recreated(flow))
     return _INCONCLUSIVE if (last.position or 0) > max(last.origin.last, flow.start - 1) else None
@@ -127,11 +147,18 @@ def _has_mixed_messages(flow: Flow, look: ReplicationSample) -> bool:
     assert look.origin is not None
     if look.messages > look.stored - look.first + 1:
         return True
-    both = flow.is_unfiltered and look.messages and look.origin.messages and look.first == look.origin.first
+    both = (
+        flow.is_unfiltered
+        and look.messages
+        and look.origin.messages
+        and look.first == look.origin.first
+    )
     return bool(both) and look.first_ts != look.origin.first_ts
 
 
-def _assess_unreadable_origin(flow: Flow, looks: Sequence[ReplicationSample], *, glance: bool) -> Assessment:
+def _assess_unreadable_origin(
+    flow: Flow, looks: Sequence[ReplicationSample], *, glance: bool
+) -> Assessment:
     """The origin cannot be read: what the copy's server says is all there is."""
     last = looks[-1]
     if flow.origin is not None:
@@ -139,13 +166,23 @@ def _assess_unreadable_origin(flow: Flow, looks: Sequence[ReplicationSample], *,
     if not _is_silent(last) and last.lag == 0:
         return _HEALTHY
     if last.answers is False and last.active < 0:
-        return Assessment(False, causes.domain_unknown(flow)) if len(looks) > 1 or glance else _INCONCLUSIVE
+        return (
+            Assessment(False, causes.domain_unknown(flow))
+            if len(looks) > 1 or glance
+            else _INCONCLUSIVE
+        )
     if not _is_proven(looks, glance=glance):
         return _HEALTHY if has_progressed(looks) else _INCONCLUSIVE
-    return Assessment(False, causes.link_down(flow)) if _is_silent(last) else Assessment(None, causes.origin_unreadable(last.unread))
+    return (
+        Assessment(False, causes.link_down(flow))
+        if _is_silent(last)
+        else Assessment(None, causes.origin_unreadable(last.unread))
+    )
 
 
-def _is_proven(looks: Sequence[ReplicationSample], *, glance: bool, patience: float = STALLED_AFTER) -> bool:
+def _is_proven(
+    looks: Sequence[ReplicationSample], *, glance: bool, patience: float = STALLED_AFTER
+) -> bool:
     """Whether these looks are enough to say that something does not happen."""
     first, last = looks[0], looks[-1]
     long = len(looks) > 1 and all(look.active >= CONSUMER_LOST_AFTER for look in (looks[-2], last))
@@ -180,10 +217,19 @@ def _assess_stalled(flow: Flow, looks: Sequence[ReplicationSample], *, glance: b
     if last.waiting is None and last.lag == 0 and not _is_silent(last):
         return _HEALTHY  # whether anything waits cannot be asked, and the server says that nothing does
     if last.lag and not _is_silent(last):
-        enough = _is_proven(looks, glance=glance, patience=STALLED_AFTER if flow.imported else STALLED_AFTER_IF_HEARD)
+        enough = _is_proven(
+            looks,
+            glance=glance,
+            patience=STALLED_AFTER if flow.imported else STALLED_AFTER_IF_HEARD,
+        )
         return Assessment(False, causes.flow_control_stalled(flow)) if enough else _INCONCLUSIVE
     if glance and last.active < 0:
-        never = flow.imported and last.position == 0 and last.waiting and downstream_age(last) >= SETUP_TIME
+        never = (
+            flow.imported
+            and last.position == 0
+            and last.waiting
+            and downstream_age(last) >= SETUP_TIME
+        )
         return Assessment(False, causes.export_missing(flow, last)) if never else _INCONCLUSIVE
     if not _is_proven(looks, glance=glance) or (glance and not last.waiting):
         return _INCONCLUSIVE
@@ -196,7 +242,12 @@ def _assess_disconnected(flow: Flow, looks: Sequence[ReplicationSample]) -> Asse
         return Assessment(False, causes.link_down(flow))
     if flow.imported:
         worked = bool(last.position) and last.apart and last.answers is None
-        return Assessment(False, causes.link_down(flow) if worked else causes.export_missing(flow, _with_longest_silence(looks)))
+        return Assessment(
+            False,
+            causes.link_down(flow)
+            if worked
+            else causes.export_missing(flow, _with_longest_silence(looks)),
+        )
     return Assessment(False, causes.stopped(last)) if last.waiting is not False else _HEALTHY
 
 

@@ -42,7 +42,11 @@ def export_missing(flow: Flow, look: ReplicationSample) -> str:
     """What it takes between two accounts is not all there."""
     api, deliver = flow.api or "", (flow.config.get("external") or {}).get("deliver")
     if look.active < 0:
-        verb = f"{api}.CONSUMER.CREATE.{flow.name}" + ("" if flow.is_unfiltered and len(flow.filters) == 1 and not _has_filter_in_subject(flow) else ".>")
+        verb = f"{api}.CONSUMER.CREATE.{flow.name}" + (
+            ""
+            if flow.is_unfiltered and len(flow.filters) == 1 and not _has_filter_in_subject(flow)
+            else ".>"
+        )
         return f"{EXPORT_MISSING}: nobody answers {verb}: it is not exported, or not imported; jsplan access --check tells"
     if not deliver:
         return f"{EXPORT_MISSING}: no delivery prefix is set, so nothing of {flow.name} is delivered to this account; set `deliver`"
@@ -57,7 +61,11 @@ def _has_filter_in_subject(flow: Flow) -> bool:
 
 def flow_control_stalled(flow: Flow) -> str:
     """The origin is heard of, and sends no more until it gets an answer that does not reach it."""
-    fix = f": $JS.FC.{flow.name}.> is not exported, or not imported; jsplan access --check tells" if flow.imported else ""
+    fix = (
+        f": $JS.FC.{flow.name}.> is not exported, or not imported; jsplan access --check tells"
+        if flow.imported
+        else ""
+    )
     return f"{FLOW_CONTROL_STALLED}: the origin waits for an answer before it sends more, and none reaches it{fix}"
 
 
@@ -75,7 +83,13 @@ def draining_workqueue(flow: Flow) -> str:
 def stopped(look: ReplicationSample) -> str:
     """It does not move, and nothing says why."""
     said = look.error.get("description")
-    why = f"the server says: {said}" if said else "it never heard of its origin" if look.active < 0 else "nothing is heard of the origin"
+    why = (
+        f"the server says: {said}"
+        if said
+        else "it never heard of its origin"
+        if look.active < 0
+        else "nothing is heard of the origin"
+    )
     return f"{STOPPED}: messages wait in the origin and none comes; {why}. After an interruption servers try again for up to two minutes"
 
 

@@ -9,7 +9,9 @@ from jsplan.facts.replication.samples import ReplicationSample
 from jsplan.health.assessment import Assessment
 
 
-def build_replication_element(flow: Flow, verdict: Assessment, look: ReplicationSample | None) -> dict[str, Any]:
+def build_replication_element(
+    flow: Flow, verdict: Assessment, look: ReplicationSample | None
+) -> dict[str, Any]:
     """`{from, to, kind, healthy, cause, origin_last_seq, last_seq, lag, active}`.
 
     `last_seq` is the origin's last sequence that the copy has had. `lag` is the difference, with a filter an upper bound; `active` is ns
@@ -18,10 +20,16 @@ def build_replication_element(flow: Flow, verdict: Assessment, look: Replication
     origin = look.origin if look is not None else None
     position = look.position if look is not None else None
     return {
-        "from": flow.source, "to": str(flow.downstream), "kind": flow.kind, "healthy": verdict.healthy, "cause": verdict.cause or None,
-        "origin_last_seq": origin.last if origin is not None else None, "last_seq": position,
-        "lag": _compute_lag(flow, look), "active": look.active if look is not None and look.active >= 0 else None,
-    }  # fmt: skip
+        "from": flow.source,
+        "to": str(flow.downstream),
+        "kind": flow.kind,
+        "healthy": verdict.healthy,
+        "cause": verdict.cause or None,
+        "origin_last_seq": origin.last if origin is not None else None,
+        "last_seq": position,
+        "lag": _compute_lag(flow, look),
+        "active": look.active if look is not None and look.active >= 0 else None,
+    }
 
 
 def _compute_lag(flow: Flow, look: ReplicationSample | None) -> int | None:

@@ -21,7 +21,11 @@ from jsplan.resources.nested import NAME
 
 Check = Callable[[Any, str], None]
 #: What is no verb of the JetStream API: the answer to the end of a restore, and two of the servers' own.
-RESTORE_DONE, USER_INFO, ACCOUNT_INFO = "STREAM.RESTORE", "$SYS.REQ.USER.INFO", "$SYS.REQ.SERVER.*.ACCOUNTZ"
+RESTORE_DONE, USER_INFO, ACCOUNT_INFO = (
+    "STREAM.RESTORE",
+    "$SYS.REQ.USER.INFO",
+    "$SYS.REQ.SERVER.*.ACCOUNTZ",
+)
 #: Levels that a value which jsplan does not know may have: it is kept, compared and written again.
 MAX_DEPTH: Final = 64
 #: How much of a wrong value is shown.
@@ -35,7 +39,9 @@ class InvalidAnswer(Exception):
 
     def __init__(self, path: str, value: Any, expected: str) -> None:
         shown = "missing" if value is None else repr(value)
-        super().__init__(f"{path} is {shown if len(shown) <= _MAX_SHOWN else shown[:_MAX_SHOWN] + '…'}, expected {expected}")
+        super().__init__(
+            f"{path} is {shown if len(shown) <= _MAX_SHOWN else shown[:_MAX_SHOWN] + '…'}, expected {expected}"
+        )
 
 
 def parse_system_answer(kind: str, data: bytes) -> dict[str, Any]:
@@ -121,7 +127,13 @@ def _any_value(value: Any, path: str) -> None:
     """A value that is kept as it is: no deeper than can be written again."""
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [item for each in level for item in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())]
+        level = [
+            item
+            for each in level
+            for item in (
+                each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+            )
+        ]
         if not level:
             return
     raise InvalidAnswer(path, "…", f"at most {MAX_DEPTH} levels")
@@ -153,7 +165,11 @@ def _map(item: Check) -> Check:
     return checked
 
 
-def _object(required: Mapping[str, Check], optional: Mapping[str, Check] | None = None, others: Check | None = None) -> Check:
+def _object(
+    required: Mapping[str, Check],
+    optional: Mapping[str, Check] | None = None,
+    others: Check | None = None,
+) -> Check:
     """An object with these fields; `others` looks at the rest."""
     known = {**(optional or {}), **required}
 
@@ -183,7 +199,9 @@ _CHECK_BY_TYPE: Final[dict[str, Check]] = {
 def _table(table: Table) -> Check:
     """The fields of a configuration as the tables know them."""
     fields = {row.name: _field(row) for row in table.rows}
-    required = {row.name: fields[row.name] for row in table.rows if row.required and table is not CONSUMER}
+    required = {
+        row.name: fields[row.name] for row in table.rows if row.required and table is not CONSUMER
+    }
     return _object(required, fields, _any_value)
 
 
@@ -202,15 +220,36 @@ _ORIGIN_INFO: Final = _object(
     {"external": _object({}, {"api": _text, "deliver": _text}), "lag": _whole, "active": _whole, "seq": _count, "error": _ERROR,
      "filter_subject": _text, "subject_transforms": _list(_object({}, {"src": _text, "dest": _text}))},
 )  # fmt: skip
-_PEER: Final = _object({}, {"name": _text, "current": _flag, "offline": _flag, "active": _whole, "lag": _whole})
+_PEER: Final = _object(
+    {}, {"name": _text, "current": _flag, "offline": _flag, "active": _whole, "lag": _whole}
+)
 _CLUSTER: Final = _object({}, {"name": _text, "leader": _text, "replicas": _list(_PEER)})
 _STREAM_STATE: Final = _object(
-    {"messages": _count, "bytes": _count, "first_seq": _count, "last_seq": _count, "first_ts": _time, "last_ts": _time},
-    {"num_subjects": _count, "num_deleted": _count, "deleted": _list(_count), "subjects": _map(_count), "consumer_count": _count},
+    {
+        "messages": _count,
+        "bytes": _count,
+        "first_seq": _count,
+        "last_seq": _count,
+        "first_ts": _time,
+        "last_ts": _time,
+    },
+    {
+        "num_subjects": _count,
+        "num_deleted": _count,
+        "deleted": _list(_count),
+        "subjects": _map(_count),
+        "consumer_count": _count,
+    },
 )
 _STREAM_INFO: Final = _object(
     {"config": _table(STREAM), "created": _time, "state": _STREAM_STATE},
-    {"cluster": _CLUSTER, "mirror": _ORIGIN_INFO, "sources": _list(_ORIGIN_INFO), "total": _count, "ts": _time},
+    {
+        "cluster": _CLUSTER,
+        "mirror": _ORIGIN_INFO,
+        "sources": _list(_ORIGIN_INFO),
+        "total": _count,
+        "ts": _time,
+    },
 )
 _CONSUMER_INFO: Final = _object(
     {"stream_name": _name, "name": _name, "config": _table(CONSUMER), "created": _time, "delivered": _SEQUENCE_PAIR, "ack_floor": _SEQUENCE_PAIR,
@@ -222,9 +261,19 @@ _ACCOUNT_USAGE: Final[dict[str, Check]] = {
     "memory": _whole, "storage": _whole, "reserved_memory": _whole, "reserved_storage": _whole, "streams": _count, "consumers": _count,
     "limits": _LIMITS,
 }  # fmt: skip
-_API_INFO: Final = _object({}, _ACCOUNT_USAGE | {"domain": _text, "api": _object({}, {"level": _count}), "tiers": _map(_object({}, _ACCOUNT_USAGE))})
+_API_INFO: Final = _object(
+    {},
+    _ACCOUNT_USAGE
+    | {
+        "domain": _text,
+        "api": _object({}, {"level": _count}),
+        "tiers": _map(_object({}, _ACCOUNT_USAGE)),
+    },
+)
 _GRANT: Final = _object({}, {"approved_accounts": _list(_text)})
-_MESSAGE: Final = _object({"subject": _text, "seq": _count, "time": _time}, {"hdrs": _base64, "data": _base64})
+_MESSAGE: Final = _object(
+    {"subject": _text, "seq": _count, "time": _time}, {"hdrs": _base64, "data": _base64}
+)
 
 #: What each answer must be, by API verb; one that ends with a dot is followed by names.
 SHAPES: Final[dict[str, Check]] = {
@@ -233,7 +282,9 @@ SHAPES: Final[dict[str, Check]] = {
     "STREAM.CREATE.": _STREAM_INFO,
     "STREAM.UPDATE.": _STREAM_INFO,
     "STREAM.NAMES": _object({}, {"streams": _list(_name), "total": _count}),
-    "STREAM.LIST": _object({}, {"streams": _list(_STREAM_INFO), "offline": _map(_text), "total": _count}),
+    "STREAM.LIST": _object(
+        {}, {"streams": _list(_STREAM_INFO), "offline": _map(_text), "total": _count}
+    ),
     "STREAM.MSG.GET.": _object({"message": _MESSAGE}),
     "STREAM.SNAPSHOT.": _object({"config": _table(STREAM), "state": _STREAM_STATE}),
     "STREAM.RESTORE.": _object({"deliver_subject": _text}),
@@ -242,6 +293,20 @@ SHAPES: Final[dict[str, Check]] = {
     "CONSUMER.CREATE.": _CONSUMER_INFO,
     "CONSUMER.NAMES.": _object({}, {"consumers": _list(_name), "total": _count}),
     "CONSUMER.LIST.": _object({}, {"consumers": _list(_CONSUMER_INFO), "total": _count}),
-    USER_INFO: _object({}, {"server": _object({}, {"id": _text}), "data": _object({}, {"account": _text})}),
-    ACCOUNT_INFO: _object({}, {"data": _object({}, {"account_detail": _object({}, {"exports": _list(_GRANT), "imports": _list(_GRANT)})})}),
+    USER_INFO: _object(
+        {}, {"server": _object({}, {"id": _text}), "data": _object({}, {"account": _text})}
+    ),
+    ACCOUNT_INFO: _object(
+        {},
+        {
+            "data": _object(
+                {},
+                {
+                    "account_detail": _object(
+                        {}, {"exports": _list(_GRANT), "imports": _list(_GRANT)}
+                    )
+                },
+            )
+        },
+    ),
 }

@@ -12,7 +12,14 @@ from typing import Any, Final
 import orjson
 
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ApiTimeoutError, ConnectionLostError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    ConnectionLostError,
+    NoRespondersError,
+    NotPermittedError,
+    ServerRefusedError,
+)
 from jsplan.jetstream import answer_schema
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.identity import FindKnownObject, find_no_object, restore_created
@@ -46,7 +53,14 @@ class DomainApi:
     Answers have the `created` by which `sightings` know an object, where its server reports another one since a restart.
     """
 
-    def __init__(self, domain: Domain, connection: NatsConnection, *, read_only: bool, known_objects: FindKnownObject = find_no_object) -> None:
+    def __init__(
+        self,
+        domain: Domain,
+        connection: NatsConnection,
+        *,
+        read_only: bool,
+        known_objects: FindKnownObject = find_no_object,
+    ) -> None:
         self.domain = domain
         self.connection = connection
         self.read_only = read_only
@@ -55,7 +69,9 @@ class DomainApi:
             assert read_only, f"a sealed connection cannot write to {domain.key}"
             connection.guard.allow_prefix(domain.api_prefix)
 
-    async def request(self, api: str, payload: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
+    async def request(
+        self, api: str, payload: dict[str, Any] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
         """Send `<prefix>.<api>` and return the parsed answer.
 
         Raises ServerRefusedError with the server's `err_code`, NoRespondersError, NotPermittedError, ApiTimeoutError, or ApiError
@@ -70,17 +86,27 @@ class DomainApi:
     async def _send(self, api: str, payload: dict[str, Any] | None, timeout: float | None) -> bytes:
         subject = f"{self.domain.api_prefix}.{api}"
         try:
-            return await self.connection.request(subject, orjson.dumps(payload) if payload is not None else b"", timeout)
+            return await self.connection.request(
+                subject, orjson.dumps(payload) if payload is not None else b"", timeout
+            )
         except NoRespondersError:
-            raise NoRespondersError(f"domain {self.domain.key} does not answer: no responders on {self.domain.api_prefix}") from None
+            raise NoRespondersError(
+                f"domain {self.domain.key} does not answer: no responders on {self.domain.api_prefix}"
+            ) from None
         except NotPermittedError as error:
             raise NotPermittedError(f"domain {self.domain.key}: {error}", hint=error.hint) from None
         except ApiTimeoutError as error:
-            raise ApiTimeoutError(f"domain {self.domain.key} does not answer: {error}", hint=error.hint) from None
+            raise ApiTimeoutError(
+                f"domain {self.domain.key} does not answer: {error}", hint=error.hint
+            ) from None
         except ConnectionLostError as error:
-            raise ConnectionLostError(f"domain {self.domain.key} does not answer: {error}", hint=error.hint) from None
+            raise ConnectionLostError(
+                f"domain {self.domain.key} does not answer: {error}", hint=error.hint
+            ) from None
 
-    async def request_snapshot(self, stream: str, payload: dict[str, Any], *, timeout: float) -> dict[str, Any]:
+    async def request_snapshot(
+        self, stream: str, payload: dict[str, Any], *, timeout: float
+    ) -> dict[str, Any]:
         """`STREAM.SNAPSHOT`: changes nothing, so a read-only client may send it, but only by this name. It makes the server read and
         deliver all of a stream, which nobody who only wants to look should cause: `snapshots.snapshot` alone calls it.
 
@@ -96,7 +122,9 @@ class DomainApi:
         """
         if not api.startswith(READ_ONLY_VERBS):
             raise AssertionError(f"{api} does not read")
-        return await self.connection.request_many(f"{self.domain.api_prefix}.{api}", orjson.dumps(payload))
+        return await self.connection.request_many(
+            f"{self.domain.api_prefix}.{api}", orjson.dumps(payload)
+        )
 
     def parse(self, api: str, data: bytes, shape: str | None = None) -> dict[str, Any]:
         """An answer to `api`, which has the shape of that unless another is said.
@@ -108,7 +136,9 @@ class DomainApi:
         except orjson.JSONDecodeError:
             answer = None
         if not isinstance(answer, dict):
-            raise ApiError(f"domain {self.domain.key} answered {api} with something that is not JSON: {data[:80]!r}")
+            raise ApiError(
+                f"domain {self.domain.key} answered {api} with something that is not JSON: {data[:80]!r}"
+            )
         try:
             error = answer.get("error")
             if error is not None:
@@ -149,7 +179,9 @@ class DomainApi:
         """`CONSUMER.INFO`, or None if there is no such consumer or stream."""
         return await self.request_info(f"CONSUMER.INFO.{stream}.{name}", CONSUMER_NOT_FOUND)
 
-    async def pages(self, api: str, key: str, asked: dict[str, Any] | None = None) -> AsyncGenerator[dict[str, Any], None]:
+    async def pages(
+        self, api: str, key: str, asked: dict[str, Any] | None = None
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """The answers of a request whose answer comes in pages, until all of `total` are there or a page has nothing under `key`.
 
         Pages are positional: what is listed may be there twice if the list moves under us. Raises ApiError where there is no end.

@@ -32,7 +32,13 @@ class _TcpTransport(TcpTransport):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # it has no types
 
-    async def connect_tls(self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int) -> None:
+    async def connect_tls(
+        self,
+        uri: str | ParseResult,
+        ssl_context: ssl.SSLContext,
+        buffer_size: int,
+        connect_timeout: int,
+    ) -> None:
         """Encrypt the connection. One that fails is dropped at once: nats-py would wait for its end for ever."""
         try:
             await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
@@ -72,7 +78,9 @@ class Client(NatsClient):
         if not isinstance(self._transport, _TcpTransport):
             self._transport = _TcpTransport()
         self._transport.abort()  # the one before: nats-py leaves a connection open whose greeting failed
-        await self._transport.connect(s.uri, buffer_size=DEFAULT_BUFFER_SIZE, connect_timeout=self.options["connect_timeout"])
+        await self._transport.connect(
+            s.uri, buffer_size=DEFAULT_BUFFER_SIZE, connect_timeout=self.options["connect_timeout"]
+        )
 
     async def close_within(self, patience: float) -> None:
         """Close the connection, without the other end's consent after `patience` seconds; never raises."""
@@ -96,7 +104,9 @@ class Client(NatsClient):
         if initial_connection and self._must_encrypt and not self._is_encrypted:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise NoTlsError
-            info["tls_required"] = True  # nats-py stays in the clear where TLS is offered and not required
+            info["tls_required"] = (
+                True  # nats-py stays in the clear where TLS is offered and not required
+            )
         await super()._process_info(info, initial_connection)
 
     def _connect_command(self) -> bytes:
@@ -113,7 +123,9 @@ class Client(NatsClient):
         writer = getattr(transport, "_io_writer", None)
         return bool(writer and writer.get_extra_info("ssl_object"))
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
         taken = self.raw_queues.get(sid)
         if taken is None:
             await super()._process_msg(sid, subject, reply, data, headers)

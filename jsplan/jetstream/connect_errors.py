@@ -19,7 +19,11 @@ from jsplan.jetstream.contexts import ConnectionSettings
 MAX_FILE_BYTES: Final = 4 * MEGABYTE
 #: What a file must have in it, what it lacks otherwise, and what to do. nats-py looks for the JWT in a file without one for ever.
 _REQUIRED_CONTENT: Final = {
-    "creds": ((b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED"), "no user JWT with its seed", "Write one with: nsc generate creds"),
+    "creds": (
+        (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED"),
+        "no user JWT with its seed",
+        "Write one with: nsc generate creds",
+    ),
     "nkey": ((b"SU",), "no seed of a user", "It has one line, the seed, which begins with SU."),
 }
 
@@ -37,18 +41,30 @@ def no_tls_error(target: ConnectionSettings) -> ConnectError:
 
 def check_files(target: ConnectionSettings) -> None:
     """Raise ConnectError for a credentials or TLS file that cannot be read, before anything is sent."""
-    for what, path in (("creds", target.creds), ("nkey", target.nkey), ("ca", target.ca), ("cert", target.cert), ("key", target.key_file)):
+    for what, path in (
+        ("creds", target.creds),
+        ("nkey", target.nkey),
+        ("ca", target.ca),
+        ("cert", target.cert),
+        ("key", target.key_file),
+    ):
         if path is None:
             continue
         shown = "that its settings name" if path in (target.password, target.token) else path
         try:
             content = read_regular(Path(path), MAX_FILE_BYTES)
         except OSError as error:
-            message = f"connection {target.key}: cannot read its {what} file {shown}: {error.strerror}"
-            raise ConnectError(message, hint="Paths in the files are relative to the file that names them.") from None
+            message = (
+                f"connection {target.key}: cannot read its {what} file {shown}: {error.strerror}"
+            )
+            raise ConnectError(
+                message, hint="Paths in the files are relative to the file that names them."
+            ) from None
         marks, lacks, hint = _REQUIRED_CONTENT.get(what, ((), "", ""))
         if not all(mark in content for mark in marks):
-            raise ConnectError(f"connection {target.key}: its {what} file {shown} holds {lacks}", hint=hint)
+            raise ConnectError(
+                f"connection {target.key}: its {what} file {shown} holds {lacks}", hint=hint
+            )
 
 
 def load_credentials(path: str | None) -> str | RawCredentials | None:
@@ -56,7 +72,11 @@ def load_credentials(path: str | None) -> str | RawCredentials | None:
     a part of the key. Raises OSError.
     """
     text = Path(path).read_bytes() if path else b""
-    return RawCredentials(text.replace(b"\r\n", b"\n").decode("utf-8", "replace")) if b"\r\n" in text else path
+    return (
+        RawCredentials(text.replace(b"\r\n", b"\n").decode("utf-8", "replace"))
+        if b"\r\n" in text
+        else path
+    )
 
 
 def denied_subject(text: str, subject: str) -> str:
@@ -72,23 +92,38 @@ def denied_subject(text: str, subject: str) -> str:
 
 def denies_inbox(text: str) -> bool:
     """Whether a server's message denies the subject on which all answers arrive. It ends in a wildcard; what else is heard does not."""
-    return re.search(r'permissions violation for subscription to "[^"]+\.\*"', text.lower()) is not None
+    return (
+        re.search(r'permissions violation for subscription to "[^"]+\.\*"', text.lower())
+        is not None
+    )
 
 
-def build_connect_error(target: ConnectionSettings, error: BaseException, seen: list[str]) -> ConnectError:
+def build_connect_error(
+    target: ConnectionSettings, error: BaseException, seen: list[str]
+) -> ConnectError:
     """What went wrong in words: every error of nats-py, ssl and the socket layer that connecting can end with."""
     told = [
-        text for text in dict.fromkeys([*seen, describe_error(error)]) if text.removeprefix("nats:").strip() and "no servers available" not in text
+        text
+        for text in dict.fromkeys([*seen, describe_error(error)])
+        if text.removeprefix("nats:").strip() and "no servers available" not in text
     ]
     text = "; ".join(told) or describe_error(error)
     where = f"connection {target.key} ({target.shown})"
     if NO_TLS in text:
         return no_tls_error(target)
     if isinstance(error, nats.errors.InvalidUserCredentialsError) or "nkeys:" in text:
-        return ConnectError(f"{where}: cannot use its credentials: {text}", hint="Check the creds or nkey file of the connection.")
-    if "authorization" in text.lower() or "authentication" in text.lower() or isinstance(error, nats.errors.AuthorizationError):
         return ConnectError(
-            f"{where}: the server refused the credentials", hint="Check user, password, creds, nkey or token of the connection."
+            f"{where}: cannot use its credentials: {text}",
+            hint="Check the creds or nkey file of the connection.",
+        )
+    if (
+        "authorization" in text.lower()
+        or "authentication" in text.lower()
+        or isinstance(error, nats.errors.AuthorizationError)
+    ):
+        return ConnectError(
+            f"{where}: the server refused the credentials",
+            hint="Check user, password, creds, nkey or token of the connection.",
         )
     if isinstance(error, ssl.SSLError) or "ssl" in text.lower() or "certificate" in text.lower():
         return ConnectError(

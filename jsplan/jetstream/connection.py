@@ -17,7 +17,14 @@ import nats
 import nats.errors
 from nats.aio.subscription import Subscription
 
-from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, ConnectionLostError, NoRespondersError, NotPermittedError
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    ConnectError,
+    ConnectionLostError,
+    NoRespondersError,
+    NotPermittedError,
+)
 from jsplan.jetstream.client import Client
 from jsplan.jetstream.connect_errors import (
     NO_TLS,
@@ -49,8 +56,15 @@ FLUSH_TIMEOUT = 60.0
 
 def valid_server_info(said: dict[str, Any]) -> dict[str, Any]:
     """The greeting of a server without what is of another type than servers send; halves of characters are question marks."""
-    found = {name: value for name, value in said.items() if isinstance(value, _SERVER_INFO_TYPES.get(name, object))}
-    return {name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value for name, value in found.items()}
+    found = {
+        name: value
+        for name, value in said.items()
+        if isinstance(value, _SERVER_INFO_TYPES.get(name, object))
+    }
+    return {
+        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        for name, value in found.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +90,9 @@ class Inbox:
         try:
             message = await self._subscription.next_msg(timeout)
         except (TimeoutError, nats.errors.TimeoutError):
-            raise ApiTimeoutError(f"{waiting_for}: nothing came from {shown} for {timeout:g} s") from None
+            raise ApiTimeoutError(
+                f"{waiting_for}: nothing came from {shown} for {timeout:g} s"
+            ) from None
         except (nats.errors.Error, OSError) as error:
             raise self._connection.lost_error(error, waiting_for) from None
         headers = message.headers or {}
@@ -128,11 +144,21 @@ class NatsConnection:
     def _options(self) -> dict[str, Any]:
         target = self.settings
         options: dict[str, Any] = {
-            "servers": list(target.servers), "name": "jsplan", "connect_timeout": target.timeout, "flush_timeout": FLUSH_TIMEOUT,
-            "allow_reconnect": True, "max_reconnect_attempts": 1, "reconnect_time_wait": 0, "error_cb": self._on_error,
-            "user": target.user, "password": target.password, "token": target.token,
-            "user_credentials": load_credentials(target.creds), "nkeys_seed": target.nkey, "tls_handshake_first": target.tls_first,
-        }  # fmt: skip
+            "servers": list(target.servers),
+            "name": "jsplan",
+            "connect_timeout": target.timeout,
+            "flush_timeout": FLUSH_TIMEOUT,
+            "allow_reconnect": True,
+            "max_reconnect_attempts": 1,
+            "reconnect_time_wait": 0,
+            "error_cb": self._on_error,
+            "user": target.user,
+            "password": target.password,
+            "token": target.token,
+            "user_credentials": load_credentials(target.creds),
+            "nkeys_seed": target.nkey,
+            "tls_handshake_first": target.tls_first,
+        }
         if target.inbox_prefix:
             options["inbox_prefix"] = target.inbox_prefix
         if target.must_encrypt:
@@ -177,7 +203,14 @@ class NatsConnection:
             timer.cancel()
             leave()
 
-    async def request(self, subject: str, payload: bytes, timeout: float | None = None, *, headers: dict[str, str] | None = None) -> bytes:
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        timeout: float | None = None,
+        *,
+        headers: dict[str, str] | None = None,
+    ) -> bytes:
         """One request, of which `MAX_IN_FLIGHT` are waited for at once, those in vain not counted; `timeout` is seconds.
 
         Raises NoRespondersError at once where nobody listens, NotPermittedError as soon as the server says so,
@@ -189,7 +222,9 @@ class NatsConnection:
             try:
                 return await self._request_once(subject, payload, timeout, headers)
             except nats.errors.NoRespondersError:
-                raise NoRespondersError(f"nobody answers {subject} at {self.settings.shown}") from None
+                raise NoRespondersError(
+                    f"nobody answers {subject} at {self.settings.shown}"
+                ) from None
             except (TimeoutError, nats.errors.TimeoutError):
                 raise self._timeout_error(subject, timeout) from None
             except (nats.errors.Error, OSError) as error:
@@ -199,18 +234,28 @@ class NatsConnection:
         if self.guard is not None:
             self.guard.check(subject)
 
-    async def _request_once(self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None) -> bytes:
+    async def _request_once(
+        self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None
+    ) -> bytes:
         async with asyncio.timeout(timeout) as scope:
             scopes = self._pending_requests.setdefault(subject, [])
             scopes.append(scope)
             try:
-                return bytes((await self._client.request(subject, payload, timeout=timeout, headers=headers)).data)
+                return bytes(
+                    (
+                        await self._client.request(
+                            subject, payload, timeout=timeout, headers=headers
+                        )
+                    ).data
+                )
             finally:
                 scopes.remove(scope)
                 if not scopes:
                     del self._pending_requests[subject]
 
-    async def request_many(self, subject: str, payload: bytes, timeout: float | None = None) -> list[tuple[bytes, bytes]]:
+    async def request_many(
+        self, subject: str, payload: bytes, timeout: float | None = None
+    ) -> list[tuple[bytes, bytes]]:
         """One request with many answers: header block and payload of each, the last one being that with a status.
 
         The block is as it came, from `NATS/1.0` to the empty line. `timeout` is seconds between two answers.
@@ -226,7 +271,9 @@ class NatsConnection:
             except (nats.errors.Error, OSError) as error:
                 raise self.lost_error(error, subject) from None
 
-    async def _collect_answers(self, subject: str, payload: bytes, timeout: float) -> list[tuple[bytes, bytes]]:
+    async def _collect_answers(
+        self, subject: str, payload: bytes, timeout: float
+    ) -> list[tuple[bytes, bytes]]:
         inbox = self._client.new_inbox()
         async with asyncio.timeout(timeout):
             subscription = await self._client.subscribe(inbox)
@@ -238,9 +285,15 @@ class NatsConnection:
             while not answers[-1][0].startswith(b"NATS/1.0 "):
                 if len(answers) > MAX_ANSWERS:
                     raise ApiError(f"{subject} at {self.settings.shown} is answered without an end")
-                answers.append(queue.get_nowait() if not queue.empty() else await asyncio.wait_for(queue.get(), timeout))
+                answers.append(
+                    queue.get_nowait()
+                    if not queue.empty()
+                    else await asyncio.wait_for(queue.get(), timeout)
+                )
         finally:
-            with contextlib.suppress(nats.errors.Error, OSError):  # a connection that is gone has no subscriptions
+            with contextlib.suppress(
+                nats.errors.Error, OSError
+            ):  # a connection that is gone has no subscriptions
                 await subscription.unsubscribe()
             del self._client.raw_queues[subscription._id]  # noqa: SLF001
         if answers[-1][0].startswith(b"NATS/1.0 503"):
@@ -260,7 +313,9 @@ class NatsConnection:
         try:
             yield Inbox(self, subscription)
         finally:
-            with contextlib.suppress(nats.errors.Error, OSError):  # a connection that is gone has no subscriptions
+            with contextlib.suppress(
+                nats.errors.Error, OSError
+            ):  # a connection that is gone has no subscriptions
                 await subscription.unsubscribe()
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
@@ -291,7 +346,10 @@ class NatsConnection:
         if self.is_closed:
             return self.lost_error(TimeoutError(), subject)
         user = f"the user of connection {self.settings.key}"
-        if named := next(filter(None, (denied_subject(text, subject) for text in reversed(self._server_errors))), None):
+        if named := next(
+            filter(None, (denied_subject(text, subject) for text in reversed(self._server_errors))),
+            None,
+        ):
             said = "it" if named == subject else f"{named} (as the server names it)"
             return NotPermittedError(
                 f"{self.settings.shown} does not permit this user to publish to {subject}",
@@ -303,7 +361,9 @@ class NatsConnection:
                 f"{self.settings.shown}: this user may not receive answers to {subject}",
                 hint=f"Give {user} permission to subscribe to {inbox}, or name what it may subscribe to with `inbox_prefix`.",
             )
-        return ApiTimeoutError(f"no answer to {subject} from {self.settings.shown} within {timeout:g} s")
+        return ApiTimeoutError(
+            f"no answer to {subject} from {self.settings.shown} within {timeout:g} s"
+        )
 
     async def close(self) -> None:
         """Close the connection; never raises."""

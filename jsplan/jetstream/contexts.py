@@ -63,7 +63,9 @@ def resolve_settings(connection: Connection, environ: Mapping[str, str]) -> Conn
     _require_paths(connection.key, settings)
     url = settings.pop("url", None) or DEFAULT_URL
     timeout = connection.timeout / SECOND if connection.timeout else 5.0
-    return ConnectionSettings(key=connection.key, url=url, shown=redact_url(url), timeout=timeout, **settings)
+    return ConnectionSettings(
+        key=connection.key, url=url, shown=redact_url(url), timeout=timeout, **settings
+    )
 
 
 def _with_scheme(url: str) -> str:
@@ -94,11 +96,18 @@ def _without_userinfo(url: str) -> str:
 def _from_files(connection: Connection) -> dict[str, Any]:
     tls = connection.tls
     settings = {
-        "url": connection.url, "user": connection.user, "password": connection.password, "token": connection.token,
-        "creds": _path_text(connection.creds), "nkey": _path_text(connection.nkey), "inbox_prefix": connection.inbox_prefix,
-        "ca": _path_text(tls.ca) if tls else None, "cert": _path_text(tls.cert) if tls else None,
-        "key_file": _path_text(tls.key) if tls else None, "tls_first": (tls.handshake_first or None) if tls else None,
-    }  # fmt: skip
+        "url": connection.url,
+        "user": connection.user,
+        "password": connection.password,
+        "token": connection.token,
+        "creds": _path_text(connection.creds),
+        "nkey": _path_text(connection.nkey),
+        "inbox_prefix": connection.inbox_prefix,
+        "ca": _path_text(tls.ca) if tls else None,
+        "cert": _path_text(tls.cert) if tls else None,
+        "key_file": _path_text(tls.key) if tls else None,
+        "tls_first": (tls.handshake_first or None) if tls else None,
+    }
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -108,15 +117,23 @@ def _path_text(path: Path | None) -> str | None:
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     names = {
-        "NATS_URL": "url", "NATS_USER": "user", "NATS_PASSWORD": "password", "NATS_CREDS": "creds",
-        "NATS_NKEY": "nkey", "NATS_CA": "ca", "NATS_CERT": "cert", "NATS_KEY": "key_file",
-    }  # fmt: skip
+        "NATS_URL": "url",
+        "NATS_USER": "user",
+        "NATS_PASSWORD": "password",
+        "NATS_CREDS": "creds",
+        "NATS_NKEY": "nkey",
+        "NATS_CA": "ca",
+        "NATS_CERT": "cert",
+        "NATS_KEY": "key_file",
+    }
     return {name: environ[variable] for variable, name in names.items() if environ.get(variable)}
 
 
 def _config_home(environ: Mapping[str, str]) -> Path:
     home = environ.get("XDG_CONFIG_HOME")
-    return Path(home) / "nats" if home else expand_user(environ.get("HOME", "~")) / ".config" / "nats"
+    return (
+        Path(home) / "nats" if home else expand_user(environ.get("HOME", "~")) / ".config" / "nats"
+    )
 
 
 def _selected_context(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -131,31 +148,58 @@ def _read_context(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """A context of the `nats` CLI. What it says about JetStream domains is ours to decide and is not read."""
     folder = _config_home(environ) / "context"
     if not name.isprintable() or Path(name).name != name:
-        raise ConnectError(f"{name!r} is not a name of a nats context", hint="Write the name alone, as nats context ls shows it.")
+        raise ConnectError(
+            f"{name!r} is not a name of a nats context",
+            hint="Write the name alone, as nats context ls shows it.",
+        )
     path = folder / f"{name}.json"
     try:
-        raw = orjson.loads(read_regular(path, MEGABYTE))  # refuses what is nested too deeply in words
+        raw = orjson.loads(
+            read_regular(path, MEGABYTE)
+        )  # refuses what is nested too deeply in words
     except OSError as error:
         known = sorted(p.stem for p in folder.glob("*.json"))
         hint = f"The contexts in {folder} are: {', '.join(known) or 'none'}. See: nats context ls"
-        raise ConnectError(f'cannot read the nats context "{name}": {path}: {error.strerror}', hint=hint) from None
+        raise ConnectError(
+            f'cannot read the nats context "{name}": {path}: {error.strerror}', hint=hint
+        ) from None
     except ValueError as error:
-        raise ConnectError(f'the nats context "{name}" is not JSON: {path}: {error}', hint="See: nats context edit") from None
+        raise ConnectError(
+            f'the nats context "{name}" is not JSON: {path}: {error}', hint="See: nats context edit"
+        ) from None
     return _context_settings(raw, name, path)
 
 
 def _context_settings(raw: Any, name: str, path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
-        raise ConnectError(f'the nats context "{name}" is not a JSON object: {path}', hint="See: nats context edit")
+        raise ConnectError(
+            f'the nats context "{name}" is not a JSON object: {path}', hint="See: nats context edit"
+        )
     if raw.get("nsc"):
-        raise ConnectError(f'the nats context "{name}" takes its credentials from nsc, which jsplan cannot ask',
-                           hint="Write a creds file (nsc generate creds) and name it in the context or the connection.")  # fmt: skip
-    names = {"url": "url", "user": "user", "password": "password", "token": "token", "creds": "creds", "nkey": "nkey",
-             "ca": "ca", "cert": "cert", "key": "key_file", "inbox_prefix": "inbox_prefix", "tls_first": "tls_first"}  # fmt: skip
+        raise ConnectError(
+            f'the nats context "{name}" takes its credentials from nsc, which jsplan cannot ask',
+            hint="Write a creds file (nsc generate creds) and name it in the context or the connection.",
+        )
+    names = {
+        "url": "url",
+        "user": "user",
+        "password": "password",
+        "token": "token",
+        "creds": "creds",
+        "nkey": "nkey",
+        "ca": "ca",
+        "cert": "cert",
+        "key": "key_file",
+        "inbox_prefix": "inbox_prefix",
+        "tls_first": "tls_first",
+    }
     for theirs in names:
         if raw.get(theirs) and not isinstance(raw[theirs], bool if theirs == "tls_first" else str):
             kind = "true or false" if theirs == "tls_first" else "text"
-            raise ConnectError(f'`{theirs}` of the nats context "{name}" is not {kind}: {path}', hint="See: nats context edit")
+            raise ConnectError(
+                f'`{theirs}` of the nats context "{name}" is not {kind}: {path}',
+                hint="See: nats context edit",
+            )
     settings = {ours: raw[theirs] for theirs, ours in names.items() if raw.get(theirs)}
     for file in ("creds", "nkey", "ca", "cert", "key_file"):
         if file in settings:

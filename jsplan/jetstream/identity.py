@@ -39,7 +39,9 @@ def is_same_object(known: KnownObject, created: str, *, consumer: bool) -> bool:
         return True
     try:
         now = _parse_instant(created)
-        return now <= _parse_instant(known.seen_at) and (consumer or _parse_instant(known.created) < now)
+        return now <= _parse_instant(known.seen_at) and (
+            consumer or _parse_instant(known.created) < now
+        )
     except ValueError:
         return False
 
@@ -49,9 +51,13 @@ def restore_created(answer: dict[str, Any], domain: str, known_objects: FindKnow
     for info in _infos_in(answer):
         consumer = info.get("name") if "stream_name" in info else None
         config = info.get("config")
-        stream = info.get("stream_name") or (config.get("name") if isinstance(config, dict) else None)
+        stream = info.get("stream_name") or (
+            config.get("name") if isinstance(config, dict) else None
+        )
         known = known_objects(domain, stream, consumer) if isinstance(stream, str) else None
-        if known is not None and is_same_object(known, info["created"], consumer=consumer is not None):
+        if known is not None and is_same_object(
+            known, info["created"], consumer=consumer is not None
+        ):
             info["created"] = known.created
 
 

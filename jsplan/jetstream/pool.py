@@ -43,14 +43,33 @@ class Pool:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await asyncio.gather(*(link.close() for link in self.connections.values()))
 
     async def open(self, keys: Iterable[str]) -> None:
         """Connect what is not connected yet, all at once. Raises ConnectError only for settings that cannot be read."""
-        wanted = [key for key in dict.fromkeys(keys) if key not in self.connections and key not in self.failures]
-        links = {key: NatsConnection(resolve_settings(self._settings[key], self._environ), ReadOnlyGuard() if self._guarded else None) for key in wanted}
-        for key, outcome in zip(wanted, await asyncio.gather(*(_open_connection(link) for link in links.values())), strict=True):
+        wanted = [
+            key
+            for key in dict.fromkeys(keys)
+            if key not in self.connections and key not in self.failures
+        ]
+        links = {
+            key: NatsConnection(
+                resolve_settings(self._settings[key], self._environ),
+                ReadOnlyGuard() if self._guarded else None,
+            )
+            for key in wanted
+        }
+        for key, outcome in zip(
+            wanted,
+            await asyncio.gather(*(_open_connection(link) for link in links.values())),
+            strict=True,
+        ):
             if outcome is None:
                 self.connections[key] = links[key]
             else:
@@ -60,7 +79,12 @@ class Pool:
         """The API of a domain; raises the ConnectError its connection ended with."""
         if domain.connection in self.failures:
             raise self.failures[domain.connection]
-        return DomainApi(domain, self.connections[domain.connection], read_only=self._read_only, known_objects=self._known_objects)
+        return DomainApi(
+            domain,
+            self.connections[domain.connection],
+            read_only=self._read_only,
+            known_objects=self._known_objects,
+        )
 
 
 async def _open_connection(link: NatsConnection) -> ConnectError | None:

@@ -56,8 +56,12 @@ class _PublishConnection(NatsConnection):
                 await client._flush_pending(force_flush=True)  # noqa: SLF001 - there is no public name for it
                 await client.flush(max(1, int(self.settings.timeout)))
         except (nats.errors.Error, OSError) as error:
-            raise ApiError(f"the connection to {self.settings.shown} was lost: {str(error) or type(error).__name__}") from None
+            raise ApiError(
+                f"the connection to {self.settings.shown} was lost: {str(error) or type(error).__name__}"
+            ) from None
         if not client.is_connected:
             raise ApiError(f"the connection to {self.settings.shown} was lost")
         if self._server_errors:
-            raise ApiError(f"{self.settings.shown} does not permit this user to publish to {subject}")
+            raise ApiError(
+                f"{self.settings.shown} does not permit this user to publish to {subject}"
+            )

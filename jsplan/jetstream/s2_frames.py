@@ -54,10 +54,16 @@ class S2Frames:
         """How much of the frame has to be looked at: its head, then as much of its body as `_PEEK_BYTES`."""
         if len(self._head) < _HEADER_BYTES:
             return _HEADER_BYTES
-        return _HEADER_BYTES + min(_PEEK_BYTES, int.from_bytes(self._head[1:_HEADER_BYTES], "little"))
+        return _HEADER_BYTES + min(
+            _PEEK_BYTES, int.from_bytes(self._head[1:_HEADER_BYTES], "little")
+        )
 
     def _begin_frame(self) -> None:
-        kind, length, body = self._head[0], int.from_bytes(self._head[1:_HEADER_BYTES], "little"), self._head[_HEADER_BYTES:]
+        kind, length, body = (
+            self._head[0],
+            int.from_bytes(self._head[1:_HEADER_BYTES], "little"),
+            self._head[_HEADER_BYTES:],
+        )
         self._head = b""
         self._body_left = length - len(body)
         if not self._started:

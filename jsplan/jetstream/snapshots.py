@@ -12,7 +12,13 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from dataclasses import dataclass
 from typing import Any
 
-from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, ServerRefusedError
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    JsplanError,
+    NoRespondersError,
+    ServerRefusedError,
+)
 from jsplan.jetstream.answer_schema import RESTORE_DONE
 from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.connection import Inbox, InboxMessage
@@ -59,7 +65,12 @@ class Snapshot:
 
 @contextlib.asynccontextmanager
 async def open_snapshot(
-    api: DomainApi, stream: str, *, consumers: bool = True, check: bool = False, idle: float = IDLE_TIMEOUT
+    api: DomainApi,
+    stream: str,
+    *,
+    consumers: bool = True,
+    check: bool = False,
+    idle: float = IDLE_TIMEOUT,
 ) -> AsyncIterator[Snapshot]:
     """A snapshot of one stream, with its consumers. Chunks are acknowledged as they are taken, so a slow taker slows the server.
 
@@ -74,7 +85,12 @@ async def open_snapshot(
         answer = await _request_snapshot(api, stream, payload, idle)
         frames = S2Frames()
         what = f"the snapshot of stream {stream} in domain {api.domain.key}"
-        taken = Snapshot(answer.get("config") or {}, answer.get("state") or {}, _receive_chunks(api, inbox, frames, what, idle), frames)
+        taken = Snapshot(
+            answer.get("config") or {},
+            answer.get("state") or {},
+            _receive_chunks(api, inbox, frames, what, idle),
+            frames,
+        )
         try:
             yield taken
         finally:
@@ -86,7 +102,9 @@ def is_memory_stream(error: ServerRefusedError) -> bool:
     return error.err_code == SNAPSHOT_FAILED and "no impl" in error.description
 
 
-async def _request_snapshot(api: DomainApi, stream: str, payload: dict[str, Any], idle: float) -> dict[str, Any]:
+async def _request_snapshot(
+    api: DomainApi, stream: str, payload: dict[str, Any], idle: float
+) -> dict[str, Any]:
     """The server's answer; one who was killed in the middle has left a snapshot that goes on for seconds, and is waited for."""
     loop = asyncio.get_running_loop()
     end = loop.time() + SNAPSHOT_WAIT
@@ -99,7 +117,9 @@ async def _request_snapshot(api: DomainApi, stream: str, payload: dict[str, Any]
         await asyncio.sleep(0.2)
 
 
-async def _receive_chunks(api: DomainApi, inbox: Inbox, frames: S2Frames, what: str, idle: float) -> AsyncGenerator[bytes, None]:
+async def _receive_chunks(
+    api: DomainApi, inbox: Inbox, frames: S2Frames, what: str, idle: float
+) -> AsyncGenerator[bytes, None]:
     """Chunks until the empty message. Its status is 204, or none if no chunk asked for an ack; 408 and 500 are failures.
 
     A chunk's reply subject ends with its number, so that one lost on the way is noticed; the last chunk may have none, and that it
@@ -113,7 +133,10 @@ async def _receive_chunks(api: DomainApi, inbox: Inbox, frames: S2Frames, what: 
             return
         number += 1
         if arrived.reply and arrived.reply.rpartition(".")[2] != str(number):
-            raise ApiError(f"{what} lost a chunk on the way, after {frames.bytes} bytes", hint="Run the command again.")
+            raise ApiError(
+                f"{what} lost a chunk on the way, after {frames.bytes} bytes",
+                hint="Run the command again.",
+            )
         frames.feed(arrived.data)
         yield arrived.data
         if arrived.reply:
@@ -132,10 +155,19 @@ async def _next_chunk(inbox: Inbox, what: str, idle: float, *, first: bool) -> I
 
 def _require_complete(arrived: InboxMessage, frames: S2Frames, what: str) -> None:
     if arrived.status not in ("", "204"):
-        hint = "The server had to wait too long for this side." if arrived.status.startswith("408") else "Look at the server's log."
-        raise ApiError(f"{what} was ended by the server after {frames.bytes} bytes: {arrived.status}", hint=hint)
+        hint = (
+            "The server had to wait too long for this side."
+            if arrived.status.startswith("408")
+            else "Look at the server's log."
+        )
+        raise ApiError(
+            f"{what} was ended by the server after {frames.bytes} bytes: {arrived.status}",
+            hint=hint,
+        )
     if not frames.is_complete:
-        raise ApiError(f"{what} ended in the middle, after {frames.bytes} bytes", hint="Run the command again.")
+        raise ApiError(
+            f"{what} ended in the middle, after {frames.bytes} bytes", hint="Run the command again."
+        )
 
 
 async def restore_stream(
@@ -161,7 +193,9 @@ async def restore_stream(
     name = str(config["name"])
     answer = await api.request(f"STREAM.RESTORE.{name}", {"config": config, "state": state})
     async with api.connection.open_inbox() as inbox:
-        sending = _RestoreTransfer(api, name, str(answer["deliver_subject"]), inbox, idle, on_progress)
+        sending = _RestoreTransfer(
+            api, name, str(answer["deliver_subject"]), inbox, idle, on_progress
+        )
         try:
             await sending.send_all(chunks)
             return await sending.finish()
@@ -186,7 +220,15 @@ async def _clean_up_failed(sending: _RestoreTransfer, error: BaseException) -> N
 class _RestoreTransfer:
     """One restore under way: chunks go out in order, each is answered with an empty message, in the same order."""
 
-    def __init__(self, api: DomainApi, name: str, subject: str, inbox: Inbox, idle: float, on_progress: Progress | None) -> None:
+    def __init__(
+        self,
+        api: DomainApi,
+        name: str,
+        subject: str,
+        inbox: Inbox,
+        idle: float,
+        on_progress: Progress | None,
+    ) -> None:
         self.api = api
         self.name = name
         self.subject = subject
@@ -230,7 +272,10 @@ class _RestoreTransfer:
     async def _await_ack(self) -> None:
         arrived = await self.inbox.next(self.idle, self.description)
         if arrived.status.startswith("503"):
-            raise NoRespondersError(f"{self.description}: nobody takes its chunks any more", hint="Look at the server's log; then run it again.")
+            raise NoRespondersError(
+                f"{self.description}: nobody takes its chunks any more",
+                hint="Look at the server's log; then run it again.",
+            )
         if arrived.data:
             self.ended = True
             raise self._refused_error(arrived.data)
@@ -245,7 +290,10 @@ class _RestoreTransfer:
             return error
         except ApiError:
             pass
-        return ApiError(f"{self.description}: the server answered a chunk with {data[:80]!r}", hint="Look at the server's log.")
+        return ApiError(
+            f"{self.description}: the server answered a chunk with {data[:80]!r}",
+            hint="Look at the server's log.",
+        )
 
     async def finish(self) -> dict[str, Any]:
         """The empty request, and its answer: the server now puts it all together, and says nothing before it is done."""
@@ -262,7 +310,10 @@ class _RestoreTransfer:
                     raise
         self.ended = True
         if arrived.status.startswith("503"):
-            raise NoRespondersError(f"{self.description}: nobody takes its end", hint="Look at the server's log; then run it again.")
+            raise NoRespondersError(
+                f"{self.description}: nobody takes its end",
+                hint="Look at the server's log; then run it again.",
+            )
         return self.api.parse(f"STREAM.RESTORE.{self.name}", arrived.data, RESTORE_DONE)
 
     async def abandon(self, error: BaseException) -> str:
@@ -280,7 +331,10 @@ class _RestoreTransfer:
 
     async def _end_upload(self) -> None:
         await self.api.connection.publish(self.subject, b"", self.inbox.subject)
-        while not (arrived := await self.inbox.next(self.idle, self.description)).data and not arrived.status:
+        while (
+            not (arrived := await self.inbox.next(self.idle, self.description)).data
+            and not arrived.status
+        ):
             pass  # answers to chunks that were under way
 
 

@@ -35,9 +35,14 @@ class Subscriber(NatsConnection):
     """
 
     def __init__(
-        self, target: ConnectionSettings, subjects: Sequence[str], *,
-        on_message: Callable[[str, bytes], None], on_gap: Callable[[str], None], on_denied: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self,
+        target: ConnectionSettings,
+        subjects: Sequence[str],
+        *,
+        on_message: Callable[[str, bytes], None],
+        on_gap: Callable[[str], None],
+        on_denied: Callable[[str], None],
+    ) -> None:
         super().__init__(target, ReadOnlyGuard())
         self._subjects = subjects
         self._handle_message, self._on_gap, self._on_denied = on_message, on_gap, on_denied
@@ -50,9 +55,13 @@ class Subscriber(NatsConnection):
 
     def _options(self) -> dict[str, Any]:
         return super()._options() | {
-            "name": "jsplan drift watch", "reconnect_time_wait": RETRY_INTERVALS[0], "ping_interval": PING_SETTINGS[0],
-            "max_outstanding_pings": PING_SETTINGS[1], "reconnected_cb": self._on_reconnected, "closed_cb": self._on_closed,
-        }  # fmt: skip
+            "name": "jsplan drift watch",
+            "reconnect_time_wait": RETRY_INTERVALS[0],
+            "ping_interval": PING_SETTINGS[0],
+            "max_outstanding_pings": PING_SETTINGS[1],
+            "reconnected_cb": self._on_reconnected,
+            "closed_cb": self._on_closed,
+        }
 
     async def open(self) -> None:
         """Connect, and from then on come back by itself as often as it takes. Raises ConnectError for the first time only."""
@@ -82,15 +91,21 @@ class Subscriber(NatsConnection):
         messages, size = MAX_WAITING
         try:
             for subject in self._subjects:
-                await self._client.subscribe(subject, cb=self._receive, pending_msgs_limit=messages, pending_bytes_limit=size)
+                await self._client.subscribe(
+                    subject, cb=self._receive, pending_msgs_limit=messages, pending_bytes_limit=size
+                )
             await self._client.flush(max(1, int(self.settings.timeout)))
         except (nats.errors.Error, OSError) as error:
-            raise ConnectError(f"connection {self.settings.key} was lost: {error}", is_offline=True) from None
+            raise ConnectError(
+                f"connection {self.settings.key} was lost: {error}", is_offline=True
+            ) from None
         self._on_gap("connected")
         await self._closed.wait()
 
 
-async def listen_until_cancelled(make: Callable[[], Subscriber], on_change: Callable[[Subscriber | None, str], None]) -> None:
+async def listen_until_cancelled(
+    make: Callable[[], Subscriber], on_change: Callable[[Subscriber | None, str], None]
+) -> None:
     """Listen until cancelled. `told` hears of each connection that is made, and of why one could not be made."""
     pause = RETRY_INTERVALS[0]
     while True:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 #: The finding of this module itself: an ignore that ignores nothing.
 UNUSED_IGNORE: Final = "JS200"
-_SEVERITIES: Final[Mapping[str, Severity]] = {"note": "info", "warning": "warning", "error": "error"}
+_SEVERITIES: Final[Mapping[str, Severity]] = {
+    "note": "info",
+    "warning": "warning",
+    "error": "error",
+}
 _ORDER: Final = ("error", "warning", "info")
 
 
@@ -45,7 +49,9 @@ def run_rules(view: View, rules: Sequence[Rule], *, unused: bool = True) -> Repo
                 report.ignored.append((found, _ignores(view, by)[rule.code]))
                 used.add((_ignore_place(view.workspace.resources[by]), rule.code))
     if unused and view.workspace.lint.get(UNUSED_IGNORE) != "ignore":
-        report.findings += _unused_ignores(view, used, _SEVERITIES[view.workspace.lint.get(UNUSED_IGNORE, "warning")])
+        report.findings += _unused_ignores(
+            view, used, _SEVERITIES[view.workspace.lint.get(UNUSED_IGNORE, "warning")]
+        )
     report.findings.sort(key=lambda d: (_ORDER.index(d.severity), d.code, d.address or ""))
     return report
 
@@ -73,7 +79,9 @@ def _place(view: View, hit: Hit) -> SourceRange | None:
     return declared.ranges.get(alias_of(hit.address.kind, hit.field), declared.range)
 
 
-def _unused_ignores(view: View, used: set[tuple[str, str]], severity: Severity) -> Iterator[Diagnostic]:
+def _unused_ignores(
+    view: View, used: set[tuple[str, str]], severity: Severity
+) -> Iterator[Diagnostic]:
     """Once for each place in the files: a stream of two hundred domains may ignore what is found in one of them."""
     told = set(used)
     for address, declared in view.workspace.resources.items():
@@ -83,9 +91,24 @@ def _unused_ignores(view: View, used: set[tuple[str, str]], severity: Severity) 
                 continue
             told.add(key)
             known = code in LINT
-            text = f"lint.ignore: {code} is not found here" if known else f"lint.ignore: there is no finding {code}"
-            detail = "Remove the entry; if the finding comes back, lint says so." if known else did_you_mean(code, LINT).strip()
-            yield Diagnostic(severity, UNUSED_IGNORE, text, detail, str(address), declared.ranges.get("lint", declared.range))
+            text = (
+                f"lint.ignore: {code} is not found here"
+                if known
+                else f"lint.ignore: there is no finding {code}"
+            )
+            detail = (
+                "Remove the entry; if the finding comes back, lint says so."
+                if known
+                else did_you_mean(code, LINT).strip()
+            )
+            yield Diagnostic(
+                severity,
+                UNUSED_IGNORE,
+                text,
+                detail,
+                str(address),
+                declared.ranges.get("lint", declared.range),
+            )
 
 
 def _ignore_place(declared: DeclaredResource) -> str:

@@ -49,7 +49,9 @@ class ConnectedDomains:
         for edge in topology.edges:
             api = (edge.config.get("external") or {}).get("api")
             if api and not topology.routes.is_imported(edge.downstream.domain, api):
-                self._groups.union(self.group_of(edge.downstream.domain), self.group_of(edge.origin.domain))
+                self._groups.union(
+                    self.group_of(edge.downstream.domain), self.group_of(edge.origin.domain)
+                )
 
     def group_of(self, domain: str) -> str:
         """The name of a domain's group."""

@@ -124,23 +124,44 @@ class View:
 
     def _stream(self, address: Address) -> LintItem:
         said = self.topology.bodies[address]
-        return LintItem(address, said, self.known_configs.get(address) or self._predict_stream(address, said), self.workspace.resources[address])
+        return LintItem(
+            address,
+            said,
+            self.known_configs.get(address) or self._predict_stream(address, said),
+            self.workspace.resources[address],
+        )
 
     def _predict_stream(self, address: Address, said: Mapping[str, Any]) -> Config:
         body = {"name": address.stream, **said}
-        config = STREAM.compact({name: value for name, value in (body | client_defaults(address.kind, body)).items() if value is not None})
+        config = STREAM.compact(
+            {
+                name: value
+                for name, value in (body | client_defaults(address.kind, body)).items()
+                if value is not None
+            }
+        )
         STREAM.fill_derived(config, self.level(address.domain))
         return config
 
     def _consumer(self, address: Address) -> LintItem:
         said = self.topology.bodies[address]
-        return LintItem(address, said, self.known_configs.get(address) or self._predict_consumer(address, said), self.workspace.resources[address])
+        return LintItem(
+            address,
+            said,
+            self.known_configs.get(address) or self._predict_consumer(address, said),
+            self.workspace.resources[address],
+        )
 
     def _predict_consumer(self, address: Address, said: Mapping[str, Any]) -> Config:
-        config = CONSUMER.compact({"name": address.consumer} | {name: value for name, value in said.items() if value is not None})
+        config = CONSUMER.compact(
+            {"name": address.consumer}
+            | {name: value for name, value in said.items() if value is not None}
+        )
         assert address.parent is not None
         stream = self.all_streams.get(self.topology.find_declared(address.parent))
-        config["consumer_limits"] = dict(stream.config.get("consumer_limits") or {}) if stream else {}
+        config["consumer_limits"] = (
+            dict(stream.config.get("consumer_limits") or {}) if stream else {}
+        )
         CONSUMER.fill_derived(config, self.level(address.domain))
         return config
 
@@ -177,7 +198,9 @@ class View:
 
     @cached_property
     def _clustered_domains(self) -> frozenset[str]:
-        return frozenset(item.address.domain for item in self.all_streams.values() if item.replicas > 1)
+        return frozenset(
+            item.address.domain for item in self.all_streams.values() if item.replicas > 1
+        )
 
     def is_clustered(self, domain: str) -> bool:
         """Whether a domain is a cluster: its server says so, or another stream there has several copies."""

@@ -22,7 +22,10 @@ from jsplan.units import format_size
 
 #: Consumers on one stream of a server of level 5 (2.15) where nothing else limits them.
 MAX_STREAM_CONSUMERS: Final = 1000
-_RESERVATION_LIMITS: Final = {"file": ("max_storage", "reserved_storage", 10047), "memory": ("max_memory", "reserved_memory", 10028)}
+_RESERVATION_LIMITS: Final = {
+    "file": ("max_storage", "reserved_storage", 10047),
+    "memory": ("max_memory", "reserved_memory", 10028),
+}
 _MAX_STREAM_BYTES: Final = {"file": "storage_max_stream_bytes", "memory": "memory_max_stream_bytes"}
 
 
@@ -54,12 +57,18 @@ class _Account:
     counts: list[ConsumerCount] = field(default_factory=list)
 
 
-def check_account_limits(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterator[Diagnostic]:
+def check_account_limits(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> Iterator[Diagnostic]:
     """Every limit that the plan would go over, each with the limit, what is used now, and what is planned."""
     for account in _accounts(inputs, verdicts):
         for tier, use in _tiers(account):
             limits = use.get("limits") or {}
-            changes = list(account.streams.values()) if tier is None else [_change_in_tier(c, tier) for c in account.streams.values()]
+            changes = (
+                list(account.streams.values())
+                if tier is None
+                else [_change_in_tier(c, tier) for c in account.streams.values()]
+            )
             yield from _check_stream_count(account, use, limits, changes)
             yield from _check_reservations(account, use, limits, changes, per_replica=tier is None)
             for change in changes:
@@ -75,7 +84,9 @@ def _accounts(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) 
     """The accounts of all reachable domains, each once as far as the files let it be known."""
     found: dict[object, _Account] = {}
     by_domain = {
-        key: found.setdefault(_account_identity(inputs.workspace, key), _Account(key, facts.info, facts.level))
+        key: found.setdefault(
+            _account_identity(inputs.workspace, key), _Account(key, facts.info, facts.level)
+        )
         for key, facts in sorted(inputs.live.domains.items())
         if facts.reachable and key in inputs.workspace.domains
     }
@@ -99,7 +110,14 @@ def _account_identity(workspace: Workspace, key: str) -> object:
     while domain.same_as is not None and domain.same_as in workspace.domains:
         domain = workspace.domains[domain.same_as]
     connection = workspace.connections[domain.connection]
-    login = (connection.url, connection.context, connection.user, connection.token, connection.creds, connection.nkey)
+    login = (
+        connection.url,
+        connection.context,
+        connection.user,
+        connection.token,
+        connection.creds,
+        connection.nkey,
+    )
     return domain.api_prefix, connection.account or login
 
 
@@ -123,37 +141,70 @@ def _tier_name(config: Config) -> str:
 
 def _change_in_tier(change: _StreamChange, tier: str) -> _StreamChange:
     """The stream as the tier sees it: one that gets another number of copies leaves one tier and is new to the other."""
-    before, after = (config if config is not None and _tier_name(config) == tier else None for config in (change.before, change.after))
+    before, after = (
+        config if config is not None and _tier_name(config) == tier else None
+        for config in (change.before, change.after)
+    )
     return _StreamChange(change.decision, before, after)
 
 
 # --- streams -------------------------------------------------------------------------------------------------
 
 
-def _check_stream_count(account: _Account, use: Mapping[str, Any], limits: Mapping[str, Any], changes: list[_StreamChange]) -> Iterator[Diagnostic]:
+def _check_stream_count(
+    account: _Account,
+    use: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    changes: list[_StreamChange],
+) -> Iterator[Diagnostic]:
     most, used = limits.get("max_streams", -1), use.get("streams", 0)
     new = sum(1 for c in changes if c.before is None and c.after is not None)
     planned = used + new - sum(1 for c in changes if c.before is not None and c.after is None)
     if new and 0 < most < planned:
-        yield _limit_exceeded(account, "JS440", f"max_streams is {most}: {used} used, {planned} with this plan (10027)", "streams")
+        yield _limit_exceeded(
+            account,
+            "JS440",
+            f"max_streams is {most}: {used} used, {planned} with this plan (10027)",
+            "streams",
+        )
 
 
 def _check_reservations(
-    account: _Account, use: Mapping[str, Any], limits: Mapping[str, Any], changes: list[_StreamChange], *, per_replica: bool
+    account: _Account,
+    use: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    changes: list[_StreamChange],
+    *,
+    per_replica: bool,
 ) -> Iterator[Diagnostic]:
     """`max_bytes` of all streams. What others reserved counts once, since INFO does not say in how many copies."""
     for storage, (limit, reserved, err) in _RESERVATION_LIMITS.items():
         most = limits.get(limit, -1)
-        others = max(0, use.get(reserved, 0) - sum(_reserved_bytes(c.before, storage, per_replica=False) for c in changes))
-        used = others + sum(_reserved_bytes(c.before, storage, per_replica=per_replica) for c in changes)
-        planned = others + sum(_reserved_bytes(c.after, storage, per_replica=per_replica) for c in changes)
+        others = max(
+            0,
+            use.get(reserved, 0)
+            - sum(_reserved_bytes(c.before, storage, per_replica=False) for c in changes),
+        )
+        used = others + sum(
+            _reserved_bytes(c.before, storage, per_replica=per_replica) for c in changes
+        )
+        planned = others + sum(
+            _reserved_bytes(c.after, storage, per_replica=per_replica) for c in changes
+        )
         endless = sum(
-            1 for c in changes if c.before is None and c.after is not None and _storage(c.after) == storage and not _max_bytes(c.after)
+            1
+            for c in changes
+            if c.before is None
+            and c.after is not None
+            and _storage(c.after) == storage
+            and not _max_bytes(c.after)
         )
         spared = _uncounted_replicas(account, storage, changes) if per_replica else 0
         if 0 <= most < planned + endless - spared and (planned > used or endless):
             text = f"{limit} is {_format_bytes(most)}: {_format_bytes(used)} reserved by max_bytes, {_format_bytes(planned)} with this plan ({err})"
-            yield _limit_exceeded(account, "JS441", text, "storage" if storage == "file" else "memory")
+            yield _limit_exceeded(
+                account, "JS441", text, "storage" if storage == "file" else "memory"
+            )
 
 
 def _uncounted_replicas(account: _Account, storage: str, changes: list[_StreamChange]) -> int:
@@ -161,7 +212,14 @@ def _uncounted_replicas(account: _Account, storage: str, changes: list[_StreamCh
     if account.level >= 4:
         return 0
     written = [c.after for c in changes if c.is_written]
-    return max((_reserved_bytes(c, storage, per_replica=True) - _reserved_bytes(c, storage, per_replica=False) for c in written), default=0)
+    return max(
+        (
+            _reserved_bytes(c, storage, per_replica=True)
+            - _reserved_bytes(c, storage, per_replica=False)
+            for c in written
+        ),
+        default=0,
+    )
 
 
 def _storage(config: Config) -> str:
@@ -187,17 +245,34 @@ def _limit_exceeded(account: _Account, code: str, summary: str, what: str) -> Di
     return Diagnostic("error", code, summary, detail, f"{account.key}/**")
 
 
-def _check_stream_bytes(inputs: PlanInputs, change: _StreamChange, limits: Mapping[str, Any]) -> Iterator[Diagnostic]:
+def _check_stream_bytes(
+    inputs: PlanInputs, change: _StreamChange, limits: Mapping[str, Any]
+) -> Iterator[Diagnostic]:
     if not change.is_written or change.after is None:
         return
-    size, most = _max_bytes(change.after), limits.get(_MAX_STREAM_BYTES.get(_storage(change.after), ""), -1)
+    size, most = (
+        _max_bytes(change.after),
+        limits.get(_MAX_STREAM_BYTES.get(_storage(change.after), ""), -1),
+    )
     if limits.get("max_bytes_required") and not size:
         yield _error_at(
-            inputs, change.decision, "JS443", "max_bytes", "the account requires max_bytes of every stream (10113)", "Add `max_bytes:`."
+            inputs,
+            change.decision,
+            "JS443",
+            "max_bytes",
+            "the account requires max_bytes of every stream (10113)",
+            "Add `max_bytes:`.",
         )
     if 0 < most < size:
         text = f"max_bytes is {_format_bytes(size)}; a stream of this account may have {_format_bytes(most)} (10122)"
-        yield _error_at(inputs, change.decision, "JS443", "max_bytes", text, "Lower it, or let the account have larger streams.")
+        yield _error_at(
+            inputs,
+            change.decision,
+            "JS443",
+            "max_bytes",
+            text,
+            "Lower it, or let the account have larger streams.",
+        )
 
 
 def _check_tier(inputs: PlanInputs, account: _Account) -> Iterator[Diagnostic]:
@@ -205,7 +280,14 @@ def _check_tier(inputs: PlanInputs, account: _Account) -> Iterator[Diagnostic]:
     for change in account.streams.values() if tiers else ():
         if change.is_written and change.after is not None and _tier_name(change.after) not in tiers:
             text = f"the account has no limits for streams with {change.after.get('num_replicas', 1)} copies (10120)"
-            yield _error_at(inputs, change.decision, "JS440", "num_replicas", text, f"It has them for {', '.join(sorted(tiers))}.")
+            yield _error_at(
+                inputs,
+                change.decision,
+                "JS440",
+                "num_replicas",
+                text,
+                f"It has them for {', '.join(sorted(tiers))}.",
+            )
 
 
 # --- consumers -----------------------------------------------------------------------------------------------
@@ -219,29 +301,55 @@ def _check_consumer_counts(inputs: PlanInputs, account: _Account) -> Iterator[Di
         config = (change.after if change else None) or (live.compact if live else {})
         most, why = _consumer_limit(account, config, count, inputs.level(count.stream))
         if 0 < most < count.total:
-            there = count.unchanged + sum(1 for verdict in count.replaced if verdict.live is not None)
+            there = count.unchanged + sum(
+                1 for verdict in count.replaced if verdict.live is not None
+            )
             text = f"{why}: {count.stream.stream} has {there}, {count.total} with this plan (10026)"
-            yield _error_at(inputs, count.created[-1], "JS442", "name", text, "Take consumers out, or split the stream.")
+            yield _error_at(
+                inputs,
+                count.created[-1],
+                "JS442",
+                "name",
+                text,
+                "Take consumers out, or split the stream.",
+            )
 
 
-def _consumer_limit(account: _Account, stream: Config, count: ConsumerCount, level: int) -> tuple[int, str]:
+def _consumer_limit(
+    account: _Account, stream: Config, count: ConsumerCount, level: int
+) -> tuple[int, str]:
     """The most consumers that the stream may have for reasons outside of it; 0 is no such limit."""
     most = account_limits(account.info, stream.get("num_replicas", 1)).get("max_consumers", -1)
     if most > 0:
         return most, f"max_consumers of the account is {most} per stream"
     if level >= 5 and count.limit == 0:
-        return MAX_STREAM_CONSUMERS, f"a stream without max_consumers has at most {MAX_STREAM_CONSUMERS:,} consumers"
+        return (
+            MAX_STREAM_CONSUMERS,
+            f"a stream without max_consumers has at most {MAX_STREAM_CONSUMERS:,} consumers",
+        )
     return 0, ""
 
 
 def _check_ack_pending(inputs: PlanInputs, verdict: ResourceDecision) -> Iterator[Diagnostic]:
-    most, asked = account_max_ack_pending(inputs, verdict.address), (verdict.after or {}).get("max_ack_pending", 0)
+    most, asked = (
+        account_max_ack_pending(inputs, verdict.address),
+        (verdict.after or {}).get("max_ack_pending", 0),
+    )
     if 0 < most < asked:
         text = f"max_ack_pending is {asked}; a consumer of this account may have {most} (10121)"
-        yield _error_at(inputs, verdict, "JS444", "max_ack_pending", text, "Lower it, or leave it out for the most that is allowed.")
+        yield _error_at(
+            inputs,
+            verdict,
+            "JS444",
+            "max_ack_pending",
+            text,
+            "Lower it, or leave it out for the most that is allowed.",
+        )
 
 
-def _error_at(inputs: PlanInputs, verdict: ResourceDecision, code: str, name: str, summary: str, detail: str) -> Diagnostic:
+def _error_at(
+    inputs: PlanInputs, verdict: ResourceDecision, code: str, name: str, summary: str, detail: str
+) -> Diagnostic:
     declared = inputs.declared(verdict.address)
     place = (declared.ranges.get(name) or declared.range) if declared else None
     return Diagnostic("error", code, summary, detail, str(verdict.address), place)

@@ -13,4 +13,7 @@ def with_bucket_names(address: Address, fields: Iterable[FieldChange]) -> list[F
     """The changes of one resource for the documents: `history` for `max_msgs_per_subject`; effects stay as they are."""
     if not is_bucket(address.kind):
         return list(fields)
-    return [FieldChange(*lift_change(address.kind, address.name, f.path, f.before, f.after), f.effect) for f in fields]
+    return [
+        FieldChange(*lift_change(address.kind, address.name, f.path, f.before, f.after), f.effect)
+        for f in fields
+    ]

@@ -20,7 +20,12 @@ from jsplan.planning.deletion_bounds import bound_deletions
 from jsplan.planning.domain_findings import check_domains
 from jsplan.planning.drift import detect_drift
 from jsplan.planning.forgotten_entries import build_forgotten_changes, build_forgotten_steps
-from jsplan.planning.guards import check_decision, check_undeclared_domains, is_at_old_address, is_refusal
+from jsplan.planning.guards import (
+    check_decision,
+    check_undeclared_domains,
+    is_at_old_address,
+    is_refusal,
+)
 from jsplan.planning.hazard_permissions import check_permissions
 from jsplan.planning.hazards import assess_hazards
 from jsplan.planning.interest import orphaned_placeholders
@@ -61,10 +66,18 @@ def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
 
 
 def _readable_addresses(inputs: PlanInputs) -> list[Address]:
-    return sorted(a for a in inputs.selected if inputs.live.is_reachable(a.domain) and a not in inputs.live.unreadable)
+    return sorted(
+        a
+        for a in inputs.selected
+        if inputs.live.is_reachable(a.domain) and a not in inputs.live.unreadable
+    )
 
 
-def build_plan(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], lint_findings: Sequence[Diagnostic] = ()) -> Plan:
+def build_plan(
+    inputs: PlanInputs,
+    verdicts: dict[Address, ResourceDecision],
+    lint_findings: Sequence[Diagnostic] = (),
+) -> Plan:
     """The plan document for what `decide_all` found; `inputs.measured` has the answers to `questions`, `advice` is lint's."""
     away = sorted(a for a in inputs.selected if not inputs.live.is_reachable(a.domain))
     plan = _empty_plan(inputs)
@@ -72,10 +85,19 @@ def build_plan(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], li
     plan.deferred += [*defer_backfills(inputs), *deferred_source_history(inputs, verdicts)]
     plan.diagnostics = [*_diagnostics(inputs, verdicts), *lint_findings]
     plan.errored = any(d.severity == "error" and not is_refusal(d) for d in plan.diagnostics)
-    changes = [*(_resource_change(inputs, v, verdicts) for v in verdicts.values()), *build_forgotten_changes(inputs)]
+    changes = [
+        *(_resource_change(inputs, v, verdicts) for v in verdicts.values()),
+        *build_forgotten_changes(inputs),
+    ]
     plan.resource_changes = sorted(changes, key=lambda change: Address.parse(change.address))
-    plan.resource_drift = [d for d in (_detect_drift(inputs, a) for a in _readable_addresses(inputs)) if d is not None]
-    known = {*candidate_addresses(inputs), *inputs.forgotten, *(Address.parse(c.address) for c in changes)}
+    plan.resource_drift = [
+        d for d in (_detect_drift(inputs, a) for a in _readable_addresses(inputs)) if d is not None
+    ]
+    known = {
+        *candidate_addresses(inputs),
+        *inputs.forgotten,
+        *(Address.parse(c.address) for c in changes),
+    }
     plan.diagnostics += check_permissions(inputs.request.allow_hazards, known)
     if not plan.errored:
         plan.steps = build_steps(inputs, verdicts)
@@ -85,17 +107,33 @@ def build_plan(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], li
         bound_deletions(inputs, verdicts, plan.steps)
         expect_streams(inputs, verdicts, plan.steps)
         bound_uncopied(inputs, verdicts, plan.steps)
-    plan.backfills = [*plan_backfills(inputs, verdicts), *list_source_history(inputs, verdicts)] if not plan.errored else []
+    plan.backfills = (
+        [*plan_backfills(inputs, verdicts), *list_source_history(inputs, verdicts)]
+        if not plan.errored
+        else []
+    )
     plan.complete = not (inputs.request.targets or inputs.request.excludes or plan.deferred)
-    plan.applyable = bool(plan.steps) and not plan.errored and not any(is_refusal(d) for d in plan.diagnostics)
+    plan.applyable = (
+        bool(plan.steps) and not plan.errored and not any(is_refusal(d) for d in plan.diagnostics)
+    )
     return plan
 
 
-def _decide_consumers_of_deleted(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]) -> dict[Address, ResourceDecision]:
+def _decide_consumers_of_deleted(
+    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]
+) -> dict[Address, ResourceDecision]:
     """The consumers of a stream that goes go with it, also where `--target` or `--exclude` leaves them out."""
-    gone = {address for address, verdict in verdicts.items() if verdict.deletes and address.kind != "consumer"}
+    gone = {
+        address
+        for address, verdict in verdicts.items()
+        if verdict.deletes and address.kind != "consumer"
+    }
     left_out = candidate_addresses(inputs) - inputs.selected if gone else frozenset()
-    found = {a: decide(inputs, a) for a in sorted(left_out) if a.parent in gone and inputs.live.get(a) is not None}
+    found = {
+        a: decide(inputs, a)
+        for a in sorted(left_out)
+        if a.parent in gone and inputs.live.get(a) is not None
+    }
     return {a: v for a, v in found.items() if v.reason != "not_managed"}
 
 
@@ -104,33 +142,62 @@ def _empty_plan(inputs: PlanInputs) -> Plan:
     mode = "destroy" if request.destroy else "refresh-only" if request.refresh_only else "normal"
     shown = {name: str(value) for name, value in workspace.variables.items()}
     return Plan(
-        jsplan_version=__version__, workspace=workspace.name, environment=workspace.environment,
-        timestamp=format_timestamp(request.now), id=str(uuid.uuid4()),
-        state={"lineage": inputs.state.lineage or None, "serial": inputs.state.serial}, config_hash=workspace.config_hash,
-        variables=shown, mode=mode, targets=list(request.targets), allowed_hazards=list(request.allow_hazards),
+        jsplan_version=__version__,
+        workspace=workspace.name,
+        environment=workspace.environment,
+        timestamp=format_timestamp(request.now),
+        id=str(uuid.uuid4()),
+        state={"lineage": inputs.state.lineage or None, "serial": inputs.state.serial},
+        config_hash=workspace.config_hash,
+        variables=shown,
+        mode=mode,
+        targets=list(request.targets),
+        allowed_hazards=list(request.allow_hazards),
         options={
-            "adopt": request.adopt, "excludes": list(request.excludes), "replace": list(request.replace),
-            "reinstalled": list(request.reinstalled), "owner": inputs.owner_tag if workspace.ownership_marker else None,
-            "safe_below": request.safe_below, "measure_limit": request.measure_limit, "offline": request.offline,
-        } | ({"import": True} if request.imports else {}) | ({} if request.backfill else {"backfill": False}),
-        domains={key: facts.to_json() | _domain_access(inputs, key) for key, facts in sorted(inputs.live.domains.items())},
-    )  # fmt: skip
+            "adopt": request.adopt,
+            "excludes": list(request.excludes),
+            "replace": list(request.replace),
+            "reinstalled": list(request.reinstalled),
+            "owner": inputs.owner_tag if workspace.ownership_marker else None,
+            "safe_below": request.safe_below,
+            "measure_limit": request.measure_limit,
+            "offline": request.offline,
+        }
+        | ({"import": True} if request.imports else {})
+        | ({} if request.backfill else {"backfill": False}),
+        domains={
+            key: facts.to_json() | _domain_access(inputs, key)
+            for key, facts in sorted(inputs.live.domains.items())
+        },
+    )
 
 
 def _domain_access(inputs: PlanInputs, key: str) -> dict[str, Any]:
     domain = inputs.workspace.domains[key]
     way = {"api_prefix": domain.api_prefix, "connection": domain.connection}
-    imported = {row.api: row.from_domain for row in inputs.workspace.imports if row.into_domain == key}
+    imported = {
+        row.api: row.from_domain for row in inputs.workspace.imports if row.into_domain == key
+    }
     return way | ({"imports": imported} if imported else {})
 
 
 def _diagnostics(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]) -> list[Diagnostic]:
-    found = [*inputs.workspace.diagnostics, *inputs.topology.diagnostics, *check_undeclared_domains(inputs)]
+    found = [
+        *inputs.workspace.diagnostics,
+        *inputs.topology.diagnostics,
+        *check_undeclared_domains(inputs),
+    ]
     found += check_domains(inputs, verdicts)
     for address in sorted(inputs.selected & inputs.live.unreadable.keys()):
         text = f"exists on the server but is offline there: {inputs.live.unreadable[address]}"
         found.append(
-            Diagnostic("error", "JS415", text, "It uses a feature this server does not know. Upgrade the server again.", str(address))
+            Diagnostic(
+                "error",
+                "JS415",
+                text,
+                "It uses a feature this server does not know. Upgrade the server again.",
+                str(address),
+            )
         )
     for verdict in verdicts.values():
         found += check_decision(inputs, verdict)
@@ -139,10 +206,16 @@ def _diagnostics(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]) 
     found += _check_planned_origins(inputs, verdicts)
     found += checks.check_unverified_downstream(inputs, verdicts)
     found += diagnose_impossible(inputs)
-    return [*found, *interest.check_placeholders(inputs, verdicts), *check_server_rules(inputs, verdicts)]
+    return [
+        *found,
+        *interest.check_placeholders(inputs, verdicts),
+        *check_server_rules(inputs, verdicts),
+    ]
 
 
-def _check_planned_origins(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]) -> list[Diagnostic]:
+def _check_planned_origins(
+    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]
+) -> list[Diagnostic]:
     """What is odd about the origins of the copies that stay or come."""
     after = {address: verdict.after for address, verdict in verdicts.items()}
     copies = (address for address, config in after.items() if config is not None)
@@ -150,7 +223,9 @@ def _check_planned_origins(inputs: PlanInputs, verdicts: dict[Address, ResourceD
     return list(check_origins(inputs.topology.edges, inputs.topology, inputs.live, after, places))
 
 
-def _check_parent(inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]) -> list[Diagnostic]:
+def _check_parent(
+    inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+) -> list[Diagnostic]:
     """A consumer whose stream is neither there nor planned."""
     parent = verdict.address.parent
     if parent is None or verdict.actions != ["create"]:
@@ -162,30 +237,45 @@ def _check_parent(inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[
     text = f"its stream {parent} neither exists nor is planned"
     return [
         Diagnostic(
-            "error", "JS416", text, "Declare the stream, or correct the name.", str(verdict.address), declared.range if declared else None
+            "error",
+            "JS416",
+            text,
+            "Declare the stream, or correct the name.",
+            str(verdict.address),
+            declared.range if declared else None,
         )
     ]
 
 
-def _resource_change(inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]) -> ResourceChange:
+def _resource_change(
+    inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+) -> ResourceChange:
     address, live = verdict.address, verdict.live
     moved = inputs.moved_from.get(address)
     change = Change(
         actions=verdict.actions,
         before=live.config if live else None,
-        after=config_with_start(inputs, verdict, verdicts) or _final_config(verdict, inputs.level(address)),
+        after=config_with_start(inputs, verdict, verdicts)
+        or _final_config(verdict, inputs.level(address)),
         fields=with_bucket_names(address, [*verdict.fields, *verdict.ignored]),
         replace_paths=_replace_paths(verdict),
-        unknown=["opt_start_seq"] if has_unknown_start(inputs, verdict, verdicts) else verdict.unknown,
+        unknown=["opt_start_seq"]
+        if has_unknown_start(inputs, verdict, verdicts)
+        else verdict.unknown,
         importing={"id": str(address)} if verdict.adopts and not verdict.deletes else None,
     )
     return ResourceChange(
-        address=str(address), type=address.kind, domain=address.domain, name=address.name, change=change,
-        action_reason=verdict.reason, hazards=assess_hazards(inputs, verdict, verdicts),
+        address=str(address),
+        type=address.kind,
+        domain=address.domain,
+        name=address.name,
+        change=change,
+        action_reason=verdict.reason,
+        hazards=assess_hazards(inputs, verdict, verdicts),
         fingerprint=live.fingerprint if live else "absent",
         depends_on=sorted(str(a) for a in inputs.topology.dependencies.get(address, ())),
         previous_address=str(moved) if moved else None,
-    )  # fmt: skip
+    )
 
 
 def _final_config(verdict: ResourceDecision, level: int) -> Config | None:
@@ -204,10 +294,21 @@ def _replace_paths(verdict: ResourceDecision) -> list[list[str]]:
 
 def _detect_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:
     entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
-    if entry is None or describe_interruption(inputs, address) or is_at_old_address(inputs, address):
+    if (
+        entry is None
+        or describe_interruption(inputs, address)
+        or is_at_old_address(inputs, address)
+    ):
         return None
     ignore = declared.lifecycle.ignore_changes if declared else ()
-    return detect_drift(address, entry, inputs.live.get(address), inputs.level(address), ignore, now=inputs.request.now)
+    return detect_drift(
+        address,
+        entry,
+        inputs.live.get(address),
+        inputs.level(address),
+        ignore,
+        now=inputs.request.now,
+    )
 
 
 __all__ = ["build_plan", "candidate_addresses", "decide_all", "select_addresses"]

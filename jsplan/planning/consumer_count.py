@@ -45,24 +45,39 @@ class ConsumerCount:
         return [*self.replaced, *self.new]
 
 
-def count_consumers(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> list[ConsumerCount]:
+def count_consumers(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> list[ConsumerCount]:
     """A count for each stream on which the plan makes consumers, in the order of their addresses."""
     found: dict[Address, list[ResourceDecision]] = {}
     for address, verdict in verdicts.items():
         if address.parent is not None:
             found.setdefault(stream_of(inputs, verdicts, address), []).append(verdict)
-    counts = (_count_stream(inputs, verdicts, stream, consumers) for stream, consumers in sorted(found.items()))
+    counts = (
+        _count_stream(inputs, verdicts, stream, consumers)
+        for stream, consumers in sorted(found.items())
+    )
     return [count for count in counts if count.created]
 
 
-def _count_stream(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], stream: Address, consumers: Iterable[ResourceDecision]) -> ConsumerCount:
+def _count_stream(
+    inputs: PlanInputs,
+    verdicts: Mapping[Address, ResourceDecision],
+    stream: Address,
+    consumers: Iterable[ResourceDecision],
+) -> ConsumerCount:
     planned, live = verdicts.get(stream), inputs.live.get(stream)
-    replaced, lost = planned is not None and planned.replaces, planned is not None and planned.loses_content
+    replaced, lost = (
+        planned is not None and planned.replaces,
+        planned is not None and planned.loses_content,
+    )
     count = ConsumerCount(stream)
     if live is not None and not lost:
         count.unchanged = int(live.state.get("consumer_count") or 0) - _count_hidden(inputs, stream)
     for verdict in consumers:
-        made = verdict.after is not None and (replaced or verdict.replaces or verdict.actions == ["create"])
+        made = verdict.after is not None and (
+            replaced or verdict.replaces or verdict.actions == ["create"]
+        )
         if verdict.live is not None and not lost and (made or verdict.deletes):
             count.unchanged -= 1
         if made:

@@ -36,21 +36,32 @@ def recover_interrupted(inputs: PlanInputs) -> None:
             continue
         record = begun["record"]
         if record is None:
-            inputs.entries[address] = inputs.entries[address].with_fields(begun["expect"], live.config)
+            inputs.entries[address] = inputs.entries[address].with_fields(
+                begun["expect"], live.config
+            )
             inputs.recovered.add(address)
             continue
         inputs.entries[address] = Entry(
-            config=live.config, declared=record["declared"], created=live.created, origin=record["origin"],
-            prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"], starts=record.get("starts", {}),
+            config=live.config,
+            declared=record["declared"],
+            created=live.created,
+            origin=record["origin"],
+            prevent_destroy=record["prevent_destroy"],
+            depends_on=record["depends_on"],
+            starts=record.get("starts", {}),
             seen=live.answered_at,
-        )  # fmt: skip
+        )
         inputs.recovered.add(address)
     restore_detached_view(inputs)
 
 
 def _recover_deletions(inputs: PlanInputs) -> None:
     """Resources that the dead apply had begun to delete and that are gone are no entries any more, nor are their consumers."""
-    deleted = {a for a, begun in inputs.unfinished_steps.items() if begun.get("op", "").endswith(".delete") and inputs.live.is_absent(a)}
+    deleted = {
+        a
+        for a, begun in inputs.unfinished_steps.items()
+        if begun.get("op", "").endswith(".delete") and inputs.live.is_absent(a)
+    }
     inputs.recovered_deletions = {a for a in inputs.entries if a in deleted or a.parent in deleted}
     for address in inputs.recovered_deletions:
         del inputs.entries[address]
@@ -64,30 +75,47 @@ def describe_interruption(inputs: PlanInputs, address: Address) -> str:
     begun, live = inputs.replacement_records.get(address), inputs.live.get(address)
     if begun is None or address.kind != "consumer":
         return ""
-    held = live is None or (begun.get("hold_until") is not None and live.compact.get(PAUSE) == begun["hold_until"])
+    held = live is None or (
+        begun.get("hold_until") is not None and live.compact.get(PAUSE) == begun["hold_until"]
+    )
     return "its position is kept" if held else ""
 
 
 def _recover_replacements(inputs: PlanInputs) -> None:
     """The new objects of replacements that were not recorded: ready, or still held by the very pause that they were made with."""
     for address, begun in inputs.replacement_records.items():
-        live, record, entry = inputs.live.get(address), begun.get("record"), inputs.entries.get(address)
+        live, record, entry = (
+            inputs.live.get(address),
+            begun.get("record"),
+            inputs.entries.get(address),
+        )
         if live is None or record is None or live.created == begun.get("created"):
             continue
         if entry is not None and entry.created == live.created:
             continue
-        unfinished = begun.get("hold_until") is not None and live.compact.get(PAUSE) == begun["hold_until"]
-        if not unfinished and differing_fields(table_of(address), live.compact, begun.get("expect") or {}):
+        unfinished = (
+            begun.get("hold_until") is not None and live.compact.get(PAUSE) == begun["hold_until"]
+        )
+        if not unfinished and differing_fields(
+            table_of(address), live.compact, begun.get("expect") or {}
+        ):
             continue
         inputs.entries[address] = Entry(
-            config=live.config, declared=record["declared"], created=live.created, origin=record["origin"],
-            prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"], starts=record.get("starts", {}),
+            config=live.config,
+            declared=record["declared"],
+            created=live.created,
+            origin=record["origin"],
+            prevent_destroy=record["prevent_destroy"],
+            depends_on=record["depends_on"],
+            starts=record.get("starts", {}),
             seen=live.answered_at,
-        )  # fmt: skip
+        )
         (inputs.unready_replacements if unfinished else inputs.recovered).add(address)
 
 
-def _was_written(inputs: PlanInputs, address: Address, begun: dict[str, Any], live: LiveObject) -> bool:
+def _was_written(
+    inputs: PlanInputs, address: Address, begun: dict[str, Any], live: LiveObject
+) -> bool:
     if not begun.get("op", "").endswith(_WRITE_SUFFIXES):
         return False
     entry = inputs.entries.get(address)

@@ -14,7 +14,11 @@ from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.diff import differing_fields, field_changes
 from jsplan.planning.merge import expected_new, expected_update, is_within_limits, without_ignored
 from jsplan.planning.model import PlanInputs
-from jsplan.planning.preserve.consumers import is_update_purging, preserve_position, replacement_fields
+from jsplan.planning.preserve.consumers import (
+    is_update_purging,
+    preserve_position,
+    replacement_fields,
+)
 from jsplan.planning.preserve.methods import recreates_consumers, tightens_consumer_limits
 from jsplan.planning.replication.impact import without_replacement_starts
 from jsplan.resources import CONSUMER
@@ -94,7 +98,9 @@ def table_of(address: Address) -> Table:
     return CONSUMER if address.kind == "consumer" else BACKING_TABLES[address.kind]
 
 
-def planned_config(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], address: Address) -> Config | None:
+def planned_config(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], address: Address
+) -> Config | None:
     """The compact configuration an object will have, None when it is not there then."""
     verdict, live = verdicts.get(address), inputs.live.get(address)
     if verdict is not None:
@@ -109,10 +115,16 @@ def decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
 
 
 def _decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
-    live, entry, declared = inputs.live.get(address), inputs.entries.get(address), inputs.declared(address)
+    live, entry, declared = (
+        inputs.live.get(address),
+        inputs.entries.get(address),
+        inputs.declared(address),
+    )
     ours = entry is not None and live is not None and entry.created == live.created
     if inputs.request.refresh_only:
-        return _decide_refresh(address, live, entry, ours=ours, interrupted=address in inputs.replacement_records)
+        return _decide_refresh(
+            address, live, entry, ours=ours, interrupted=address in inputs.replacement_records
+        )
     if declared is None:
         return _decide_undeclared(inputs, address, live, entry, ours=ours)
     if live is None:
@@ -120,15 +132,28 @@ def _decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
     return _decide_existing(inputs, address, live, entry, ours=ours)
 
 
-def _decide_refresh(address: Address, live: LiveObject | None, entry: Entry | None, *, ours: bool, interrupted: bool) -> ResourceDecision:
+def _decide_refresh(
+    address: Address, live: LiveObject | None, entry: Entry | None, *, ours: bool, interrupted: bool
+) -> ResourceDecision:
     if interrupted:
-        return ResourceDecision(address, ["no-op"], REPLACEMENT_INTERRUPTED, live, entry, live.compact if live else None)
+        return ResourceDecision(
+            address, ["no-op"], REPLACEMENT_INTERRUPTED, live, entry, live.compact if live else None
+        )
     if entry is not None and (live is None or not ours):
         return ResourceDecision(address, ["forget"], "forget_because_missing", None, entry)
-    return ResourceDecision(address, ["no-op"], "refresh_only", live, entry, live.compact if live else None)
+    return ResourceDecision(
+        address, ["no-op"], "refresh_only", live, entry, live.compact if live else None
+    )
 
 
-def _decide_undeclared(inputs: PlanInputs, address: Address, live: LiveObject | None, entry: Entry | None, *, ours: bool) -> ResourceDecision:
+def _decide_undeclared(
+    inputs: PlanInputs,
+    address: Address,
+    live: LiveObject | None,
+    entry: Entry | None,
+    *,
+    ours: bool,
+) -> ResourceDecision:
     if entry is None:
         return ResourceDecision(address, ["no-op"], "not_managed", live)
     removed = next((r for r in inputs.workspace.removed if matches(r.address, address)), None)
@@ -139,7 +164,14 @@ def _decide_undeclared(inputs: PlanInputs, address: Address, live: LiveObject | 
     if not ours:
         text = f"{address} was made again by somebody else ({live.created}); what this workspace created is gone"
         found = Diagnostic("warning", "JS411", text, "It is forgotten, not deleted.", str(address))
-        return ResourceDecision(address, ["forget"], "forget_because_recreated_elsewhere", live, entry, diagnostics=[found])
+        return ResourceDecision(
+            address,
+            ["forget"],
+            "forget_because_recreated_elsewhere",
+            live,
+            entry,
+            diagnostics=[found],
+        )
     reason = "delete_because_destroy" if inputs.request.destroy else "delete_because_not_in_files"
     return ResourceDecision(address, ["delete"], reason, live, entry)
 
@@ -147,7 +179,12 @@ def _decide_undeclared(inputs: PlanInputs, address: Address, live: LiveObject | 
 def _decide_missing(inputs: PlanInputs, address: Address, entry: Entry | None) -> ResourceDecision:
     if inputs.request.imports:
         return _decide_missing_import(inputs, address)
-    after = expected_new(table_of(address), inputs.creation_body(address), inputs.level(address), inherited_settings(inputs, address))
+    after = expected_new(
+        table_of(address),
+        inputs.creation_body(address),
+        inputs.level(address),
+        inherited_settings(inputs, address),
+    )
     reason = "create_because_missing" if entry is not None else "create_because_new"
     if address in inputs.replacement_records:
         reason = REPLACEMENT_INTERRUPTED
@@ -162,7 +199,13 @@ def _decide_missing_import(inputs: PlanInputs, address: Address) -> ResourceDeci
     verdict = ResourceDecision(address, ["no-op"], "absent")
     if str(address) in inputs.request.imports:
         verdict.diagnostics.append(
-            Diagnostic("error", "JS420", "does not exist on the server", "Create it with: jsplan apply", str(address))
+            Diagnostic(
+                "error",
+                "JS420",
+                "does not exist on the server",
+                "Create it with: jsplan apply",
+                str(address),
+            )
         )
     return verdict
 
@@ -170,7 +213,11 @@ def _decide_missing_import(inputs: PlanInputs, address: Address) -> ResourceDeci
 def inherited_settings(inputs: PlanInputs, address: Address) -> Config:
     """What the server takes from elsewhere: a consumer's limits from its stream, a local mirror's `mirror_direct`."""
     parent = address.parent
-    return _inherited_mirror_direct(inputs, address) if parent is None else _consumer_limits(inputs, parent) | _account_limits(inputs, address)
+    return (
+        _inherited_mirror_direct(inputs, address)
+        if parent is None
+        else _consumer_limits(inputs, parent) | _account_limits(inputs, address)
+    )
 
 
 def _account_limits(inputs: PlanInputs, address: Address) -> Config:
@@ -185,13 +232,23 @@ def account_max_ack_pending(inputs: PlanInputs, consumer: Address) -> int:
     if facts is None or parent is None:
         return 0
     live, body = inputs.live.get(parent), inputs.topology.bodies.get(parent, {})
-    of_stream = body.get("num_replicas") or (live.compact.get("num_replicas") if live else None) or 1
-    return int(account_limits(facts.info, inputs.topology.bodies.get(consumer, {}).get("num_replicas") or of_stream).get("max_ack_pending") or 0)
+    of_stream = (
+        body.get("num_replicas") or (live.compact.get("num_replicas") if live else None) or 1
+    )
+    return int(
+        account_limits(
+            facts.info, inputs.topology.bodies.get(consumer, {}).get("num_replicas") or of_stream
+        ).get("max_ack_pending")
+        or 0
+    )
 
 
 def _consumer_limits(inputs: PlanInputs, stream: Address) -> Config:
     """The `consumer_limits` that consumers of the stream will live under."""
-    live, declared = inputs.live.get(stream), stream in inputs.topology.bodies and not inputs.request.destroy
+    live, declared = (
+        inputs.live.get(stream),
+        stream in inputs.topology.bodies and not inputs.request.destroy,
+    )
     if declared and "consumer_limits" in inputs.topology.bodies[stream]:
         return inputs.topology.bodies[stream]["consumer_limits"] or {}
     limits: Config = (live.compact.get("consumer_limits") or {}) if live else {}
@@ -206,46 +263,84 @@ def _inherited_mirror_direct(inputs: PlanInputs, address: Address) -> Config:
     if not mirror or mirror.get("external"):
         return {}
     origin = Address.of_stream(address.domain, mirror["name"])
-    live, declared = inputs.live.get(origin), origin in inputs.topology.bodies and not inputs.request.destroy
+    live, declared = (
+        inputs.live.get(origin),
+        origin in inputs.topology.bodies and not inputs.request.destroy,
+    )
     if not declared and live is None:
         return {}
-    body = ({} if live else inputs.creation_body(origin)) | (inputs.body(origin) if declared else {})
-    said = body["allow_direct"] if "allow_direct" in body else live and live.compact.get("allow_direct")
+    body = ({} if live else inputs.creation_body(origin)) | (
+        inputs.body(origin) if declared else {}
+    )
+    said = (
+        body["allow_direct"]
+        if "allow_direct" in body
+        else live and live.compact.get("allow_direct")
+    )
     return {"mirror_direct": bool(said)}
 
 
-def _decide_existing(inputs: PlanInputs, address: Address, live: LiveObject, entry: Entry | None, *, ours: bool) -> ResourceDecision:
+def _decide_existing(
+    inputs: PlanInputs, address: Address, live: LiveObject, entry: Entry | None, *, ours: bool
+) -> ResourceDecision:
     """Declared and on the server: nothing, an update, a replacement, and perhaps an import with it."""
-    mine = replacement_fields(address, entry, inputs.declared_fields(address)) if ours else frozenset()
-    if ours and entry is not None and _is_untouched(inputs, live, entry, mine) and not _is_replace_forced(inputs, address):
+    mine = (
+        replacement_fields(address, entry, inputs.declared_fields(address)) if ours else frozenset()
+    )
+    if (
+        ours
+        and entry is not None
+        and _is_untouched(inputs, live, entry, mine)
+        and not _is_replace_forced(inputs, address)
+    ):
         return ResourceDecision(address, ["no-op"], UNTOUCHED, live, entry, live.compact)
     table, body, level = table_of(address), inputs.body(address), inputs.level(address)
     last = (table.compact(entry.config), entry.declared) if ours and entry is not None else None
     declared = inputs.declared(address)
     ignore = declared.lifecycle.ignore_changes if declared else ()
     target = expected_update(
-        table, body, live.compact, live.raw, last, level=level, inherited=inherited_settings(inputs, address), ignore=mine.union(ignore)
+        table,
+        body,
+        live.compact,
+        live.raw,
+        last,
+        level=level,
+        inherited=inherited_settings(inputs, address),
+        ignore=mine.union(ignore),
     )
     if address.kind == "consumer" and pauses.PAUSE not in ignore:
         target = pauses.with_effective_pause(target, body, live.compact, last, inputs.request.now)
     after, ignored = without_ignored(table, live.compact, target, level)
-    ignored = without_replacement_starts(ignored, entry if ours else None, inputs.declared_fields(address))
+    ignored = without_replacement_starts(
+        ignored, entry if ours else None, inputs.declared_fields(address)
+    )
     fields = field_changes(table, live.compact, after, level)
-    verdict = ResourceDecision(address, ["no-op"], "equal_now", live, entry, after, fields, ignored, adopts=not ours)
+    verdict = ResourceDecision(
+        address, ["no-op"], "equal_now", live, entry, after, fields, ignored, adopts=not ours
+    )
     return _choose_actions(inputs, verdict)
 
 
 def _would_delete_messages(inputs: PlanInputs, verdict: ResourceDecision) -> bool:
     """Whether an update in place would delete messages that a replacement keeps."""
     after, live = verdict.after, verdict.live
-    return live is not None and after is not None and verdict.address.kind == "consumer" and is_update_purging(inputs, live, after)
+    return (
+        live is not None
+        and after is not None
+        and verdict.address.kind == "consumer"
+        and is_update_purging(inputs, live, after)
+    )
 
 
 def _is_replace_forced(inputs: PlanInputs, address: Address) -> bool:
-    return address in inputs.unready_replacements or any(matches(glob, address) for glob in inputs.request.replace)
+    return address in inputs.unready_replacements or any(
+        matches(glob, address) for glob in inputs.request.replace
+    )
 
 
-def _is_untouched(inputs: PlanInputs, live: LiveObject, entry: Entry, replacement_fields: frozenset[str]) -> bool:
+def _is_untouched(
+    inputs: PlanInputs, live: LiveObject, entry: Entry, replacement_fields: frozenset[str]
+) -> bool:
     """The cheap way to see that nothing differs: live as recorded and as named, and the files as recorded.
 
     What is `mine` a replacement put there in place of what the files say.
@@ -253,9 +348,17 @@ def _is_untouched(inputs: PlanInputs, live: LiveObject, entry: Entry, replacemen
     named = inputs.declared_fields(live.address)
     if live.config != entry.config or named != entry.declared:
         return False
-    if differing_fields(table_of(live.address), live.compact, {name: value for name, value in named.items() if name not in replacement_fields} if replacement_fields else named):
+    if differing_fields(
+        table_of(live.address),
+        live.compact,
+        {name: value for name, value in named.items() if name not in replacement_fields}
+        if replacement_fields
+        else named,
+    ):
         return False
-    return live.address.parent is None or is_within_limits(live.compact, inherited_settings(inputs, live.address))
+    return live.address.parent is None or is_within_limits(
+        live.compact, inherited_settings(inputs, live.address)
+    )
 
 
 def _choose_actions(inputs: PlanInputs, verdict: ResourceDecision) -> ResourceDecision:
@@ -263,14 +366,20 @@ def _choose_actions(inputs: PlanInputs, verdict: ResourceDecision) -> ResourceDe
         return _decide_import(inputs, verdict)
     forced = _is_replace_forced(inputs, verdict.address)
     if _would_delete_messages(inputs, verdict):
-        verdict.fields = [replace(c, effect="replace") if c.path.startswith("filter_subject") else c for c in verdict.fields]
+        verdict.fields = [
+            replace(c, effect="replace") if c.path.startswith("filter_subject") else c
+            for c in verdict.fields
+        ]
     if forced or any(change.effect == "replace" for change in verdict.fields):
         verdict.reason = "replace_by_request" if forced else "replace_because_cannot_update"
         if verdict.address in inputs.unready_replacements:
             verdict.reason = REPLACEMENT_INTERRUPTED
         verdict.actions = ["delete", "create"]
         verdict.after = expected_new(
-            table_of(verdict.address), inputs.creation_body(verdict.address), inputs.level(verdict.address), inherited_settings(inputs, verdict.address)
+            table_of(verdict.address),
+            inputs.creation_body(verdict.address),
+            inputs.level(verdict.address),
+            inherited_settings(inputs, verdict.address),
         )
         if inputs.on_replace(verdict.address) == "preserve":
             verdict.actions = ["create", "delete"]
@@ -290,23 +399,65 @@ def _decide_interrupted(inputs: PlanInputs, verdict: ResourceDecision) -> Resour
         return verdict
     if found.conflict or inputs.declared(address) is None:
         what = found.conflict or "it is in no file any more, or all is to be destroyed"
-        detail = found.detail if found.conflict else "Put it back into the files and run: jsplan apply. Then it can go."
-        error = Diagnostic("error", "JS424", f"{found.summary}. It cannot be finished: {what}", detail, str(address))
-        return replace(verdict, actions=["no-op"], reason=REPLACEMENT_INTERRUPTED, fields=[], adopts=False, diagnostics=[error])
+        detail = (
+            found.detail
+            if found.conflict
+            else "Put it back into the files and run: jsplan apply. Then it can go."
+        )
+        error = Diagnostic(
+            "error",
+            "JS424",
+            f"{found.summary}. It cannot be finished: {what}",
+            detail,
+            str(address),
+        )
+        return replace(
+            verdict,
+            actions=["no-op"],
+            reason=REPLACEMENT_INTERRUPTED,
+            fields=[],
+            adopts=False,
+            diagnostics=[error],
+        )
     told = Diagnostic("warning", "JS424", found.summary, found.detail, str(address))
     if found.can_roll_back and not verdict.replaces:
-        return replace(verdict, actions=["update"], reason=REPLACEMENT_ROLLED_BACK, adopts=False, diagnostics=[told])
-    after = expected_new(table_of(address), inputs.creation_body(address), inputs.level(address), inherited_settings(inputs, address))
-    return replace(verdict, actions=["create", "delete"], reason=REPLACEMENT_INTERRUPTED, after=after, ignored=[], adopts=False, diagnostics=[told])
+        return replace(
+            verdict,
+            actions=["update"],
+            reason=REPLACEMENT_ROLLED_BACK,
+            adopts=False,
+            diagnostics=[told],
+        )
+    after = expected_new(
+        table_of(address),
+        inputs.creation_body(address),
+        inputs.level(address),
+        inherited_settings(inputs, address),
+    )
+    return replace(
+        verdict,
+        actions=["create", "delete"],
+        reason=REPLACEMENT_INTERRUPTED,
+        after=after,
+        ignored=[],
+        adopts=False,
+        diagnostics=[told],
+    )
 
 
 def _decide_import(inputs: PlanInputs, verdict: ResourceDecision) -> ResourceDecision:
     """Taken into state as it is, without a write; what differs from the files is for the next plan."""
     verdict.reason = "import_by_request" if verdict.fields else "import_because_equal"
     if verdict.fields and not inputs.request.adopt:
-        paths = ", ".join(change.path for change in with_bucket_names(verdict.address, verdict.fields))
+        paths = ", ".join(
+            change.path for change in with_bucket_names(verdict.address, verdict.fields)
+        )
         detail = "To take it over as it is, and see the difference as a change in the next plan: --adopt."
-        verdict.diagnostics.append(Diagnostic("error", "JS302", f"differs from the files ({paths})", detail, str(verdict.address)))
+        verdict.diagnostics.append(
+            Diagnostic(
+                "error", "JS302", f"differs from the files ({paths})", detail, str(verdict.address)
+            )
+        )
     return verdict
 
 
@@ -321,14 +472,25 @@ def _update_reason(verdict: ResourceDecision) -> str:
     return "update_because_drifted" if drifted else "update_because_config_changed"
 
 
-def decide_dependent_consumers(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]) -> None:
+def decide_dependent_consumers(
+    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]
+) -> None:
     """Deleting a stream takes its consumers along: theirs is no step of its own, in place."""
-    changing = {v.address.parent for v in verdicts.values() if v.address.parent is not None and v.actions != ["no-op"]}
+    changing = {
+        v.address.parent
+        for v in verdicts.values()
+        if v.address.parent is not None and v.actions != ["no-op"]
+    }
     for address, verdict in verdicts.items():
         if verdict.preserves and verdict.live is not None and address.kind != "consumer":
             after = verdict.after or {}
-            changes = address in changing and (get_retention(after) == "interest" or tightens_consumer_limits(verdict.live.compact, after))
-            verdict.recreates_consumers = changes or recreates_consumers(verdict.live.compact, after, inputs.level(address))
+            changes = address in changing and (
+                get_retention(after) == "interest"
+                or tightens_consumer_limits(verdict.live.compact, after)
+            )
+            verdict.recreates_consumers = changes or recreates_consumers(
+                verdict.live.compact, after, inputs.level(address)
+            )
     for address, verdict in verdicts.items():
         parent = verdicts.get(address.parent) if address.parent else None
         if parent is None or not parent.deletes or verdict.live is None:
@@ -339,19 +501,44 @@ def decide_dependent_consumers(inputs: PlanInputs, verdicts: dict[Address, Resou
         if verdict.deletes and not verdict.preserves:
             verdicts[address] = replace(verdict, deleted_with=parent.address)
         elif verdict.after is not None and verdict.actions != ["create"]:
-            after = expected_new(CONSUMER, inputs.body(address), inputs.level(address), inherited_settings(inputs, address))
+            after = expected_new(
+                CONSUMER,
+                inputs.body(address),
+                inputs.level(address),
+                inherited_settings(inputs, address),
+            )
             verdicts[address] = replace(
-                verdict, actions=["delete", "create"], reason="replace_with_stream", after=after, deleted_with=parent.address,
+                verdict,
+                actions=["delete", "create"],
+                reason="replace_with_stream",
+                after=after,
+                deleted_with=parent.address,
                 unknown=[],
-            )  # fmt: skip
+            )
 
 
-def _decide_restored_consumer(inputs: PlanInputs, stream: ResourceDecision, verdict: ResourceDecision) -> ResourceDecision:
+def _decide_restored_consumer(
+    inputs: PlanInputs, stream: ResourceDecision, verdict: ResourceDecision
+) -> ResourceDecision:
     """A consumer of a stream that keeps its messages. One that is made anew for it can be what it shall be at once."""
     assert stream.live is not None
     if verdict.address not in inputs.selected and verdict.live is not None and not verdict.adopts:
-        kept = replace(verdict, actions=["no-op"], reason="not_targeted", fields=[], ignored=[], after=verdict.live.compact, diagnostics=[])
+        kept = replace(
+            verdict,
+            actions=["no-op"],
+            reason="not_targeted",
+            fields=[],
+            ignored=[],
+            after=verdict.live.compact,
+            diagnostics=[],
+        )
         return replace(kept, restored_with=stream.address)
-    if verdict.actions == ["no-op"] or (stream.recreates_consumers and (verdict.actions == ["update"] or verdict.preserves)):
+    if verdict.actions == ["no-op"] or (
+        stream.recreates_consumers and (verdict.actions == ["update"] or verdict.preserves)
+    ):
         return replace(verdict, restored_with=stream.address)
-    return replace(verdict, deleted_with=stream.address) if stream.recreates_consumers and verdict.deletes else verdict
+    return (
+        replace(verdict, deleted_with=stream.address)
+        if stream.recreates_consumers and verdict.deletes
+        else verdict
+    )

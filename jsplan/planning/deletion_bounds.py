@@ -14,14 +14,23 @@ from jsplan.planning.decide import ResourceDecision
 from jsplan.planning.model import PlanInputs
 
 
-def bound_deletions(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], steps: Iterable[Step]) -> None:
+def bound_deletions(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], steps: Iterable[Step]
+) -> None:
     """Give each step that deletes something the `max_deleted` it may find at most: messages, or a consumer's unfinished ones."""
     for step in steps:
         verdict = verdicts.get(Address.parse(step.address))
-        if verdict is None or verdict.live is None or step.request is None or "fingerprint" not in step.precondition:
+        if (
+            verdict is None
+            or verdict.live is None
+            or step.request is None
+            or "fingerprint" not in step.precondition
+        ):
             continue
         there = verdict.live.messages_at_risk
-        if step.op == "stream.delete" or (step.op == "consumer.delete" and verdict.actions == ["delete"]):
+        if step.op == "stream.delete" or (
+            step.op == "consumer.delete" and verdict.actions == ["delete"]
+        ):
             step.precondition["max_deleted"] = _deletion_bound(there, inputs.request.safe_below)
 
 

@@ -17,7 +17,9 @@ def changed_names(before: Config, after: Config) -> list[str]:
     """Top-level names whose values differ, in the order of `after`, then of `before`."""
     if before == after:
         return []
-    return [name for name in dict.fromkeys([*after, *before]) if before.get(name) != after.get(name)]
+    return [
+        name for name in dict.fromkeys([*after, *before]) if before.get(name) != after.get(name)
+    ]
 
 
 def field_changes(table: Table, before: Config, after: Config, level: int) -> list[FieldChange]:
@@ -31,7 +33,11 @@ def field_changes(table: Table, before: Config, after: Config, level: int) -> li
         row = table.by_name.get(name)
         effect = effect_of(row, before, after, name, level)
         for path, old, new in _leaves(row, name, before.get(name), after.get(name)):
-            found.append(FieldChange(path, _with_default(table, path, old), _with_default(table, path, new), effect))
+            found.append(
+                FieldChange(
+                    path, _with_default(table, path, old), _with_default(table, path, new), effect
+                )
+            )
     return found
 
 
@@ -40,7 +46,11 @@ def differing_fields(table: Table, live: Config, expect: Config) -> list[str]:
 
     Expecting None leaves the field to the server: where its default depends on the rest, whatever it derives is right.
     """
-    return [name for name, wanted in expect.items() if live.get(name) != wanted and not (wanted is None and name in table.derived)]
+    return [
+        name
+        for name, wanted in expect.items()
+        if live.get(name) != wanted and not (wanted is None and name in table.derived)
+    ]
 
 
 def effect_of(row: Field | None, before: Config, after: Config, name: str, level: int) -> Effect:
@@ -54,7 +64,9 @@ def _with_default(table: Table, path: str, value: Any) -> Any:
     return table.default_of(path) if value is None else value
 
 
-def _leaves(row: Field | None, name: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+def _leaves(
+    row: Field | None, name: str, before: Any, after: Any
+) -> Iterator[tuple[str, Any, Any]]:
     keyed_before, keyed_after = _by_origin_key(row, before), _by_origin_key(row, after)
     if not (isinstance(keyed_before, dict) and isinstance(keyed_after, dict)):
         yield name, before, after
@@ -62,7 +74,9 @@ def _leaves(row: Field | None, name: str, before: Any, after: Any) -> Iterator[t
     from deepdiff import DeepDiff  # noqa: PLC0415 - slow to import, and most plans have nothing to compare
 
     # Above 0 it would give up on mappings that share few keys and show both whole.
-    tree = DeepDiff(keyed_before, keyed_after, view="tree", verbose_level=2, threshold_to_diff_deeper=0)
+    tree = DeepDiff(
+        keyed_before, keyed_after, view="tree", verbose_level=2, threshold_to_diff_deeper=0
+    )
     for items in tree.values():
         for item in items:
             path = item.path(output_format="list")
@@ -75,7 +89,12 @@ def _none_if_absent(value: Any) -> Any:
 
 def _by_origin_key(field: Field | None, value: Any) -> Any:
     """Lists of origins as mappings by what each origin is, so that order is no difference and paths name elements."""
-    if field is not None and field.type == "objects" and field.table is ORIGIN and value is not None:
+    if (
+        field is not None
+        and field.type == "objects"
+        and field.table is ORIGIN
+        and value is not None
+    ):
         return {origin_key(origin): origin for origin in value}
     return value
 

@@ -17,27 +17,55 @@ from jsplan.state.document import Entry
 #: Fields whose change nobody's data or delivery notices.
 COSMETIC = ("description", "metadata")
 #: Fields whose change can make the server delete messages.
-DESTRUCTIVE = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "retention", "discard", "created")
+DESTRUCTIVE = (
+    "max_age",
+    "max_msgs",
+    "max_bytes",
+    "max_msgs_per_subject",
+    "retention",
+    "discard",
+    "created",
+)
 
 
 def detect_drift(
-    address: Address, entry: Entry, live: LiveObject | None, level: int, ignore: tuple[str, ...] = (), *, now: datetime
+    address: Address,
+    entry: Entry,
+    live: LiveObject | None,
+    level: int,
+    ignore: tuple[str, ...] = (),
+    *,
+    now: datetime,
 ) -> ResourceChange | None:
     """The drift of one managed resource, or None. `ignore` are its `ignore_changes`; a pause that is over at `now` is none."""
     if live is None:
-        return _drift_change(address, Change(["delete"], entry.config, None), "destructive", "drift_missing", "absent")
+        return _drift_change(
+            address,
+            Change(["delete"], entry.config, None),
+            "destructive",
+            "drift_missing",
+            "absent",
+        )
     if live.created == entry.created and live.config == entry.config:
         return None
     table = table_of(address)
-    before, after = (_comparable(table, entry, c, ignore) for c in (table.compact(entry.config), live.compact))
-    fields = field_changes(table, without_expired_pause(before, now), without_expired_pause(after, now), level)
+    before, after = (
+        _comparable(table, entry, c, ignore) for c in (table.compact(entry.config), live.compact)
+    )
+    fields = field_changes(
+        table, without_expired_pause(before, now), without_expired_pause(after, now), level
+    )
     if live.created != entry.created:
         fields.insert(0, FieldChange("created", entry.created, live.created, "replace"))
     if not fields:
         return None
     change = Change(["update"], entry.config, live.config, with_bucket_names(address, fields))
     return _drift_change(
-        address, change, drift_severity(fields), "drift_recreated" if fields[0].path == "created" else "drift_changed", live.fingerprint
+        address,
+        change,
+        drift_severity(fields),
+        "drift_recreated" if fields[0].path == "created" else "drift_changed",
+        live.fingerprint,
     )
 
 
@@ -60,8 +88,16 @@ def drift_severity(fields: list[FieldChange]) -> Severity:
     return "cosmetic" if names <= set(COSMETIC) else "functional"
 
 
-def _drift_change(address: Address, change: Change, severity: Severity, reason: str, fingerprint: str) -> ResourceChange:
+def _drift_change(
+    address: Address, change: Change, severity: Severity, reason: str, fingerprint: str
+) -> ResourceChange:
     return ResourceChange(
-        address=str(address), type=address.kind, domain=address.domain, name=address.name, change=change,
-        action_reason=reason, fingerprint=fingerprint, severity=severity,
-    )  # fmt: skip
+        address=str(address),
+        type=address.kind,
+        domain=address.domain,
+        name=address.name,
+        change=change,
+        action_reason=reason,
+        fingerprint=fingerprint,
+        severity=severity,
+    )

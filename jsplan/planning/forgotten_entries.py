@@ -13,7 +13,11 @@ FORGET_REASON = "forget_because_removed_block"
 
 def find_forgotten(inputs: PlanInputs) -> frozenset[Address]:
     """The addresses in undeclared domains that a `removed` block with `destroy: false` names."""
-    lost = (a for a in {*inputs.entries, *inputs.unfinished_steps} if a.domain not in inputs.workspace.domains)
+    lost = (
+        a
+        for a in {*inputs.entries, *inputs.unfinished_steps}
+        if a.domain not in inputs.workspace.domains
+    )
     globs = [block.address for block in inputs.workspace.removed if not block.destroy]
     return frozenset(a for a in lost if any(matches(glob, a) for glob in globs))
 
@@ -23,7 +27,11 @@ def select_forgotten(inputs: PlanInputs) -> frozenset[Address]:
     request = inputs.request
     if request.imports or request.refresh_only:
         return frozenset()
-    chosen = (a for a in find_forgotten(inputs) if not request.targets or any(matches(t, a) for t in request.targets))
+    chosen = (
+        a
+        for a in find_forgotten(inputs)
+        if not request.targets or any(matches(t, a) for t in request.targets)
+    )
     return frozenset(a for a in chosen if not any(matches(x, a) for x in request.excludes))
 
 
@@ -33,9 +41,15 @@ def build_forgotten_changes(inputs: PlanInputs) -> Iterable[ResourceChange]:
         entry, moved = inputs.entries.get(address), inputs.moved_from.get(address)
         change = Change(["forget"], entry.config if entry else None, None)
         yield ResourceChange(
-            str(address), address.kind, address.domain, address.name, change, FORGET_REASON,
-            depends_on=entry.depends_on if entry else [], previous_address=str(moved) if moved else None,
-        )  # fmt: skip
+            str(address),
+            address.kind,
+            address.domain,
+            address.name,
+            change,
+            FORGET_REASON,
+            depends_on=entry.depends_on if entry else [],
+            previous_address=str(moved) if moved else None,
+        )
 
 
 def build_forgotten_steps(inputs: PlanInputs, first: int) -> Iterable[Step]:

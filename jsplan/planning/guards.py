@@ -33,7 +33,14 @@ PINNED_CLIENT = "pinned_client"
 #: Findings that stop an apply with exit 3 while the plan itself is sound.
 PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED = "JS301", "JS302", "JS303"
 RESTORE_OVER, REINSTALLED, OTHER_WORKSPACE = "JS304", "JS305", "JS306"
-REFUSALS = (PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED, RESTORE_OVER, REINSTALLED, OTHER_WORKSPACE)
+REFUSALS = (
+    PREVENT_DESTROY,
+    ADOPT_NEEDED,
+    REPLACE_REFUSED,
+    RESTORE_OVER,
+    REINSTALLED,
+    OTHER_WORKSPACE,
+)
 LEVEL_NAMES = {1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
 
 
@@ -47,7 +54,10 @@ def refusal_reasons(plan: Plan) -> list[str]:
     reasons = [f"{d.address}: {d.summary}. {d.detail}" for d in plan.diagnostics if is_refusal(d)]
     for change in plan.resource_changes:
         stopping = (hazard for hazard in change.hazards if hazard.blocking and not hazard.allowed)
-        reasons += [f"{change.address}: {hazard.message}. To permit it: {hazard.flag}" for hazard in stopping]
+        reasons += [
+            f"{change.address}: {hazard.message}. To permit it: {hazard.flag}"
+            for hazard in stopping
+        ]
     return reasons
 
 
@@ -70,9 +80,20 @@ def check_decision(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Di
         yield from _check_prevent_destroy(inputs, verdict)
     if verdict.replaces and verdict.deleted_with is None:
         yield from _check_replacement(inputs, verdict)
-    if verdict.adopts and verdict.actions != ["no-op"] and verdict.reason != OWNER_CHANGED and not inputs.request.adopt:
-        yield Diagnostic("error", ADOPT_NEEDED, "exists on the server, is not managed yet, and differs from the files",
-                         "To manage and change it: --adopt. Or change the files to match the server.", address, place)  # fmt: skip
+    if (
+        verdict.adopts
+        and verdict.actions != ["no-op"]
+        and verdict.reason != OWNER_CHANGED
+        and not inputs.request.adopt
+    ):
+        yield Diagnostic(
+            "error",
+            ADOPT_NEEDED,
+            "exists on the server, is not managed yet, and differs from the files",
+            "To manage and change it: --adopt. Or change the files to match the server.",
+            address,
+            place,
+        )
 
 
 def _source_range(inputs: PlanInputs, address: Address) -> SourceRange | None:
@@ -80,17 +101,25 @@ def _source_range(inputs: PlanInputs, address: Address) -> SourceRange | None:
     return declared.range if declared else None
 
 
-def _check_pinned_client(verdict: ResourceDecision, place: SourceRange | None) -> Iterable[Diagnostic]:
+def _check_pinned_client(
+    verdict: ResourceDecision, place: SourceRange | None
+) -> Iterable[Diagnostic]:
     """A pin outlives its policy: until it ends the server serves nobody else (measured on 2.11 to 2.15)."""
-    before, after = (config.get("priority_policy") for config in (verdict.live.compact if verdict.live else {}, verdict.after or {}))
-    if verdict.live is None or verdict.actions != ["update"] or before != PINNED_CLIENT or after == PINNED_CLIENT:
+    before, after = (
+        config.get("priority_policy")
+        for config in (verdict.live.compact if verdict.live else {}, verdict.after or {})
+    )
+    if (
+        verdict.live is None
+        or verdict.actions != ["update"]
+        or before != PINNED_CLIENT
+        or after == PINNED_CLIENT
+    ):
         return
     pin = format_duration(verdict.live.compact.get("priority_timeout") or 0)
     text = f"a client that is pinned stays so for up to {pin}: until then the consumer delivers nothing to others"
     groups = " ".join(verdict.live.compact.get("priority_groups") or ())
-    detail = (
-        f"To end the pin at once: nats consumer unpin {verdict.address.stream} {verdict.address.consumer} {groups}, just before the apply."
-    )
+    detail = f"To end the pin at once: nats consumer unpin {verdict.address.stream} {verdict.address.consumer} {groups}, just before the apply."
     yield Diagnostic("warning", "JS473", text, detail, str(verdict.address), place)
 
 
@@ -99,16 +128,35 @@ def _check_overruled(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[
     declared = inputs.declared(verdict.address)
     if declared is None or verdict.after is None or verdict.reason == UNTOUCHED:
         return
-    told = {change.path.split(".")[0].split("[")[0] for change in verdict.ignored} | set(declared.lifecycle.ignore_changes)
-    told |= {"sources"} if verdict.entry and effective_starts(verdict, verdict.entry, inputs.declared_fields(verdict.address)) else set()
-    told |= set(START_FIELDS) if verdict.preserves else replacement_fields(verdict.address, verdict.entry, inputs.declared_fields(verdict.address))
-    for name in overruled_fields(table_of(verdict.address), inputs.body(verdict.address), verdict.after):
+    told = {change.path.split(".")[0].split("[")[0] for change in verdict.ignored} | set(
+        declared.lifecycle.ignore_changes
+    )
+    told |= (
+        {"sources"}
+        if verdict.entry
+        and effective_starts(verdict, verdict.entry, inputs.declared_fields(verdict.address))
+        else set()
+    )
+    told |= (
+        set(START_FIELDS)
+        if verdict.preserves
+        else replacement_fields(
+            verdict.address, verdict.entry, inputs.declared_fields(verdict.address)
+        )
+    )
+    for name in overruled_fields(
+        table_of(verdict.address), inputs.body(verdict.address), verdict.after
+    ):
         if name not in told:
             word = alias_of(verdict.address.kind, name)
             yield Diagnostic(
-                "warning", "JS421", f"{word}: other settings decide it, so the server makes it {_format_value(verdict.after, name)}",
-                "Remove the line, or what decides it.", str(verdict.address), declared.ranges.get(word, declared.range),
-            )  # fmt: skip
+                "warning",
+                "JS421",
+                f"{word}: other settings decide it, so the server makes it {_format_value(verdict.after, name)}",
+                "Remove the line, or what decides it.",
+                str(verdict.address),
+                declared.ranges.get(word, declared.range),
+            )
 
 
 def _format_value(after: Config, name: str) -> str:
@@ -120,24 +168,39 @@ def _check_server_level(inputs: PlanInputs, verdict: ResourceDecision) -> Iterab
     declared = inputs.declared(verdict.address)
     if declared is None:
         return
-    address, level, table = verdict.address, inputs.level(verdict.address), table_of(verdict.address)
+    address, level, table = (
+        verdict.address,
+        inputs.level(verdict.address),
+        table_of(verdict.address),
+    )
     for path, needed in table.required_levels(inputs.body(address)):
         if needed <= level:
             continue
         name = path.split(".")[0]
         value, word = inputs.body(address)[name], alias_of(address.kind, name)
-        shown = f"{word}: {value}" if isinstance(value, str) and value in table.by_name[name].value_levels else word + path.removeprefix(name)
+        shown = (
+            f"{word}: {value}"
+            if isinstance(value, str) and value in table.by_name[name].value_levels
+            else word + path.removeprefix(name)
+        )
         yield Diagnostic(
-            "error", "JS413", f"{shown} needs API level {needed} (nats-server {LEVEL_NAMES[needed]}); {address.domain} has level {level}",
-            "Upgrade that server, or leave it out.", str(address), declared.ranges.get(word, declared.range),
-        )  # fmt: skip
+            "error",
+            "JS413",
+            f"{shown} needs API level {needed} (nats-server {LEVEL_NAMES[needed]}); {address.domain} has level {level}",
+            "Upgrade that server, or leave it out.",
+            str(address),
+            declared.ranges.get(word, declared.range),
+        )
 
 
 def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool:
     """Whether prevent_destroy holds: by what the files say, else by state (`guarded`) unless a `removed` entry lifts it."""
     declared = workspace.resources.get(address)
     said = declared.lifecycle.prevent_destroy if declared else None
-    lifted = any(matches(block.address, address) and block.prevent_destroy is False for block in workspace.removed)
+    lifted = any(
+        matches(block.address, address) and block.prevent_destroy is False
+        for block in workspace.removed
+    )
     return said if said is not None else guarded and not lifted
 
 
@@ -145,12 +208,19 @@ def _check_prevent_destroy(inputs: PlanInputs, verdict: ResourceDecision) -> Ite
     found = inputs.interrupted.get(verdict.address)
     if found is not None and not found.has_old_stream:
         return  # what the guard is for is gone; to finish the replacement brings it back
-    if is_guarded(inputs.workspace, verdict.address, guarded=bool(verdict.entry and verdict.entry.prevent_destroy)):
+    if is_guarded(
+        inputs.workspace,
+        verdict.address,
+        guarded=bool(verdict.entry and verdict.entry.prevent_destroy),
+    ):
         yield Diagnostic(
-            "error", PREVENT_DESTROY, f"is guarded by prevent_destroy and would be {_describe_outcome(verdict)}",
+            "error",
+            PREVENT_DESTROY,
+            f"is guarded by prevent_destroy and would be {_describe_outcome(verdict)}",
             "The guard is kept in state. To lift it write prevent_destroy: false in its lifecycle, or in a removed entry.",
-            str(verdict.address), _source_range(inputs, verdict.address),
-        )  # fmt: skip
+            str(verdict.address),
+            _source_range(inputs, verdict.address),
+        )
 
 
 def _describe_outcome(verdict: ResourceDecision) -> str:
@@ -173,20 +243,41 @@ def _check_replacement(inputs: PlanInputs, verdict: ResourceDecision) -> Iterabl
     if mode == "preserve":
         yield from _check_preserve(inputs, verdict)
         return
-    paths = ", ".join(f.path for f in with_bucket_names(verdict.address, verdict.fields) if f.effect == "replace") or "the request"
+    paths = (
+        ", ".join(
+            f.path
+            for f in with_bucket_names(verdict.address, verdict.fields)
+            if f.effect == "replace"
+        )
+        or "the request"
+    )
     what = "its position" if consumer else "its messages"
     detail = f"To delete and recreate it without {what}: lifecycle: {{on_replace: recreate}}."
     if not consumer:
         detail += " To keep them: on_replace: preserve."
     summary = f"cannot be changed in place ({paths}), and on_replace: refuse does not let jsplan replace it"
-    yield Diagnostic("error", REPLACE_REFUSED, summary, detail, str(verdict.address), _source_range(inputs, verdict.address))
+    yield Diagnostic(
+        "error",
+        REPLACE_REFUSED,
+        summary,
+        detail,
+        str(verdict.address),
+        _source_range(inputs, verdict.address),
+    )
 
 
 def _check_preserve(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
     """What stands against carrying a stream's messages over, or is worth knowing before."""
     if (why := preserve_obstacle(inputs, verdict)) is not None:
         summary = f"cannot be changed in place, and its messages cannot be preserved (on_replace: preserve): {why}"
-        yield Diagnostic("error", REPLACE_REFUSED, summary, RECREATE_HINT, str(verdict.address), _source_range(inputs, verdict.address))
+        yield Diagnostic(
+            "error",
+            REPLACE_REFUSED,
+            summary,
+            RECREATE_HINT,
+            str(verdict.address),
+            _source_range(inputs, verdict.address),
+        )
     else:
         yield from worth_knowing(inputs, verdict)
 
@@ -195,19 +286,23 @@ def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
     """State entries of domains that are no longer declared: an error that prints what would settle it."""
     lost: dict[str, int] = {}
     for address in {*inputs.entries, *inputs.unfinished_steps}:
-        forgotten = any(matches(r.address, address) and not r.destroy for r in inputs.workspace.removed)
+        forgotten = any(
+            matches(r.address, address) and not r.destroy for r in inputs.workspace.removed
+        )
         if address.domain not in inputs.workspace.domains and not forgotten:
             lost[address.domain] = lost.get(address.domain, 0) + 1
     return [
         Diagnostic(
-            "error", "JS414", f"state has {count} resource{'s' if count > 1 else ''} in domain {domain}, which is no longer declared",
+            "error",
+            "JS414",
+            f"state has {count} resource{'s' if count > 1 else ''} in domain {domain}, which is no longer declared",
             f'If it has a new name:    moved:   [{{from: "{domain}/**", to: "NEW/**"}}]\n'
             f'To leave it on the server: removed: [{{address: "{domain}/**", destroy: false}}]\n'
             f"To delete it: declare {domain} again, and remove its resources from the files first.",
             f"{domain}/**",
         )
         for domain, count in sorted(lost.items())
-    ]  # fmt: skip
+    ]
 
 
 def check_moves(inputs: PlanInputs) -> Iterable[Diagnostic]:
@@ -217,11 +312,14 @@ def check_moves(inputs: PlanInputs) -> Iterable[Diagnostic]:
             continue
         block = next((b for b in inputs.workspace.moved if matches(b.old_address, old)), None)
         yield Diagnostic(
-            "error", "JS427", f"is moved from {old} in the files, and is still there",
+            "error",
+            "JS427",
+            f"is moved from {old} in the files, and is still there",
             f"A `moved` entry gives a domain another name; it moves nothing between servers. Take it out: then {new} is created, and {old} "
             "is planned for deletion unless it is declared.",
-            str(new), block.range if block else None,
-        )  # fmt: skip
+            str(new),
+            block.range if block else None,
+        )
 
 
 def is_at_old_address(inputs: PlanInputs, new: Address) -> bool:
@@ -229,27 +327,39 @@ def is_at_old_address(inputs: PlanInputs, new: Address) -> bool:
     entry, old = inputs.entries.get(new), inputs.moved_from.get(new)
     there = inputs.live.get(old) if old is not None else None
     here = inputs.live.get(new)
-    return entry is not None and there is not None and there.created == entry.created and (here is None or here.created != entry.created)
+    return (
+        entry is not None
+        and there is not None
+        and there.created == entry.created
+        and (here is None or here.created != entry.created)
+    )
 
 
-def check_environment(entries: Mapping[Address, Entry], state: State, live: Live, removed: Iterable[Removed]) -> list[Diagnostic]:
+def check_environment(
+    entries: Mapping[Address, Entry], state: State, live: Live, removed: Iterable[Removed]
+) -> list[Diagnostic]:
     """A domain that answers as another server and has none of our objects is not the domain we know."""
     found = []
     given_up = [r.address for r in removed if not r.destroy]
     for key, facts in live.domains.items():
         known = state.domains.get(key, {})
-        managed = [a for a in entries if a.domain == key and not any(matches(glob, a) for glob in given_up)]
-        there = [a for a in managed if (o := live.get(a)) is not None and o.created == entries[a].created]
+        managed = [
+            a for a in entries if a.domain == key and not any(matches(glob, a) for glob in given_up)
+        ]
+        there = [
+            a for a in managed if (o := live.get(a)) is not None and o.created == entries[a].created
+        ]
         if facts.reachable and managed and not there and not is_same_server(known, facts.server):
             found.append(
                 Diagnostic(
-                    "error", "JS410",
+                    "error",
+                    "JS410",
                     f"domain {key} answers as {server_label(facts.server)}, and none of its {len(managed)} managed resources is there",
                     f"State knows it as {server_label(known)}. Is this the right environment or connection? If the server was really replaced, "
                     f"forget the old one with: jsplan state rm '{key}/**'",
                     f"{key}/**",
                 )
-            )  # fmt: skip
+            )
     return found
 
 

@@ -11,7 +11,9 @@ PERMITS_NOTHING = "JS429"
 _FLAGS_HINT = "The plan shows each flag that is needed."
 
 
-def check_permissions(flags: Iterable[str], addresses: Collection[Address | str]) -> Iterable[Diagnostic]:
+def check_permissions(
+    flags: Iterable[str], addresses: Collection[Address | str]
+) -> Iterable[Diagnostic]:
     """A warning for each `CODE:ADDR` whose address or glob matches none of the known ones."""
     for flag in dict.fromkeys(flags):
         _, colon, glob = flag.partition(":")

@@ -31,12 +31,20 @@ from jsplan.subjects import is_covered
 REDELIVERED = "position"
 
 
-def assess_hazards(inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]) -> list[Hazard]:
+def assess_hazards(
+    inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+) -> list[Hazard]:
     """Every hazard of one decided resource, with whether it is allowed."""
     if verdict.deleted_with is not None and not verdicts[verdict.deleted_with].preserves:
         return []
-    measured = [answer for answer in inputs.measurements.get(verdict.address, ()) if not is_filter_measurement(answer)]
-    found = list(_deletes_messages([answer for answer in measured if REDELIVERED not in answer.causes]))
+    measured = [
+        answer
+        for answer in inputs.measurements.get(verdict.address, ())
+        if not is_filter_measurement(answer)
+    ]
+    found = list(
+        _deletes_messages([answer for answer in measured if REDELIVERED not in answer.causes])
+    )
     if verdict.address.kind == "consumer":
         found += [_redelivery_hazard(answer) for answer in measured if REDELIVERED in answer.causes]
     found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, verdict)))
@@ -44,8 +52,14 @@ def assess_hazards(inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict
     found += assess_removed_sources(inputs.uncopied_counts.get(verdict.address, ()))
     if verdict.live is not None:
         found += _loses_outstanding(measured)
-        found += _consumer_hazards(verdict) if verdict.address.kind == "consumer" else _stream_hazards(inputs, verdict, verdicts)
-        found = add_stranded_messages(verdict.address, found, inputs.measurements.get(verdict.address, ()))
+        found += (
+            _consumer_hazards(verdict)
+            if verdict.address.kind == "consumer"
+            else _stream_hazards(inputs, verdict, verdicts)
+        )
+        found = add_stranded_messages(
+            verdict.address, found, inputs.measurements.get(verdict.address, ())
+        )
     found = merge_duplicate_hazards([*found, *assess_attached_sources(inputs, verdict, verdicts)])
     found = [h for h in found if not _is_safe(h, inputs.request.safe_below)]
     for hazard in found:
@@ -64,7 +78,9 @@ def _set_permission(inputs: PlanInputs, address: Address, hazard: Hazard) -> Non
     declared = inputs.declared(address)
     in_review = declared.lifecycle.allow_hazards if declared else ()
     flags, now = inputs.request.allow_hazards, inputs.request.now
-    hazard.allowed = is_permitted(flags, hazard.code, address) or _permitted_in_review(in_review, hazard.code, now)
+    hazard.allowed = is_permitted(flags, hazard.code, address) or _permitted_in_review(
+        in_review, hazard.code, now
+    )
     hazard.allowed = hazard.allowed or _permitted_before(inputs, address, hazard)
 
 
@@ -72,7 +88,9 @@ def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> b
     """Whether the apply that began the replacement of the stream was allowed it, with as many messages."""
     found = inputs.interrupted.get(address)
     before = found.record.get("allowed", {}).get(hazard.code) if found is not None else None
-    return before is not None and (hazard.code != "DELETES_MESSAGES" or (hazard.messages or 0) <= before)
+    return before is not None and (
+        hazard.code != "DELETES_MESSAGES" or (hazard.messages or 0) <= before
+    )
 
 
 def is_permitted(flags: Iterable[str], code: str, address: Address | str) -> bool:
@@ -92,9 +110,15 @@ def _permitted_in_review(allowed: Iterable[AllowedHazard], code: str, now: datet
 # --- streams -------------------------------------------------------------------------------------------------
 
 
-def _stream_hazards(inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]) -> Iterable[Hazard]:
+def _stream_hazards(
+    inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+) -> Iterable[Hazard]:
     if verdict.preserves:
-        again = [answer for answer in inputs.measurements.get(verdict.address, ()) if REDELIVERED in answer.causes]
+        again = [
+            answer
+            for answer in inputs.measurements.get(verdict.address, ())
+            if REDELIVERED in answer.causes
+        ]
         yield from carried(inputs, verdict, verdicts, again)
         yield from _breaks_replication(inputs, verdict, verdicts)
         return
@@ -112,56 +136,93 @@ def _stream_hazards(inputs: PlanInputs, verdict: ResourceDecision, verdicts: dic
 def _deletes_stream(verdict: ResourceDecision) -> Hazard:
     assert verdict.live is not None
     state = verdict.live.state
-    messages, size, consumers = state.get("messages", 0), state.get("bytes", 0), state.get("consumer_count", 0)
+    messages, size, consumers = (
+        state.get("messages", 0),
+        state.get("bytes", 0),
+        state.get("consumer_count", 0),
+    )
     with_them = f" and {_count_text(consumers, 'consumer')}" if consumers else ""
     return Hazard(
-        "DELETES_STREAM", f"deletes the stream with {_count_text(messages, 'message')} ({size:,} bytes){with_them}",
-        messages=messages, bytes=size, consumers=consumers, exact=True,
+        "DELETES_STREAM",
+        f"deletes the stream with {_count_text(messages, 'message')} ({size:,} bytes){with_them}",
+        messages=messages,
+        bytes=size,
+        consumers=consumers,
+        exact=True,
         as_of={"last_seq": state.get("last_seq", 0), "time": state.get("last_ts")},
-    )  # fmt: skip
+    )
 
 
 def _count_text(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _breaks_replication(inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]) -> Iterable[Hazard]:
+def _breaks_replication(
+    inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+) -> Iterable[Hazard]:
     """Copies that stay behind when their origin goes. Copies that go or let go of it in the same plan are no reason."""
-    known = {e.downstream for e in inputs.topology.edges if e.origin == verdict.address} | _recorded_mirrors(inputs, verdict.address)
+    known = {
+        e.downstream for e in inputs.topology.edges if e.origin == verdict.address
+    } | _recorded_mirrors(inputs, verdict.address)
     found = known | {copy for copy, _, _ in find_downstream(inputs, verdicts, verdict.address)}
-    staying = [c for c in sorted(found) if inputs.live.get(c) is not None and not (c in verdicts and verdicts[c].actions == ["delete"])]
+    staying = [
+        c
+        for c in sorted(found)
+        if inputs.live.get(c) is not None
+        and not (c in verdicts and verdicts[c].actions == ["delete"])
+    ]
     if staying:
         names = ", ".join(map(str, staying))
         yield Hazard(
-            "BREAKS_REPLICATION", f"{names} cop{'ies' if len(staying) == 1 else 'y'} this stream", causes=[str(c) for c in staying]
+            "BREAKS_REPLICATION",
+            f"{names} cop{'ies' if len(staying) == 1 else 'y'} this stream",
+            causes=[str(c) for c in staying],
         )
 
 
 def _recorded_mirrors(inputs: PlanInputs, origin: Address) -> set[Address]:
     """Mirrors as last applied: what one lacks that becomes a stream of its own is not measured, as it is for sources (`leaving`)."""
-    return {a for a, entry in inputs.entries.items() if entry.config.get("mirror") and str(origin) in entry.depends_on}
+    return {
+        a
+        for a, entry in inputs.entries.items()
+        if entry.config.get("mirror") and str(origin) in entry.depends_on
+    }
 
 
 def _irreversible(verdict: ResourceDecision) -> Iterable[Hazard]:
     paths = [f.path for f in verdict.fields if f.effect == "one_way"]
     if paths:
-        yield Hazard("IRREVERSIBLE", f"{', '.join(paths)} can never be turned off again", causes=paths)
+        yield Hazard(
+            "IRREVERSIBLE", f"{', '.join(paths)} can never be turned off again", causes=paths
+        )
 
 
-def _removes_subjects(verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]) -> Iterable[Hazard]:
+def _removes_subjects(
+    verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+) -> Iterable[Hazard]:
     """Subjects that no stream of the domain stores once the plan is carried out, or for as long as two steps take."""
     assert verdict.live is not None
     assert verdict.after is not None
     if not any(f.path == "subjects" for f in verdict.fields):
         return
-    takers = [v.after.get("subjects", []) for v in verdicts.values() if v.after and v.address.domain == verdict.address.domain]
+    takers = [
+        v.after.get("subjects", [])
+        for v in verdicts.values()
+        if v.after and v.address.domain == verdict.address.domain
+    ]
     stored = [subject for subjects in takers for subject in subjects]
-    given_up = [s for s in verdict.live.compact.get("subjects", []) if not is_covered(s, verdict.after.get("subjects", []))]
+    given_up = [
+        s
+        for s in verdict.live.compact.get("subjects", [])
+        if not is_covered(s, verdict.after.get("subjects", []))
+    ]
     lost = [s for s in given_up if not is_covered(s, stored)]
     passed_on = [s for s in given_up if s not in lost]
     texts = [f"publishers to {', '.join(lost)} will get no acknowledgement"] if lost else []
     if passed_on:
-        texts.append(f"publishers to {', '.join(passed_on)} will get no acknowledgement until a later step lets another stream store them")
+        texts.append(
+            f"publishers to {', '.join(passed_on)} will get no acknowledgement until a later step lets another stream store them"
+        )
     if texts:
         yield Hazard("REMOVES_SUBJECTS", "; ".join(texts), causes=given_up)
 
@@ -169,7 +230,9 @@ def _removes_subjects(verdict: ResourceDecision, verdicts: dict[Address, Resourc
 def _moves_data(verdict: ResourceDecision) -> Iterable[Hazard]:
     for change in verdict.fields:
         if change.path == "num_replicas" and (change.after or 1) < (change.before or 1):
-            yield Hazard("REDUCES_REPLICAS", f"from {change.before} copies to {change.after}", blocking=False)
+            yield Hazard(
+                "REDUCES_REPLICAS", f"from {change.before} copies to {change.after}", blocking=False
+            )
     if any(change.path.startswith("placement") for change in verdict.fields):
         yield Hazard("MOVES_DATA", "the stream moves to other servers", blocking=False)
 
@@ -184,16 +247,35 @@ def _deletes_messages(answers: Sequence[Measurement]) -> Iterable[Hazard]:
     at_least, at_most = sum(a.at_least for a in answers), sum(a.at_most for a in answers)
     exact = all(a.is_exact for a in answers)
     yield Hazard(
-        "DELETES_MESSAGES", _describe_deletions(answers, at_least, at_most), messages=at_most, bytes=sum(a.most_bytes for a in answers), exact=exact,
-        at_least=None if exact else at_least, at_most=None if exact else at_most, as_of=answers[0].as_of,
-        causes=list(dict.fromkeys("retention" if cause == "finished" else cause for a in answers for cause in a.causes)),
-    )  # fmt: skip
+        "DELETES_MESSAGES",
+        _describe_deletions(answers, at_least, at_most),
+        messages=at_most,
+        bytes=sum(a.most_bytes for a in answers),
+        exact=exact,
+        at_least=None if exact else at_least,
+        at_most=None if exact else at_most,
+        as_of=answers[0].as_of,
+        causes=list(
+            dict.fromkeys(
+                "retention" if cause == "finished" else cause for a in answers for cause in a.causes
+            )
+        ),
+    )
 
 
 def _describe_deletions(answers: Sequence[Measurement], at_least: int, at_most: int) -> str:
     first = answers[0]
-    size, total = sum(a.most_bytes for a in answers), _count_text(sum(a.total for a in answers), "message")
-    count = f"{at_most:,}" if at_least == at_most else f"between {at_least:,} and {at_most:,}" if at_least else f"up to {at_most:,}"
+    size, total = (
+        sum(a.most_bytes for a in answers),
+        _count_text(sum(a.total for a in answers), "message"),
+    )
+    count = (
+        f"{at_most:,}"
+        if at_least == at_most
+        else f"between {at_least:,} and {at_most:,}"
+        if at_least
+        else f"up to {at_most:,}"
+    )
     many = f"{count} of {total} ({'' if first.is_exact else 'up to '}{size:,} bytes{_describe_period(answers)})"
     if first.causes == ("origin",):
         return f"copying removes messages from its origin: {many}, as they are copied"
@@ -201,7 +283,11 @@ def _describe_deletions(answers: Sequence[Measurement], at_least: int, at_most: 
         return f"the server deletes {many} that no consumer wants after this plan"
     if first.causes == ("finished",):
         return f"{many} are acknowledged and do not stay in a work queue"
-    when = "when the next message of each subject arrives or it restarts" if first.deletes_later else "at once"
+    when = (
+        "when the next message of each subject arrives or it restarts"
+        if first.deletes_later
+        else "at once"
+    )
     return f"the server deletes {many} {when}"
 
 
@@ -221,15 +307,28 @@ def _loses_outstanding(answers: Iterable[Measurement]) -> Iterable[Hazard]:
         most, names = sum(found.values()), ", ".join(sorted(found))
         text = f"{names} may not redeliver up to {_count_text(most, 'unacknowledged message')}: with ack_policy all, the server takes the"
         text += " deletion of a message for the acknowledgement of all before it"
-        yield Hazard("LOSES_CONSUMER_POSITION", text, messages=most, exact=False, at_least=0, at_most=most, causes=["ack_policy"])
+        yield Hazard(
+            "LOSES_CONSUMER_POSITION",
+            text,
+            messages=most,
+            exact=False,
+            at_least=0,
+            at_most=most,
+            causes=["ack_policy"],
+        )
 
 
 def _redelivery_hazard(answer: Measurement) -> Hazard:
     """What a consumer that goes on at its floor is given although it was acknowledged."""
     return Hazard(
-        "DUPLICATES_MESSAGES", describe_redelivery(answer), messages=answer.at_most, exact=answer.is_exact,
-        at_least=None if answer.is_exact else answer.at_least, at_most=None if answer.is_exact else answer.at_most, as_of=answer.as_of,
-    )  # fmt: skip
+        "DUPLICATES_MESSAGES",
+        describe_redelivery(answer),
+        messages=answer.at_most,
+        exact=answer.is_exact,
+        at_least=None if answer.is_exact else answer.at_least,
+        at_most=None if answer.is_exact else answer.at_most,
+        as_of=answer.as_of,
+    )
 
 
 # --- consumers -----------------------------------------------------------------------------------------------
@@ -243,10 +342,22 @@ def _consumer_hazards(verdict: ResourceDecision) -> Iterable[Hazard]:
     if verdict.reason == PLACEHOLDER_ORPHANED:
         return
     if verdict.actions == ["delete"]:
-        text = f"deletes the consumer with {_count_text(pending, 'message')} it has not finished" if pending else "deletes the consumer"
+        text = (
+            f"deletes the consumer with {_count_text(pending, 'message')} it has not finished"
+            if pending
+            else "deletes the consumer"
+        )
         yield Hazard("DELETES_CONSUMER", text, blocking=pending > 0, messages=pending, exact=True)
-    elif verdict.replaces and not verdict.preserves and (delivered or (pending and _starts_elsewhere(verdict))):
-        text = f"the new consumer starts over, after {delivered:,} deliveries" if delivered else "the new consumer starts elsewhere"
+    elif (
+        verdict.replaces
+        and not verdict.preserves
+        and (delivered or (pending and _starts_elsewhere(verdict)))
+    ):
+        text = (
+            f"the new consumer starts over, after {delivered:,} deliveries"
+            if delivered
+            else "the new consumer starts elsewhere"
+        )
         yield Hazard("LOSES_CONSUMER_POSITION", text, messages=pending, exact=True)
 
 

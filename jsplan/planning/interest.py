@@ -17,7 +17,12 @@ from typing import Any, Literal
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.facts.interest import ACKS_ABOVE_FLOOR_LEVEL, ConsumerChange, InterestSnapshot, filters_of
+from jsplan.facts.interest import (
+    ACKS_ABOVE_FLOOR_LEVEL,
+    ConsumerChange,
+    InterestSnapshot,
+    filters_of,
+)
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import MeasurementRequest
 from jsplan.planning.consumer_count import count_consumers
@@ -54,7 +59,11 @@ class InterestChange:
 def placeholder_of(inputs: PlanInputs, stream: Address) -> Address:
     """The placeholder consumer of this workspace on a stream."""
     owner = f"{inputs.workspace.name}/{inputs.workspace.environment or ''}"
-    return Address(stream.domain, "consumer", f"{stream.stream}/{STAGING_PREFIX}{hashlib.sha256(owner.encode()).hexdigest()[:16]}")
+    return Address(
+        stream.domain,
+        "consumer",
+        f"{stream.stream}/{STAGING_PREFIX}{hashlib.sha256(owner.encode()).hexdigest()[:16]}",
+    )
 
 
 def is_placeholder(address: Address) -> bool:
@@ -62,7 +71,9 @@ def is_placeholder(address: Address) -> bool:
     return address.kind == "consumer" and address.consumer.startswith(STAGING_PREFIX)
 
 
-def find_interest_changes(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> dict[Address, InterestChange]:
+def find_interest_changes(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> dict[Address, InterestChange]:
     """Streams whose consumers change while their interest matters, by the stream's address as the consumers have it."""
     found: dict[Address, InterestChange] = {}
     for address, verdict in sorted(verdicts.items()):
@@ -91,21 +102,33 @@ def _is_changed(verdict: ResourceDecision) -> bool:
     return verdict.actions == ["update"] or verdict.deletes or verdict.actions == ["create"]
 
 
-def _retention_change(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], parent: Address) -> Literal["is", "becomes", "was"] | None:
+def _retention_change(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], parent: Address
+) -> Literal["is", "becomes", "was"] | None:
     """What a stream that stays is meanwhile; None where interest does not matter."""
     stream, live = stream_decision(inputs, verdicts, parent), inputs.live.get(parent)
     before = live.compact.get("retention", "limits") if live is not None else "limits"
-    if stream is not None and stream.recreates_consumers and stream.address not in inputs.interrupted:
+    if (
+        stream is not None
+        and stream.recreates_consumers
+        and stream.address not in inputs.interrupted
+    ):
         return "becomes" if (stream.after or {}).get("retention") == "interest" else None
     if stream is not None and (stream.deletes or stream.address in inputs.interrupted):
         return None
-    after = (stream.after or {}).get("retention", "limits") if stream is not None and stream.actions == ["update"] else before
+    after = (
+        (stream.after or {}).get("retention", "limits")
+        if stream is not None and stream.actions == ["update"]
+        else before
+    )
     if "interest" not in (before, after):
         return None
     return "is" if before == after else "becomes" if after == "interest" else "was"
 
 
-def stream_decision(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], parent: Address) -> ResourceDecision | None:
+def stream_decision(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], parent: Address
+) -> ResourceDecision | None:
     """The verdict about a consumer's stream, which may be declared by another way to the domain."""
     if parent not in verdicts and parent.domain in inputs.workspace.domains:
         parent = inputs.topology.find_declared(parent)
@@ -159,7 +182,9 @@ def _consumer_change(inputs: PlanInputs, verdict: ResourceDecision) -> ConsumerC
         return ConsumerChange(name, "same", filters)
     policy, first = str(after.get("deliver_policy", "all")), int(after.get("opt_start_seq") or 0)
     position = (inputs.replacement_records.get(verdict.address) or {}).get("position")
-    if verdict.live is None and position:  # what an interrupted apply deleted continues where it was
+    if (
+        verdict.live is None and position
+    ):  # what an interrupted apply deleted continues where it was
         policy, first = "by_start_sequence", int(position)
     if (verdict.preserves or verdict.restored_with is not None) and verdict.live is not None:
         return ConsumerChange(name, "floor", filters, policy, first)
@@ -169,12 +194,23 @@ def _consumer_change(inputs: PlanInputs, verdict: ResourceDecision) -> ConsumerC
 # --- what is asked, and what is refused --------------------------------------------------------------------------
 
 
-def interest_measurement(inputs: PlanInputs, parent: Address, change: InterestChange) -> MeasurementRequest | None:
+def interest_measurement(
+    inputs: PlanInputs, parent: Address, change: InterestChange
+) -> MeasurementRequest | None:
     """What the stream deletes once all of its consumers have changed; None where nothing can go."""
-    if change.reporting_consumer is None or change.retention == "was" or not change.stream.state.get("messages"):
+    if (
+        change.reporting_consumer is None
+        or change.retention == "was"
+        or not change.stream.state.get("messages")
+    ):
         return None
     return MeasurementRequest(
-        change.reporting_consumer, change.stream.address, interest="is", consumers=change.consumers, placeholder=change.needs_placeholder, since=_placeholder_snapshot(inputs, parent)
+        change.reporting_consumer,
+        change.stream.address,
+        interest="is",
+        consumers=change.consumers,
+        placeholder=change.needs_placeholder,
+        since=_placeholder_snapshot(inputs, parent),
     )
 
 
@@ -185,35 +221,62 @@ def _placeholder_snapshot(inputs: PlanInputs, stream: Address) -> InterestSnapsh
 
 def parse_snapshot(record: Mapping[str, Any]) -> InterestSnapshot:
     """What state keeps of a stream since its placeholder was made."""
-    return InterestSnapshot(record["last_seq"], {name: (a, b, c) for name, (a, b, c) in record["consumers"].items()})
+    return InterestSnapshot(
+        record["last_seq"], {name: (a, b, c) for name, (a, b, c) in record["consumers"].items()}
+    )
 
 
-def check_placeholders(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterable[Diagnostic]:
+def check_placeholders(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> Iterable[Diagnostic]:
     """Streams that take no placeholder although they need one."""
     totals: dict[Address, int] | None = None
     for parent, one in find_interest_changes(inputs, verdicts).items():
-        if not one.needs_placeholder or one.reporting_consumer is None or inputs.live.get(placeholder_of(inputs, parent)) is not None:
+        if (
+            not one.needs_placeholder
+            or one.reporting_consumer is None
+            or inputs.live.get(placeholder_of(inputs, parent)) is not None
+        ):
             continue
-        totals = totals or {count.stream: count.total for count in count_consumers(inputs, verdicts)}
-        found = _no_consumer_capacity(inputs, verdicts, parent, one, totals.get(parent, 0)) or _threshold_too_short(one)
+        totals = totals or {
+            count.stream: count.total for count in count_consumers(inputs, verdicts)
+        }
+        found = _no_consumer_capacity(
+            inputs, verdicts, parent, one, totals.get(parent, 0)
+        ) or _threshold_too_short(one)
         if found is not None:
             names = ", ".join(v.address.consumer for v in one.decisions)
             text = f"consumers of interest stream {parent.stream} cannot be changed together ({names}): {found[0]}"
-            detail = f"Without it messages would be deleted that the changed consumers want. {found[1]}"
+            detail = (
+                f"Without it messages would be deleted that the changed consumers want. {found[1]}"
+            )
             yield Diagnostic("error", "JS303", text, detail, str(one.reporting_consumer))
 
 
-def _no_consumer_capacity(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], parent: Address, change: InterestChange, final_count: int) -> tuple[str, str] | None:
+def _no_consumer_capacity(
+    inputs: PlanInputs,
+    verdicts: Mapping[Address, ResourceDecision],
+    parent: Address,
+    change: InterestChange,
+    final_count: int,
+) -> tuple[str, str] | None:
     """Check that the placeholder has a place beside the consumers that are there, and beside those that the plan `ends` with."""
     stream = stream_decision(inputs, verdicts, parent)
-    after = stream.after if stream is not None and stream.actions == ["update"] and stream.after is not None else change.stream.compact
+    after = (
+        stream.after
+        if stream is not None and stream.actions == ["update"] and stream.after is not None
+        else change.stream.compact
+    )
     most = max(_max_consumers(change.stream.compact), _max_consumers(after))
     there = int(change.stream.state.get("consumer_count") or 0)
     if max(there, final_count) < most:
         return None
     has = f"has {there}" if there >= most else f"will have {final_count}"
     text = f"they need a placeholder consumer meanwhile, and the stream {has} of at most {most:.0f} consumers (max_consumers)"
-    return text, "Raise max_consumers by one first, or delete consumers in a plan of their own first."
+    return (
+        text,
+        "Raise max_consumers by one first, or delete consumers in a plan of their own first.",
+    )
 
 
 def _max_consumers(stream: Config) -> float:
@@ -226,53 +289,102 @@ def _threshold_too_short(change: InterestChange) -> tuple[str, str] | None:
     if not 0 < limit < MIN_INACTIVE_THRESHOLD:
         return None
     text = f"they need a placeholder consumer meanwhile, which consumer_limits.inactive_threshold may delete after {limit / 10**9:g} s"
-    return text, "Raise inactive_threshold to 5m or more first, or delete consumers in a plan of their own first."
+    return (
+        text,
+        "Raise inactive_threshold to 5m or more first, or delete consumers in a plan of their own first.",
+    )
 
 
 # --- leftovers and steps -----------------------------------------------------------------------------------------
 
 
-def orphaned_placeholders(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterable[ResourceDecision]:
+def orphaned_placeholders(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> Iterable[ResourceDecision]:
     """Placeholders that an interrupted apply left, and that go."""
     if inputs.request.refresh_only or inputs.request.imports:
         return
-    for address in sorted(a for a in inputs.replacement_records if is_placeholder(a) and a in inputs.selected and inputs.live.get(a) is not None):
-        stream = stream_decision(inputs, verdicts, Address.of_stream(address.domain, address.stream))
+    for address in sorted(
+        a
+        for a in inputs.replacement_records
+        if is_placeholder(a) and a in inputs.selected and inputs.live.get(a) is not None
+    ):
+        stream = stream_decision(
+            inputs, verdicts, Address.of_stream(address.domain, address.stream)
+        )
         if stream is None or not stream.deletes:
-            yield ResourceDecision(address, ["delete"], PLACEHOLDER_ORPHANED, inputs.live.get(address))
+            yield ResourceDecision(
+                address, ["delete"], PLACEHOLDER_ORPHANED, inputs.live.get(address)
+            )
 
 
-def add_placeholders(inputs: PlanInputs, found: Mapping[Address, InterestChange], drafts: Drafts) -> None:
+def add_placeholders(
+    inputs: PlanInputs, found: Mapping[Address, InterestChange], drafts: Drafts
+) -> None:
     """Add the steps that make and remove placeholders around those of the consumers, which follow a change from interest to limits."""
     for parent, one in found.items():
         stream = one.stream.address
-        changing = [draft for draft in drafts.values() if draft.key[0].parent == parent and draft.request is not None]
+        changing = [
+            draft
+            for draft in drafts.values()
+            if draft.key[0].parent == parent and draft.request is not None
+        ]
         if one.retention == "was" and (stream, "update") in drafts:
             for draft in changing:
                 draft.depends_on.add((stream, "update"))
         if one.needs_placeholder and one.reporting_consumer is not None:
             _add_placeholder(inputs, parent, one.reporting_consumer, changing, drafts)
     taken_up = {draft.object_address for draft in drafts.values() if draft.key[1] == "release"}
-    for address in () if inputs.request.refresh_only or inputs.request.imports else sorted(inputs.replacement_records):
-        if is_placeholder(address) and address in inputs.selected and inputs.live.is_reachable(address.domain) and address not in taken_up:
+    for address in (
+        ()
+        if inputs.request.refresh_only or inputs.request.imports
+        else sorted(inputs.replacement_records)
+    ):
+        if (
+            is_placeholder(address)
+            and address in inputs.selected
+            and inputs.live.is_reachable(address.domain)
+            and address not in taken_up
+        ):
             draft = _draft_release(address, address)
             drafts[draft.key] = draft
 
 
-def _add_placeholder(inputs: PlanInputs, parent: Address, lead: Address, changing: list[Draft], drafts: Drafts) -> None:
+def _add_placeholder(
+    inputs: PlanInputs, parent: Address, lead: Address, changing: list[Draft], drafts: Drafts
+) -> None:
     address, where = placeholder_of(inputs, parent), f"stream {parent.stream} in {parent.domain}"
     release = _draft_release(lead, address)
     if changing:
         text = "jsplan: holds the messages of this interest stream while its consumers change; jsplan apply removes it"
-        config = {"name": address.consumer, "durable_name": address.consumer, "ack_policy": "explicit", "description": text}
+        config = {
+            "name": address.consumer,
+            "durable_name": address.consumer,
+            "ack_policy": "explicit",
+            "description": text,
+        }
         hold = Draft(
-            (lead, "hold"), "consumer.create_placeholder", f"create a placeholder consumer on {where} while its consumers change",
-            {"api": f"CONSUMER.CREATE.{parent.stream}.{address.consumer}",
-             "payload": {"stream_name": parent.stream, "config": config, "action": ""}},
-            "", object_address=address, params={"placeholder": inputs.replacement_records[address]} if address in inputs.replacement_records else None,
-        )  # fmt: skip
-        stream = inputs.topology.find_declared(parent) if parent.domain in inputs.workspace.domains else parent
-        hold.depends_on |= {key for kind in ("first", "update") if (key := (stream, kind)) in drafts}
+            (lead, "hold"),
+            "consumer.create_placeholder",
+            f"create a placeholder consumer on {where} while its consumers change",
+            {
+                "api": f"CONSUMER.CREATE.{parent.stream}.{address.consumer}",
+                "payload": {"stream_name": parent.stream, "config": config, "action": ""},
+            },
+            "",
+            object_address=address,
+            params={"placeholder": inputs.replacement_records[address]}
+            if address in inputs.replacement_records
+            else None,
+        )
+        stream = (
+            inputs.topology.find_declared(parent)
+            if parent.domain in inputs.workspace.domains
+            else parent
+        )
+        hold.depends_on |= {
+            key for kind in ("first", "update") if (key := (stream, kind)) in drafts
+        }
         hold.soft_dependencies |= hold.depends_on
         for draft in changing:
             draft.depends_on.add(hold.key)
@@ -283,7 +395,10 @@ def _add_placeholder(inputs: PlanInputs, parent: Address, lead: Address, changin
 
 def _draft_release(lead: Address, placeholder: Address) -> Draft:
     return Draft(
-        (lead, "release"), "consumer.delete_placeholder",
+        (lead, "release"),
+        "consumer.delete_placeholder",
         f"delete the placeholder consumer of stream {placeholder.stream} in {placeholder.domain}",
-        {"api": f"CONSUMER.DELETE.{placeholder.stream}.{placeholder.consumer}", "payload": None}, "", object_address=placeholder,
-    )  # fmt: skip
+        {"api": f"CONSUMER.DELETE.{placeholder.stream}.{placeholder.consumer}", "payload": None},
+        "",
+        object_address=placeholder,
+    )

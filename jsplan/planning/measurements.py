@@ -33,7 +33,9 @@ from jsplan.topology import Edge
 IMMEDIATE_LIMIT_LEVEL = 4
 
 
-def list_measurements(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> list[MeasurementRequest]:
+def list_measurements(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> list[MeasurementRequest]:
     """What must be measured before hazards can be assessed, in address order."""
     flows: dict[Address, list[Edge]] = {}
     for edge in sorted(inputs.topology.edges, key=lambda edge: edge.origin):
@@ -44,38 +46,84 @@ def list_measurements(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDec
     for address in sorted(verdicts):
         found += _list_for_decision(inputs, verdicts, verdicts[address], by_stream)
     stated = {question.stream for question in found if question.interest}
-    alone = (about_interest(inputs, parent, one) for parent, one in changing.items() if one.stream.address not in stated)
+    alone = (
+        about_interest(inputs, parent, one)
+        for parent, one in changing.items()
+        if one.stream.address not in stated
+    )
     found += [question for question in alone if question is not None]
     found = [
-        replace(q, has_downstream=_has_downstream(inputs, q.stream), changes_subjects=_changes_subjects(verdicts.get(q.stream))) for q in found
-    ]  # fmt: skip
+        replace(
+            q,
+            has_downstream=_has_downstream(inputs, q.stream),
+            changes_subjects=_changes_subjects(verdicts.get(q.stream)),
+        )
+        for q in found
+    ]
     for address in sorted(verdicts):
         found += _list_for_origins(inputs, verdicts[address], flows.get(address, ()))
     return [*found, *list_filter_measurements(inputs, verdicts)]
 
 
-def _list_for_decision(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], verdict: ResourceDecision, changing: Mapping[Address, InterestChange]) -> Iterable[MeasurementRequest]:
+def _list_for_decision(
+    inputs: PlanInputs,
+    verdicts: Mapping[Address, ResourceDecision],
+    verdict: ResourceDecision,
+    changing: Mapping[Address, InterestChange],
+) -> Iterable[MeasurementRequest]:
     """What is to be measured of one change apart from the interest of consumers."""
     address, live = verdict.address, verdict.live
     if verdict.deleted_with is not None or live is None:
         return
     if address.kind == "consumer":
         stream = inputs.live.get(address.parent) if address.parent else None
-        if verdict.preserves and stream is not None and (again := redelivery_measurement(verdict, stream)) is not None:
+        if (
+            verdict.preserves
+            and stream is not None
+            and (again := redelivery_measurement(verdict, stream)) is not None
+        ):
             yield again
     elif verdict.after is not None and _meets_other_limits(inputs, verdict):
         one = changing.get(address)
         consumers = one.consumers if one is not None else ()
-        moved = resized_storage(live, verdict.after, inputs.level(address)) if verdict.preserves else None
-        found = update_measurement(
-            live, verdict.after, inputs.level(address), consumers, replaced=verdict.preserves, recreates_consumers=verdict.recreates_consumers, resized=moved
+        moved = (
+            resized_storage(live, verdict.after, inputs.level(address))
+            if verdict.preserves
+            else None
         )
-        if found is not None and one is not None and (more := about_interest(inputs, address, one)) is not None:
-            found = replace(more, address=address, limits=found.limits, deletes_later=found.deletes_later, target_storage=found.target_storage)
+        found = update_measurement(
+            live,
+            verdict.after,
+            inputs.level(address),
+            consumers,
+            replaced=verdict.preserves,
+            recreates_consumers=verdict.recreates_consumers,
+            resized=moved,
+        )
+        if (
+            found is not None
+            and one is not None
+            and (more := about_interest(inputs, address, one)) is not None
+        ):
+            found = replace(
+                more,
+                address=address,
+                limits=found.limits,
+                deletes_later=found.deletes_later,
+                target_storage=found.target_storage,
+            )
         if verdict.preserves:
             finished = finished_ranges(inputs, verdict, verdicts)
-            found = replace(found or MeasurementRequest(address, address), finished=finished) if found or finished else None
-            spans = redelivery_spans(inputs, verdict, verdicts) if address not in inputs.interrupted else ()
+            found = (
+                replace(found or MeasurementRequest(address, address), finished=finished)
+                if found or finished
+                else None
+            )
+            spans = (
+                redelivery_spans(inputs, verdict, verdicts)
+                if address not in inputs.interrupted
+                else ()
+            )
             yield from (MeasurementRequest(address, address, redelivery=span) for span in spans)
         found = redirect_to_staging(inputs, found) if found is not None else None
         yield from [found] if found is not None else []
@@ -84,7 +132,9 @@ def _list_for_decision(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDe
 def _meets_other_limits(inputs: PlanInputs, verdict: ResourceDecision) -> bool:
     """Whether what the stream holds meets other limits, and all of it is in one place."""
     under_way = inputs.interrupted.get(verdict.address)
-    return (verdict.actions == ["update"] or verdict.preserves) and not (under_way is not None and under_way.has_moved_messages)
+    return (verdict.actions == ["update"] or verdict.preserves) and not (
+        under_way is not None and under_way.has_moved_messages
+    )
 
 
 def _changes_subjects(verdict: ResourceDecision | None) -> bool:
@@ -93,7 +143,10 @@ def _changes_subjects(verdict: ResourceDecision | None) -> bool:
 
 def _has_downstream(inputs: PlanInputs, stream: Address) -> bool:
     """Whether a stream that is there copies it, as far as the files know, or did until this plan."""
-    known = any(edge.origin == stream and inputs.live.get(edge.downstream) is not None for edge in inputs.topology.edges)
+    known = any(
+        edge.origin == stream and inputs.live.get(edge.downstream) is not None
+        for edge in inputs.topology.edges
+    )
     return known or any(True for _ in find_downstream(inputs, {}, stream))
 
 
@@ -118,26 +171,43 @@ def update_measurement(
     limits = _exceeded_limits(live, after, resized)
     if not becomes_interest and not limits.causes:
         return None
-    first = limits.max_msgs_per_subject > 0 and not _limit_value(live.compact.get("max_msgs_per_subject"))
+    first = limits.max_msgs_per_subject > 0 and not _limit_value(
+        live.compact.get("max_msgs_per_subject")
+    )
     return MeasurementRequest(
-        live.address, live.address, limits, interest="becomes" if becomes_interest else "", recreates_consumers=recreates_consumers,
-        consumers=consumers if becomes_interest else (), deletes_later=first and level < IMMEDIATE_LIMIT_LEVEL,
+        live.address,
+        live.address,
+        limits,
+        interest="becomes" if becomes_interest else "",
+        recreates_consumers=recreates_consumers,
+        consumers=consumers if becomes_interest else (),
+        deletes_later=first and level < IMMEDIATE_LIMIT_LEVEL,
         target_storage=resized if limits.max_bytes else None,
-    )  # fmt: skip
+    )
 
 
-def _exceeded_limits(live: LiveObject, after: Config, resized: TargetStorage | None) -> ExceededLimits:
+def _exceeded_limits(
+    live: LiveObject, after: Config, resized: TargetStorage | None
+) -> ExceededLimits:
     """The limits that will hold and that the stream may exceed. Lowered ones, and all once `discard: old` comes into force."""
     state, before = live.state, live.compact
-    held = state.get("bytes", 0) + (state.get("messages", 0) * resized.max_growth(before.get("storage", "file")) if resized is not None else 0)
+    held = state.get("bytes", 0) + (
+        state.get("messages", 0) * resized.max_growth(before.get("storage", "file"))
+        if resized is not None
+        else 0
+    )
     messages, drops_old = state.get("messages", 0), after.get("discard", "old") == "old"
-    most, size = (_limit_value(after.get(name)) if drops_old else 0 for name in ("max_msgs", "max_bytes"))
+    most, size = (
+        _limit_value(after.get(name)) if drops_old else 0 for name in ("max_msgs", "max_bytes")
+    )
     age, keep = _limit_value(after.get("max_age")), _limit_value(after.get("max_msgs_per_subject"))
     return ExceededLimits(
         max_msgs=most if most < messages else 0,
         max_bytes=size if size < held else 0,
         max_age=age if messages and _is_lowered(before.get("max_age"), age) else 0,
-        max_msgs_per_subject=keep if keep < messages and _is_lowered(before.get("max_msgs_per_subject"), keep) else 0,
+        max_msgs_per_subject=keep
+        if keep < messages and _is_lowered(before.get("max_msgs_per_subject"), keep)
+        else 0,
     )
 
 
@@ -150,10 +220,16 @@ def _is_lowered(before: Any, after: int) -> bool:
     return after > 0 and (not _limit_value(before) or after < _limit_value(before))
 
 
-def _list_for_origins(inputs: PlanInputs, verdict: ResourceDecision, edges: Iterable[Edge]) -> Iterable[MeasurementRequest]:
+def _list_for_origins(
+    inputs: PlanInputs, verdict: ResourceDecision, edges: Iterable[Edge]
+) -> Iterable[MeasurementRequest]:
     """A new copy of a workqueue or interest stream consumes it; `edges` are all that it copies."""
     after = verdict.after
-    if after is None or verdict.deleted_with is not None or not ({"create", "update"} & set(verdict.actions)):
+    if (
+        after is None
+        or verdict.deleted_with is not None
+        or not ({"create", "update"} & set(verdict.actions))
+    ):
         return
     before = verdict.live.compact if verdict.live is not None and not verdict.loses_content else {}
     begun = {origin_key(origin): origin for origin in new_origins(before, after)}
@@ -183,5 +259,9 @@ def new_origins(before: Config, after: Config) -> Iterable[Config]:
 def origin_measurement(downstream: Address, origin: Address, config: Config) -> MeasurementRequest:
     """What `copy` takes from a stream that it begins to mirror or source by `config`, the element of its configuration."""
     one = config.get("filter_subject")
-    filters = (one,) if one else tuple(t.get("src") or ">" for t in config.get("subject_transforms") or ())
+    filters = (
+        (one,)
+        if one
+        else tuple(t.get("src") or ">" for t in config.get("subject_transforms") or ())
+    )
     return MeasurementRequest(downstream, origin, drains=filters)

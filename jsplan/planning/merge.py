@@ -35,7 +35,11 @@ def build_create(table: Table, body: Mapping[str, Any], level: int) -> Config:
     def unknown(row: Field | None, value: Any) -> bool:
         return row is not None and row.level > level and row.compact(value) is ABSENT
 
-    return {name: value for name, value in explicit_fields(body).items() if not unknown(table.by_name.get(name), value)}
+    return {
+        name: value
+        for name, value in explicit_fields(body).items()
+        if not unknown(table.by_name.get(name), value)
+    }
 
 
 def _normalize_origin(origin: Config) -> Config:
@@ -47,7 +51,11 @@ def _normalize_origin(origin: Config) -> Config:
     if transforms is None or len(transforms) > 1:
         return origin
     rest = {name: value for name, value in origin.items() if name != "subject_transforms"}
-    return rest | ({"subject_transforms": [transforms[0] | {"src": transforms[0].get("src") or ">"}]} if transforms else {})
+    return rest | (
+        {"subject_transforms": [transforms[0] | {"src": transforms[0].get("src") or ">"}]}
+        if transforms
+        else {}
+    )
 
 
 def declared_fields(table: Table, body: Mapping[str, Any]) -> Config:
@@ -63,7 +71,9 @@ def expected_new(table: Table, body: Mapping[str, Any], level: int, inherited: C
     mirror the `mirror_direct` that its origin decides, where the origin is in the same JetStream.
     """
     target = table.compact(explicit_fields(body))
-    if target.get("sealed"):  # no stream is made sealed: a replacement gives it that last, and the server drops max_age only then
+    if target.get(
+        "sealed"
+    ):  # no stream is made sealed: a replacement gives it that last, and the server drops max_age only then
         unsealed = {name: value for name, value in target.items() if name != "sealed"}
         table.fill_derived(unsealed, level)
         target |= {name: unsealed[name] for name in ("duplicate_window",) if name in unsealed}
@@ -89,13 +99,26 @@ def _with_mirror_direct(target: Config, inherited: Config) -> Config:
 def overruled_fields(table: Table, body: Mapping[str, Any], after: Config) -> list[str]:
     """The fields whose value in the files is not what the server makes of it, because something else decides it."""
     wanted = table.compact(explicit_fields(body))
-    return [name for name in body if name in table.by_name and body[name] is not None and wanted.get(name) not in (after.get(name), None)]
+    return [
+        name
+        for name in body
+        if name in table.by_name
+        and body[name] is not None
+        and wanted.get(name) not in (after.get(name), None)
+    ]
 
 
 def expected_update(
-    table: Table, body: Mapping[str, Any], live: Config, live_raw: Config, last: tuple[Config, Config] | None,
-    *, level: int, inherited: Config, ignore: Collection[str],
-) -> Config:  # fmt: skip
+    table: Table,
+    body: Mapping[str, Any],
+    live: Config,
+    live_raw: Config,
+    last: tuple[Config, Config] | None,
+    *,
+    level: int,
+    inherited: Config,
+    ignore: Collection[str],
+) -> Config:
     """The compact configuration that the object should have.
 
     `live` is its compact form now, `live_raw` the server's own document, `last` the compact configuration and
@@ -111,7 +134,9 @@ def expected_update(
             target[name] = value
     _drop_conflicting_defaults(table, target, body, inherited)
     inherits = "mirror_direct" in body or _with_derived(table, dict(target), level, {}) != live
-    return _with_derived(table, target, level, inherited if table.kind == "consumer" or inherits else {})
+    return _with_derived(
+        table, target, level, inherited if table.kind == "consumer" or inherits else {}
+    )
 
 
 def _choose_value(
@@ -138,7 +163,9 @@ def _choose_value(
     return None
 
 
-def _drop_conflicting_defaults(table: Table, target: Config, body: Mapping[str, Any], inherited: Config) -> None:
+def _drop_conflicting_defaults(
+    table: Table, target: Config, body: Mapping[str, Any], inherited: Config
+) -> None:
     """What is only kept because nobody named it gives way where the server would refuse it beside what is named.
 
     A duplicate window is not longer than max_age (10052), a consumer within the limits of its stream (10121, 10153).
@@ -153,7 +180,10 @@ def _drop_conflicting_defaults(table: Table, target: Config, body: Mapping[str, 
 
 def is_within_limits(consumer: Config, limits: Config) -> bool:
     """Whether a consumer (compact) stays within the `consumer_limits` of its stream."""
-    return not any(0 < limits.get(name, 0) < consumer.get(name, 0) for name in ("max_ack_pending", "inactive_threshold"))
+    return not any(
+        0 < limits.get(name, 0) < consumer.get(name, 0)
+        for name in ("max_ack_pending", "inactive_threshold")
+    )
 
 
 def with_server_fields(table: Table, wanted: Config, live_raw: Config) -> Config:
@@ -171,12 +201,21 @@ def with_server_fields(table: Table, wanted: Config, live_raw: Config) -> Config
             out[name] = _with_unknown_fields(row.table, value, live_raw[name])
         elif row.table is ORIGIN:
             theirs = {origin_key(origin): origin for origin in live_raw[name]}
-            out[name] = [_with_unknown_fields(ORIGIN, o, theirs[origin_key(o)]) if origin_key(o) in theirs else o for o in value]
+            out[name] = [
+                _with_unknown_fields(ORIGIN, o, theirs[origin_key(o)])
+                if origin_key(o) in theirs
+                else o
+                for o in value
+            ]
     return out
 
 
 def _with_unknown_fields(table: Table, wanted: Config, theirs: Config) -> Config:
-    out = wanted | {name: value for name, value in theirs.items() if name not in table.by_name and name not in wanted}
+    out = wanted | {
+        name: value
+        for name, value in theirs.items()
+        if name not in table.by_name and name not in wanted
+    }
     if table is ORIGIN and wanted.get("external") and theirs.get("external"):
         ours, live = dict(wanted["external"]), theirs["external"]
         if ours.get("api") == live.get("api") and "deliver" not in ours and live.get("deliver"):
@@ -185,7 +224,9 @@ def _with_unknown_fields(table: Table, wanted: Config, theirs: Config) -> Config
     return out
 
 
-def without_ignored(table: Table, before: Config, after: Config, level: int) -> tuple[Config, list[FieldChange]]:
+def without_ignored(
+    table: Table, before: Config, after: Config, level: int
+) -> tuple[Config, list[FieldChange]]:
     """Take back what the server would accept and not do; the second part says what that was.
 
     A start that is written into a source that exists is among it: it is read only when the source is new.
@@ -208,7 +249,9 @@ def without_ignored(table: Table, before: Config, after: Config, level: int) -> 
     return kept, found
 
 
-def _existing_starts(before: list[Config], after: list[Config]) -> tuple[list[Config], list[FieldChange]]:
+def _existing_starts(
+    before: list[Config], after: list[Config]
+) -> tuple[list[Config], list[FieldChange]]:
     theirs = {origin_key(origin): origin for origin in before}
     kept, found = [], []
     for origin in after:
@@ -217,13 +260,22 @@ def _existing_starts(before: list[Config], after: list[Config]) -> tuple[list[Co
         if old is None:
             kept.append(origin)
             continue
-        found += [FieldChange(f'sources["{key}"].{s}', old.get(s), origin.get(s), "ignored") for s in SOURCE_START_FIELDS if old.get(s) != origin.get(s)]
+        found += [
+            FieldChange(f'sources["{key}"].{s}', old.get(s), origin.get(s), "ignored")
+            for s in SOURCE_START_FIELDS
+            if old.get(s) != origin.get(s)
+        ]
         starts = {name: old[name] for name in SOURCE_START_FIELDS if name in old}
-        kept.append({name: value for name, value in origin.items() if name not in SOURCE_START_FIELDS} | starts)
+        kept.append(
+            {name: value for name, value in origin.items() if name not in SOURCE_START_FIELDS}
+            | starts
+        )
     return sort_objects(kept), found
 
 
-def build_update(table: Table, live_raw: Config, body: Mapping[str, Any], before: Config, after: Config) -> Config:
+def build_update(
+    table: Table, live_raw: Config, body: Mapping[str, Any], before: Config, after: Config
+) -> Config:
     """The server's own document with the changed fields replaced: what is sent as an update.
 
     STREAM.UPDATE and CONSUMER.CREATE replace the whole configuration, so whatever is not in it is reset; fields
@@ -233,7 +285,9 @@ def build_update(table: Table, live_raw: Config, body: Mapping[str, Any], before
     out = dict(live_raw)
     sealing = bool(after.get("sealed")) and not before.get("sealed")
     for name in dict.fromkeys([*before, *after]):
-        if before.get(name) == after.get(name) or (sealing and name == "discard" and name not in body):
+        if before.get(name) == after.get(name) or (
+            sealing and name == "discard" and name not in body
+        ):
             continue  # sealing sets discard: new itself, and refuses it beside what excludes it, such as counters
         if name not in after:
             out.pop(name, None)
@@ -245,7 +299,15 @@ def build_update(table: Table, live_raw: Config, body: Mapping[str, Any], before
 
 
 def _with_server_metadata(out: Config, live_raw: Config) -> Config:
-    theirs = {k: v for k, v in (live_raw.get("metadata") or {}).items() if k.startswith("_nats.") or k == OWNER_KEY}
+    theirs = {
+        k: v
+        for k, v in (live_raw.get("metadata") or {}).items()
+        if k.startswith("_nats.") or k == OWNER_KEY
+    }
     if theirs or out.get("metadata"):
-        out["metadata"] = theirs | {k: v for k, v in (out.get("metadata") or {}).items() if k not in theirs and not k.startswith("_nats.")}
+        out["metadata"] = theirs | {
+            k: v
+            for k, v in (out.get("metadata") or {}).items()
+            if k not in theirs and not k.startswith("_nats.")
+        }
     return out

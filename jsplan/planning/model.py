@@ -98,7 +98,9 @@ class PlanInputs:
         found = self._declared_fields.get(address)
         if found is None:
             table = TABLES["consumer" if address.kind == "consumer" else "stream"]
-            found = self._declared_fields[address] = declared_fields(table, self._named_body(address))
+            found = self._declared_fields[address] = declared_fields(
+                table, self._named_body(address)
+            )
         return found
 
     def level(self, address: Address) -> int:
@@ -107,7 +109,9 @@ class PlanInputs:
         return facts.level if facts else 0
 
 
-def apply_moves(workspace: Workspace, entries: Mapping[Address, Entry]) -> tuple[dict[Address, Entry], dict[Address, Address]]:
+def apply_moves(
+    workspace: Workspace, entries: Mapping[Address, Entry]
+) -> tuple[dict[Address, Entry], dict[Address, Address]]:
     """Entries under the names that `moved` blocks give them, and what each was called before.
 
     An entry stays where it is when its new name is taken, or is in no file while the old domain is still declared.
@@ -117,11 +121,15 @@ def apply_moves(workspace: Workspace, entries: Mapping[Address, Entry]) -> tuple
     for block in workspace.moved:
         for old in [address for address in renamed if matches(block.old_address, address)]:
             new = move_address(block.old_address, block.new_address, old)
-            if new not in renamed and (new in workspace.resources or _is_domain_rename(workspace, old, new)):
+            if new not in renamed and (
+                new in workspace.resources or _is_domain_rename(workspace, old, new)
+            ):
                 renamed[new] = renamed.pop(old)
                 moved[new] = moved.pop(old, old)
     names = {str(old): str(new) for new, old in moved.items()}
-    return {address: rename_dependencies(entry, names) for address, entry in renamed.items()} if names else renamed, moved
+    return {
+        address: rename_dependencies(entry, names) for address, entry in renamed.items()
+    } if names else renamed, moved
 
 
 def rename_dependencies(entry: Entry, names: Mapping[str, str]) -> Entry:
@@ -131,7 +139,11 @@ def rename_dependencies(entry: Entry, names: Mapping[str, str]) -> Entry:
 
 def _is_domain_rename(workspace: Workspace, old: Address, new: Address) -> bool:
     """What left the files together with its domain's old name goes along, to be deleted under the new one."""
-    return old.domain not in workspace.domains and new.domain in workspace.domains and (old.kind, old.name) == (new.kind, new.name)
+    return (
+        old.domain not in workspace.domains
+        and new.domain in workspace.domains
+        and (old.kind, old.name) == (new.kind, new.name)
+    )
 
 
 def apply_moves_to_records(
@@ -155,12 +167,20 @@ def select_addresses(inputs: PlanInputs, candidates: frozenset[Address]) -> froz
     if request.targets:
         chosen = frozenset(a for a in candidates if any(matches(t, a) for t in request.targets))
         if request.imports:
-            chosen = frozenset(a for a in chosen if a in inputs.workspace.resources and a not in inputs.entries)
-        chosen = chosen if request.imports or request.destroy else _with_dependencies(inputs, chosen, candidates)
+            chosen = frozenset(
+                a for a in chosen if a in inputs.workspace.resources and a not in inputs.entries
+            )
+        chosen = (
+            chosen
+            if request.imports or request.destroy
+            else _with_dependencies(inputs, chosen, candidates)
+        )
     return frozenset(a for a in chosen if not any(matches(x, a) for x in request.excludes))
 
 
-def _with_dependencies(inputs: PlanInputs, chosen: frozenset[Address], candidates: frozenset[Address]) -> frozenset[Address]:
+def _with_dependencies(
+    inputs: PlanInputs, chosen: frozenset[Address], candidates: frozenset[Address]
+) -> frozenset[Address]:
     todo, seen = list(chosen), set(chosen)
     while todo:
         for other in inputs.topology.dependencies.get(todo.pop(), ()):

@@ -20,7 +20,9 @@ _MAX_GUESSES = 5
 def find_never_answered(inputs: PlanInputs) -> list[Domain]:
     """The offline domains that neither state nor a downstream stream has ever heard of."""
     silent = sorted(key for key, facts in inputs.live.domains.items() if not facts.reachable)
-    heard = find_last_heard(inputs.live, inputs.topology.edges, inputs.request.now) if silent else {}
+    heard = (
+        find_last_heard(inputs.live, inputs.topology.edges, inputs.request.now) if silent else {}
+    )
     domains = (inputs.workspace.domains[key] for key in silent if key not in heard)
     return [domain for domain in domains if not _was_reached(inputs, domain)]
 
@@ -30,7 +32,9 @@ def _was_reached(inputs: PlanInputs, domain: Domain) -> bool:
     server = inputs.state.domains.get(domain.key)
     if server is not None:
         return server.get("js_domain", domain.js_domain) == domain.js_domain
-    return any(address.domain == domain.key for address in {*inputs.entries, *inputs.unfinished_steps})
+    return any(
+        address.domain == domain.key for address in {*inputs.entries, *inputs.unfinished_steps}
+    )
 
 
 def check_never_answered(inputs: PlanInputs) -> Iterable[Diagnostic]:
@@ -44,8 +48,14 @@ def check_never_answered(inputs: PlanInputs) -> Iterable[Diagnostic]:
     else:
         name = f" as {first.js_domain}" if first.js_domain not in (None, first.key) else ""
         summary = f"domain {first.key} has never answered{name}"
-    known = {key: _known_names(inputs, key) for key in dict.fromkeys(domain.connection for domain in found)}
-    detail = [*_suggest_names(found, known), *(_list_names(key, names, found) for key, names in known.items() if names)]
+    known = {
+        key: _known_names(inputs, key)
+        for key in dict.fromkeys(domain.connection for domain in found)
+    }
+    detail = [
+        *_suggest_names(found, known),
+        *(_list_names(key, names, found) for key, names in known.items() if names),
+    ]
     detail += ["To list the domains of every connection: jsplan domains discover"]
     detail += [_NOT_INSTALLED_HINT]
     address = f"{first.key}/**" if len(found) == 1 else None
@@ -55,8 +65,14 @@ def check_never_answered(inputs: PlanInputs) -> Iterable[Diagnostic]:
 def _known_names(inputs: PlanInputs, connection: str) -> list[str]:
     """The JetStream names behind a connection: from its servers, and from domains that answered."""
     domains = inputs.workspace.domains.values()
-    answered = {d.js_domain for d in domains if d.connection == connection and inputs.live.is_reachable(d.key)}
-    return sorted({*inputs.live.visible_domains.get(connection, ()), *(name for name in answered if name)})
+    answered = {
+        d.js_domain
+        for d in domains
+        if d.connection == connection and inputs.live.is_reachable(d.key)
+    }
+    return sorted(
+        {*inputs.live.visible_domains.get(connection, ()), *(name for name in answered if name)}
+    )
 
 
 def _suggest_names(found: Sequence[Domain], known: dict[str, list[str]]) -> list[str]:

@@ -41,7 +41,9 @@ def is_within_offline_limit(inputs: PlanInputs, key: str, seen: datetime | None)
     One that was never seen has nothing of ours that could have been lost, so nothing is late yet.
     """
     allowed = inputs.workspace.domains[key].may_be_offline
-    return allowed is not None and (seen is None or inputs.request.now - seen <= timedelta(microseconds=allowed / 1000))
+    return allowed is not None and (
+        seen is None or inputs.request.now - seen <= timedelta(microseconds=allowed / 1000)
+    )
 
 
 def check_overdue_domains(inputs: PlanInputs) -> Iterable[Diagnostic]:
@@ -49,7 +51,11 @@ def check_overdue_domains(inputs: PlanInputs) -> Iterable[Diagnostic]:
     seen = last_seen(inputs)
     for key, facts in inputs.live.domains.items():
         domain = inputs.workspace.domains[key]
-        if facts.reachable or domain.may_be_offline is None or is_within_offline_limit(inputs, key, seen.get(key)):
+        if (
+            facts.reachable
+            or domain.may_be_offline is None
+            or is_within_offline_limit(inputs, key, seen.get(key))
+        ):
             continue
         text = f"{key} was last seen {format_timestamp(seen[key])}; its may_be_offline is {format_duration(domain.may_be_offline)}"
         detail = "What its streams drop by their limits from now on is missed by those that copy from it. Look after its link."

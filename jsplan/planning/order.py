@@ -58,14 +58,18 @@ Drafts = dict[tuple[Address, str], Draft]
 PLACEHOLDER_KINDS = ("hold", "release")
 
 
-def order_steps(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], drafts: Drafts) -> list[Step]:
+def order_steps(
+    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], drafts: Drafts
+) -> list[Step]:
     """The steps in an order that respects every dependency, numbered from `s1` on; may add steps that break circles."""
     _add_dependencies(inputs, verdicts, drafts)
     _depend_on_subjects(drafts)
     return _number_steps(drafts, _sort_drafts(inputs, drafts))
 
 
-def _add_dependencies(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], drafts: Drafts) -> None:
+def _add_dependencies(
+    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], drafts: Drafts
+) -> None:
     copies = {(edge.downstream, edge.origin) for edge in inputs.topology.edges}
     dependants = _dependants(inputs, verdicts)
     going = _deleted_consumers(drafts)
@@ -78,7 +82,15 @@ def _add_dependencies(inputs: PlanInputs, verdicts: dict[Address, ResourceDecisi
         if kind != "delete":
             _depend_on(draft, drafts, address, "delete", *_EARLIER_KINDS.get(kind, ()))
             for other in inputs.topology.dependencies.get(address, ()) if kind != "leave" else ():
-                _depend_on(draft, drafts, other, "create", "update", "state", soft=(address, other) in copies)
+                _depend_on(
+                    draft,
+                    drafts,
+                    other,
+                    "create",
+                    "update",
+                    "state",
+                    soft=(address, other) in copies,
+                )
                 if other != address.parent:
                     _depend_on(draft, drafts, other, "last", soft=True)
         elif (stream := verdicts[address].deleted_with) is not None:
@@ -99,15 +111,21 @@ def _order_after_replacement(inputs: PlanInputs, draft: Draft, drafts: Drafts) -
     stream = draft.key[0].parent
     if stream is None or (stream, "resume") not in drafts:
         return
-    becomes = (stream, "update") in drafts and get_retention(drafts[stream, "update"].expect or {}) == "interest"
+    becomes = (stream, "update") in drafts and get_retention(
+        drafts[stream, "update"].expect or {}
+    ) == "interest"
     if becomes and draft.op in ("consumer.create", "state.forget"):
         draft.depends_on = (draft.depends_on - {(stream, "update")}) | {(stream, "resume")}
         draft.precondition = ""  # its old object goes with the old stream
         drafts[stream, "update"].depends_on.add(draft.key)
     else:
-        draft.depends_on |= {key for key in ((stream, "update"), (stream, "resume")) if key in drafts}
+        draft.depends_on |= {
+            key for key in ((stream, "update"), (stream, "resume")) if key in drafts
+        }
     if stream in inputs.interrupted:
-        draft.precondition = ""  # the consumer is where its stream is, and as it was only once that is back
+        draft.precondition = (
+            ""  # the consumer is where its stream is, and as it was only once that is back
+        )
 
 
 def _deleted_consumers(drafts: Drafts) -> dict[Address | None, set[tuple[Address, str]]]:
@@ -122,7 +140,10 @@ def _deleted_consumers(drafts: Drafts) -> dict[Address | None, set[tuple[Address
 def _order_reorganisation(draft: Draft, drafts: Drafts) -> None:
     """While a cluster moves or scales a stream its consumers cannot be made (10023): those that go, go before, the rest wait."""
     address, kind = draft.key
-    first, last = (drafts.get((address.parent, name)) if address.parent else None for name in ("first", "update"))
+    first, last = (
+        drafts.get((address.parent, name)) if address.parent else None
+        for name in ("first", "update")
+    )
     if draft.request is None or last is None or last.stable_stream is None:
         return
     if kind == "delete":
@@ -139,20 +160,30 @@ _EARLIER_KINDS = {
 }  # fmt: skip
 
 
-def _depend_on(draft: Draft, drafts: Drafts, address: Address, *kinds: str, soft: bool = False) -> None:
-    found = {(address, kind) for kind in kinds if (address, kind) in drafts and (address, kind) != draft.key}
+def _depend_on(
+    draft: Draft, drafts: Drafts, address: Address, *kinds: str, soft: bool = False
+) -> None:
+    found = {
+        (address, kind)
+        for kind in kinds
+        if (address, kind) in drafts and (address, kind) != draft.key
+    }
     draft.depends_on |= found
     if soft:
         draft.soft_dependencies |= found
 
 
-def _dependants(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]) -> dict[Address, list[Address]]:
+def _dependants(
+    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]
+) -> dict[Address, list[Address]]:
     """What goes, or stops copying, before each address goes: copies before their origin. Consumers go with their stream."""
     found: dict[Address, list[Address]] = {}
     for address, verdict in verdicts.items():
         if verdict.deleted_with is not None:
             continue
-        before = {Address.parse(text) for text in (verdict.entry.depends_on if verdict.entry else ())}
+        before = {
+            Address.parse(text) for text in (verdict.entry.depends_on if verdict.entry else ())
+        }
         now = inputs.topology.dependencies.get(address, set())
         for origin in (before | now if verdict.deletes else before - now) - {address}:
             found.setdefault(origin, []).append(address)
@@ -167,7 +198,11 @@ def _depend_on_subjects(drafts: Drafts) -> None:
             freed.setdefault(draft.scope, SubjectTree()).add(subject, draft)
     for draft in drafts.values():
         tree = freed.get(draft.scope)
-        for other in (other for subject in draft.taken_subjects for other in tree.find_overlapping(subject)) if tree else ():
+        for other in (
+            (other for subject in draft.taken_subjects for other in tree.find_overlapping(subject))
+            if tree
+            else ()
+        ):
             if other.key[0] != draft.key[0]:
                 draft.depends_on.add(other.key)
                 draft.soft_dependencies.discard(other.key)
@@ -198,13 +233,26 @@ def partial_update_params(inputs: PlanInputs, address: Address) -> dict[str, Any
     return {"state_address": str(inputs.moved_from.get(address, address))}
 
 
-def _break_subject_swap(inputs: PlanInputs, drafts: Drafts, cycle: list[tuple[Address, str]]) -> None:
+def _break_subject_swap(
+    inputs: PlanInputs, drafts: Drafts, cycle: list[tuple[Address, str]]
+) -> None:
     """Streams that exchange subjects wait for each other: the first gives its own up in a step of its own before."""
-    key = next((k for k in cycle if k[1] == "update" and drafts[k].freed_subjects and (k[0], "park") not in drafts), None)
+    key = next(
+        (
+            k
+            for k in cycle
+            if k[1] == "update" and drafts[k].freed_subjects and (k[0], "park") not in drafts
+        ),
+        None,
+    )
     if key is None:
         raise AssertionError(f"steps wait for each other: {cycle}")
     final, first = drafts[key], drafts.get((key[0], "first"))
-    park = _draft_consumer_parking(inputs, final) if key[0].parent else _draft_stream_parking(inputs, final, first)
+    park = (
+        _draft_consumer_parking(inputs, final)
+        if key[0].parent
+        else _draft_stream_parking(inputs, final, first)
+    )
     park.depends_on |= {first.key} if first else set()
     final.freed_subjects = []
     final.depends_on.add(park.key)
@@ -217,27 +265,45 @@ def _break_subject_swap(inputs: PlanInputs, drafts: Drafts, cycle: list[tuple[Ad
 def _draft_stream_parking(inputs: PlanInputs, final: Draft, first: Draft | None) -> Draft:
     address, live = final.key[0], inputs.live.objects[final.key[0]]
     base = first.request["payload"] if first and first.request else live.raw
-    rest = [s for s in live.raw.get("subjects", []) if s not in final.freed_subjects] or [PARKING_PREFIX + address.stream]
+    rest = [s for s in live.raw.get("subjects", []) if s not in final.freed_subjects] or [
+        PARKING_PREFIX + address.stream
+    ]
     return Draft(
-        (address, "park"), "stream.update", f"release the subjects of stream {address.name} in {address.domain}",
+        (address, "park"),
+        "stream.update",
+        f"release the subjects of stream {address.name} in {address.domain}",
         {"api": f"STREAM.UPDATE.{address.stream}", "payload": base | {"subjects": rest}},
-        final.precondition, {"subjects": sorted(rest)}, None, freed_subjects=final.freed_subjects, stable_stream=first.stable_stream if first else None,
+        final.precondition,
+        {"subjects": sorted(rest)},
+        None,
+        freed_subjects=final.freed_subjects,
+        stable_stream=first.stable_stream if first else None,
         params=partial_update_params(inputs, address),
-    )  # fmt: skip
+    )
 
 
 def _draft_consumer_parking(inputs: PlanInputs, final: Draft) -> Draft:
     """A consumer of a work queue on a subject that nothing is published to."""
     address, live = final.key[0], inputs.live.objects[final.key[0]]
     subject = PARKING_PREFIX + address.consumer
-    config = {name: value for name, value in live.raw.items() if name != "filter_subjects"} | {"filter_subject": subject}
+    config = {name: value for name, value in live.raw.items() if name != "filter_subjects"} | {
+        "filter_subject": subject
+    }
     return Draft(
-        (address, "park"), "consumer.update", f"release the filters of consumer {address.consumer} of {address.stream} in {address.domain}",
-        {"api": f"CONSUMER.CREATE.{address.stream}.{address.consumer}",
-         "payload": {"stream_name": address.stream, "config": config, "action": "update"}},
-        final.precondition, {"filter_subject": subject, "filter_subjects": None}, None, freed_subjects=final.freed_subjects, stable_stream=final.stable_stream,
+        (address, "park"),
+        "consumer.update",
+        f"release the filters of consumer {address.consumer} of {address.stream} in {address.domain}",
+        {
+            "api": f"CONSUMER.CREATE.{address.stream}.{address.consumer}",
+            "payload": {"stream_name": address.stream, "config": config, "action": "update"},
+        },
+        final.precondition,
+        {"filter_subject": subject, "filter_subjects": None},
+        None,
+        freed_subjects=final.freed_subjects,
+        stable_stream=final.stable_stream,
         params=partial_update_params(inputs, address),
-    )  # fmt: skip
+    )
 
 
 def _number_steps(drafts: Drafts, order: list[tuple[Address, str]]) -> list[Step]:
@@ -247,19 +313,38 @@ def _number_steps(drafts: Drafts, order: list[tuple[Address, str]]) -> list[Step
 
 def _is_optional_if_offline(downstream: Draft, origin: tuple[Address, str]) -> bool:
     """Whether a copy may be made before its origin: the server takes it, and begins to copy when the origin is there."""
-    return origin in downstream.soft_dependencies and origin[1] == "create" and downstream.key[1] in ("create", "update") and origin[0].domain != downstream.key[0].domain
+    return (
+        origin in downstream.soft_dependencies
+        and origin[1] == "create"
+        and downstream.key[1] in ("create", "update")
+        and origin[0].domain != downstream.key[0].domain
+    )
 
 
 def _build_step(draft: Draft, ids: dict[tuple[Address, str], str]) -> Step:
     precondition: dict[str, Any] = {"fingerprint": draft.precondition} if draft.precondition else {}
-    earlier = [ids[key] for kind in _EARLIER_KINDS.get(draft.key[1], ()) if (key := (draft.key[0], kind)) in ids]
+    earlier = [
+        ids[key]
+        for kind in _EARLIER_KINDS.get(draft.key[1], ())
+        if (key := (draft.key[0], kind)) in ids
+    ]
     if earlier:
         precondition = {"after_step": earlier[-1]}
     if draft.stable_stream is not None:
         precondition["wait_until_stable"] = str(draft.stable_stream)
     return Step(
-        id=ids[draft.key], address=str(draft.key[0]), op=draft.op, title=draft.title, request=draft.request,
-        precondition=precondition, depends_on=sorted(ids[key] for key in draft.depends_on), expect=draft.expect, record=draft.record,
-        optional_if_offline=sorted(ids[key] for key in draft.depends_on if _is_optional_if_offline(draft, key)),
-        object=str(draft.object_address) if draft.object_address else None, params=draft.params,
-    )  # fmt: skip
+        id=ids[draft.key],
+        address=str(draft.key[0]),
+        op=draft.op,
+        title=draft.title,
+        request=draft.request,
+        precondition=precondition,
+        depends_on=sorted(ids[key] for key in draft.depends_on),
+        expect=draft.expect,
+        record=draft.record,
+        optional_if_offline=sorted(
+            ids[key] for key in draft.depends_on if _is_optional_if_offline(draft, key)
+        ),
+        object=str(draft.object_address) if draft.object_address else None,
+        params=draft.params,
+    )

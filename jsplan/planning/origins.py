@@ -22,34 +22,61 @@ from jsplan.topology.replication_graph import map_subjects, subject_mappings
 MAX_DEPTH = 8
 
 
-def with_live_externals(body: Mapping[str, Any], address: Address, topology: Topology, live: Live) -> dict[str, Any]:
+def with_live_externals(
+    body: Mapping[str, Any], address: Address, topology: Topology, live: Live
+) -> dict[str, Any]:
     """The body with each origin reached as it is live, if it is; a new one gets the delivery prefix of its imports row."""
     out = dict(body)
-    if not any(origin.get("external") for origin in (out.get("mirror") or {}, *(out.get("sources") or ()))):
+    if not any(
+        origin.get("external") for origin in (out.get("mirror") or {}, *(out.get("sources") or ()))
+    ):
         return out
     raw = there.raw if (there := live.get(address)) is not None else {}
     if out.get("mirror"):
-        out["mirror"] = _with_live_external(out["mirror"], [raw["mirror"]] if raw.get("mirror") else [], address, topology)
+        out["mirror"] = _with_live_external(
+            out["mirror"], [raw["mirror"]] if raw.get("mirror") else [], address, topology
+        )
     if out.get("sources"):
-        out["sources"] = [_with_live_external(origin, _same_subject_sources(origin, raw.get("sources") or []), address, topology) for origin in out["sources"]]
+        out["sources"] = [
+            _with_live_external(
+                origin, _same_subject_sources(origin, raw.get("sources") or []), address, topology
+            )
+            for origin in out["sources"]
+        ]
     return out
 
 
 def _same_subject_sources(origin: Config, theirs: list[Config]) -> list[Config]:
     """Live sources that take the same subjects of a stream of that name: what else tells sources apart is how they are reached."""
-    return [other for other in theirs if _key_without_external(other) == _key_without_external(origin)]
+    return [
+        other for other in theirs if _key_without_external(other) == _key_without_external(origin)
+    ]
 
 
 def _key_without_external(origin: Config) -> str:
     return origin_key({name: value for name, value in origin.items() if name != "external"})
 
 
-def _with_live_external(origin: Config, theirs: list[Config], address: Address, topology: Topology) -> Config:
+def _with_live_external(
+    origin: Config, theirs: list[Config], address: Address, topology: Topology
+) -> Config:
     external = origin.get("external")
-    live = next((t for t in theirs if t.get("name") == origin.get("name") and _is_same_external(external, t.get("external"), address, topology)), None)
+    live = next(
+        (
+            t
+            for t in theirs
+            if t.get("name") == origin.get("name")
+            and _is_same_external(external, t.get("external"), address, topology)
+        ),
+        None,
+    )
     if live is None:
         deliver = topology.delivery_prefixes.get(address, {}).get(origin_key(origin))
-        return origin | {"external": {**external, "deliver": deliver}} if external and deliver else origin
+        return (
+            origin | {"external": {**external, "deliver": deliver}}
+            if external and deliver
+            else origin
+        )
     kept = live.get("external")
     if external and external.get("deliver"):
         kept = {**(kept or {}), "deliver": external["deliver"]}
@@ -57,7 +84,9 @@ def _with_live_external(origin: Config, theirs: list[Config], address: Address, 
     return rest | ({"external": kept} if kept else {})
 
 
-def _is_same_external(external: Config | None, theirs: Config | None, address: Address, topology: Topology) -> bool:
+def _is_same_external(
+    external: Config | None, theirs: Config | None, address: Address, topology: Topology
+) -> bool:
     """Whether two ways reach one JetStream. The name of the own one leads nowhere: the server takes it and copies nothing."""
     ours, live = (e.get("api") if e else None for e in (external, theirs))
     if ours == live:
@@ -70,7 +99,11 @@ def _is_same_external(external: Config | None, theirs: Config | None, address: A
 
 
 def check_origins(
-    edges: list[Edge], topology: Topology, live: Live, after: Mapping[Address, Config | None], source_ranges: Mapping[Address, SourceRange]
+    edges: list[Edge],
+    topology: Topology,
+    live: Live,
+    after: Mapping[Address, Config | None],
+    source_ranges: Mapping[Address, SourceRange],
 ) -> Iterator[Diagnostic]:
     """What is odd about the origins of streams that this plan makes or changes. The server accepts all of it, so these are warnings.
 
@@ -83,7 +116,9 @@ def check_origins(
         found = _find_problem(edge, known)
         if found is not None:
             code, text, detail = found
-            yield Diagnostic("warning", code, text, detail, str(edge.downstream), source_ranges[edge.downstream])
+            yield Diagnostic(
+                "warning", code, text, detail, str(edge.downstream), source_ranges[edge.downstream]
+            )
 
 
 def _find_problem(edge: Edge, streams: _PlannedStreams) -> tuple[str, str, str] | None:
@@ -95,17 +130,23 @@ def _find_problem(edge: Edge, streams: _PlannedStreams) -> tuple[str, str, str] 
         text = f"its origin {edge.origin} does not exist and is not planned: nothing is copied until it does"
         return "JS452", text, "Declare the stream, or correct the name or the domain."
     subjects = streams.subjects(edge.origin)
-    if not subjects or any(overlaps(src, subject) for src, _ in subject_mappings(edge.config) for subject in subjects):
+    if not subjects or any(
+        overlaps(src, subject) for src, _ in subject_mappings(edge.config) for subject in subjects
+    ):
         return None
     wanted = ", ".join(src for src, _ in subject_mappings(edge.config))
-    text = f"nothing of {edge.origin} passes the filter {wanted}: it stores {', '.join(subjects[:5])}"
+    text = (
+        f"nothing of {edge.origin} passes the filter {wanted}: it stores {', '.join(subjects[:5])}"
+    )
     return "JS453", text, "Correct the filter, or leave it out."
 
 
 class _PlannedStreams:
     """The streams as they will be: decided ones, else as they are live."""
 
-    def __init__(self, topology: Topology, live: Live, after: Mapping[Address, Config | None]) -> None:
+    def __init__(
+        self, topology: Topology, live: Live, after: Mapping[Address, Config | None]
+    ) -> None:
         self.live, self.after = live, after
         self._edges: dict[Address, list[Edge]] = {}
         for edge in topology.edges:

@@ -19,20 +19,28 @@ _REMOVAL_OPS = ("consumer.cleanup", "stream.delete_staging")
 def add_closing_changes(plan: Plan) -> list[ResourceChange]:
     """The changes, and one for each resource whose only step ends a pending one in state."""
     known = {change.address for change in plan.resource_changes}
-    rest = {step.address for step in plan.steps if step.op != VERIFY_OP and step.address not in known}
+    rest = {
+        step.address for step in plan.steps if step.op != VERIFY_OP and step.address not in known
+    }
     changes = [*plan.resource_changes, *(_closing_change(Address.parse(text)) for text in rest)]
     return sorted(changes, key=lambda change: Address.parse(change.address)) if rest else changes
 
 
 def _closing_change(address: Address) -> ResourceChange:
     change = Change(["no-op"], None, None)
-    return ResourceChange(str(address), address.kind, address.domain, address.name, change, "pending_step_recorded")
+    return ResourceChange(
+        str(address), address.kind, address.domain, address.name, change, "pending_step_recorded"
+    )
 
 
 def note_orphans(plan: Plan) -> Iterable[Diagnostic]:
     """A note for each orphan that this plan removes: an interrupted replacement left it."""
     changes = plan.resource_changes
-    replaced = {c.address for c in changes if len(c.change.actions) == 2 or c.action_reason == REPLACEMENT_ROLLED_BACK}
+    replaced = {
+        c.address
+        for c in changes
+        if len(c.change.actions) == 2 or c.action_reason == REPLACEMENT_ROLLED_BACK
+    }
     for step in plan.steps:
         left_over = step.op == "consumer.delete_placeholder" and step.object == step.address
         if left_over or (step.op in _REMOVAL_OPS and step.address not in replaced):

@@ -43,7 +43,11 @@ def decide_owners(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecisio
         if live is None or inputs.request.refresh_only or verdict.actions == ["forget"]:
             continue
         theirs = owner_of(live)
-        if theirs is not None and not _is_same_owner(theirs, inputs.owner_tag) and not (verdict.adopts and inputs.request.adopt):
+        if (
+            theirs is not None
+            and not _is_same_owner(theirs, inputs.owner_tag)
+            and not (verdict.adopts and inputs.request.adopt)
+        ):
             if verdict.adopts or verdict.actions != ["no-op"]:
                 verdict.diagnostics.append(_other_owner_error(inputs, verdict, theirs))
             continue
@@ -57,11 +61,22 @@ def _is_same_owner(theirs: str, ours: str) -> bool:
 
 def _plan_owner_tag(inputs: PlanInputs, verdict: ResourceDecision, current: str | None) -> None:
     wanted = inputs.owner_tag if inputs.workspace.ownership_marker else None
-    managed = verdict.adopts or (verdict.entry is not None and inputs.declared(verdict.address) is not None)
-    if not managed or current == wanted or verdict.actions != ["no-op"] or inputs.request.imports or verdict.after is None:
+    managed = verdict.adopts or (
+        verdict.entry is not None and inputs.declared(verdict.address) is not None
+    )
+    if (
+        not managed
+        or current == wanted
+        or verdict.actions != ["no-op"]
+        or inputs.request.imports
+        or verdict.after is None
+    ):
         return
     verdict.actions, verdict.reason = ["update"], OWNER_CHANGED
-    verdict.fields = [*verdict.fields, FieldChange(f'metadata["{OWNER_KEY}"]', current, wanted, "in_place")]
+    verdict.fields = [
+        *verdict.fields,
+        FieldChange(f'metadata["{OWNER_KEY}"]', current, wanted, "in_place"),
+    ]
 
 
 def _other_owner_error(inputs: PlanInputs, verdict: ResourceDecision, theirs: str) -> Diagnostic:
@@ -76,7 +91,9 @@ def _other_owner_error(inputs: PlanInputs, verdict: ResourceDecision, theirs: st
     else:
         give_up = f"removed: [{{address: {json.dumps(str(verdict.address))}, destroy: false}}]"
         detail = f"To leave it to {who}: {give_up}. To take it back: jsplan state rm {quote_shell(verdict.address)}, then apply --adopt."
-    return Diagnostic("error", "JS306", text, detail, str(verdict.address), declared.range if declared else None)
+    return Diagnostic(
+        "error", "JS306", text, detail, str(verdict.address), declared.range if declared else None
+    )
 
 
 def _workspace_name(inputs: PlanInputs) -> str:
@@ -87,7 +104,11 @@ def _workspace_name(inputs: PlanInputs) -> str:
 
 def _other_state_hint(verdict: ResourceDecision) -> str:
     """What to do about a mark of one's own name and another id: the id is in state, so that was lost, or there are two."""
-    again = "--adopt" if verdict.adopts else f"jsplan state rm {quote_shell(verdict.address)}, then apply --adopt"
+    again = (
+        "--adopt"
+        if verdict.adopts
+        else f"jsplan state rm {quote_shell(verdict.address)}, then apply --adopt"
+    )
     return (
         f"If that state was lost, take the object over: {again}. If it exists, use it: put it back, or look at `backend` in the files. "
         "If it is another workspace of the same name, give one of them another name."
@@ -98,7 +119,9 @@ def tag_drafts(inputs: PlanInputs, drafts: Drafts) -> None:
     """Write our mark into everything that is made or updated, or take it out where it is not wanted."""
     for draft in drafts.values():
         if draft.op in _CONFIG_OPS and draft.request is not None and draft.request.get("payload"):
-            draft.request = draft.request | {"payload": with_owner_tag(inputs, draft.request["payload"])}
+            draft.request = draft.request | {
+                "payload": with_owner_tag(inputs, draft.request["payload"])
+            }
 
 
 def with_owner_tag(inputs: PlanInputs, payload: dict[str, Any]) -> Config:
@@ -108,7 +131,9 @@ def with_owner_tag(inputs: PlanInputs, payload: dict[str, Any]) -> Config:
     if is_held:
         return payload | {"config": with_owner_tag(inputs, config)}
     wanted = inputs.owner_tag if inputs.workspace.ownership_marker else None
-    rest = {key: value for key, value in (payload.get("metadata") or {}).items() if key != OWNER_KEY}
+    rest = {
+        key: value for key, value in (payload.get("metadata") or {}).items() if key != OWNER_KEY
+    }
     ours = rest | ({OWNER_KEY: wanted} if wanted else {})
     if ours or "metadata" in payload:
         return payload | {"metadata": ours}

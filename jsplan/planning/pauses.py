@@ -19,12 +19,22 @@ def is_expired(until: str | None, now: datetime) -> bool:
     """Whether a pause until this instant (RFC 3339) is none: there is no instant, or it has passed."""
     if not until:
         return True
-    whole, _, fraction = parse_time(until).removesuffix("Z").partition(".")  # a server keeps the time zone of whoever paused it
-    instant = datetime.fromisoformat(whole).replace(tzinfo=UTC, microsecond=int(fraction.ljust(6, "0")[:6]))
+    whole, _, fraction = (
+        parse_time(until).removesuffix("Z").partition(".")
+    )  # a server keeps the time zone of whoever paused it
+    instant = datetime.fromisoformat(whole).replace(
+        tzinfo=UTC, microsecond=int(fraction.ljust(6, "0")[:6])
+    )
     return instant <= now
 
 
-def with_effective_pause(target: Config, body: Mapping[str, Any], live: Config, last: tuple[Config, Config] | None, now: datetime) -> Config:
+def with_effective_pause(
+    target: Config,
+    body: Mapping[str, Any],
+    live: Config,
+    last: tuple[Config, Config] | None,
+    now: datetime,
+) -> Config:
     """The compact target with the pause that is wanted; one that means the same as the live one is no difference.
 
     `last` is what was last applied and what the files named then: a pause that they no longer name is lifted, one
@@ -36,7 +46,9 @@ def with_effective_pause(target: Config, body: Mapping[str, Any], live: Config, 
     wanted = None if is_expired(wanted, now) else wanted
     there = live.get(PAUSE)
     kept = there if wanted == (None if is_expired(there, now) else there) else wanted
-    return {name: value for name, value in target.items() if name != PAUSE} | ({PAUSE: kept} if kept else {})
+    return {name: value for name, value in target.items() if name != PAUSE} | (
+        {PAUSE: kept} if kept else {}
+    )
 
 
 def changes_pause(before: Config, after: Config) -> bool:
@@ -46,4 +58,6 @@ def changes_pause(before: Config, after: Config) -> bool:
 
 def without_expired_pause(config: Config, now: datetime) -> Config:
     """The configuration without a pause that has passed."""
-    return {name: value for name, value in config.items() if name != PAUSE or not is_expired(value, now)}
+    return {
+        name: value for name, value in config.items() if name != PAUSE or not is_expired(value, now)
+    }

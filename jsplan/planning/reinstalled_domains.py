@@ -22,10 +22,16 @@ MIN_MISSING_STREAMS = 2
 ORIGIN_IDENTITY_LEVEL = 5
 
 
-def check_reinstalled(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterable[Diagnostic]:
+def check_reinstalled(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> Iterable[Diagnostic]:
     """What stops an apply until somebody says that it is so (`--reinstalled`)."""
     for key in sorted(find_emptied_domains(inputs)):
-        made = [v for v in verdicts.values() if v.address.domain == key and v.actions == ["create"] and v.entry is not None]
+        made = [
+            v
+            for v in verdicts.values()
+            if v.address.domain == key and v.actions == ["create"] and v.entry is not None
+        ]
         if not made or is_confirmed(inputs, key):
             continue
         streams = len({v.address for v in made if v.address.kind != "consumer"})
@@ -33,8 +39,18 @@ def check_reinstalled(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDec
             f"DOMAIN_REINSTALLED: {key} answers and has none of the {streams} streams that jsplan made or adopted there: "
             "its server came back empty, or is another one"
         )
-        detail = [f"To make all of it anew, empty: --reinstalled {key}", *_describe_stuck_downstream(inputs, key)]
-        yield Diagnostic("error", REINSTALLED, text, "\n".join(detail), f"{key}/**", inputs.workspace.domains[key].range)
+        detail = [
+            f"To make all of it anew, empty: --reinstalled {key}",
+            *_describe_stuck_downstream(inputs, key),
+        ]
+        yield Diagnostic(
+            "error",
+            REINSTALLED,
+            text,
+            "\n".join(detail),
+            f"{key}/**",
+            inputs.workspace.domains[key].range,
+        )
 
 
 def is_confirmed(inputs: PlanInputs, key: str) -> bool:
@@ -49,7 +65,9 @@ def find_emptied_domains(inputs: PlanInputs) -> set[str]:
     elsewhere, which is the wrong environment (JS410) and not this.
     """
     managed = _managed_streams(inputs)
-    missing = {key for key, entries in managed.items() if not _has_known_stream(inputs.live, entries)}
+    missing = {
+        key for key, entries in managed.items() if not _has_known_stream(inputs.live, entries)
+    }
     sound = {inputs.workspace.domains[key].connection for key in managed.keys() - missing}
     found = set()
     for key in missing:
@@ -65,7 +83,11 @@ def _managed_streams(inputs: PlanInputs) -> dict[str, dict[Address, Entry]]:
     given_up = [block.address for block in inputs.workspace.removed if not block.destroy]
     found: dict[str, dict[Address, Entry]] = {}
     for address, entry in inputs.entries.items():
-        if address.kind == "consumer" or address not in inputs.selected or not inputs.live.is_reachable(address.domain):
+        if (
+            address.kind == "consumer"
+            or address not in inputs.selected
+            or not inputs.live.is_reachable(address.domain)
+        ):
             continue
         if not any(matches(glob, address) for glob in given_up):
             found.setdefault(address.domain, {})[address] = entry
@@ -73,7 +95,10 @@ def _managed_streams(inputs: PlanInputs) -> dict[str, dict[Address, Entry]]:
 
 
 def _has_known_stream(live: Live, entries: Mapping[Address, Entry]) -> bool:
-    return any(a in live.unreadable or ((o := live.get(a)) is not None and o.created == entry.created) for a, entry in entries.items())
+    return any(
+        a in live.unreadable or ((o := live.get(a)) is not None and o.created == entry.created)
+        for a, entry in entries.items()
+    )
 
 
 def _describe_stuck_downstream(inputs: PlanInputs, key: str) -> Iterable[str]:
@@ -88,5 +113,7 @@ def _describe_stuck_downstream(inputs: PlanInputs, key: str) -> Iterable[str]:
                 f"{edge.downstream} mirrors {edge.origin} up to sequence {last:,} and gets nothing more until the new one has passed that. "
                 f"It goes on at once if the new one begins behind it: first_seq: {last + 1}"
             )
-        elif edge.kind == "source" and inputs.level(edge.downstream) < ORIGIN_IDENTITY_LEVEL and last:
+        elif (
+            edge.kind == "source" and inputs.level(edge.downstream) < ORIGIN_IDENTITY_LEVEL and last
+        ):
             yield f"{edge.downstream} sources {edge.origin}; before 2.15 it waits until the new one has passed the sequences of the old one"

@@ -17,7 +17,13 @@ from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import ResourceDecision, planned_config
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.source_cycles import SourceCycles
-from jsplan.planning.unmanaged import StreamReaders, added_subjects, changes_consumer_limits, has_acknowledging_consumers, written_decisions
+from jsplan.planning.unmanaged import (
+    StreamReaders,
+    added_subjects,
+    changes_consumer_limits,
+    has_acknowledging_consumers,
+    written_decisions,
+)
 from jsplan.planning.unreadable_origins import check_unreadable_origins
 from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
@@ -38,9 +44,15 @@ class ServerContext:
     other_consumers: tuple[tuple[str, Config], ...] = ()
 
 
-def check_server_rules(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterator[Diagnostic]:
+def check_server_rules(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> Iterator[Diagnostic]:
     """Every error of the plan that one resource alone does not show."""
-    around, cycles, changed = StreamReaders(inputs, verdicts), SourceCycles(inputs, verdicts), written_decisions(verdicts)
+    around, cycles, changed = (
+        StreamReaders(inputs, verdicts),
+        SourceCycles(inputs, verdicts),
+        written_decisions(verdicts),
+    )
     for verdict in changed:
         place = _server_context(inputs, verdict, verdicts, around)
         consumer = verdict.address.kind == "consumer"
@@ -51,8 +63,12 @@ def check_server_rules(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDe
         if consumer:
             yield from _to_diagnostics(inputs, verdict, _check_push_bound(verdict))
         else:
-            yield from _to_diagnostics(inputs, verdict, _check_consumer_limits(verdict, around, place.level))
-            yield from _to_diagnostics(inputs, verdict, _check_origin_sizes(inputs, verdict, verdicts))
+            yield from _to_diagnostics(
+                inputs, verdict, _check_consumer_limits(verdict, around, place.level)
+            )
+            yield from _to_diagnostics(
+                inputs, verdict, _check_origin_sizes(inputs, verdict, verdicts)
+            )
             yield from _to_diagnostics(inputs, verdict, cycles.find_refusal(verdict))
     yield from _check_overlaps(inputs, verdicts, changed)
     yield from _check_max_consumers(inputs, verdicts)
@@ -64,15 +80,25 @@ def check_server_rules(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDe
 def _check_unlisted_domains(inputs: PlanInputs) -> Iterator[Diagnostic]:
     for domain, reason in sorted(inputs.live.unlisted.items()):
         text = f"what else is in domain {domain} cannot be listed, so whether it gets in the way is not known: {reason}"
-        yield Diagnostic("warning", "JS447", text, "Let this user ask STREAM.NAMES, STREAM.LIST and CONSUMER.LIST.", f"{domain}/**")
+        yield Diagnostic(
+            "warning",
+            "JS447",
+            text,
+            "Let this user ask STREAM.NAMES, STREAM.LIST and CONSUMER.LIST.",
+            f"{domain}/**",
+        )
 
 
-def _to_diagnostics(inputs: PlanInputs, verdict: ResourceDecision, problems: Problems) -> Iterator[Diagnostic]:
+def _to_diagnostics(
+    inputs: PlanInputs, verdict: ResourceDecision, problems: Problems
+) -> Iterator[Diagnostic]:
     declared = inputs.declared(verdict.address)
     for problem in problems:
         word = alias_of(verdict.address.kind, problem.field)
         at = (declared.ranges.get(word) or declared.range) if declared else None
-        yield Diagnostic("error", problem.code, problem.summary, problem.detail, str(verdict.address), at)
+        yield Diagnostic(
+            "error", problem.code, problem.summary, problem.detail, str(verdict.address), at
+        )
 
 
 # --- one stream, one consumer --------------------------------------------------------------------------------
@@ -85,30 +111,59 @@ def find_stream_problems(before: Config | None, after: Config, context: ServerCo
         yield _too_many_replicas(copies)
     if before is None and after.get("sealed"):
         text = "a stream cannot be made sealed, since nothing could be stored in it (10052)"
-        yield Problem("JS431", "sealed", text, "Leave `sealed` out, fill the stream, and add it then.")
+        yield Problem(
+            "JS431", "sealed", text, "Leave `sealed` out, fill the stream, and add it then."
+        )
     if before is None and after.get("mirror_direct") and not after.get("mirror"):
-        yield Problem("JS432", "mirror_direct", "mirror_direct is for mirrors (10052)", "Remove it, or add `mirror:`.")
+        yield Problem(
+            "JS432",
+            "mirror_direct",
+            "mirror_direct is for mirrors (10052)",
+            "Remove it, or add `mirror:`.",
+        )
     if context.level >= 4 and after.get("allow_msg_schedules"):
         yield from _check_schedules(after)
     if before is not None and after.get("allow_msg_counter") and after.get("allow_msg_ttl"):
         text = "a counter stream with delete markers can be made, but never updated (10052)"
-        yield Problem("JS445", "allow_msg_counter", text, "Take the change back, or make it anew without subject_delete_marker_ttl.")
+        yield Problem(
+            "JS445",
+            "allow_msg_counter",
+            text,
+            "Take the change back, or make it anew without subject_delete_marker_ttl.",
+        )
 
 
 def _check_schedules(after: Config) -> Problems:
     """What nats-server 2.12 takes together with schedules, and later ones refuse."""
-    for name, found in (("discard", after.get("discard") == "new"), ("allow_msg_counter", after.get("allow_msg_counter"))):
+    for name, found in (
+        ("discard", after.get("discard") == "new"),
+        ("allow_msg_counter", after.get("allow_msg_counter")),
+    ):
         if found:
-            text = f"allow_msg_schedules does not go with {name}: {str(after[name]).lower()} (10052)"
-            yield Problem("JS445", "allow_msg_schedules", text, "Remove one of them; only nats-server 2.12 took both.")
+            text = (
+                f"allow_msg_schedules does not go with {name}: {str(after[name]).lower()} (10052)"
+            )
+            yield Problem(
+                "JS445",
+                "allow_msg_schedules",
+                text,
+                "Remove one of them; only nats-server 2.12 took both.",
+            )
 
 
 def _too_many_replicas(replicas: int) -> Problem:
     text = f"num_replicas is {replicas}, and this JetStream is one server, not a cluster (10074)"
-    return Problem("JS430", "num_replicas", text, "Write num_replicas: 1 for this domain, for example by a variable of its own.")
+    return Problem(
+        "JS430",
+        "num_replicas",
+        text,
+        "Write num_replicas: 1 for this domain, for example by a variable of its own.",
+    )
 
 
-def find_consumer_problems(before: Config | None, after: Config, context: ServerContext) -> Problems:
+def find_consumer_problems(
+    before: Config | None, after: Config, context: ServerContext
+) -> Problems:
     """What the server refuses of a consumer in its stream; `before` is None for one that is made anew."""
     yield from _check_replicas(before, after, context)
     if context.level >= 2:
@@ -117,19 +172,43 @@ def find_consumer_problems(before: Config | None, after: Config, context: Server
     for name, err in (("max_ack_pending", 10121), ("inactive_threshold", 10153)):
         limit, value = limits.get(name, 0), after.get(name, 0)
         if 0 < limit < value:
-            shown = (format_duration(value), format_duration(limit)) if name == "inactive_threshold" else (value, limit)
-            text = f"{name} is {shown[0]}, and consumer_limits of the stream allow {shown[1]} ({err})"
+            shown = (
+                (format_duration(value), format_duration(limit))
+                if name == "inactive_threshold"
+                else (value, limit)
+            )
+            text = (
+                f"{name} is {shown[0]}, and consumer_limits of the stream allow {shown[1]} ({err})"
+            )
             yield Problem("JS433", name, text, "Lower it, or raise the limit of the stream.")
-    if after.get("deliver_subject") and after.get("ack_policy", "none") == "none" and after.get("max_ack_pending", 0) > 0:
+    if (
+        after.get("deliver_subject")
+        and after.get("ack_policy", "none") == "none"
+        and after.get("max_ack_pending", 0) > 0
+    ):
         text = "a push consumer without acknowledgements cannot have max_ack_pending, not even from consumer_limits (10082)"
-        yield Problem("JS433", "ack_policy", text, "Write ack_policy: explicit, or remove max_ack_pending and the stream's limit.")
+        yield Problem(
+            "JS433",
+            "ack_policy",
+            text,
+            "Write ack_policy: explicit, or remove max_ack_pending and the stream's limit.",
+        )
     if after.get("ack_policy") == "flow_control" and after.get("max_ack_pending", 0) < 0:
         text = "ack_policy: flow_control needs a max_ack_pending, here or as a positive limit of the stream (10220)"
         yield Problem("JS433", "max_ack_pending", text, "Write max_ack_pending: 1000.")
-    cycle = next((s for s in context.stream.get("subjects", ()) if is_subset(after.get("deliver_subject") or " ", s)), None)
+    cycle = next(
+        (
+            s
+            for s in context.stream.get("subjects", ())
+            if is_subset(after.get("deliver_subject") or " ", s)
+        ),
+        None,
+    )
     if cycle is not None:
         text = f'deliver_subject "{after["deliver_subject"]}" is stored again by the stream, as {cycle} (10081)'
-        yield Problem("JS434", "deliver_subject", text, "Use a subject that the stream does not store.")
+        yield Problem(
+            "JS434", "deliver_subject", text, "Use a subject that the stream does not store."
+        )
     if context.stream.get("retention") == "workqueue":
         yield from check_queue_consumer(after, list(context.other_consumers))
 
@@ -138,7 +217,12 @@ def _check_priority(after: Config) -> Problems:
     """Up to 2.11 the server takes groups and a timeout without a policy."""
     for name, err in (("priority_groups", 10196), ("priority_timeout", 10197)):
         if after.get("priority_policy", "none") == "none" and after.get(name):
-            yield Problem("JS446", name, f"{name} needs a priority_policy ({err})", "Add `priority_policy:`, or remove it.")
+            yield Problem(
+                "JS446",
+                name,
+                f"{name} needs a priority_policy ({err})",
+                "Add `priority_policy:`, or remove it.",
+            )
 
 
 def _check_replicas(before: Config | None, after: Config, context: ServerContext) -> Problems:
@@ -149,7 +233,12 @@ def _check_replicas(before: Config | None, after: Config, context: ServerContext
         yield _too_many_replicas(copies)
     elif copies > of_stream:
         text = f"num_replicas is {copies}, and the stream has {of_stream} (10126)"
-        yield Problem("JS430", "num_replicas", text, "A consumer has at most as many copies as its stream; leave it out for as many.")
+        yield Problem(
+            "JS430",
+            "num_replicas",
+            text,
+            "A consumer has at most as many copies as its stream; leave it out for as many.",
+        )
     elif copies != of_stream and context.stream.get("retention", "limits") != "limits":
         text = f"num_replicas is {copies}; in a stream with {context.stream['retention']} retention it is that of the stream (10134)"
         yield Problem("JS430", "num_replicas", text, "Leave it out.")
@@ -158,45 +247,89 @@ def _check_replicas(before: Config | None, after: Config, context: ServerContext
 # --- with what is around them --------------------------------------------------------------------------------
 
 
-def _server_context(inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision], readers: StreamReaders) -> ServerContext:
-    address, facts, level = verdict.address, inputs.live.domains.get(verdict.address.domain), inputs.level(verdict.address)
+def _server_context(
+    inputs: PlanInputs,
+    verdict: ResourceDecision,
+    verdicts: Mapping[Address, ResourceDecision],
+    readers: StreamReaders,
+) -> ServerContext:
+    address, facts, level = (
+        verdict.address,
+        inputs.live.domains.get(verdict.address.domain),
+        inputs.level(verdict.address),
+    )
     standalone = bool(facts and facts.server) and not (facts and facts.server.get("cluster"))
     stream = planned_config(inputs, verdicts, address.parent) if address.parent else None
-    others = readers.earlier_queue_readers(address, level) if stream and stream.get("retention") == "workqueue" else ()
+    others = (
+        readers.earlier_queue_readers(address, level)
+        if stream and stream.get("retention") == "workqueue"
+        else ()
+    )
     return ServerContext(level, standalone, stream or {}, tuple(others))
 
 
 def _check_push_bound(verdict: ResourceDecision) -> Problems:
     """A push consumer moves to another subject only while nobody listens on the old one."""
-    if verdict.live is None or verdict.deletes or verdict.after is None or not verdict.live.state.get("push_bound"):
+    if (
+        verdict.live is None
+        or verdict.deletes
+        or verdict.after is None
+        or not verdict.live.state.get("push_bound")
+    ):
         return
-    before, after = verdict.live.compact.get("deliver_subject"), verdict.after.get("deliver_subject")
+    before, after = (
+        verdict.live.compact.get("deliver_subject"),
+        verdict.after.get("deliver_subject"),
+    )
     if before != after:
         text = f'deliver_subject cannot change while somebody listens on "{before}" (10013)'
-        yield Problem("JS435", "deliver_subject", text, "Stop its subscribers first, or make it anew with --replace.")
+        yield Problem(
+            "JS435",
+            "deliver_subject",
+            text,
+            "Stop its subscribers first, or make it anew with --replace.",
+        )
 
 
-def _check_consumer_limits(verdict: ResourceDecision, readers: StreamReaders, level: int) -> Problems:
+def _check_consumer_limits(
+    verdict: ResourceDecision, readers: StreamReaders, level: int
+) -> Problems:
     """Limits that existing consumers exceed (10069), other people's included. Up to 2.12 a limit that is not set counts as 0 there."""
     if not changes_consumer_limits(verdict) or verdict.after is None:
         return
-    after, retention = verdict.after.get("consumer_limits") or {}, verdict.after.get("retention", "limits")
-    shown = ((address.consumer, config) for address, config in readers.consumers(verdict.address) if _is_kept(readers, address))
+    after, retention = (
+        verdict.after.get("consumer_limits") or {},
+        verdict.after.get("retention", "limits"),
+    )
+    shown = (
+        (address.consumer, config)
+        for address, config in readers.consumers(verdict.address)
+        if _is_kept(readers, address)
+    )
     for who, consumer in (*shown, *readers.hidden_consumers(verdict.address, retention, level)):
         for name in ("max_ack_pending", "inactive_threshold"):
             limit, value = after.get(name, 0), consumer.get(name, 0)
             if value > limit and (limit > 0 or level < 4):
                 text = f"consumer_limits: consumer {who} has {name} {value}, above {limit or 'no limit'} (10069)"
-                yield Problem("JS436", "consumer_limits", text, "Lower it at the consumer, or raise the limit.")
+                yield Problem(
+                    "JS436",
+                    "consumer_limits",
+                    text,
+                    "Lower it at the consumer, or raise the limit.",
+                )
 
 
 def _is_kept(readers: StreamReaders, consumer: Address) -> bool:
     """Whether a consumer is there now and still will be; one that is made anew comes after its stream."""
     verdict = readers.decisions.get(consumer)
-    return readers.inputs.live.get(consumer) is not None and not (verdict is not None and verdict.loses_content)
+    return readers.inputs.live.get(consumer) is not None and not (
+        verdict is not None and verdict.loses_content
+    )
 
 
-def _check_origin_sizes(inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]) -> Problems:
+def _check_origin_sizes(
+    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+) -> Problems:
     """A copy takes messages at least as large as its origin in the same JetStream does."""
     after = verdict.after or {}
     largest = after.get("max_msg_size", -1)
@@ -205,13 +338,27 @@ def _check_origin_sizes(inputs: PlanInputs, verdict: ResourceDecision, verdicts:
     for name, origin, err in origins if largest > 0 else ():
         if origin.get("external"):
             continue
-        theirs = (planned_config(inputs, verdicts, Address.of_stream(verdict.address.domain, origin["name"])) or {}).get("max_msg_size", -1)
+        theirs = (
+            planned_config(
+                inputs, verdicts, Address.of_stream(verdict.address.domain, origin["name"])
+            )
+            or {}
+        ).get("max_msg_size", -1)
         if theirs > largest:
             text = f"max_msg_size {largest:,} is less than that of {origin['name']}, {theirs:,} ({err})"
-            yield Problem("JS437", "max_msg_size", text, f"Leave it out, or lower that of the stream in `{name}` first.")
+            yield Problem(
+                "JS437",
+                "max_msg_size",
+                text,
+                f"Leave it out, or lower that of the stream in `{name}` first.",
+            )
 
 
-def _check_overlaps(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], changed: list[ResourceDecision]) -> Iterator[Diagnostic]:
+def _check_overlaps(
+    inputs: PlanInputs,
+    verdicts: Mapping[Address, ResourceDecision],
+    changed: list[ResourceDecision],
+) -> Iterator[Diagnostic]:
     """Subjects that two streams of one domain would store (10065), among all streams that planning knows."""
     takers = [v for v in changed if v.address.kind != "consumer" and added_subjects(v)]
     trees: dict[str, SubjectTree[Address]] = {v.address.domain: SubjectTree() for v in takers}
@@ -221,7 +368,9 @@ def _check_overlaps(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecis
             for subject in (planned_config(inputs, verdicts, address) or {}).get("subjects", ()):
                 trees[address.domain].add(subject, address)
     for verdict in takers:
-        yield from _to_diagnostics(inputs, verdict, _find_overlap(verdict, trees[verdict.address.domain]))
+        yield from _to_diagnostics(
+            inputs, verdict, _find_overlap(verdict, trees[verdict.address.domain])
+        )
 
 
 def _find_overlap(verdict: ResourceDecision, tree: SubjectTree[Address]) -> Problems:
@@ -229,37 +378,60 @@ def _find_overlap(verdict: ResourceDecision, tree: SubjectTree[Address]) -> Prob
         other = next((a for a in tree.find_overlapping(subject) if a != verdict.address), None)
         if other is not None:
             text = f'subjects: "{subject}" overlaps with {other} (10065)'
-            yield Problem("JS438", "subjects", text, "One subject has one stream in a domain; narrow one of them, or use a source.")
+            yield Problem(
+                "JS438",
+                "subjects",
+                text,
+                "One subject has one stream in a domain; narrow one of them, or use a source.",
+            )
 
 
-def _check_max_consumers(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterator[Diagnostic]:
+def _check_max_consumers(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> Iterator[Diagnostic]:
     """More consumers than `max_consumers` (10026), those of other people included."""
     for count in count_consumers(inputs, verdicts):
         if 0 < count.limit < count.total:
             text = f"the stream would have {count.total} consumers, {count.unchanged} of them as now; its max_consumers is {count.limit} (10026)"
             detail = "Raise max_consumers, or take consumers out."
-            yield from _to_diagnostics(inputs, count.created[-1], iter([Problem("JS439", "name", text, detail)]))
+            yield from _to_diagnostics(
+                inputs, count.created[-1], iter([Problem("JS439", "name", text, detail)])
+            )
 
 
-def _check_copy_consumers(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterator[Diagnostic]:
+def _check_copy_consumers(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> Iterator[Diagnostic]:
     """Refuse mirrors and sources of a stream with `consumer_limits.max_ack_pending`: the server's own consumer is refused (10082).
 
     A copy that runs is only stopped when it reconnects, so both are left alone where this plan changes neither.
     """
     for edge in inputs.topology.edges:
-        origin, copy = (planned_config(inputs, verdicts, address) for address in (edge.origin, edge.downstream))
+        origin, copy = (
+            planned_config(inputs, verdicts, address) for address in (edge.origin, edge.downstream)
+        )
         if origin is None or copy is None or not _limits_ack_pending(origin):
             continue
-        if has_acknowledging_consumers(origin.get("retention", "limits"), inputs.level(edge.origin)):
+        if has_acknowledging_consumers(
+            origin.get("retention", "limits"), inputs.level(edge.origin)
+        ):
             continue
         before = inputs.live.get(edge.origin)
         limited = before is None or not _limits_ack_pending(before.compact)
-        starting = _starts_copying(verdicts.get(edge.origin)) or _starts_copying(verdicts.get(edge.downstream))
+        starting = _starts_copying(verdicts.get(edge.origin)) or _starts_copying(
+            verdicts.get(edge.downstream)
+        )
         at = verdicts.get(edge.origin if limited else edge.downstream)
         if at is not None and at.writes and (limited or starting):
             text = f"{edge.downstream} cannot copy {edge.origin}: its consumer_limits.max_ack_pending refuses the server's own consumer (10082)"
-            detail = "Take max_ack_pending out of these consumer_limits, and set it at each consumer."
-            yield from _to_diagnostics(inputs, at, iter([Problem("JS458", "consumer_limits" if limited else edge.kind, text, detail)]))
+            detail = (
+                "Take max_ack_pending out of these consumer_limits, and set it at each consumer."
+            )
+            yield from _to_diagnostics(
+                inputs,
+                at,
+                iter([Problem("JS458", "consumer_limits" if limited else edge.kind, text, detail)]),
+            )
 
 
 def _limits_ack_pending(config: Config) -> bool:
@@ -269,5 +441,7 @@ def _limits_ack_pending(config: Config) -> bool:
 def _starts_copying(verdict: ResourceDecision | None) -> bool:
     """Check whether the plan makes the stream, which starts its copies from nothing."""
     return verdict is not None and (
-        verdict.replaces or verdict.live is None or any(f.path in ("mirror", "sources") for f in verdict.fields)
+        verdict.replaces
+        or verdict.live is None
+        or any(f.path in ("mirror", "sources") for f in verdict.fields)
     )

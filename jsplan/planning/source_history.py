@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
 from jsplan.backfill.estimate import estimate_copy
-from jsplan.backfill.model import SKIPPED, BackfillState, OriginState, find_stored_state, make_ad_hoc_entry
+from jsplan.backfill.model import (
+    SKIPPED,
+    BackfillState,
+    OriginState,
+    find_stored_state,
+    make_ad_hoc_entry,
+)
 from jsplan.backfill.strategy import TAGGED_REASON, find_read_obstacle, find_target_problem
 from jsplan.documents.plan import Deferred
 from jsplan.planning.backfills import PlannedRange, estimate_between, is_recreated, list_past_copies
@@ -52,19 +58,35 @@ class _LateSource:
     def pinned_origin(self) -> OriginState | None:
         """What an earlier plan has pinned of it."""
         legs = self.record.origins if self.record is not None and not self.is_new else ()
-        return next((leg for leg in legs if leg.source == self.key and leg.status not in _DECIDED), None)
+        return next(
+            (leg for leg in legs if leg.source == self.key and leg.status not in _DECIDED), None
+        )
 
 
-def list_source_history(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> list[dict[str, Any]]:
+def list_source_history(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> list[dict[str, Any]]:
     """The elements of the plan's `backfills` that no entry declares. With `runs` false they are only told of."""
     found: list[dict[str, Any]] = []
-    cuts = sorted(_late_sources(inputs, verdicts), key=lambda cut: (str(cut.target), str(cut.origin), _backfill_obstacle(inputs, cut)))
-    for (_, _, against), some in groupby(cuts, key=lambda cut: (cut.target, cut.origin, _backfill_obstacle(inputs, cut))):
-        found += _history_elements(inputs, verdicts, [cut for cut in some if cut.is_new or not against], against)
+    cuts = sorted(
+        _late_sources(inputs, verdicts),
+        key=lambda cut: (str(cut.target), str(cut.origin), _backfill_obstacle(inputs, cut)),
+    )
+    for (_, _, against), some in groupby(
+        cuts, key=lambda cut: (cut.target, cut.origin, _backfill_obstacle(inputs, cut))
+    ):
+        found += _history_elements(
+            inputs, verdicts, [cut for cut in some if cut.is_new or not against], against
+        )
     return found
 
 
-def _history_elements(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], sources: Sequence[_LateSource], obstacle: str) -> Iterable[dict[str, Any]]:
+def _history_elements(
+    inputs: PlanInputs,
+    verdicts: Mapping[Address, ResourceDecision],
+    sources: Sequence[_LateSource],
+    obstacle: str,
+) -> Iterable[dict[str, Any]]:
     """Of one origin and one target."""
     live = inputs.live.get(sources[0].origin) if sources else None
     if live is None:
@@ -78,17 +100,32 @@ def _history_elements(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDec
         yield _covered_element(looked)
 
 
-def deferred_source_history(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> list[Deferred]:
+def deferred_source_history(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> list[Deferred]:
     """Origins in domains that are away, of which nobody can tell what sources leave out."""
-    away = [cut for cut in _late_sources(inputs, verdicts) if _is_offline(inputs, cut) and not _backfill_obstacle(inputs, cut)]
+    away = [
+        cut
+        for cut in _late_sources(inputs, verdicts)
+        if _is_offline(inputs, cut) and not _backfill_obstacle(inputs, cut)
+    ]
     pairs = dict.fromkeys((cut.origin, cut.target) for cut in away)
     words = "history that a source of {} leaves out waits: {}"
-    return [Deferred(str(origin), words.format(target, inputs.live.domains[origin.domain].offline_text)) for origin, target in pairs]
+    return [
+        Deferred(str(origin), words.format(target, inputs.live.domains[origin.domain].offline_text))
+        for origin, target in pairs
+    ]
 
 
-def source_history_times(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> set[tuple[Address, str]]:
+def source_history_times(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> set[tuple[Address, str]]:
     """The times of which a plan wants to know where in their stream they are."""
-    return {(cut.origin, time) for cut in _late_sources(inputs, verdicts) if cut.pinned_origin is None and (time := cut.source.get("opt_start_time"))}
+    return {
+        (cut.origin, time)
+        for cut in _late_sources(inputs, verdicts)
+        if cut.pinned_origin is None and (time := cut.source.get("opt_start_time"))
+    }
 
 
 def backfill_command(origin: Address, target: Address) -> str:
@@ -99,44 +136,82 @@ def backfill_command(origin: Address, target: Address) -> str:
 # --- which sources ----------------------------------------------------------------------------------------------------
 
 
-def _late_sources(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterator[_LateSource]:
+def _late_sources(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> Iterator[_LateSource]:
     if inputs.request.destroy or inputs.request.refresh_only or inputs.request.imports:
         return
     known = {name.partition(">")[2] for name in inputs.state.backfills}
     for address, verdict in verdicts.items():
         changes = verdict.actions in (["create"], ["update"])
         stays = verdict.actions == ["no-op"] and verdict.live is not None and str(address) in known
-        if address.kind == "stream" and address in inputs.workspace.resources and (changes or stays):
+        if (
+            address.kind == "stream"
+            and address in inputs.workspace.resources
+            and (changes or stays)
+        ):
             yield from _late_sources_of(inputs, verdict)
 
 
 def _late_sources_of(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[_LateSource]:
-    there = {origin_key(source) for source in (verdict.live.raw.get("sources") or () if verdict.live else ())}
-    out = verdict.sources_to_attach | inputs.detached_sources.get(verdict.address, set())  # these go on where they were
+    there = {
+        origin_key(source)
+        for source in (verdict.live.raw.get("sources") or () if verdict.live else ())
+    }
+    out = verdict.sources_to_attach | inputs.detached_sources.get(
+        verdict.address, set()
+    )  # these go on where they were
     for source in inputs.body(verdict.address).get("sources") or ():
         later = int(source.get("opt_start_seq") or 0) > 1 or source.get("opt_start_time")
-        domain = inputs.topology.routes.resolve_prefix(verdict.address.domain, (source.get("external") or {}).get("api")) if later else None
+        domain = (
+            inputs.topology.routes.resolve_prefix(
+                verdict.address.domain, (source.get("external") or {}).get("api")
+            )
+            if later
+            else None
+        )
         if domain is None or (key := origin_key(source)) in out:
             continue
         origin = Address.of_stream(domain, source["name"])
-        cut = _LateSource(verdict, source, origin, find_stored_state(inputs.state.backfills, make_ad_hoc_entry(origin, verdict.address)), key not in there)
+        cut = _LateSource(
+            verdict,
+            source,
+            origin,
+            find_stored_state(inputs.state.backfills, make_ad_hoc_entry(origin, verdict.address)),
+            key not in there,
+        )
         if _is_undecided(inputs, cut) and not _has_backfill_entry(inputs, origin, verdict.address):
             yield cut
 
 
 def _is_undecided(inputs: PlanInputs, source: _LateSource) -> bool:
     """Whether somebody has to decide on it: it is new, or an apply that added it did not come to it."""
-    live, legs = inputs.live.get(source.origin), [leg for leg in (source.record.origins if source.record else ()) if leg.source == source.key]
-    unread = [one for one in (source.record.unmeasured if source.record else ()) if one["source"] == source.key]
+    live, legs = (
+        inputs.live.get(source.origin),
+        [
+            leg
+            for leg in (source.record.origins if source.record else ())
+            if leg.source == source.key
+        ],
+    )
+    unread = [
+        one
+        for one in (source.record.unmeasured if source.record else ())
+        if one["source"] == source.key
+    ]
     if source.is_new:
         return True
     same = [leg for leg in legs if live is None or leg.created == live.created]
-    return any(leg.status not in _DECIDED for leg in same) or any(one["status"] != SKIPPED for one in unread)
+    return any(leg.status not in _DECIDED for leg in same) or any(
+        one["status"] != SKIPPED for one in unread
+    )
 
 
 def _has_backfill_entry(inputs: PlanInputs, origin: Address, target: Address) -> bool:
     """Whether an entry brings it, or has brought it."""
-    entries = [entry for entry in inputs.workspace.backfills.values() if str(entry.target) == str(target)]
+    entries = [
+        entry for entry in inputs.workspace.backfills.values() if str(entry.target) == str(target)
+    ]
     real = inputs.topology.canonicalize
     sides = [side for entry in entries for side in entry.origins if side.parquet is None]
     return any(real(Address.of_stream(side.domain, side.stream)) == real(origin) for side in sides)
@@ -151,10 +226,16 @@ def _backfill_obstacle(inputs: PlanInputs, cut: _LateSource) -> str:
     live = inputs.live.get(cut.origin)
     if live is not None and (why := find_read_obstacle(live.raw)):
         return f"it cannot be copied: {why}"
-    renamed = [one for one in cut.source.get("subject_transforms") or () if one.get("dest") and one["dest"] != (one.get("src") or ">")]
+    renamed = [
+        one
+        for one in cut.source.get("subject_transforms") or ()
+        if one.get("dest") and one["dest"] != (one.get("src") or ">")
+    ]
     if renamed:
         return "the source changes subjects, and a copy of that would not: make an entry of `backfills:` with `subject_transform`"
-    why, _ = find_target_problem(cut.decision.after or (cut.decision.live.raw if cut.decision.live else {}))
+    why, _ = find_target_problem(
+        cut.decision.after or (cut.decision.live.raw if cut.decision.live else {})
+    )
     return f"it cannot be copied: {cut.target} {why}" if why else ""
 
 
@@ -169,7 +250,12 @@ class _HistoryRange:
     range: PlannedRange | None
 
 
-def _history_range(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], source: _LateSource, live: LiveObject) -> _HistoryRange | None:
+def _history_range(
+    inputs: PlanInputs,
+    verdicts: Mapping[Address, ResourceDecision],
+    source: _LateSource,
+    live: LiveObject,
+) -> _HistoryRange | None:
     """None where nothing is left out."""
     if (leg := source.pinned_origin) is not None:
         return _HistoryRange(leg.last, PlannedRange(leg.first, leg.last, leg.created))
@@ -182,18 +268,34 @@ def _history_range(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecisi
         return None  # it has not begun, and nobody can tell yet how much it will leave out
     verdict = verdicts.get(source.origin)
     first = _first_uncopied(source, live, max(1, int(live.state["first_seq"])))
-    if estimate_between(live, first, last)[0] == 0 or (verdict is not None and verdict.loses_content):
+    if estimate_between(live, first, last)[0] == 0 or (
+        verdict is not None and verdict.loses_content
+    ):
         return None
-    return _HistoryRange(last, None if is_recreated(inputs, verdicts, source.origin) else PlannedRange(first, last, live.created))
+    return _HistoryRange(
+        last,
+        None
+        if is_recreated(inputs, verdicts, source.origin)
+        else PlannedRange(first, last, live.created),
+    )
 
 
 def _first_uncopied(source: _LateSource, live: LiveObject, first: int) -> int:
     """The first sequence that no copy before has brought into the target."""
     target = source.decision.live
-    same = [leg for leg in (source.record.origins if source.record else ()) if leg.status == "done" and leg.created == live.created]
+    same = [
+        leg
+        for leg in (source.record.origins if source.record else ())
+        if leg.status == "done" and leg.created == live.created
+    ]
     for leg in sorted(same, key=lambda leg: leg.first):
         same_messages = not leg.filters or leg.source == source.key
-        if target is not None and leg.target_created == target.created and same_messages and leg.first <= first <= leg.last:
+        if (
+            target is not None
+            and leg.target_created == target.created
+            and same_messages
+            and leg.first <= first <= leg.last
+        ):
             first = leg.last + 1
     return first
 
@@ -201,21 +303,36 @@ def _first_uncopied(source: _LateSource, live: LiveObject, first: int) -> int:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def _build_element(inputs: PlanInputs, spans: Sequence[tuple[_LateSource, _HistoryRange]], live: LiveObject, obstacle: str) -> dict[str, Any]:
+def _build_element(
+    inputs: PlanInputs,
+    spans: Sequence[tuple[_LateSource, _HistoryRange]],
+    live: LiveObject,
+    obstacle: str,
+) -> dict[str, Any]:
     cut, ranges = spans[0][0], [_count_history(span, live) for _, span in spans]
     known = [found for found in ranges if found is not None]
-    messages, size = (sum(one) for one in zip((0, 0), *known, strict=True)) if len(known) == len(ranges) else (None, None)
+    messages, size = (
+        (sum(one) for one in zip((0, 0), *known, strict=True))
+        if len(known) == len(ranges)
+        else (None, None)
+    )
     guess = None
     if messages is not None and size is not None:
         pair = {(cut.origin.domain, cut.target.domain)}
-        guess = estimate_copy("spark", messages, size, None, pair, list_past_copies(inputs.state)).to_json()
+        guess = estimate_copy(
+            "spark", messages, size, None, pair, list_past_copies(inputs.state)
+        ).to_json()
     common = _common_fields([one for one, _ in spans])
     if find_read_obstacle(live.raw):
         del common["command"]
     return common | {
-        "from": [_origin_side(one, span) for one, span in spans], "messages": messages, "bytes": size, "estimate": guess,
-        "reason": f"{_describe_reason(one for one, _ in spans)}; {obstacle or TAGGED_REASON}", "runs": not obstacle,
-    }  # fmt: skip
+        "from": [_origin_side(one, span) for one, span in spans],
+        "messages": messages,
+        "bytes": size,
+        "estimate": guess,
+        "reason": f"{_describe_reason(one for one, _ in spans)}; {obstacle or TAGGED_REASON}",
+        "runs": not obstacle,
+    }
 
 
 def _count_history(span: _HistoryRange, live: LiveObject) -> tuple[int, int] | None:
@@ -226,39 +343,70 @@ def _count_history(span: _HistoryRange, live: LiveObject) -> tuple[int, int] | N
 
 def _deferred_element(inputs: PlanInputs, sources: Sequence[_LateSource]) -> dict[str, Any]:
     """Keep, of sources whose origin is offline, that they are to be looked at."""
-    ends = [_HistoryRange(int(cut.source["opt_start_seq"]) - 1 if cut.source.get("opt_start_seq") else None, None) for cut in sources]
+    ends = [
+        _HistoryRange(
+            int(cut.source["opt_start_seq"]) - 1 if cut.source.get("opt_start_seq") else None, None
+        )
+        for cut in sources
+    ]
     return _common_fields(sources) | {
-        "from": [_origin_side(cut, end) for cut, end in zip(sources, ends, strict=True)], "messages": None, "bytes": None, "estimate": None,
-        "reason": _describe_reason(sources), "runs": False, "waits": inputs.live.domains[sources[0].origin.domain].offline_text,
-    }  # fmt: skip
+        "from": [_origin_side(cut, end) for cut, end in zip(sources, ends, strict=True)],
+        "messages": None,
+        "bytes": None,
+        "estimate": None,
+        "reason": _describe_reason(sources),
+        "runs": False,
+        "waits": inputs.live.domains[sources[0].origin.domain].offline_text,
+    }
 
 
 def _covered_element(sources: Sequence[_LateSource]) -> dict[str, Any]:
     """What is told of sources that somebody had to look at, and that leave nothing out: an apply takes note of it."""
     return _common_fields(sources) | {
-        "from": [{"domain": cut.origin.domain, "stream": cut.origin.stream, "source": cut.key} for cut in sources],
-        "messages": 0, "bytes": 0, "estimate": None, "reason": "its source leaves nothing out", "runs": False,
-    }  # fmt: skip
+        "from": [
+            {"domain": cut.origin.domain, "stream": cut.origin.stream, "source": cut.key}
+            for cut in sources
+        ],
+        "messages": 0,
+        "bytes": 0,
+        "estimate": None,
+        "reason": "its source leaves nothing out",
+        "runs": False,
+    }
 
 
 def _common_fields(sources: Sequence[_LateSource]) -> dict[str, Any]:
     origin, target, live = sources[0].origin, sources[0].target, sources[0].decision.live
     return {
-        "name": make_ad_hoc_entry(origin, target).name, "strategy": "spark", "declared": False, "command": backfill_command(origin, target),
-        "to": {"domain": target.domain, "stream": target.stream} | ({"created": live.created} if live is not None else {}),
-    }  # fmt: skip
+        "name": make_ad_hoc_entry(origin, target).name,
+        "strategy": "spark",
+        "declared": False,
+        "command": backfill_command(origin, target),
+        "to": {"domain": target.domain, "stream": target.stream}
+        | ({"created": live.created} if live is not None else {}),
+    }
 
 
 def _origin_side(source: _LateSource, span: _HistoryRange) -> dict[str, Any]:
     """One source's part of the origin. `before` is a time: nobody could say yet which sequence that is."""
-    side: dict[str, Any] = {"domain": source.origin.domain, "stream": source.origin.stream, "source": source.key}
-    side |= {"end_seq": span.end} if span.end is not None else {"before": source.source["opt_start_time"]}
+    side: dict[str, Any] = {
+        "domain": source.origin.domain,
+        "stream": source.origin.stream,
+        "source": source.key,
+    }
+    side |= (
+        {"end_seq": span.end}
+        if span.end is not None
+        else {"before": source.source["opt_start_time"]}
+    )
     side |= {"filter_subjects": filters} if (filters := _source_filters(source)) else {}
     return side | ({"range": span.range._asdict()} if span.range is not None else {})
 
 
 def _source_filters(source: _LateSource) -> list[str]:
-    transforms = [str(one.get("src") or ">") for one in source.source.get("subject_transforms") or ()]
+    transforms = [
+        str(one.get("src") or ">") for one in source.source.get("subject_transforms") or ()
+    ]
     found = transforms or [str(source.source.get("filter_subject") or ">")]
     return [] if ">" in found else found
 
@@ -271,4 +419,8 @@ def _describe_reason(sources: Iterable[_LateSource]) -> str:
 
 
 def _describe_start(source: Mapping[str, Any]) -> str:
-    return f"sequence {int(source['opt_start_seq']):,}" if source.get("opt_start_seq") else str(source["opt_start_time"])
+    return (
+        f"sequence {int(source['opt_start_seq']):,}"
+        if source.get("opt_start_seq")
+        else str(source["opt_start_time"])
+    )

@@ -39,7 +39,9 @@ def _is_moved(before: Config, after: Config) -> bool:
     return bool(after.get(PLACEMENT)) and before.get(PLACEMENT) != after.get(PLACEMENT)
 
 
-def split_reorganisation(verdict: ResourceDecision, body: dict[str, Any]) -> tuple[str, Config, Config] | None:
+def split_reorganisation(
+    verdict: ResourceDecision, body: dict[str, Any]
+) -> tuple[str, Config, Config] | None:
     """What has to be done before the update itself: a title, the configuration to send and what to expect of it.
 
     None where the server takes all at once.
@@ -51,7 +53,17 @@ def split_reorganisation(verdict: ResourceDecision, body: dict[str, Any]) -> tup
     if found is None:
         return None
     title, expect = found
-    return title, build_update(table_of(verdict.address), live.raw, body, live.compact, _with_fields(live.compact, expect)), expect
+    return (
+        title,
+        build_update(
+            table_of(verdict.address),
+            live.raw,
+            body,
+            live.compact,
+            _with_fields(live.compact, expect),
+        ),
+        expect,
+    )
 
 
 def _with_fields(config: Config, fields: Config) -> Config:
@@ -66,7 +78,9 @@ def _first_change(before: Config, after: Config) -> tuple[str, Config] | None:
         return None
     if copies > now:
         return "move it", {PLACEMENT: after[PLACEMENT]}
-    return f"scale it to {copies} {'copy' if copies == 1 else 'copies'}", {REPLICAS: after.get(REPLICAS)}
+    return f"scale it to {copies} {'copy' if copies == 1 else 'copies'}", {
+        REPLICAS: after.get(REPLICAS)
+    }
 
 
 # --- limits for consumers --------------------------------------------------------------------------------------
@@ -81,7 +95,11 @@ def delayed_limits(before: Config, after: Config) -> Config:
     """
     found: Config = {}
     old, new = before.get(CONSUMER_LIMITS) or {}, after.get(CONSUMER_LIMITS) or {}
-    numbers = [name for name in {**old, **new} if isinstance(old.get(name, 0), int) and isinstance(new.get(name, 0), int)]
+    numbers = [
+        name
+        for name in {**old, **new}
+        if isinstance(old.get(name, 0), int) and isinstance(new.get(name, 0), int)
+    ]
     shrinks = [name for name in numbers if _is_lower(new.get(name), old.get(name))]
     if shrinks:
         wide = {name: value for name, value in new.items() if name not in shrinks}
@@ -101,21 +119,41 @@ def _is_lower(new: int | None, old: int | None) -> bool:
     return (new or 0) > 0 and ((old or 0) <= 0 or (new or 0) < (old or 0))
 
 
-def streams_with_delayed_limits(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> set[Address]:
+def streams_with_delayed_limits(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> set[Address]:
     """The streams that shrink their limits while consumers that exist change, or become interest streams while any change: that waits."""
     consumers = [verdict for verdict in verdicts.values() if verdict.address.parent is not None]
-    busy = {stream_of(inputs, verdicts, verdict.address) for verdict in consumers if is_consumer_changed(verdict)}
-    any_busy = busy | {stream_of(inputs, verdicts, verdict.address) for verdict in consumers if verdict.actions == ["create"]}
+    busy = {
+        stream_of(inputs, verdicts, verdict.address)
+        for verdict in consumers
+        if is_consumer_changed(verdict)
+    }
+    any_busy = busy | {
+        stream_of(inputs, verdicts, verdict.address)
+        for verdict in consumers
+        if verdict.actions == ["create"]
+    }
     found = {address for address in busy & verdicts.keys() if _delayed_limits_of(verdicts[address])}
-    return found | {address for address in any_busy & verdicts.keys() if RETENTION in _delayed_limits_of(verdicts[address])}
+    return found | {
+        address
+        for address in any_busy & verdicts.keys()
+        if RETENTION in _delayed_limits_of(verdicts[address])
+    }
 
 
 def _delayed_limits_of(verdict: ResourceDecision) -> Config:
     live, after = verdict.live, verdict.after
-    return delayed_limits(live.compact, after) if verdict.actions == ["update"] and live is not None and after is not None else {}
+    return (
+        delayed_limits(live.compact, after)
+        if verdict.actions == ["update"] and live is not None and after is not None
+        else {}
+    )
 
 
-def stream_of(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], consumer: Address) -> Address:
+def stream_of(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], consumer: Address
+) -> Address:
     """The stream of a consumer as the plan calls it: it may be declared by another way to its domain."""
     parent = consumer.parent
     assert parent is not None
@@ -130,7 +168,9 @@ def is_consumer_changed(verdict: ResourceDecision) -> bool:
     return verdict.deletes or verdict.actions == ["update"]
 
 
-def split_update(verdict: ResourceDecision, *, delays_limits: bool) -> tuple[ResourceDecision | None, ResourceDecision | None, Config]:
+def split_update(
+    verdict: ResourceDecision, *, delays_limits: bool
+) -> tuple[ResourceDecision | None, ResourceDecision | None, Config]:
     """The update of a stream as what is done at once and what waits for its consumers, with the fields that do.
 
     Either is None where there is nothing of it. Sources that are put back are put back once, by what waits.
@@ -144,7 +184,9 @@ def split_update(verdict: ResourceDecision, *, delays_limits: bool) -> tuple[Res
     return middle if differs else None, verdict, {name: after.get(name) for name in waiting}
 
 
-def delay_limit_updates(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], drafts: Drafts) -> None:
+def delay_limit_updates(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], drafts: Drafts
+) -> None:
     """Let limits that shrink wait for the consumers, and let those that are made before keep the new limits already."""
     waiting = {address for address, kind in drafts if kind == "last"}
     for key, draft in drafts.items() if waiting else ():
@@ -153,7 +195,9 @@ def delay_limit_updates(inputs: PlanInputs, verdicts: Mapping[Address, ResourceD
         drafts[stream, "last"].depends_on.add(key)
         if draft.op in ("consumer.create", "consumer.replace") and draft.request is not None:
             after = verdicts[key[0]].after or {}
-            draft.request = draft.request | {"payload": _with_limits(draft.request["payload"], after)}
+            draft.request = draft.request | {
+                "payload": _with_limits(draft.request["payload"], after)
+            }
 
 
 def _with_limits(payload: Config, after: Config) -> Config:
@@ -162,4 +206,6 @@ def _with_limits(payload: Config, after: Config) -> Config:
 
 def with_inherited_limits(config: Config, after: Config) -> Config:
     """The configuration of a request with what a consumer takes over from the limits of its stream, which hold only later."""
-    return config | {name: after[name] for name in INHERITED_LIMITS if name in after and not config.get(name)}
+    return config | {
+        name: after[name] for name in INHERITED_LIMITS if name in after and not config.get(name)
+    }

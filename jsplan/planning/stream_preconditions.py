@@ -17,7 +17,9 @@ from jsplan.planning.preserve.hazards import list_consumers
 from jsplan.planning.split_updates import stream_of
 
 
-def expect_streams(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], steps: Iterable[Step]) -> None:
+def expect_streams(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], steps: Iterable[Step]
+) -> None:
     """Write the stream as it was read into the precondition of each consumer's step, unless the plan makes that stream.
 
     Nor where the plan changes it under another name of its domain: the executor would not know it again.
@@ -30,8 +32,13 @@ def expect_streams(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecisi
             continue
         planned = verdicts.get(stream_of(inputs, verdicts, address))
         live = inputs.live.get(address.parent) or (planned.live if planned is not None else None)
-        if live is not None and not (planned is not None and _is_recreated(inputs, planned, address.parent)):
-            step.precondition["parent"] = {"created": live.created, "retention": get_retention(live.compact)}
+        if live is not None and not (
+            planned is not None and _is_recreated(inputs, planned, address.parent)
+        ):
+            step.precondition["parent"] = {
+                "created": live.created,
+                "retention": get_retention(live.compact),
+            }
 
 
 def _durable_consumers(inputs: PlanInputs, stream: Address) -> dict[str, str]:

@@ -26,15 +26,30 @@ class UnreadableOrigin:
     retention: str | None
 
 
-def find_unreadable_origins(inputs: PlanInputs, verdict: ResourceDecision) -> Iterator[UnreadableOrigin]:
+def find_unreadable_origins(
+    inputs: PlanInputs, verdict: ResourceDecision
+) -> Iterator[UnreadableOrigin]:
     """The origins that the stream begins to copy and that nobody could read, but for those known to keep what is copied."""
-    if verdict.after is None or verdict.address.kind == "consumer" or verdict.actions[-1] not in ("create", "update"):
+    if (
+        verdict.after is None
+        or verdict.address.kind == "consumer"
+        or verdict.actions[-1] not in ("create", "update")
+    ):
         return
     before = verdict.live.compact if verdict.live is not None and not verdict.deletes else {}
-    new = {(origin["name"], (origin.get("external") or {}).get("api")) for origin in new_origins(before, verdict.after)}
+    new = {
+        (origin["name"], (origin.get("external") or {}).get("api"))
+        for origin in new_origins(before, verdict.after)
+    }
     for edge in inputs.topology.edges if new else ():
-        if edge.downstream == verdict.address and (edge.config["name"], (edge.config.get("external") or {}).get("api")) in new:
-            reason, retention = _unreadable_reason(inputs, verdict.address, edge.origin), _known_retention(inputs, edge.origin)
+        if (
+            edge.downstream == verdict.address
+            and (edge.config["name"], (edge.config.get("external") or {}).get("api")) in new
+        ):
+            reason, retention = (
+                _unreadable_reason(inputs, verdict.address, edge.origin),
+                _known_retention(inputs, edge.origin),
+            )
             if reason and retention != "limits":
                 yield UnreadableOrigin(edge.origin, reason, retention)
 
@@ -54,7 +69,9 @@ def _known_retention(inputs: PlanInputs, origin: Address) -> str | None:
     return str(declared.get("retention") or "limits") if declared is not None else None
 
 
-def add_unreadable_origins(hazards: Sequence[Hazard], origins: Sequence[UnreadableOrigin]) -> list[Hazard]:
+def add_unreadable_origins(
+    hazards: Sequence[Hazard], origins: Sequence[UnreadableOrigin]
+) -> list[Hazard]:
     """The one DELETES_MESSAGES of a resource, with origins that are known to be consumed and cannot be counted."""
     known = [one for one in origins if one.retention is not None]
     if not known:
@@ -66,15 +83,32 @@ def add_unreadable_origins(hazards: Sequence[Hazard], origins: Sequence[Unreadab
     first, *rest = hazards
     least = first.messages if first.exact else first.at_least
     causes = list(dict.fromkeys([*first.causes, "origin"]))
-    both = replace(first, message=f"{first.message}; {text}", messages=None, exact=False, at_least=least, at_most=None, causes=causes)
+    both = replace(
+        first,
+        message=f"{first.message}; {text}",
+        messages=None,
+        exact=False,
+        at_least=least,
+        at_most=None,
+        causes=causes,
+    )
     return [both, *rest]
 
 
-def check_unreadable_origins(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterator[Diagnostic]:
+def check_unreadable_origins(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> Iterator[Diagnostic]:
     """A warning for each origin of which not even the retention is known."""
     for address, verdict in sorted(verdicts.items()):
         for one in find_unreadable_origins(inputs, verdict):
             if one.retention is None:
                 text = f"its origin {one.origin} cannot be read: if it is a work queue or an interest stream, this copy takes its messages"
                 declared = inputs.declared(address)
-                yield Diagnostic("warning", "JS448", text, one.reason, str(address), declared.range if declared else None)
+                yield Diagnostic(
+                    "warning",
+                    "JS448",
+                    text,
+                    one.reason,
+                    str(address),
+                    declared.range if declared else None,
+                )

@@ -41,7 +41,9 @@ class RehearsedApi(DomainApi):
         super().__init__(domain, link, read_only=False)
         self.refusals: list[tuple[str, ServerRefusedError]] = []
 
-    async def request(self, api: str, payload: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
+    async def request(
+        self, api: str, payload: dict[str, Any] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
         """As `DomainApi.request`, but what a cluster on a busy machine says for a moment is not taken for its last word."""
         end = time.monotonic() + NOT_READY_RETRY
         while True:
@@ -108,7 +110,9 @@ class RehearsalEnvironment:
     async def seed(self, places: list[RehearsalTarget], clusters: Mapping[str, str | None]) -> None:
         """Put the live configuration on the servers. Raises ApiError when one does not answer."""
         ones = [place.jetstream for place in places]
-        parts = await asyncio.gather(*(seed_servers(self.apis[o.key], o.streams, o.consumers, clusters[o.key]) for o in ones))
+        parts = await asyncio.gather(
+            *(seed_servers(self.apis[o.key], o.streams, o.consumers, clusters[o.key]) for o in ones)
+        )
         for part in parts:
             self.seeds.created |= part.created
             self.seeds.missing |= part.missing
@@ -116,13 +120,25 @@ class RehearsalEnvironment:
     async def read_touched(self, steps: list[Step]) -> dict[Address, LiveObject]:
         """Everything that the steps touch and that is there, as it is there."""
         touched = sorted({step.target_address for step in steps})
-        found = await asyncio.gather(*(read_object(self.apis[address.domain], address) for address in touched))
-        return {address: live for address, live in zip(touched, found, strict=True) if live is not None}
+        found = await asyncio.gather(
+            *(read_object(self.apis[address.domain], address) for address in touched)
+        )
+        return {
+            address: live for address, live in zip(touched, found, strict=True) if live is not None
+        }
 
     async def execute(self, plan: Plan, parallelism: int) -> list[StepResult]:
         """Carry the plan's steps out here. Raises SandboxError when an embedded server went away."""
         backend = MemoryBackend(plan)
-        execution = Execution(plan, self.apis, backend, await backend.read(), lambda _: None, asyncio.Event(), parallelism)
+        execution = Execution(
+            plan,
+            self.apis,
+            backend,
+            await backend.read(),
+            lambda _: None,
+            asyncio.Event(),
+            parallelism,
+        )
         results = await execution.run()
         if execution.lost_domains:
             raise SandboxError(next(iter(execution.lost_domains.values())))
@@ -130,7 +146,9 @@ class RehearsalEnvironment:
 
 
 @asynccontextmanager
-async def start_environment(sites: list[Site], places: list[RehearsalTarget]) -> AsyncIterator[RehearsalEnvironment]:
+async def start_environment(
+    sites: list[Site], places: list[RehearsalTarget]
+) -> AsyncIterator[RehearsalEnvironment]:
     """Start the servers, connect, and leave nothing behind. Raises SandboxError when they cannot be started or reached."""
     password = secrets.token_hex(16)
     sandbox = Sandbox.of_sites(sites, password)
@@ -139,7 +157,10 @@ async def start_environment(sites: list[Site], places: list[RehearsalTarget]) ->
         first = {site.name: sandbox[site.nodes[0]] for site in sites}
         connections = {
             place.jetstream.key: Connection(
-                place.jetstream.key, url=first[place.site].url, user=place.account, password=account_user(place.account, password).password
+                place.jetstream.key,
+                url=first[place.site].url,
+                user=place.account,
+                password=account_user(place.account, password).password,
             )
             for place in places
         }
@@ -147,14 +168,23 @@ async def start_environment(sites: list[Site], places: list[RehearsalTarget]) ->
             await pool.open(connections)
             if pool.failures:
                 raise SandboxError(str(next(iter(pool.failures.values()))))
-            yield RehearsalEnvironment({key: _open_api(place, key, pool) for place in places for key in place.jetstream.keys | {place.jetstream.key}})
+            yield RehearsalEnvironment(
+                {
+                    key: _open_api(place, key, pool)
+                    for place in places
+                    for key in place.jetstream.keys | {place.jetstream.key}
+                }
+            )
     finally:
         await _run_blocking(sandbox.close, sandbox)
 
 
 def _open_api(place: RehearsalTarget, key: str, pool: Pool) -> RehearsedApi:
     """Straight to the server that a domain is on: how the real one is reached does not matter for what it refuses."""
-    return RehearsedApi(Domain(key, place.jetstream.key, place.jetstream.domain.js_domain, "$JS.API"), pool.connections[place.jetstream.key])
+    return RehearsedApi(
+        Domain(key, place.jetstream.key, place.jetstream.domain.js_domain, "$JS.API"),
+        pool.connections[place.jetstream.key],
+    )
 
 
 async def _run_blocking(work: Callable[[], None], sandbox: Sandbox) -> None:

@@ -18,14 +18,24 @@ from jsplan.rehearsal.live_snapshot import UNKNOWN_FIELD
 REFUSED, NOT_KEPT, NOT_REHEARSED, OTHER_RELEASE = "JS460", "JS461", "JS462", "JS463"
 _NOT_UPDATED = 10149
 #: Requests that a server refuses for what they ask for; others fail for what is, or is not, in a stream.
-_CONFIG_REQUESTS: Final = ("STREAM.CREATE.", "STREAM.UPDATE.", "STREAM.RESTORE.", "CONSUMER.CREATE.")
+_CONFIG_REQUESTS: Final = (
+    "STREAM.CREATE.",
+    "STREAM.UPDATE.",
+    "STREAM.RESTORE.",
+    "CONSUMER.CREATE.",
+)
 _NO_REAL_SERVER = "No real server was touched."
 
 Refusals = Iterable[tuple[str, ServerRefusedError]]
 
 
 def build_finding(
-    step: Step, result: StepResult, refusals: Refusals, place: RehearsalTarget, expiring: Mapping[Address, LiveObject], at: SourceRange | None
+    step: Step,
+    result: StepResult,
+    refusals: Refusals,
+    place: RehearsalTarget,
+    expiring: Mapping[Address, LiveObject],
+    at: SourceRange | None,
 ) -> Diagnostic | None:
     """What became of one step, None if nothing needs to be said. `expiring` are consumers that a server may delete when they are idle."""
     if result.status not in ("failed", "unknown"):
@@ -35,14 +45,31 @@ def build_finding(
     if refused is None and "did not keep" in error:
         kept = error.partition("did not keep ")[2]
         text = f"nats-server {place.version} does not keep {kept} in the rehearsal"
-        return Diagnostic("error", NOT_KEPT, text, f"An apply would stop there. {_NO_REAL_SERVER}", step.address, at)
-    if (why := _rehearsal_cause(step, request, refused, place, expiring)) is not None or refused is None:
+        return Diagnostic(
+            "error",
+            NOT_KEPT,
+            text,
+            f"An apply would stop there. {_NO_REAL_SERVER}",
+            step.address,
+            at,
+        )
+    if (
+        why := _rehearsal_cause(step, request, refused, place, expiring)
+    ) is not None or refused is None:
         return not_rehearsed_warning(step.address, why or error, at)
     text = f"nats-server {place.version} refuses it in the rehearsal: {refused.description} ({refused.err_code})"
-    return Diagnostic("error", REFUSED, text, f"It was to: {step.title}. {_NO_REAL_SERVER}", step.address, at)
+    return Diagnostic(
+        "error", REFUSED, text, f"It was to: {step.title}. {_NO_REAL_SERVER}", step.address, at
+    )
 
 
-def _rehearsal_cause(step: Step, request: str, refused: ServerRefusedError | None, place: RehearsalTarget, expiring: Mapping[Address, LiveObject]) -> str | None:
+def _rehearsal_cause(
+    step: Step,
+    request: str,
+    refused: ServerRefusedError | None,
+    place: RehearsalTarget,
+    expiring: Mapping[Address, LiveObject],
+) -> str | None:
     """Why a refusal is the rehearsal's own and says nothing about the real server."""
     if refused is None:
         return None
@@ -63,7 +90,11 @@ def not_rehearsed_warning(address: str, why: str, at: SourceRange | None = None)
 
 def list_servers(places: Iterable[RehearsalTarget]) -> list[RehearsalServer]:
     """Each domain with the version that it was rehearsed on, sorted."""
-    found = [RehearsalServer(key, place.version, place.real_version) for place in places for key in place.jetstream.keys]
+    found = [
+        RehearsalServer(key, place.version, place.real_version)
+        for place in places
+        for key in place.jetstream.keys
+    ]
     return sorted(found, key=lambda server: server.domain)
 
 
@@ -80,7 +111,11 @@ def server_warnings(shape: RehearsalLayout) -> list[Diagnostic]:
                 detail += f" To have it at hand from now on: python -m jsplan.sandbox.versions {place.real_version}"
             found.append(Diagnostic("warning", OTHER_RELEASE, text, detail, key))
         if place.jetstream.facts.info.get("tiers"):
-            found.append(not_rehearsed_warning(key, "the account's limits per number of copies, which only operator mode knows"))
+            found.append(
+                not_rehearsed_warning(
+                    key, "the account's limits per number of copies, which only operator mode knows"
+                )
+            )
     unclear = "whether the domain is a cluster, which it does not tell before it has a stream"
     found += [not_rehearsed_warning(f"{key}/**", unclear) for key in sorted(shape.guessed)]
     for address, tags in sorted(shape.unproven.items()):

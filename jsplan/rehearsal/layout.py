@@ -45,12 +45,18 @@ class RehearsalTarget:
     @property
     def is_same_release(self) -> bool:
         """Whether both are of one minor release, whose rules are the same."""
-        return self.real_version is not None and parse_version(self.version)[:2] == parse_version(self.real_version)[:2]
+        return (
+            self.real_version is not None
+            and parse_version(self.version)[:2] == parse_version(self.real_version)[:2]
+        )
 
     @property
     def is_older(self) -> bool:
         """Whether the embedded server is of an older release, which does not know what the real one knows."""
-        return self.real_version is not None and parse_version(self.version)[:2] < parse_version(self.real_version)[:2]
+        return (
+            self.real_version is not None
+            and parse_version(self.version)[:2] < parse_version(self.real_version)[:2]
+        )
 
 
 @dataclass(slots=True)
@@ -72,38 +78,78 @@ class RehearsalLayout:
         return [place for place in self.targets if place.site in names]
 
 
-def build_rehearsal_layout(ones: Iterable[Jetstream], steps: Iterable[Step], programs: Mapping[str, Path]) -> RehearsalLayout:
+def build_rehearsal_layout(
+    ones: Iterable[Jetstream], steps: Iterable[Step], programs: Mapping[str, Path]
+) -> RehearsalLayout:
     """The servers on which these steps can be rehearsed. `programs` are the versions at hand."""
-    shape, systems, steps = RehearsalLayout(), dict[tuple[str, str | None], list[Jetstream]](), list(steps)
+    shape, systems, steps = (
+        RehearsalLayout(),
+        dict[tuple[str, str | None], list[Jetstream]](),
+        list(steps),
+    )
     for one in ones:
         systems.setdefault((one.root, one.domain.js_domain), []).append(one)
-    hubs = {one.root: found[0].key for (_, _), found in systems.items() for one in found if one.is_own_domain}
+    hubs = {
+        one.root: found[0].key
+        for (_, _), found in systems.items()
+        for one in found
+        if one.is_own_domain
+    }
     accounts: dict[object, str] = {}
     sites = [
-        _build_site(shape, found, [s for s in steps if any(s.domain in one.keys for one in found)], programs, accounts, hubs.get(root))
+        _build_site(
+            shape,
+            found,
+            [s for s in steps if any(s.domain in one.keys for one in found)],
+            programs,
+            accounts,
+            hubs.get(root),
+        )
         for (root, _), found in systems.items()
     ]
-    shape.rounds = list(_split_into_rounds(sorted(sites, key=lambda site: (site.hub is not None, site.name))))
+    shape.rounds = list(
+        _split_into_rounds(sorted(sites, key=lambda site: (site.hub is not None, site.name)))
+    )
     return shape
 
 
 def _build_site(
-    shape: RehearsalLayout, ones: list[Jetstream], steps: list[Step], programs: Mapping[str, Path], accounts: dict[object, str], hub: str | None
+    shape: RehearsalLayout,
+    ones: list[Jetstream],
+    steps: list[Step],
+    programs: Mapping[str, Path],
+    accounts: dict[object, str],
+    hub: str | None,
 ) -> Site:
     """One server or cluster for the accounts that share it."""
     name, real = ones[0].key, next((one.version for one in ones if one.version), None)
-    version = nearest_version(real or RELEASES.get(ones[0].facts.level, max(RELEASES.values(), key=parse_version)), programs)
-    cluster, strict = _cluster_name(ones, steps), ones[0].strict if parse_version(version) >= STRICT_SINCE else None
+    version = nearest_version(
+        real or RELEASES.get(ones[0].facts.level, max(RELEASES.values(), key=parse_version)),
+        programs,
+    )
+    cluster, strict = (
+        _cluster_name(ones, steps),
+        ones[0].strict if parse_version(version) >= STRICT_SINCE else None,
+    )
     size = _cluster_size(ones, steps) if cluster else 1
     shape.guessed |= {name} if cluster and not _is_cluster_known(ones) else set()
     shape.clusters |= {key: cluster for one in ones for key in one.keys | {one.key}}
     for one in ones:
         account = accounts.setdefault(one.account, f"A{len(accounts) + 1}")
-        shape.targets.append(RehearsalTarget(one, name, account, version, real or RELEASES.get(one.facts.level)))
+        shape.targets.append(
+            RehearsalTarget(one, name, account, version, real or RELEASES.get(one.facts.level))
+        )
     return Site(
-        name, tuple(Account(accounts[one.account], _account_limits(one.facts.info)) for one in ones), ones[0].domain.js_domain, cluster, size,
-        _assign_tags(shape, ones, steps, size) if cluster else (), hub if hub != name else None, strict, programs[version],
-    )  # fmt: skip
+        name,
+        tuple(Account(accounts[one.account], _account_limits(one.facts.info)) for one in ones),
+        ones[0].domain.js_domain,
+        cluster,
+        size,
+        _assign_tags(shape, ones, steps, size) if cluster else (),
+        hub if hub != name else None,
+        strict,
+        programs[version],
+    )
 
 
 def _account_limits(info: Mapping[str, Any]) -> dict[str, int | bool]:
@@ -111,7 +157,11 @@ def _account_limits(info: Mapping[str, Any]) -> dict[str, int | bool]:
     limits = info.get("limits") or {}
     if info.get("tiers"):
         return {}
-    found: dict[str, int | bool] = {ours: limits[theirs] for theirs, (ours, least) in _LIMITS.items() if limits.get(theirs, -1) >= least}
+    found: dict[str, int | bool] = {
+        ours: limits[theirs]
+        for theirs, (ours, least) in _LIMITS.items()
+        if limits.get(theirs, -1) >= least
+    }
     return found | ({"max_bytes_required": True} if limits.get("max_bytes_required") else {})
 
 
@@ -134,13 +184,19 @@ def _is_cluster_known(ones: list[Jetstream]) -> bool:
 
 
 def _max_replicas(ones: list[Jetstream], steps: list[Step]) -> int:
-    return max((c.get("num_replicas") or 1 for c in list_configurations(ones, steps, lambda _: True)), default=1)
+    return max(
+        (c.get("num_replicas") or 1 for c in list_configurations(ones, steps, lambda _: True)),
+        default=1,
+    )
 
 
 def _cluster_size(ones: list[Jetstream], steps: list[Step]) -> int:
     """As many servers as the real cluster shows; where it does not tell, as many as the plan needs, at least three."""
     seen, advertised = len(_peer_tags(ones)), max(one.advertised for one in ones)
-    return min(MAX_CLUSTER_SIZE, max(seen, advertised) if advertised > 1 else max(3, seen, _max_replicas(ones, steps)))
+    return min(
+        MAX_CLUSTER_SIZE,
+        max(seen, advertised) if advertised > 1 else max(3, seen, _max_replicas(ones, steps)),
+    )
 
 
 def _peer_tags(ones: list[Jetstream]) -> dict[str, set[str]]:
@@ -148,9 +204,14 @@ def _peer_tags(ones: list[Jetstream]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for one in ones:
         for stream in one.streams:
-            names = [stream.server.get("leader"), *(peer["name"] for peer in stream.server.get("replicas") or ())]
+            names = [
+                stream.server.get("leader"),
+                *(peer["name"] for peer in stream.server.get("replicas") or ()),
+            ]
             for name in (str(name) for name in names if name):
-                found.setdefault(name, set()).update(_placement_tags(stream.raw) if stream.is_stable else ())
+                found.setdefault(name, set()).update(
+                    _placement_tags(stream.raw) if stream.is_stable else ()
+                )
     return found
 
 
@@ -158,7 +219,9 @@ def _placement_tags(config: Config) -> list[str]:
     return list((config.get("placement") or {}).get("tags") or ())
 
 
-def _assign_tags(shape: RehearsalLayout, ones: list[Jetstream], steps: list[Step], size: int) -> tuple[tuple[str, ...], ...]:
+def _assign_tags(
+    shape: RehearsalLayout, ones: list[Jetstream], steps: list[Step], size: int
+) -> tuple[tuple[str, ...], ...]:
     """Tags per embedded server. Those that a step wants and no stream proves are given to all of them, and said."""
     servers = [tags for _, tags in sorted(_peer_tags(ones).items())][:size]
     servers += [set() for _ in range(size - len(servers))]

@@ -48,7 +48,9 @@ class Jetstream:
     failure: str | None = None
 
 
-async def read_jetstreams(pool: Pool, workspace: Workspace, live: Live, steps: Iterable[Step]) -> list[Jetstream]:
+async def read_jetstreams(
+    pool: Pool, workspace: Workspace, live: Live, steps: Iterable[Step]
+) -> list[Jetstream]:
     """Every JetStream that the steps write to, each once, in the order of their keys. Connections must be open."""
     touched: dict[str, set[str]] = {}
     for step in steps:
@@ -61,16 +63,30 @@ async def read_jetstreams(pool: Pool, workspace: Workspace, live: Live, steps: I
         identity = (one.account, one.domain.js_domain)
         found.setdefault(identity, one).keys.add(key)
         streams.setdefault(identity, set()).update(touched[key])
-    await asyncio.gather(*(_read_jetstream(pool.api(one.domain), one, streams[identity]) for identity, one in found.items()))
+    await asyncio.gather(
+        *(
+            _read_jetstream(pool.api(one.domain), one, streams[identity])
+            for identity, one in found.items()
+        )
+    )
     return sorted(found.values(), key=lambda one: one.key)
 
 
-async def _identify_aliases(pool: Pool, workspace: Workspace, live: Live, touched: Iterable[str]) -> None:
+async def _identify_aliases(
+    pool: Pool, workspace: Workspace, live: Live, touched: Iterable[str]
+) -> None:
     """Ask the domains that touched ones are only other ways to who they are, unless they were read anyway."""
     targets = {workspace.domains[key].same_as for key in touched} - live.domains.keys() - {None}
-    wanted = [workspace.domains[key] for key in sorted(filter(None, targets)) if key in workspace.domains]
+    wanted = [
+        workspace.domains[key] for key in sorted(filter(None, targets)) if key in workspace.domains
+    ]
     await pool.open(domain.connection for domain in wanted)
-    found = await asyncio.gather(*(identify_domain(pool, domain, workspace.domains, frozenset(workspace.domains)) for domain in wanted))
+    found = await asyncio.gather(
+        *(
+            identify_domain(pool, domain, workspace.domains, frozenset(workspace.domains))
+            for domain in wanted
+        )
+    )
     live.domains |= {facts.key: facts for facts in found}
 
 
@@ -79,15 +95,38 @@ def _build_jetstream(pool: Pool, workspace: Workspace, live: Live, key: str) -> 
     domain = workspace.domains[key]
     while domain.same_as is not None and live.is_reachable(domain.same_as):
         domain = workspace.domains[domain.same_as]
-    connection, server = workspace.connections[domain.connection], pool.connections[domain.connection].server
-    login = (connection.url, connection.context, connection.user, connection.token, connection.creds, connection.nkey)
+    connection, server = (
+        workspace.connections[domain.connection],
+        pool.connections[domain.connection].server,
+    )
+    login = (
+        connection.url,
+        connection.context,
+        connection.user,
+        connection.token,
+        connection.creds,
+        connection.nkey,
+    )
     usual = domain.api_prefix in ("$JS.API", f"$JS.{domain.js_domain}.API")
     facts = live.domains[domain.key]
     own = bool(facts.info) and (server.get("domain") or None) == (facts.info.get("domain") or None)
-    advertised = len({url.rsplit(":", 1)[-1] + url for url in server.get("connect_urls") or ()}) if own else 0
+    advertised = (
+        len({url.rsplit(":", 1)[-1] + url for url in server.get("connect_urls") or ()})
+        if own
+        else 0
+    )
     root = str(server.get("cluster") or server.get("server_name") or domain.connection)
     account = (root, connection.account or login, None if usual else domain.api_prefix)
-    return Jetstream(domain.key, domain, account, root, own, facts, advertised=advertised, version=_server_version(facts, live))
+    return Jetstream(
+        domain.key,
+        domain,
+        account,
+        root,
+        own,
+        facts,
+        advertised=advertised,
+        version=_server_version(facts, live),
+    )
 
 
 def _server_version(facts: DomainFacts, live: Live) -> str | None:
@@ -100,15 +139,30 @@ async def _read_jetstream(api: DomainApi, one: Jetstream, touched: set[str]) -> 
     try:
         one.strict = await _is_strict(api)
         names = await api.stream_names()
-        one.streams = [_parse_stream(one.key, item) for item in await _list_all(api, "STREAM.LIST", "streams")]
+        one.streams = [
+            _parse_stream(one.key, item) for item in await _list_all(api, "STREAM.LIST", "streams")
+        ]
         there = {stream.address.stream for stream in one.streams}
-        one.unreadable_objects = {Address.of_stream(one.key, name): "it is offline on its server" for name in names if name not in there}
-        busy = [o.address.stream for o in one.streams if o.address.stream in touched and o.state.get("consumer_count", 1)]
+        one.unreadable_objects = {
+            Address.of_stream(one.key, name): "it is offline on its server"
+            for name in names
+            if name not in there
+        }
+        busy = [
+            o.address.stream
+            for o in one.streams
+            if o.address.stream in touched and o.state.get("consumer_count", 1)
+        ]
         for name in busy:
-            one.consumers += [_parse_consumer(one.key, name, item) for item in await _list_all(api, f"CONSUMER.LIST.{name}", "consumers")]
+            one.consumers += [
+                _parse_consumer(one.key, name, item)
+                for item in await _list_all(api, f"CONSUMER.LIST.{name}", "consumers")
+            ]
     except ApiError as error:
         one.failure = str(error)
-    one.consumers = [o for o in one.consumers if not o.address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)]
+    one.consumers = [
+        o for o in one.consumers if not o.address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+    ]
 
 
 async def _is_strict(api: DomainApi) -> bool:
@@ -137,7 +191,9 @@ async def _list_all(api: DomainApi, request: str, key: str) -> list[dict[str, An
 
 def _parse_stream(key: str, item: Mapping[str, Any]) -> LiveObject:
     address = Address.of_stream(key, item["config"]["name"])
-    return LiveObject(address, item["config"], item["created"], item.get("state") or {}, item.get("cluster") or {})
+    return LiveObject(
+        address, item["config"], item["created"], item.get("state") or {}, item.get("cluster") or {}
+    )
 
 
 def _parse_consumer(key: str, stream: str, item: Mapping[str, Any]) -> LiveObject:
@@ -145,10 +201,14 @@ def _parse_consumer(key: str, stream: str, item: Mapping[str, Any]) -> LiveObjec
     return LiveObject(address, item["config"], item["created"], {}, item.get("cluster") or {})
 
 
-def list_configurations(ones: Iterable[Jetstream], steps: Iterable[Step], wanted: Callable[[Step], bool]) -> list[Config]:
+def list_configurations(
+    ones: Iterable[Jetstream], steps: Iterable[Step], wanted: Callable[[Step], bool]
+) -> list[Config]:
     """Every stream and consumer configuration that is there, or that a wanted step would send."""
     live = [o.raw for one in ones for o in (*one.streams, *one.consumers)]
-    return live + [config for step in steps if wanted(step) and (config := sent_config(step)) is not None]
+    return live + [
+        config for step in steps if wanted(step) and (config := sent_config(step)) is not None
+    ]
 
 
 def sent_config(step: Step) -> Config | None:

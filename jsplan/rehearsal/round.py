@@ -12,7 +12,12 @@ from jsplan.facts.live import LiveObject
 from jsplan.rehearsal.environment import RehearsalEnvironment, start_environment
 from jsplan.rehearsal.findings import build_finding, not_rehearsed_warning
 from jsplan.rehearsal.layout import RehearsalLayout, RehearsalTarget
-from jsplan.rehearsal.steps import RehearsedSteps, build_steps, list_writing_steps, placement_problem
+from jsplan.rehearsal.steps import (
+    RehearsedSteps,
+    build_steps,
+    list_writing_steps,
+    placement_problem,
+)
 from jsplan.sandbox.sites import Site
 
 SourceRanges = Mapping[Address, SourceRange]
@@ -28,7 +33,9 @@ class RoundOutcome:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
-async def rehearse_round(plan: Plan, shape: RehearsalLayout, sites: list[Site], positions: SourceRanges, parallelism: int) -> RoundOutcome:
+async def rehearse_round(
+    plan: Plan, shape: RehearsalLayout, sites: list[Site], positions: SourceRanges, parallelism: int
+) -> RoundOutcome:
     """Carry out what the plan does on these sites. Raises SandboxError and ApiError when the embedded servers fail."""
     places = shape.targets_on(sites)
     by_key = {key: place for place in places for key in place.jetstream.keys}
@@ -37,20 +44,45 @@ async def rehearse_round(plan: Plan, shape: RehearsalLayout, sites: list[Site], 
         await stage.seed(places, shape.clusters)
         there = await stage.read_touched(list_writing_steps(part))
         prints = {address: live.fingerprint for address, live in there.items()}
-        script = build_steps(part, _find_obstacles(part, shape, stage, by_key), prints, _created_times(by_key, there))
+        script = build_steps(
+            part, _find_obstacles(part, shape, stage, by_key), prints, _created_times(by_key, there)
+        )
         results = await stage.execute(replace(part, steps=script.steps), parallelism)
-    outcome = RoundOutcome(left_out=len(script.skipped), diagnostics=_left_out_warnings(script, stage, places, positions))
+    outcome = RoundOutcome(
+        left_out=len(script.skipped),
+        diagnostics=_left_out_warnings(script, stage, places, positions),
+    )
     at_fault: set[str] = set()
     for step, result in zip(script.steps, results, strict=True):
-        refusals, expiring = stage.apis[step.domain].refusals, _expiring_consumers(by_key[step.domain])
-        told = build_finding(step, result, refusals, by_key[step.domain], expiring, positions.get(Address.parse(step.address)))
+        refusals, expiring = (
+            stage.apis[step.domain].refusals,
+            _expiring_consumers(by_key[step.domain]),
+        )
+        told = build_finding(
+            step,
+            result,
+            refusals,
+            by_key[step.domain],
+            expiring,
+            positions.get(Address.parse(step.address)),
+        )
         _count_outcome(outcome, at_fault, step, told, skipped=result.status == "skipped")
     return outcome
 
 
-def _count_outcome(outcome: RoundOutcome, at_fault: set[str], step: Step, finding: Diagnostic | None, *, skipped: bool) -> None:
+def _count_outcome(
+    outcome: RoundOutcome,
+    at_fault: set[str],
+    step: Step,
+    finding: Diagnostic | None,
+    *,
+    skipped: bool,
+) -> None:
     """`at_fault` are refused steps and those behind them: what waits for one of them was not left out by the rehearsal."""
-    refused, behind = finding is not None and finding.severity == "error", skipped and not at_fault.isdisjoint(step.depends_on)
+    refused, behind = (
+        finding is not None and finding.severity == "error",
+        skipped and not at_fault.isdisjoint(step.depends_on),
+    )
     outcome.refused += refused
     outcome.behind += behind
     outcome.left_out += (finding is not None or skipped) and not refused and not behind
@@ -59,7 +91,12 @@ def _count_outcome(outcome: RoundOutcome, at_fault: set[str], step: Step, findin
         at_fault.add(step.id)
 
 
-def _find_obstacles(part: Plan, shape: RehearsalLayout, stage: RehearsalEnvironment, places: Mapping[str, RehearsalTarget]) -> dict[str, str]:
+def _find_obstacles(
+    part: Plan,
+    shape: RehearsalLayout,
+    stage: RehearsalEnvironment,
+    places: Mapping[str, RehearsalTarget],
+) -> dict[str, str]:
     """By step id, what keeps a step from being rehearsed."""
     found = {}
     for step in list_writing_steps(part):
@@ -72,18 +109,42 @@ def _find_obstacles(part: Plan, shape: RehearsalLayout, stage: RehearsalEnvironm
     return found
 
 
-def _created_times(places: Mapping[str, RehearsalTarget], there: Mapping[Address, LiveObject]) -> dict[str, str]:
+def _created_times(
+    places: Mapping[str, RehearsalTarget], there: Mapping[Address, LiveObject]
+) -> dict[str, str]:
     """When the real objects were created, and when those that stand in for them were."""
-    real = {o.address: o.created for place in places.values() for o in (*place.jetstream.streams, *place.jetstream.consumers)}
-    known = {address: address._replace(domain=places[address.domain].jetstream.key) for address in there}
-    return {real[known[address]]: live.created for address, live in there.items() if known[address] in real}
+    real = {
+        o.address: o.created
+        for place in places.values()
+        for o in (*place.jetstream.streams, *place.jetstream.consumers)
+    }
+    known = {
+        address: address._replace(domain=places[address.domain].jetstream.key) for address in there
+    }
+    return {
+        real[known[address]]: live.created
+        for address, live in there.items()
+        if known[address] in real
+    }
 
 
-def _left_out_warnings(script: RehearsedSteps, stage: RehearsalEnvironment, places: list[RehearsalTarget], positions: SourceRanges) -> list[Diagnostic]:
+def _left_out_warnings(
+    script: RehearsedSteps,
+    stage: RehearsalEnvironment,
+    places: list[RehearsalTarget],
+    positions: SourceRanges,
+) -> list[Diagnostic]:
     """A warning for each thing that is not there or not tried, each once."""
-    why = {address: reason for place in places for address, reason in place.jetstream.unreadable_objects.items()} | stage.seeds.missing
+    why = {
+        address: reason
+        for place in places
+        for address, reason in place.jetstream.unreadable_objects.items()
+    } | stage.seeds.missing
     why |= {Address.parse(address): reason for address, reason in script.reasons.items()}
-    return [not_rehearsed_warning(str(address), reason, positions.get(address)) for address, reason in sorted(why.items())]
+    return [
+        not_rehearsed_warning(str(address), reason, positions.get(address))
+        for address, reason in sorted(why.items())
+    ]
 
 
 def _expiring_consumers(place: RehearsalTarget) -> dict[Address, LiveObject]:

@@ -40,13 +40,20 @@ class SeededObjects:
     missing: dict[Address, str] = field(default_factory=dict)
 
 
-async def seed_servers(api: DomainApi, streams: Iterable[LiveObject], consumers: Iterable[LiveObject], cluster: str | None) -> SeededObjects:
+async def seed_servers(
+    api: DomainApi,
+    streams: Iterable[LiveObject],
+    consumers: Iterable[LiveObject],
+    cluster: str | None,
+) -> SeededObjects:
     """Make the streams, origins before their copies, and then the consumers. Raises ApiError when the server does not answer."""
     seeds = SeededObjects()
     found = {o.address: o for o in streams}
 
     async def stream(address: Address) -> None:
-        await _seed_object(seeds, found[address], lambda: _create_stream(api, found[address], cluster))
+        await _seed_object(
+            seeds, found[address], lambda: _create_stream(api, found[address], cluster)
+        )
 
     for batch in _order_by_origin(found.values()):
         await run_parallel(stream, batch)
@@ -67,15 +74,22 @@ async def _seed_object(seeds: SeededObjects, live: LiveObject, make: Callable[[]
         await make()
     except ServerRefusedError as error:
         if not live.address.stream.startswith(OWN_STREAMS):
-            seeds.missing[live.address] = f"the embedded server refuses what is live: {error.description} ({error.err_code})"
+            seeds.missing[live.address] = (
+                f"the embedded server refuses what is live: {error.description} ({error.err_code})"
+            )
     else:
         seeds.created[live.address] = live
 
 
 def _order_by_origin(streams: Iterable[LiveObject]) -> list[list[Address]]:
     """Batches in which every stream comes after those it copies in its own JetStream. Streams that copy each other come last."""
-    found = {o.address: {Address.of_stream(o.address.domain, name) for name in _local_origins(o.raw)} for o in streams}
-    sorter = TopologicalSorter({address: sorted(after & found.keys()) for address, after in found.items()})
+    found = {
+        o.address: {Address.of_stream(o.address.domain, name) for name in _local_origins(o.raw)}
+        for o in streams
+    }
+    sorter = TopologicalSorter(
+        {address: sorted(after & found.keys()) for address, after in found.items()}
+    )
     try:
         sorter.prepare()
     except CycleError:
@@ -89,7 +103,11 @@ def _order_by_origin(streams: Iterable[LiveObject]) -> list[list[Address]]:
 
 def _local_origins(config: Config) -> list[str]:
     origins = [config["mirror"]] if config.get("mirror") else []
-    return [origin["name"] for origin in (*origins, *(config.get("sources") or ())) if not origin.get("external")]
+    return [
+        origin["name"]
+        for origin in (*origins, *(config.get("sources") or ()))
+        if not origin.get("external")
+    ]
 
 
 def client_config(config: Config, cluster: str | None = None) -> Config:
@@ -114,7 +132,11 @@ async def _create_stream(api: DomainApi, live: LiveObject, cluster: str | None) 
 
 async def _create_then_update(api: DomainApi, config: Config) -> None:
     name = config["name"]
-    await api.request(f"STREAM.CREATE.{name}", {key: config[key] for key in _CREATION_FIELDS if key in config}, timeout=REQUEST_TIMEOUT)
+    await api.request(
+        f"STREAM.CREATE.{name}",
+        {key: config[key] for key in _CREATION_FIELDS if key in config},
+        timeout=REQUEST_TIMEOUT,
+    )
     try:
         await api.request(f"STREAM.UPDATE.{name}", config, timeout=REQUEST_TIMEOUT)
     except ServerRefusedError:
@@ -125,7 +147,11 @@ async def _create_then_update(api: DomainApi, config: Config) -> None:
 async def _wait_until_stable(api: DomainApi, address: Address) -> None:
     """Wait until a cluster has made the copies that an update asked for; raises ApiError when it does not."""
     end = time.monotonic() + REQUEST_TIMEOUT
-    while (live := await read_object(api, address)) is not None and live.is_clustered and not live.is_stable:
+    while (
+        (live := await read_object(api, address)) is not None
+        and live.is_clustered
+        and not live.is_stable
+    ):
         if time.monotonic() > end:
             raise ApiError(f"the embedded cluster does not settle {address}")
         await asyncio.sleep(0.05)
@@ -143,4 +169,8 @@ async def _create_consumer(api: DomainApi, live: LiveObject) -> None:
     except ServerRefusedError:
         if _PAUSE_FIELD not in config:
             raise
-        await api.request(request, payload({name: value for name, value in config.items() if name != _PAUSE_FIELD}), timeout=REQUEST_TIMEOUT)
+        await api.request(
+            request,
+            payload({name: value for name, value in config.items() if name != _PAUSE_FIELD}),
+            timeout=REQUEST_TIMEOUT,
+        )

@@ -25,10 +25,17 @@ class RehearsedSteps:
 
 def list_writing_steps(plan: Plan) -> list[Step]:
     """The steps that send something to a server; whether copies follow is not seen without messages."""
-    return [step for step in plan.steps if not step.op.startswith("state.") and step.op != VERIFY_OP]
+    return [
+        step for step in plan.steps if not step.op.startswith("state.") and step.op != VERIFY_OP
+    ]
 
 
-def build_steps(plan: Plan, obstacles: Mapping[str, str], prints: Mapping[Address, str], born: Mapping[str, str] | None = None) -> RehearsedSteps:
+def build_steps(
+    plan: Plan,
+    obstacles: Mapping[str, str],
+    prints: Mapping[Address, str],
+    born: Mapping[str, str] | None = None,
+) -> RehearsedSteps:
     """The plan's steps for embedded servers. `obstacles` are reasons by step id, `prints` the fingerprints of what is there, and
     `born` maps when the real objects were created to when their stand-ins were.
 
@@ -44,16 +51,25 @@ def build_steps(plan: Plan, obstacles: Mapping[str, str], prints: Mapping[Addres
             script.skipped.add(step.id)
             script.reasons.setdefault(step.address, why)
         else:
-            precondition, params = _rehearsed_precondition(step, kept, prints), _replace_created(step.params, born or {})
-            script.steps.append(replace(step, depends_on=depends_on, precondition=precondition, params=params))
+            precondition, params = (
+                _rehearsed_precondition(step, kept, prints),
+                _replace_created(step.params, born or {}),
+            )
+            script.steps.append(
+                replace(step, depends_on=depends_on, precondition=precondition, params=params)
+            )
     return script
 
 
-def _expand_dependencies(depends_on: Iterable[str], kept: set[str], after: Mapping[str, list[str]]) -> set[str]:
+def _expand_dependencies(
+    depends_on: Iterable[str], kept: set[str], after: Mapping[str, list[str]]
+) -> set[str]:
     """What a step waits for, with steps that only touch state replaced by what these wait for."""
     found: set[str] = set()
     for other in depends_on:
-        found |= {other} if other in kept else _expand_dependencies(after.get(other, ()), kept, after)
+        found |= (
+            {other} if other in kept else _expand_dependencies(after.get(other, ()), kept, after)
+        )
     return found
 
 
@@ -63,9 +79,15 @@ def _missing_reason(step: Step, prints: Mapping[Address, str]) -> str | None:
     return "it is not on the embedded server"
 
 
-def _rehearsed_precondition(step: Step, kept: set[str], prints: Mapping[Address, str]) -> dict[str, object]:
+def _rehearsed_precondition(
+    step: Step, kept: set[str], prints: Mapping[Address, str]
+) -> dict[str, object]:
     """What holds on the embedded servers: another `created`, so another fingerprint, and no data at stake."""
-    wanted = {name: value for name, value in step.precondition.items() if name not in ("max_deleted", "parent", "consumers")}
+    wanted = {
+        name: value
+        for name, value in step.precondition.items()
+        if name not in ("max_deleted", "parent", "consumers")
+    }
     if wanted.get("fingerprint", "absent") != "absent":
         wanted["fingerprint"] = prints[step.target_address]
     if "after_step" in wanted and wanted["after_step"] not in kept:

@@ -41,7 +41,10 @@ def _flows(found: Access, console: Console) -> None:
 def _account(account: AccountGrants, console: Console, style: str) -> None:
     if style in ("both", "config"):
         _line(console, "")
-        _line(console, f"# Account {account.account}, in the configuration of every server that has it: into its block in accounts {{ … }}")
+        _line(
+            console,
+            f"# Account {account.account}, in the configuration of every server that has it: into its block in accounts {{ … }}",
+        )
         for line in account.configuration.splitlines():
             _line(console, line)
     if style in ("both", "nsc"):
@@ -55,7 +58,11 @@ def _render_check(found: Access, console: Console) -> None:
     for need in found.needs:
         assert need.status is not None
         mark, style = MARKS[need.status]
-        _line(console, f"{mark} {describe_need(need)}" + (f": {need.detail}" if need.detail else ""), style)
+        _line(
+            console,
+            f"{mark} {describe_need(need)}" + (f": {need.detail}" if need.detail else ""),
+            style,
+        )
         if need.status == "missing":
             for why in need.needed_by:
                 _line(console, f"    needed: {why}")
@@ -75,7 +82,9 @@ def summary_line(found: Access) -> str:
     missing, unknown = len(found.with_status("missing")), len(found.with_status("unknown"))
     parts = [f"{missing} missing"] if missing else []
     parts += [f"{unknown} not known"] if unknown else []
-    return f"Access: {', '.join(parts) or 'nothing missing'} of {count(len(found.needs), 'subject')}."
+    return (
+        f"Access: {', '.join(parts) or 'nothing missing'} of {count(len(found.needs), 'subject')}."
+    )
 
 
 def _line(console: Console, text: str, style: str = "") -> None:

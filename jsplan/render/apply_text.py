@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 10
 
-_HEADS: Final = {"failed": ("Error: ", "bad"), "deferred": ("Deferred: ", "warn"), "skipped": ("Skipped: ", "warn")}
+_HEADS: Final = {
+    "failed": ("Error: ", "bad"),
+    "deferred": ("Deferred: ", "warn"),
+    "skipped": ("Skipped: ", "warn"),
+}
 
 
 def render(result: ApplyResult, console: Console, line: str | None = None) -> None:
@@ -27,8 +31,14 @@ def render(result: ApplyResult, console: Console, line: str | None = None) -> No
     by_status: dict[str, list[StepResult]] = {}
     for step in result.steps:
         by_status.setdefault(step.status, []).append(step)
-    for status, says in (("failed", "failed"), ("unknown", "was sent and never answered; the next plan tells how it ended")):
-        ended = [(step.address.partition("/")[0], (step.address, step.op, step.error or "")) for step in by_status.get(status, [])]
+    for status, says in (
+        ("failed", "failed"),
+        ("unknown", "was sent and never answered; the next plan tells how it ended"),
+    ):
+        ended = [
+            (step.address.partition("/")[0], (step.address, step.op, step.error or ""))
+            for step in by_status.get(status, [])
+        ]
         for what, domains in group_domains.group_by_domain(ended):
             _render_failed(lines, what, says, domains)
     _render_skipped(lines, by_status.get("skipped", []))
@@ -43,7 +53,8 @@ def render(result: ApplyResult, console: Console, line: str | None = None) -> No
         _render_backfill(lines, copy)
     if saved := result.backup:
         lines.add(
-            0, f"Saved before messages were deleted: {summary.count(len(saved['streams']), 'stream')} in {safe(display_folder(saved['folder']))}"
+            0,
+            f"Saved before messages were deleted: {summary.count(len(saved['streams']), 'stream')} in {safe(display_folder(saved['folder']))}",
         )
     lines.print(console)
 
@@ -52,8 +63,14 @@ def _render_backfill(lines: Lines, copy: dict[str, Any]) -> None:
     """What became of one backfill."""
     name = (f"backfill {safe(copy['name'])}", "strong")
     if copy["status"] == "done":
-        gaps = f"; {summary.count(copy['gap_messages'], 'message')} were gone before" if copy["gap_messages"] else ""
-        lines.add(0, name, f": {summary.count(copy['copied'], 'message')} copied and compared{gaps}")
+        gaps = (
+            f"; {summary.count(copy['gap_messages'], 'message')} were gone before"
+            if copy["gap_messages"]
+            else ""
+        )
+        lines.add(
+            0, name, f": {summary.count(copy['copied'], 'message')} copied and compared{gaps}"
+        )
         return
     lines.add(0, _HEADS[copy["status"]], name)
     for line in safe_lines(copy["error"] or ""):
@@ -64,7 +81,9 @@ def _render_failed(lines: Lines, what: tuple[str, str, str], says: str, domains:
     """What ended badly, and why; once for all domains in which it ended alike."""
     address, op, error = what
     where = f", {group_domains.format_domains(domains)}" if len(domains) > 1 else ""
-    lines.add(0, ("Error: ", "bad"), (safe(address), "strong"), f" {op} {says}", (safe(where), "strong"))
+    lines.add(
+        0, ("Error: ", "bad"), (safe(address), "strong"), f" {op} {says}", (safe(where), "strong")
+    )
     for line in safe_lines(error):
         lines.add(2, line)
 
@@ -72,13 +91,27 @@ def _render_failed(lines: Lines, what: tuple[str, str, str], says: str, domains:
 def _render_skipped(lines: Lines, skipped: list[StepResult]) -> None:
     """What was not begun: because its domain is away, once for all that are, or because of something that failed."""
     away = [step for step in skipped if (step.error or "").startswith("domain ")]
-    for reason, domains in group_domains.group_by_domain((step.address.partition("/")[0], step.error or "") for step in away):
-        where = f", {group_domains.format_domains(list(dict.fromkeys(domains)))}" if len(set(domains)) > 1 else ""
-        lines.add(0, ("Not done", "warn"), f": {safe(reason)}{safe(where)} ({summary.count(len(domains), 'step')})")
+    for reason, domains in group_domains.group_by_domain(
+        (step.address.partition("/")[0], step.error or "") for step in away
+    ):
+        where = (
+            f", {group_domains.format_domains(list(dict.fromkeys(domains)))}"
+            if len(set(domains)) > 1
+            else ""
+        )
+        lines.add(
+            0,
+            ("Not done", "warn"),
+            f": {safe(reason)}{safe(where)} ({summary.count(len(domains), 'step')})",
+        )
     steps = [step for step in skipped if step not in away]
     if not steps:
         return
-    lines.add(0, ("Not done", "warn"), f", since it depends on what failed ({summary.count(len(steps), 'step')}):")
+    lines.add(
+        0,
+        ("Not done", "warn"),
+        f", since it depends on what failed ({summary.count(len(steps), 'step')}):",
+    )
     for step in steps[:_MAX_SHOWN]:
         lines.add(4, f"{safe(step.address)} {step.op}")
     if len(steps) > _MAX_SHOWN:

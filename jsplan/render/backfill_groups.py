@@ -36,21 +36,43 @@ def _group_key(job: PlannedBackfill) -> str:
     if job.get("declared", True):
         return str(job["name"])
     streams = sorted({end["stream"] for end in job["from"]})
-    return repr((job["to"], streams, job["runs"], group_domains.replace_domain(job["reason"], _origin_domain(job))))
+    return repr(
+        (
+            job["to"],
+            streams,
+            job["runs"],
+            group_domains.replace_domain(job["reason"], _origin_domain(job)),
+        )
+    )
 
 
 def _without_domain(end: PlannedBackfill) -> PlannedBackfill:
-    return {"domain": group_domains.ANY_DOMAIN} | {key: end[key] for key in ("stream", "filter_subjects") if key in end}
+    return {"domain": group_domains.ANY_DOMAIN} | {
+        key: end[key] for key in ("stream", "filter_subjects") if key in end
+    }
 
 
 def _merge(jobs: Sequence[PlannedBackfill]) -> PlannedBackfill:
     first, domain = jobs[0], _origin_domain(jobs[0])
     known = all(job.get("messages") is not None for job in jobs)
     guesses = [job["estimate"] for job in jobs if job.get("estimate")]
-    guess = {"seconds": sum(one["seconds"] for one in guesses), "basis": guesses[0]["basis"]} if len(guesses) == len(jobs) else None
-    return first | {
-        "from": [_without_domain(end) for end in first["from"]],
-        "messages": sum(job["messages"] for job in jobs) if known else None,
-        "bytes": sum(job["bytes"] for job in jobs) if known else None,
-        "estimate": guess, "reason": group_domains.replace_domain(first["reason"], domain),
-    } | ({"command": group_domains.replace_domain(first["command"], domain)} if "command" in first else {})  # fmt: skip
+    guess = (
+        {"seconds": sum(one["seconds"] for one in guesses), "basis": guesses[0]["basis"]}
+        if len(guesses) == len(jobs)
+        else None
+    )
+    return (
+        first
+        | {
+            "from": [_without_domain(end) for end in first["from"]],
+            "messages": sum(job["messages"] for job in jobs) if known else None,
+            "bytes": sum(job["bytes"] for job in jobs) if known else None,
+            "estimate": guess,
+            "reason": group_domains.replace_domain(first["reason"], domain),
+        }
+        | (
+            {"command": group_domains.replace_domain(first["command"], domain)}
+            if "command" in first
+            else {}
+        )
+    )

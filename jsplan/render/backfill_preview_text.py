@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
     from jsplan.documents.backfill_preview import BackfillPreview, OriginPreview
 
-_STATUS = {"new": ("not run yet", "warn"), "started": ("started, not finished", "warn"), "done": ("done", "good")}
+_STATUS = {
+    "new": ("not run yet", "warn"),
+    "started": ("started, not finished", "warn"),
+    "done": ("done", "good"),
+}
 _MEASURED = {
     COMPARED: "compared with what the target has, by headers only", "counted": "counted by the origin's server", "unknown": "not known"
 }  # fmt: skip
@@ -37,7 +41,10 @@ def render(found: BackfillPreview, console: Console) -> None:
         if found.strategy_problem:
             lines.add(2, ("not possible: ", "bad"), safe(found.strategy_problem))
         if found.estimate is not None and found.messages:
-            lines.add(2, f"about {_time(found.estimate['seconds'])}, an estimate: {safe(found.estimate['basis'])}")
+            lines.add(
+                2,
+                f"about {_time(found.estimate['seconds'])}, an estimate: {safe(found.estimate['basis'])}",
+            )
     lines.blank()
     lines.add(0, (summary_line(found), "strong"))
     if found.status != "done" and not found.strategy_problem:
@@ -59,7 +66,11 @@ def _render_origin(lines: Lines, origin: OriginPreview, *, at_most: str) -> None
     if origin.in_target:
         lines.add(6, f"{count(origin.in_target, 'message')} already in the target")
     if origin.gap_messages:
-        lines.add(6, ("gap: ", "warn"), f"{count(origin.gap_messages, 'message')} of the range no longer at the origin")
+        lines.add(
+            6,
+            ("gap: ", "warn"),
+            f"{count(origin.gap_messages, 'message')} of the range no longer at the origin",
+        )
 
 
 def summary_line(found: BackfillPreview) -> str:
@@ -67,7 +78,11 @@ def summary_line(found: BackfillPreview) -> str:
     if found.status == "done":
         return "Backfill: done. Nothing to copy."
     at_most = "at most " if found.filtered_by else ""
-    return f"Backfill: {at_most}{count(found.messages, 'message')} to copy." if found.messages else "Backfill: nothing to copy."
+    return (
+        f"Backfill: {at_most}{count(found.messages, 'message')} to copy."
+        if found.messages
+        else "Backfill: nothing to copy."
+    )
 
 
 def _time(seconds: float) -> str:

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from jsplan.documents.backfill import BackfillResult, BackfillStatus, EntryStatus, OriginCheck, OriginResult, Orphan, Verification
+    from jsplan.documents.backfill import (
+        BackfillResult,
+        BackfillStatus,
+        EntryStatus,
+        OriginCheck,
+        OriginResult,
+        Orphan,
+        Verification,
+    )
 
 #: So many ranges are listed; the rest is counted.
 MAX_RANGES = 10
@@ -27,37 +35,71 @@ def render_run(result: BackfillResult, console: Console) -> None:
     for leg in result.origins:
         _render_origin(lines, leg)
     for one in result.deferred:
-        lines.add(2, (safe(one["address"]), "strong"), ("  deferred: ", "warn"), safe(one["reason"]))
+        lines.add(
+            2, (safe(one["address"]), "strong"), ("  deferred: ", "warn"), safe(one["reason"])
+        )
     if len(lines):
         lines.blank()
     if result.deferred:
         domains = len({one["address"].partition("/")[0] for one in result.deferred})
-        lines.add(0, (f"Deferred: {count(len(result.deferred), 'origin')} in {count(domains, 'domain')}.", "warn"))
+        lines.add(
+            0,
+            (
+                f"Deferred: {count(len(result.deferred), 'origin')} in {count(domains, 'domain')}.",
+                "warn",
+            ),
+        )
     lines.add(0, (run_line(result), "warn" if result.gap_messages else "good"))
     lines.print(console)
 
 
 def _render_origin(lines: Lines, origin: OriginResult) -> None:
-    lines.add(2, (safe(origin.origin), "strong"), " -> ", (safe(origin.target), "strong"), f"  {format_range(origin.first, origin.last)}")
+    lines.add(
+        2,
+        (safe(origin.origin), "strong"),
+        " -> ",
+        (safe(origin.target), "strong"),
+        f"  {format_range(origin.first, origin.last)}",
+    )
     if origin.copied:
         rate = origin.copied / origin.seconds if origin.seconds else 0
         how = f", by {safe(origin.path)}" if origin.path else ""
-        lines.add(6, f"copied {count(origin.copied, 'message')}, {format_bytes(origin.bytes)}, in {origin.seconds:.1f}s ({rate:,.0f}/s){how}")
+        lines.add(
+            6,
+            f"copied {count(origin.copied, 'message')}, {format_bytes(origin.bytes)}, in {origin.seconds:.1f}s ({rate:,.0f}/s){how}",
+        )
     else:
         lines.add(6, ("nothing to copy: all of it that there is has been copied", "dim"))
     if origin.verified:
         lines.add(6, ("compared with the origin: equal, in order, each once", "good"))
     if origin.attempts > 1:
-        lines.add(6, (f"in {origin.attempts} attempts{f' and {origin.windows} windows' if origin.windows > 1 else ''}", "dim"))
+        lines.add(
+            6,
+            (
+                f"in {origin.attempts} attempts{f' and {origin.windows} windows' if origin.windows > 1 else ''}",
+                "dim",
+            ),
+        )
     if origin.natively:
-        lines.add(6, f"{origin.natively:,} of them natively: they have no room for a header that says where from")
+        lines.add(
+            6,
+            f"{origin.natively:,} of them natively: they have no room for a header that says where from",
+        )
     if origin.gap_messages:
         gone = "was" if origin.gap_messages == 1 else "were"
         words = f"{count(origin.gap_messages, 'message')} {gone} gone at the origin before it could be copied: {format_ranges(origin.gaps)}"
-        lines.add(6, ("gap: ", "warn"), words.replace("it could", "they could") if origin.gap_messages > 1 else words)
+        lines.add(
+            6,
+            ("gap: ", "warn"),
+            words.replace("it could", "they could") if origin.gap_messages > 1 else words,
+        )
     if origin.skipped_count:
         seqs = format_ranges([[seq, seq] for seq in origin.skipped])
-        lines.add(6, ("skipped: ", "warn"), f"{count(origin.skipped_count, 'message')} too large for the target: {seqs}")
+        lines.add(
+            6,
+            ("skipped: ", "warn"),
+            f"{count(origin.skipped_count, 'message')} too large for the target: {seqs}",
+        )
 
 
 def format_range(first: int, last: int) -> str:
@@ -67,7 +109,10 @@ def format_range(first: int, last: int) -> str:
 
 def format_ranges(spans: Sequence[Sequence[int]]) -> str:
     """`3, 17 to 20, and 4 more ranges`."""
-    shown = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in spans[:MAX_RANGES]]
+    shown = [
+        f"{first:,}" if first == last else f"{first:,} to {last:,}"
+        for first, last in spans[:MAX_RANGES]
+    ]
     left = len(spans) - len(shown)
     return ", ".join(shown) + (f", and {count(left, 'more range')}" if left else "")
 
@@ -91,7 +136,13 @@ def render_verification(found: Verification, console: Console) -> None:
     for leg in found.origins:
         _render_check(lines, leg)
     if found.others:
-        lines.add(2, (f"{count(found.others, 'message')} of the target {'comes' if found.others == 1 else 'come'} from elsewhere", "dim"))
+        lines.add(
+            2,
+            (
+                f"{count(found.others, 'message')} of the target {'comes' if found.others == 1 else 'come'} from elsewhere",
+                "dim",
+            ),
+        )
     lines.blank()
     lines.add(0, (verify_line(found), "bad" if found.differences else "good"))
     lines.print(console)
@@ -99,23 +150,45 @@ def render_verification(found: Verification, console: Console) -> None:
 
 def _render_check(lines: Lines, origin: OriginCheck) -> None:
     counts = origin.counts
-    lines.add(2, (safe(origin.origin), "strong"), " -> ", (safe(origin.target), "strong"), f"  {format_range(origin.first, origin.last)}")
-    known = [f"{counts[kind]:,} {kind}" for kind in ("equal", "repaired", "expired", "skipped") if counts[kind] or kind == "equal"]
+    lines.add(
+        2,
+        (safe(origin.origin), "strong"),
+        " -> ",
+        (safe(origin.target), "strong"),
+        f"  {format_range(origin.first, origin.last)}",
+    )
+    known = [
+        f"{counts[kind]:,} {kind}"
+        for kind in ("equal", "repaired", "expired", "skipped")
+        if counts[kind] or kind == "equal"
+    ]
     lines.add(6, ", ".join(known))
     for one in origin.listed:
-        where = [f"origin {one.origin_seq:,}" if one.origin_seq else "", f"target {one.target_seq:,}" if one.target_seq else ""]
+        where = [
+            f"origin {one.origin_seq:,}" if one.origin_seq else "",
+            f"target {one.target_seq:,}" if one.target_seq else "",
+        ]
         lines.add(6, (f"{_KINDS[one.kind]:<14}", "bad"), ", ".join(filter(None, where)))
     if (left := origin.differences - len(origin.listed)) > 0:
         lines.add(6, (f"and {left:,} more", "dim"))
 
 
-_KINDS = {"missing": "missing", "extra": "extra", "different": "different", "twice": "twice", "out_of_order": "out of order"}
+_KINDS = {
+    "missing": "missing",
+    "extra": "extra",
+    "different": "different",
+    "twice": "twice",
+    "out_of_order": "out of order",
+}
 
 
 def verify_line(found: Verification) -> str:
     """`Verified: 997 equal, 1 missing, 1 extra, 1 different.`; parts that are zero are left out, but for those that are equal."""
     total = {kind: sum(leg.counts[kind] for leg in found.origins) for kind in ("equal", *_KINDS)}
-    parts = [f"{total['equal']:,} equal", *(f"{total[kind]:,} {words}" for kind, words in _KINDS.items() if total[kind])]
+    parts = [
+        f"{total['equal']:,} equal",
+        *(f"{total[kind]:,} {words}" for kind, words in _KINDS.items() if total[kind]),
+    ]
     return f"Verified: {', '.join(parts)}." + ("" if found.differences else " Both sides agree.")
 
 
@@ -144,25 +217,49 @@ def render_status(found: BackfillStatus, console: Console) -> None:
         lines.add(0, ("Orphans of backfills that are in no file and not in this state:", "warn"))
         for left in found.orphans:
             _render_orphan(lines, left)
-        lines.add(2, "Their messages never reached a target. If no other workspace runs these backfills: nats stream rm NAME")
+        lines.add(
+            2,
+            "Their messages never reached a target. If no other workspace runs these backfills: nats stream rm NAME",
+        )
     for domain, reason in found.offline.items():
         lines.add(0, ("! ", "bad"), f"no answer from domain {safe(domain)}: {safe(reason)}")
     if found.locked is not None:
         who = found.locked
-        lines.add(0, ("Running now: ", "strong"), safe(f"{who['operation']} by {who['who']}@{who['host']} (process {who['pid']})"),
-                  safe(f" since {who['since']}"))  # fmt: skip
+        lines.add(
+            0,
+            ("Running now: ", "strong"),
+            safe(f"{who['operation']} by {who['who']}@{who['host']} (process {who['pid']})"),
+            safe(f" since {who['since']}"),
+        )
     lines.print(console)
 
 
 def _render_entry(lines: Lines, entry: EntryStatus) -> None:
     words, role = _STATUS[entry.status]
     when = f" {entry.done_at}" if entry.status == "done" and entry.done_at else ""
-    lines.add(0, (safe(entry.name), "strong"), "  ", (words + when, role), ", skipped by --no-backfill" if entry.skipped else "")
+    lines.add(
+        0,
+        (safe(entry.name), "strong"),
+        "  ",
+        (words + when, role),
+        ", skipped by --no-backfill" if entry.skipped else "",
+    )
     for leg in entry.origins:
-        lines.add(2, f"{safe(leg['origin'])} -> {safe(leg['target'])}  {format_range(leg['first'], leg['last'])}")
+        lines.add(
+            2,
+            f"{safe(leg['origin'])} -> {safe(leg['target'])}  {format_range(leg['first'], leg['last'])}",
+        )
         parts = [f"{count(leg['copied'], 'message')} copied"]
-        parts += [f"gone before they could be copied: {format_ranges(leg['gaps'])}"] if leg["gaps"] else []
-        parts += [f"too large: {format_ranges([[seq, seq] for seq in leg['skipped']])}"] if leg["skipped"] else []
+        parts += (
+            [f"gone before they could be copied: {format_ranges(leg['gaps'])}"]
+            if leg["gaps"]
+            else []
+        )
+        parts += (
+            [f"too large: {format_ranges([[seq, seq] for seq in leg['skipped']])}"]
+            if leg["skipped"]
+            else []
+        )
         lines.add(6, ("; ".join(parts), "dim"))
     for left in entry.orphans:
         _render_orphan(lines, left)

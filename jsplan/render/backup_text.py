@@ -20,17 +20,24 @@ def render(document: dict[str, Any], folder: str, console: Console) -> None:
     for stream in document["streams"]:
         address = stream["address"]
         if address in saved:
-            lines.add(2, ("+ ", "create"), (safe(address), "strong"), f"  {_describe_content(stream)}")
+            lines.add(
+                2, ("+ ", "create"), (safe(address), "strong"), f"  {_describe_content(stream)}"
+            )
         elif address in kept:
             lines.add(2, ("= ", "dim"), safe(address), ("  unchanged since it was saved", "dim"))
     for missing in document["missing"]:
-        lines.add(2, ("! ", "bad"), (safe(missing["address"]), "strong"), f"  {safe(missing['reason'])}")
+        lines.add(
+            2, ("! ", "bad"), (safe(missing["address"]), "strong"), f"  {safe(missing['reason'])}"
+        )
     if len(lines):
         lines.blank()
     lines.add(0, (backup_line(document), "bad" if document["exit_code"] else "good"))
     total = document["summary"]
     held = f"{count(total['streams'], 'stream')}, {count(total['consumers'], 'consumer')} and {count(total['messages'], 'message')}"
-    lines.add(0, f"{safe(display_folder(folder))} holds {held}: {format_bytes(total['bytes'])} in {format_bytes(total['archive_bytes'])}.")
+    lines.add(
+        0,
+        f"{safe(display_folder(folder))} holds {held}: {format_bytes(total['bytes'])} in {format_bytes(total['archive_bytes'])}.",
+    )
     lines.print(console)
 
 

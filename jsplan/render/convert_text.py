@@ -24,7 +24,14 @@ def render_notes(made: ConvertResult, console: Console) -> None:
         if len(addresses) > 1:
             more = f" and {len(addresses) - _MAX_NAMED} more" if len(addresses) > _MAX_NAMED else ""
             named = f"{', '.join(addresses[:_MAX_NAMED])}{more}"
-            found.append(replace(diagnostic, address=None, detail=f"{diagnostic.detail}\n{len(addresses)} resources: {named}", range=None))
+            found.append(
+                replace(
+                    diagnostic,
+                    address=None,
+                    detail=f"{diagnostic.detail}\n{len(addresses)} resources: {named}",
+                    range=None,
+                )
+            )
         else:
             found.append(diagnostic)
     ordered = sorted(found, key=lambda one: one.severity == "info")

@@ -23,7 +23,13 @@ _MAX_SHOWN = 8
 _HEADS = {"error": ("Error", "bad"), "warning": ("Warning", "warn"), "info": ("Note", "import")}
 
 
-def render(diagnostics: Sequence[Diagnostic], console: Console, *, after: bool = False, verbose: bool = False) -> None:
+def render(
+    diagnostics: Sequence[Diagnostic],
+    console: Console,
+    *,
+    after: bool = False,
+    verbose: bool = False,
+) -> None:
     """All findings in their order, an empty line between them, and after the last one with `after`.
 
     What is found in many domains alike is said once. Of warnings that differ in their numbers alone the first few are shown,
@@ -43,7 +49,9 @@ def render(diagnostics: Sequence[Diagnostic], console: Console, *, after: bool =
     lines.print(console)
 
 
-def shortlist(diagnostics: Sequence[Diagnostic], *, verbose: bool = False) -> tuple[list[tuple[Diagnostic, str]], dict[str, int]]:
+def shortlist(
+    diagnostics: Sequence[Diagnostic], *, verbose: bool = False
+) -> tuple[list[tuple[Diagnostic, str]], dict[str, int]]:
     """What is written out, each with where else it holds, and how many more of which code are only counted."""
     if verbose:
         return [(diagnostic, "") for diagnostic in diagnostics], {}
@@ -63,23 +71,44 @@ def _group_alike(diagnostics: Sequence[Diagnostic]) -> Iterator[tuple[Diagnostic
     alike: dict[object, list[Diagnostic]] = {}
     for number, found in enumerate(diagnostics):
         domain = (found.address or "").partition("/")[0]
-        words = (found.severity, found.code, found.summary, found.detail, found.address or str(number), str(found.range))
-        alike.setdefault(group_domains.replace_domain(words, domain) if domain else number, []).append(found)
+        words = (
+            found.severity,
+            found.code,
+            found.summary,
+            found.detail,
+            found.address or str(number),
+            str(found.range),
+        )
+        alike.setdefault(
+            group_domains.replace_domain(words, domain) if domain else number, []
+        ).append(found)
     for members in alike.values():
         domains = [(member.address or "").partition("/")[0] for member in members]
         if len(members) < group_domains.MIN_GROUP:
             yield from ((member, "") for member in members)
         else:
             first = members[0]
-            summary, detail, address = (group_domains.replace_domain(text, domains[0]) for text in (first.summary, first.detail, first.address))
-            yield replace(first, summary=summary, detail=detail, address=address), f", {group_domains.format_domains(domains)}"
+            summary, detail, address = (
+                group_domains.replace_domain(text, domains[0])
+                for text in (first.summary, first.detail, first.address)
+            )
+            yield (
+                replace(first, summary=summary, detail=detail, address=address),
+                f", {group_domains.format_domains(domains)}",
+            )
 
 
 def _render_finding(lines: Lines, diagnostic: Diagnostic, where: str) -> None:
     head, role = _HEADS[diagnostic.severity]
     subject = f"{safe(diagnostic.address)}: " if diagnostic.address else ""
     said = (subject + safe(diagnostic.summary), "strong")
-    lines.add(0, (f"{head}: ", role), said, (safe(where), "strong"), (f" [{safe(diagnostic.code)}]", "dim"))
+    lines.add(
+        0,
+        (f"{head}: ", role),
+        said,
+        (safe(where), "strong"),
+        (f" [{safe(diagnostic.code)}]", "dim"),
+    )
     if diagnostic.range:
         lines.add(2, (f"at {safe(str(diagnostic.range))}", "import"))
     for line in safe_lines(diagnostic.detail):

@@ -15,12 +15,24 @@ if TYPE_CHECKING:
 def render_text(found: DiscoverResult) -> str:
     """The whole text. What is in a comment is no part of the answer for a program."""
     new = [d for d in found.domains if not d.declared and not d.visible.failure]
-    lines = ["domains:", *_align([(_row(d), _describe(d)) for d in new])] if new else ["# No domain was found that the files do not have."]
-    lines += [f"# declared already: {d.key}: {_describe(d)}" for d in found.domains if d.declared and not d.visible.failure]
+    lines = (
+        ["domains:", *_align([(_row(d), _describe(d)) for d in new])]
+        if new
+        else ["# No domain was found that the files do not have."]
+    )
     lines += [
-        f"# {_display_name(d)} does not answer over connection {d.visible.connection}, {_named_by(d)}: {d.visible.failure}" for d in found.domains if d.visible.failure
+        f"# declared already: {d.key}: {_describe(d)}"
+        for d in found.domains
+        if d.declared and not d.visible.failure
     ]
-    lines += [f"# connection {key} could not be opened: {why}" for key, why in found.failures.items()]
+    lines += [
+        f"# {_display_name(d)} does not answer over connection {d.visible.connection}, {_named_by(d)}: {d.visible.failure}"
+        for d in found.domains
+        if d.visible.failure
+    ]
+    lines += [
+        f"# connection {key} could not be opened: {why}" for key, why in found.failures.items()
+    ]
     lines += ["#", *_limitations(found)]
     return "\n".join(safe(line) for line in lines)
 
@@ -38,7 +50,8 @@ def _scalar(name: str | None) -> str:
 def _describe(domain: ProposedDomain) -> str:
     seen = domain.visible
     servers = (
-        ", ".join(f"{name} {version}".strip() for name, version in sorted(seen.servers.items())) or "its servers do not say who they are"
+        ", ".join(f"{name} {version}".strip() for name, version in sorted(seen.servers.items()))
+        or "its servers do not say who they are"
     )
     return f"{count(seen.streams, 'stream')}; {servers}"
 
@@ -48,7 +61,9 @@ def _named_by(domain: ProposedDomain) -> str:
 
 
 def _display_name(domain: ProposedDomain) -> str:
-    return f"domain {domain.visible.name}" if domain.visible.name else "a JetStream without a domain"
+    return (
+        f"domain {domain.visible.name}" if domain.visible.name else "a JetStream without a domain"
+    )
 
 
 def _align(rows: list[tuple[str, str]]) -> list[str]:
@@ -58,7 +73,15 @@ def _align(rows: list[tuple[str, str]]) -> list[str]:
 
 def _limitations(found: DiscoverResult) -> list[str]:
     """What this way of asking cannot show."""
-    lines = ["# Not seen: servers and leaf nodes that are offline now, unless a mirror or source names their domain;"]
+    lines = [
+        "# Not seen: servers and leaf nodes that are offline now, unless a mirror or source names their domain;"
+    ]
     if found.with_system:
-        return [*lines, "# servers whose system account is not joined with this one; other accounts' names for these domains (imports)."]
-    return [*lines, "# domains where this account has no JetStream, or whose server is older than 2.10. --system-connection sees more."]
+        return [
+            *lines,
+            "# servers whose system account is not joined with this one; other accounts' names for these domains (imports).",
+        ]
+    return [
+        *lines,
+        "# domains where this account has no JetStream, or whose server is older than 2.10. --system-connection sees more.",
+    ]

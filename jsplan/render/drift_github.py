@@ -16,19 +16,33 @@ if TYPE_CHECKING:
 
 def render(drift: Drift, fail_on: Collection[str]) -> str:
     """One command per finding and per warning, then the greppable line; findings of kinds in `fail_on` are errors."""
-    lines = [_annotation(row, drift.declared_at.get(row.address), fail_on) for row in drift_rows.rows(drift)]
-    lines += [_command("warning", d.code, f"{d.summary}. {d.detail}", d.range) for d in drift.diagnostics]
+    lines = [
+        _annotation(row, drift.declared_at.get(row.address), fail_on)
+        for row in drift_rows.rows(drift)
+    ]
+    lines += [
+        _command("warning", d.code, f"{d.summary}. {d.detail}", d.range) for d in drift.diagnostics
+    ]
     return "\n".join([*lines, drift_rows.summary_line(drift)]) + "\n"
 
 
 def _annotation(row: Row, place: SourceRange | None, fail_on: Collection[str]) -> str:
     fails = drift_rows.is_failure(row, fail_on) or row.kind == "offline"
     level = "error" if fails and row.severity != "cosmetic" else "warning" if fails else "notice"
-    return _command(level, f"{row.kind}: {row.address}", "\n".join([f"{row.address} {row.summary} ({row.severity})", *row.details]), place)
+    return _command(
+        level,
+        f"{row.kind}: {row.address}",
+        "\n".join([f"{row.address} {row.summary} ({row.severity})", *row.details]),
+        place,
+    )
 
 
 def _command(level: str, title: str, message: str, place: SourceRange | None) -> str:
-    where = f"file={_property(place.file)},line={place.line},col={place.column}," if place is not None else ""
+    where = (
+        f"file={_property(place.file)},line={place.line},col={place.column},"
+        if place is not None
+        else ""
+    )
     return f"::{level} {where}title={_property(title)}::{_data(message)}"
 
 

@@ -26,18 +26,35 @@ def render(drift: Drift) -> str:
         f'<p class="dim">Looked at {safe_html(drift.timestamp)} by jsplan {safe_html(drift.jsplan_version)}.</p>',
         f'<p class="sum">{safe_html(drift_rows.summary_line(drift))}</p>',
         _FORM if found else f"<p>{safe_html(summary.NO_DRIFT)}</p>",
-        *(_section(kind, list(members)) for kind, members in groupby(found, key=lambda row: row.kind)),
+        *(
+            _section(kind, list(members))
+            for kind, members in groupby(found, key=lambda row: row.kind)
+        ),
         *_notes(drift),
     ]
-    return html_page.render_page(f"Drift: {name}", drift_rows.marker(drift, found), body, style="drift.css", script="drift.js" if found else "")
+    return html_page.render_page(
+        f"Drift: {name}",
+        drift_rows.marker(drift, found),
+        body,
+        style="drift.css",
+        script="drift.js" if found else "",
+    )
 
 
 def _section(kind: str, members: list[Row]) -> str:
-    return f"<section><h2>{safe_html(drift_rows.kind_title(kind))} ({len(members)})</h2>\n" + "\n".join(map(_article, members)) + "</section>"
+    return (
+        f"<section><h2>{safe_html(drift_rows.kind_title(kind))} ({len(members)})</h2>\n"
+        + "\n".join(map(_article, members))
+        + "</section>"
+    )
 
 
 def _article(row: Row) -> str:
-    details = f"<pre><code>{chr(10).join(map(safe_html, row.details))}</code></pre>" if row.details else ""
+    details = (
+        f"<pre><code>{chr(10).join(map(safe_html, row.details))}</code></pre>"
+        if row.details
+        else ""
+    )
     tag = f'<span class="tag">{safe_html(row.severity)}</span>'
     return f'<article class="{safe_html(row.severity)}">{tag}<code>{safe_html(row.address)}</code> {safe_html(row.summary)}{details}</article>'
 
@@ -49,5 +66,9 @@ def _notes(drift: Drift) -> list[str]:
         for m in drift.mutes
     ]
     pending = drift.summary["pending"]
-    lines += [f"{summary.count(pending, 'resource')} pending in the files (see jsplan plan)."] if pending else []
+    lines += (
+        [f"{summary.count(pending, 'resource')} pending in the files (see jsplan plan)."]
+        if pending
+        else []
+    )
     return [f'<p class="dim">{safe_html(line)}</p>' for line in lines]

@@ -33,14 +33,29 @@ def render(drift: Drift, fail_on: Collection[str]) -> str:
         for kind, says in _PASSING.items()
         if kind not in kinds
     ]
-    cases += [_skipped(name, str(m.get("kind", "muted")), str(m["address"]), f"muted by {m['owner']}: {m['reason']}") for m in drift.mutes]
+    cases += [
+        _skipped(
+            name,
+            str(m.get("kind", "muted")),
+            str(m["address"]),
+            f"muted by {m['owner']}: {m['reason']}",
+        )
+        for m in drift.mutes
+    ]
     failures = sum(drift_rows.is_failure(row, fail_on) for row in found)
     errors = sum(row.kind == "offline" for row in found)
     skipped = len(found) - failures - errors + len(drift.mutes)
     counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="{skipped}"'
     head = f"<testsuite name={_attribute(f'jsplan drift {name}')} {counts} timestamp={_attribute(drift.timestamp.removesuffix('Z'))}>"
     return "\n".join(
-        ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites {counts}>", f"  {head}", *cases, "  </testsuite>", "</testsuites>\n"]
+        [
+            '<?xml version="1.0" encoding="UTF-8"?>',
+            f"<testsuites {counts}>",
+            f"  {head}",
+            *cases,
+            "  </testsuite>",
+            "</testsuites>\n",
+        ]
     )
 
 

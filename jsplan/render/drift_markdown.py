@@ -18,11 +18,29 @@ def render(drift: Drift) -> str:
     """The whole page."""
     found = drift_rows.rows(drift)
     where = f"{drift.workspace}, {drift.environment}" if drift.environment else drift.workspace
-    head = [drift_rows.marker(drift, found), f"## Drift: {escape_text(where)}", "", f"**{drift_rows.summary_line(drift)}**", ""]
+    head = [
+        drift_rows.marker(drift, found),
+        f"## Drift: {escape_text(where)}",
+        "",
+        f"**{drift_rows.summary_line(drift)}**",
+        "",
+    ]
     if not found:
         head += [summary.NO_DRIFT, ""]
-    tail = [*_notes(drift), f"<sub>Looked at {drift.timestamp} by jsplan {drift.jsplan_version}.</sub>"]
-    return "\n".join([*head, *_fit_findings(found, MAX_LENGTH - sum(len(line) + 1 for line in [*head, *tail])), *tail]) + "\n"
+    tail = [
+        *_notes(drift),
+        f"<sub>Looked at {drift.timestamp} by jsplan {drift.jsplan_version}.</sub>",
+    ]
+    return (
+        "\n".join(
+            [
+                *head,
+                *_fit_findings(found, MAX_LENGTH - sum(len(line) + 1 for line in [*head, *tail])),
+                *tail,
+            ]
+        )
+        + "\n"
+    )
 
 
 def _fit_findings(found: list[Row], room: int) -> list[str]:
@@ -36,7 +54,12 @@ def _fit_findings(found: list[Row], room: int) -> list[str]:
             piece += _item(row)
             cost = sum(len(line) + 1 for line in piece)
             if used + cost > room - 200:
-                return [*out, "", f"_{len(found) - shown:,} more findings were cut off here; `jsplan drift -v` lists all._", ""]
+                return [
+                    *out,
+                    "",
+                    f"_{len(found) - shown:,} more findings were cut off here; `jsplan drift -v` lists all._",
+                    "",
+                ]
             out += piece
             used, shown, piece = used + cost, shown + 1, []
     return [*out, ""] if out else []
@@ -48,8 +71,17 @@ def _item(row: Row) -> list[str]:
 
 
 def _notes(drift: Drift) -> list[str]:
-    lines = [f"- :warning: {escape_text(safe(d.summary))}. {escape_text(safe(d.detail))}" for d in drift.diagnostics]
+    lines = [
+        f"- :warning: {escape_text(safe(d.summary))}. {escape_text(safe(d.detail))}"
+        for d in drift.diagnostics
+    ]
     counts = drift.summary
     lines += [f"- {summary.count(counts['muted'], 'finding')} muted."] if counts["muted"] else []
-    lines += [f"- {summary.count(counts['pending'], 'resource')} pending in the files: see `jsplan plan`."] if counts["pending"] else []
+    lines += (
+        [
+            f"- {summary.count(counts['pending'], 'resource')} pending in the files: see `jsplan plan`."
+        ]
+        if counts["pending"]
+        else []
+    )
     return [*lines, ""] if lines else []

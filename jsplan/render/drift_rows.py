@@ -54,7 +54,10 @@ def rows(drift: Drift) -> list[Row]:
     found += [_replication_row(flow) for flow in drift.replication if flow["healthy"] is False]
     found += [_offline_row(domain) for domain in drift.offline]
     found += [_unmanaged_row(item) for item in drift.unmanaged]
-    return sorted(found, key=lambda row: (KINDS.index(row.kind), _SEVERITY_RANK.get(row.severity, 3), row.address))
+    return sorted(
+        found,
+        key=lambda row: (KINDS.index(row.kind), _SEVERITY_RANK.get(row.severity, 3), row.address),
+    )
 
 
 def marker(drift: Drift, found: Iterable[Row]) -> str:
@@ -74,7 +77,13 @@ def is_failure(row: Row, fail_on: Collection[str]) -> bool:
 
 
 def _interrupted_row(item: dict[str, Any]) -> Row:
-    return Row("interrupted", "destructive", safe(str(item["address"])), safe(str(item["summary"])), (safe(str(item["detail"])),))
+    return Row(
+        "interrupted",
+        "destructive",
+        safe(str(item["address"])),
+        safe(str(item["summary"])),
+        (safe(str(item["detail"])),),
+    )
 
 
 def _resource_row(resource: ResourceChange) -> Row:
@@ -89,22 +98,33 @@ def details(resource: ResourceChange) -> tuple[str, ...]:
     lines = Lines()
     for change in resource.change.fields:
         resource_text.add_field_change(lines, resource.type, change)
-    return tuple(line.removeprefix(" " * resource_text.BODY_INDENT) for line in lines.plain().splitlines())
+    return tuple(
+        line.removeprefix(" " * resource_text.BODY_INDENT) for line in lines.plain().splitlines()
+    )
 
 
 def _replication_row(flow: dict[str, Any]) -> Row:
     says = f"does not follow {safe(str(flow['from']))} ({safe(str(flow['kind']))}): {safe(str(flow.get('cause') or 'no cause known'))}"
     origin, copy = flow.get("origin_last_seq"), flow.get("last_seq")
     at = (f"origin at {origin}, copy at {copy}",) if origin is not None and copy is not None else ()
-    return Row("replication", str(flow.get("severity") or "functional"), safe(str(flow["to"])), says, at)
+    return Row(
+        "replication", str(flow.get("severity") or "functional"), safe(str(flow["to"])), says, at
+    )
 
 
 def _offline_row(domain: dict[str, Any]) -> Row:
     words = [safe(str(domain.get("reason") or "it cannot be reached"))]
     allowed = domain.get("may_be_offline")
     if allowed is not None and not domain.get("excused"):
-        words.append(f"(longer than its may_be_offline of {units.format_duration(allowed)}; last seen {domain.get('last_seen')})")
-    return Row("excused" if domain.get("excused") else "offline", "functional", safe(str(domain.get("domain", "?"))), " ".join(words))
+        words.append(
+            f"(longer than its may_be_offline of {units.format_duration(allowed)}; last seen {domain.get('last_seen')})"
+        )
+    return Row(
+        "excused" if domain.get("excused") else "offline",
+        "functional",
+        safe(str(domain.get("domain", "?"))),
+        " ".join(words),
+    )
 
 
 def _unmanaged_row(item: Unmanaged) -> Row:
@@ -112,4 +132,10 @@ def _unmanaged_row(item: Unmanaged) -> Row:
     amount += [units.format_bytes(item.bytes)] if item.bytes is not None else []
     amount += [f"created {safe(item.created)}"] if item.created else []
     amount += ["ephemeral"] if item.ephemeral else []
-    return Row("unmanaged", item.severity, safe(item.address), "is in no file and not in state", (", ".join(amount),) if amount else ())
+    return Row(
+        "unmanaged",
+        item.severity,
+        safe(item.address),
+        "is in no file and not in state",
+        (", ".join(amount),) if amount else (),
+    )

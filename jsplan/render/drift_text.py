@@ -43,13 +43,18 @@ def _replication(lines: Lines, drift: Drift) -> None:
         ends = f"{safe(str(flow['from']))} -> {safe(str(flow['to']))}"
         cause = safe(str(flow.get("cause") or "no cause known"))
         lines.add(
-            0, ("  ! ", "bad"), (ends, "strong"), f" ({flow['kind']}): {cause}{_format_lag(flow.get('origin_last_seq'), flow.get('last_seq'))}"
+            0,
+            ("  ! ", "bad"),
+            (ends, "strong"),
+            f" ({flow['kind']}): {cause}{_format_lag(flow.get('origin_last_seq'), flow.get('last_seq'))}",
         )
     lines.blank()
 
 
 def _format_lag(origin: object, copy: object) -> str:
-    return f" [origin at {origin}, copy at {copy}]" if origin is not None and copy is not None else ""
+    return (
+        f" [origin at {origin}, copy at {copy}]" if origin is not None and copy is not None else ""
+    )
 
 
 def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
@@ -63,7 +68,12 @@ def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
         amount += [f"created {safe(item.created)}"] if item.created else []
         amount += ["ephemeral"] if item.ephemeral else []
         amount += [item.severity] if item.severity != "cosmetic" else []
-        lines.add(0, ("  ? ", "import"), safe(item.address), (f" [{', '.join(amount)}]" if amount else "", "dim"))
+        lines.add(
+            0,
+            ("  ? ", "import"),
+            safe(item.address),
+            (f" [{', '.join(amount)}]" if amount else "", "dim"),
+        )
     if len(shown) < len(drift.unmanaged):
         lines.add(4, (f"and {len(drift.unmanaged) - len(shown):,} more; -v lists all", "dim"))
     lines.blank()
@@ -71,9 +81,16 @@ def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
 
 def _render_offline(lines: Lines, drift: Drift, *, verbose: bool) -> None:
     said = [(str(domain.get("domain", "?")), _offline_reason(domain)) for domain in drift.offline]
-    for (head, reason), domains in [(w, [d]) for d, w in said] if verbose else group_domains.group_by_domain(said):
+    for (head, reason), domains in (
+        [(w, [d]) for d, w in said] if verbose else group_domains.group_by_domain(said)
+    ):
         names = domains[0] if len(domains) == 1 else group_domains.format_domains(domains)
-        lines.add(0, (f"{head}: ", "dim" if head == "Away" else "bad"), (safe(names), "strong"), f": {safe(reason)}")
+        lines.add(
+            0,
+            (f"{head}: ", "dim" if head == "Away" else "bad"),
+            (safe(names), "strong"),
+            f": {safe(reason)}",
+        )
     if drift.offline:
         lines.blank()
 
@@ -85,7 +102,9 @@ def _offline_reason(domain: dict[str, Any]) -> tuple[str, str]:
     if excused:
         words.append("(within its may_be_offline)")
     elif allowed is not None:
-        words.append(f"(longer than its may_be_offline of {units.format_duration(allowed)}; last seen {domain.get('last_seen')})")
+        words.append(
+            f"(longer than its may_be_offline of {units.format_duration(allowed)}; last seen {domain.get('last_seen')})"
+        )
     return "Away" if excused else "Not read", " ".join(words)
 
 
@@ -108,13 +127,25 @@ def _summary(drift: Drift) -> Lines:
         lines.add(0, (summary.NO_DRIFT, "good"))
     lines.add(0, (summary.drift_line(drift), "strong"))
     extra = [summary.count(counts["muted"], "finding") + " muted"] if counts["muted"] else []
-    extra += [f"{summary.count(counts['pending'], 'resource')} pending in the files (see jsplan plan)"] if counts["pending"] else []
+    extra += (
+        [f"{summary.count(counts['pending'], 'resource')} pending in the files (see jsplan plan)"]
+        if counts["pending"]
+        else []
+    )
     if extra:
         lines.add(0, (f"{'; '.join(extra)}.", "dim"))
     away = {str(domain.get("domain")) for domain in drift.offline}
     for item in drift.deferred:
         if item.address.partition("/")[0] not in away:
-            lines.add(0, (f"Not compared: {safe(item.address)}: {safe(item.reason)}. See jsplan plan.", "warn"))
-    if line := summary.deferred_line(d.address for d in drift.deferred if d.address.partition("/")[0] in away):
+            lines.add(
+                0,
+                (
+                    f"Not compared: {safe(item.address)}: {safe(item.reason)}. See jsplan plan.",
+                    "warn",
+                ),
+            )
+    if line := summary.deferred_line(
+        d.address for d in drift.deferred if d.address.partition("/")[0] in away
+    ):
         lines.add(0, line)
     return lines

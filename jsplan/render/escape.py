@@ -25,7 +25,9 @@ def safe_html(text: str) -> str:
 def _escape_character(character: str) -> str:
     named = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(character)
     code = ord(character)
-    return named or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return named or (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
 
 
 def safe_lines(text: str) -> list[str]:

@@ -48,7 +48,9 @@ def _blocks(rows: list[Text]) -> Iterator[Block]:
 def _group_runs(blocks: Iterator[Block]) -> Iterator[list[Block]]:
     run: list[Block] = []
     for block in blocks:
-        if run and not (block[0] and run[-1][0] and _comparable_text(block) == _comparable_text(run[-1])):
+        if run and not (
+            block[0] and run[-1][0] and _comparable_text(block) == _comparable_text(run[-1])
+        ):
             yield run
             run = []
         run.append(block)

@@ -51,11 +51,21 @@ def text_width(text: str, size: float, *, mono: bool = False, bold: bool = False
         elif mono:
             total += 0.61
         else:
-            total += 0.4 if letter in _NARROW else 0.95 if letter in _WIDE else 0.7 if letter.isupper() else 0.62
+            total += (
+                0.4
+                if letter in _NARROW
+                else 0.95
+                if letter in _WIDE
+                else 0.7
+                if letter.isupper()
+                else 0.62
+            )
     return total * size * (1.14 if bold else 1.0)
 
 
-def truncate_middle(text: str, room: float, size: float, *, mono: bool = False, bold: bool = False) -> str:
+def truncate_middle(
+    text: str, room: float, size: float, *, mono: bool = False, bold: bool = False
+) -> str:
     """The text, cut in its middle where it is wider than the room: both ends of a subject say something."""
     if text_width(text, size, mono=mono, bold=bold) <= room:
         return text
@@ -79,19 +89,42 @@ def build_card(node: Node) -> Card:
     """The card of a node: name, subjects, facts, consumers."""
     wanted = [("name", node.name, "")]
     wanted += [("subject", subject, "") for subject in _visible_subjects(node.subjects)]
-    wanted += [("more", f"and {len(node.subjects) - MAX_SUBJECTS} more subjects", "")] if len(node.subjects) > MAX_SUBJECTS + 1 else []
+    wanted += (
+        [("more", f"and {len(node.subjects) - MAX_SUBJECTS} more subjects", "")]
+        if len(node.subjects) > MAX_SUBJECTS + 1
+        else []
+    )
     wanted += [("facts", node.facts, "")] if node.facts else []
-    readers = node.consumers if len(node.consumers) <= MAX_SUBJECTS + 1 else node.consumers[:MAX_SUBJECTS]
-    wanted += [("reader", f"▸ {r.name}" + (f"  {r.words}" if r.words else ""), r.fate) for r in readers]
-    wanted += [("more", f"and {len(node.consumers) - MAX_SUBJECTS} more consumers", "")] if len(node.consumers) > MAX_SUBJECTS + 1 else []
+    readers = (
+        node.consumers if len(node.consumers) <= MAX_SUBJECTS + 1 else node.consumers[:MAX_SUBJECTS]
+    )
+    wanted += [
+        ("reader", f"▸ {r.name}" + (f"  {r.words}" if r.words else ""), r.fate) for r in readers
+    ]
+    wanted += (
+        [("more", f"and {len(node.consumers) - MAX_SUBJECTS} more consumers", "")]
+        if len(node.consumers) > MAX_SUBJECTS + 1
+        else []
+    )
     room = MAX_WIDTH - 2 * PAD - BAR
     badge = 74.0 if node.fate or node.kind != "stream" else 0.0
     rows = []
     for role, text, fate in wanted:
         size, mono, bold = STYLE[role]
-        rows.append(Row(truncate_middle(text, room - (badge if role == "name" else 0), size, mono=mono, bold=bold), text, role, fate))
+        rows.append(
+            Row(
+                truncate_middle(
+                    text, room - (badge if role == "name" else 0), size, mono=mono, bold=bold
+                ),
+                text,
+                role,
+                fate,
+            )
+        )
     needed = max(_row_width(row) + (badge if row.role == "name" else 0) for row in rows)
-    return Card(node, tuple(rows), max(110.0, needed + 2 * PAD + BAR), len(rows) * LINE + 2 * PAD - 4)
+    return Card(
+        node, tuple(rows), max(110.0, needed + 2 * PAD + BAR), len(rows) * LINE + 2 * PAD - 4
+    )
 
 
 def _visible_subjects(subjects: tuple[str, ...]) -> tuple[str, ...]:

@@ -23,7 +23,10 @@ def render(graph: Graph) -> str:
     ]
     for number, cluster in enumerate(graph.domain_groups):
         title = f"{cluster.title} ×{cluster.count}" if cluster.count > 1 else cluster.title
-        lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(title)}; style=filled; color=lightgrey; fillcolor=whitesmoke;"]
+        lines += [
+            f"  subgraph cluster_{number} {{",
+            f"    label={_quoted(title)}; style=filled; color=lightgrey; fillcolor=whitesmoke;",
+        ]
         for node in graph.nodes:
             if node.domain == cluster.key:
                 lines += _node(node)
@@ -32,18 +35,34 @@ def render(graph: Graph) -> str:
 
 
 def _node(node: Node) -> Iterator[str]:
-    words = [node.name, *node.subjects, node.facts, ACTION_STYLES[node.fate][0] if node.fate else ""]
-    style = "rounded,dashed" if node.kind == "outside" or node.fate == "deferred" else "rounded,filled"
-    looks = f"shape={_SHAPES[node.kind]}, style={_quoted(style)}, fillcolor=white{_color(node.fate)}"
+    words = [
+        node.name,
+        *node.subjects,
+        node.facts,
+        ACTION_STYLES[node.fate][0] if node.fate else "",
+    ]
+    style = (
+        "rounded,dashed" if node.kind == "outside" or node.fate == "deferred" else "rounded,filled"
+    )
+    looks = (
+        f"shape={_SHAPES[node.kind]}, style={_quoted(style)}, fillcolor=white{_color(node.fate)}"
+    )
     yield f"    {_quoted(node.id)} [label={_lines(words)}, {looks}];"
     for reader in node.consumers:
-        name, words = f"{node.id} {reader.name}", [reader.name, reader.words, ACTION_STYLES[reader.fate][0] if reader.fate else ""]
+        name, words = (
+            f"{node.id} {reader.name}",
+            [reader.name, reader.words, ACTION_STYLES[reader.fate][0] if reader.fate else ""],
+        )
         yield f"    {_quoted(name)} [label={_lines(words)}, shape=cds, style=solid{_color(reader.fate)}];"
         yield f"    {_quoted(node.id)} -> {_quoted(name)} [arrowhead=none, color=grey];"
 
 
 def _link(link: Link) -> str:
-    words = " ".join(word for word in (link.kind if link.count == 1 else f"{link.count} {link.kind}s", link.label) if word)
+    words = " ".join(
+        word
+        for word in (link.kind if link.count == 1 else f"{link.count} {link.kind}s", link.label)
+        if word
+    )
     style = "solid" if link.kind == "mirror" else "dashed"
     return f"  {_quoted(link.origin)} -> {_quoted(link.copy)} [label={_quoted(words)}, style={style}{_color(link.fate)}];"
 
@@ -58,4 +77,10 @@ def _lines(words: list[str]) -> str:
 
 def _quoted(text: str) -> str:
     """A quoted string; a new line stays one."""
-    return '"' + "\\n".join(safe(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n")) + '"'
+    return (
+        '"'
+        + "\\n".join(
+            safe(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n")
+        )
+        + '"'
+    )

@@ -31,15 +31,26 @@ def _fold_domains(graph: Graph) -> Graph:
     alike: dict[str, list[DomainGroup]] = {}
     inside, touching = _nodes_by_domain(graph), _links_by_domain(graph)
     for cluster in graph.domain_groups:
-        shape = _domain_signature(cluster.key, inside.get(cluster.key, []), touching.get(cluster.key, []))
+        shape = _domain_signature(
+            cluster.key, inside.get(cluster.key, []), touching.get(cluster.key, [])
+        )
         alike.setdefault(shape, []).append(cluster)
-    names = {member.key: _merge_domains(members) for members in alike.values() if len(members) >= MIN_GROUP for member in members}
-    clusters = list(dict.fromkeys(names.get(cluster.key, cluster) for cluster in graph.domain_groups))
+    names = {
+        member.key: _merge_domains(members)
+        for members in alike.values()
+        if len(members) >= MIN_GROUP
+        for member in members
+    }
+    clusters = list(
+        dict.fromkeys(names.get(cluster.key, cluster) for cluster in graph.domain_groups)
+    )
     ids = {node.id: _generalize_node(node, names) for node in graph.nodes if node.domain in names}
     nodes = dict.fromkeys(ids.get(node.id, node) for node in graph.nodes)
     moved = {old: node.id for old, node in ids.items()}
     ours = {node.id: node.domain for node in graph.nodes}
-    links = _merge_links(_relink(link, moved, _label_generalizer(link, ours, names)) for link in graph.links)
+    links = _merge_links(
+        _relink(link, moved, _label_generalizer(link, ours, names)) for link in graph.links
+    )
     return Graph(graph.title, graph.planned, clusters, list(nodes), links)
 
 
@@ -73,14 +84,27 @@ def _merge_domains(members: list[DomainGroup]) -> DomainGroup:
 def _generalize_node(node: Node, names: dict[str, DomainGroup]) -> Node:
     """The node as one of all alike domains."""
     group, rest = names[node.domain], node.id.partition("/")[2]
-    readers = tuple(replace(r, name=replace_domain(r.name, node.domain), words=replace_domain(r.words, node.domain)) for r in node.consumers)
+    readers = tuple(
+        replace(
+            r, name=replace_domain(r.name, node.domain), words=replace_domain(r.words, node.domain)
+        )
+        for r in node.consumers
+    )
     return replace(
-        node, id=f"{group.key}/{replace_domain(rest, node.domain)}", domain=group.key, name=replace_domain(node.name, node.domain),
-        subjects=replace_domain(node.subjects, node.domain), facts=replace_domain(node.facts, node.domain), consumers=readers, count=group.count,
-    )  # fmt: skip
+        node,
+        id=f"{group.key}/{replace_domain(rest, node.domain)}",
+        domain=group.key,
+        name=replace_domain(node.name, node.domain),
+        subjects=replace_domain(node.subjects, node.domain),
+        facts=replace_domain(node.facts, node.domain),
+        consumers=readers,
+        count=group.count,
+    )
 
 
-def _label_generalizer(link: Link, domains: dict[str, str], names: dict[str, DomainGroup]) -> Callable[[str], str]:
+def _label_generalizer(
+    link: Link, domains: dict[str, str], names: dict[str, DomainGroup]
+) -> Callable[[str], str]:
     ends = [domains[end] for end in (link.origin, link.copy) if domains[end] in names]
 
     def without(text: str) -> str:
@@ -104,14 +128,24 @@ def _fold_streams(graph: Graph) -> Graph:
     for node in graph.nodes:
         if _NUMBER.search(node.name):
             alike.setdefault(_stream_signature(node, around.get(node.id, [])), []).append(node)
-    groups = {member.id: _merge_nodes(members) for members in alike.values() if len(members) >= MIN_GROUP for member in members}
+    groups = {
+        member.id: _merge_nodes(members)
+        for members in alike.values()
+        if len(members) >= MIN_GROUP
+        for member in members
+    }
     if not groups:
         return graph
     nodes = dict.fromkeys(groups.get(node.id, node) for node in graph.nodes)
     moved = {old: node.id for old, node in groups.items()}
     names = {node.id: node.name for node in graph.nodes if node.id in groups}
     links = _merge_links(
-        _relink(link, moved, _number_remover([names[end] for end in (link.origin, link.copy) if end in names])) for link in graph.links
+        _relink(
+            link,
+            moved,
+            _number_remover([names[end] for end in (link.origin, link.copy) if end in names]),
+        )
+        for link in graph.links
     )
     return Graph(graph.title, graph.planned, graph.domain_groups, list(nodes), links)
 
@@ -119,15 +153,32 @@ def _fold_streams(graph: Graph) -> Graph:
 def _stream_signature(node: Node, links: list[Link]) -> str:
     """What is drawn of a stream, but for its number. Its limits are compared as they are: a number in them is no name."""
     without = _number_remover([node.name])
-    words = [*node.subjects, *(f"{reader.name} {reader.words} {reader.fate}" for reader in node.consumers)]
-    flows = sorted(f"{link.kind} {link.origin} {link.copy} {link.label} {link.fate}" for link in links)
-    what = [node.domain, node.kind, node.facts, node.fate, _NUMBER.sub(_NUMBER_PLACEHOLDER, node.name)]
+    words = [
+        *node.subjects,
+        *(f"{reader.name} {reader.words} {reader.fate}" for reader in node.consumers),
+    ]
+    flows = sorted(
+        f"{link.kind} {link.origin} {link.copy} {link.label} {link.fate}" for link in links
+    )
+    what = [
+        node.domain,
+        node.kind,
+        node.facts,
+        node.fate,
+        _NUMBER.sub(_NUMBER_PLACEHOLDER, node.name),
+    ]
     return str([*what, *map(without, words), *map(without, flows)])
 
 
-def _number_remover(names: Iterable[str], number: str = _NUMBER_PLACEHOLDER) -> Callable[[str], str]:
+def _number_remover(
+    names: Iterable[str], number: str = _NUMBER_PLACEHOLDER
+) -> Callable[[str], str]:
     """Takes the name of a stream, and the number in it where it stands alone, out of a text; `number` is put in its place."""
-    patterns = [re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])") for name in names for word in (name, *_name_variants(name))]
+    patterns = [
+        re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
+        for name in names
+        for word in (name, *_name_variants(name))
+    ]
 
     def without(text: str) -> str:
         for pattern in patterns:
@@ -147,16 +198,31 @@ def _merge_nodes(members: list[Node]) -> Node:
     first, name = members[0], compress_names([member.name for member in members])
     numbers = compress_names([_NUMBER.findall(member.name)[-1] for member in members])
     without = _number_remover([first.name], numbers if "," not in numbers else _NUMBER_PLACEHOLDER)
-    readers = tuple(replace(reader, name=without(reader.name), words=without(reader.words)) for reader in first.consumers)
+    readers = tuple(
+        replace(reader, name=without(reader.name), words=without(reader.words))
+        for reader in first.consumers
+    )
     subjects, count = tuple(map(without, first.subjects)), first.count * len(members)
-    return replace(first, id=f"{first.domain}/{first.kind}/{name}", name=name, subjects=subjects, consumers=readers, count=count)
+    return replace(
+        first,
+        id=f"{first.domain}/{first.kind}/{name}",
+        name=name,
+        subjects=subjects,
+        consumers=readers,
+        count=count,
+    )
 
 
 # --- links ---------------------------------------------------------------------------------------------------
 
 
 def _relink(link: Link, moved: dict[str, str], words: Callable[[str], str]) -> Link:
-    return replace(link, origin=moved.get(link.origin, link.origin), copy=moved.get(link.copy, link.copy), label=words(link.label))
+    return replace(
+        link,
+        origin=moved.get(link.origin, link.origin),
+        copy=moved.get(link.copy, link.copy),
+        label=words(link.label),
+    )
 
 
 def _merge_links(links: Iterable[Link]) -> list[Link]:

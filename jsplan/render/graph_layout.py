@@ -68,10 +68,14 @@ def arrange(graph: Graph) -> Layout:
     """The layout of a folded graph."""
     out = Layout(cards={node.id: build_card(node) for node in graph.nodes})
     domain = {node.id: node.domain for node in graph.nodes}
-    flows = sorted(graph.links, key=lambda link: (link.kind != "source", -link.count))  # what is collected goes to the right
+    flows = sorted(
+        graph.links, key=lambda link: (link.kind != "source", -link.count)
+    )  # what is collected goes to the right
     between = [(domain[link.origin], domain[link.copy]) for link in flows]
     columns = assign_columns([cluster.key for cluster in graph.domain_groups], between)
-    out.column = {node.id: n for n, keys in enumerate(columns) for node in graph.nodes if node.domain in keys}
+    out.column = {
+        node.id: n for n, keys in enumerate(columns) for node in graph.nodes if node.domain in keys
+    }
     inner = {c.key: _card_columns(c, out, domain, graph.links) for c in graph.domain_groups}
     x = 0.0
     for keys in columns:
@@ -148,10 +152,16 @@ def _is_reachable(start: K, to: K, onward: Mapping[K, list[K]]) -> bool:
 # --- inside a domain -----------------------------------------------------------------------------------------
 
 
-def _card_columns(cluster: DomainGroup, out: Layout, domain: Mapping[str, str], links: Sequence[Link]) -> list[list[str]]:
+def _card_columns(
+    cluster: DomainGroup, out: Layout, domain: Mapping[str, str], links: Sequence[Link]
+) -> list[list[str]]:
     """Columns of the cards of a domain; what is connected with nothing is put below, where most room is."""
     own = [node for node in out.cards if domain[node] == cluster.key]
-    inside = [(link.origin, link.copy) for link in links if domain[link.origin] == domain[link.copy] == cluster.key]
+    inside = [
+        (link.origin, link.copy)
+        for link in links
+        if domain[link.origin] == domain[link.copy] == cluster.key
+    ]
     paired = {end for edge in inside for end in edge}
     columns = assign_columns([node for node in own if node in paired], inside) or [[]]
     beyond = _outward_sides(cluster, out, domain, links)
@@ -163,8 +173,12 @@ def _card_columns(cluster: DomainGroup, out: Layout, domain: Mapping[str, str], 
         columns.append([])
     heights = [sum(out.cards[node].height + GAP for node in column) for column in columns]
     early = {node for column in columns[:-1] for node in column}
-    crossed = any(link.origin in early and out.column[link.copy] > out.column[link.origin] for link in links)
-    heights = [height + (10 * COLUMN if crossed and number else 0) for number, height in enumerate(heights)]
+    crossed = any(
+        link.origin in early and out.column[link.copy] > out.column[link.origin] for link in links
+    )
+    heights = [
+        height + (10 * COLUMN if crossed and number else 0) for number, height in enumerate(heights)
+    ]
     for node in loose:
         lowest = min(range(len(columns)), key=heights.__getitem__)
         columns[lowest].append(node)
@@ -172,7 +186,9 @@ def _card_columns(cluster: DomainGroup, out: Layout, domain: Mapping[str, str], 
     return columns
 
 
-def _outward_sides(cluster: DomainGroup, out: Layout, domain: Mapping[str, str], links: Sequence[Link]) -> dict[str, int]:
+def _outward_sides(
+    cluster: DomainGroup, out: Layout, domain: Mapping[str, str], links: Sequence[Link]
+) -> dict[str, int]:
     """Nodes that are connected with other domains: above zero where most of these are to the right."""
     found: dict[str, int] = {}
     for link in links:
@@ -182,7 +198,9 @@ def _outward_sides(cluster: DomainGroup, out: Layout, domain: Mapping[str, str],
     return found
 
 
-def _place_domain(key: str, columns: Sequence[Sequence[str]], x: float, y: float, graph: Graph, out: Layout) -> Box:
+def _place_domain(
+    key: str, columns: Sequence[Sequence[str]], x: float, y: float, graph: Graph, out: Layout
+) -> Box:
     """Give each card of a domain its place, and the domain its own."""
     left, tallest = x + SIDE, 0.0
     for number, column in enumerate(columns):
@@ -195,7 +213,9 @@ def _place_domain(key: str, columns: Sequence[Sequence[str]], x: float, y: float
         tallest = max(tallest, top - y - GAP + SIDE)
         left += wide + _column_gap(columns[number : number + 2], graph)
     title = next(cluster.title for cluster in graph.domain_groups if cluster.key == key)
-    out.clusters[key] = Box(x, y, max(left - x - GAP + SIDE, len(title) * 8.5 + 2 * SIDE), max(tallest, HEAD + 2 * SIDE))
+    out.clusters[key] = Box(
+        x, y, max(left - x - GAP + SIDE, len(title) * 8.5 + 2 * SIDE), max(tallest, HEAD + 2 * SIDE)
+    )
     return out.clusters[key]
 
 
@@ -219,10 +239,18 @@ def _order_by_links(nodes: Sequence[str], graph: Graph, placed: Mapping[str, Box
             if one in around and other in placed:
                 around[one].append(placed[other].middle)
     index = {node: number for number, node in enumerate(nodes)}
-    return sorted(nodes, key=lambda node: (sum(around[node]) / len(around[node]) if around[node] else 1e9, index[node]))
+    return sorted(
+        nodes,
+        key=lambda node: (
+            sum(around[node]) / len(around[node]) if around[node] else 1e9,
+            index[node],
+        ),
+    )
 
 
-def _order_domains(keys: Sequence[str], graph: Graph, domain: Mapping[str, str], placed: Mapping[str, Box]) -> list[str]:
+def _order_domains(
+    keys: Sequence[str], graph: Graph, domain: Mapping[str, str], placed: Mapping[str, Box]
+) -> list[str]:
     """Domains of one column, by what they are connected to in the columns before."""
     around: dict[str, list[float]] = {key: [] for key in keys}
     for link in graph.links:
@@ -230,7 +258,10 @@ def _order_domains(keys: Sequence[str], graph: Graph, domain: Mapping[str, str],
             if domain[one] in around and other in placed:
                 around[domain[one]].append(placed[other].middle)
     index = {key: number for number, key in enumerate(keys)}
-    return sorted(keys, key=lambda key: (sum(around[key]) / len(around[key]) if around[key] else 1e9, index[key]))
+    return sorted(
+        keys,
+        key=lambda key: (sum(around[key]) / len(around[key]) if around[key] else 1e9, index[key]),
+    )
 
 
 def _center_columns(columns: Sequence[Sequence[str]], out: Layout, graph: Graph) -> None:

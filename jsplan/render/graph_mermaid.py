@@ -9,7 +9,12 @@ from jsplan.render.escape import safe
 from jsplan.render.graph_fold import fold_graph
 from jsplan.render.graph_svg import ACTION_STYLES
 
-_SHAPES = {"stream": ('[("', '")]'), "kv": ('[["', '"]]'), "object_store": ('[["', '"]]'), "outside": ('["', '"]')}
+_SHAPES = {
+    "stream": ('[("', '")]'),
+    "kv": ('[["', '"]]'),
+    "object_store": ('[["', '"]]'),
+    "outside": ('["', '"]'),
+}
 
 
 def render(graph: Graph) -> str:
@@ -30,7 +35,12 @@ def render(graph: Graph) -> str:
 
 def _node(node: Node, name: str) -> Iterator[str]:
     begin, end = _SHAPES[node.kind]
-    words = [f"<b>{_text(node.name)}</b>", *(_text(subject) for subject in node.subjects), _text(node.facts), _fate(node.fate)]
+    words = [
+        f"<b>{_text(node.name)}</b>",
+        *(_text(subject) for subject in node.subjects),
+        _text(node.facts),
+        _fate(node.fate),
+    ]
     yield f"    {name}{begin}{'<br/>'.join(word for word in words if word)}{end}"
     for number, reader in enumerate(node.consumers):
         yield f'    {name}c{number}(["{_consumer(reader)}"])'
@@ -38,7 +48,9 @@ def _node(node: Node, name: str) -> Iterator[str]:
 
 
 def _consumer(reader: ConsumerNode) -> str:
-    return "<br/>".join(word for word in (_text(reader.name), _text(reader.words), _fate(reader.fate)) if word)
+    return "<br/>".join(
+        word for word in (_text(reader.name), _text(reader.words), _fate(reader.fate)) if word
+    )
 
 
 def _fate(fate: str) -> str:
@@ -69,7 +81,16 @@ def _classes(graph: Graph, ids: dict[str, str]) -> Iterator[str]:
 
 def _text(text: str) -> str:
     """Text inside of quotes: what Mermaid or HTML would read otherwise is written as an entity."""
-    named = {"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;", "`": "#96;", ";": "#59;", "\\": "#92;"}
+    named = {
+        "&": "#amp;",
+        '"': "#quot;",
+        "<": "#lt;",
+        ">": "#gt;",
+        "#": "#35;",
+        "`": "#96;",
+        ";": "#59;",
+        "\\": "#92;",
+    }
     return "".join(named.get(letter, letter) for letter in safe(text))
 
 

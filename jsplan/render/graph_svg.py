@@ -10,7 +10,16 @@ from typing import Final, NamedTuple
 
 from jsplan.documents.graph import Graph, Link
 from jsplan.render.escape import safe, safe_html
-from jsplan.render.graph_cards import BAR, LINE, PAD, SMALL, STYLE, Card, text_width, truncate_middle
+from jsplan.render.graph_cards import (
+    BAR,
+    LINE,
+    PAD,
+    SMALL,
+    STYLE,
+    Card,
+    text_width,
+    truncate_middle,
+)
 from jsplan.render.graph_fold import fold_graph
 from jsplan.render.graph_layout import HEAD, Box, Layout, arrange
 
@@ -25,7 +34,12 @@ ACTION_STYLES: Final = {
     "forget": ("· forget", "#57606a", "#424a53"),
     "deferred": ("… deferred", "#8c959f", "#57606a"),
 }
-_KINDS: Final = {"stream": ("", "#0969da"), "kv": ("KV", "#8250df"), "object_store": ("objects", "#bc4c00"), "outside": ("", "#8c959f")}
+_KINDS: Final = {
+    "stream": ("", "#0969da"),
+    "kv": ("KV", "#8250df"),
+    "object_store": ("objects", "#bc4c00"),
+    "outside": ("", "#8c959f"),
+}
 _UNCHANGED_COLOR: Final = "#8c959f"
 _CSS: Final = """
 text { font-family: system-ui, -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; fill: #1f2328; }
@@ -49,12 +63,20 @@ def render(graph: Graph) -> str:
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc">',
-        f'<title id="title">{safe_html(title)}</title>', f'<desc id="desc">{safe_html(_alt_text(graph))}</desc>',
-        f"<style>{_CSS}</style>", f"<defs>{''.join(_markers())}</defs>", '<rect width="100%" height="100%" fill="#ffffff"/>',
-        _text(MARGIN, MARGIN + 10, title, 16, "name"), f'<g transform="translate({MARGIN:.0f} {top:.0f})">',
-        *_render_frames(graph, layout), *_render_flows(graph, layout), *(_card(layout.cards[n.id], layout.boxes[n.id]) for n in graph.nodes), "</g>",
-        *_render_legend(legend, top + layout.height + below + 30), "</svg>",
-    ]  # fmt: skip
+        f'<title id="title">{safe_html(title)}</title>',
+        f'<desc id="desc">{safe_html(_alt_text(graph))}</desc>',
+        f"<style>{_CSS}</style>",
+        f"<defs>{''.join(_markers())}</defs>",
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+        _text(MARGIN, MARGIN + 10, title, 16, "name"),
+        f'<g transform="translate({MARGIN:.0f} {top:.0f})">',
+        *_render_frames(graph, layout),
+        *_render_flows(graph, layout),
+        *(_card(layout.cards[n.id], layout.boxes[n.id]) for n in graph.nodes),
+        "</g>",
+        *_render_legend(legend, top + layout.height + below + 30),
+        "</svg>",
+    ]
     return "\n".join(parts) + "\n"
 
 
@@ -65,8 +87,20 @@ def _alt_text(graph: Graph) -> str:
     return f"{streams} streams and buckets in {sum(c.count for c in graph.domain_groups)} domains, {flows} mirrors and sources."
 
 
-def _text(x: float, y: float, text: str, size: float, role: str, *, whole: str = "", color: str = "", anchor: str = "") -> str:
-    style = (f' fill="{color}" style="fill:{color}"' if color else "") + (f' text-anchor="{anchor}"' if anchor else "")
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    size: float,
+    role: str,
+    *,
+    whole: str = "",
+    color: str = "",
+    anchor: str = "",
+) -> str:
+    style = (f' fill="{color}" style="fill:{color}"' if color else "") + (
+        f' text-anchor="{anchor}"' if anchor else ""
+    )
     hint = f"<title>{safe_html(whole)}</title>" if whole and whole != text else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" class="{role}"{style} xml:space="preserve">{safe_html(text)}{hint}</text>'
 
@@ -79,11 +113,20 @@ def _render_frames(graph: Graph, layout: Layout) -> Iterator[str]:
         box = layout.clusters[cluster.key]
         yield f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="8" class="frame"/>'
         if cluster.count > 1:  # a hint of the frames behind it
-            yield (f'<path d="M{box.x + 8:.1f} {box.y - 4:.1f} H{box.right - 2:.1f} q6 0 6 6 V{box.bottom - 8:.1f}" '
-                   'fill="none" stroke="#d0d7de" stroke-width="2"/>')  # fmt: skip
+            yield (
+                f'<path d="M{box.x + 8:.1f} {box.y - 4:.1f} H{box.right - 2:.1f} q6 0 6 6 V{box.bottom - 8:.1f}" '
+                'fill="none" stroke="#d0d7de" stroke-width="2"/>'
+            )
         title = f"{cluster.title}  ×{cluster.count:,}" if cluster.count > 1 else cluster.title
         room = box.width - 24
-        yield _text(box.x + 12, box.y + HEAD - 7, truncate_middle(title, room, 12, bold=True), 12, "domain", whole=title)
+        yield _text(
+            box.x + 12,
+            box.y + HEAD - 7,
+            truncate_middle(title, room, 12, bold=True),
+            12,
+            "domain",
+            whole=title,
+        )
 
 
 def _card(card: Card, box: Box) -> str:
@@ -103,12 +146,28 @@ def _card(card: Card, box: Box) -> str:
         size, mono, _ = STYLE[row.role]
         role = "mono" if mono else {"name": "name", "facts": "dim", "more": "dim"}.get(row.role, "")
         words = ACTION_STYLES[row.fate][2] if row.fate else ""
-        text = f"{ACTION_STYLES[row.fate][0][0]} {row.text.removeprefix('▸ ')}" if row.fate else row.text
-        parts.append(_text(box.x + BAR + PAD, y, text, size, role, whole=row.full_text if row.full_text != row.text else "", color=words))
+        text = (
+            f"{ACTION_STYLES[row.fate][0][0]} {row.text.removeprefix('▸ ')}"
+            if row.fate
+            else row.text
+        )
+        parts.append(
+            _text(
+                box.x + BAR + PAD,
+                y,
+                text,
+                size,
+                role,
+                whole=row.full_text if row.full_text != row.text else "",
+                color=words,
+            )
+        )
         y += LINE
     if badge:
         tone = ACTION_STYLES[node.fate][2] if node.fate else color
-        parts.append(_text(box.right - PAD, box.y + PAD + 8, badge, SMALL, "", color=tone, anchor="end"))
+        parts.append(
+            _text(box.right - PAD, box.y + PAD + 8, badge, SMALL, "", color=tone, anchor="end")
+        )
     return "".join(parts) + "</g>"
 
 
@@ -117,8 +176,10 @@ def _card(card: Card, box: Box) -> str:
 
 def _markers() -> Iterator[str]:
     for name, color in _colors().items():
-        yield (f'<marker id="to-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-               f'<path d="M0 0 L8 4 L0 8 z" fill="{color}"/></marker>')  # fmt: skip
+        yield (
+            f'<marker id="to-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+            f'<path d="M0 0 L8 4 L0 8 z" fill="{color}"/></marker>'
+        )
 
 
 def _colors() -> dict[str, str]:
@@ -140,8 +201,10 @@ def _render_flows(graph: Graph, layout: Layout) -> Iterator[str]:
             way, at = _curve(start, end)
         color = _colors()[link.fate]
         shown = f"{link.count:,} flows" if link.count > 1 else ""
-        yield (f'<path d="{way}" class="flow {link.kind}" stroke="{color}" marker-end="url(#to-{link.fate})">'
-               f"<title>{safe_html(_describe_link(link))}</title></path>")  # fmt: skip
+        yield (
+            f'<path d="{way}" class="flow {link.kind}" stroke="{color}" marker-end="url(#to-{link.fate})">'
+            f"<title>{safe_html(_describe_link(link))}</title></path>"
+        )
         words = " · ".join(word for word in (link.label, shown) if word)
         if words:
             labels.append(_label(*at, words, abs(end.x - start.x) - 24))
@@ -149,7 +212,9 @@ def _render_flows(graph: Graph, layout: Layout) -> Iterator[str]:
 
 
 def _describe_link(link: Link) -> str:
-    return f"{link.copy} {'mirrors' if link.kind == 'mirror' else 'sources'} {link.origin}" + (f" ({link.label})" if link.label else "")
+    return f"{link.copy} {'mirrors' if link.kind == 'mirror' else 'sources'} {link.origin}" + (
+        f" ({link.label})" if link.label else ""
+    )
 
 
 Point = tuple[float, float]
@@ -169,8 +234,12 @@ def _ports(graph: Graph, layout: Layout) -> dict[int, tuple[Port, Port]]:
     sides: dict[int, tuple[int, int]] = {}
     for link in graph.links:
         one, other = layout.boxes[link.origin], layout.boxes[link.copy]
-        sides[id(link)] = (1, -1) if one.right <= other.x else (-1, 1) if other.right <= one.x else (1, 1)
-        wanted.setdefault((link.origin, sides[id(link)][0]), []).append((other.middle, id(link), True))
+        sides[id(link)] = (
+            (1, -1) if one.right <= other.x else (-1, 1) if other.right <= one.x else (1, 1)
+        )
+        wanted.setdefault((link.origin, sides[id(link)][0]), []).append(
+            (other.middle, id(link), True)
+        )
         wanted.setdefault((link.copy, sides[id(link)][1]), []).append((one.middle, id(link), False))
     found: dict[tuple[int, bool], Port] = {}
     for (node, side), ends in wanted.items():
@@ -186,7 +255,10 @@ def _curve(start: Port, end: Port) -> tuple[str, Point]:
     pull = max(36.0, abs(end.x - start.x) / 2) if start.side != end.side else 48.0
     a, b = start.x + start.side * pull, end.x + end.side * pull
     middle = (start.x + 3 * a + 3 * b + end.x) / 8, (start.y + end.y) / 2
-    return f"M{start.x:.1f} {start.y:.1f} C{a:.1f} {start.y:.1f} {b:.1f} {end.y:.1f} {end.x:.1f} {end.y:.1f}", middle
+    return (
+        f"M{start.x:.1f} {start.y:.1f} C{a:.1f} {start.y:.1f} {b:.1f} {end.y:.1f} {end.x:.1f} {end.y:.1f}",
+        middle,
+    )
 
 
 def _passes_domains(link: Link, layout: Layout) -> bool:
@@ -194,7 +266,9 @@ def _passes_domains(link: Link, layout: Layout) -> bool:
     return abs(layout.column[link.origin] - layout.column[link.copy]) > 1
 
 
-def _bypass_curve(start: Port, end: Port, sides: tuple[float, float], y: float) -> tuple[str, Point]:
+def _bypass_curve(
+    start: Port, end: Port, sides: tuple[float, float], y: float
+) -> tuple[str, Point]:
     """A line below everything, for flows that pass domains they have nothing to do with; it turns beyond the `sides` of its columns."""
     out = 14 + y % 56  # lines that go side by side do not lie on each other
     a, b = sides[0] + start.side * out, sides[1] + end.side * out

@@ -15,7 +15,14 @@ MIN_WIDTH = 12
 GAP = 2
 
 
-def add_table(lines: Lines, head: Sequence[str], rows: Sequence[Sequence[Cell]], *, left: int = 1, width: int | None = None) -> None:
+def add_table(
+    lines: Lines,
+    head: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    left: int = 1,
+    width: int | None = None,
+) -> None:
     """A heading and its rows, indented by two. The first `left` columns stand left, the others right; an empty column is left out.
 
     In a terminal of `width` columns the left ones are shortened in their middle as far as needed; elsewhere nothing is cut.
@@ -38,7 +45,9 @@ def _shrink_columns(widths: dict[int, int], narrow: list[int], room: int) -> Non
         widths[widest] -= 1
 
 
-def _line(row: Sequence[Cell], kept: list[int], widths: dict[int, int], left: int) -> list[StyledText]:
+def _line(
+    row: Sequence[Cell], kept: list[int], widths: dict[int, int], left: int
+) -> list[StyledText]:
     pieces: list[StyledText] = []
     for position, i in enumerate(kept):
         shown = truncate_middle(_text(row[i]), widths[i])

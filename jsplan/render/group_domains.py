@@ -36,7 +36,11 @@ class Group:
     @property
     def where(self) -> str:
         """`in 497 domains: store-{001..497}`; nothing for one domain."""
-        return format_domains([member.domain for member in self.members]) if len(self.members) > 1 else ""
+        return (
+            format_domains([member.domain for member in self.members])
+            if len(self.members) > 1
+            else ""
+        )
 
 
 def group_resources(resources: Sequence[ResourceChange], plan: Plan | None = None) -> list[Group]:
@@ -79,7 +83,10 @@ def replace_domain(value: Any, domain: str) -> Any:
     if isinstance(value, str):
         return _word_pattern(domain).sub(ANY_DOMAIN, value) if domain in value else value
     if isinstance(value, dict):
-        return {replace_domain(name, domain): replace_domain(item, domain) for name, item in value.items()}
+        return {
+            replace_domain(name, domain): replace_domain(item, domain)
+            for name, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return type(value)(replace_domain(item, domain) for item in value)
     return value
@@ -88,11 +95,19 @@ def replace_domain(value: Any, domain: str) -> Any:
 def _group_key(resource: ResourceChange) -> str:
     change = resource.change
     shown = {
-        "what": [resource.type, resource.name, resource.previous_address, resource.severity, change.actions, change.importing],
-        "fields": [field.to_json() for field in change.fields], "replaces": change.replace_paths,
+        "what": [
+            resource.type,
+            resource.name,
+            resource.previous_address,
+            resource.severity,
+            change.actions,
+            change.importing,
+        ],
+        "fields": [field.to_json() for field in change.fields],
+        "replaces": change.replace_paths,
         "after": change.after if change.actions == ["create"] else change.after is None,
         "hazards": [(h.code, h.blocking, h.allowed, bool(h.messages)) for h in resource.hazards],
-    }  # fmt: skip
+    }
     return str(replace_domain(json.dumps(shown, sort_keys=True, default=str), resource.domain))
 
 
@@ -104,41 +119,76 @@ def _representative(members: Sequence[ResourceChange], plan: Plan | None) -> Res
         return replace_domain(value, first.domain)
 
     change = first.change
-    fields = [FieldChange(name(f.path), name(f.before), name(f.after), f.effect) for f in change.fields]
+    fields = [
+        FieldChange(name(f.path), name(f.before), name(f.after), f.effect) for f in change.fields
+    ]
     paths = [name(path) for path in change.replace_paths]
     template = Change(change.actions, None, name(change.after), fields, paths, change.importing)
-    hazards = [_merge_hazards([member.hazards[index] for member in members], members, plan) for index in range(len(first.hazards))]
+    hazards = [
+        _merge_hazards([member.hazards[index] for member in members], members, plan)
+        for index in range(len(first.hazards))
+    ]
     return replace(
-        first, address=name(first.address), name=name(first.name), domain=ANY_DOMAIN, change=template, hazards=hazards,
+        first,
+        address=name(first.address),
+        name=name(first.name),
+        domain=ANY_DOMAIN,
+        change=template,
+        hazards=hazards,
         previous_address=name(first.previous_address),
-    )  # fmt: skip
+    )
 
 
-def _merge_hazards(hazards: list[Hazard], members: Sequence[ResourceChange], plan: Plan | None) -> Hazard:
+def _merge_hazards(
+    hazards: list[Hazard], members: Sequence[ResourceChange], plan: Plan | None
+) -> Hazard:
     """One hazard of many domains: numbers add up, and the worst of them is named."""
     worst = max(range(len(hazards)), key=lambda index: hazards[index].messages or 0)
-    said = {replace_domain(hazard.message, member.domain) for hazard, member in zip(hazards, members, strict=True)}
+    said = {
+        replace_domain(hazard.message, member.domain)
+        for hazard, member in zip(hazards, members, strict=True)
+    }
     total = _sum(hazards, "messages")
-    message = said.pop() if len(said) == 1 else f"{members[worst].domain}, where it is most: {hazards[worst].message}"
+    message = (
+        said.pop()
+        if len(said) == 1
+        else f"{members[worst].domain}, where it is most: {hazards[worst].message}"
+    )
     if said and total:
         message = f"{total:,} messages in {len(hazards)} domains; in {message}"
     return replace(
-        hazards[0], message=message, flag=_merge_flags(hazards, members, plan), messages=total, bytes=_sum(hazards, "bytes"),
-        consumers=_sum(hazards, "consumers"), exact=all(h.exact for h in hazards) if hazards[0].exact is not None else None,
-        at_least=_sum(hazards, "at_least"), at_most=_sum(hazards, "at_most"),
-    )  # fmt: skip
+        hazards[0],
+        message=message,
+        flag=_merge_flags(hazards, members, plan),
+        messages=total,
+        bytes=_sum(hazards, "bytes"),
+        consumers=_sum(hazards, "consumers"),
+        exact=all(h.exact for h in hazards) if hazards[0].exact is not None else None,
+        at_least=_sum(hazards, "at_least"),
+        at_most=_sum(hazards, "at_most"),
+    )
 
 
 def _sum(hazards: list[Hazard], name: str) -> int | None:
     numbers = [getattr(hazard, name) for hazard in hazards]
-    return None if all(number is None for number in numbers) else sum(number or 0 for number in numbers)
+    return (
+        None
+        if all(number is None for number in numbers)
+        else sum(number or 0 for number in numbers)
+    )
 
 
-def _merge_flags(hazards: list[Hazard], members: Sequence[ResourceChange], plan: Plan | None) -> str:
+def _merge_flags(
+    hazards: list[Hazard], members: Sequence[ResourceChange], plan: Plan | None
+) -> str:
     """One flag for all of them, if there is a glob that permits nothing else in the plan; else the flag of each."""
     code, wanted = hazards[0].code, {member.address for member in members}
     if plan is not None:
-        asking = [r.address for r in plan.resource_changes if any(h.code == code and not h.allowed for h in r.hazards)]
+        asking = [
+            r.address
+            for r in plan.resource_changes
+            if any(h.code == code and not h.allowed for h in r.hazards)
+        ]
         for glob in _common_globs(members):
             if {address for address in asking if matches(glob, address)} <= wanted:
                 return "--allow-hazard " + quote_shell(f"{code}:{glob}")
@@ -155,7 +205,12 @@ def _common_globs(members: Sequence[ResourceChange]) -> Iterator[str]:
 
 def _common_prefix(names: list[str]) -> str:
     low, high = min(names), max(names)
-    return low[: next((index for index, letter in enumerate(low) if letter != high[index : index + 1]), len(low))]
+    return low[
+        : next(
+            (index for index, letter in enumerate(low) if letter != high[index : index + 1]),
+            len(low),
+        )
+    ]
 
 
 def format_domains(names: list[str], *, whole: bool = False) -> str:

@@ -17,11 +17,29 @@ if TYPE_CHECKING:
     from jsplan.render.grid import Cell
 
 EMPTY = "Nothing was applied here yet, or by releases before this one, which kept no history."
-_ROLES = {"done": "good", "started": "warn", "interrupted": "warn", "partial": "bad", "failed": "bad", "unknown": "bad", "skipped": "dim"}
+_ROLES = {
+    "done": "good",
+    "started": "warn",
+    "interrupted": "warn",
+    "partial": "bad",
+    "failed": "bad",
+    "unknown": "bad",
+    "skipped": "dim",
+}
 _RESULT_LABELS = {"started": "cut off"}
 #: Changes that are written out of one entry.
 _MAX_SHOWN = 500
-_PARTS = ("imported", "added", "changed", "replaced", "destroyed", "forgotten", "failed", "skipped", "deferred")
+_PARTS = (
+    "imported",
+    "added",
+    "changed",
+    "replaced",
+    "destroyed",
+    "forgotten",
+    "failed",
+    "skipped",
+    "deferred",
+)
 #: A summary of a plan, where the session never came to say what it had done.
 _PLANNED = ("import", "add", "change", "replace", "destroy", "forget")
 _SIGNS = {
@@ -40,21 +58,31 @@ def render(document: dict[str, Any], console: Console, *, one: bool) -> None:
     else:
         width = console.width if console.is_terminal else None
         rows = [_row(entry) for entry in document["entries"]]
-        grid.add_table(lines, ("ID", "WHEN", "WHO", "WHAT", "CHANGES", "RESULT"), rows, left=6, width=width)
+        grid.add_table(
+            lines, ("ID", "WHEN", "WHO", "WHAT", "CHANGES", "RESULT"), rows, left=6, width=width
+        )
     lines.print(console)
 
 
 def _row(entry: dict[str, Any]) -> list[Cell]:
     of = f" of {entry['reverts']}" if "reverts" in entry else ""
     return [
-        str(entry["id"]), entry["at"], safe(f"{entry['who']}@{entry['host']}"), safe(entry["operation"]) + of, _counts(entry),
+        str(entry["id"]),
+        entry["at"],
+        safe(f"{entry['who']}@{entry['host']}"),
+        safe(entry["operation"]) + of,
+        _counts(entry),
         (_result(entry), _ROLES.get(entry["result"], "")),
-    ]  # fmt: skip
+    ]
 
 
 def _result(entry: dict[str, Any]) -> str:
     """One that was begun and never ended was cut off, unless somebody is at it."""
-    return "under way" if entry.get("running") else str(_RESULT_LABELS.get(entry["result"], entry["result"]))
+    return (
+        "under way"
+        if entry.get("running")
+        else str(_RESULT_LABELS.get(entry["result"], entry["result"]))
+    )
 
 
 def _counts(entry: dict[str, Any]) -> str:
@@ -62,14 +90,22 @@ def _counts(entry: dict[str, Any]) -> str:
     if "state" in known:
         return f"{count(known['state'], 'entry', 'entries')} of the state"
     if entry["result"] == "started":
-        return ", ".join(f"{known[part]} to {part}" for part in _PLANNED if known.get(part)) or "nothing"
+        return (
+            ", ".join(f"{known[part]} to {part}" for part in _PLANNED if known.get(part))
+            or "nothing"
+        )
     parts = [f"{known[part]} {part}" for part in _PARTS if known.get(part)]
     parts += [count(len(entry["backfills"]), "backfill")] if entry.get("backfills") else []
     return ", ".join(parts) or "state brought up to date"
 
 
 def _render_entry(lines: Lines, entry: dict[str, Any]) -> None:
-    lines.add(0, (safe(f"{entry['operation']} {entry['id']}"), "strong"), f"  {_result(entry)}", (f"  {_counts(entry)}", "dim"))
+    lines.add(
+        0,
+        (safe(f"{entry['operation']} {entry['id']}"), "strong"),
+        f"  {_result(entry)}",
+        (f"  {_counts(entry)}", "dim"),
+    )
     _add_fact(lines, "by", f"{entry['who']}@{entry['host']}, jsplan {entry['jsplan_version']}")
     _add_fact(lines, "began", entry["at"])
     _add_fact(lines, "ended", entry["ended"])
@@ -81,7 +117,9 @@ def _render_entry(lines: Lines, entry: dict[str, Any]) -> None:
     _add_fact(lines, "backfills", ", ".join(entry.get("backfills", ())))
     lines.blank()
     if entry["changes"] is None:
-        lines.add(0, "Of this one only the counts are kept: it, or what came after it, was too large.")
+        lines.add(
+            0, "Of this one only the counts are kept: it, or what came after it, was too large."
+        )
     changes = entry["changes"] or []
     for item in changes[:_MAX_SHOWN]:
         _render_change(lines, item)
@@ -96,14 +134,29 @@ def _add_fact(lines: Lines, name: str, value: Any) -> None:
 
 def _render_change(lines: Lines, item: dict[str, Any]) -> None:
     sign, role = _SIGNS.get(tuple(item["actions"]), ("?", "warn"))
-    status = "" if item["status"] == "done" else f"  {_RESULT_LABELS.get(item['status'], item['status'])}"
+    status = (
+        ""
+        if item["status"] == "done"
+        else f"  {_RESULT_LABELS.get(item['status'], item['status'])}"
+    )
     moved = (f" (was {safe(item['moved_from'])})", "dim") if "moved_from" in item else ""
-    lines.add(0, (f"{sign:>3} ", role), (safe(item["address"]), "strong"), moved, (status, _ROLES.get(item["status"], "")))
+    lines.add(
+        0,
+        (f"{sign:>3} ", role),
+        (safe(item["address"]), "strong"),
+        moved,
+        (status, _ROLES.get(item["status"], "")),
+    )
     kind = item["address"].split("/")[1]
     for raw in item["fields"]:
         add_field_change(lines, kind, FieldChange.from_json(raw))
     for cost in item["costs"]:
         number = cost.get("messages") or cost.get("at_most") or cost.get("at_least")
-        lines.add(6, ("! ", "bad"), (cost["code"], "bad"), f" [{count(number, 'message')}]" if number else "")
+        lines.add(
+            6,
+            ("! ", "bad"),
+            (cost["code"], "bad"),
+            f" [{count(number, 'message')}]" if number else "",
+        )
     for line in safe_lines(item["error"] or ""):
         lines.add(6, line)

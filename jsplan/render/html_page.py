@@ -55,7 +55,10 @@ def render_line(line: Text) -> str:
     for span in sorted(line.spans, key=lambda span: span.start):
         role = _ROLES.get(str(span.style), "")
         piece = safe_html(line.plain[span.start : span.end])
-        out += [safe_html(line.plain[at : span.start]), f'<i class="r-{role}">{piece}</i>' if role else piece]
+        out += [
+            safe_html(line.plain[at : span.start]),
+            f'<i class="r-{role}">{piece}</i>' if role else piece,
+        ]
         at = span.end
     return "".join([*out, safe_html(line.plain[at:])])
 

@@ -17,4 +17,6 @@ def dumps(document: Mapping[str, Any]) -> str:
         text = base.dumps(document).decode()
     except TypeError:
         text = json.dumps(document, indent=2, sort_keys=True).replace("\x7f", "\\u007f") + "\n"
-    return text.replace("##[", "\\u0023#[")  # which a runner of GitHub takes for a command, also inside a line
+    return text.replace(
+        "##[", "\\u0023#["
+    )  # which a runner of GitHub takes for a command, also inside a line

@@ -23,9 +23,21 @@ def render(found: Lint, console: Console, *, verbose: bool = False) -> None:
     diagnostics_text.render(found.findings, console, after=True, verbose=verbose)
     lines = Lines()
     for diagnostic, reason in found.ignored if verbose else ():
-        lines.add(0, (f"Ignored: {safe(diagnostic.address or '')}: {safe(diagnostic.summary)} [{diagnostic.code}]", "dim"))
+        lines.add(
+            0,
+            (
+                f"Ignored: {safe(diagnostic.address or '')}: {safe(diagnostic.summary)} [{diagnostic.code}]",
+                "dim",
+            ),
+        )
         lines.add(2, (f"reason: {safe(reason)}", "dim"))
-    lines.add(0, (summary_line(found), "bad" if found.summary["errors"] else "warn" if found.summary["warnings"] else "good"))
+    lines.add(
+        0,
+        (
+            summary_line(found),
+            "bad" if found.summary["errors"] else "warn" if found.summary["warnings"] else "good",
+        ),
+    )
     if codes := sorted({d.code for d in found.findings if d.code.startswith("JS2")}):
         lines.add(0, f"Why, and what to do: jsplan lint --explain {codes[0]}")
     lines.print(console)
@@ -34,7 +46,9 @@ def render(found: Lint, console: Console, *, verbose: bool = False) -> None:
 def summary_line(found: Lint) -> str:
     """`Lint: 1 error, 2 warnings, 3 notes, 1 ignored.`; parts that are zero are left out."""
     numbers = found.summary
-    parts = [count(numbers[name], name[:-1]) for name in ("errors", "warnings", "notes") if numbers[name]]
+    parts = [
+        count(numbers[name], name[:-1]) for name in ("errors", "warnings", "notes") if numbers[name]
+    ]
     parts += [f"{numbers['ignored']:,} ignored"] if numbers["ignored"] else []
     if not parts:
         return f"Lint: nothing found by {len(found.rules)} rules in {count(found.resources, 'resource')}."

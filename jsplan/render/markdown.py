@@ -19,18 +19,28 @@ def escape_text(words: str) -> str:
 def code_span(words: str) -> str:
     """A code span that holds exactly these words, backticks included."""
     fence = "`" * (max((len(run) for run in re.findall("`+", words)), default=0) + 1)
-    return f"{fence} {words} {fence}" if words.startswith("`") or words.endswith("`") else f"{fence}{words}{fence}"
+    return (
+        f"{fence} {words} {fence}"
+        if words.startswith("`") or words.endswith("`")
+        else f"{fence}{words}{fence}"
+    )
 
 
 def fenced_block(lines: Sequence[str], language: str = "", *, indent: str = "") -> list[str]:
     """A fenced block that none of its lines can end."""
     fence = "~" * max(3, *(len(run) + 1 for line in lines for run in re.findall("~{3,}", line)), 3)
-    return [f"{indent}{fence}{language}", *(f"{indent}{line}" for line in lines), f"{indent}{fence}"]
+    return [
+        f"{indent}{fence}{language}",
+        *(f"{indent}{line}" for line in lines),
+        f"{indent}{fence}",
+    ]
 
 
 def diff_block(lines: Iterable[str], *, indent: str = "") -> list[str]:
     """A block that is coloured by the first character of each line; `~` is not among those, `!` is."""
-    return fenced_block([f"!{line[1:]}" if line.startswith("~") else line for line in lines], "diff", indent=indent)
+    return fenced_block(
+        [f"!{line[1:]}" if line.startswith("~") else line for line in lines], "diff", indent=indent
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,15 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from jsplan.render import diagnostics_text, html_page, plan_rows, plan_text, resource_text, revert_text, summary
+from jsplan.render import (
+    diagnostics_text,
+    html_page,
+    plan_rows,
+    plan_text,
+    resource_text,
+    revert_text,
+    summary,
+)
 from jsplan.render.escape import quote_json, safe, safe_html, safe_lines
 from jsplan.render.lines import Lines
 
@@ -42,7 +50,13 @@ def render(plan: Plan, *, verbose: bool = False) -> str:
         _plan_facts(plan, sha256),
     ]
     title = safe(f"Plan: {plan_rows.plan_name(plan)}")
-    return html_page.render_page(title, plan_rows.marker(plan, sha256), filter(None, body), style="plan.css", script="plan.js")
+    return html_page.render_page(
+        title,
+        plan_rows.marker(plan, sha256),
+        filter(None, body),
+        style="plan.css",
+        script="plan.js",
+    )
 
 
 def _code(text: str) -> str:
@@ -51,16 +65,29 @@ def _code(text: str) -> str:
 
 def _head(plan: Plan, found: list[Row]) -> list[str]:
     changing = bool(found) or plan.has_changes
-    line = summary.plan_line(plan) if changing else "" if plan.errored else summary.no_changes_line(plan)
+    line = (
+        summary.plan_line(plan)
+        if changing
+        else ""
+        if plan.errored
+        else summary.no_changes_line(plan)
+    )
     shaped = plan_text.format_options(plan)
-    limited = "This plan is limited by --target or --exclude: it does not show everything that differs."
+    limited = (
+        "This plan is limited by --target or --exclude: it does not show everything that differs."
+    )
     deferred = summary.deferred_line(d.address for d in plan.deferred)
     parts = [
         ("error", "The plan has errors; nothing can be applied." if plan.errored else ""),
         ("", revert_text.reverted_entry(plan).plain()),
         ("sum", line),
         ("warning", revert_text.next_plan(plan).plain()),
-        ("", f"{plan_text.headline(plan, limited=bool(plan.targets))}." if plan.mode == "destroy" else ""),
+        (
+            "",
+            f"{plan_text.headline(plan, limited=bool(plan.targets))}."
+            if plan.mode == "destroy"
+            else "",
+        ),
         ("", f"Planned with {shaped}" if shaped else ""),
         ("warning", limited if plan.targets or plan.options.get("excludes") else ""),
         ("", summary.rehearsal_line(plan)),
@@ -69,9 +96,12 @@ def _head(plan: Plan, found: list[Row]) -> list[str]:
     ]
     paragraphs = [f'<p class="{role}">{safe_html(text)}</p>' for role, text in parts if text]
     return [
-        "<header>", '<button id="theme" type="button">Dark or light</button>', f"<h1>Plan: {safe_html(plan_rows.plan_name(plan))}</h1>",
-        *paragraphs, "</header>",
-    ]  # fmt: skip
+        "<header>",
+        '<button id="theme" type="button">Dark or light</button>',
+        f"<h1>Plan: {safe_html(plan_rows.plan_name(plan))}</h1>",
+        *paragraphs,
+        "</header>",
+    ]
 
 
 def _hazards(found: list[Row]) -> str:
@@ -81,8 +111,12 @@ def _hazards(found: list[Row]) -> str:
         return ""
     shown = [f"<ul>\n{chr(10).join(items[:_MAX_HAZARDS])}\n</ul>"]
     if more := items[_MAX_HAZARDS:]:
-        shown.append(f'<details class="more"><summary>{len(more):,} more hazards</summary><ul>\n{chr(10).join(more)}\n</ul></details>')
-    return f'<section id="hazards"><h2>Hazards ({len(items):,})</h2>\n{chr(10).join(shown)}</section>'
+        shown.append(
+            f'<details class="more"><summary>{len(more):,} more hazards</summary><ul>\n{chr(10).join(more)}\n</ul></details>'
+        )
+    return (
+        f'<section id="hazards"><h2>Hazards ({len(items):,})</h2>\n{chr(10).join(shown)}</section>'
+    )
 
 
 def _grade(hazard: Hazard) -> str:
@@ -118,44 +152,81 @@ def _changes(found: list[Row]) -> list[str]:
         listed = list(members)
         number = sum(len(row.members) for row in listed)
         rows = "\n".join(_change(row, opened=row.number in opened) for row in listed)
-        sections.append(f'<section class="changes"><h2>{plan_rows.action_title(action)} ({number:,})</h2>\n{rows}</section>')
-    return [_form(found), "<main>", *sections, '<p id="none" hidden>No change matches.</p>', "</main>"]
+        sections.append(
+            f'<section class="changes"><h2>{plan_rows.action_title(action)} ({number:,})</h2>\n{rows}</section>'
+        )
+    return [
+        _form(found),
+        "<main>",
+        *sections,
+        '<p id="none" hidden>No change matches.</p>',
+        "</main>",
+    ]
 
 
 def _form(found: list[Row]) -> str:
     members = [member for row in found for member in row.members]
     codes = {hazard.code for member in members for hazard in member.hazards}
     selects = [
-        _select("action", "Every action", [action for action in plan_rows.ACTIONS if any(row.action == action for row in found)]),
+        _select(
+            "action",
+            "Every action",
+            [action for action in plan_rows.ACTIONS if any(row.action == action for row in found)],
+        ),
         _select("kind", "Every kind", sorted({member.type for member in members})),
         _select("domain", "Every domain", sorted({member.domain for member in members})),
-        _select("hazard", "With and without hazards", (["any", *_blocking(found), *sorted(codes)] if codes else [])),
+        _select(
+            "hazard",
+            "With and without hazards",
+            (["any", *_blocking(found), *sorted(codes)] if codes else []),
+        ),
     ]
-    return "\n".join([
-        '<form id="filter" role="search">',
-        '<input name="search" type="search" placeholder="Search: address, field, value" aria-label="Search" autocomplete="off">',
-        *selects,
-        '<button name="open" type="button">Open all</button><button name="close" type="button">Close all</button>',
-        '<button type="reset">Clear</button> <output name="count"></output>',
-        "</form>",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            '<form id="filter" role="search">',
+            '<input name="search" type="search" placeholder="Search: address, field, value" aria-label="Search" autocomplete="off">',
+            *selects,
+            '<button name="open" type="button">Open all</button><button name="close" type="button">Close all</button>',
+            '<button type="reset">Clear</button> <output name="count"></output>',
+            "</form>",
+        ]
+    )
 
 
 def _blocking(found: list[Row]) -> list[str]:
-    return [grade for grade in _HAZARD_GRADES if any(_grade(h) == grade for row in found for member in row.members for h in member.hazards)]
+    return [
+        grade
+        for grade in _HAZARD_GRADES
+        if any(
+            _grade(h) == grade for row in found for member in row.members for h in member.hazards
+        )
+    ]
 
 
-_OPTIONS = {"any": "any hazard", "stop": "not allowed yet", "warn": "only a warning", "allowed": "allowed"}
+_OPTIONS = {
+    "any": "any hazard",
+    "stop": "not allowed yet",
+    "warn": "only a warning",
+    "allowed": "allowed",
+}
 
 
 def _select(name: str, every: str, values: Iterable[str]) -> str:
-    options = "".join(f'<option value="{safe_html(value)}">{safe_html(_OPTIONS.get(value, value))}</option>' for value in values)
+    options = "".join(
+        f'<option value="{safe_html(value)}">{safe_html(_OPTIONS.get(value, value))}</option>'
+        for value in values
+    )
     return f'<select name="{name}" aria-label="{every}"{"" if options else " hidden"}><option value="">{every}</option>{options}</select>'
 
 
 def _change(row: Row, *, opened: bool) -> str:
     resource = row.group.resource
-    tags = {tag for member in row.members for hazard in member.hazards for tag in ("any", _grade(hazard), hazard.code)}
+    tags = {
+        tag
+        for member in row.members
+        for hazard in member.hazards
+        for tag in ("any", _grade(hazard), hazard.code)
+    }
     domains = " ".join(sorted({member.domain for member in row.members}))
     data = (
         f'data-action="{safe_html(row.action)}" data-kind="{safe_html(resource.type)}" data-domains="{safe_html(domains)}" '
@@ -175,7 +246,9 @@ def _members(row: Row) -> str:
         return ""
     items = []
     for member in row.members:
-        costs = "".join(f"<br>{safe_html(hazard.code)}: {_hazard_text(hazard)}" for hazard in member.hazards)
+        costs = "".join(
+            f"<br>{safe_html(hazard.code)}: {_hazard_text(hazard)}" for hazard in member.hazards
+        )
         items.append(f"<li>{_code(member.address)}{costs}</li>")
     return f'<details class="more"><summary>{len(items):,} resources</summary><ul>{"".join(items)}</ul></details>'
 
@@ -190,7 +263,11 @@ def _other_sections(plan: Plan, *, verbose: bool) -> list[str]:
     ]
     every = [f"<p>{_code(item.address)}: {safe_html(item.reason)}</p>" for item in plan.deferred]
     left = _details_element("Each of them", every) if every else ""
-    return [f"<section><h2>{title}</h2>{html_page.render_block(rows)}{left if title == _DEFERRED else ''}</section>" for title, rows in parts if rows]
+    return [
+        f"<section><h2>{title}</h2>{html_page.render_block(rows)}{left if title == _DEFERRED else ''}</section>"
+        for title, rows in parts
+        if rows
+    ]
 
 
 def _details_element(title: str, items: list[str]) -> str:
@@ -202,8 +279,16 @@ def _findings(plan: Plan) -> str:
     items = [_finding(found, where) for found, where in shown]
     items += [f"<p>and {number:,} more of {safe_html(code)}</p>" for code, number in left.items()]
     if len(shown) < len(plan.diagnostics):
-        items.append(_details_element("Every finding by itself", [_finding(found, "") for found in plan.diagnostics]))
-    return f"<section><h2>Findings ({len(plan.diagnostics):,})</h2>\n{chr(10).join(items)}</section>" if items else ""
+        items.append(
+            _details_element(
+                "Every finding by itself", [_finding(found, "") for found in plan.diagnostics]
+            )
+        )
+    return (
+        f"<section><h2>Findings ({len(plan.diagnostics):,})</h2>\n{chr(10).join(items)}</section>"
+        if items
+        else ""
+    )
 
 
 def _finding(found: Diagnostic, where: str) -> str:
@@ -220,14 +305,25 @@ def _steps(plan: Plan) -> str:
     """Everything that an apply would do, in the order of the plan."""
     items = "".join(f"<li>{safe_html(step.title)}</li>" for step in plan.steps)
     heading = summary.count(len(plan.steps), "step")
-    return f'<details class="more"><summary>What is done, in order ({heading})</summary><ol>{items}</ol></details>' if items else ""
+    return (
+        f'<details class="more"><summary>What is done, in order ({heading})</summary><ol>{items}</ol></details>'
+        if items
+        else ""
+    )
 
 
 def _plan_facts(plan: Plan, sha256: str) -> str:
-    unchanged = sum(1 for r in plan.resource_changes if resource_text.action_key(r) == ("no-op",) and not r.change.importing)
+    unchanged = sum(
+        1
+        for r in plan.resource_changes
+        if resource_text.action_key(r) == ("no-op",) and not r.change.importing
+    )
     facts = {
-        "sha256": sha256, "id": plan.id, "state": f"serial {plan.state.get('serial')} of {plan.state.get('lineage') or 'none yet'}",
-        "unchanged": summary.count(unchanged, "resource"), "variables": quote_json(plan.variables),
-    }  # fmt: skip
+        "sha256": sha256,
+        "id": plan.id,
+        "state": f"serial {plan.state.get('serial')} of {plan.state.get('lineage') or 'none yet'}",
+        "unchanged": summary.count(unchanged, "resource"),
+        "variables": quote_json(plan.variables),
+    }
     rows = "".join(f"<dt>{name}</dt><dd>{_code(str(value))}</dd>" for name, value in facts.items())
     return f'<details class="more"><summary>About this plan</summary><dl>{rows}</dl></details>'

@@ -8,10 +8,26 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from jsplan.render import diagnostics_text, plan_rows, plan_text, resource_text, revert_text, summary
+from jsplan.render import (
+    diagnostics_text,
+    plan_rows,
+    plan_text,
+    resource_text,
+    revert_text,
+    summary,
+)
 from jsplan.render.escape import safe, safe_html, safe_lines
 from jsplan.render.lines import Lines
-from jsplan.render.markdown import MAX_LENGTH, FitResult, PageItem, code_span, diff_block, escape_text, fenced_block, fit_items
+from jsplan.render.markdown import (
+    MAX_LENGTH,
+    FitResult,
+    PageItem,
+    code_span,
+    diff_block,
+    escape_text,
+    fenced_block,
+    fit_items,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,31 +54,65 @@ def render(plan: Plan, *, verbose: bool = False) -> str:
     sha256 = str(plan.to_json()["sha256"])
     found = plan_rows.rows(plan, verbose=verbose)
     head, tail = _head(plan, sha256, found), _tail(plan, sha256)
-    hazards = fit_items([_hazard(row, hazard) for row, hazard in plan_rows.hazards(found)], _HAZARD_SPACE)
+    hazards = fit_items(
+        [_hazard(row, hazard) for row, hazard in plan_rows.hazards(found)], _HAZARD_SPACE
+    )
     beside = _other_sections(plan, verbose=verbose)
     room = MAX_LENGTH - _OMISSION_SPACE - sum(map(len, (head, tail, *hazards.texts, *beside)))
     changes = fit_items(list(_changes(found)), room)
     cut = _omission_note(found, hazards, changes)
     first, last = ([beside[0]], beside[1:]) if plan.errored else ([], beside)
-    return "".join([head, cut, *first, *_with_heading("\n### Hazards\n\n", hazards.texts), *changes.texts, *last, "\n", tail])
+    return "".join(
+        [
+            head,
+            cut,
+            *first,
+            *_with_heading("\n### Hazards\n\n", hazards.texts),
+            *changes.texts,
+            *last,
+            "\n",
+            tail,
+        ]
+    )
 
 
 def _head(plan: Plan, sha256: str, found: list[Row]) -> str:
-    lines = [plan_rows.marker(plan, sha256), f"## Plan: {escape_text(safe(plan_rows.plan_name(plan)))}", ""]
+    lines = [
+        plan_rows.marker(plan, sha256),
+        f"## Plan: {escape_text(safe(plan_rows.plan_name(plan)))}",
+        "",
+    ]
     if plan.errored:
         lines += ["**❌ The plan has errors; nothing can be applied.**", ""]
     if found or plan.has_changes:
         lines += [f"**{summary.plan_line(plan)}**", ""]
     elif not plan.errored:
         lines += [f"**{escape_text(safe(summary.no_changes_line(plan)))}**", ""]
-    lines += [f"{escape_text(words)}\n" for words in (revert_text.reverted_entry(plan).plain(), revert_text.next_plan(plan).plain()) if words]
+    lines += [
+        f"{escape_text(words)}\n"
+        for words in (revert_text.reverted_entry(plan).plain(), revert_text.next_plan(plan).plain())
+        if words
+    ]
     if plan.mode == "destroy":
         lines += [f"{plan_text.headline(plan, limited=bool(plan.targets))}.", ""]
     if shaped := plan_text.format_options(plan):
-        lines += [f"Planned with {code_span(shaped if len(shaped) <= _MAX_OPTIONS else f'{shaped[:_MAX_OPTIONS]} …')}", ""]
+        lines += [
+            f"Planned with {code_span(shaped if len(shaped) <= _MAX_OPTIONS else f'{shaped[:_MAX_OPTIONS]} …')}",
+            "",
+        ]
     if plan.targets or plan.options.get("excludes"):
-        lines += ["⚠️ This plan is limited by `--target` or `--exclude`: it does not show everything that differs.", ""]
-    more = [escape_text(safe(line)) for line in (summary.rehearsal_line(plan), summary.deferred_line(d.address for d in plan.deferred)) if line]
+        lines += [
+            "⚠️ This plan is limited by `--target` or `--exclude`: it does not show everything that differs.",
+            "",
+        ]
+    more = [
+        escape_text(safe(line))
+        for line in (
+            summary.rehearsal_line(plan),
+            summary.deferred_line(d.address for d in plan.deferred),
+        )
+        if line
+    ]
     return "\n".join([*lines, *(f"{line}\n" for line in more)]) + "\n"
 
 
@@ -80,7 +130,11 @@ def _hazard(row: Row, hazard: Hazard) -> PageItem:
     if hazard.allowed:
         full += " (allowed)"
     elif hazard.blocking:
-        full += f"<br>allow it with {code_span(safe(hazard.flag))}" if len(hazard.flag) <= _MAX_FLAG else "<br>each takes a flag of its own"
+        full += (
+            f"<br>allow it with {code_span(safe(hazard.flag))}"
+            if len(hazard.flag) <= _MAX_FLAG
+            else "<br>each takes a flag of its own"
+        )
     return PageItem(f"{brief}\n", f"{full}\n")
 
 
@@ -97,7 +151,11 @@ def _changes(found: list[Row]) -> Iterator[PageItem]:
 
 def _headline(row: Row) -> str:
     resource = row.group.resource
-    moved = f" (moved from {code_span(safe(resource.previous_address))})" if resource.previous_address else ""
+    moved = (
+        f" (moved from {code_span(safe(resource.previous_address))})"
+        if resource.previous_address
+        else ""
+    )
     where = f", {escape_text(safe(row.group.where))}" if row.group.where else ""
     return f"{code_span(safe(resource.address))} {row.outcome}{moved}{where}"
 
@@ -105,14 +163,20 @@ def _headline(row: Row) -> str:
 def _change_with_fields(row: Row) -> list[str]:
     """The change with its fields: new ones folded away, since there is nothing that they could break."""
     body = plan_rows.plain_lines(row.fields[:_MAX_LINES])
-    body += [f"# {len(row.fields) - _MAX_LINES:,} more lines"] if len(row.fields) > _MAX_LINES else []
+    body += (
+        [f"# {len(row.fields) - _MAX_LINES:,} more lines"] if len(row.fields) > _MAX_LINES else []
+    )
     if not body:
         return [f"- {_headline(row)}"]
     if row.action != "create":
         return [f"- {_headline(row)}", *diff_block(body, indent="  ")]
     resource = row.group.resource
     where = f", {safe_html(row.group.where)}" if row.group.where else ""
-    moved = f" (moved from <code>{safe_html(resource.previous_address)}</code>)" if resource.previous_address else ""
+    moved = (
+        f" (moved from <code>{safe_html(resource.previous_address)}</code>)"
+        if resource.previous_address
+        else ""
+    )
     line = f"<code>{safe_html(resource.address)}</code> {row.outcome}{moved}{where}"
     return [f"<details><summary>{line}</summary>", "", *diff_block(body), "", "</details>"]
 
@@ -123,8 +187,17 @@ def _other_sections(plan: Plan, *, verbose: bool) -> list[str]:
     plan_text.add_drift(drift, plan_text.relevant_drift(plan), verbose=verbose)
     parts = [
         ("Changed outside of jsplan", _drift(drift)),
-        ("Copied", [PageItem(line, line) for line in _plain_lines(plan_text.render_backfills(plan))]),
-        ("Deferred", [PageItem(line, line) for line in _plain_lines(plan_text.render_deferred(plan, verbose=verbose))]),
+        (
+            "Copied",
+            [PageItem(line, line) for line in _plain_lines(plan_text.render_backfills(plan))],
+        ),
+        (
+            "Deferred",
+            [
+                PageItem(line, line)
+                for line in _plain_lines(plan_text.render_deferred(plan, verbose=verbose))
+            ],
+        ),
     ]
     room = _OTHER_SPACE // (len(parts) + 1)
     said = [_block_section(heading, fit_items(pieces, room)) for heading, pieces in parts]
@@ -144,7 +217,11 @@ def _finding(found: Diagnostic, where: str) -> PageItem:
     subject = f"{code_span(safe(found.address))}: " if found.address else ""
     brief = f"- {_MARKS[found.severity]} {subject}{escape_text(safe(found.summary))}{escape_text(safe(where))} \\[{escape_text(safe(found.code))}\\]"
     place = f" at {code_span(safe(str(found.range)))}" if found.range else ""
-    detail = f" {' '.join(escape_text(line) for line in safe_lines(found.detail))}" if found.detail.strip() else ""
+    detail = (
+        f" {' '.join(escape_text(line) for line in safe_lines(found.detail))}"
+        if found.detail.strip()
+        else ""
+    )
     return PageItem(f"{brief}\n", f"{brief}{place}{detail}\n")
 
 
@@ -172,7 +249,9 @@ def _omission_note(found: list[Row], hazards: FitResult, changes: FitResult) -> 
     """What is not on the page although it is in the plan, and where it is."""
     words = []
     if hazards.shortened or hazards.omitted:
-        words.append(f"{hazards.shortened:,} hazards without their words, {len(hazards.omitted):,} hazards not at all")
+        words.append(
+            f"{hazards.shortened:,} hazards without their words, {len(hazards.omitted):,} hazards not at all"
+        )
     if changes.shortened:
         words.append(f"{changes.shortened:,} changes without their fields")
     if changes.omitted:

@@ -65,12 +65,19 @@ def action_title(action: str) -> str:
 
 def action_of(resource: ResourceChange) -> str:
     """What becomes of it, as one of `ACTIONS`."""
-    return "import" if resource.change.importing else _ACTION_NAMES.get(resource_text.action_key(resource), "other")
+    return (
+        "import"
+        if resource.change.importing
+        else _ACTION_NAMES.get(resource_text.action_key(resource), "other")
+    )
 
 
 def rows(plan: Plan, *, verbose: bool = False) -> list[Row]:
     """All changes: what is destroyed, what is replaced, then the rest, within each what costs something first."""
-    found = sorted(plan_text.group_changes(plan_text.changed_resources(plan), plan, verbose=verbose), key=_sort_key)
+    found = sorted(
+        plan_text.group_changes(plan_text.changed_resources(plan), plan, verbose=verbose),
+        key=_sort_key,
+    )
     return [_row(number, group, verbose=verbose) for number, group in enumerate(found, 1)]
 
 
@@ -80,7 +87,13 @@ def _row(number: int, group: Group, *, verbose: bool) -> Row:
     resource_text.add_body(fields, group.resource)
     for hazard in group.resource.hazards:
         resource_text.add_hazard(hazards, hazard)
-    return Row(number, group, head.rows[0], (fields if verbose else fold_sources(fields)).rows, hazards.rows)
+    return Row(
+        number,
+        group,
+        head.rows[0],
+        (fields if verbose else fold_sources(fields)).rows,
+        hazards.rows,
+    )
 
 
 def plain_lines(lines: Iterable[Text]) -> list[str]:
@@ -91,7 +104,12 @@ def plain_lines(lines: Iterable[Text]) -> list[str]:
 def _sort_key(group: Group) -> tuple[int, bool, int, str]:
     resource = group.resource
     worst = min((_rank(hazard) for hazard in resource.hazards), default=3)
-    return ACTIONS.index(action_of(resource)), resource.change.actions == ["create", "delete"], worst, group.members[0].address
+    return (
+        ACTIONS.index(action_of(resource)),
+        resource.change.actions == ["create", "delete"],
+        worst,
+        group.members[0].address,
+    )
 
 
 def _rank(hazard: Hazard) -> int:

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan, ResourceChange
 
 #: What costs most stands nearest to the summary, where the eye ends.
-_ORDER = (("forget",), ("no-op",), ("create",), ("update",), ("create", "delete"), ("delete", "create"), ("delete",))
+_ORDER = (
+    ("forget",),
+    ("no-op",),
+    ("create",),
+    ("update",),
+    ("create", "delete"),
+    ("delete", "create"),
+    ("delete",),
+)
 IMPORT_HINT = (
     "To take in what is only on the server, declare it first, or have it written: --generate-config NAME.jsplan.yaml; "
     "what is only in the files is made by: jsplan apply"
@@ -55,14 +63,24 @@ def relevant_drift(plan: Plan) -> list[ResourceChange]:
 
 def changed_resources(plan: Plan) -> list[ResourceChange]:
     """What there is to show, in the order of this page."""
-    changed = [r for r in plan.resource_changes if r.change.importing or r.previous_address or action_key(r) != ("no-op",)]
+    changed = [
+        r
+        for r in plan.resource_changes
+        if r.change.importing or r.previous_address or action_key(r) != ("no-op",)
+    ]
     rank = {actions: number for number, actions in enumerate(_ORDER)}
     return sorted(changed, key=lambda r: (rank.get(action_key(r), 0), r.address))
 
 
-def group_changes(resources: list[ResourceChange], plan: Plan | None = None, *, verbose: bool = False) -> list[group_domains.Group]:
+def group_changes(
+    resources: list[ResourceChange], plan: Plan | None = None, *, verbose: bool = False
+) -> list[group_domains.Group]:
     """What is alike in many domains together; with `verbose` each for itself."""
-    return [group_domains.Group(r, (r,)) for r in resources] if verbose else group_domains.group_resources(resources, plan)
+    return (
+        [group_domains.Group(r, (r,)) for r in resources]
+        if verbose
+        else group_domains.group_resources(resources, plan)
+    )
 
 
 def _print_drift(drift: list[ResourceChange], console: Console, *, verbose: bool) -> None:
@@ -84,9 +102,21 @@ def add_drift(lines: Lines, drift: list[ResourceChange], *, verbose: bool) -> No
 def _add_drifted(lines: Lines, resource: ResourceChange, where: str) -> None:
     grade = f" ({resource.severity})" if resource.severity else ""
     if resource.change.after is None:
-        lines.add(0, ("  - ", "delete"), (safe(resource.address), "strong"), f" is gone{grade}", (where, "strong"))
+        lines.add(
+            0,
+            ("  - ", "delete"),
+            (safe(resource.address), "strong"),
+            f" is gone{grade}",
+            (where, "strong"),
+        )
     else:
-        lines.add(0, ("  ~ ", "update"), (safe(resource.address), "strong"), f" was changed{grade}", (where, "strong"))
+        lines.add(
+            0,
+            ("  ~ ", "update"),
+            (safe(resource.address), "strong"),
+            f" was changed{grade}",
+            (where, "strong"),
+        )
         for change in resource.change.fields:
             resource_text.add_field_change(lines, resource.type, change)
     lines.blank()
@@ -96,12 +126,20 @@ def _intro(plan: Plan, anything: bool, console: Console) -> None:
     lines = Lines()
     limited = bool(plan.targets or plan.options.get("excludes"))
     if anything:
-        where = f"workspace {safe(plan.workspace)}" + (f", environment {safe(plan.environment)}" if plan.environment else "")
+        where = f"workspace {safe(plan.workspace)}" + (
+            f", environment {safe(plan.environment)}" if plan.environment else ""
+        )
         lines.add(0, (f"{headline(plan, limited=limited)} ", "strong"), f"({where}):")
     if shaped := format_options(plan):
         lines.add(0, (f"Planned with {shaped}", "dim"))
     if limited:
-        lines.add(0, ("This plan is limited by --target or --exclude: it does not show everything that differs.", "warn"))
+        lines.add(
+            0,
+            (
+                "This plan is limited by --target or --exclude: it does not show everything that differs.",
+                "warn",
+            ),
+        )
     if len(lines):
         lines.blank()
     lines.print(console)
@@ -111,14 +149,20 @@ def headline(plan: Plan, *, limited: bool) -> str:
     """What is about to happen, as a sentence without its end."""
     if plan.mode != "destroy":
         return "jsplan will do the following"
-    return "jsplan will destroy the following" if limited else "jsplan will destroy everything that it manages"
+    return (
+        "jsplan will destroy the following"
+        if limited
+        else "jsplan will destroy everything that it manages"
+    )
 
 
 def format_options(plan: Plan) -> str:
     """The options that shaped the plan, as they are written."""
     options: dict[str, Any] = plan.options
     words = [f"--target {safe(quote_shell(t))}" for t in plan.targets[:_MAX_TARGETS]]
-    words += [f"and {len(plan.targets) - _MAX_TARGETS} more"] if len(plan.targets) > _MAX_TARGETS else []
+    words += (
+        [f"and {len(plan.targets) - _MAX_TARGETS} more"] if len(plan.targets) > _MAX_TARGETS else []
+    )
     words += [f"--exclude {safe(quote_shell(e))}" for e in options.get("excludes") or ()]
     words += [f"--replace {safe(quote_shell(r))}" for r in options.get("replace") or ()]
     words += [f"--reinstalled {safe(quote_shell(d))}" for d in options.get("reinstalled") or ()]
@@ -147,12 +191,24 @@ def render_backfills(plan: Plan) -> Lines:
         if not job.get("declared", True):
             mark, what = ("  > ", "import") if job["runs"] else ("  ? ", "warn"), "earlier messages"
         ends = f"{_format_endpoint(job.get('from'))} -> {_format_endpoint(job.get('to'))}"
-        lines.add(0, mark, (what, "strong"), f" {ends} [{', '.join(format_amount(job))}]", (safe(f" {where}" if where else ""), "strong"))
+        lines.add(
+            0,
+            mark,
+            (what, "strong"),
+            f" {ends} [{', '.join(format_amount(job))}]",
+            (safe(f" {where}" if where else ""), "strong"),
+        )
         guess = job.get("estimate")
-        for words in filter(None, (job.get("reason"), f"the time is an estimate, {guess['basis']}" if guess else None)):
+        for words in filter(
+            None,
+            (job.get("reason"), f"the time is an estimate, {guess['basis']}" if guess else None),
+        ):
             lines.add(resource_text.BODY_INDENT, (safe(str(words)), "dim"))
         if job.get("command"):
-            lines.add(resource_text.BODY_INDENT, f"{_undeclared_outcome(plan, job)}: {safe(str(job['command']))}")
+            lines.add(
+                resource_text.BODY_INDENT,
+                f"{_undeclared_outcome(plan, job)}: {safe(str(job['command']))}",
+            )
         elif not job.get("declared", True):
             lines.add(resource_text.BODY_INDENT, "Apply does not copy them.")
         lines.blank()
@@ -170,12 +226,22 @@ def _undeclared_outcome(plan: Plan, job: Mapping[str, Any]) -> str:
 
 def format_amount(job: Mapping[str, Any]) -> list[str]:
     """How many messages and bytes, and about how long, as far as anybody knows."""
-    filtered = any(isinstance(end, dict) and end.get("filter_subjects") for end in job.get("from") or ())
+    filtered = any(
+        isinstance(end, dict) and end.get("filter_subjects") for end in job.get("from") or ()
+    )
     most = "up to " if filtered and job.get("messages") else ""
-    found = [most + summary.count(job["messages"], "message")] if job.get("messages") is not None else []
+    found = (
+        [most + summary.count(job["messages"], "message")]
+        if job.get("messages") is not None
+        else []
+    )
     found += [units.format_bytes(job["bytes"])] if job.get("bytes") is not None else []
     guess = job.get("estimate")
-    return [*found, f"about {units.format_duration(max(1, round(guess['seconds'])) * units.SECOND)}"] if guess else found
+    return (
+        [*found, f"about {units.format_duration(max(1, round(guess['seconds'])) * units.SECOND)}"]
+        if guess
+        else found
+    )
 
 
 def _format_endpoint(end: Any) -> str:
@@ -183,7 +249,9 @@ def _format_endpoint(end: Any) -> str:
         return ", ".join(dict.fromkeys(_format_endpoint(item) for item in end))
     if isinstance(end, dict) and "stream" in end:
         return safe(f"{end.get('domain', '?')}/stream/{end['stream']}")
-    return safe(str(end["parquet"])) if isinstance(end, dict) and "parquet" in end else quote_json(end)
+    return (
+        safe(str(end["parquet"])) if isinstance(end, dict) and "parquet" in end else quote_json(end)
+    )
 
 
 def render_deferred(plan: Plan, *, verbose: bool) -> Lines:
@@ -192,7 +260,9 @@ def render_deferred(plan: Plan, *, verbose: bool) -> Lines:
     for item in plan.deferred:
         reasons.setdefault((item.address.partition("/")[0], item.reason), []).append(item.address)
     said = [(domain, (reason, *addresses)) for (domain, reason), addresses in reasons.items()]
-    for (reason, *addresses), domains in [(w, [d]) for d, w in said] if verbose else group_domains.group_by_domain(said):
+    for (reason, *addresses), domains in (
+        [(w, [d]) for d, w in said] if verbose else group_domains.group_by_domain(said)
+    ):
         where = f", {group_domains.format_domains(domains)}" if len(domains) > 1 else ""
         lines.add(0, ("Deferred: ", "warn"), safe(reason), (safe(where), "strong"))
         shown = addresses if verbose else addresses[:_MAX_SHOWN]
@@ -208,7 +278,9 @@ def _permissions(groups: list[group_domains.Group]) -> Lines:
     """All flags that are still missing in one place, ready to be copied."""
     lines = Lines()
     ordered = sorted(groups, key=lambda group: group.members[0].address)
-    flags = dict.fromkeys(h.flag for group in ordered for h in group.resource.hazards if h.blocking and not h.allowed)
+    flags = dict.fromkeys(
+        h.flag for group in ordered for h in group.resource.hazards if h.blocking and not h.allowed
+    )
     if flags:
         lines.add(0, ("Not allowed yet.", "bad"), " Apply will refuse without:")
         for flag in flags:
@@ -230,7 +302,10 @@ def _summary(plan: Plan) -> Lines:
         if plan.options.get("import"):
             lines.add(0, (IMPORT_HINT, "dim"))
     if plan.steps and all(step.op == "state.update" for step in plan.steps):
-        lines.add(0, ("Nothing is sent to a server: only jsplan's own record is brought up to date.", "dim"))
+        lines.add(
+            0,
+            ("Nothing is sent to a server: only jsplan's own record is brought up to date.", "dim"),
+        )
     if line := summary.deferred_line(d.address for d in plan.deferred):
         lines.add(0, line)
     return lines

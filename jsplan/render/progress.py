@@ -119,17 +119,28 @@ class JsonProgress(PlainProgress):
             return
         if isinstance(event, MessagesMoved):
             if self._is_due(event):
-                self._record("info", copy=event.id, title=event.title, done=event.done, total=event.total, seconds=round(event.seconds, 1))
+                self._record(
+                    "info",
+                    copy=event.id,
+                    title=event.title,
+                    done=event.done,
+                    total=event.total,
+                    seconds=round(event.seconds, 1),
+                )
             return
         if isinstance(event, ApplyStarted):
             self._record("info", steps=event.steps, status="started")
         elif isinstance(event, StepStarted):
-            self._record("info", step=event.id, address=event.address, title=event.title, status="started")
+            self._record(
+                "info", step=event.id, address=event.address, title=event.title, status="started"
+            )
         else:
             self._record(
                 "info" if event.result.status == "done" else "error",
-                **event.result.to_json(), title=event.title, seconds=round(event.seconds, 3),
-            )  # fmt: skip
+                **event.result.to_json(),
+                title=event.title,
+                seconds=round(event.seconds, 3),
+            )
 
     def warn(self, text: str) -> None:
         """Something to know now."""

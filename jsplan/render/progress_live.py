@@ -83,23 +83,46 @@ class LiveProgress:
 
     def _show(self) -> None:
         if self._live is None:
-            self._live = RichLive(get_renderable=self._render_frame, console=self._console, transient=True, refresh_per_second=12)
+            self._live = RichLive(
+                get_renderable=self._render_frame,
+                console=self._console,
+                transient=True,
+                refresh_per_second=12,
+            )
             self._live.start()
 
     def _render_frame(self) -> RenderableType:
         now = time.monotonic()
         if not self._running:
             wheel = self._spinner(Text(f" {self._phase} {_format_seconds(now - self._began)}"))
-            return Group(wheel, _render_copies(list(self._copies.values())[:8])) if self._copies else wheel
+            return (
+                Group(wheel, _render_copies(list(self._copies.values())[:8]))
+                if self._copies
+                else wheel
+            )
         nouns = f"{self._noun}s"
-        head = Text(f" {self._done} of {self._total} {nouns}" if self._total else f" {self._done} {nouns} done", "bold")
+        head = Text(
+            f" {self._done} of {self._total} {nouns}"
+            if self._total
+            else f" {self._done} {nouns} done",
+            "bold",
+        )
         running = list(self._running.items())[:8]
         rows: list[RenderableType] = [
-            Text(f"    {title} {_format_seconds(now - began)}", "dim", overflow="ellipsis", no_wrap=True)
+            Text(
+                f"    {title} {_format_seconds(now - began)}",
+                "dim",
+                overflow="ellipsis",
+                no_wrap=True,
+            )
             for id_, (title, began) in running
             if id_ not in self._moved
         ]
-        bars = [(title, began, *self._moved[id_]) for id_, (title, began) in running if id_ in self._moved]
+        bars = [
+            (title, began, *self._moved[id_])
+            for id_, (title, began) in running
+            if id_ in self._moved
+        ]
         return Group(self._spinner(head), *rows, *([_render_bars(bars, now)] if bars else []))
 
     def _spinner(self, text: Text) -> Spinner:
@@ -113,9 +136,20 @@ def _render_bars(moving: list[tuple[str, float, int, int]], now: float) -> Table
     table.add_column(max_width=50, overflow="ellipsis", no_wrap=True)
     for title, began, done, total in moving:
         rate = done / max(now - began, 0.1)
-        shown = f"{format_bytes(min(done, total))} of {format_bytes(total)}" if total else format_bytes(done)
-        bar = ProgressBar(total=total or None, completed=min(done, total), width=24, pulse=not total)
-        table.add_row(Text(f"   {title}"), bar, Text(shown, "dim"), Text(f"{format_bytes(int(rate))}/s {_format_seconds(now - began)}", "dim"))
+        shown = (
+            f"{format_bytes(min(done, total))} of {format_bytes(total)}"
+            if total
+            else format_bytes(done)
+        )
+        bar = ProgressBar(
+            total=total or None, completed=min(done, total), width=24, pulse=not total
+        )
+        table.add_row(
+            Text(f"   {title}"),
+            bar,
+            Text(shown, "dim"),
+            Text(f"{format_bytes(int(rate))}/s {_format_seconds(now - began)}", "dim"),
+        )
     return table
 
 
@@ -123,7 +157,12 @@ def _render_copies(copies: list[MessagesMoved]) -> Table:
     """A row for each copy: bar, how many of how many messages, how fast, and how long it will take."""
     table = Table.grid(padding=(0, 1, 0, 1))
     for copy in copies:
-        bar = ProgressBar(total=copy.total or None, completed=min(copy.done, copy.total), width=24, pulse=not copy.total)
+        bar = ProgressBar(
+            total=copy.total or None,
+            completed=min(copy.done, copy.total),
+            width=24,
+            pulse=not copy.total,
+        )
         table.add_row(Text("   "), bar, Text(format_copied(copy), "dim"))
     return table
 

@@ -10,7 +10,14 @@ from jsplan.render.escape import safe
 from jsplan.render.field_paths import is_element, row_of, top_level
 from jsplan.render.lines import Lines
 from jsplan.render.summary import count
-from jsplan.render.values import Leaf, flatten, is_short, non_default_leaves, scalar, without_key_fields
+from jsplan.render.values import (
+    Leaf,
+    flatten,
+    is_short,
+    non_default_leaves,
+    scalar,
+    without_key_fields,
+)
 from jsplan.resources.nested import ORIGIN
 
 if TYPE_CHECKING:
@@ -26,7 +33,11 @@ _HEADS = {
     ("create",): ("+", "create", "will be created"),
     ("update",): ("~", "update", "will be updated in place"),
     ("delete",): ("-", "delete", "will be destroyed"),
-    ("delete", "create"): ("-/+", "replace", "will be replaced: deleted with its data, then created"),
+    ("delete", "create"): (
+        "-/+",
+        "replace",
+        "will be replaced: deleted with its data, then created",
+    ),
     ("create", "delete"): ("-/+", "update", "will be replaced, its data carried over"),
     ("forget",): ("#", "forget", "will be forgotten; it stays on the server"),
     ("no-op",): (" ", "dim", "stays as it is"),
@@ -35,7 +46,11 @@ _CONSUMER_HEADS = {
     ("delete", "create"): ("-/+", "replace", "will be replaced; its position is lost"),
     ("create", "delete"): ("-/+", "update", "will be replaced, its position carried over"),
 }
-_NOTES = {"replace": "forces replacement", "one_way": "cannot be undone", "ignored": "the server ignores this"}
+_NOTES = {
+    "replace": "forces replacement",
+    "one_way": "cannot be undone",
+    "ignored": "the server ignores this",
+}
 
 
 def action_key(resource: ResourceChange) -> tuple[str, ...]:
@@ -58,14 +73,24 @@ def headline(resource: ResourceChange) -> tuple[str, str, str]:
     actions = action_key(resource)
     heads = _HEADS | _CONSUMER_HEADS if resource.type == "consumer" else _HEADS
     if resource.change.importing:
-        return ">", "import", "will be imported as it is" if actions == ("no-op",) else "will be imported, then updated in place"
+        return (
+            ">",
+            "import",
+            "will be imported as it is"
+            if actions == ("no-op",)
+            else "will be imported, then updated in place",
+        )
     return heads.get(actions, ("?", "warn", "will be changed in a way this release does not know"))
 
 
 def add_head(lines: Lines, resource: ResourceChange, where: str) -> None:
     """The first line: what becomes of it."""
     symbol, role, says = headline(resource)
-    pieces: list[tuple[str, str] | str] = [(f"{symbol:>3} ", role), (safe(resource.address), "strong"), f" {says}"]
+    pieces: list[tuple[str, str] | str] = [
+        (f"{symbol:>3} ", role),
+        (safe(resource.address), "strong"),
+        f" {says}",
+    ]
     if resource.previous_address:
         pieces.append((f" (moved from {safe(resource.previous_address)})", "dim"))
     if where:
@@ -88,9 +113,15 @@ def add_field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bo
     """One field: `~ path: before -> after`, or the elements that come and go."""
     row, path = row_of(kind, change.path), safe(change.path)
     note = _NOTES.get("replace" if forces else change.effect, "")
-    tail = (f"  # {note}", "bad" if note in (_NOTES["replace"], _NOTES["one_way"]) else "dim") if note else ""
+    tail = (
+        (f"  # {note}", "bad" if note in (_NOTES["replace"], _NOTES["one_way"]) else "dim")
+        if note
+        else ""
+    )
     before, after = change.before, change.after
-    if before is None and after is None:  # no change has nothing on both sides, but one whose end is unknown yet
+    if (
+        before is None and after is None
+    ):  # no change has nothing on both sides, but one whose end is unknown yet
         lines.add(BODY_INDENT, ("~ ", "update"), f"{path}: ", ("(known after apply)", "dim"), tail)
     elif _is_unset(before) or _is_unset(after):
         sign, role, value = ("+", "create", after) if _is_unset(before) else ("-", "delete", before)
@@ -99,7 +130,12 @@ def add_field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bo
         lines.add(BODY_INDENT, ("~ ", "update"), f"{path}:", tail)
         _add_elements(lines, row, before, after)
     else:
-        lines.add(BODY_INDENT, ("~ ", "update"), f"{path}: {_one_line(row, before)} -> {_one_line(row, after)}", tail)
+        lines.add(
+            BODY_INDENT,
+            ("~ ", "update"),
+            f"{path}: {_one_line(row, before)} -> {_one_line(row, after)}",
+            tail,
+        )
 
 
 def _is_unset(value: Any) -> bool:
@@ -111,7 +147,9 @@ def _one_line(row: Field | None, value: Any) -> str:
     return scalar(None if isinstance(value, dict) else row, value)
 
 
-def _add_whole_field(lines: Lines, indent: int, sign: str, role: str, leaf: Leaf, tail: tuple[str, str] | str = "") -> None:
+def _add_whole_field(
+    lines: Lines, indent: int, sign: str, role: str, leaf: Leaf, tail: tuple[str, str] | str = ""
+) -> None:
     """A field that comes or goes whole; objects are opened, long lists get a line per element."""
     row, value, indent = leaf.row, leaf.value, indent + 4 * leaf.depth
     path, head = safe(leaf.path), (f"{sign} ", role)
@@ -133,8 +171,16 @@ def _child_leaves(leaf: Leaf) -> Iterator[Leaf]:
         return flatten(None, leaf.value)
     try:
         config = table.compact(leaf.value)
-        return flatten(table, without_key_fields(config) if table is ORIGIN and is_element(leaf.path) else config)
-    except (AttributeError, KeyError, TypeError, ValueError):  # a plan may say anything of a field: then it is shown as it stands there
+        return flatten(
+            table,
+            without_key_fields(config) if table is ORIGIN and is_element(leaf.path) else config,
+        )
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # a plan may say anything of a field: then it is shown as it stands there
         return flatten(None, leaf.value)
 
 
@@ -155,7 +201,11 @@ def add_hazard(lines: Lines, hazard: Hazard) -> None:
     """A hazard with its amount, its causes, and how to allow it."""
     role = "good" if hazard.allowed else "bad" if hazard.blocking else "warn"
     amount = format_amount(hazard)
-    pieces: list[tuple[str, str] | str] = [("! ", role), (hazard.code, role), f": {safe(hazard.message)}"]
+    pieces: list[tuple[str, str] | str] = [
+        ("! ", role),
+        (hazard.code, role),
+        f": {safe(hazard.message)}",
+    ]
     if amount:
         pieces.append((f" [{amount}]", role))
     lines.add(BODY_INDENT, *pieces)
@@ -184,12 +234,27 @@ def _format_messages(hazard: Hazard) -> str:
     if hazard.exact is not False:
         return "" if most is None or _mentions_number(hazard, most) else count(most, "message")
     if hazard.at_least is None:
-        return "" if most is None or _mentions_number(hazard, most) else f"at most {count(most, 'message')}"
+        return (
+            ""
+            if most is None or _mentions_number(hazard, most)
+            else f"at most {count(most, 'message')}"
+        )
     if most is None or most == hazard.at_least:
-        return "" if _mentions_number(hazard, hazard.at_least) else f"at least {count(hazard.at_least, 'message')}"
-    return "" if _mentions_number(hazard, hazard.at_least) and _mentions_number(hazard, most) else f"{hazard.at_least:,} to {most:,} messages"
+        return (
+            ""
+            if _mentions_number(hazard, hazard.at_least)
+            else f"at least {count(hazard.at_least, 'message')}"
+        )
+    return (
+        ""
+        if _mentions_number(hazard, hazard.at_least) and _mentions_number(hazard, most)
+        else f"{hazard.at_least:,} to {most:,} messages"
+    )
 
 
 def _mentions_number(hazard: Hazard, number: int) -> bool:
     """Whether the sentence of the hazard holds the number already."""
-    return re.search(rf"(?<![\d,.]){number:,}(?![\d,.]?\d)|(?<!\d){number}(?!\d)", hazard.message) is not None
+    return (
+        re.search(rf"(?<![\d,.]){number:,}(?![\d,.]?\d)|(?<!\d){number}(?!\d)", hazard.message)
+        is not None
+    )

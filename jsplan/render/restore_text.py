@@ -22,13 +22,19 @@ _HEADS = {0: "Restore complete!", 130: "Restore interrupted."}
 def render(plan: Plan, console: Console) -> None:
     """What the archives hold, stream by stream."""
     lines = Lines()
-    lines.add(0, ("From the backup in ", "strong"), safe(display_folder(plan.options["folder"])), ":")
+    lines.add(
+        0, ("From the backup in ", "strong"), safe(display_folder(plan.options["folder"])), ":"
+    )
     lines.blank()
     for one in plan.options["restore"]:
         parts = [count(one["messages"], "message"), format_bytes(one["bytes"])]
         parts += [count(one["consumers"], "consumer")] if one["consumers"] else []
         came = f", saved from {safe(one['from'])}" if one["from"] != one["address"] else ""
-        there = ("  is there already, as it was saved", "dim") if one["exists"] else f"  {', '.join(parts)} of {one['taken_at']}{came}"
+        there = (
+            ("  is there already, as it was saved", "dim")
+            if one["exists"]
+            else f"  {', '.join(parts)} of {one['taken_at']}{came}"
+        )
         lines.add(2, safe(one["address"]), there)
     lines.blank()
     lines.print(console)
@@ -39,5 +45,7 @@ def summary_line(plan: Plan, result: ApplyResult) -> str:
     done = sum(1 for step in result.steps if step.op == "stream.restore" and step.status == "done")
     failed = sum(1 for step in result.steps if step.op == "stream.restore") - done
     there = sum(1 for one in plan.options["restore"] if one["exists"])
-    parts = [f"{done} restored", f"{there} there already"] + ([f"{failed} not restored"] if failed else [])
+    parts = [f"{done} restored", f"{there} there already"] + (
+        [f"{failed} not restored"] if failed else []
+    )
     return f"{_HEADS.get(result.exit_code, 'Restore incomplete.')} Streams: {', '.join(parts)}."

@@ -26,8 +26,12 @@ def reverted_entry(plan: Plan) -> Lines:
     """The line about that entry; none for any other plan."""
     lines = Lines()
     if (entry := plan.options.get("revert")) is not None:
-        lines.add(0, ("Reverting ", "strong"), (safe(f"{entry['operation']} {entry['id']}"), "strong"),
-                  safe(f" of {entry['who']}@{entry['host']}, {entry['at']}:"))  # fmt: skip
+        lines.add(
+            0,
+            ("Reverting ", "strong"),
+            (safe(f"{entry['operation']} {entry['id']}"), "strong"),
+            safe(f" of {entry['who']}@{entry['host']}, {entry['at']}:"),
+        )
     return lines
 
 
@@ -42,7 +46,11 @@ def next_plan(plan: Plan) -> Lines:
     if (entry := plan.options.get("revert")) is None:
         return lines
     if following := entry["next"]:
-        lines.add(0, ("The files still contain the change. ", "warn"), f"The next plan would be: {_counts(following)}.")
+        lines.add(
+            0,
+            ("The files still contain the change. ", "warn"),
+            f"The next plan would be: {_counts(following)}.",
+        )
     elif plan.has_changes:
         lines.add(0, "The files already match: the next plan shows nothing of this.")
     return lines
@@ -53,9 +61,20 @@ def summary_line(plan: Plan, result: ApplyResult) -> str | None:
     if result.exit_code:
         return None
     done = summary.apply_line(result)
-    return f"{done} Now change the files as it says above, or the next apply does it again." if plan.options["revert"]["next"] else done
+    return (
+        f"{done} Now change the files as it says above, or the next apply does it again."
+        if plan.options["revert"]["next"]
+        else done
+    )
 
 
 def _counts(following: dict[str, int]) -> str:
-    words = {kind: following.get(kind, 0) for kind in ("import", "add", "change", "replace", "destroy", "forget")}
-    return ", ".join(f"{number} to {kind}" for kind, number in words.items() if number or kind in ("add", "change", "destroy"))
+    words = {
+        kind: following.get(kind, 0)
+        for kind in ("import", "add", "change", "replace", "destroy", "forget")
+    }
+    return ", ".join(
+        f"{number} to {kind}"
+        for kind, number in words.items()
+        if number or kind in ("add", "change", "destroy")
+    )

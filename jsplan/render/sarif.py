@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from jsplan.diagnostics import Diagnostic, SourceRange
     from jsplan.documents.explanation import Explanation
 
-SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+SCHEMA: Final = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
 _LEVELS: Final[Mapping[str, str]] = {"error": "error", "warning": "warning", "info": "note"}
 _COMMANDS: Final[Mapping[str, str]] = {"error": "error", "warning": "warning", "info": "notice"}
 
@@ -36,8 +38,16 @@ def render_sarif(
         known.setdefault(diagnostic.code, _code_rule(diagnostic))
     index = {code: number for number, code in enumerate(known)}
     results = [_result(d, index, root) for d in findings]
-    results += [_result(d, index, root) | {"suppressions": [{"kind": "inSource", "justification": why}]} for d, why in ignored]
-    driver = {"name": "jsplan", "version": version, "semanticVersion": version, "rules": list(known.values())}
+    results += [
+        _result(d, index, root) | {"suppressions": [{"kind": "inSource", "justification": why}]}
+        for d, why in ignored
+    ]
+    driver = {
+        "name": "jsplan",
+        "version": version,
+        "semanticVersion": version,
+        "rules": list(known.values()),
+    }
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -48,28 +58,43 @@ def render_sarif(
 def _rule(rule: Explanation) -> dict[str, Any]:
     text = f"{rule.why}\n\n{rule.fix}"
     return {
-        "id": rule.code, "shortDescription": {"text": rule.title}, "fullDescription": {"text": rule.why},
-        "help": {"text": text, "markdown": text}, "defaultConfiguration": {"level": rule.level},
-    }  # fmt: skip
+        "id": rule.code,
+        "shortDescription": {"text": rule.title},
+        "fullDescription": {"text": rule.why},
+        "help": {"text": text, "markdown": text},
+        "defaultConfiguration": {"level": rule.level},
+    }
 
 
 def _code_rule(diagnostic: Diagnostic) -> dict[str, Any]:
     text = CODES.get(diagnostic.code, diagnostic.summary)
-    return {"id": diagnostic.code, "shortDescription": {"text": text}, "defaultConfiguration": {"level": _LEVELS[diagnostic.severity]}}
+    return {
+        "id": diagnostic.code,
+        "shortDescription": {"text": text},
+        "defaultConfiguration": {"level": _LEVELS[diagnostic.severity]},
+    }
 
 
 def _result(diagnostic: Diagnostic, index: Mapping[str, int], root: Path) -> dict[str, Any]:
     location: dict[str, Any] = {}
     if diagnostic.range is not None:
         region = {"startLine": diagnostic.range.line, "startColumn": diagnostic.range.column}
-        location["physicalLocation"] = {"artifactLocation": {"uri": _uri(diagnostic.range, root)}, "region": region}
+        location["physicalLocation"] = {
+            "artifactLocation": {"uri": _uri(diagnostic.range, root)},
+            "region": region,
+        }
     if diagnostic.address is not None:
-        location["logicalLocations"] = [{"fullyQualifiedName": diagnostic.address, "kind": "resource"}]
+        location["logicalLocations"] = [
+            {"fullyQualifiedName": diagnostic.address, "kind": "resource"}
+        ]
     return {
-        "ruleId": diagnostic.code, "ruleIndex": index[diagnostic.code], "level": _LEVELS[diagnostic.severity],
-        "message": {"text": finding_text(diagnostic)}, "locations": [location] if location else [],
+        "ruleId": diagnostic.code,
+        "ruleIndex": index[diagnostic.code],
+        "level": _LEVELS[diagnostic.severity],
+        "message": {"text": finding_text(diagnostic)},
+        "locations": [location] if location else [],
         "partialFingerprints": {"jsplan/v1": _fingerprint(diagnostic)},
-    }  # fmt: skip
+    }
 
 
 def finding_text(diagnostic: Diagnostic) -> str:
@@ -80,7 +105,9 @@ def finding_text(diagnostic: Diagnostic) -> str:
 
 def _fingerprint(diagnostic: Diagnostic) -> str:
     """The same finding has the same wherever the line has moved to."""
-    return hashlib.sha256(f"{diagnostic.code}\0{diagnostic.address}\0{diagnostic.summary}".encode()).hexdigest()[:32]
+    return hashlib.sha256(
+        f"{diagnostic.code}\0{diagnostic.address}\0{diagnostic.summary}".encode()
+    ).hexdigest()[:32]
 
 
 def relative_file(place: SourceRange, root: Path) -> str:
@@ -99,8 +126,15 @@ def workflow_commands(findings: Iterable[Diagnostic], root: Path) -> str:
 
 def _command(diagnostic: Diagnostic, root: Path) -> str:
     at = diagnostic.range
-    where = {"file": relative_file(at, root), "line": str(at.line), "col": str(at.column)} if at is not None else {}
-    parts = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in (where | {"title": diagnostic.code}).items())
+    where = (
+        {"file": relative_file(at, root), "line": str(at.line), "col": str(at.column)}
+        if at is not None
+        else {}
+    )
+    parts = ",".join(
+        f"{name}={_escaped(value, ':,')}"
+        for name, value in (where | {"title": diagnostic.code}).items()
+    )
     return f"::{_COMMANDS[diagnostic.severity]} {parts}::{_escaped(finding_text(diagnostic))}"
 
 

@@ -19,10 +19,21 @@ def render(state: dict[str, Any], console: Console) -> None:
     for address, entry in resources.items():
         resource(address, entry, console)
     lines = Lines()
-    where = safe(str(state.get("workspace"))) + (f", environment {safe(str(state['environment']))}" if state.get("environment") else "")
-    lines.add(0, f"Workspace {where}: {summary.count(len(resources), 'resource')}, serial {state.get('serial', 0)}.")
+    where = safe(str(state.get("workspace"))) + (
+        f", environment {safe(str(state['environment']))}" if state.get("environment") else ""
+    )
+    lines.add(
+        0,
+        f"Workspace {where}: {summary.count(len(resources), 'resource')}, serial {state.get('serial', 0)}.",
+    )
     if pending := state.get("pending"):
-        lines.add(0, (f"{summary.count(len(pending), 'step')} began and never ended; the next plan tells how.", "warn"))
+        lines.add(
+            0,
+            (
+                f"{summary.count(len(pending), 'step')} began and never ended; the next plan tells how.",
+                "warn",
+            ),
+        )
     lines.print(console)
 
 
@@ -32,7 +43,13 @@ def resource(address: str, entry: dict[str, Any], console: Console) -> None:
     _, kind, name = address.split("/", 2)
     guard = ("  # prevent_destroy", "warn") if entry.get("prevent_destroy") else ""
     lines.add(
-        0, (safe(address), "strong"), (f" ({entry.get('origin', 'created')}, {safe(str(entry.get('created') or 'unknown'))})", "dim"), guard
+        0,
+        (safe(address), "strong"),
+        (
+            f" ({entry.get('origin', 'created')}, {safe(str(entry.get('created') or 'unknown'))})",
+            "dim",
+        ),
+        guard,
     )
     for leaf in non_default_leaves(kind, name, entry.get("config") or {}):
         shown = "" if isinstance(leaf.value, dict) else f": {scalar(leaf.row, leaf.value)}"

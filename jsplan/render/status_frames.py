@@ -39,7 +39,14 @@ class Frames:
     def _draw(self, status: Status) -> None:
         rows = status_text.render_text(status, self._console.width, verbose=self._verbose).rows
         room = max(3, self._console.height - 3)
-        shown = rows if len(rows) <= room else [*rows[: room - 1], Text(f"  … {len(rows) - room + 1} more; --target shows less", "dim")]
+        shown = (
+            rows
+            if len(rows) <= room
+            else [
+                *rows[: room - 1],
+                Text(f"  … {len(rows) - room + 1} more; --target shows less", "dim"),
+            ]
+        )
         foot = Text(f"{status_text.summary_line(status)} {status.timestamp[11:]}", "dim")
         self._console.clear()
         self._console.print(Text("\n").join([*shown, foot]), soft_wrap=True, end="")

@@ -50,9 +50,14 @@ def summary_line(status: Status) -> str:
     s = status.summary
     flows = [f"{s['unhealthy']} unhealthy"] if s["unhealthy"] else []
     flows += [f"{s['unknown']} not known"] if s["unknown"] else []
-    parts = [count(s["domains"], "domain") + (f" ({s['offline']:,} offline)" if s["offline"] else "")]
+    parts = [
+        count(s["domains"], "domain") + (f" ({s['offline']:,} offline)" if s["offline"] else "")
+    ]
     parts += [count(s["streams"], "stream") + (f" ({s['down']:,} down)" if s["down"] else "")]
-    parts += [count(s["consumers"], "consumer"), count(s["flows"], "flow") + (f" ({', '.join(flows)})" if flows else "")]
+    parts += [
+        count(s["consumers"], "consumer"),
+        count(s["flows"], "flow") + (f" ({', '.join(flows)})" if flows else ""),
+    ]
     return f"Status: {', '.join(parts)}."
 
 
@@ -61,13 +66,32 @@ def summary_line(status: Status) -> str:
 
 def _domains(lines: Lines, domains: list[Row], width: int | None, *, verbose: bool) -> None:
     there = [d for d in domains if d["reachable"]]
-    groups = _group_rows(there, lambda d: (d["version"], d["api_level"], *_domain_signature(d)), _domain_key, verbose=verbose)
+    groups = _group_rows(
+        there,
+        lambda d: (d["version"], d["api_level"], *_domain_signature(d)),
+        _domain_key,
+        verbose=verbose,
+    )
     rows = [_domain_row(members) for members in groups]
     lines.add(0, ("Domains", "strong"))
     if rows:
-        head = ("domain", "server", "version", "level", "streams", "consumers", "messages", "stored", "limit", "memory", "limit")
+        head = (
+            "domain",
+            "server",
+            "version",
+            "level",
+            "streams",
+            "consumers",
+            "messages",
+            "stored",
+            "limit",
+            "memory",
+            "limit",
+        )
         grid.add_table(lines, head, rows, left=2, width=width)
-    for absent in _group_rows([d for d in domains if not d["reachable"]], _offline_signature, _domain_key, verbose=verbose):
+    for absent in _group_rows(
+        [d for d in domains if not d["reachable"]], _offline_signature, _domain_key, verbose=verbose
+    ):
         _render_offline(lines, absent)
     lines.blank()
 
@@ -77,7 +101,12 @@ def _render_offline(lines: Lines, members: list[Row]) -> None:
     head, role = ("offline", "warn") if first["excused"] else ("not reached", "bad")
     why = first["reason"] or "" if alone else replace_domain(first["reason"] or "", first["domain"])
     seen = f"; last seen {first['last_seen']}" if alone and first["last_seen"] else ""
-    lines.add(2, (f"{head}: ", role), (safe(_format_domains(members, _domain_key)), "strong"), f": {safe(why)}{seen}")
+    lines.add(
+        2,
+        (f"{head}: ", role),
+        (safe(_format_domains(members, _domain_key)), "strong"),
+        f": {safe(why)}{seen}",
+    )
 
 
 def _domain_key(row: Row) -> str:
@@ -95,16 +124,34 @@ def _offline_signature(domain: Row) -> tuple[Any, ...]:
 
 def _domain_row(members: list[Row]) -> list[grid.Cell]:
     first, limits = members[0], members[0]["limits"] or {}
-    server = first["server"] if len(members) == 1 else f"{len(members)} servers" if any(m["server"] for m in members) else ""
+    server = (
+        first["server"]
+        if len(members) == 1
+        else f"{len(members)} servers"
+        if any(m["server"] for m in members)
+        else ""
+    )
     numbers = [f"{_sum_column(members, name):,}" for name in ("streams", "consumers", "messages")]
     most = [_format_limit(limits.get(name), len(members)) for name in ("max_storage", "max_memory")]
-    stored = units.format_bytes(_sum_column(members, "storage")) if any(m["storage"] is not None for m in members) else ""
+    stored = (
+        units.format_bytes(_sum_column(members, "storage"))
+        if any(m["storage"] is not None for m in members)
+        else ""
+    )
     memory = _sum_column(members, "memory")
     return [
-        (safe(_format_domains(members, _domain_key)), "strong"), safe(server or ""), safe(first["version"] or "?"), str(first["api_level"] or 0),
-        _with_limit(numbers[0], limits.get("max_streams"), len(members)), _with_limit(numbers[1], limits.get("max_consumers"), len(members)), numbers[2],
-        stored, most[0], units.format_bytes(memory) if memory else "", most[1],
-    ]  # fmt: skip
+        (safe(_format_domains(members, _domain_key)), "strong"),
+        safe(server or ""),
+        safe(first["version"] or "?"),
+        str(first["api_level"] or 0),
+        _with_limit(numbers[0], limits.get("max_streams"), len(members)),
+        _with_limit(numbers[1], limits.get("max_consumers"), len(members)),
+        numbers[2],
+        stored,
+        most[0],
+        units.format_bytes(memory) if memory else "",
+        most[1],
+    ]
 
 
 def _with_limit(number: str, limit: int | None, domains: int) -> str:
@@ -123,11 +170,22 @@ def _flows(lines: Lines, flows: list[Row], width: int | None, *, verbose: bool) 
         return
     lines.add(0, ("Replication", "strong"))
     # What is wrong stands first, and each cause below its own line.
-    groups = sorted(_group_flows(flows, verbose=verbose), key=lambda members: {False: 0, None: 1, True: 2}[members[0]["healthy"]])
-    grid.add_table(lines, ("from", "to", "kind", "behind", "heard", "state"), [_flow_row(members) for members in groups], left=2, width=width)
+    groups = sorted(
+        _group_flows(flows, verbose=verbose),
+        key=lambda members: {False: 0, None: 1, True: 2}[members[0]["healthy"]],
+    )
+    grid.add_table(
+        lines,
+        ("from", "to", "kind", "behind", "heard", "state"),
+        [_flow_row(members) for members in groups],
+        left=2,
+        width=width,
+    )
     for members in groups:
         if members[0]["cause"]:
-            mark: tuple[str, str] = ("! ", "bad") if members[0]["healthy"] is False else ("? ", "warn")
+            mark: tuple[str, str] = (
+                ("! ", "bad") if members[0]["healthy"] is False else ("? ", "warn")
+            )
             ends = f"{safe(_format_endpoints(members, 'from'))} -> {safe(_format_endpoints(members, 'to'))}"
             lines.add(2, mark, (ends, "strong"), f": {safe(_format_cause(members))}")
     lines.blank()
@@ -146,7 +204,12 @@ def _group_flows(flows: list[Row], *, verbose: bool) -> list[list[Row]]:
 
         def key(flow: Row, domain: Callable[[Row], str] = domain) -> tuple[Any, ...]:
             phrase = (flow["cause"] or "").partition(":")[0]
-            return (replace_domain((flow["from"], flow["to"]), domain(flow)), flow["kind"], flow["healthy"], phrase)
+            return (
+                replace_domain((flow["from"], flow["to"]), domain(flow)),
+                flow["kind"],
+                flow["healthy"],
+                phrase,
+            )
 
         groups = _group_rows(rest, key, domain, verbose=False)
         found += [members for members in groups if len(members) > 1]
@@ -157,12 +220,22 @@ def _group_flows(flows: list[Row], *, verbose: bool) -> list[list[Row]]:
 def _flow_row(members: list[Row]) -> list[grid.Cell]:
     lags, ages = [m["lag"] for m in members if m["lag"] is not None], [m["active"] for m in members]
     silent = any(age is None for age in ages) and members[0]["healthy"] is not None
-    heard = "never" if silent else f"{max((age or 0) for age in ages) / units.SECOND:.0f}s ago" if any(ages) else ""
+    heard = (
+        "never"
+        if silent
+        else f"{max((age or 0) for age in ages) / units.SECOND:.0f}s ago"
+        if any(ages)
+        else ""
+    )
     kinds = {m["kind"] for m in members}
     return [
-        safe(_format_endpoints(members, "from")), safe(_format_endpoints(members, "to")), kinds.pop() if len(kinds) == 1 else "",
-        f"{sum(lags):,}" if lags else "?", heard, _STATE[members[0]["healthy"]],
-    ]  # fmt: skip
+        safe(_format_endpoints(members, "from")),
+        safe(_format_endpoints(members, "to")),
+        kinds.pop() if len(kinds) == 1 else "",
+        f"{sum(lags):,}" if lags else "?",
+        heard,
+        _STATE[members[0]["healthy"]],
+    ]
 
 
 def _format_endpoints(members: list[Row], end: str) -> str:
@@ -190,7 +263,10 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
     head = ("stream", "messages", "size", "first", "last", "newest", "consumers", "")
     now = datetime.fromisoformat(status.timestamp)
     # What is down stands first.
-    groups = sorted(_group_same_names(status.streams, verbose=verbose), key=lambda members: not members[0]["down"])
+    groups = sorted(
+        _group_same_names(status.streams, verbose=verbose),
+        key=lambda members: not members[0]["down"],
+    )
     rows = [_stream_row(members, now) for members in groups]
     grid.add_table(lines, head, rows, width=width)
     lines.blank()
@@ -203,9 +279,14 @@ def _stream_row(members: list[Row], now: datetime) -> list[grid.Cell]:
     mark = ("DOWN", "bad") if members[0]["down"] else mark
     places = [f"{one[name]:,}" if one else "" for name in ("first_seq", "last_seq")]
     return [
-        _address(members), f"{_sum_column(members, 'messages'):,}", units.format_bytes(_sum_column(members, "bytes")), *places, _format_age(newest, now),
-        f"{_sum_column(members, 'consumers'):,}", mark,
-    ]  # fmt: skip
+        _address(members),
+        f"{_sum_column(members, 'messages'):,}",
+        units.format_bytes(_sum_column(members, "bytes")),
+        *places,
+        _format_age(newest, now),
+        f"{_sum_column(members, 'consumers'):,}",
+        mark,
+    ]
 
 
 def _format_age(time: str, now: datetime) -> str:
@@ -232,14 +313,21 @@ def _consumers(lines: Lines, consumers: list[Row], width: int | None, *, verbose
 def _consumer_row(members: list[Row]) -> list[grid.Cell]:
     one = members[0] if len(members) == 1 else None
     mine = "" if all(m["managed"] for m in members) else "unmanaged"
-    counts = [f"{_sum_column(members, name):,}" for name in ("pending", "ack_pending", "redelivered")]
+    counts = [
+        f"{_sum_column(members, name):,}" for name in ("pending", "ack_pending", "redelivered")
+    ]
     places = [f"{one[name]['stream_seq']:,}" if one else "" for name in ("ack_floor", "delivered")]
     return [_address(members), *counts, *places, (mine, "dim")]
 
 
 def _group_same_names(rows: list[Row], *, verbose: bool) -> list[list[Row]]:
     def alike(row: Row) -> tuple[Any, ...]:
-        return (row["address"].partition("/")[2], row["managed"], row.get("fed_by"), row.get("down"))
+        return (
+            row["address"].partition("/")[2],
+            row["managed"],
+            row.get("fed_by"),
+            row.get("down"),
+        )
 
     return _group_rows(rows, alike, _domain_of_address, verbose=verbose)
 
@@ -251,13 +339,17 @@ def _domain_of_address(row: Row) -> str:
 def _address(members: list[Row]) -> str:
     if len(members) == 1:
         return safe(members[0]["address"])
-    return safe(f"{_format_domains(members, _domain_of_address)}/{members[0]['address'].partition('/')[2]}")
+    return safe(
+        f"{_format_domains(members, _domain_of_address)}/{members[0]['address'].partition('/')[2]}"
+    )
 
 
 # --- what is alike -------------------------------------------------------------------------------------------
 
 
-def _group_rows(rows: Iterable[Row], key: Callable[[Row], Any], domain: Callable[[Row], str], *, verbose: bool) -> list[list[Row]]:
+def _group_rows(
+    rows: Iterable[Row], key: Callable[[Row], Any], domain: Callable[[Row], str], *, verbose: bool
+) -> list[list[Row]]:
     """Rows with the same key together, where enough domains have it; in the order of the first of each."""
     alike: dict[Any, list[Row]] = {}
     for number, row in enumerate(rows):
@@ -273,7 +365,11 @@ def _format_domains(members: list[Row], domain: Callable[[Row], str]) -> str:
     """Their domains as ranges, or how many they are."""
     names = sorted({domain(m) for m in members})
     text = compress_names(names)
-    return text if len(names) < MIN_GROUP or len(text) <= MAX_NAMES_WIDTH else f"{len(names):,} domains"
+    return (
+        text
+        if len(names) < MIN_GROUP or len(text) <= MAX_NAMES_WIDTH
+        else f"{len(names):,} domains"
+    )
 
 
 def _sum_column(members: Iterable[Row], name: str) -> int:

@@ -33,7 +33,10 @@ def plan_line(plan: Plan) -> str:
     parts += [f"{s['add']} to add", f"{s['change']} to change"]
     if s["replace"]:
         deletes = s["replace_deletes"]
-        parts.append(f"{s['replace']} to replace" + (f" ({deletes} delete{'s' if deletes == 1 else ''} data)" if deletes else ""))
+        parts.append(
+            f"{s['replace']} to replace"
+            + (f" ({deletes} delete{'s' if deletes == 1 else ''} data)" if deletes else "")
+        )
     parts.append(f"{s['destroy']} to destroy")
     parts += [f"{s['forget']} to forget"] if s["forget"] else []
     parts += [f"{s['backfill']} to backfill"] if s["backfill"] else []
@@ -48,9 +51,20 @@ def rehearsal_line(plan: Plan) -> str:
     done, by_version = plan.rehearsal, dict[str, list[str]]()
     for server in done.servers:
         by_version.setdefault(server.version, []).append(server.domain)
-    named = [f"{version} ({compress_names(domains)})" for version, domains in by_version.items()] if len(by_version) > 1 else [*by_version]
-    parts = [count(done.steps, "step"), f"{done.refused} refused" if done.refused else "none refused"]
-    parts += [f"{done.behind} not tried behind {'them' if done.refused > 1 else 'it'}"] if done.behind else []
+    named = (
+        [f"{version} ({compress_names(domains)})" for version, domains in by_version.items()]
+        if len(by_version) > 1
+        else [*by_version]
+    )
+    parts = [
+        count(done.steps, "step"),
+        f"{done.refused} refused" if done.refused else "none refused",
+    ]
+    parts += (
+        [f"{done.behind} not tried behind {'them' if done.refused > 1 else 'it'}"]
+        if done.behind
+        else []
+    )
     parts += [f"{done.left_out} left out"] if done.left_out else []
     return f"Rehearsed on nats-server {', '.join(named) or 'none'}: {', '.join(parts)}."
 
@@ -67,10 +81,16 @@ def deferred_line(addresses: Iterable[str]) -> str:
 def no_changes_line(plan: Plan) -> str:
     """That nothing changes, claimed only for what could be read and was asked for."""
     if plan.options.get("import"):
-        where = " in the domains that could be read" if plan.deferred else _target_text(plan.targets)
+        where = (
+            " in the domains that could be read" if plan.deferred else _target_text(plan.targets)
+        )
         return f"Nothing to import{where}: of what the files declare, nothing is on the server that is not managed already."
     if plan.mode == "revert":
-        return "Nothing to undo in the domains that could be read." if plan.deferred else NOTHING_TO_UNDO
+        return (
+            "Nothing to undo in the domains that could be read."
+            if plan.deferred
+            else NOTHING_TO_UNDO
+        )
     if plan.deferred:
         return "No changes in the domains that could be read."
     return NOTHING_TO_DESTROY if plan.mode == "destroy" else NO_CHANGES
@@ -81,13 +101,22 @@ def _target_text(globs: Sequence[str]) -> str:
     domains = [glob.removesuffix("/**") for glob in globs]
     if "**" in globs:
         return ""
-    return f" under {', '.join(globs)}" if any("/" in domain for domain in domains) else f" in {', '.join(domains)}"
+    return (
+        f" under {', '.join(globs)}"
+        if any("/" in domain for domain in domains)
+        else f" in {', '.join(domains)}"
+    )
 
 
 def is_quiet(plan: Plan) -> bool:
     """Whether a plan has nothing to say but that there are no changes."""
     return not (
-        plan.has_changes or plan.errored or plan.deferred or plan.diagnostics or plan.targets or plan.options.get("excludes")
+        plan.has_changes
+        or plan.errored
+        or plan.deferred
+        or plan.diagnostics
+        or plan.targets
+        or plan.options.get("excludes")
     ) and not (plan.mode == "revert" or (plan.mode == "refresh-only" and plan.resource_drift))
 
 

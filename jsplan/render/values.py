@@ -40,7 +40,9 @@ def scalar(row: Field | None, value: Any) -> str:
 
 
 def _number(row: Field | None, kind: str, value: int) -> str:
-    if row is not None and ((row.unlimited and value < 0) or (row.name in _ZERO_IS_UNLIMITED and value == 0)):
+    if row is not None and (
+        (row.unlimited and value < 0) or (row.name in _ZERO_IS_UNLIMITED and value == 0)
+    ):
         return "unlimited"
     if kind in ("duration", "durations"):
         return units.format_duration(value)
@@ -64,7 +66,9 @@ def is_short(row: Field | None, value: Any) -> bool:
     if isinstance(value, dict):
         return False
     if isinstance(value, list):
-        return not any(isinstance(item, dict) for item in value) and len(scalar(row, value)) <= INLINE
+        return (
+            not any(isinstance(item, dict) for item in value) and len(scalar(row, value)) <= INLINE
+        )
     return True
 
 
@@ -78,12 +82,18 @@ class Leaf:
     value: Any
 
 
-def flatten(table: Table | None, config: dict[str, Any], prefix: str = "", depth: int = 0) -> Iterator[Leaf]:
+def flatten(
+    table: Table | None, config: dict[str, Any], prefix: str = "", depth: int = 0
+) -> Iterator[Leaf]:
     """The leaves of a compact configuration, in its order; paths are relative to the element around them."""
     rows = table.by_name if table else {}
     for name, value in config.items():
         row = rows.get(name)
-        path = f"{prefix}{name}" if _PLAIN.fullmatch(name) else element_path(prefix.removesuffix("."), name)
+        path = (
+            f"{prefix}{name}"
+            if _PLAIN.fullmatch(name)
+            else element_path(prefix.removesuffix("."), name)
+        )
         if isinstance(value, dict) and value:
             yield from flatten(row.table if row else None, value, f"{path}.", depth)
         elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
@@ -93,7 +103,9 @@ def flatten(table: Table | None, config: dict[str, Any], prefix: str = "", depth
             yield Leaf(depth, path, row, value)
 
 
-def _element(row: Field | None, path: str, item: dict[str, Any], index: int, depth: int) -> Iterator[Leaf]:
+def _element(
+    row: Field | None, path: str, item: dict[str, Any], index: int, depth: int
+) -> Iterator[Leaf]:
     if row is not None and row.table is ORIGIN and item.get("name"):
         path, item = element_path(path, origin_key(item)), without_key_fields(item)
     else:
@@ -104,8 +116,16 @@ def _element(row: Field | None, path: str, item: dict[str, Any], index: int, dep
 
 def without_key_fields(origin: dict[str, Any]) -> dict[str, Any]:
     """A source without what its key in a path says already: name, API prefix and filter."""
-    rest = {key: value for key, value in origin.items() if key not in ("name", "filter_subject", "external")}
-    external = {key: value for key, value in (origin.get("external") or {}).items() if key != "api" and value}
+    rest = {
+        key: value
+        for key, value in origin.items()
+        if key not in ("name", "filter_subject", "external")
+    }
+    external = {
+        key: value
+        for key, value in (origin.get("external") or {}).items()
+        if key != "api" and value
+    }
     return rest | ({"external": external} if external else {})
 
 
@@ -115,7 +135,9 @@ def non_default_leaves(kind: str, name: str, after: dict[str, Any]) -> list[Leaf
     after = lift(kind, name, after) if is_bucket(kind) else after
     compact = table.compact(after) if table else dict(after)
     own = name.rsplit("/", 1)[-1]
-    hidden = {key for key in ("name", "bucket", "durable_name") if compact.get(key) == own} | (_derived_fields(table, compact) if table else set())
+    hidden = {key for key in ("name", "bucket", "durable_name") if compact.get(key) == own} | (
+        _derived_fields(table, compact) if table else set()
+    )
     return list(flatten(table, {key: value for key, value in compact.items() if key not in hidden}))
 
 

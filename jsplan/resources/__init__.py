@@ -9,7 +9,12 @@ from jsplan.resources.kv import KV
 from jsplan.resources.object_store import OBJECT_STORE
 from jsplan.resources.stream import STREAM
 
-TABLES: dict[Kind, Table] = {"stream": STREAM, "consumer": CONSUMER, "kv": KV, "object_store": OBJECT_STORE}
+TABLES: dict[Kind, Table] = {
+    "stream": STREAM,
+    "consumer": CONSUMER,
+    "kv": KV,
+    "object_store": OBJECT_STORE,
+}
 
 __all__ = [
     "ABSENT", "CONSUMER", "KV", "OBJECT_STORE", "STREAM", "TABLES", "Config", "Effect", "Field", "FieldUpdate", "Table",

@@ -25,23 +25,60 @@ FIELD_BY_ALIAS: Final[Mapping[str, Mapping[str, str]]] = {
     "stream": {},
     "consumer": {},
 }  # fmt: skip
-_ALIAS_BY_FIELD: Final[Mapping[str, Mapping[str, str]]] = {kind: {field: word for word, field in names.items()} for kind, names in FIELD_BY_ALIAS.items()}
+_ALIAS_BY_FIELD: Final[Mapping[str, Mapping[str, str]]] = {
+    kind: {field: word for word, field in names.items()} for kind, names in FIELD_BY_ALIAS.items()
+}
 _SHARED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "kv": frozenset(
-        {"description", "max_bytes", "storage", "num_replicas", "compression", "placement", "republish", "mirror", "sources", "metadata"}
+        {
+            "description",
+            "max_bytes",
+            "storage",
+            "num_replicas",
+            "compression",
+            "placement",
+            "republish",
+            "mirror",
+            "sources",
+            "metadata",
+        }
     ),
-    "object_store": frozenset({"description", "max_bytes", "storage", "num_replicas", "compression", "placement", "metadata", "sealed"}),
+    "object_store": frozenset(
+        {
+            "description",
+            "max_bytes",
+            "storage",
+            "num_replicas",
+            "compression",
+            "placement",
+            "metadata",
+            "sealed",
+        }
+    ),
 }
 #: Words that say nothing where the files leave them out: blocks are compressed by whoever made them, a store is sealed by a client.
 _CREATOR_ALIASES: Final = frozenset({"compression", "sealed"})
 #: What clients choose each in their own way; another client may change its mind about them.
-_CREATOR_FIELDS: Final = frozenset({"allow_direct", "allow_msg_ttl", "discard", "duplicate_window", "mirror_direct"}) | _CREATOR_ALIASES
+_CREATOR_FIELDS: Final = (
+    frozenset({"allow_direct", "allow_msg_ttl", "discard", "duplicate_window", "mirror_direct"})
+    | _CREATOR_ALIASES
+)
 #: Fields that whoever makes a bucket fills in where the files leave them out.
 CREATOR_DEFAULTED: Final = frozenset(
-    {"allow_direct", "allow_msg_ttl", "allow_rollup_hdrs", "deny_delete", "discard", "duplicate_window", "mirror_direct"}
+    {
+        "allow_direct",
+        "allow_msg_ttl",
+        "allow_rollup_hdrs",
+        "deny_delete",
+        "discard",
+        "duplicate_window",
+        "mirror_direct",
+    }
 )
 _KV_PREFIX: Final = "KV_"
-_DEFAULT_TRANSFORM = re.compile(r'^sources\["(?P<name>[^@#"]+)(?P<api>@[^#"]*)?#\$KV\.(?P=name)\.>(>\$KV\.[^.>]+\.>)?"\]')
+_DEFAULT_TRANSFORM = re.compile(
+    r'^sources\["(?P<name>[^@#"]+)(?P<api>@[^#"]*)?#\$KV\.(?P=name)\.>(>\$KV\.[^.>]+\.>)?"\]'
+)
 
 
 def is_bucket(kind: str) -> bool:
@@ -60,7 +97,9 @@ def _build_backing_table(kind: str) -> Table:
     uncovered = {row.name for row in uncovered_fields(kind)}
 
     def carrying(row: Field) -> Field:
-        if row.name in _CREATOR_FIELDS and (row.name in uncovered or row.name in _SHARED_FIELDS[kind] & _CREATOR_ALIASES):
+        if row.name in _CREATOR_FIELDS and (
+            row.name in uncovered or row.name in _SHARED_FIELDS[kind] & _CREATOR_ALIASES
+        ):
             return replace(row, when_omitted="live")
         return replace(row, when_omitted="last") if row.name in uncovered else row
 
@@ -68,7 +107,11 @@ def _build_backing_table(kind: str) -> Table:
 
 
 #: The table of the stream behind each kind that has one.
-BACKING_TABLES: Final[Mapping[str, Table]] = {"stream": STREAM, "kv": _build_backing_table("kv"), "object_store": _build_backing_table("object_store")}
+BACKING_TABLES: Final[Mapping[str, Table]] = {
+    "stream": STREAM,
+    "kv": _build_backing_table("kv"),
+    "object_store": _build_backing_table("object_store"),
+}
 
 
 # --- words to fields -----------------------------------------------------------------------------------------
@@ -104,14 +147,20 @@ _REQUIRED_CONFIG: Final[Mapping[str, Config]] = {
 def _bucket_subjects(kind: str, bucket: str, body: Mapping[str, Any]) -> Config:
     if body.get("mirror"):
         return {}
-    return {"subjects": [f"$KV.{bucket}.>"] if kind == "kv" else [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"]}
+    return {
+        "subjects": [f"$KV.{bucket}.>"]
+        if kind == "kv"
+        else [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"]
+    }
 
 
 def _lower_origins(bucket: str, out: Config) -> None:
     if out.get("mirror"):
         out["mirror"] = _with_stream_name(out["mirror"])
     if out.get("sources"):
-        out["sources"] = [_with_key_transform(bucket, _with_stream_name(origin)) for origin in out["sources"]]
+        out["sources"] = [
+            _with_key_transform(bucket, _with_stream_name(origin)) for origin in out["sources"]
+        ]
 
 
 def _with_stream_name(origin: Config) -> Config:
@@ -122,7 +171,11 @@ def _with_stream_name(origin: Config) -> Config:
 def _with_key_transform(bucket: str, origin: Config) -> Config:
     """Values of another bucket are stored under the keys of this one, unless the files say how they are filtered or transformed."""
     theirs = origin["name"].removeprefix(_KV_PREFIX)
-    if origin.get("subject_transforms") is not None or origin.get("filter_subject") or theirs == bucket:
+    if (
+        origin.get("subject_transforms") is not None
+        or origin.get("filter_subject")
+        or theirs == bucket
+    ):
         return origin
     return origin | {"subject_transforms": _key_transforms(theirs, bucket)}
 
@@ -148,7 +201,9 @@ def usual_value(kind: str, row: Field) -> Any:
     """What a bucket has in a field that the files leave out; None where that depends on the rest."""
     if row.name in _REQUIRED_CONFIG[kind]:
         return _REQUIRED_CONFIG[kind][row.name]
-    return client_defaults(kind, {}).get(row.name) if row.name in ("discard", "allow_direct") else None
+    return (
+        client_defaults(kind, {}).get(row.name) if row.name in ("discard", "allow_direct") else None
+    )
 
 
 def resolve_alias(kind: str, word: str) -> str:
@@ -177,7 +232,12 @@ def lift(kind: str, name: str, config: Config) -> Config:
         return config
     compact = STREAM.compact(config)
     usual = _bucket_subjects(kind, name, compact) | _REQUIRED_CONFIG[kind]
-    usual = STREAM.compact(usual | client_defaults(kind, {field: compact[field] for field in ("max_age", "mirror") if field in compact}))
+    usual = STREAM.compact(
+        usual
+        | client_defaults(
+            kind, {field: compact[field] for field in ("max_age", "mirror") if field in compact}
+        )
+    )
     if compact.get("subject_delete_marker_ttl"):
         usual["allow_msg_ttl"] = True
     out = {}
@@ -194,7 +254,9 @@ def lift_change(kind: str, name: str, path: str, before: Any, after: Any) -> tup
     top = re.split(r"[.\[]", path, maxsplit=1)[0]
     shown = alias_of(kind, top) + path[len(top) :]
     if kind == "kv" and top in ("mirror", "sources"):
-        shown = _DEFAULT_TRANSFORM.sub(r'sources["\g<name>\g<api>"]', shown.replace(f'sources["{_KV_PREFIX}', 'sources["'))
+        shown = _DEFAULT_TRANSFORM.sub(
+            r'sources["\g<name>\g<api>"]', shown.replace(f'sources["{_KV_PREFIX}', 'sources["')
+        )
         return shown, _lift_origin(name, path, before), _lift_origin(name, path, after)
     if top == "compression":
         return shown, _COMPRESSION_FLAGS.get(before, before), _COMPRESSION_FLAGS.get(after, after)
@@ -215,6 +277,10 @@ def _lift_origin(bucket: str, path: str, value: Any) -> Any:
     out = value | {"name": theirs}
     if out.get("subject_transforms") == _key_transforms(theirs, bucket):
         del out["subject_transforms"]
-    elif path.startswith("sources") and not (out.get("subject_transforms") or out.get("filter_subject") or theirs == bucket):
-        out["subject_transforms"] = []  # left out, values would be stored under the keys of this bucket
+    elif path.startswith("sources") and not (
+        out.get("subject_transforms") or out.get("filter_subject") or theirs == bucket
+    ):
+        out[
+            "subject_transforms"
+        ] = []  # left out, values would be stored under the keys of this bucket
     return out

@@ -26,7 +26,9 @@ def fill_derived(config: Config, level: int) -> None:
     for name in ("max_ack_pending", "inactive_threshold"):
         if limits.get(name):
             config.setdefault(name, limits[name])
-    _fill_ack_fields(config, config.get("ack_policy", "none"), limits.get("account_max_ack_pending", 1000))
+    _fill_ack_fields(
+        config, config.get("ack_policy", "none"), limits.get("account_max_ack_pending", 1000)
+    )
     if not config.get("deliver_subject"):
         config.setdefault("max_waiting", 512)
     if not config.get("durable_name"):

@@ -136,7 +136,9 @@ class Field:
     def compact(self, value: Any) -> Any:
         """The value in compact form, or ABSENT when it says no more than leaving the field out does."""
         value = _COMPACT.get(self.type, _unchanged)(self, value)
-        if (value == self.default or (value == 0 and self._zero_is_default)) and not isinstance(value, bool):
+        if (value == self.default or (value == 0 and self._zero_is_default)) and not isinstance(
+            value, bool
+        ):
             return ABSENT
         return ABSENT if value is None or value is False or value in ("", [], {}) else value
 
@@ -162,7 +164,11 @@ class Table:
     @cached_property
     def _default_values(self) -> Mapping[str, Any]:
         """What most fields of most objects show: the short way through `compact`, which large plans take a million times."""
-        static = {row.name: row.default for row in self.rows if row.default is not None and row.default is not ABSENT}
+        static = {
+            row.name: row.default
+            for row in self.rows
+            if row.default is not None and row.default is not ABSENT
+        }
         return static | {row.name: False for row in self.rows if row.type == "bool"}
 
     def compact(self, raw: Config) -> Config:
@@ -193,10 +199,15 @@ class Table:
             row = self.by_name.get(name)
             if row is None or value is None or row.compact(value) is ABSENT:
                 continue
-            yield name, max(row.level, row.value_levels.get(value, 0) if isinstance(value, str) else 0)
+            yield (
+                name,
+                max(row.level, row.value_levels.get(value, 0) if isinstance(value, str) else 0),
+            )
             if row.table is not None:
                 for item in value if row.type == "objects" else [value]:
-                    yield from ((f"{name}.{path}", level) for path, level in row.table.required_levels(item))
+                    yield from (
+                        (f"{name}.{path}", level) for path, level in row.table.required_levels(item)
+                    )
 
     def default_of(self, name: str) -> Any:
         """What the server shows for a field left out: the default, or None for absent and for dependent ones."""
@@ -206,7 +217,11 @@ class Table:
 
 def strip_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     """Metadata without the server's own `_nats.*` keys, which change with every server upgrade, and without our mark."""
-    return {key: value for key, value in metadata.items() if not key.startswith("_nats.") and key != OWNER_KEY}
+    return {
+        key: value
+        for key, value in metadata.items()
+        if not key.startswith("_nats.") and key != OWNER_KEY
+    }
 
 
 # --- compact forms -------------------------------------------------------------------------------------------
@@ -248,7 +263,11 @@ def sort_objects(items: list[Config]) -> list[Config]:
 def _value_with_defaults(row: Field, value: Any, level: int) -> Any:
     if row.table is None:
         return value
-    return [row.table.with_defaults(item, level) for item in value] if row.type == "objects" else row.table.with_defaults(value, level)
+    return (
+        [row.table.with_defaults(item, level) for item in value]
+        if row.type == "objects"
+        else row.table.with_defaults(value, level)
+    )
 
 
 def _compact_time(_: Field, value: Any) -> Any:
@@ -276,7 +295,9 @@ def _parse_string(row: Field, value: Any) -> Any:
     if row.max_length is not None and (size := len(value.encode())) > row.max_length:
         raise ValueError(f"is {size} bytes long; the server takes at most {row.max_length}")
     if row.pattern is not None and not re.fullmatch(row.pattern, value):
-        raise ValueError(f'"{value}" is not allowed here; a name has no dots, blanks, slashes or wildcards')
+        raise ValueError(
+            f'"{value}" is not allowed here; a name has no dots, blanks, slashes or wildcards'
+        )
     return value
 
 
@@ -304,7 +325,9 @@ def _parse_enum(row: Field, value: Any) -> Any:
     word = row.normalize(value) if isinstance(value, str) else value
     if word not in row.values:
         meant = did_you_mean(str(value).lower(), row.values)
-        raise ValueError(f"is {_describe_value(value)}; it can be {', '.join(row.values)}{meant and f'.{meant}'}")
+        raise ValueError(
+            f"is {_describe_value(value)}; it can be {', '.join(row.values)}{meant and f'.{meant}'}"
+        )
     return word
 
 
@@ -344,10 +367,23 @@ def _parse_metadata(_: Field, value: Any) -> Any:
 
 
 def _describe_value(value: Any) -> str:
-    names = {bool: "the boolean", int: "the number", float: "the number", str: "the text", list: "a list", dict: "a mapping"}
+    names = {
+        bool: "the boolean",
+        int: "the number",
+        float: "the number",
+        str: "the text",
+        list: "a list",
+        dict: "a mapping",
+    }
     if value is None:
         return "nothing"
-    shown = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else value
+    shown = (
+        f'"{value}"'
+        if isinstance(value, str)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else value
+    )
     return names[type(value)] if isinstance(value, list | dict) else f"{names[type(value)]} {shown}"
 
 

@@ -14,16 +14,32 @@ NAME = r"[^.*>\s/\\]+"
 TRANSFORM = Table(
     "subject_transform",
     (
-        Field("src", "string", "Subject to match; empty is every subject.", default=">", echoed=True),
-        Field("dest", "string", "Subject to store under; `{{wildcard(n)}}` and friends are allowed.", default="", echoed=True),
+        Field(
+            "src", "string", "Subject to match; empty is every subject.", default=">", echoed=True
+        ),
+        Field(
+            "dest",
+            "string",
+            "Subject to store under; `{{wildcard(n)}}` and friends are allowed.",
+            default="",
+            echoed=True,
+        ),
     ),
 )
 
 EXTERNAL = Table(
     "external",
     (
-        Field("api", "string", "API prefix of the other JetStream, as seen from here.", required=True),
-        Field("deliver", "string", "Prefix under which the other account delivers.", default="", echoed=True),
+        Field(
+            "api", "string", "API prefix of the other JetStream, as seen from here.", required=True
+        ),
+        Field(
+            "deliver",
+            "string",
+            "Prefix under which the other account delivers.",
+            default="",
+            echoed=True,
+        ),
     ),
 )
 
@@ -40,13 +56,34 @@ ORIGIN = Table(
     (
         Field("name", "string", "Name of the origin stream.", required=True, pattern=NAME),
         Field(
-            "opt_start_seq", "int", "Copy from this sequence on; read only when the source is new.", default=0, minimum=0, update=ignore_change
+            "opt_start_seq",
+            "int",
+            "Copy from this sequence on; read only when the source is new.",
+            default=0,
+            minimum=0,
+            update=ignore_change,
         ),
-        Field("opt_start_time", "time", "Copy from this time on; read only when the source is new.", update=ignore_change),
+        Field(
+            "opt_start_time",
+            "time",
+            "Copy from this time on; read only when the source is new.",
+            update=ignore_change,
+        ),
         Field("filter_subject", "string", "Copy only these subjects.", default=""),
-        Field("subject_transforms", "objects", "Filters and rewrites, first match wins.", table=TRANSFORM),
+        Field(
+            "subject_transforms",
+            "objects",
+            "Filters and rewrites, first match wins.",
+            table=TRANSFORM,
+        ),
         Field("external", "object", "How to reach the origin's JetStream.", table=EXTERNAL),
-        Field("consumer", "object", "Use a consumer that the origin's owner made.", table=CONSUMER_SOURCE, level=4),
+        Field(
+            "consumer",
+            "object",
+            "Use a consumer that the origin's owner made.",
+            table=CONSUMER_SOURCE,
+            level=4,
+        ),
     ),
 )
 
@@ -63,7 +100,9 @@ REPUBLISH = Table(
     "republish",
     (
         Field("src", "string", "Subjects to republish.", default=">", echoed=True),
-        Field("dest", "string", "Subject to republish under.", required=True, default="", echoed=True),
+        Field(
+            "dest", "string", "Subject to republish under.", required=True, default="", echoed=True
+        ),
         Field("headers_only", "bool", "Leave the payload out.", default=False),
     ),
 )
@@ -71,7 +110,13 @@ REPUBLISH = Table(
 CONSUMER_LIMITS = Table(
     "consumer_limits",
     (
-        Field("inactive_threshold", "duration", "Ceiling and default for consumers, ns.", default=0, floor=0),
+        Field(
+            "inactive_threshold",
+            "duration",
+            "Ceiling and default for consumers, ns.",
+            default=0,
+            floor=0,
+        ),
         Field("max_ack_pending", "int", "Ceiling and default for consumers.", default=0, floor=-1),
     ),
 )
@@ -96,13 +141,21 @@ def source_header(origin: Config) -> tuple[str, str, str]:
     """
     api = (origin.get("external") or {}).get("api")
     transforms = origin.get("subject_transforms") or [{"src": origin.get("filter_subject")}]
-    sources, destinations = ("\f".join(t.get(end) or ">" for t in transforms) for end in ("src", "dest"))
-    return f"{origin['name']}:{_short_hash(api)}" if api else str(origin["name"]), sources, destinations
+    sources, destinations = (
+        "\f".join(t.get(end) or ">" for t in transforms) for end in ("src", "dest")
+    )
+    return (
+        f"{origin['name']}:{_short_hash(api)}" if api else str(origin["name"]),
+        sources,
+        destinations,
+    )
 
 
 def _short_hash(text: str) -> str:
     """The server's short hash: eight digits of base 62."""
-    return "".join(_DIGITS[byte % len(_DIGITS)] for byte in hashlib.sha256(text.encode()).digest()[:8])
+    return "".join(
+        _DIGITS[byte % len(_DIGITS)] for byte in hashlib.sha256(text.encode()).digest()[:8]
+    )
 
 
 def _origin_filters(origin: Config) -> list[str]:

@@ -6,8 +6,25 @@ their own.
 
 from __future__ import annotations
 
-from jsplan.resources.fields import Config, Effect, Field, FieldUpdate, Table, ignore_change, require_replacement, turn_on_only
-from jsplan.resources.nested import CONSUMER_LIMITS, NAME, ORIGIN, PLACEMENT, REPUBLISH, TRANSFORM, origin_key
+from jsplan.resources.fields import (
+    Config,
+    Effect,
+    Field,
+    FieldUpdate,
+    Table,
+    ignore_change,
+    require_replacement,
+    turn_on_only,
+)
+from jsplan.resources.nested import (
+    CONSUMER_LIMITS,
+    NAME,
+    ORIGIN,
+    PLACEMENT,
+    REPUBLISH,
+    TRANSFORM,
+    origin_key,
+)
 from jsplan.units import SECOND
 
 DUPLICATE_WINDOW = 120 * SECOND
@@ -31,9 +48,13 @@ def _sources_effect(change: FieldUpdate) -> Effect:
     starts = ("opt_start_seq", "opt_start_time")
 
     def without_starts(origins: list[Config] | None) -> dict[str, Config]:
-        return {origin_key(o): {k: v for k, v in o.items() if k not in starts} for o in origins or ()}
+        return {
+            origin_key(o): {k: v for k, v in o.items() if k not in starts} for o in origins or ()
+        }
 
-    return "ignored" if without_starts(change.before) == without_starts(change.after) else "in_place"
+    return (
+        "ignored" if without_starts(change.before) == without_starts(change.after) else "in_place"
+    )
 
 
 def fill_derived(config: Config, level: int) -> None:

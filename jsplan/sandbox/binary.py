@@ -50,19 +50,29 @@ def read_version(program: Path) -> str:
     Remembered per path: a program that is replaced while this process runs is not asked again.
     """
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SandboxError(f"{program} cannot be run: {error}", hint=f"Name another nats-server in ${BINARY_VARIABLE}.") from None
+        raise SandboxError(
+            f"{program} cannot be run: {error}",
+            hint=f"Name another nats-server in ${BINARY_VARIABLE}.",
+        ) from None
     match = re.search(r"nats-server: v(\S+)", done.stdout)
     if match is None:
-        raise SandboxError(f"{program} is no nats-server", hint=f"Name another one in ${BINARY_VARIABLE}.")
+        raise SandboxError(
+            f"{program} is no nats-server", hint=f"Name another one in ${BINARY_VARIABLE}."
+        )
     return match[1]
 
 
 def _require_program(named: str) -> Path:
     program = shutil.which(named)
     if program is None:
-        raise SandboxError(f"${BINARY_VARIABLE} is {named}, which is no program", hint="Correct the variable, or unset it.")
+        raise SandboxError(
+            f"${BINARY_VARIABLE} is {named}, which is no program",
+            hint="Correct the variable, or unset it.",
+        )
     return Path(program)
 
 
@@ -72,4 +82,7 @@ def _wheel_paths() -> list[Path]:
     except PackageNotFoundError:
         return []
     beside = Path(sys.executable).parent / _PROGRAM
-    return [beside, *(Path(str(file.locate())).resolve() for file in listed if file.name == _PROGRAM)]
+    return [
+        beside,
+        *(Path(str(file.locate())).resolve() for file in listed if file.name == _PROGRAM),
+    ]

@@ -35,11 +35,18 @@ def leaf_names(count: int) -> tuple[str, ...]:
 def build_fleet_layout(port_of: PortOf, leaves: tuple[str, ...]) -> Layout:
     """A hub and its leaves, linked for the account ACC alone."""
     whole = hub_and_leaf(port_of, leaves=leaves)
-    return replace(whole, nodes=tuple(replace(node, remotes=(ACC,)) if node.hub is not None else node for node in whole.nodes))
+    return replace(
+        whole,
+        nodes=tuple(
+            replace(node, remotes=(ACC,)) if node.hub is not None else node for node in whole.nodes
+        ),
+    )
 
 
 @contextmanager
-def run_fleet(leaves: tuple[str, ...], *, binary: Path | None = None, folder: Path | None = None) -> Iterator[Sandbox]:
+def run_fleet(
+    leaves: tuple[str, ...], *, binary: Path | None = None, folder: Path | None = None
+) -> Iterator[Sandbox]:
     """The fleet, running and linked; raises SandboxError."""
     sandbox = Sandbox(lambda ports: build_fleet_layout(ports, leaves), binary=binary, folder=folder)
     try:
@@ -61,7 +68,9 @@ def describe_access(sandbox: Sandbox, count: int) -> str:
     return f"{sandbox['hub'].url} is the hub of {count} leaves; user acc, password acc."
 
 
-def run_until_stopped(count: int, on_ready: Callable[[Sandbox], object], *, stop: Event | None = None) -> None:
+def run_until_stopped(
+    count: int, on_ready: Callable[[Sandbox], object], *, stop: Event | None = None
+) -> None:
     """Start a fleet, report it through `on_ready`, keep it until Ctrl-C, SIGTERM or `stop`, then stop all of it."""
     ended = stop or Event()
     with set_on_signals(ended), run_fleet(leaf_names(count)) as sandbox:
@@ -72,7 +81,9 @@ def run_until_stopped(count: int, on_ready: Callable[[Sandbox], object], *, stop
 
 def main(count: int, say: Callable[[str], object]) -> None:
     """Keep a fleet until Ctrl-C: what `python -m jsplan.sandbox.fleet 20` does."""
-    run_until_stopped(count, lambda sandbox: say(f"{describe_access(sandbox, count)} Ctrl-C ends it.\n"))
+    run_until_stopped(
+        count, lambda sandbox: say(f"{describe_access(sandbox, count)} Ctrl-C ends it.\n")
+    )
 
 
 if __name__ == "__main__":

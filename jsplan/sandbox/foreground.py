@@ -64,9 +64,16 @@ def describe(sandbox: Sandbox) -> SandboxDescription:
         for server in sandbox.servers.values()
     ]
     accounts = sandbox.layout.nodes[0].accounts
-    users = [{"account": user.account, "user": user.user, "password": user.password} for user in (shapes.ACC, shapes.SYS)]
+    users = [
+        {"account": user.account, "user": user.user, "password": user.password}
+        for user in (shapes.ACC, shapes.SYS)
+    ]
     return SandboxDescription(
-        sandbox.layout.shape, str(sandbox.folder), tuple(servers), tuple(users if accounts else ()), shapes.render_workspace(sandbox.layout)
+        sandbox.layout.shape,
+        str(sandbox.folder),
+        tuple(servers),
+        tuple(users if accounts else ()),
+        shapes.render_workspace(sandbox.layout),
     )
 
 
@@ -87,7 +94,12 @@ def make_sandbox(
     return Sandbox.single(domain=domain, **where)
 
 
-def run_in_foreground(sandbox: Sandbox, on_ready: Callable[[SandboxDescription], None], *, stop: threading.Event | None = None) -> None:
+def run_in_foreground(
+    sandbox: Sandbox,
+    on_ready: Callable[[SandboxDescription], None],
+    *,
+    stop: threading.Event | None = None,
+) -> None:
     """Start it, say so once through `on_ready`, and keep it until Ctrl-C, SIGTERM or `stop`; then stop everything.
 
     Raises SandboxError when it cannot start or when one of its servers ends by itself. Outside of the main thread
@@ -99,7 +111,10 @@ def run_in_foreground(sandbox: Sandbox, on_ready: Callable[[SandboxDescription],
         while not ended.wait(0.2):
             lost = [server for server in sandbox.servers.values() if not server.is_running]
             if lost:
-                raise SandboxError(f"nats-server {lost[0].name} has ended by itself", hint=f"Its log: {lost[0].log_path}")
+                raise SandboxError(
+                    f"nats-server {lost[0].name} has ended by itself",
+                    hint=f"Its log: {lost[0].log_path}",
+                )
 
 
 @contextlib.contextmanager
@@ -108,7 +123,10 @@ def set_on_signals(event: threading.Event) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda *_: event.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, lambda *_: event.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

@@ -68,7 +68,9 @@ class Guardian:
         It is in a session of its own: Ctrl-C at the terminal reaches jsplan, which stops it in order.
         """
         launcher = ["/bin/sh", "-c", _LAUNCH_SCRIPT, "launch", *command]
-        return subprocess.Popen(launcher, stdin=self._pipe(), stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            launcher, stdin=self._pipe(), stdout=log, stderr=log, start_new_session=True
+        )
 
     def forget_process(self, pid: int) -> None:
         """The program has been waited for; its number may soon be somebody else's."""

@@ -52,6 +52,13 @@ class Ports:
             held.bind((HOST, self._asked.get(name, 0)))
         except OSError as error:
             held.close()
-            taken = f"port {self._asked[name]} for {name}" if name in self._asked else f"a port for {name}"
-            raise SandboxError(f"cannot have {taken}: {error.strerror}", hint="Stop what listens there, or ask for another port.") from None
+            taken = (
+                f"port {self._asked[name]} for {name}"
+                if name in self._asked
+                else f"a port for {name}"
+            )
+            raise SandboxError(
+                f"cannot have {taken}: {error.strerror}",
+                hint="Stop what listens there, or ask for another port.",
+            ) from None
         return held

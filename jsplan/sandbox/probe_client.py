@@ -45,7 +45,12 @@ class Probe:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -56,7 +61,11 @@ class Probe:
     def request(self, subject: str, payload: bytes = b"") -> dict[str, Any] | None:
         """The JSON answer; None when nobody listens on the subject. Raises TimeoutError when no answer comes."""
         inbox = f"_INBOX.{os.urandom(8).hex()}"
-        self._write(f"SUB {inbox} 1\r\nUNSUB 1 1\r\nPUB {subject} {inbox} {len(payload)}\r\n".encode() + payload + b"\r\n")
+        self._write(
+            f"SUB {inbox} 1\r\nUNSUB 1 1\r\nPUB {subject} {inbox} {len(payload)}\r\n".encode()
+            + payload
+            + b"\r\n"
+        )
         words = self._read_until(b"MSG", b"HMSG")
         body = self._stream.read(int(words[-1]) + 2)[:-2]
         if words[0] == b"HMSG":
@@ -65,7 +74,13 @@ class Probe:
         return answer if isinstance(answer, dict) else None
 
     def _connect(self, user: User | None) -> None:
-        options: dict[str, Any] = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
+        options: dict[str, Any] = {
+            "verbose": False,
+            "pedantic": False,
+            "headers": True,
+            "no_responders": True,
+            "protocol": 1,
+        }
         options |= {"name": "jsplan sandbox", "lang": "python", "version": "0"}
         if user is not None and user.creds:
             options |= _jwt_login(user.creds, self.info["nonce"])
@@ -96,6 +111,10 @@ class Probe:
 
 def _jwt_login(creds: Path, nonce: str) -> dict[str, str]:
     """What a client says to be the user of a creds file: its JWT, and the server's nonce signed with its seed."""
-    words = [line for line in creds.read_text("utf-8").splitlines() if line and not line.startswith(("-", "*"))]
+    words = [
+        line
+        for line in creds.read_text("utf-8").splitlines()
+        if line and not line.startswith(("-", "*"))
+    ]
     signature = nkeys.from_seed(bytearray(words[-1].encode())).sign(nonce.encode())
     return {"jwt": words[0], "sig": base64.urlsafe_b64encode(signature).decode().rstrip("=")}

@@ -56,7 +56,10 @@ class Sandbox:
             raise
         self._temporary = folder is None
         self.folder = _temporary_folder() if folder is None else folder.absolute()
-        self.servers = {node.name: Server(node, node.binary or self.binary, self.folder) for node in self.layout.nodes}
+        self.servers = {
+            node.name: Server(node, node.binary or self.binary, self.folder)
+            for node in self.layout.nodes
+        }
 
     @classmethod
     def single(
@@ -70,20 +73,47 @@ class Sandbox:
         **where: Any,
     ) -> Self:
         """One server, `server`; see `shapes.single`. `where`: binary, folder, ports."""
-        options: dict[str, Any] = {"domain": domain, "accounts": accounts, "jetstream": jetstream, "strict": strict, "extra": extra}
+        options: dict[str, Any] = {
+            "domain": domain,
+            "accounts": accounts,
+            "jetstream": jetstream,
+            "strict": strict,
+            "extra": extra,
+        }
         return cls(lambda ports: shapes.single(ports, **options), **where)
 
     @classmethod
     def hub_and_leaf(
-        cls, *, leaves: tuple[str, ...] = ("leaf",), strict: bool | None = None, extra: Mapping[str, str] | None = None, **where: Any
+        cls,
+        *,
+        leaves: tuple[str, ...] = ("leaf",),
+        strict: bool | None = None,
+        extra: Mapping[str, str] | None = None,
+        **where: Any,
     ) -> Self:
         """A hub and its leaves; see `shapes.hub_and_leaf`. `where`: binary, folder, ports."""
-        return cls(lambda ports: shapes.hub_and_leaf(ports, leaves=leaves, strict=strict, extra=extra), **where)
+        return cls(
+            lambda ports: shapes.hub_and_leaf(ports, leaves=leaves, strict=strict, extra=extra),
+            **where,
+        )
 
     @classmethod
-    def cluster(cls, *, size: int = 3, domain: str | None = None, strict: bool | None = None, extra: str = "", **where: Any) -> Self:
+    def cluster(
+        cls,
+        *,
+        size: int = 3,
+        domain: str | None = None,
+        strict: bool | None = None,
+        extra: str = "",
+        **where: Any,
+    ) -> Self:
         """A cluster; see `shapes.cluster`. `where`: binary, folder, ports."""
-        return cls(lambda ports: shapes.cluster(ports, size=size, domain=domain, strict=strict, extra=extra), **where)
+        return cls(
+            lambda ports: shapes.cluster(
+                ports, size=size, domain=domain, strict=strict, extra=extra
+            ),
+            **where,
+        )
 
     @classmethod
     def of_sites(cls, wanted: Iterable[Site], password: str, **where: Any) -> Self:
@@ -98,7 +128,12 @@ class Sandbox:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def start(self) -> None:
@@ -127,8 +162,14 @@ class Sandbox:
         for members in _group_by_cluster(running):
             _wait_for_leader(members, end)
             for wanted in _trial_configs(members):
-                members[0].wait_until(partial(_can_place, members[0], wanted), "place a stream on every server", _remaining_seconds(end))
-        hubs = {server.node.leafnodes: server for server in running if server.node.leafnodes is not None}
+                members[0].wait_until(
+                    partial(_can_place, members[0], wanted),
+                    "place a stream on every server",
+                    _remaining_seconds(end),
+                )
+        hubs = {
+            server.node.leafnodes: server for server in running if server.node.leafnodes is not None
+        }
         for leaf in running:
             if leaf.node.hub in hubs:
                 _wait_for_link(hubs[leaf.node.hub], leaf, end)
@@ -160,8 +201,16 @@ def _wait_for_link(hub: Server, leaf: Server, end: float) -> None:
         return
     user = leaf.node.user
     if hub.node.domain is not None:
-        leaf.wait_until(lambda: leaf.request(f"$JS.{hub.node.domain}.API.INFO", user=user) is not None, "reach the hub", _remaining_seconds(end))
-    hub.wait_until(lambda: hub.request(f"$JS.{leaf.node.domain}.API.INFO", user=user) is not None, f"reach {leaf.name}", _remaining_seconds(end))
+        leaf.wait_until(
+            lambda: leaf.request(f"$JS.{hub.node.domain}.API.INFO", user=user) is not None,
+            "reach the hub",
+            _remaining_seconds(end),
+        )
+    hub.wait_until(
+        lambda: hub.request(f"$JS.{leaf.node.domain}.API.INFO", user=user) is not None,
+        f"reach {leaf.name}",
+        _remaining_seconds(end),
+    )
 
 
 def _group_by_cluster(servers: list[Server]) -> list[list[Server]]:
@@ -181,7 +230,11 @@ def _wait_for_leader(servers: list[Server], end: float) -> None:
     """
     while True:
         try:
-            servers[0].wait_until(partial(_has_leader, servers), "agree with the others on a leader", min(_JOIN_TIMEOUT, _remaining_seconds(end)))
+            servers[0].wait_until(
+                partial(_has_leader, servers),
+                "agree with the others on a leader",
+                min(_JOIN_TIMEOUT, _remaining_seconds(end)),
+            )
             return
         except SandboxError:
             if _remaining_seconds(end) <= 0 or not all(server.is_running for server in servers):
@@ -191,23 +244,37 @@ def _wait_for_leader(servers: list[Server], end: float) -> None:
 
 
 def _has_leader(servers: list[Server]) -> bool:
-    return any(len(peers) == len(servers) - 1 and all(peer["current"] for peer in peers) for peers in map(_read_peers, servers))
+    return any(
+        len(peers) == len(servers) - 1 and all(peer["current"] for peer in peers)
+        for peers in map(_read_peers, servers)
+    )
 
 
 def _unjoined_servers(servers: list[Server]) -> list[Server]:
     """Servers that the leader does not count; nobody where there is no leader."""
     try:
-        leader, peers = next(((server, peers) for server in servers if (peers := _read_peers(server))), (None, []))
+        leader, peers = next(
+            ((server, peers) for server in servers if (peers := _read_peers(server))), (None, [])
+        )
     except OSError:
         return []
     known = {peer["name"] for peer in peers}
-    return [server for server in servers if leader not in (None, server) and f"{server.name}-server" not in known]
+    return [
+        server
+        for server in servers
+        if leader not in (None, server) and f"{server.name}-server" not in known
+    ]
 
 
 def _read_peers(server: Server) -> list[dict[str, Any]]:
     """The other servers of the cluster as its leader sees them; nothing from one that does not lead. Raises OSError."""
-    answer = server.request(f"$SYS.REQ.SERVER.{server.info()['server_id']}.JSZ", user=server.node.system) or {}
-    peers: list[dict[str, Any]] = answer.get("data", {}).get("meta_cluster", {}).get("replicas") or []
+    answer = (
+        server.request(f"$SYS.REQ.SERVER.{server.info()['server_id']}.JSZ", user=server.node.system)
+        or {}
+    )
+    peers: list[dict[str, Any]] = (
+        answer.get("data", {}).get("meta_cluster", {}).get("replicas") or []
+    )
     return peers
 
 
@@ -224,7 +291,13 @@ def _can_place(server: Server, wanted: dict[str, Any]) -> bool:
 
     The stream is gone again at once. Whatever else is refused is no matter of readiness.
     """
-    answer = server.request(f"$JS.API.STREAM.CREATE.{_TRIAL_STREAM}", json.dumps({"name": _TRIAL_STREAM, "subjects": [_TRIAL_STREAM]} | wanted).encode()) or {}
+    answer = (
+        server.request(
+            f"$JS.API.STREAM.CREATE.{_TRIAL_STREAM}",
+            json.dumps({"name": _TRIAL_STREAM, "subjects": [_TRIAL_STREAM]} | wanted).encode(),
+        )
+        or {}
+    )
     if "error" in answer:
         return bool(answer["error"].get("err_code") not in NOT_READY_CODES)
     return (server.request(f"$JS.API.STREAM.DELETE.{_TRIAL_STREAM}") or {}).get("success") is True

@@ -101,7 +101,9 @@ class Server:
         # Not again for each server: one that is just starting would read half a file.
         if not accounts.exists():
             accounts.write_text(shapes.ACCOUNTS, encoding="utf-8")
-        self.config_path.write_text(shapes.render_server_config(self.node, str(self.store_path)), encoding="utf-8")
+        self.config_path.write_text(
+            shapes.render_server_config(self.node, str(self.store_path)), encoding="utf-8"
+        )
         with self.log_path.open("ab") as log:
             self._process = get_guardian().launch([self.binary, "-c", self.config_path], log)
 
@@ -112,24 +114,33 @@ class Server:
 
     def wait_accepting(self, timeout: float = START_TIMEOUT) -> None:
         """Wait until clients are accepted, at most `timeout` seconds."""
-        self.wait_until(lambda: self.info()["server_name"] == f"{self.name}-server", "accept clients", timeout)
+        self.wait_until(
+            lambda: self.info()["server_name"] == f"{self.name}-server", "accept clients", timeout
+        )
 
     def info(self) -> dict[str, Any]:
         """What the server says about itself to a client; raises OSError while nobody can connect."""
         with Probe(self.port, self.node.user) as probe:
             return probe.info
 
-    def request(self, subject: str, payload: bytes = b"", *, user: shapes.User | None = None) -> dict[str, Any] | None:
+    def request(
+        self, subject: str, payload: bytes = b"", *, user: shapes.User | None = None
+    ) -> dict[str, Any] | None:
         """One request and its JSON answer, None when nobody listens; raises OSError (a timeout included)."""
         with Probe(self.port, user or self.node.user) as probe:
             return probe.request(subject, payload)
 
-    def wait_until(self, ready: Callable[[], bool], what: str, timeout: float = START_TIMEOUT) -> None:
+    def wait_until(
+        self, ready: Callable[[], bool], what: str, timeout: float = START_TIMEOUT
+    ) -> None:
         """Ask again and again until `ready`; an OSError is a no. Raises SandboxError once `timeout` seconds are over."""
         end, pause = time.monotonic() + timeout, 0.002
         while not _is_ready(ready):
             if not self.is_running or time.monotonic() > end:
-                raise SandboxError(f"nats-server {self.name} does not {what}; {self._last_log_error()}", hint=f"Its log: {self.log_path}")
+                raise SandboxError(
+                    f"nats-server {self.name} does not {what}; {self._last_log_error()}",
+                    hint=f"Its log: {self.log_path}",
+                )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
 
@@ -186,12 +197,18 @@ class Server:
 
     def _require_running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            raise SandboxError(f"nats-server {self.name} is not running", hint=f"Its log: {self.log_path}")
+            raise SandboxError(
+                f"nats-server {self.name} is not running", hint=f"Its log: {self.log_path}"
+            )
         return self._process
 
     def _last_log_error(self) -> str:
         lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
-        grave = [line for line in lines if "[FTL]" in line or "[ERR]" in line or line.startswith("nats-server:")]
+        grave = [
+            line
+            for line in lines
+            if "[FTL]" in line or "[ERR]" in line or line.startswith("nats-server:")
+        ]
         return f"it says: {(grave or lines or ['nothing'])[-1]}"
 
 

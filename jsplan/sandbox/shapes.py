@@ -106,7 +106,15 @@ def single(
     extra: str = "",
 ) -> Layout:
     """One server called `server`; without `accounts` anybody may connect, as with `nats-server -js`."""
-    node = Node("server", port_of("server"), domain=domain, accounts=accounts, jetstream=jetstream, strict=strict, extra=extra)
+    node = Node(
+        "server",
+        port_of("server"),
+        domain=domain,
+        accounts=accounts,
+        jetstream=jetstream,
+        strict=strict,
+        extra=extra,
+    )
     return Layout("single", (node,))
 
 
@@ -120,16 +128,37 @@ def hub_and_leaf(
     """A hub and its leaves; a server's name is its domain. `extra` is raw configuration by server name."""
     texts = dict(extra or {})
     hub = Node(
-        "hub", port_of("hub"), domain="hub", accounts=True, strict=strict, leafnodes=port_of("hub.leafnodes"), extra=texts.get("hub", "")
+        "hub",
+        port_of("hub"),
+        domain="hub",
+        accounts=True,
+        strict=strict,
+        leafnodes=port_of("hub.leafnodes"),
+        extra=texts.get("hub", ""),
     )
     edges = [
-        Node(leaf, port_of(leaf), domain=leaf, accounts=True, strict=strict, hub=hub.leafnodes, extra=texts.get(leaf, ""))
+        Node(
+            leaf,
+            port_of(leaf),
+            domain=leaf,
+            accounts=True,
+            strict=strict,
+            hub=hub.leafnodes,
+            extra=texts.get(leaf, ""),
+        )
         for leaf in leaves
     ]
     return Layout("hub-and-leaf", (hub, *edges))
 
 
-def cluster(port_of: PortOf, *, size: int = 3, domain: str | None = None, strict: bool | None = None, extra: str = "") -> Layout:
+def cluster(
+    port_of: PortOf,
+    *,
+    size: int = 3,
+    domain: str | None = None,
+    strict: bool | None = None,
+    extra: str = "",
+) -> Layout:
     """A cluster of `n1`, `n2`, `n3` with routes between all of them; `extra` goes to each."""
     names = [f"n{number}" for number in range(1, size + 1)]
     routes = {name: port_of(f"{name}.routes") for name in names}
@@ -150,7 +179,9 @@ def cluster(port_of: PortOf, *, size: int = 3, domain: str | None = None, strict
 
 def render_server_config(node: Node, store: str) -> str:
     """The text of the server's configuration file; it includes `accounts.conf` beside it. `store` is its data folder."""
-    blocks = [f"listen: {_quote(f'{HOST}:{node.port}')}\nserver_name: {_quote(f'{node.name}-server')}\n"]
+    blocks = [
+        f"listen: {_quote(f'{HOST}:{node.port}')}\nserver_name: {_quote(f'{node.name}-server')}\n"
+    ]
     if node.tags:
         blocks.append(f"server_tags: [{', '.join(map(_quote, node.tags))}]\n")
     if node.jetstream:
@@ -171,8 +202,16 @@ def render_server_config(node: Node, store: str) -> str:
 def render_workspace(layout: Layout) -> str:
     """A `jsplan.yaml` that reaches every domain of the shape, ready to add streams to."""
     first = layout.nodes[0]
-    credentials = f", user: {first.user.user}, password: {first.user.password}" if first.user.user else ""
-    lines = ["jsplan: 1", "workspace: sandbox", "connections:", f'  {first.name}: {{url: "{_client_urls(layout)}"{credentials}}}', "domains:"]
+    credentials = (
+        f", user: {first.user.user}, password: {first.user.password}" if first.user.user else ""
+    )
+    lines = [
+        "jsplan: 1",
+        "workspace: sandbox",
+        "connections:",
+        f'  {first.name}: {{url: "{_client_urls(layout)}"{credentials}}}',
+        "domains:",
+    ]
     if layout.shape == "hub-and-leaf":
         lines += [f"  {node.domain}: {{connection: {first.name}}}" for node in layout.nodes]
     else:
@@ -196,7 +235,10 @@ def _render_jetstream(node: Node, store: str) -> str:
 
 
 def _render_remotes(port: int, users: tuple[User, ...]) -> str:
-    rows = [f'        {{urls: ["nats://{user.user}:{user.password}@{HOST}:{port}"], account: "{user.account}"}}' for user in users]
+    rows = [
+        f'        {{urls: ["nats://{user.user}:{user.password}@{HOST}:{port}"], account: "{user.account}"}}'
+        for user in users
+    ]
     # The server's smallest interval: a link that was cut on purpose should not be waited for longer than that.
     return "leafnodes {\n    reconnect: 1\n    remotes = [\n" + ",\n".join(rows) + "\n    ]\n}\n"
 
@@ -206,7 +248,12 @@ def _render_cluster(name: str, routes: tuple[int, ...]) -> str:
     urls = ", ".join(_quote(f"nats://{HOST}:{port}") for port in others)
     # One route to each: with the default pool the answer to a STREAM.CREATE takes another than the interest in its subjects, and what is
     # published at once is dropped where nobody waits for an ack (measured on 2.15.1: 9 of 18 fresh clusters, without a pool none).
-    lines = [f"name: {_quote(name)}", f"listen: {_quote(f'{HOST}:{own}')}", "pool_size: -1", f"routes: [{urls}]"]
+    lines = [
+        f"name: {_quote(name)}",
+        f"listen: {_quote(f'{HOST}:{own}')}",
+        "pool_size: -1",
+        f"routes: [{urls}]",
+    ]
     return "cluster {\n" + "".join(f"    {line}\n" for line in lines) + "}\n"
 
 

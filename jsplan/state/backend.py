@@ -49,7 +49,9 @@ class Backend(Journal, Protocol):
         Raises StateError for a damaged or foreign document, which is never taken for an empty one.
         """
 
-    def lock(self, info: LockInfo, timeout: int, tell: Callable[[LockInfo], None] | None = None) -> AbstractAsyncContextManager[None]:
+    def lock(
+        self, info: LockInfo, timeout: int, tell: Callable[[LockInfo], None] | None = None
+    ) -> AbstractAsyncContextManager[None]:
         """Keep everybody else from writing; `timeout` is ns to wait for somebody who does, and `tell` is told who that is.
 
         Raises StateLockedError that says who holds it, StateError where it cannot be known.

@@ -14,7 +14,14 @@ from typing import Any, Final
 
 from jsplan.address import STATE_TAG
 from jsplan.config.model import Connection, Domain
-from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NotPermittedError, ServerRefusedError, StateError
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    ConnectError,
+    NotPermittedError,
+    ServerRefusedError,
+    StateError,
+)
 from jsplan.jetstream.api import NO_MESSAGE, STREAM_NOT_FOUND, DomainApi
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import resolve_settings
@@ -61,7 +68,9 @@ def is_transient(error: Exception) -> bool:
     """Whether the same request may work later: nobody answered, or the connection was lost. Not so for what was refused."""
     if isinstance(error, ConnectError):
         return error.is_offline
-    return isinstance(error, ApiError) and not isinstance(error, ServerRefusedError | NotPermittedError)
+    return isinstance(error, ApiError) and not isinstance(
+        error, ServerRefusedError | NotPermittedError
+    )
 
 
 class Bucket:
@@ -70,7 +79,9 @@ class Bucket:
     Every method raises ApiError and ConnectError; a lost connection is made again by the next request.
     """
 
-    def __init__(self, name: str, domain: Domain, connection: Connection, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, domain: Domain, connection: Connection, environ: Mapping[str, str]
+    ) -> None:
         self.name = name
         self.domain = domain
         self._connection = connection
@@ -91,9 +102,17 @@ class Bucket:
     @property
     def max_value_bytes(self) -> int:
         """Bytes that one value may have."""
-        payload = int(self._nats_connection.server.get("max_payload", MAX_MESSAGE_BYTES * 2)) if self._nats_connection else MAX_MESSAGE_BYTES * 2
+        payload = (
+            int(self._nats_connection.server.get("max_payload", MAX_MESSAGE_BYTES * 2))
+            if self._nats_connection
+            else MAX_MESSAGE_BYTES * 2
+        )
         limit = int(self._config.get("max_msg_size", -1))
-        return min(MAX_MESSAGE_BYTES, payload // 2 - HEADER_BYTES, limit - HEADER_BYTES if limit > 0 else MAX_MESSAGE_BYTES)
+        return min(
+            MAX_MESSAGE_BYTES,
+            payload // 2 - HEADER_BYTES,
+            limit - HEADER_BYTES if limit > 0 else MAX_MESSAGE_BYTES,
+        )
 
     async def _connect(self) -> NatsConnection:
         async with self._connecting:
@@ -103,8 +122,12 @@ class Bucket:
                 self._nats_connection = link
             return self._nats_connection
 
-    async def _request(self, api: str, payload: dict[str, Any] | None = None, *, writes: bool = False) -> dict[str, Any]:
-        return await DomainApi(self.domain, await self._connect(), read_only=not writes).request(api, payload)
+    async def _request(
+        self, api: str, payload: dict[str, Any] | None = None, *, writes: bool = False
+    ) -> dict[str, Any]:
+        return await DomainApi(self.domain, await self._connect(), read_only=not writes).request(
+            api, payload
+        )
 
     # --- reading ---------------------------------------------------------------------------------------------
 
@@ -116,9 +139,13 @@ class Bucket:
         """Every revision that is kept, oldest first, without delete markers."""
         found: list[KeyRevision] = []
         after = 0
-        while (item := await self._get_message({"seq": after + 1, "next_by_subj": self.subject(key)})) is not None:
+        while (
+            item := await self._get_message({"seq": after + 1, "next_by_subj": self.subject(key)})
+        ) is not None:
             if item.revision <= after:
-                raise ApiError(f"domain {self.domain.key} answered with revision {item.revision} of {key}, expected one after {after}")
+                raise ApiError(
+                    f"domain {self.domain.key} answered with revision {item.revision} of {key}, expected one after {after}"
+                )
             after = item.revision
             found += [item] if item.data is not None else []
         return found
@@ -133,15 +160,22 @@ class Bucket:
         message = answer["message"]
         headers = base64.b64decode(message.get("hdrs") or "").lower()
         gone = b"\r\nkv-operation:" in headers or b"\r\nnats-marker-reason:" in headers
-        return KeyRevision(int(message["seq"]), None if gone else base64.b64decode(message.get("data") or ""))
+        return KeyRevision(
+            int(message["seq"]), None if gone else base64.b64decode(message.get("data") or "")
+        )
 
     async def read_contents(self, keys: str) -> BucketContents | None:
         """The bucket and its keys that match; None if there is no bucket. Wildcards are those of subjects."""
         found: list[str] = []
         api, info = DomainApi(self.domain, await self._connect(), read_only=True), dict[str, Any]()
         try:
-            async for info in api.pages(f"STREAM.INFO.KV_{self.name}", "subjects", {"subjects_filter": self.subject(keys)}):
-                found += [subject.removeprefix(self.subject("")) for subject in info["state"].get("subjects") or ()]
+            async for info in api.pages(
+                f"STREAM.INFO.KV_{self.name}", "subjects", {"subjects_filter": self.subject(keys)}
+            ):
+                found += [
+                    subject.removeprefix(self.subject(""))
+                    for subject in info["state"].get("subjects") or ()
+                ]
         except ServerRefusedError as error:
             if error.err_code == STREAM_NOT_FOUND:
                 return None
@@ -170,16 +204,25 @@ class Bucket:
         own = {key: text for key, text in metadata.items() if not key.startswith("_nats.")}
         with suppress(ServerRefusedError, NotPermittedError, ApiTimeoutError):
             marked = self._config | {"metadata": own | {name: value}}
-            self._config = (await self._request(f"STREAM.UPDATE.KV_{self.name}", marked, writes=True))["config"]
+            self._config = (
+                await self._request(f"STREAM.UPDATE.KV_{self.name}", marked, writes=True)
+            )["config"]
 
     async def _create(self) -> dict[str, Any]:
         """As many copies as there are servers for; two clients at once ask for the same, which is no error."""
         wanted = _bucket_config(self.name)
         for replicas in (REPLICAS, 1):
             try:
-                made = await self._request(f"STREAM.CREATE.KV_{self.name}", wanted | {"num_replicas": replicas}, writes=True)
+                made = await self._request(
+                    f"STREAM.CREATE.KV_{self.name}",
+                    wanted | {"num_replicas": replicas},
+                    writes=True,
+                )
             except ServerRefusedError as error:
-                if error.err_code == STREAM_EXISTS and (there := await self.read_contents("jsplan")) is not None:
+                if (
+                    error.err_code == STREAM_EXISTS
+                    and (there := await self.read_contents("jsplan")) is not None
+                ):
                     return there.config
                 if replicas > 1 and error.err_code in NO_REPLICAS:
                     continue
@@ -187,7 +230,9 @@ class Bucket:
             return dict(made["config"])
         raise AssertionError("one copy is always asked for")
 
-    async def put(self, key: str, data: bytes, conditions: Mapping[str, str], *, timeout: float) -> int:
+    async def put(
+        self, key: str, data: bytes, conditions: Mapping[str, str], *, timeout: float
+    ) -> int:
         """Store a value if the conditions, which are headers, hold; its revision. `timeout` is seconds. Raises Conflict too."""
         link, prefix = await self._connect(), self.domain.api_prefix
         subject = self.subject(key) if prefix == _API_PREFIX else f"{prefix}.{self.subject(key)}"
@@ -199,11 +244,15 @@ class Bucket:
                 raise RevisionConflict from None
             raise
         except (KeyError, TypeError, ValueError):
-            raise ApiError(f"domain {self.domain.key} answered {subject} with something that is no ack: {said[:80]!r}") from None
+            raise ApiError(
+                f"domain {self.domain.key} answered {subject} with something that is no ack: {said[:80]!r}"
+            ) from None
 
     async def purge(self, keys: str) -> None:
         """Remove all that is kept under the keys that match."""
-        await self._request(f"STREAM.PURGE.KV_{self.name}", {"filter": self.subject(keys)}, writes=True)
+        await self._request(
+            f"STREAM.PURGE.KV_{self.name}", {"filter": self.subject(keys)}, writes=True
+        )
 
     async def close(self) -> None:
         """Hang up."""
@@ -214,10 +263,18 @@ class Bucket:
 def _bucket_config(name: str) -> dict[str, Any]:
     """A bucket as other clients make it, with a history, and without markers where a message ended its lifetime."""
     return {
-        "name": f"KV_{name}", "subjects": [f"$KV.{name}.>"], "description": "State of jsplan workspaces", "storage": "file",
-        "max_msgs_per_subject": HISTORY_REVISIONS, "discard": "new", "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True,
-        "allow_msg_ttl": True, "metadata": dict([STATE_TAG]),
-    }  # fmt: skip
+        "name": f"KV_{name}",
+        "subjects": [f"$KV.{name}.>"],
+        "description": "State of jsplan workspaces",
+        "storage": "file",
+        "max_msgs_per_subject": HISTORY_REVISIONS,
+        "discard": "new",
+        "deny_delete": True,
+        "allow_rollup_hdrs": True,
+        "allow_direct": True,
+        "allow_msg_ttl": True,
+        "metadata": dict([STATE_TAG]),
+    }
 
 
 def _require_usable(config: Mapping[str, Any], name: str) -> None:

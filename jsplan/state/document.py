@@ -19,7 +19,12 @@ from jsplan.state.history import with_entry
 
 FORMAT_VERSION = "1.0"
 #: What the first states did not have, and of which type it is.
-_ADDED_SECTIONS: Final[Mapping[str, type[Any]]] = {"replacements": dict, "deferred": list, "backfills": dict, "history": list}
+_ADDED_SECTIONS: Final[Mapping[str, type[Any]]] = {
+    "replacements": dict,
+    "deferred": list,
+    "backfills": dict,
+    "history": list,
+}
 #: Applied plans of which state remembers what is left of them.
 MAX_DEFERRED_PLANS = 20
 DAMAGED_HINT = (
@@ -54,10 +59,19 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """The value of `resources[address]`."""
         out: dict[str, Any] = {
-            "config": self.config, "declared": self.declared, "created": self.created, "origin": self.origin,
-            "prevent_destroy": self.prevent_destroy, "depends_on": self.depends_on, "applied_at": self.applied_at,
-        }  # fmt: skip
-        return out | ({"starts": self.starts} if self.starts else {}) | ({"seen": self.seen} if self.seen else {})
+            "config": self.config,
+            "declared": self.declared,
+            "created": self.created,
+            "origin": self.origin,
+            "prevent_destroy": self.prevent_destroy,
+            "depends_on": self.depends_on,
+            "applied_at": self.applied_at,
+        }
+        return (
+            out
+            | ({"starts": self.starts} if self.starts else {})
+            | ({"seen": self.seen} if self.seen else {})
+        )
 
     def with_fields(self, names: Collection[str], config: dict[str, Any]) -> Entry:
         """The entry with these fields as `config` has them: one of several steps of an update changed them."""
@@ -68,9 +82,16 @@ class Entry:
     def from_json(cls, raw: dict[str, Any]) -> Entry:
         """The reverse of `to_json`."""
         return cls(
-            raw["config"], raw["declared"], raw["created"], raw["origin"], raw["prevent_destroy"], raw["depends_on"], raw["applied_at"],
-            raw.get("starts", {}), raw.get("seen", ""),
-        )  # fmt: skip
+            raw["config"],
+            raw["declared"],
+            raw["created"],
+            raw["origin"],
+            raw["prevent_destroy"],
+            raw["depends_on"],
+            raw["applied_at"],
+            raw.get("starts", {}),
+            raw.get("seen", ""),
+        )
 
 
 @dataclass(slots=True)
@@ -111,12 +132,24 @@ class State:
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT_VERSION, "kind": "state", "jsplan_version": __version__, "lineage": self.lineage,
-            "serial": self.serial, "workspace": self.workspace, "environment": self.environment,
-            "domains": self.domains, "ownership": self.ownership, "pending": self.pending,
-            "deferred": self.deferred, "replacements": self.replacements, "backfills": self.backfills, "history": self.history,
-            "resources": {str(address): entry.to_json() for address, entry in sorted(self.resources.items())},
-        }  # fmt: skip
+            "format_version": FORMAT_VERSION,
+            "kind": "state",
+            "jsplan_version": __version__,
+            "lineage": self.lineage,
+            "serial": self.serial,
+            "workspace": self.workspace,
+            "environment": self.environment,
+            "domains": self.domains,
+            "ownership": self.ownership,
+            "pending": self.pending,
+            "deferred": self.deferred,
+            "replacements": self.replacements,
+            "backfills": self.backfills,
+            "history": self.history,
+            "resources": {
+                str(address): entry.to_json() for address, entry in sorted(self.resources.items())
+            },
+        }
 
     @classmethod
     def from_json(cls, raw: Any, where: str, hint: str = DAMAGED_HINT) -> State:
@@ -129,15 +162,25 @@ class State:
             raise StateError(str(error), hint=error.hint) from None
         theirs = str(raw["format_version"])
         return cls(
-            workspace=raw["workspace"], environment=raw["environment"], lineage=raw["lineage"], serial=raw["serial"],
-            domains=raw["domains"], ownership=raw["ownership"], pending=raw["pending"],
-            replacements=raw["replacements"], deferred=raw["deferred"], backfills=raw["backfills"], history=raw["history"],
+            workspace=raw["workspace"],
+            environment=raw["environment"],
+            lineage=raw["lineage"],
+            serial=raw["serial"],
+            domains=raw["domains"],
+            ownership=raw["ownership"],
+            pending=raw["pending"],
+            replacements=raw["replacements"],
+            deferred=raw["deferred"],
+            backfills=raw["backfills"],
+            history=raw["history"],
             resources={Address.parse(a): Entry.from_json(e) for a, e in raw["resources"].items()},
             newer_format=theirs if theirs != FORMAT_VERSION else "",
-        )  # fmt: skip
+        )
 
     @classmethod
-    def parse(cls, data: bytes, where: str, hint: str = DAMAGED_HINT, wrong: str = "is damaged") -> State:
+    def parse(
+        cls, data: bytes, where: str, hint: str = DAMAGED_HINT, wrong: str = "is damaged"
+    ) -> State:
         """Read a state document from its bytes; raises StateError as `from_json` does."""
         try:
             raw = parse(data, where, hint, wrong)
@@ -161,7 +204,9 @@ class State:
     def _record_deferred(self, plan: str, steps: list[str]) -> None:
         """The newest plan last; the oldest are forgotten."""
         others = [entry for entry in self.deferred if entry["plan"] != plan]
-        self.deferred = [*others, *([{"plan": plan, "steps": steps}] if steps else [])][-MAX_DEFERRED_PLANS:]
+        self.deferred = [*others, *([{"plan": plan, "steps": steps}] if steps else [])][
+            -MAX_DEFERRED_PLANS:
+        ]
 
     def apply_change(self, change: dict[str, Any]) -> None:
         """Carry out one journal line on the document (see `journal_lines` in SPEC.md).
@@ -200,11 +245,15 @@ class State:
 
     def _apply_end(self, change: dict[str, Any]) -> None:
         if "put" in change:
-            self.resources[Address.parse(change["put"]["address"])] = Entry.from_json(change["put"]["entry"])
+            self.resources[Address.parse(change["put"]["address"])] = Entry.from_json(
+                change["put"]["entry"]
+            )
         if "drop" in change:
             self.resources.pop(Address.parse(change["drop"]), None)
             if "detached" in self.replacements.get(change["drop"], {}):
-                self.replacements.pop(change["drop"])  # sources that were to come back to what is no more
+                self.replacements.pop(
+                    change["drop"]
+                )  # sources that were to come back to what is no more
         self.replacements.pop(str(change.get("replaced")), None)
         for over in (change.get("end"), change.get("drop"), change.get("put", {}).get("address")):
             self.pending.pop(str(over), None)

@@ -16,7 +16,9 @@ from jsplan.documents.base import MAX_BYTES
 from jsplan.errors import StateError
 
 _PRIVATE: Final = 0o600
-_CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_CREATE_FLAGS: Final = (
+    os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+)
 #: What a disk says that takes no more.
 _DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _FILE_KINDS: Final = (
@@ -33,7 +35,10 @@ def read_file(path: Path, what: str, most: int = MAX_BYTES) -> bytes:
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         kind = next((name for holds, name in _FILE_KINDS if holds(mode)), "no file")
-        raise StateError(f"{what} is {kind}, not a file", hint="Move away what is there, or name another place under backend.local.path.")
+        raise StateError(
+            f"{what} is {kind}, not a file",
+            hint="Move away what is there, or name another place under backend.local.path.",
+        )
     return read_regular(path, most)
 
 

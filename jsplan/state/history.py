@@ -41,9 +41,18 @@ def unpack_changes(entry: JsonObject) -> list[JsonObject] | None:
     changes = entry.get("changes")
     try:
         if isinstance(changes, dict):
-            changes = parse(inflate(base64.b64decode(changes["zlib"], validate=True), ZLIB, changes["bytes"]), where, hint)
+            changes = parse(
+                inflate(base64.b64decode(changes["zlib"], validate=True), ZLIB, changes["bytes"]),
+                where,
+                hint,
+            )
         if changes is not None:
-            require_valid(changes, "changes-by-hand" if entry["operation"] in STATE_COMMANDS else "changes", where, hint)
+            require_valid(
+                changes,
+                "changes-by-hand" if entry["operation"] in STATE_COMMANDS else "changes",
+                where,
+                hint,
+            )
     except DocumentError as error:
         raise StateError(str(error), hint=hint) from None
     except ValueError as error:
@@ -54,7 +63,10 @@ def unpack_changes(entry: JsonObject) -> list[JsonObject] | None:
 
 def with_entry(entries: Iterable[JsonObject], new: JsonObject) -> list[JsonObject]:
     """The history with one more entry, or with one as it is now; the oldest are forgotten."""
-    kept = sorted([*(entry for entry in entries if entry["id"] != new["id"]), new], key=lambda entry: int(entry["id"]))[-MAX_ENTRIES:]
+    kept = sorted(
+        [*(entry for entry in entries if entry["id"] != new["id"]), new],
+        key=lambda entry: int(entry["id"]),
+    )[-MAX_ENTRIES:]
     return _limit_size(kept)
 
 

@@ -27,7 +27,11 @@ def parse_serial(line: bytes) -> int | None:
         found = parse(line, "it", "")
     except DocumentError:
         return None
-    return int(found["session"]["serial"]) if find_flaw(found, "journal") is None and "session" in found else None
+    return (
+        int(found["session"]["serial"])
+        if find_flaw(found, "journal") is None and "session" in found
+        else None
+    )
 
 
 def replay(state: State, data: bytes, where: str, hint: str) -> None:

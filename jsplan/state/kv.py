@@ -49,8 +49,16 @@ class KvBackend:
         self._failure: StateError | None = None
 
     @classmethod
-    def open_bucket(cls, name: str, domain: Domain, connection: Connection, environ: Mapping[str, str], *, of: tuple[str, str | None],
-           lease: int) -> KvBackend:  # fmt: skip
+    def open_bucket(
+        cls,
+        name: str,
+        domain: Domain,
+        connection: Connection,
+        environ: Mapping[str, str],
+        *,
+        of: tuple[str, str | None],
+        lease: int,
+    ) -> KvBackend:
         """The backend of the workspace and environment `of` in the bucket `name` of a domain."""
         return cls(Bucket(name, domain, connection, environ), *of, lease)
 
@@ -69,7 +77,10 @@ class KvBackend:
         try:
             yield
         except (ApiError, ConnectError) as error:
-            hint = error.hint or "Nothing is planned or changed without the state. Run the command again when its bucket can be reached."
+            hint = (
+                error.hint
+                or "Nothing is planned or changed without the state. Run the command again when its bucket can be reached."
+            )
             raise StateError(f"cannot {doing} {self.location}: {error}", hint=hint) from None
 
     # --- reading ---------------------------------------------------------------------------------------------
@@ -83,14 +94,21 @@ class KvBackend:
             for _ in range(MAX_READ_ATTEMPTS):
                 if (state := await self._read()) is not None:
                     return state
-        raise StateError(f"{self.location} changes faster than it can be read", hint="Run the command again when less is going on.")
+        raise StateError(
+            f"{self.location} changes faster than it can be read",
+            hint="Run the command again when less is going on.",
+        )
 
     async def _read(self) -> State | None:
         """None where a writer ended its session meanwhile."""
         contents = await self._bucket.read_contents(f"_journal.{self.key}.*.*")
         head = await self._bucket.get(self.key) if contents else KeyRevision(0, None)
         left = [key for key in contents.keys if _is_segment_key(key)] if contents else []
-        self._head, self._journal_keys, self._has_unfolded_journal = head, left, False  # also where it cannot be read: somebody may force it
+        self._head, self._journal_keys, self._has_unfolded_journal = (
+            head,
+            left,
+            False,
+        )  # also where it cannot be read: somebody may force it
         try:
             state = await self._read_document(head)
             segments = self._segments_after(left, state.serial)
@@ -118,7 +136,9 @@ class KvBackend:
             return State(self._workspace, self._environment)
         document = read_head(head.data, self.location, self._damaged_hint)
         if isinstance(document, PartsHead):
-            whole = join_parts(document, await self._read_parts(document), self.location, self._damaged_hint)
+            whole = join_parts(
+                document, await self._read_parts(document), self.location, self._damaged_hint
+            )
             state = State.parse(whole, self.location, self._damaged_hint)
         else:
             state = State.from_json(document, self.location, self._damaged_hint)
@@ -137,14 +157,24 @@ class KvBackend:
         if (state.workspace, state.environment) != (self._workspace, self._environment):
             theirs = f"{state.workspace}, environment {state.environment or 'none'}"
             ours = f"{self._workspace}, environment {self._environment or 'none'}"
-            raise StateError(f"{self.location} belongs to workspace {theirs}, not to {ours}", hint="Look at who wrote it: nats kv get.")
+            raise StateError(
+                f"{self.location} belongs to workspace {theirs}, not to {ours}",
+                hint="Look at who wrote it: nats kv get.",
+            )
 
     def _segments_after(self, keys: list[str], serial: int) -> list[str]:
         """The journal that is not in the document yet, in order. Raises StateError for a hole in it."""
-        numbers = sorted((int(at), int(number)) for at, number in (key.rsplit(".", 2)[1:] for key in keys) if int(at) > serial)
+        numbers = sorted(
+            (int(at), int(number))
+            for at, number in (key.rsplit(".", 2)[1:] for key in keys)
+            if int(at) > serial
+        )
         for place, (at, number) in enumerate(numbers, 1):
             if (at, number) != (numbers[0][0], place):
-                raise StateError(f"{self.location}: part {place} of its journal is missing", hint=self._damaged_hint)
+                raise StateError(
+                    f"{self.location}: part {place} of its journal is missing",
+                    hint=self._damaged_hint,
+                )
         return [f"_journal.{self.key}.{at}.{number}" for at, number in numbers]
 
     def _join_segments(self, found: list[KeyRevision]) -> bytes:
@@ -157,7 +187,9 @@ class KvBackend:
     # --- the lock --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def lock(self, info: LockInfo, timeout: int, tell: Callable[[LockInfo], None] | None = None) -> AsyncIterator[None]:
+    async def lock(
+        self, info: LockInfo, timeout: int, tell: Callable[[LockInfo], None] | None = None
+    ) -> AsyncIterator[None]:
         """Hold the lock for one operation; `timeout` is ns to wait for somebody else. Makes the bucket if there is none.
 
         Raises StateLockedError that says who holds it, StateError where the bucket cannot be reached: it is never ignored.
@@ -212,7 +244,9 @@ class KvBackend:
             while self._unsent:
                 segment = bytes(self._unsent[: self._bucket.max_value_bytes])
                 with self._raise_state_error("write the journal of"):
-                    await self._held_lease.write(f"_journal.{self.key}.{self._serial}.{self._segments + 1}", segment)
+                    await self._held_lease.write(
+                        f"_journal.{self.key}.{self._serial}.{self._segments + 1}", segment
+                    )
                 self._segments += 1
                 self._sent += len(segment)
                 del self._unsent[: len(segment)]
@@ -236,7 +270,10 @@ class KvBackend:
         """End the session: the document takes in its journal, which goes then. What is not removed is removed by the next session."""
         await self.flush()
         await self.replace(state)
-        self._journal_keys = [f"_journal.{self.key}.{self._serial}.{number}" for number in range(1, self._segments + 1)]
+        self._journal_keys = [
+            f"_journal.{self.key}.{self._serial}.{number}"
+            for number in range(1, self._segments + 1)
+        ]
         with suppress(StateError):
             await self._remove_journals()
 
@@ -252,11 +289,15 @@ class KvBackend:
         state.require_writable(self.location)
         head, parts = split_document(state.to_json(), self._bucket.max_value_bytes)
         if any(int(key.rsplit(".", 2)[1]) > state.serial for key in self._journal_keys):
-            await self._remove_journals()  # of something that cannot be read: they must not come on top of this
+            await (
+                self._remove_journals()
+            )  # of something that cannot be read: they must not come on top of this
         with self._raise_state_error("write"):
             for name, data in parts:
                 await self._held_lease.write(f"_part.{self.key}.{name}", data)
-            self._head = KeyRevision(await self._held_lease.write(self.key, head, after=self._head), head)
+            self._head = KeyRevision(
+                await self._held_lease.write(self.key, head, after=self._head), head
+            )
             with suppress(ApiError, ConnectError):  # the next session removes them
                 await self._remove_old_parts(state.serial)
 
@@ -265,12 +306,18 @@ class KvBackend:
         contents = await self._bucket.read_contents(f"_part.{self.key}.*.*.*")
         if contents is None or not contents.keys:
             return
-        sets = {tuple(key.removeprefix(f"_part.{self.key}.").split(".")[:2]) for key in contents.keys}
+        sets = {
+            tuple(key.removeprefix(f"_part.{self.key}.").split(".")[:2]) for key in contents.keys
+        }
         named: set[tuple[str, ...]] = set()
         for item in await self._bucket.history(self.key):
             with suppress(StateError):
                 document = read_head(item.data or b"", self.location, self._damaged_hint)
-                named |= {tuple(document.prefix.split("."))} if isinstance(document, PartsHead) else set()
+                named |= (
+                    {tuple(document.prefix.split("."))}
+                    if isinstance(document, PartsHead)
+                    else set()
+                )
         for old in sorted(s for s in sets - named if s[0].isdecimal() and int(s[0]) <= serial):
             await self._bucket.purge(f"_part.{self.key}.{old[0]}.{old[1]}.*")
 
@@ -285,7 +332,10 @@ class KvBackend:
                     state = await self._read_document(item)
                     kept[state.serial] = state
         if serial not in kept:
-            raise StateError(f"serial {serial} of {self.location} is not kept", hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.")
+            raise StateError(
+                f"serial {serial} of {self.location} is not kept",
+                hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.",
+            )
         return kept[serial]
 
     async def read_holder(self) -> LockInfo | None:
@@ -315,11 +365,17 @@ class KvBackend:
         try:
             holder = parse_holder(item)
         except ValueError as error:
-            raise StateError(f"the lock of {self.location} is {error}", hint="Look at it with nats kv get, and delete it there.") from None
+            raise StateError(
+                f"the lock of {self.location} is {error}",
+                hint="Look at it with nats kv get, and delete it there.",
+            ) from None
         if holder is None:
             raise StateError(f"{self.location} is not locked", hint="There is nothing to do.")
         if holder[0].id != lock_id:
-            raise StateError(f"{self.location} is locked by {holder[0].describe()}", hint="Give the id of that lock.")
+            raise StateError(
+                f"{self.location} is locked by {holder[0].describe()}",
+                hint="Give the id of that lock.",
+            )
         return holder[0]
 
     async def close(self) -> None:

@@ -91,7 +91,9 @@ class Lease:
             if item.revision != seen:
                 seen, since = item.revision, clock()
             left_behind = holder is not None and clock() - since >= holder[1] * CLOCK_MARGIN
-            if (holder is None or left_behind or holder[0].id == self._info.id) and await self._try_acquire(item):
+            if (
+                holder is None or left_behind or holder[0].id == self._info.id
+            ) and await self._try_acquire(item):
                 self._renewing = asyncio.create_task(self._renew_periodically())
                 return
             if holder is not None and clock() >= end:
@@ -124,7 +126,9 @@ class Lease:
     async def _put_lock(self, revision: int) -> int:
         value = dumps({"lock": self._info.to_json(), "lease": self._length}, pretty=False)
         lifetime = {"Nats-TTL": f"{math.ceil(self._length)}s"} if self._bucket.supports_ttl else {}
-        return await self._bucket.put(self._key, value, expect_revision(revision) | lifetime, timeout=self._answer_timeout)
+        return await self._bucket.put(
+            self._key, value, expect_revision(revision) | lifetime, timeout=self._answer_timeout
+        )
 
     @property
     def _answer_timeout(self) -> float:
@@ -161,7 +165,11 @@ class Lease:
             except (ApiError, ConnectError) as error:
                 self._last_sequence, self._last_error = None, str(error)
                 return False
-            self._revision, self._expires_at, self._last_sequence = revision, sent + self._length, revision
+            self._revision, self._expires_at, self._last_sequence = (
+                revision,
+                sent + self._length,
+                revision,
+            )
             return True
 
     async def _recheck_holder(self) -> bool:
@@ -174,7 +182,9 @@ class Lease:
     def _require_held(self) -> None:
         """Raise LeaseLostError once the lease is over, and for ever after."""
         if self._lost_reason is None and clock() >= self._expires_at:
-            self._mark_lost(f"it was not renewed for {self._length:g} s{f': {self._last_error}' if self._last_error else ''}")
+            self._mark_lost(
+                f"it was not renewed for {self._length:g} s{f': {self._last_error}' if self._last_error else ''}"
+            )
         if self._lost_reason is not None:
             raise self._lost_error()
 
@@ -244,7 +254,9 @@ class Lease:
                 return await self._store_by_sequence(key, data, after)
             if after is not None and (written := await self._stored_revision(key, data, after)):
                 return written
-            fence = expect_revision(self._revision) | {"Nats-Expected-Last-Subject-Sequence-Subject": self._bucket.subject(self._key)}
+            fence = expect_revision(self._revision) | {
+                "Nats-Expected-Last-Subject-Sequence-Subject": self._bucket.subject(self._key)
+            }
             return await self._bucket.put(key, data, fence, timeout=self._answer_timeout)
         except RevisionConflict:
             self._last_sequence = None
@@ -262,7 +274,9 @@ class Lease:
                 return written
             self._last_sequence = contents.last_sequence
         chain, self._last_sequence = self._last_sequence, None
-        self._last_sequence = await self._bucket.put(key, data, {"Nats-Expected-Last-Sequence": str(chain)}, timeout=self._answer_timeout)
+        self._last_sequence = await self._bucket.put(
+            key, data, {"Nats-Expected-Last-Sequence": str(chain)}, timeout=self._answer_timeout
+        )
         return self._last_sequence
 
     async def _stored_revision(self, key: str, data: bytes, after: KeyRevision) -> int:
@@ -282,7 +296,10 @@ class Lease:
     async def release(self) -> None:
         """Let go of the lock, if it is still ours. Never raises: one that is not let go runs out."""
         with suppress(RevisionConflict, StateError, ApiError, ConnectError, TimeoutError):
-            async with asyncio.timeout(RELEASE_TIMEOUT), self._write_lock:  # not in the middle of a renewal
+            async with (
+                asyncio.timeout(RELEASE_TIMEOUT),
+                self._write_lock,
+            ):  # not in the middle of a renewal
                 self._stop_renewing()
                 self._require_held()
                 await self._remove_lock()
@@ -308,7 +325,9 @@ async def remove_key(bucket: Bucket, key: str, revision: int) -> None:
     """
     lifetime = {"Nats-TTL": "1s"} if bucket.supports_ttl else {}
     marker = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
-    await bucket.put(key, b"", expect_revision(revision) | marker | lifetime, timeout=RELEASE_TIMEOUT)
+    await bucket.put(
+        key, b"", expect_revision(revision) | marker | lifetime, timeout=RELEASE_TIMEOUT
+    )
 
 
 async def run_shielded(work: Coroutine[Any, Any, None]) -> None:

@@ -70,7 +70,10 @@ class LocalBackend:
             if self._document_identity() == seen:
                 journal.replay(state, lines, str(self._path_with_suffix(".journal")), DAMAGED_HINT)
                 return state
-        raise StateError(f"{self.location} changes faster than it can be read", hint="Run the command again when less is going on.")
+        raise StateError(
+            f"{self.location} changes faster than it can be read",
+            hint="Run the command again when less is going on.",
+        )
 
     def _document_identity(self) -> tuple[int, int, int] | None:
         """Which document it is: a session that ends meanwhile replaces it, and takes away the journal that belongs to the one before."""
@@ -86,16 +89,24 @@ class LocalBackend:
         except FileNotFoundError:
             return State(self._workspace, self._environment)
         except OSError as error:
-            raise StateError(f"cannot read the state {self.path}: {error.strerror}", hint=_error_hint(error, reading=True)) from None
+            raise StateError(
+                f"cannot read the state {self.path}: {error.strerror}",
+                hint=_error_hint(error, reading=True),
+            ) from None
         return self._parse_document(data, self.path)
 
     def _read_journal(self) -> bytes:
         try:
-            return files.read_file(self._path_with_suffix(".journal"), str(self._path_with_suffix(".journal")))
+            return files.read_file(
+                self._path_with_suffix(".journal"), str(self._path_with_suffix(".journal"))
+            )
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise StateError(f"cannot read {self._path_with_suffix('.journal')}: {error.strerror}", hint=_error_hint(error, reading=True)) from None
+            raise StateError(
+                f"cannot read {self._path_with_suffix('.journal')}: {error.strerror}",
+                hint=_error_hint(error, reading=True),
+            ) from None
 
     def _parse_document(self, data: bytes, path: Path) -> State:
         state = State.parse(data, f"the state {path}")
@@ -168,7 +179,9 @@ class LocalBackend:
         state.require_writable(self.location)
         self._create_folder()
         try:
-            with files.write_temporary(self._path_with_suffix(".tmp"), dumps(state.to_json())) as written:
+            with files.write_temporary(
+                self._path_with_suffix(".tmp"), dumps(state.to_json())
+            ) as written:
                 if self.path.exists():
                     self._rotate_backups()
                 self._drop_journal_after(state)
@@ -176,7 +189,8 @@ class LocalBackend:
             self._sync_folder()
         except OSError as error:
             raise StateError(
-                f"cannot write the state {self.path}: {error.strerror}", hint=f"{_error_hint(error)} The steps done so far are in its journal."
+                f"cannot write the state {self.path}: {error.strerror}",
+                hint=f"{_error_hint(error)} The steps done so far are in its journal.",
             ) from None
         self._close_journal()
         self._path_with_suffix(".journal").unlink(missing_ok=True)
@@ -195,13 +209,18 @@ class LocalBackend:
 
     def _close_journal(self) -> None:
         if self._journal is not None:
-            with contextlib.suppress(OSError):  # a line that did not fit on the disk was reported when it was appended
+            with contextlib.suppress(
+                OSError
+            ):  # a line that did not fit on the disk was reported when it was appended
                 self._journal.close()
             self._journal = None
 
     def _backup_paths(self) -> list[Path]:
         """The documents before, the newest first; whether they are there or not."""
-        return [self._path_with_suffix(".backup" if number == 1 else f".backup.{number}") for number in range(1, MAX_BACKUPS + 1)]
+        return [
+            self._path_with_suffix(".backup" if number == 1 else f".backup.{number}")
+            for number in range(1, MAX_BACKUPS + 1)
+        ]
 
     def _rotate_backups(self) -> None:
         """Each backup takes the place of the one that is older. What dies in between leaves a gap, and loses only the oldest."""
@@ -221,7 +240,10 @@ class LocalBackend:
                 state = self._parse_document(files.read_file(path, str(path)), path)
                 kept[state.serial] = state
         if serial not in kept:
-            raise StateError(f"serial {serial} of {self.location} is not kept", hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.")
+            raise StateError(
+                f"serial {serial} of {self.location} is not kept",
+                hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.",
+            )
         return kept[serial]
 
     def _create_folder(self) -> None:
@@ -233,7 +255,10 @@ class LocalBackend:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StateError(f"cannot make the folder {self.path.parent}: {error.strerror}", hint=_error_hint(error)) from None
+            raise StateError(
+                f"cannot make the folder {self.path.parent}: {error.strerror}",
+                hint=_error_hint(error),
+            ) from None
 
     def _sync_folder(self) -> None:
         if os.name == "posix":
@@ -244,7 +269,9 @@ class LocalBackend:
                 os.close(handle)
 
     @contextlib.asynccontextmanager
-    async def lock(self, info: LockInfo, timeout: int, tell: Callable[[LockInfo], None] | None = None) -> AsyncIterator[None]:
+    async def lock(
+        self, info: LockInfo, timeout: int, tell: Callable[[LockInfo], None] | None = None
+    ) -> AsyncIterator[None]:
         """Hold the OS lock for one operation; `timeout` is ns to wait for somebody else, and `tell` is told who that is.
 
         Raises StateLockedError that says who holds it. The system frees the lock when its holder dies.
@@ -260,7 +287,9 @@ class LocalBackend:
                 self._path_with_suffix(".lock.info").unlink(missing_ok=True)
             lock.release()
 
-    async def _acquire_lock(self, lock: filelock.BaseFileLock, end: float, waiting: WaitReporter) -> None:
+    async def _acquire_lock(
+        self, lock: filelock.BaseFileLock, end: float, waiting: WaitReporter
+    ) -> None:
         """Try until `end`, on the clock of `time.monotonic`; other tasks go on meanwhile."""
         while True:
             try:
@@ -272,7 +301,9 @@ class LocalBackend:
                 await asyncio.sleep(POLL_INTERVAL)
             except OSError as error:
                 where = self._path_with_suffix(".lock")
-                raise StateError(f"cannot lock the state: {where}: {error.strerror}", hint=_error_hint(error)) from None
+                raise StateError(
+                    f"cannot lock the state: {where}: {error.strerror}", hint=_error_hint(error)
+                ) from None
             else:
                 return
 
@@ -281,7 +312,10 @@ class LocalBackend:
             with files.create_private(self._path_with_suffix(".lock.info")) as file:
                 file.write(dumps(info.to_json()))
         except OSError as error:
-            raise StateError(f"cannot write {self._path_with_suffix('.lock.info')}: {error.strerror}", hint=_error_hint(error)) from None
+            raise StateError(
+                f"cannot write {self._path_with_suffix('.lock.info')}: {error.strerror}",
+                hint=_error_hint(error),
+            ) from None
 
     async def read_holder(self) -> LockInfo | None:
         """Who says beside the lock that it holds it; one of this machine must be alive."""
@@ -304,7 +338,10 @@ class LocalBackend:
             if info is None:
                 raise self._not_locked_error()
             if info.id != lock_id:
-                raise StateError(f"{self.location} was last locked by {info.describe()}, which is gone", hint="There is nothing to do.")
+                raise StateError(
+                    f"{self.location} was last locked by {info.describe()}, which is gone",
+                    hint="There is nothing to do.",
+                )
             self._path_with_suffix(".lock.info").unlink(missing_ok=True)
             return info
         finally:

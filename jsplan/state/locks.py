@@ -63,7 +63,12 @@ class WaitReporter:
 
     def report(self, info: LockInfo | None) -> None:
         """The lock is not to be had, since this one has it; None: it has not said yet who it is."""
-        if self._report is not None and info is not None and info.id != self._reported and time.monotonic() - self._since >= REPORT_AFTER:
+        if (
+            self._report is not None
+            and info is not None
+            and info.id != self._reported
+            and time.monotonic() - self._since >= REPORT_AFTER
+        ):
             self._reported = info.id
             self._report(info)
 

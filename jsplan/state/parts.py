@@ -46,14 +46,23 @@ def split_document(document: dict[str, Any], largest: int) -> tuple[bytes, list[
     if len(whole) <= largest:
         return whole, []
     if len(whole) > MAX_BYTES:
-        raise StateError(f"the state has {len(whole):,} bytes, and no more than {MAX_BYTES:,} can be kept", hint="Split the workspace.")
+        raise StateError(
+            f"the state has {len(whole):,} bytes, and no more than {MAX_BYTES:,} can be kept",
+            hint="Split the workspace.",
+        )
     data = gzip.compress(whole, compresslevel=6, mtime=0)
     prefix = f"{document['serial']}.{uuid.uuid4().hex}"
     pieces = [data[start : start + largest] for start in range(0, len(data), largest)]
     parts = [(f"{prefix}.{number}", piece) for number, piece in enumerate(pieces, 1)]
     known = {name: document[name] for name in ("workspace", "environment", "lineage", "serial")}
-    head = {"format_version": FORMAT_VERSION, "kind": KIND, "encoding": "gzip", "parts": prefix, "count": len(parts),
-            "bytes": len(whole)}  # fmt: skip
+    head = {
+        "format_version": FORMAT_VERSION,
+        "kind": KIND,
+        "encoding": "gzip",
+        "parts": prefix,
+        "count": len(parts),
+        "bytes": len(whole),
+    }
     return dumps(head | known | {"sha256": hashlib.sha256(data).hexdigest()}), parts
 
 
@@ -68,7 +77,10 @@ def read_head(data: bytes, where: str, hint: str) -> PartsHead | Any:
     except DocumentError as error:
         raise StateError(str(error), hint=error.hint) from None
     if raw["encoding"] != "gzip":
-        raise StateError(f"{where} is kept in an encoding that this jsplan does not read", hint="Use a newer release.")
+        raise StateError(
+            f"{where} is kept in an encoding that this jsplan does not read",
+            hint="Use a newer release.",
+        )
     return PartsHead(raw["parts"], raw["count"], raw["sha256"], raw["bytes"], raw["serial"])
 
 
@@ -76,7 +88,9 @@ def join_parts(head: PartsHead, parts: Sequence[bytes | None], where: str, hint:
     """The document's bytes; raises StateError where a part is missing or something is not as it was written."""
     missing = [number for number, part in enumerate(parts, 1) if part is None]
     if missing:
-        raise StateError(f"{where} is damaged: part {missing[0]} of {head.count:,} is missing", hint=hint)
+        raise StateError(
+            f"{where} is damaged: part {missing[0]} of {head.count:,} is missing", hint=hint
+        )
     data = b"".join(part or b"" for part in parts)
     if hashlib.sha256(data).hexdigest() != head.sha256:
         raise StateError(f"{where} is damaged: its parts are not what was written", hint=hint)

@@ -48,10 +48,17 @@ class Grant:
     def covers(self, other: Grant) -> bool:
         """Whether the other one adds nothing to this one."""
         same = (self.owner, self.user, self.kind) == (other.owner, other.user, other.kind)
-        return same and self.streams_responses >= other.streams_responses and is_subset(other.subject, self.subject) and is_subset(other.local_subject, self.local_subject)
+        return (
+            same
+            and self.streams_responses >= other.streams_responses
+            and is_subset(other.subject, self.subject)
+            and is_subset(other.local_subject, self.local_subject)
+        )
 
 
-def compute_grants(workspace: Workspace, topology: Topology, accounts: Mapping[str, str]) -> tuple[list[Grant], list[Diagnostic]]:
+def compute_grants(
+    workspace: Workspace, topology: Topology, accounts: Mapping[str, str]
+) -> tuple[list[Grant], list[Diagnostic]]:
     """Every export and import that is needed, in order, and what stands in the way of knowing them.
 
     `accounts` has the account of each connection, by its key; a flow whose accounts are not known is a finding.
@@ -61,7 +68,11 @@ def compute_grants(workspace: Workspace, topology: Topology, accounts: Mapping[s
         made.add_edge(edge)
     for row in workspace.imports:
         for name in row.consumers:
-            made.add_used_consumer(Address(topology.routes.canonicalize(row.from_domain), "consumer", name), row.into_domain, row.api)
+            made.add_used_consumer(
+                Address(topology.routes.canonicalize(row.from_domain), "consumer", name),
+                row.into_domain,
+                row.api,
+            )
     for address in workspace.resources:
         domain = workspace.domains[address.domain]
         if domain.same_as is not None:
@@ -79,13 +90,23 @@ def _merge_grants(found: Iterable[Grant]) -> list[Grant]:
             merged[key] = grant
         else:
             why = tuple(dict.fromkeys([*known.flows, *grant.flows]))
-            merged[key] = replace(known, flows=why, streams_responses=known.streams_responses or grant.streams_responses)
-    kept = [g for g in merged.values() if not any(other is not g and other.covers(g) for other in merged.values())]
+            merged[key] = replace(
+                known,
+                flows=why,
+                streams_responses=known.streams_responses or grant.streams_responses,
+            )
+    kept = [
+        g
+        for g in merged.values()
+        if not any(other is not g and other.covers(g) for other in merged.values())
+    ]
     return sorted(kept, key=lambda g: (g.owner, g.user, g.kind, g.subject))
 
 
 class _GrantBuilder:
-    def __init__(self, workspace: Workspace, topology: Topology, accounts: Mapping[str, str]) -> None:
+    def __init__(
+        self, workspace: Workspace, topology: Topology, accounts: Mapping[str, str]
+    ) -> None:
         self._workspace, self._topology, self._accounts = workspace, topology, accounts
         self.grants: list[Grant] = []
         self.diagnostics: dict[tuple[str, str], Diagnostic] = {}
@@ -94,15 +115,31 @@ class _GrantBuilder:
         """A mirror or source: its consumer, its flow control, what is delivered."""
         external = edge.config.get("external") or {}
         api = external.get("api")
-        imported = api is not None and self._topology.routes.is_imported(edge.downstream.domain, api)
+        imported = api is not None and self._topology.routes.is_imported(
+            edge.downstream.domain, api
+        )
         if imported and self._shares_connection(edge):
             text = f"the owner of {edge.origin} is reached by no connection of its own: what it has to export is not in this list"
-            self._add_diagnostic(edge.downstream, "JS456", text, "Add a connection to its account, a domain over it, and an imports row from that domain.")
-        if api is None or not self._crosses_accounts(edge.origin.domain, edge.downstream.domain, imported=imported):
+            self._add_diagnostic(
+                edge.downstream,
+                "JS456",
+                text,
+                "Add a connection to its account, a domain over it, and an imports row from that domain.",
+            )
+        if api is None or not self._crosses_accounts(
+            edge.origin.domain, edge.downstream.domain, imported=imported
+        ):
             return
         verb = {"mirror": "mirrors", "source": "sources"}[edge.kind]
-        why = f"{edge.downstream} {verb} {edge.origin}" + (" with a filter" if _has_single_filter(edge.config) else "")
-        stream, make = edge.origin.stream, "CONSUMER.CREATE." + edge.origin.stream + (".>" if _has_single_filter(edge.config) else "")
+        why = f"{edge.downstream} {verb} {edge.origin}" + (
+            " with a filter" if _has_single_filter(edge.config) else ""
+        )
+        stream, make = (
+            edge.origin.stream,
+            "CONSUMER.CREATE."
+            + edge.origin.stream
+            + (".>" if _has_single_filter(edge.config) else ""),
+        )
         remote = own_api_prefix(self._workspace.domains[edge.origin.domain])
         ends = (edge.origin.domain, self._topology.routes.canonicalize(edge.downstream.domain), why)
         self._add_grant("service", f"{remote}.{make}", f"{api}.{make}", ends)
@@ -111,17 +148,39 @@ class _GrantBuilder:
         if prefix:
             self._add_grant("stream", f"{prefix}.>", f"{prefix}.>", ends)
         else:
-            self._add_diagnostic(edge.downstream, "JS451", f"{why}: nothing says where it is delivered", "Add `deliver:` to the imports row.")
+            self._add_diagnostic(
+                edge.downstream,
+                "JS451",
+                f"{why}: nothing says where it is delivered",
+                "Add `deliver:` to the imports row.",
+            )
 
     def _shares_connection(self, edge: Edge) -> bool:
-        one, other = (self._workspace.domains[self._topology.routes.canonicalize(a.domain)].connection for a in (edge.origin, edge.downstream))
+        one, other = (
+            self._workspace.domains[self._topology.routes.canonicalize(a.domain)].connection
+            for a in (edge.origin, edge.downstream)
+        )
         return one == other
 
     def _delivery_subject(self, edge: Edge, api: str, written: str) -> str:
         """The subject to export: that of the row wherever the prefix is below it, so that one import serves many copies."""
-        row = next((r for r in self._workspace.imports if r.into_domain == edge.downstream.domain and r.api == api), None)
+        row = next(
+            (
+                r
+                for r in self._workspace.imports
+                if r.into_domain == edge.downstream.domain and r.api == api
+            ),
+            None,
+        )
         below = row.deliver if row is not None and row.deliver else ""
-        prefix = written or next((p for p in self._topology.delivery_prefixes.get(edge.downstream, {}).values() if below), "")
+        prefix = written or next(
+            (
+                p
+                for p in self._topology.delivery_prefixes.get(edge.downstream, {}).values()
+                if below
+            ),
+            "",
+        )
         return below if below and is_subset(prefix, f"{below}.>") else prefix
 
     def add_used_consumer(self, address: Address, into: str, api: str) -> None:
@@ -132,7 +191,12 @@ class _GrantBuilder:
         if body is None:
             text = f"consumer {address} is in no file: taken for a pull consumer that wants acks"
             self._add_diagnostic(address, "JS454", text, "Declare it, if it is something else.")
-        self._add_consumer_grants(address, body or {"ack_policy": "explicit"}, (address.domain, into, f"clients over {into} use {address}"), api)
+        self._add_consumer_grants(
+            address,
+            body or {"ack_policy": "explicit"},
+            (address.domain, into, f"clients over {into} use {address}"),
+            api,
+        )
 
     def add_managed(self, address: Address, domain: Domain) -> None:
         """What jsplan itself asks for, and for consumers what their clients need, of something declared through an import."""
@@ -140,16 +204,31 @@ class _GrantBuilder:
         if not is_import(domain) or not self._crosses_accounts(real, domain.key):
             return
         remote, api = own_api_prefix(self._workspace.domains[real]), domain.api_prefix
-        verbs = [f"{verb}.{address.stream}.{address.consumer}" for verb in _OF_CONSUMER] if address.kind == "consumer" else []
-        verbs += [f"STREAM.INFO.{address.stream}"] if verbs else [f"{verb}.{address.stream}" for verb in _OF_STREAM]
+        verbs = (
+            [f"{verb}.{address.stream}.{address.consumer}" for verb in _OF_CONSUMER]
+            if address.kind == "consumer"
+            else []
+        )
+        verbs += (
+            [f"STREAM.INFO.{address.stream}"]
+            if verbs
+            else [f"{verb}.{address.stream}" for verb in _OF_STREAM]
+        )
         ends = (real, domain.key, f"jsplan manages {address}")
         for verb in ("INFO", *verbs):
             self._add_grant("service", f"{remote}.{verb}", f"{api}.{verb}", ends)
         if address.kind == "consumer":
             body = self._topology.bodies[address]
-            self._add_consumer_grants(address._replace(domain=real), body, (real, domain.key, f"clients use {address}"), api)
+            self._add_consumer_grants(
+                address._replace(domain=real),
+                body,
+                (real, domain.key, f"clients use {address}"),
+                api,
+            )
 
-    def _add_consumer_grants(self, address: Address, body: Mapping[str, Any], ends: tuple[str, str, str], api: str) -> None:
+    def _add_consumer_grants(
+        self, address: Address, body: Mapping[str, Any], ends: tuple[str, str, str], api: str
+    ) -> None:
         stream, name, deliver = address.stream, address.consumer, body.get("deliver_subject")
         if deliver:
             self._add_grant("stream", deliver, deliver, ends)
@@ -158,18 +237,30 @@ class _GrantBuilder:
             remote = own_api_prefix(self._workspace.domains[address.domain])
             self._add_grant("service", f"{remote}.{take}", f"{api}.{take}", ends, streamed=True)
         if (body.get("ack_policy") or "none") not in ("none", "flow_control"):
-            self._add_grant("service", f"$JS.ACK.{stream}.{name}.>", f"$JS.ACK.{stream}.{name}.>", ends)
+            self._add_grant(
+                "service", f"$JS.ACK.{stream}.{name}.>", f"$JS.ACK.{stream}.{name}.>", ends
+            )
         if body.get("flow_control") or body.get("ack_policy") == "flow_control":
-            self._add_grant("service", f"$JS.FC.{stream}.{name}.>", f"$JS.FC.{stream}.{name}.>", ends)
+            self._add_grant(
+                "service", f"$JS.FC.{stream}.{name}.>", f"$JS.FC.{stream}.{name}.>", ends
+            )
 
     def _add_grant(
-        self, kind: Literal["service", "stream"], subject: str, local: str, ends: tuple[str, str, str], *, streamed: bool = False
+        self,
+        kind: Literal["service", "stream"],
+        subject: str,
+        local: str,
+        ends: tuple[str, str, str],
+        *,
+        streamed: bool = False,
     ) -> None:
         origin, user, why = ends
         owner, taker = self._account_of(origin), self._account_of(user)
         assert owner is not None
         assert taker is not None
-        self.grants.append(Grant(owner, taker, kind, subject, local, origin, user, streamed, (why,)))
+        self.grants.append(
+            Grant(owner, taker, kind, subject, local, origin, user, streamed, (why,))
+        )
 
     def _crosses_accounts(self, origin: str, user: str, *, imported: bool = True) -> bool:
         """Whether the two are in different accounts. Over an import both must be known; a leafnode link may join unknown ones."""
@@ -183,7 +274,9 @@ class _GrantBuilder:
                 declared = self._workspace.connections.get(connection)
                 place = declared.range if declared is not None else None
                 detail = "Add `account:` to it: the account's name in the server's configuration or in nsc, or its public key."
-                self.diagnostics[connection, "JS455"] = Diagnostic("error", "JS455", text, detail, None, place)
+                self.diagnostics[connection, "JS455"] = Diagnostic(
+                    "error", "JS455", text, detail, None, place
+                )
         return owner is not None and taker is not None and owner != taker
 
     def _account_of(self, domain: str) -> str | None:
@@ -192,13 +285,19 @@ class _GrantBuilder:
     def _add_diagnostic(self, address: Address, code: str, text: str, detail: str) -> None:
         declared = self._workspace.resources.get(address)
         place = declared.range if declared is not None else None
-        self.diagnostics[str(address), code] = Diagnostic("warning", code, text, detail, str(address), place)
+        self.diagnostics[str(address), code] = Diagnostic(
+            "warning", code, text, detail, str(address), place
+        )
 
 
 def _has_single_filter(config: Mapping[str, Any]) -> bool:
     """Whether the server asks with the filter in the subject: exactly one of them, and be it `>`."""
     transforms = config.get("subject_transforms")
-    return len(transforms) == 1 and bool(transforms[0].get("src")) if transforms else bool(config.get("filter_subject"))
+    return (
+        len(transforms) == 1 and bool(transforms[0].get("src"))
+        if transforms
+        else bool(config.get("filter_subject"))
+    )
 
 
 def own_api_prefix(domain: Domain) -> str:

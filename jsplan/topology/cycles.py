@@ -49,7 +49,9 @@ def local_origin_names(config: Config) -> list[str]:
 def _local_origins(stream: Config) -> Iterator[Config]:
     """The sources in their order, then the mirror, without those in another JetStream."""
     mirror = [stream["mirror"]] if stream.get("mirror") else []
-    yield from (origin for origin in (*(stream.get("sources") or ()), *mirror) if not origin.get("external"))
+    yield from (
+        origin for origin in (*(stream.get("sources") or ()), *mirror) if not origin.get("external")
+    )
 
 
 def _reads_own_subjects(stream: Config, source: Config) -> bool:
@@ -60,7 +62,11 @@ def _reads_own_subjects(stream: Config, source: Config) -> bool:
 
 def _sort_by_distance(sources: Sequence[Config], find: FindConfig) -> list[Config]:
     """The sources with those first that are the furthest from their last origin: so an origin is passed after its copies."""
-    distance = {source["name"]: _distance(source["name"], find) for source in sources if not source.get("external")}
+    distance = {
+        source["name"]: _distance(source["name"], find)
+        for source in sources
+        if not source.get("external")
+    }
     return sorted(sources, key=lambda source: -distance.get(source["name"], 0))
 
 
@@ -76,7 +82,11 @@ def _distance(name: str, find: FindConfig) -> int:
 def find_circle(config: Config, find: FindConfig) -> set[str]:
     """The streams that the stream copies and that copy it: a real circle, about which `flows` decides; empty where there is none."""
     name = config["name"]
-    return {origin for origin in _all_origin_names(config, find) if name in _all_origin_names(find(origin) or {}, find)}
+    return {
+        origin
+        for origin in _all_origin_names(config, find)
+        if name in _all_origin_names(find(origin) or {}, find)
+    }
 
 
 def _all_origin_names(config: Config, find: FindConfig) -> set[str]:
@@ -97,6 +107,9 @@ def order_for_server(config: dict[str, Any], find: FindConfig) -> dict[str, Any]
     sources = config.get("sources") or ()
     if len(sources) < 2 or find_server_cycle(config, find) is None:
         return config
-    orders = chain([_sort_by_distance(sources, find)], permutations(sources) if len(sources) <= MAX_PERMUTED else ())
+    orders = chain(
+        [_sort_by_distance(sources, find)],
+        permutations(sources) if len(sources) <= MAX_PERMUTED else (),
+    )
     others = (config | {"sources": list(order)} for order in orders)
     return next((other for other in others if find_server_cycle(other, find) is None), config)

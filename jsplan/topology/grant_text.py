@@ -26,9 +26,15 @@ class Export:
 
     def to_json(self) -> dict[str, object]:
         """For documents."""
-        found: dict[str, object] = {"type": self.kind, "subject": self.subject, "accounts": sorted(self.importers)}
+        found: dict[str, object] = {
+            "type": self.kind,
+            "subject": self.subject,
+            "accounts": sorted(self.importers),
+        }
         found |= {"response_type": "stream"} if self.streamed else {}
-        return found | ({"account_token_position": self.token_position} if self.token_position else {})
+        return found | (
+            {"account_token_position": self.token_position} if self.token_position else {}
+        )
 
 
 def list_accounts(grants: Iterable[Grant]) -> list[str]:
@@ -42,13 +48,26 @@ def collect_exports(account: str, grants: Iterable[Grant]) -> list[Export]:
     for grant in grants:
         if grant.owner == account:
             subject, token = _with_token_position(grant)
-            made = found.setdefault((grant.kind, subject), Export(grant.kind, subject, token_position=token))
+            made = found.setdefault(
+                (grant.kind, subject), Export(grant.kind, subject, token_position=token)
+            )
             made.streamed |= grant.streams_responses
             made.importers += [grant.user] if grant.user not in made.importers else []
-    wide = [e for e in found.values() if not any(o is not e and o.kind == e.kind and is_subset(e.subject, o.subject) for o in found.values())]
+    wide = [
+        e
+        for e in found.values()
+        if not any(
+            o is not e and o.kind == e.kind and is_subset(e.subject, o.subject)
+            for o in found.values()
+        )
+    ]
     for inner in found.values():
         for outer in wide:
-            if outer is not inner and outer.kind == inner.kind and is_subset(inner.subject, outer.subject):
+            if (
+                outer is not inner
+                and outer.kind == inner.kind
+                and is_subset(inner.subject, outer.subject)
+            ):
                 outer.importers += [user for user in inner.importers if user not in outer.importers]
                 outer.streamed |= inner.streamed
     return sorted(wide, key=lambda e: (e.kind, e.subject))
@@ -65,16 +84,29 @@ def _with_token_position(grant: Grant) -> tuple[str, int | None]:
 
 def render_account_config(account: str, grants: Sequence[Grant]) -> str:
     """The `collect_exports` and `imports` of the account, to go into its block in `accounts { … }`."""
-    offered, taken = collect_exports(account, grants), [grant for grant in grants if grant.user == account]
-    lines = ["exports: [", *(f"    {_render_export(export)}" for export in offered), "]"] if offered else []
-    lines += ["imports: [", *(f"    {_render_import(grant)}" for grant in taken), "]"] if taken else []
+    offered, taken = (
+        collect_exports(account, grants),
+        [grant for grant in grants if grant.user == account],
+    )
+    lines = (
+        ["exports: [", *(f"    {_render_export(export)}" for export in offered), "]"]
+        if offered
+        else []
+    )
+    lines += (
+        ["imports: [", *(f"    {_render_import(grant)}" for grant in taken), "]"] if taken else []
+    )
     return "".join(f"{line}\n" for line in lines)
 
 
 def _render_export(export: Export) -> str:
     parts = [f"{export.kind}: {_quote(export.subject)}"]
     parts += ["response_type: stream"] if export.streamed else []
-    parts += [f"account_token_position: {export.token_position}"] if export.token_position else [f"accounts: [{', '.join(map(_quote_if_needed, sorted(export.importers)))}]"]
+    parts += (
+        [f"account_token_position: {export.token_position}"]
+        if export.token_position
+        else [f"accounts: [{', '.join(map(_quote_if_needed, sorted(export.importers)))}]"]
+    )
     return "{" + ", ".join(parts) + "}"
 
 
@@ -87,22 +119,52 @@ def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
     """The `render_nsc_commands` commands that give the account its exports and imports."""
     made = []
     for export in collect_exports(account, grants):
-        words = ["nsc", "add", "export", "--account", account, "--name", export.subject, "--subject", export.subject]
+        words = [
+            "nsc",
+            "add",
+            "export",
+            "--account",
+            account,
+            "--name",
+            export.subject,
+            "--subject",
+            export.subject,
+        ]
         words += ["--service"] if export.kind == "service" else []
         words += ["--response-type", "Stream"] if export.streamed else []
-        words += ["--account-token-position", str(export.token_position)] if export.token_position else []
+        words += (
+            ["--account-token-position", str(export.token_position)]
+            if export.token_position
+            else []
+        )
         made.append(shlex.join(words))
     for grant in (grant for grant in grants if grant.user == account):
-        words = ["nsc", "add", "import", "--account", account, "--src-account", grant.owner, "--name", grant.local_subject]
+        words = [
+            "nsc",
+            "add",
+            "import",
+            "--account",
+            account,
+            "--src-account",
+            grant.owner,
+            "--name",
+            grant.local_subject,
+        ]
         words += ["--remote-subject", grant.subject]
-        words += ["--local-subject", grant.local_subject, "--service"] if grant.kind == "service" else []
+        words += (
+            ["--local-subject", grant.local_subject, "--service"] if grant.kind == "service" else []
+        )
         made.append(shlex.join(words))
     return made
 
 
 def _quote_if_needed(name: str) -> str:
     """A name as the server's configuration takes it without mistaking it for a number or a variable."""
-    return name if name.replace("_", "").replace("-", "").isalnum() and name[:1].isalpha() else _quote(name)
+    return (
+        name
+        if name.replace("_", "").replace("-", "").isalnum() and name[:1].isalpha()
+        else _quote(name)
+    )
 
 
 def _quote(text: str) -> str:

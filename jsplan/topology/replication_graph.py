@@ -47,7 +47,12 @@ def subject_mappings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _subject_mapping(src: str, dest: str) -> tuple[str, str]:
     """A transform that only filters keeps the names; `dest` ">" stands for the same."""
-    return (src, src if dest in ("", ">") else ".".join("*" if _PLACEHOLDER.search(part) else part for part in dest.split(".")))
+    return (
+        src,
+        src
+        if dest in ("", ">")
+        else ".".join("*" if _PLACEHOLDER.search(part) else part for part in dest.split(".")),
+    )
 
 
 def apply_transform(subjects: Iterable[str], transform: Mapping[str, Any] | None) -> list[str]:
@@ -80,13 +85,17 @@ def is_unfiltered(config: Mapping[str, Any]) -> bool:
     return subject_mappings(config) == [(">", ">")]
 
 
-def find_circles(edges: Sequence[Edge], declared: Mapping[Address, DeclaredResource]) -> list[Diagnostic]:
+def find_circles(
+    edges: Sequence[Edge], declared: Mapping[Address, DeclaredResource]
+) -> list[Diagnostic]:
     """A finding for each circle of copies: those that the server refuses or that copy nothing or without end are errors."""
     inner = _edges_on_circles(edges)
     found: dict[frozenset[Address], Diagnostic] = {}
     for ring in _find_mirror_circles(inner):
         text = f"{_describe_circle(ring)}: mirrors of each other never get a message"
-        found[_circle_members(ring)] = _build_diagnostic("error", "JS406", text, "Let one of them be a stream with subjects.", ring, declared)
+        found[_circle_members(ring)] = _build_diagnostic(
+            "error", "JS406", text, "Let one of them be a stream with subjects.", ring, declared
+        )
     for edge in sorted(inner, key=lambda e: (e.downstream, e.origin)):
         ring = _find_endless_circle(edge, inner)
         if ring and _circle_members(ring) not in found:
@@ -98,21 +107,41 @@ def _diagnose_circle(ring: list[Edge], declared: Mapping[Address, DeclaredResour
     plain = not any(edge.config.get("subject_transforms") for edge in ring)
     if all(edge.is_local for edge in ring) and plain:
         text = f"{_describe_circle(ring)}: streams that copy from each other are a circle, which the server refuses (10052)"
-        return _build_diagnostic("error", "JS407", text, "Take out one source, or give the sources filters that do not overlap.", ring, declared)
-    guarded = any(declared[a].body.get("duplicate_window") for a in _circle_members(ring) if a in declared)
+        return _build_diagnostic(
+            "error",
+            "JS407",
+            text,
+            "Take out one source, or give the sources filters that do not overlap.",
+            ring,
+            declared,
+        )
+    guarded = any(
+        declared[a].body.get("duplicate_window") for a in _circle_members(ring) if a in declared
+    )
     if all(is_unfiltered(edge.config) for edge in ring) and not guarded:
         text = f"{_describe_circle(ring)}: each message would be copied round without end"
         detail = "The server does not check this across domains. Take out one source, or give the sources filters that do not overlap."
         return _build_diagnostic("error", "JS407", text, detail, ring, declared)
     text = f"{_describe_circle(ring)}: messages may be copied round without end"
-    detail = ("The server does not check this across domains. Give the sources filters that do not overlap; only messages with a "
-              "Nats-Msg-Id are stopped by a duplicate_window.")  # fmt: skip
+    detail = (
+        "The server does not check this across domains. Give the sources filters that do not overlap; only messages with a "
+        "Nats-Msg-Id are stopped by a duplicate_window."
+    )
     return _build_diagnostic("warning", "JS408", text, detail, ring, declared)
 
 
-def _build_diagnostic(severity: Any, code: str, text: str, detail: str, ring: list[Edge], declared: Mapping[Address, DeclaredResource]) -> Diagnostic:
+def _build_diagnostic(
+    severity: Any,
+    code: str,
+    text: str,
+    detail: str,
+    ring: list[Edge],
+    declared: Mapping[Address, DeclaredResource],
+) -> Diagnostic:
     first = ring[0].downstream
-    place = declared[first].ranges.get(f"{ring[0].kind}s" if ring[0].kind == "source" else "mirror", declared[first].range)
+    place = declared[first].ranges.get(
+        f"{ring[0].kind}s" if ring[0].kind == "source" else "mirror", declared[first].range
+    )
     return Diagnostic(severity, code, text, detail, str(first), place)
 
 

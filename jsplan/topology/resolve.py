@@ -53,17 +53,27 @@ class Topology:
 def build_topology(workspace: Workspace) -> Topology:
     """Resolve every reference of the workspace. Findings are collected in `diagnostics`, never raised."""
     topology = Topology(DomainRoutes(workspace))
-    topology.declared_names = {topology.canonicalize(address): address for address in workspace.resources}
+    topology.declared_names = {
+        topology.canonicalize(address): address for address in workspace.resources
+    }
     named: dict[str, set[Address]] = {}
     total = 0
     for address, declared in workspace.resources.items():
         topology.bodies[address] = _resolve_body(workspace, declared, topology)
         total += sum(len(_match_addresses(workspace, text, named)) for text in declared.depends_on)
-        topology.dependencies[address] = _resolve_dependencies(declared, topology, named) if total <= MAX_DEPENDENCIES else set()
+        topology.dependencies[address] = (
+            _resolve_dependencies(declared, topology, named) if total <= MAX_DEPENDENCIES else set()
+        )
     if total > MAX_DEPENDENCIES:
         text = f"`depends_on` of {len(workspace.resources):,} resources names more than {MAX_DEPENDENCIES:,} others in all"
-        topology.diagnostics.append(Diagnostic("error", "JS148", text, "Write globs that match fewer resources."))
-    topology.diagnostics += [*_dependency_cycles(workspace, topology), *_duplicate_declarations(workspace, topology), *find_circles(topology.edges, workspace.resources)]
+        topology.diagnostics.append(
+            Diagnostic("error", "JS148", text, "Write globs that match fewer resources.")
+        )
+    topology.diagnostics += [
+        *_dependency_cycles(workspace, topology),
+        *_duplicate_declarations(workspace, topology),
+        *find_circles(topology.edges, workspace.resources),
+    ]
     for edge in topology.edges:
         topology.dependencies[edge.downstream].add(edge.origin)
     return topology
@@ -72,11 +82,22 @@ def build_topology(workspace: Workspace) -> Topology:
 def _dependency_cycles(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
     """Resources that wait for each other by `depends_on` alone. Streams may copy from each other: the server does not mind."""
     try:
-        TopologicalSorter({address: sorted(after) for address, after in topology.dependencies.items()}).prepare()
+        TopologicalSorter(
+            {address: sorted(after) for address, after in topology.dependencies.items()}
+        ).prepare()
     except CycleError as error:
         first, way = error.args[1][0], " waits for ".join(map(str, reversed(error.args[1])))
         detail = "Take out the depends_on of one of them."
-        return [Diagnostic("error", "JS404", f"{way}: none can be the first", detail, str(first), workspace.resources[first].range)]
+        return [
+            Diagnostic(
+                "error",
+                "JS404",
+                f"{way}: none can be the first",
+                detail,
+                str(first),
+                workspace.resources[first].range,
+            )
+        ]
     return []
 
 
@@ -88,11 +109,22 @@ def _duplicate_declarations(workspace: Workspace, topology: Topology) -> list[Di
         first = seen.setdefault(real, address)
         if first != address:
             text = f"{first} and {address} are the same: {address.domain} and {first.domain} are two ways to one JetStream"
-            found.append(Diagnostic("error", "JS405", text, "Declare it in one of the two.", str(address), declared.range))
+            found.append(
+                Diagnostic(
+                    "error",
+                    "JS405",
+                    text,
+                    "Declare it in one of the two.",
+                    str(address),
+                    declared.range,
+                )
+            )
     return found
 
 
-def _match_addresses(workspace: Workspace, text: str, known: dict[str, set[Address]]) -> set[Address]:
+def _match_addresses(
+    workspace: Workspace, text: str, known: dict[str, set[Address]]
+) -> set[Address]:
     """The resources that an address or a glob names. Many resources have the same text, which is looked up once."""
     if text not in known:
         if is_glob(text):
@@ -102,7 +134,9 @@ def _match_addresses(workspace: Workspace, text: str, known: dict[str, set[Addre
     return known[text]
 
 
-def _resolve_dependencies(declared: DeclaredResource, topology: Topology, known: Mapping[str, set[Address]]) -> set[Address]:
+def _resolve_dependencies(
+    declared: DeclaredResource, topology: Topology, known: Mapping[str, set[Address]]
+) -> set[Address]:
     address = declared.address
     found: set[Address] = {topology.find_declared(address.parent)} if address.parent else set()
     for text in declared.depends_on:
@@ -122,16 +156,27 @@ def _resolve_dependencies(declared: DeclaredResource, topology: Topology, known:
     return found
 
 
-def _resolve_body(workspace: Workspace, declared: DeclaredResource, topology: Topology) -> dict[str, Any]:
+def _resolve_body(
+    workspace: Workspace, declared: DeclaredResource, topology: Topology
+) -> dict[str, Any]:
     body = lower(declared.address, declared.body)
     if body.get("mirror"):
         body["mirror"] = _resolve_origin(workspace, declared, body["mirror"], "mirror", topology)
     if body.get("sources"):
-        body["sources"] = [_resolve_origin(workspace, declared, origin, "source", topology) for origin in body["sources"]]
+        body["sources"] = [
+            _resolve_origin(workspace, declared, origin, "source", topology)
+            for origin in body["sources"]
+        ]
     return body
 
 
-def _resolve_origin(workspace: Workspace, declared: DeclaredResource, written: Mapping[str, Any], kind: str, topology: Topology) -> dict[str, Any]:
+def _resolve_origin(
+    workspace: Workspace,
+    declared: DeclaredResource,
+    written: Mapping[str, Any],
+    kind: str,
+    topology: Topology,
+) -> dict[str, Any]:
     """One mirror or source in the server's terms. A reference to the own domain is written without `external`."""
     origin = {name: value for name, value in written.items() if name not in ("domain", "deliver")}
     key = declared.address.domain
@@ -139,7 +184,9 @@ def _resolve_origin(workspace: Workspace, declared: DeclaredResource, written: M
     if target is not None and target in workspace.domains:
         way = _find_route(workspace, declared, target, kind, topology)
         if way is not None and way.api is not None:
-            origin["external"] = {"api": way.api} | ({"deliver": written["deliver"]} if written.get("deliver") else {})
+            origin["external"] = {"api": way.api} | (
+                {"deliver": written["deliver"]} if written.get("deliver") else {}
+            )
             _set_delivery_prefix(declared, origin, kind, way, topology)
         leads_to = topology.routes.canonicalize(target) if way is not None else None
     else:
@@ -151,23 +198,52 @@ def _resolve_origin(workspace: Workspace, declared: DeclaredResource, written: M
     return origin
 
 
-def _find_route(workspace: Workspace, declared: DeclaredResource, target: str, kind: str, topology: Topology) -> ApiRoute | None:
+def _find_route(
+    workspace: Workspace, declared: DeclaredResource, target: str, kind: str, topology: Topology
+) -> ApiRoute | None:
     key = declared.address.domain
     try:
         way = topology.routes.find_route(key, target)
     except NoRouteError as error:
-        topology.diagnostics.append(Diagnostic("error", "JS402", str(error), error.detail, str(declared.address), _source_range(declared, kind)))
+        topology.diagnostics.append(
+            Diagnostic(
+                "error",
+                "JS402",
+                str(error),
+                error.detail,
+                str(declared.address),
+                _source_range(declared, kind),
+            )
+        )
         return None
-    own, other = (workspace.connections.get(workspace.domains[topology.routes.canonicalize(k)].connection) for k in (key, target))
+    own, other = (
+        workspace.connections.get(workspace.domains[topology.routes.canonicalize(k)].connection)
+        for k in (key, target)
+    )
     accounts = [c.account for c in (own, other) if c is not None and c.account]
     if way.api is not None and way.import_row is None and len(set(accounts)) > 1:
         text = f"{target} is in account {accounts[1]}, which account {accounts[0]} knows as {way.api} only by an import or a leafnode link"
         detail = f"Write an imports row: {{from: {target}, into: {key}, api: …, deliver: …}}."
-        topology.diagnostics.append(Diagnostic("warning", "JS450", text, detail, str(declared.address), _source_range(declared, kind)))
+        topology.diagnostics.append(
+            Diagnostic(
+                "warning",
+                "JS450",
+                text,
+                detail,
+                str(declared.address),
+                _source_range(declared, kind),
+            )
+        )
     return way
 
 
-def _set_delivery_prefix(declared: DeclaredResource, origin: Mapping[str, Any], kind: str, way: ApiRoute, topology: Topology) -> None:
+def _set_delivery_prefix(
+    declared: DeclaredResource,
+    origin: Mapping[str, Any],
+    kind: str,
+    way: ApiRoute,
+    topology: Topology,
+) -> None:
     """The delivery prefix of an imports row: unique to the importing domain, stream and, for sources, origin."""
     address = declared.address
     if way.import_row is None or origin["external"].get("deliver"):
@@ -175,28 +251,54 @@ def _set_delivery_prefix(declared: DeclaredResource, origin: Mapping[str, Any], 
     if way.deliver is None:
         text = f"{kind}: the imports row of {way.api} has no `deliver`, so {origin['name']} is delivered where no account exports it"
         detail = "Add `deliver:` to the row: the subject that the owner exports and this account imports. Without it nothing arrives."
-        topology.diagnostics.append(Diagnostic("warning", "JS451", text, detail, str(address), _source_range(declared, kind)))
+        topology.diagnostics.append(
+            Diagnostic(
+                "warning", "JS451", text, detail, str(address), _source_range(declared, kind)
+            )
+        )
         return
-    parts = [way.deliver, topology.routes.canonicalize(address.domain), address.stream, *([origin["name"]] if kind == "source" else [])]
+    parts = [
+        way.deliver,
+        topology.routes.canonicalize(address.domain),
+        address.stream,
+        *([origin["name"]] if kind == "source" else []),
+    ]
     topology.delivery_prefixes.setdefault(address, {})[origin_key(dict(origin))] = ".".join(parts)
 
 
-def _report_loopback(declared: DeclaredResource, origin: Mapping[str, Any], kind: str, topology: Topology) -> None:
+def _report_loopback(
+    declared: DeclaredResource, origin: Mapping[str, Any], kind: str, topology: Topology
+) -> None:
     text = f"{kind}: {origin['external']['api']} leads back to {declared.address.domain} itself; the server accepts it and copies nothing"
     detail = "Leave `external` out, or write `domain:`."
-    topology.diagnostics.append(Diagnostic("error", "JS409", text, detail, str(declared.address), _source_range(declared, kind)))
+    topology.diagnostics.append(
+        Diagnostic(
+            "error", "JS409", text, detail, str(declared.address), _source_range(declared, kind)
+        )
+    )
 
 
 def _source_range(declared: DeclaredResource, kind: str) -> SourceRange:
     return declared.ranges.get("mirror" if kind == "mirror" else "sources", declared.range)
 
 
-def _add_edge(declared: DeclaredResource, origin: Address, kind: str, config: Mapping[str, Any], topology: Topology) -> None:
+def _add_edge(
+    declared: DeclaredResource,
+    origin: Address,
+    kind: str,
+    config: Mapping[str, Any],
+    topology: Topology,
+) -> None:
     origin = topology.declared_names.get(origin, origin)
     if origin == declared.address:
         topology.diagnostics.append(
             Diagnostic(
-                "error", "JS403", f"{origin} is a {kind} of itself", "Name another stream, or another domain.", str(origin), declared.range
+                "error",
+                "JS403",
+                f"{origin} is a {kind} of itself",
+                "Name another stream, or another domain.",
+                str(origin),
+                declared.range,
             )
         )
         return

@@ -52,11 +52,29 @@ class DomainRoutes:
         own, target = self.canonicalize(own), self.canonicalize(target)
         if own == target or self._is_same_jetstream(own, target):
             return ApiRoute(None)
-        row = next((r for r in self._imports if r.into_domain == own and self.canonicalize(r.from_domain) == target), None)
+        row = next(
+            (
+                r
+                for r in self._imports
+                if r.into_domain == own and self.canonicalize(r.from_domain) == target
+            ),
+            None,
+        )
         if row is not None:
             return ApiRoute(row.api, row.deliver, row)
-        named = next((d.api_prefix for d in self._siblings(own, self._imported_domains) if self.canonicalize(d.key) == target), None)
-        return ApiRoute(named) if named is not None else self._route_by_name(self._domains[own], self._domains[target])
+        named = next(
+            (
+                d.api_prefix
+                for d in self._siblings(own, self._imported_domains)
+                if self.canonicalize(d.key) == target
+            ),
+            None,
+        )
+        return (
+            ApiRoute(named)
+            if named is not None
+            else self._route_by_name(self._domains[own], self._domains[target])
+        )
 
     def resolve_prefix(self, own: str, api: str | None) -> str | None:
         """The domain that a prefix leads to for streams of `own`; None where the files know none."""
@@ -69,13 +87,21 @@ class DomainRoutes:
         called = self._by_prefix.get(api, [])
         near = next(self._siblings(own, called), None)
         far = [d for d in called if d.same_as is None and not is_import(d)]
-        return self.canonicalize(near.key) if near is not None else far[0].key if len(far) == 1 else None
+        return (
+            self.canonicalize(near.key)
+            if near is not None
+            else far[0].key
+            if len(far) == 1
+            else None
+        )
 
     def is_imported(self, own: str, api: str) -> bool:
         """Whether the files say that `own` knows the prefix by an import."""
         own = self.canonicalize(own)
         rows = (row for row in self._imports if row.into_domain == own and row.api == api)
-        return any(rows) or any(d.api_prefix == api for d in self._siblings(own, self._imported_domains))
+        return any(rows) or any(
+            d.api_prefix == api for d in self._siblings(own, self._imported_domains)
+        )
 
     def _is_same_jetstream(self, own: str, target: str) -> bool:
         one, other = self._domains[own], self._domains[target]

@@ -16,17 +16,24 @@ from jsplan.diagnostics import did_you_mean
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.documents.access import Access, AccountGrants, Need
 from jsplan.errors import ConfigError, ConnectError, UsageError
+from jsplan.event_loop import run_until_complete
 from jsplan.facts.access import check_grants
 from jsplan.jetstream import Pool
 from jsplan.jetstream.contexts import resolve_settings as target_of
+from jsplan.options import Observer
 from jsplan.topology import build_topology
 from jsplan.topology.access import Grant, compute_grants
-from jsplan.topology.grant_text import collect_exports, list_accounts, render_account_config, render_nsc_commands
-from jsplan.workflows.event_loop import run_until_complete
-from jsplan.workflows.options import Observer
+from jsplan.topology.grant_text import (
+    collect_exports,
+    list_accounts,
+    render_account_config,
+    render_nsc_commands,
+)
 
 
-def access(options: LoadOptions, observer: Observer, *, ask: bool = False, system: str | None = None) -> Access:
+def access(
+    options: LoadOptions, observer: Observer, *, ask: bool = False, system: str | None = None
+) -> Access:
     """What the flows between the accounts of a workspace need; `ask` tries on the servers what is there, without changing them.
 
     `system` is the key of a connection to the system account, which tells which of two accounts lacks something.
@@ -34,9 +41,13 @@ def access(options: LoadOptions, observer: Observer, *, ask: bool = False, syste
     """
     workspace = load(options)
     if system is not None and system not in workspace.connections:
-        raise UsageError(f'there is no connection "{system}".{did_you_mean(system, workspace.connections)}')
+        raise UsageError(
+            f'there is no connection "{system}".{did_you_mean(system, workspace.connections)}'
+        )
     topology = build_topology(workspace)
-    needed, found = compute_grants(workspace, topology, resolve_accounts(workspace, options.environ))
+    needed, found = compute_grants(
+        workspace, topology, resolve_accounts(workspace, options.environ)
+    )
     found = [*workspace.diagnostics, *topology.diagnostics, *found]
     if any(d.severity == "error" for d in found):
         raise ConfigError(found)
@@ -44,7 +55,9 @@ def access(options: LoadOptions, observer: Observer, *, ask: bool = False, syste
     out.needs = [_build_need(grant) for grant in needed]
     out.accounts = [_build_account_access(name, needed) for name in list_accounts(needed)]
     if ask:
-        run_until_complete(_check_on_servers(workspace, options.environ, needed, out, observer, system))
+        run_until_complete(
+            _check_on_servers(workspace, options.environ, needed, out, observer, system)
+        )
     return out
 
 
@@ -67,7 +80,11 @@ def resolve_accounts(workspace: Workspace, environ: Mapping[str, str]) -> dict[s
 def read_account(creds: Path) -> str | None:
     """The public key of the account that issued the user of a creds file; None where the file does not tell."""
     try:
-        token = next(line for line in read_regular(creds, MEGABYTE).decode().splitlines() if line.startswith("eyJ"))
+        token = next(
+            line
+            for line in read_regular(creds, MEGABYTE).decode().splitlines()
+            if line.startswith("eyJ")
+        )
         payload = token.split(".")[1]
         claims = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         issuer = (claims.get("nats") or {}).get("issuer_account") or claims.get("iss")
@@ -78,20 +95,45 @@ def read_account(creds: Path) -> str | None:
 
 def _build_need(grant: Grant) -> Need:
     response = "stream" if grant.streams_responses else None
-    return Need(grant.owner, grant.user, grant.kind, grant.subject, grant.local_subject, response, list(grant.flows))
+    return Need(
+        grant.owner,
+        grant.user,
+        grant.kind,
+        grant.subject,
+        grant.local_subject,
+        response,
+        list(grant.flows),
+    )
 
 
 def _build_account_access(name: str, needed: list[Grant]) -> AccountGrants:
     taken = [
-        {"type": g.kind, "account": g.owner, "subject": g.subject, "local_subject": g.local_subject} for g in needed if g.user == name
-    ]  # fmt: skip
-    return AccountGrants(name, [e.to_json() for e in collect_exports(name, needed)], taken, render_account_config(name, needed), render_nsc_commands(name, needed))
+        {"type": g.kind, "account": g.owner, "subject": g.subject, "local_subject": g.local_subject}
+        for g in needed
+        if g.user == name
+    ]
+    return AccountGrants(
+        name,
+        [e.to_json() for e in collect_exports(name, needed)],
+        taken,
+        render_account_config(name, needed),
+        render_nsc_commands(name, needed),
+    )
 
 
 async def _check_on_servers(
-    workspace: Workspace, environ: Mapping[str, str], needed: list[Grant], out: Access, observer: Observer, system: str | None
+    workspace: Workspace,
+    environ: Mapping[str, str],
+    needed: list[Grant],
+    out: Access,
+    observer: Observer,
+    system: str | None,
 ) -> None:
-    wanted = {workspace.domains[key].connection for grant in needed for key in (grant.owner_domain, grant.user_domain)}
+    wanted = {
+        workspace.domains[key].connection
+        for grant in needed
+        for key in (grant.owner_domain, grant.user_domain)
+    }
     observer.phase(f"Trying {len(needed)} subjects between {len(out.accounts)} accounts")
     async with Pool(workspace.connections, environ, read_only=True) as pool:
         await pool.open([*sorted(wanted), *([system] if system else [])])

@@ -13,18 +13,25 @@ from jsplan.address import Address, is_glob, matches
 from jsplan.backup.folder import BackupError, BackupFolder, open_for_writing
 from jsplan.backup.manifest import Manifest
 from jsplan.config.model import Domain, LoadOptions
+from jsplan.context import Context, known_domains, open_context, open_pool, state_bucket
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepResult, StepStarted
-from jsplan.errors import ApiError, ConnectError, ExitCode, JsplanError, UsageError, combine_exit_codes
+from jsplan.errors import (
+    ApiError,
+    ConnectError,
+    ExitCode,
+    JsplanError,
+    UsageError,
+    combine_exit_codes,
+)
+from jsplan.event_loop import run_until_complete
 from jsplan.facts.inventory import OWN_STREAMS, is_state_bucket
 from jsplan.facts.live import DomainFacts
 from jsplan.facts.reader import identify_domain, read_object, run_parallel
 from jsplan.jetstream import DomainApi, Pool
+from jsplan.options import Observer
 from jsplan.subjects import is_valid
 from jsplan.units import format_timestamp
-from jsplan.workflows.context import Context, known_domains, open_context, open_pool, state_bucket
-from jsplan.workflows.event_loop import run_until_complete
-from jsplan.workflows.options import Observer
 from jsplan.workflows.stream_backup import save_stream
 
 
@@ -50,7 +57,11 @@ class BackupResult:
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
-        return self.manifest.to_json() | {"saved": sorted(self.saved), "kept": sorted(self.kept), "exit_code": self.exit_code}
+        return self.manifest.to_json() | {
+            "saved": sorted(self.saved),
+            "kept": sorted(self.kept),
+            "exit_code": self.exit_code,
+        }
 
 
 def backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> BackupResult:
@@ -69,7 +80,9 @@ async def _backup(load: LoadOptions, options: BackupOptions, observer: Observer)
         observer.phase(f"Looking at {len(domains)} domain{'' if len(domains) == 1 else 's'}")
         facts = await _identify_domains(world, pool, domains)
         wanted = await _select_streams(world, pool, facts, domains, options.addresses)
-        with open_for_writing(options.folder, world.workspace.name, world.workspace.environment) as folder:
+        with open_for_writing(
+            options.folder, world.workspace.name, world.workspace.environment
+        ) as folder:
             run_ = _BackupRun(world, pool, facts, folder, observer, options)
             return await run_.save_all(wanted)
 
@@ -80,10 +93,23 @@ def _select_domains(world: Context, texts: Iterable[str]) -> dict[str, Domain]:
     for text in texts:
         domain, _, rest = text.partition("/")
         if rest.startswith("consumer/"):
-            raise UsageError(f"{text}: consumers are saved with their stream", hint=f"Name the stream: {domain}/stream/{_stream_name(rest)}")
-        keys = [key for key, one in declared.items() if one.same_as is None and _matches_domain(domain, key)] if is_glob(domain) else [domain]
+            raise UsageError(
+                f"{text}: consumers are saved with their stream",
+                hint=f"Name the stream: {domain}/stream/{_stream_name(rest)}",
+            )
+        keys = (
+            [
+                key
+                for key, one in declared.items()
+                if one.same_as is None and _matches_domain(domain, key)
+            ]
+            if is_glob(domain)
+            else [domain]
+        )
         if missing := [key for key in keys if key not in declared] or (not keys and [domain]):
-            raise UsageError(f"there is no domain {missing[0]}.{did_you_mean(missing[0], declared)}")
+            raise UsageError(
+                f"there is no domain {missing[0]}.{did_you_mean(missing[0], declared)}"
+            )
         found |= {key: declared[key] for key in keys}
     return found
 
@@ -96,28 +122,64 @@ def _matches_domain(glob: str, key: str) -> bool:
     return matches(glob, key)
 
 
-async def _identify_domains(world: Context, pool: Pool, domains: dict[str, Domain]) -> dict[str, DomainFacts]:
+async def _identify_domains(
+    world: Context, pool: Pool, domains: dict[str, Domain]
+) -> dict[str, DomainFacts]:
     await pool.open(domain.connection for domain in domains.values())
     known = known_domains(world)
-    found = await asyncio.gather(*(identify_domain(pool, domain, world.workspace.domains, known) for domain in domains.values()))
+    found = await asyncio.gather(
+        *(
+            identify_domain(pool, domain, world.workspace.domains, known)
+            for domain in domains.values()
+        )
+    )
     if not any(facts.reachable for facts in found):
-        raise ConnectError(f"no domain can be reached: {found[0].reason}", hint="Nothing was saved. Look at the connections and servers.")
+        raise ConnectError(
+            f"no domain can be reached: {found[0].reason}",
+            hint="Nothing was saved. Look at the connections and servers.",
+        )
     return {facts.key: facts for facts in found}
 
 
 async def _select_streams(
-    world: Context, pool: Pool, facts: dict[str, DomainFacts], domains: dict[str, Domain], texts: Iterable[str]
+    world: Context,
+    pool: Pool,
+    facts: dict[str, DomainFacts],
+    domains: dict[str, Domain],
+    texts: Iterable[str],
 ) -> list[Address]:
     """The streams that exist and are named. Raises JsplanError for an address or a glob that names nothing."""
     reachable = [key for key, one in facts.items() if one.reachable]
-    there = [address for found in await asyncio.gather(*(_list_streams(pool.api(domains[key]), texts) for key in reachable)) for address in found]
+    there = [
+        address
+        for found in await asyncio.gather(
+            *(_list_streams(pool.api(domains[key]), texts) for key in reachable)
+        )
+        for address in found
+    ]
     found: set[Address] = set()
-    states = await _find_state_buckets(world, pool, domains, [a for a in there if any(is_glob(text) and matches(text, a) for text in texts)])
+    states = await _find_state_buckets(
+        world,
+        pool,
+        domains,
+        [a for a in there if any(is_glob(text) and matches(text, a) for text in texts)],
+    )
     for text in texts:
-        mine = [address for address in there if matches(text, address) and not (is_glob(text) and address in states)]
-        away = [key for key, one in facts.items() if not one.reachable and (_matches_domain(text.partition("/")[0], key))]
+        mine = [
+            address
+            for address in there
+            if matches(text, address) and not (is_glob(text) and address in states)
+        ]
+        away = [
+            key
+            for key, one in facts.items()
+            if not one.reachable and (_matches_domain(text.partition("/")[0], key))
+        ]
         if not mine and not away:
-            raise JsplanError(f"{text} matches no stream", hint="Globs go over what is on the servers: hub/**, hub/kv/*")
+            raise JsplanError(
+                f"{text} matches no stream",
+                hint="Globs go over what is on the servers: hub/**, hub/kv/*",
+            )
         found |= set(mine)
     return sorted(found)
 
@@ -126,9 +188,19 @@ async def _list_streams(api: DomainApi, texts: Iterable[str]) -> list[Address]:
     """The streams of a domain that may be meant: all of them only where there is a glob, since not every user may list them."""
     key = api.domain.key
     if any(is_glob(text) and _matches_domain(text.partition("/")[0], key) for text in texts):
-        return [Address.of_stream(key, name) for name in await api.stream_names() if not name.startswith(OWN_STREAMS)]
-    wanted = {address for text in texts if (address := _parse_stream_address(text)) is not None and address.domain == key}
-    return [address for address in sorted(wanted) if await api.stream_info(address.stream) is not None]
+        return [
+            Address.of_stream(key, name)
+            for name in await api.stream_names()
+            if not name.startswith(OWN_STREAMS)
+        ]
+    wanted = {
+        address
+        for text in texts
+        if (address := _parse_stream_address(text)) is not None and address.domain == key
+    }
+    return [
+        address for address in sorted(wanted) if await api.stream_info(address.stream) is not None
+    ]
 
 
 def _parse_stream_address(text: str) -> Address | None:
@@ -137,20 +209,30 @@ def _parse_stream_address(text: str) -> Address | None:
         address = Address.parse(text)
     except ValueError:
         return None
-    usual = Address.of_stream(address.domain, address.stream) == address and not address.stream.startswith(OWN_STREAMS)
+    usual = Address.of_stream(
+        address.domain, address.stream
+    ) == address and not address.stream.startswith(OWN_STREAMS)
     return address if usual and is_valid(address.stream) and "." not in address.stream else None
 
 
-async def _find_state_buckets(world: Context, pool: Pool, domains: dict[str, Domain], found: Iterable[Address]) -> set[Address]:
+async def _find_state_buckets(
+    world: Context, pool: Pool, domains: dict[str, Domain], found: Iterable[Address]
+) -> set[Address]:
     """Buckets that workspaces keep their state in: a glob leaves them out, since state moves on with every lock that is taken."""
-    states = {address for address in found if world.topology.canonicalize(address) in state_bucket(world.workspace)}
+    states = {
+        address
+        for address in found
+        if world.topology.canonicalize(address) in state_bucket(world.workspace)
+    }
 
     async def look(address: Address) -> None:
         live = await read_object(pool.api(domains[address.domain]), address)
         if live is not None and is_state_bucket(live):
             states.add(address)
 
-    await run_parallel(look, [address for address in found if address.kind == "kv" and address not in states])
+    await run_parallel(
+        look, [address for address in found if address.kind == "kv" and address not in states]
+    )
     return states
 
 
@@ -158,7 +240,13 @@ class _BackupRun:
     """One run: some streams at once, what fails is written down and holds up nothing else."""
 
     def __init__(
-        self, world: Context, pool: Pool, facts: dict[str, DomainFacts], folder: BackupFolder, observer: Observer, options: BackupOptions
+        self,
+        world: Context,
+        pool: Pool,
+        facts: dict[str, DomainFacts],
+        folder: BackupFolder,
+        observer: Observer,
+        options: BackupOptions,
     ) -> None:
         self.world = world
         self.pool = pool
@@ -171,7 +259,9 @@ class _BackupRun:
     async def save_all(self, wanted: list[Address]) -> BackupResult:
         """Save them all, and write the manifest however it ends."""
         slots, manifest = asyncio.Semaphore(max(1, self.options.parallelism)), self.folder.manifest
-        manifest.missing = {f"{key}/**": one.offline_text for key, one in self.facts.items() if not one.reachable}
+        manifest.missing = {
+            f"{key}/**": one.offline_text for key, one in self.facts.items() if not one.reachable
+        }
         self.observer.event(ApplyStarted(len(wanted), "stream"))
         try:
             async with asyncio.TaskGroup() as group:
@@ -194,23 +284,36 @@ class _BackupRun:
             def progress(done: int, total: int) -> None:
                 self.observer.event(BytesMoved(name, done, total))
 
-            api, facts = self.pool.api(self.world.workspace.domains[address.domain]), self.facts[address.domain]
+            api, facts = (
+                self.pool.api(self.world.workspace.domains[address.domain]),
+                self.facts[address.domain],
+            )
             problem = None
             try:
-                fresh = await save_stream(api, facts, address, self.folder, progress, check=self.options.check)
+                fresh = await save_stream(
+                    api, facts, address, self.folder, progress, check=self.options.check
+                )
                 (self.result.saved if fresh else self.result.kept).append(name)
             except BackupError:
                 raise
             except ApiError as error:
                 problem = error.full_text
                 self.folder.manifest.missing[name] = problem
-            ended = StepResult(name, name, "stream.snapshot", "failed" if problem else "done", problem)
+            ended = StepResult(
+                name, name, "stream.snapshot", "failed" if problem else "done", problem
+            )
             self.observer.event(StepFinished(ended, name, time.monotonic() - started))
 
     def _exit_code(self) -> ExitCode:
         """A domain that may be offline is left out without a fault; everything else that is missing is one."""
         domains = self.world.workspace.domains
-        excused = {f"{key}/**" for key, one in self.facts.items() if not one.reachable and domains[key].may_be_offline is not None}
+        excused = {
+            f"{key}/**"
+            for key, one in self.facts.items()
+            if not one.reachable and domains[key].may_be_offline is not None
+        }
         if not self.folder.manifest.missing.keys() - excused:
             return ExitCode.OK
-        return combine_exit_codes([ExitCode.PARTIAL if self.result.saved or self.result.kept else ExitCode.ERROR])
+        return combine_exit_codes(
+            [ExitCode.PARTIAL if self.result.saved or self.result.kept else ExitCode.ERROR]
+        )

@@ -16,9 +16,9 @@ from jsplan.documents.plan import Plan, Step
 from jsplan.errors import ApiError, RefusedError
 from jsplan.facts.live import DomainFacts
 from jsplan.jetstream import DomainApi
+from jsplan.options import Observer
 from jsplan.planning.restore import ANY_NAME_LEVEL
 from jsplan.units import format_timestamp
-from jsplan.workflows.options import Observer
 from jsplan.workflows.stream_backup import MEMORY_HINT, MEMORY_NOT_SUPPORTED, save_stream
 
 #: Steps that may delete messages without deleting their stream; whether they do is said by a hazard.
@@ -34,23 +34,37 @@ TRIMMING_OPERATIONS = (
 
 def find_deleting_steps(plan: Plan) -> dict[str, Address]:
     """The stream that must be saved before a step, by step id."""
-    counted = {change.address for change in plan.resource_changes for hazard in change.hazards if hazard.code == "DELETES_MESSAGES"}
-    touched = {step.id: step.target_address for step in plan.steps if _is_deleting(step) or (step.op in TRIMMING_OPERATIONS and step.address in counted)}
-    return {id_: Address.of_stream(address.domain, address.stream) for id_, address in touched.items()}
+    counted = {
+        change.address
+        for change in plan.resource_changes
+        for hazard in change.hazards
+        if hazard.code == "DELETES_MESSAGES"
+    }
+    touched = {
+        step.id: step.target_address
+        for step in plan.steps
+        if _is_deleting(step) or (step.op in TRIMMING_OPERATIONS and step.address in counted)
+    }
+    return {
+        id_: Address.of_stream(address.domain, address.stream) for id_, address in touched.items()
+    }
 
 
 def _is_deleting(step: Step) -> bool:
     """Whether it deletes or empties a stream; a replacement that keeps its messages begins with stopping the old one."""
     api = str((step.request or {}).get("api") or "")
     return step.op == "stream.quiesce" or (
-        api.startswith(("STREAM.DELETE.", "STREAM.PURGE.")) and not step.target_address.stream.startswith(STAGING_PREFIX)
+        api.startswith(("STREAM.DELETE.", "STREAM.PURGE."))
+        and not step.target_address.stream.startswith(STAGING_PREFIX)
     )
 
 
 class BackupBeforeDelete:
     """The `before_write` of one apply. Each stream is saved once, before the first step that needs it, into a folder of this apply."""
 
-    def __init__(self, plan: Plan, apis: Mapping[str, DomainApi], root: Path, observer: Observer) -> None:
+    def __init__(
+        self, plan: Plan, apis: Mapping[str, DomainApi], root: Path, observer: Observer
+    ) -> None:
         self.path = root / f"{format_timestamp().replace(':', '').replace('-', '')}-{plan.id[:8]}"
         self.saved: list[str] = []
         self._plan = plan
@@ -63,13 +77,23 @@ class BackupBeforeDelete:
 
     def require_possible(self) -> None:
         """Raise RefusedError for streams that no snapshot can be taken of, before anything is changed."""
-        befores = {change.address: change.change.before or {} for change in self._plan.resource_changes}
-        streams = sorted({str(address) for address in self._stream_by_step.values() if self._api_level(address) < ANY_NAME_LEVEL})
+        befores = {
+            change.address: change.change.before or {} for change in self._plan.resource_changes
+        }
+        streams = sorted(
+            {
+                str(address)
+                for address in self._stream_by_step.values()
+                if self._api_level(address) < ANY_NAME_LEVEL
+            }
+        )
         memory = [text for text in streams if (befores.get(text) or {}).get("storage") == "memory"]
         if memory:
             listed = "".join(f"\n  - {text}" for text in memory)
-            raise RefusedError(f"refused, nothing was changed: with --backup these would have to be saved, but {MEMORY_NOT_SUPPORTED}:{listed}",
-                               hint=f"{MEMORY_HINT} Or leave it out with --exclude, or go without --backup.")  # fmt: skip
+            raise RefusedError(
+                f"refused, nothing was changed: with --backup these would have to be saved, but {MEMORY_NOT_SUPPORTED}:{listed}",
+                hint=f"{MEMORY_HINT} Or leave it out with --exclude, or go without --backup.",
+            )
 
     async def before_write(self, step: Step) -> bool:
         """Save the stream that the step takes messages from; False where it takes none, or was saved. Raises StepFailed."""
@@ -82,7 +106,9 @@ class BackupBeforeDelete:
             try:
                 await self._save(step, address)
             except (ApiError, BackupError) as error:
-                raise StepFailed(f"{address} could not be saved first: {error.full_text}; nothing was written") from None
+                raise StepFailed(
+                    f"{address} could not be saved first: {error.full_text}; nothing was written"
+                ) from None
             self.saved.append(str(address))
         return True
 
@@ -91,8 +117,12 @@ class BackupBeforeDelete:
             self._observer.event(BytesMoved(step.id, done, total))
 
         if self._folder is None:
-            self._folder = self._stack.enter_context(open_for_writing(self.path, self._plan.workspace, self._plan.environment))
-        await save_stream(self._apis[address.domain], self._facts(address), address, self._folder, progress)
+            self._folder = self._stack.enter_context(
+                open_for_writing(self.path, self._plan.workspace, self._plan.environment)
+            )
+        await save_stream(
+            self._apis[address.domain], self._facts(address), address, self._folder, progress
+        )
         self._folder.write()  # on the disk before the step, not soon
 
     def _api_level(self, address: Address) -> int:
@@ -104,7 +134,11 @@ class BackupBeforeDelete:
     def _facts(self, address: Address) -> DomainFacts:
         domain = self._plan_domain(address)
         return DomainFacts(
-            address.domain, True, level=self._api_level(address), version=domain.get("version"), server=dict(domain.get("server") or {})
+            address.domain,
+            True,
+            level=self._api_level(address),
+            version=domain.get("version"),
+            server=dict(domain.get("server") or {}),
         )
 
     @contextmanager
@@ -114,7 +148,10 @@ class BackupBeforeDelete:
             yield
             if self._folder is None:
                 return
-            self._folder.manifest.complete, self._folder.manifest.finished_at = True, format_timestamp()
+            self._folder.manifest.complete, self._folder.manifest.finished_at = (
+                True,
+                format_timestamp(),
+            )
             try:
                 self._folder.write()
             except BackupError as error:  # every stream is on the disk already: this is only about the word `complete`

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jsplan.address import KINDS, Address
-from jsplan.codegen import CodegenContext, ResourceToWrite, bucket_resource, generate_document, layout
+from jsplan.codegen import (
+    CodegenContext,
+    ResourceToWrite,
+    bucket_resource,
+    generate_document,
+    layout,
+)
 from jsplan.config import load as load_workspace
 from jsplan.config.existing_defaults import read_existing_defaults
 from jsplan.config.files import MAIN_FILE
@@ -60,7 +66,9 @@ class ConvertResult:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def convert(tool: Tool, path: Path, target: ConvertTarget, *, control_loop: bool | None = None) -> ConvertResult:
+def convert(
+    tool: Tool, path: Path, target: ConvertTarget, *, control_loop: bool | None = None
+) -> ConvertResult:
     """The workspace file for what `path` has of the other tool.
 
     Raises ConfigError with everything that cannot be read, JsplanError where there is nothing to convert, UsageError where the
@@ -72,18 +80,28 @@ def convert(tool: Tool, path: Path, target: ConvertTarget, *, control_loop: bool
     else:
         conversion = (read_nats if tool == "nats" else read_terraform)(path, findings)
     check_values(conversion)
-    wrong = [*findings.sorted(), *(note.to_diagnostic(None) for note in conversion.notes if note.severity == "error")]
+    wrong = [
+        *findings.sorted(),
+        *(note.to_diagnostic(None) for note in conversion.notes if note.severity == "error"),
+    ]
     if any(found.severity == "error" for found in wrong):
         raise ConfigError(wrong)
     if not conversion.resources:
         raise _nothing_found_error(tool, path, conversion)
-    homes = _map_to_workspace(load_workspace(target.load), target, conversion) if target.exists else _map_to_new_workspace(target, conversion)
+    homes = (
+        _map_to_workspace(load_workspace(target.load), target, conversion)
+        if target.exists
+        else _map_to_new_workspace(target, conversion)
+    )
     return _render_result(tool, conversion, homes, target)
 
 
 def _nothing_found_error(tool: Tool, path: Path, conversion: Conversion) -> JsplanError:
     if conversion.notes:
-        return ConfigError([note.to_diagnostic(None) for note in conversion.notes], f"{path}: nothing in it can be converted")
+        return ConfigError(
+            [note.to_diagnostic(None) for note in conversion.notes],
+            f"{path}: nothing in it can be converted",
+        )
     return JsplanError(f"{path} has nothing of {_TOOL_NAMES[tool]}", hint="Check the path.")
 
 
@@ -111,19 +129,26 @@ def _map_to_new_workspace(target: ConvertTarget, conversion: Conversion) -> _Dom
     for owner in _list_owners(conversion):
         key, name = _choose_key(owner, target.domain, domains)
         keys[owner] = key
-        domains[key] = Domain(key, _to_identifier(owner.connection), name, f"$JS.{name}.API" if name else "$JS.API")
+        domains[key] = Domain(
+            key, _to_identifier(owner.connection), name, f"$JS.{name}.API" if name else "$JS.API"
+        )
     used = {owner.connection: conversion.connections.get(owner.connection, {}) for owner in keys}
     head: dict[str, Any] = {
         "connections": {_to_identifier(name): settings for name, settings in used.items()},
         "domains": {
-            key: {"connection": domain.connection, **({} if domain.js_domain == key else {"js_domain": domain.js_domain})}
+            key: {
+                "connection": domain.connection,
+                **({} if domain.js_domain == key else {"js_domain": domain.js_domain}),
+            }
             for key, domain in domains.items()
         },
     }
     return _DomainMapping(keys, domains, head)
 
 
-def _choose_key(owner: Owner, wanted: str | None, taken: Mapping[str, Domain]) -> tuple[str, str | None]:
+def _choose_key(
+    owner: Owner, wanted: str | None, taken: Mapping[str, Domain]
+) -> tuple[str, str | None]:
     """Our key and the server's own name for it. What names no domain is the server's, whatever that is called."""
     name = owner.js_domain or (wanted if owner.connection == DEFAULT_CONNECTION else None)
     plain = _to_identifier(name or owner.connection)
@@ -136,7 +161,9 @@ def _to_identifier(name: str) -> str:
     return key if re.match(r"[A-Za-z]", key) else f"d{key}"
 
 
-def _map_to_workspace(workspace: Workspace, target: ConvertTarget, conversion: Conversion) -> _DomainMapping:
+def _map_to_workspace(
+    workspace: Workspace, target: ConvertTarget, conversion: Conversion
+) -> _DomainMapping:
     """The domains of a workspace that is there."""
     keys = {owner: _choose_domain(workspace, target, owner) for owner in _list_owners(conversion)}
     return _DomainMapping(keys, workspace.domains, workspace=workspace)
@@ -148,7 +175,8 @@ def _choose_domain(workspace: Workspace, target: ConvertTarget, owner: Owner) ->
         named = [key for key, domain in own.items() if domain.js_domain == owner.js_domain]
         if not named:
             raise UsageError(
-                f"the workspace has no domain whose server calls itself {owner.js_domain}", hint="Declare it under `domains:`."
+                f"the workspace has no domain whose server calls itself {owner.js_domain}",
+                hint="Declare it under `domains:`.",
             )
         alike = [key for key in named if own[key].connection == owner.connection]
         return (alike or named)[0]
@@ -157,17 +185,27 @@ def _choose_domain(workspace: Workspace, target: ConvertTarget, owner: Owner) ->
     over = [key for key, domain in own.items() if owner.connection in (key, domain.connection)]
     found = [target.domain] if target.domain else over if len(over) == 1 else list(own)
     if len(found) != 1:
-        raise UsageError(f"the workspace has {len(own)} domains: {', '.join(own)}", hint="Say which one is meant: --domain NAME.")
+        raise UsageError(
+            f"the workspace has {len(own)} domains: {', '.join(own)}",
+            hint="Say which one is meant: --domain NAME.",
+        )
     return str(found[0])
 
 
 # --- resources ------------------------------------------------------------------------------------------------
 
 
-def _render_result(tool: Tool, conversion: Conversion, homes: _DomainMapping, target: ConvertTarget) -> ConvertResult:
+def _render_result(
+    tool: Tool, conversion: Conversion, homes: _DomainMapping, target: ConvertTarget
+) -> ConvertResult:
     found, again = _convert_resources(conversion, homes)
     written = generate_document(found.values(), _build_surroundings(homes, target))
-    said = [note.to_diagnostic(str(_note_address(note, homes))) if note.about else note.to_diagnostic(None) for note in (*conversion.notes, *again)]
+    said = [
+        note.to_diagnostic(str(_note_address(note, homes)))
+        if note.about
+        else note.to_diagnostic(None)
+        for note in (*conversion.notes, *again)
+    ]
     said += [Diagnostic("warning", "JS180", note, "", None) for note in written.notes]
     title = f"# Generated by jsplan convert from files of {_TOOL_NAMES[tool]}. Edit freely.\n"
     text = f"{title}{_render_sections(homes, target)}\n{written.text}"
@@ -198,13 +236,17 @@ def _build_surroundings(homes: _DomainMapping, target: ConvertTarget) -> Codegen
         homes.domains,
         build_topology(homes.workspace).routes,
         existing_defaults=there.fields,
-        extractable_kinds=frozenset(kind for kind in KINDS if kind not in there.declared_kinds and kind not in there.fields),
+        extractable_kinds=frozenset(
+            kind for kind in KINDS if kind not in there.declared_kinds and kind not in there.fields
+        ),
         default_domain=there.domain if there.domain in homes.domains else None,
         may_set_default_domain=there.domain is None,
     )
 
 
-def _convert_resources(conversion: Conversion, homes: _DomainMapping) -> tuple[dict[Address, ResourceToWrite], list[Note]]:
+def _convert_resources(
+    conversion: Conversion, homes: _DomainMapping
+) -> tuple[dict[Address, ResourceToWrite], list[Note]]:
     """What is to be written, streams first, since consumers take limits from them; and notes on what was there twice."""
     found: dict[Address, ResourceToWrite] = {}
     first: dict[Address, ConvertedResource] = {}
@@ -221,14 +263,24 @@ def _convert_resources(conversion: Conversion, homes: _DomainMapping) -> tuple[d
 def _duplicate_note(resource: ConvertedResource, other: ConvertedResource) -> Note:
     place, line = other.place[0].shown, other.place[1] + 1
     return Note(
-        "warning", "JS180", f"is also at {place}:{line}, and differs: that one was taken", "Keep one of the two.",
-        resource.place, (resource.owner, resource.kind, resource.name),
-    )  # fmt: skip
+        "warning",
+        "JS180",
+        f"is also at {place}:{line}, and differs: that one was taken",
+        "Keep one of the two.",
+        resource.place,
+        (resource.owner, resource.kind, resource.name),
+    )
 
 
-def _convert_resource(address: Address, resource: ConvertedResource, found: Mapping[Address, ResourceToWrite]) -> ResourceToWrite:
+def _convert_resource(
+    address: Address, resource: ConvertedResource, found: Mapping[Address, ResourceToWrite]
+) -> ResourceToWrite:
     """The resource with what a server of today makes of its configuration, so that only what differs from that is written."""
-    raw: ResourceToWrite = bucket_resource(address, resource.config) if resource.has_bucket_fields else ResourceToWrite(address, resource.config)
+    raw: ResourceToWrite = (
+        bucket_resource(address, resource.config)
+        if resource.has_bucket_fields
+        else ResourceToWrite(address, resource.config)
+    )
     table = CONSUMER if address.kind == "consumer" else BACKING_TABLES[address.kind]
     config: Config = expected_new(table, raw.config, NEWEST_LEVEL, _consumer_limits(address, found))
     return replace(raw, config=config, settings=resource.settings, comment=resource.comment)
@@ -246,9 +298,13 @@ def write_new(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise JsplanError(f"{path} exists; nothing was written", hint="Give another file with -o.") from None
+        raise JsplanError(
+            f"{path} exists; nothing was written", hint="Give another file with -o."
+        ) from None
     except OSError as error:
-        raise JsplanError(f"cannot write {path}: {error.strerror}", hint="Check the folder.") from None
+        raise JsplanError(
+            f"cannot write {path}: {error.strerror}", hint="Check the folder."
+        ) from None
 
 
 def is_loaded(load: LoadOptions, made: ConvertResult) -> bool:
@@ -259,7 +315,9 @@ def is_loaded(load: LoadOptions, made: ConvertResult) -> bool:
         return True
 
 
-def group_diagnostics(diagnostics: tuple[Diagnostic, ...]) -> Iterator[tuple[Diagnostic, list[str]]]:
+def group_diagnostics(
+    diagnostics: tuple[Diagnostic, ...],
+) -> Iterator[tuple[Diagnostic, list[str]]]:
     """Diagnostics that say the same of several resources as one, with the addresses; in the order of the first of each."""
     alike: dict[tuple[str, str, str], list[Diagnostic]] = {}
     for found in diagnostics:

@@ -26,7 +26,11 @@ def read_nats(path: Path, findings: Findings) -> Conversion:
     """A JSON file of the `nats` CLI, or all in a folder and below."""
     files = _find_files(path, (".json",))
     if is_file(path):
-        _require_json(path, "the nats CLI", "Give a folder of a backup, or what `nats stream info --json` prints.")
+        _require_json(
+            path,
+            "the nats CLI",
+            "Give a folder of a backup, or what `nats stream info --json` prints.",
+        )
     return convert_nats(_read_json_files(files, findings))
 
 
@@ -46,17 +50,31 @@ def read_terraform(path: Path, findings: Findings) -> Conversion:
     out = Conversion()
     written, kept = _terraform_files(path)
     if written:
-        modules = [block for file in written if (block := _read_hcl(file, findings, out)) is not None]
-        values = [block for file in _list_value_files(path) if (block := _read_hcl(file, findings, out)) is not None]
+        modules = [
+            block for file in written if (block := _read_hcl(file, findings, out)) is not None
+        ]
+        values = [
+            block
+            for file in _list_value_files(path)
+            if (block := _read_hcl(file, findings, out)) is not None
+        ]
         convert_module(modules, values, out)
         return out
     if is_file(path):
-        _require_json(path, "Terraform", "Give a module's folder, a .tf file, a state, or what `terraform show -json` prints.")
+        _require_json(
+            path,
+            "Terraform",
+            "Give a module's folder, a .tf file, a state, or what `terraform show -json` prints.",
+        )
     for node in _read_json_files(kept, findings):
         if is_terraform(node):
             convert_state(node, out)
         else:
-            out.general_notes.not_converted(node, "neither a state of Terraform nor what `terraform show -json` prints: left out", "Give one of these.")
+            out.general_notes.not_converted(
+                node,
+                "neither a state of Terraform nor what `terraform show -json` prints: left out",
+                "Give one of these.",
+            )
     return out
 
 
@@ -68,7 +86,8 @@ def _terraform_files(path: Path) -> tuple[list[Path], list[Path]]:
     kept = _list_files(path, ("*.tfstate", "*.json"))
     if not written and not kept:
         raise JsplanError(
-            f"{path} has no .tf, .tfstate or .json file", hint="Give a module's folder, a state, or the output of `terraform show -json`."
+            f"{path} has no .tf, .tfstate or .json file",
+            hint="Give a module's folder, a state, or the output of `terraform show -json`.",
         )
     return written, [] if written else kept
 
@@ -88,9 +107,16 @@ def _find_files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
     if is_file(path):
         return [path]
     found = [file for file in sorted(path.rglob("*")) if file.suffix in suffixes and is_file(file)]
-    shown = [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    shown = [
+        file
+        for file in found
+        if not any(part.startswith(".") for part in file.relative_to(path).parts)
+    ]
     if not shown:
-        raise JsplanError(f"{path} has no {' or '.join(suffixes)} file", hint="Give the folder that has them, or a file.")
+        raise JsplanError(
+            f"{path} has no {' or '.join(suffixes)} file",
+            hint="Give the folder that has them, or a file.",
+        )
     return shown
 
 
@@ -102,7 +128,11 @@ def _require_path(path: Path) -> None:
 def _require_json(path: Path, tool: str, hint: str) -> None:
     """Raise JsplanError for a file that cannot be JSON: what else it is would only be said by errors about its lines."""
     data = read_bytes(_build_source(path), Findings())
-    if data is not None and data.strip() and not data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[")):
+    if (
+        data is not None
+        and data.strip()
+        and not data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"["))
+    ):
         raise JsplanError(f"{path} is not a file of {tool}", hint=hint)
 
 
@@ -119,7 +149,9 @@ def _read_json_files(files: Iterable[Path], findings: Findings) -> list[Node]:
     return _read_each(files, findings, lambda source, data: parse_document(source, data, findings))
 
 
-def _read_each(files: Iterable[Path], findings: Findings, read: Callable[[Source, bytes], Node | None]) -> list[Node]:
+def _read_each(
+    files: Iterable[Path], findings: Findings, read: Callable[[Source, bytes], Node | None]
+) -> list[Node]:
     out = []
     for file in files:
         source = _build_source(file)
@@ -133,4 +165,8 @@ def _read_each(files: Iterable[Path], findings: Findings, read: Callable[[Source
 def _read_hcl(file: Path, findings: Findings, out: Conversion) -> hcl.Block | None:
     source = _build_source(file)
     data = read_bytes(source, findings)
-    return hcl.parse(source, data.decode("utf-8-sig", "replace"), out.general_notes) if data is not None else None
+    return (
+        hcl.parse(source, data.decode("utf-8-sig", "replace"), out.general_notes)
+        if data is not None
+        else None
+    )

@@ -12,10 +12,10 @@ from jsplan.config.load import load_connectivity
 from jsplan.config.model import Connection, Domain, LoadOptions
 from jsplan.diagnostics import list_known
 from jsplan.errors import UsageError
+from jsplan.event_loop import run_until_complete
 from jsplan.facts.discover import VisibleDomain, find_domains
 from jsplan.jetstream import Pool
-from jsplan.workflows.event_loop import run_until_complete
-from jsplan.workflows.options import Observer
+from jsplan.options import Observer
 
 
 @dataclass(slots=True)
@@ -30,10 +30,20 @@ class ProposedDomain:
         """As an element of `domains`."""
         seen = self.visible
         return {
-            "key": self.key, "connection": seen.connection, "js_domain": seen.name, "api_prefix": seen.prefix, "declared": self.declared,
-            "reachable": not seen.failure, "reason": seen.failure or None, "streams": seen.streams, "api_level": seen.level,
-            "servers": [{"name": name, "version": version} for name, version in sorted(seen.servers.items())], "seen_by": seen.reported_by,
-        }  # fmt: skip
+            "key": self.key,
+            "connection": seen.connection,
+            "js_domain": seen.name,
+            "api_prefix": seen.prefix,
+            "declared": self.declared,
+            "reachable": not seen.failure,
+            "reason": seen.failure or None,
+            "streams": seen.streams,
+            "api_level": seen.level,
+            "servers": [
+                {"name": name, "version": version} for name, version in sorted(seen.servers.items())
+            ],
+            "seen_by": seen.reported_by,
+        }
 
 
 @dataclass(slots=True)
@@ -47,12 +57,21 @@ class DiscoverResult:
     def to_json(self) -> dict[str, Any]:
         """The document, as `--json` prints it."""
         return {
-            "format_version": "1.0", "kind": "domains", "with_system_account": self.with_system,
-            "domains": [domain.to_json() for domain in self.domains], "failures": self.failures,
-        }  # fmt: skip
+            "format_version": "1.0",
+            "kind": "domains",
+            "with_system_account": self.with_system,
+            "domains": [domain.to_json() for domain in self.domains],
+            "failures": self.failures,
+        }
 
 
-def discover_domains(options: LoadOptions, observer: Observer, *, connection: str | None = None, system: str | None = None) -> DiscoverResult:
+def discover_domains(
+    options: LoadOptions,
+    observer: Observer,
+    *,
+    connection: str | None = None,
+    system: str | None = None,
+) -> DiscoverResult:
     """Ask the servers behind one connection, or behind each of the workspace. `system` is one to the system account.
 
     Raises ConfigError, UsageError for a connection that does not exist, ConnectError when none can be opened, and ApiError.
@@ -60,15 +79,23 @@ def discover_domains(options: LoadOptions, observer: Observer, *, connection: st
     connections, declared = load_connectivity(options)
     for key in (connection, system):
         if key is not None and key not in connections:
-            raise UsageError(f'there is no connection "{key}". {list_known("connections", connections, key)}')
+            raise UsageError(
+                f'there is no connection "{key}". {list_known("connections", connections, key)}'
+            )
     asked = [connection] if connection else [key for key in connections if key != system]
-    return run_until_complete(_discover(connections, declared, options.environ, asked, system, observer))
+    return run_until_complete(
+        _discover(connections, declared, options.environ, asked, system, observer)
+    )
 
 
 async def _discover(
-    connections: Mapping[str, Connection], declared: Mapping[str, Domain], environ: Mapping[str, str], asked: list[str], system: str | None,
+    connections: Mapping[str, Connection],
+    declared: Mapping[str, Domain],
+    environ: Mapping[str, str],
+    asked: list[str],
+    system: str | None,
     observer: Observer,
-) -> DiscoverResult:  # fmt: skip
+) -> DiscoverResult:
     out = DiscoverResult(with_system=system is not None)
     seen: list[VisibleDomain] = []
     async with Pool(connections, environ, read_only=True) as pool:
@@ -80,14 +107,18 @@ async def _discover(
             if key in pool.failures:
                 out.failures[key] = str(pool.failures[key])
             else:
-                seen += await find_domains(pool.connections[key], pool.connections[system] if system else None)
+                seen += await find_domains(
+                    pool.connections[key], pool.connections[system] if system else None
+                )
         if out.failures and not seen:
             raise pool.failures[next(iter(out.failures))]
     out.domains = _assign_keys(seen, declared)
     return out
 
 
-def _assign_keys(found: Iterable[VisibleDomain], declared: Mapping[str, Domain]) -> list[ProposedDomain]:
+def _assign_keys(
+    found: Iterable[VisibleDomain], declared: Mapping[str, Domain]
+) -> list[ProposedDomain]:
     """A key for each: that of the files, else the domain's own name, else that with its connection's."""
     known = {(d.connection, d.js_domain): key for key, d in declared.items() if d.same_as is None}
     taken, out = set(declared), []
@@ -98,7 +129,11 @@ def _assign_keys(found: Iterable[VisibleDomain], declared: Mapping[str, Domain])
             continue
         plain = re.sub(r"[^A-Za-z0-9_-]", "-", seen.name or seen.connection)
         plain = plain if NAME_PATTERN.fullmatch(plain) else f"d{plain}"
-        choices = (plain, f"{plain}-{seen.connection}", *(f"{plain}-{number}" for number in range(2, 1000)))
+        choices = (
+            plain,
+            f"{plain}-{seen.connection}",
+            *(f"{plain}-{number}" for number in range(2, 1000)),
+        )
         key = next(choice for choice in choices if choice not in taken)
         taken.add(key)
         out.append(ProposedDomain(key, seen))

@@ -9,26 +9,7 @@ from datetime import UTC, datetime
 from jsplan import __version__
 from jsplan.address import Address, matches
 from jsplan.config.model import LoadOptions, Workspace
-from jsplan.diagnostics import Diagnostic
-from jsplan.documents.drift import Drift
-from jsplan.documents.plan import Deferred
-from jsplan.drift.mutes import apply_mutes
-from jsplan.drift.replication_severity import with_severity
-from jsplan.drift.unmanaged import build_unmanaged_element
-from jsplan.errors import ExitCode, combine_exit_codes
-from jsplan.facts.inventory import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
-from jsplan.facts.live import Live, LiveObject
-from jsplan.facts.reader import read_into, read_live
-from jsplan.jetstream import Pool
-from jsplan.planning.crash_recovery import describe_interruption, recover_interrupted
-from jsplan.planning.drift import detect_drift
-from jsplan.planning.model import PlanInputs, PlanRequest
-from jsplan.planning.never_answered_domains import check_never_answered
-from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
-from jsplan.planning.preserve.interrupted import list_interrupted, staging_streams
-from jsplan.planning.replication.impact import source_names
-from jsplan.units import format_timestamp
-from jsplan.workflows.context import (
+from jsplan.context import (
     Context,
     build_inputs,
     known_domains,
@@ -38,8 +19,27 @@ from jsplan.workflows.context import (
     state_bucket,
     with_parent_streams,
 )
-from jsplan.workflows.event_loop import run_until_complete
-from jsplan.workflows.options import DriftOptions, Observer
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.drift import Drift
+from jsplan.documents.plan import Deferred
+from jsplan.drift.mutes import apply_mutes
+from jsplan.drift.replication_severity import with_severity
+from jsplan.drift.unmanaged import build_unmanaged_element
+from jsplan.errors import ExitCode, combine_exit_codes
+from jsplan.event_loop import run_until_complete
+from jsplan.facts.inventory import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
+from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.reader import read_into, read_live
+from jsplan.jetstream import Pool
+from jsplan.options import DriftOptions, Observer
+from jsplan.planning.crash_recovery import describe_interruption, recover_interrupted
+from jsplan.planning.drift import detect_drift
+from jsplan.planning.model import PlanInputs, PlanRequest
+from jsplan.planning.never_answered_domains import check_never_answered
+from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
+from jsplan.planning.preserve.interrupted import list_interrupted, staging_streams
+from jsplan.planning.replication.impact import source_names
+from jsplan.units import format_timestamp
 from jsplan.workflows.replication_health import FlowHealth, ReplicationChecker
 
 #: Why a resource is left for later although its domain is there.
@@ -59,18 +59,35 @@ async def _load_and_drift(load: LoadOptions, options: DriftOptions, observer: Ob
         return await check_drift(world, pool, options, observer)
 
 
-async def check_drift(world: Context, pool: Pool, options: DriftOptions, observer: Observer) -> Drift:
+async def check_drift(
+    world: Context, pool: Pool, options: DriftOptions, observer: Observer
+) -> Drift:
     """Compare all that is selected, over connections that cannot write: the sequence that `drift` and the scheduled job share."""
     request = PlanRequest(now=datetime.now(UTC), targets=options.targets, excludes=options.excludes)
     inputs = build_inputs(world, request)
-    ours = sorted(a for a in {*inputs.entries, *inputs.unfinished_steps} if a in inputs.selected and not _is_ignored(world.workspace, a))
+    ours = sorted(
+        a
+        for a in {*inputs.entries, *inputs.unfinished_steps}
+        if a in inputs.selected and not _is_ignored(world.workspace, a)
+    )
     observer.phase(f"Reading {len(ours):,} resource{'' if len(ours) == 1 else 's'}")
-    needed, domains = [*with_parent_streams(ours), *sorted(staging_streams(inputs))], world.workspace.domains
-    also = () if options.targets else [key for key, domain in domains.items() if domain.same_as is None]
+    needed, domains = (
+        [*with_parent_streams(ours), *sorted(staging_streams(inputs))],
+        world.workspace.domains,
+    )
+    also = (
+        ()
+        if options.targets
+        else [key for key, domain in domains.items() if domain.same_as is None]
+    )
     inputs.live = await read_live(pool, domains, needed, known_domains(world), also)
     recover_interrupted(inputs)
     await read_domain_names(inputs, pool)
-    strangers = [] if options.targets else await list_unmanaged(pool, domains, inputs.live, _known_addresses(world, inputs))
+    strangers = (
+        []
+        if options.targets
+        else await list_unmanaged(pool, domains, inputs.live, _known_addresses(world, inputs))
+    )
     managed = [a for a in ours if a in inputs.entries]
     flows = await _check_flows(world, pool, inputs, managed) if options.replication else ()
     return _build_document(world, inputs, managed, strangers, options, flows)
@@ -79,56 +96,97 @@ async def check_drift(world: Context, pool: Pool, options: DriftOptions, observe
 async def check_replication(world: Context, pool: Pool) -> Drift:
     """Look at mirrors and sources alone, which may take a while where one does not follow: a drift document with nothing else in it."""
     inputs = build_inputs(world, PlanRequest(now=datetime.now(UTC)))
-    copying = [a for a, entry in inputs.entries.items() if entry.config.get("mirror") or entry.config.get("sources")]
-    copying = sorted(a for a in copying if a.domain in world.workspace.domains and not _is_ignored(world.workspace, a))
+    copying = [
+        a
+        for a, entry in inputs.entries.items()
+        if entry.config.get("mirror") or entry.config.get("sources")
+    ]
+    copying = sorted(
+        a
+        for a in copying
+        if a.domain in world.workspace.domains and not _is_ignored(world.workspace, a)
+    )
     flows: Iterable[FlowHealth] = ()
     if copying:
-        inputs.live = await read_live(pool, world.workspace.domains, [*copying, *sorted(staging_streams(inputs))], known_domains(world))
+        inputs.live = await read_live(
+            pool,
+            world.workspace.domains,
+            [*copying, *sorted(staging_streams(inputs))],
+            known_domains(world),
+        )
         recover_interrupted(inputs)
         flows = await _check_flows(world, pool, inputs, copying)
     return _build_document(world, inputs, [], [], DriftOptions(), flows)
 
 
-async def _check_flows(world: Context, pool: Pool, inputs: PlanInputs, managed: Iterable[Address]) -> list[FlowHealth]:
+async def _check_flows(
+    world: Context, pool: Pool, inputs: PlanInputs, managed: Iterable[Address]
+) -> list[FlowHealth]:
     health = ReplicationChecker(world, pool, inputs.live)
-    return await health.check_until_conclusive(_list_downstreams(inputs, managed), {*inputs.interrupted, *inputs.detached_sources})
+    return await health.check_until_conclusive(
+        _list_downstreams(inputs, managed), {*inputs.interrupted, *inputs.detached_sources}
+    )
 
 
 def _list_downstreams(inputs: PlanInputs, managed: Iterable[Address]) -> list[Address]:
     """The streams that may copy others. One in the middle of a replacement copies when that is done."""
-    return [a for a in managed if a.kind != "consumer" and a not in inputs.interrupted and a not in inputs.detached_sources]
+    return [
+        a
+        for a in managed
+        if a.kind != "consumer" and a not in inputs.interrupted and a not in inputs.detached_sources
+    ]
 
 
-async def check_addresses(world: Context, pool: Pool, addresses: Collection[Address], options: DriftOptions) -> Drift:
+async def check_addresses(
+    world: Context, pool: Pool, addresses: Collection[Address], options: DriftOptions
+) -> Drift:
     """Look at nothing but these, managed or not: what follows when something is said to have changed. Reads what `check_drift` would read."""
     request = PlanRequest(now=datetime.now(UTC))
     inputs = build_inputs(world, request)
-    asked = {a for a in addresses if a.domain in world.workspace.domains and not _is_ignored(world.workspace, a)}
+    asked = {
+        a
+        for a in addresses
+        if a.domain in world.workspace.domains and not _is_ignored(world.workspace, a)
+    }
     ours = sorted(asked & {*inputs.entries, *inputs.unfinished_steps})
     known = _known_addresses(world, inputs)
     others = {a for a in asked - known if may_be_listed(a)}
     if asked:
         needed = [*with_parent_streams(ours), *sorted(staging_streams(inputs))]
-        inputs.live = await read_live(pool, world.workspace.domains, needed, known_domains(world), {a.domain for a in asked})
+        inputs.live = await read_live(
+            pool, world.workspace.domains, needed, known_domains(world), {a.domain for a in asked}
+        )
         await _read_unmanaged(world, pool, inputs, with_parent_streams(others))
         recover_interrupted(inputs)
     managed = [a for a in ours if a in inputs.entries]
     found = (inputs.live.get(a) for a in sorted(others))
-    return _build_document(world, inputs, managed, [o for o in found if o is not None and not is_state_bucket(o)], options)
+    return _build_document(
+        world,
+        inputs,
+        managed,
+        [o for o in found if o is not None and not is_state_bucket(o)],
+        options,
+    )
 
 
-async def _read_unmanaged(world: Context, pool: Pool, inputs: PlanInputs, addresses: Iterable[Address]) -> None:
+async def _read_unmanaged(
+    world: Context, pool: Pool, inputs: PlanInputs, addresses: Iterable[Address]
+) -> None:
     """Read what is not managed, as far as this user may and it is not read yet."""
     for address in addresses:
         if inputs.live.is_reachable(address.domain) and inputs.live.get(address) is None:
             api = pool.api(world.workspace.domains[address.domain])
-            await ask_if_permitted(read_into(api, inputs.live, address), address.domain, inputs.live)
+            await ask_if_permitted(
+                read_into(api, inputs.live, address), address.domain, inputs.live
+            )
 
 
 def _known_addresses(world: Context, inputs: PlanInputs) -> set[Address]:
     """What is somebody's: of the files, of state, and the state itself; also by another way to its domain."""
     known = {*world.workspace.resources, *inputs.entries, *state_bucket(world.workspace)}
-    return known | {world.topology.canonicalize(a) for a in known if a.domain in world.workspace.domains}
+    return known | {
+        world.topology.canonicalize(a) for a in known if a.domain in world.workspace.domains
+    }
 
 
 def _is_ignored(workspace: Workspace, address: Address) -> bool:
@@ -136,16 +194,25 @@ def _is_ignored(workspace: Workspace, address: Address) -> bool:
 
 
 def _build_document(
-    world: Context, inputs: PlanInputs, managed: list[Address], strangers: list[LiveObject], options: DriftOptions, flows: Iterable[FlowHealth] = ()
+    world: Context,
+    inputs: PlanInputs,
+    managed: list[Address],
+    strangers: list[LiveObject],
+    options: DriftOptions,
+    flows: Iterable[FlowHealth] = (),
 ) -> Drift:
     live, workspace = inputs.live, world.workspace
-    out = Drift(__version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4()))
+    out = Drift(
+        __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
+    )
     for address in managed:
         if not live.is_reachable(address.domain):
             out.deferred.append(Deferred(str(address), live.domains[address.domain].offline_text))
             continue
         if address in live.unreadable:
-            out.deferred.append(Deferred(str(address), f"it is offline on its server: {live.unreadable[address]}"))
+            out.deferred.append(
+                Deferred(str(address), f"it is offline on its server: {live.unreadable[address]}")
+            )
             continue
         if (begun := inputs.interrupted.get(address)) is not None and begun.next_step != "clear":
             out.interrupted += list_interrupted({address: begun})
@@ -164,16 +231,35 @@ def _build_document(
         )
         out.resource_drift += [found] if found is not None else []
         if found is None and address in inputs.detached_sources:
-            out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {source_names(inputs.detached_sources[address])} is to be put back into it"))
+            out.deferred.append(
+                Deferred(
+                    str(address),
+                    f"{INTERRUPTED_REPLACEMENT}: {source_names(inputs.detached_sources[address])} is to be put back into it",
+                )
+            )
     out.interrupted.sort(key=lambda item: not item["rejected"])
-    out.replication = [with_severity(found.to_json()) for found in flows if not _is_ignored(workspace, found.flow.downstream)]
-    out.unmanaged = [build_unmanaged_element(o, live) for o in strangers if not _is_ignored(workspace, o.address)]
+    out.replication = [
+        with_severity(found.to_json())
+        for found in flows
+        if not _is_ignored(workspace, found.flow.downstream)
+    ]
+    out.unmanaged = [
+        build_unmanaged_element(o, live) for o in strangers if not _is_ignored(workspace, o.address)
+    ]
     seen = last_seen(inputs)
-    out.offline = [_offline_element(inputs, key, seen.get(key)) for key, facts in sorted(live.domains.items()) if not facts.reachable]
+    out.offline = [
+        _offline_element(inputs, key, seen.get(key))
+        for key, facts in sorted(live.domains.items())
+        if not facts.reachable
+    ]
     out.pending = _count_pending(inputs)
     out.diagnostics += check_never_answered(inputs)
     apply_mutes(out, workspace.drift.mute, inputs.request.now)
-    out.declared_at = {r.address: d.range for r in out.resource_drift if (d := workspace.resources.get(Address.parse(r.address))) is not None}
+    out.declared_at = {
+        r.address: d.range
+        for r in out.resource_drift
+        if (d := workspace.resources.get(Address.parse(r.address))) is not None
+    }
     out.diagnostics += _unlisted_diagnostics(live)
     out.exit_code = int(_exit_code(out, options, live))
     return out
@@ -203,14 +289,29 @@ def _count_pending(inputs: PlanInputs) -> int:
 def _unlisted_diagnostics(live: Live) -> Iterable[Diagnostic]:
     for domain, reason in sorted(live.unlisted.items()):
         text = f"what else is in domain {domain} cannot be listed, so what is unmanaged there is not known: {reason}"
-        yield Diagnostic("warning", "JS447", text, "Let this user ask STREAM.NAMES, CONSUMER.NAMES and their INFO.", f"{domain}/**")
+        yield Diagnostic(
+            "warning",
+            "JS447",
+            text,
+            "Let this user ask STREAM.NAMES, CONSUMER.NAMES and their INFO.",
+            f"{domain}/**",
+        )
 
 
 def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
     """For drift, 2 comes before 1 (contract, section 3): the document holds both."""
     counts = out.summary
-    names = {"changed": "changed", "missing": "missing", "replication": "unhealthy", "unmanaged": "unmanaged"}
-    if (out.interrupted and options.fail_on) or any(counts[names[what]] for what in options.fail_on):
+    names = {
+        "changed": "changed",
+        "missing": "missing",
+        "replication": "unhealthy",
+        "unmanaged": "unmanaged",
+    }
+    if (out.interrupted and options.fail_on) or any(
+        counts[names[what]] for what in options.fail_on
+    ):
         return ExitCode.CHANGES
-    unread = any(not away["excused"] for away in out.offline) or (live.unlisted and "unmanaged" in options.fail_on)
+    unread = any(not away["excused"] for away in out.offline) or (
+        live.unlisted and "unmanaged" in options.fail_on
+    )
     return combine_exit_codes([ExitCode.ERROR] if unread else [])

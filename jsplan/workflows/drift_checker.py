@@ -14,23 +14,29 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from jsplan.address import Address
+from jsplan.context import Context, open_pool
 from jsplan.documents.alert import Alert
 from jsplan.documents.drift import Drift
 from jsplan.drift.advisory_listener import AdvisoryListener
-from jsplan.drift.alerts import WORKSPACE, AlertRegister, DescribeChange, build_alerts, check_failed_alert
+from jsplan.drift.alerts import (
+    WORKSPACE,
+    AlertRegister,
+    DescribeChange,
+    build_alerts,
+    check_failed_alert,
+)
 from jsplan.drift.asyncio_utils import cancel_and_wait
 from jsplan.drift.own_change_filter import OwnChangeFilter, has_changed_between
 from jsplan.drift.schedule import Schedule
 from jsplan.drift.worker import Worker
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
+from jsplan.options import DriftOptions, WatchOptions
 from jsplan.secrets import conceal
 from jsplan.state import State
 from jsplan.units import SECOND, format_timestamp
-from jsplan.workflows.context import Context, open_pool
 from jsplan.workflows.drift import check_addresses, check_drift, check_replication
 from jsplan.workflows.drift_outputs import DriftOutputs
-from jsplan.workflows.options import DriftOptions, WatchOptions
 
 #: Seconds that advisories of one change may take to arrive, and between two glances at least.
 DEBOUNCE: Final = 0.02
@@ -111,7 +117,9 @@ class DriftChecker:
                 if not turn.cancelled() and (error := turn.exception()) is not None:
                     raise error
         finally:
-            await cancel_and_wait([ending, *([self._replication_task] if self._replication_task is not None else [])])
+            await cancel_and_wait(
+                [ending, *([self._replication_task] if self._replication_task is not None else [])]
+            )
             await self._close_pool()
 
     async def _run_next(self) -> None:
@@ -147,7 +155,11 @@ class DriftChecker:
 
     def _addresses_to_check(self) -> set[Address]:
         asked = self.listener.take_changed() | self._own_changes.due(time.monotonic())
-        below = {a for a in self._state.resources if a.parent in asked} if self._state is not None and asked else set[Address]()
+        below = (
+            {a for a in self._state.resources if a.parent in asked}
+            if self._state is not None and asked
+            else set[Address]()
+        )
         return asked | below
 
     # --- checks ----------------------------------------------------------------------------------------------
@@ -166,12 +178,22 @@ class DriftChecker:
         self._record_success(drift, begun)
         found = self._current_alerts(drift)
         news = {s.id for s in self.register.select_new(found) if s.kind in _KINDS_TO_CONFIRM}
-        self._own_changes.recheck_now({Address.parse(s.address) for s in found if s.id in news}, time.monotonic())
+        self._own_changes.recheck_now(
+            {Address.parse(s.address) for s in found if s.id in news}, time.monotonic()
+        )
         unread = _unread_names(drift)
         self._update_alerts(
             drift,
-            [s for s in found if s.id not in news and not (s.kind == "interrupted" and held(s.address))],
-            lambda s: s.kind != "replication" and not {s.id, s.domain, s.address} & (news | unread) and not held(s.address),
+            [
+                s
+                for s in found
+                if s.id not in news and not (s.kind == "interrupted" and held(s.address))
+            ],
+            lambda s: (
+                s.kind != "replication"
+                and not {s.id, s.domain, s.address} & (news | unread)
+                and not held(s.address)
+            ),
         )
         self._start_replication_check()
 
@@ -187,16 +209,30 @@ class DriftChecker:
         unread, names = _unread_names(drift), {str(a) for a in asked}
         again = {a for a in asked if held(str(a))}
         self._own_changes.clear(asked - again)
-        self._own_changes.postpone(again | {a for a in asked if a.domain in unread}, time.monotonic())
-        found = [s for s in build_alerts(drift, self._options.notify, self._describe) if s.kind in _KINDS_TO_CONFIRM and not held(s.address)]
+        self._own_changes.postpone(
+            again | {a for a in asked if a.domain in unread}, time.monotonic()
+        )
+        found = [
+            s
+            for s in build_alerts(drift, self._options.notify, self._describe)
+            if s.kind in _KINDS_TO_CONFIRM and not held(s.address)
+        ]
         quiet = {a for a in asked - again if str(a) not in {s.address for s in found}}
         seen = names - unread - {str(a) for a in asked if a.domain in unread}
-        self._update_alerts(self._merge_partial(drift, seen), found, lambda s: s.kind in _KINDS_TO_CONFIRM and s.address in seen and not held(s.address))
+        self._update_alerts(
+            self._merge_partial(drift, seen),
+            found,
+            lambda s: s.kind in _KINDS_TO_CONFIRM and s.address in seen and not held(s.address),
+        )
         self.listener.forget_actors(asked - again)
-        if self._outputs.metrics is not None and (own := sum(self._own_changes.take_own_change(a) for a in quiet)):
+        if self._outputs.metrics is not None and (
+            own := sum(self._own_changes.take_own_change(a) for a in quiet)
+        ):
             self._outputs.metrics.count_advisory(own=own)
 
-    async def _check_with_state(self, asked: Collection[Address] | None) -> tuple[Drift, Callable[[str], bool]]:
+    async def _check_with_state(
+        self, asked: Collection[Address] | None
+    ) -> tuple[Drift, Callable[[str], bool]]:
         """A look, and of which addresses it cannot be trusted, since an apply of ours was at work. Raises JsplanError."""
         world = self.context
         if self._state is None:
@@ -217,7 +253,9 @@ class DriftChecker:
         """Look at mirrors and sources beside everything else: at one that does not follow it takes several looks."""
         if self._replication_task is None:
             self._state_before_replication = self._state
-            self._replication_task = asyncio.create_task(self._check_replication(replace(self.context)))
+            self._replication_task = asyncio.create_task(
+                self._check_replication(replace(self.context))
+            )
             self._replication_task.add_done_callback(lambda _: self.listener.wake.set())
 
     async def _check_replication(self, world: Context) -> Drift | None:
@@ -242,7 +280,11 @@ class DriftChecker:
         unknown = {str(flow["to"]) for flow in found.replication if flow["healthy"] is None}
         self._update_alerts(
             self._outputs.drift or found,
-            [s for s in build_alerts(found, self._options.notify, self._describe) if s.kind == "replication"],
+            [
+                s
+                for s in build_alerts(found, self._options.notify, self._describe)
+                if s.kind == "replication"
+            ],
             lambda s: s.kind == "replication" and s.address not in unknown,
         )
 
@@ -252,7 +294,8 @@ class DriftChecker:
             fresh = await self._file_worker.run(self._reload_context, RELOAD_TIMEOUT)
         except TimeoutError:
             raise JsplanError(
-                f"the files of the workspace could not be read within {RELOAD_TIMEOUT:g} s", hint="Does their disk answer?"
+                f"the files of the workspace could not be read within {RELOAD_TIMEOUT:g} s",
+                hint="Does their disk answer?",
             ) from None
         if fresh is None:
             return
@@ -275,11 +318,19 @@ class DriftChecker:
         self._offline_since = {domain: self._offline_since.get(domain, now) for domain in missing}
         young = {domain for domain, since in self._offline_since.items() if now < since + grace}
         if young:
-            self._schedule_within(min(self._offline_since[domain] for domain in young) + grace - now)
+            self._schedule_within(
+                min(self._offline_since[domain] for domain in young) + grace - now
+            )
         found = build_alerts(drift, self._options.notify, self._describe)
-        return [s if s.kind != "offline" else self._conceal_alert(s) for s in found if s.kind != "offline" or s.address not in young]
+        return [
+            s if s.kind != "offline" else self._conceal_alert(s)
+            for s in found
+            if s.kind != "offline" or s.address not in young
+        ]
 
-    def _update_alerts(self, drift: Drift, found: Iterable[Alert], covered: Callable[[Alert], bool]) -> None:
+    def _update_alerts(
+        self, drift: Drift, found: Iterable[Alert], covered: Callable[[Alert], bool]
+    ) -> None:
         notices = self.register.update(found, covered, format_timestamp(), self.listener.actors)
         self._publish_report(drift)
         self._outputs.publish(notices)
@@ -294,7 +345,9 @@ class DriftChecker:
         """With what was found last about mirrors and sources in it."""
         others = [m for m in drift.mutes if m.get("kind") != "replication"]
         muted = [m for m in self._last_replication.mutes if m.get("kind") == "replication"]
-        return replace(drift, replication=self._last_replication.replication, mutes=[*others, *muted])
+        return replace(
+            drift, replication=self._last_replication.replication, mutes=[*others, *muted]
+        )
 
     def _merge_partial(self, drift: Drift, names: set[str]) -> Drift:
         """The last full look with what a glance found in its place."""
@@ -304,8 +357,17 @@ class DriftChecker:
         return replace(
             full,
             timestamp=drift.timestamp,
-            resource_drift=sorted([*(r for r in full.resource_drift if r.address not in names), *drift.resource_drift], key=_address_of),
-            unmanaged=sorted([*(u for u in full.unmanaged if u.address not in names), *drift.unmanaged], key=_address_of),
+            resource_drift=sorted(
+                [
+                    *(r for r in full.resource_drift if r.address not in names),
+                    *drift.resource_drift,
+                ],
+                key=_address_of,
+            ),
+            unmanaged=sorted(
+                [*(u for u in full.unmanaged if u.address not in names), *drift.unmanaged],
+                key=_address_of,
+            ),
             mutes=[*(m for m in full.mutes if m["address"] not in names), *drift.mutes],
             declared_at=full.declared_at | drift.declared_at,
         )
@@ -317,7 +379,9 @@ class DriftChecker:
         self._outputs.report_check(None)
         self._record_duration("full", begun, done=True)
         if self._outputs.metrics is not None:
-            self._outputs.metrics.observe_full_check(self._with_replication(drift), self.context.workspace.domains, time.time())
+            self._outputs.metrics.observe_full_check(
+                self._with_replication(drift), self.context.workspace.domains, time.time()
+            )
 
     async def _retry_partial(self, asked: set[Address], begun: float) -> None:
         """A glance that could not be done: once more, and in the end a full check, which says why."""
@@ -342,7 +406,13 @@ class DriftChecker:
         self._outputs.report_check(reason)
         if now - since >= self._options.grace / SECOND and "check" in self._options.notify:
             name = f"{self.register.workspace}.{self.register.environment or ''}"
-            self._outputs.publish(self.register.update([check_failed_alert(name, reason)], lambda s: s.address == WORKSPACE, format_timestamp()))
+            self._outputs.publish(
+                self.register.update(
+                    [check_failed_alert(name, reason)],
+                    lambda s: s.address == WORKSPACE,
+                    format_timestamp(),
+                )
+            )
 
     def _conceal_alert(self, situation: Alert) -> Alert:
         return replace(situation, says=conceal(situation.says))
@@ -357,12 +427,16 @@ class DriftChecker:
             self._outputs.metrics.set_next_check(self._next_full_check.timestamp())
 
     def _schedule_within(self, seconds: float) -> None:
-        self._next_full_check = min(self._next_full_check, datetime.now(UTC) + timedelta(seconds=max(0.0, seconds)))
+        self._next_full_check = min(
+            self._next_full_check, datetime.now(UTC) + timedelta(seconds=max(0.0, seconds))
+        )
 
 
 def _unread_names(drift: Drift) -> set[str]:
     """Domains and addresses that the look says nothing about."""
-    return {str(domain["domain"]) for domain in drift.offline} | {item.address for item in drift.deferred}
+    return {str(domain["domain"]) for domain in drift.offline} | {
+        item.address for item in drift.deferred
+    }
 
 
 def _address_of(item: object) -> str:

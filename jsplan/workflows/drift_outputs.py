@@ -10,6 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jsplan.context import Context
 from jsplan.documents.alert import AlertEvent
 from jsplan.documents.drift import Drift
 from jsplan.drift.asyncio_utils import cancel_and_wait
@@ -22,8 +23,7 @@ from jsplan.drift.sinks.subject import SubjectSink
 from jsplan.drift.sinks.webhook import Webhook
 from jsplan.jetstream.contexts import resolve_settings
 from jsplan.jetstream.publisher import Publisher
-from jsplan.workflows.context import Context
-from jsplan.workflows.options import Observer, WatchOptions
+from jsplan.options import Observer, WatchOptions
 
 if TYPE_CHECKING:
     from jsplan.drift.metrics import Metrics
@@ -63,11 +63,17 @@ class JobHealth:
         if self.stopping:
             return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, "ending")
         if self.last_checked is None:
-            first = "no full check has succeeded yet; the log says why" if self.failing else "the first check is under way"
+            first = (
+                "no full check has succeeded yet; the log says why"
+                if self.failing
+                else "the first check is under way"
+            )
             return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, first)
         age = time.monotonic() - self.last_checked
         if age > self._max_check_age:
-            return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"the last full check was {age:.0f} s ago")
+            return text_answer(
+                HTTPStatus.SERVICE_UNAVAILABLE, f"the last full check was {age:.0f} s ago"
+            )
         return text_answer(HTTPStatus.OK, f"the last full check was {age:.0f} s ago")
 
 
@@ -81,7 +87,9 @@ def build_sinks(world: Context) -> list[Sink]:
         elif "subject" in written:
             domain = workspace.domains[written.get("domain") or next(iter(workspace.domains))]
             target = resolve_settings(workspace.connections[domain.connection], world.environ)
-            found.append(SubjectSink(str(written["subject"]), Publisher(target, str(written["subject"]))))
+            found.append(
+                SubjectSink(str(written["subject"]), Publisher(target, str(written["subject"])))
+            )
         else:
             found.append(FileSink(workspace.root / str(written["file"])))
     return found
@@ -90,10 +98,21 @@ def build_sinks(world: Context) -> list[Sink]:
 class DriftOutputs:
     """All of it together. Used as `async with outlets.open()`; on the way out sinks get what they do not have yet."""
 
-    def __init__(self, sinks: Sequence[Sink], options: WatchOptions, name: str, views: Views, observer: Observer) -> None:
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        options: WatchOptions,
+        name: str,
+        views: Views,
+        observer: Observer,
+    ) -> None:
         self.drift: Drift | None = None
         self.health = JobHealth(options.schedule.period, options.grace / 1e9)
-        self.metrics = _create_metrics(name) if options.metrics is not None or options.metrics_file is not None else None
+        self.metrics = (
+            _create_metrics(name)
+            if options.metrics is not None or options.metrics_file is not None
+            else None
+        )
         self._listen_address = options.metrics
         self._views = views
         self._observer = observer
@@ -101,19 +120,34 @@ class DriftOutputs:
         self._counted_deliveries: dict[str, tuple[int, int]] = {}
         self._failing_since: dict[str, float] = {}
         self._report_files = self._snapshot_files(options.report, self._render_report)
-        self._metrics_files = self._snapshot_files(options.metrics_file, self._render_metrics, public=True)
+        self._metrics_files = self._snapshot_files(
+            options.metrics_file, self._render_metrics, public=True
+        )
 
-    def _snapshot_files(self, path: Path | None, make: Callable[[], bytes | None], *, public: bool = False) -> list[SnapshotFile]:
+    def _snapshot_files(
+        self, path: Path | None, make: Callable[[], bytes | None], *, public: bool = False
+    ) -> list[SnapshotFile]:
         if path is None:
             return []
-        return [SnapshotFile(path, make, lambda path, error: self._report_change(f"file {path.name}", error), public=public)]
+        return [
+            SnapshotFile(
+                path,
+                make,
+                lambda path, error: self._report_change(f"file {path.name}", error),
+                public=public,
+            )
+        ]
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Serve, deliver and write as long as the context lasts. Raises JsplanError when the endpoint's address cannot be had."""
         async with contextlib.AsyncExitStack() as stack:
             if self._listen_address is not None:
-                routes = {"/metrics": self._answer_metrics, "/healthz": self.health.answer_liveness, "/readyz": self.health.answer_readiness}
+                routes = {
+                    "/metrics": self._answer_metrics,
+                    "/healthz": self.health.answer_liveness,
+                    "/readyz": self.health.answer_readiness,
+                }
                 port = await stack.enter_async_context(serve(self._listen_address, routes))
                 self._observer.phase(f"Serving /metrics, /healthz and /readyz on port {port}")
             files = [*self._report_files, *self._metrics_files]
@@ -153,7 +187,11 @@ class DriftOutputs:
             file.mark_changed()
 
     def _render_report(self) -> bytes | None:
-        return self._views.report(self.drift, self._report_files[0].path) if self.drift is not None else None
+        return (
+            self._views.report(self.drift, self._report_files[0].path)
+            if self.drift is not None
+            else None
+        )
 
     def _render_metrics(self) -> bytes | None:
         self._update_sink_metrics()
@@ -167,9 +205,16 @@ class DriftOutputs:
     def _update_sink_metrics(self) -> None:
         for delivery in self._deliveries if self.metrics is not None else ():
             assert self.metrics is not None
-            name, (delivered, dropped) = delivery.sink.name, self._counted_deliveries.get(delivery.sink.name, (0, 0))
+            name, (delivered, dropped) = (
+                delivery.sink.name,
+                self._counted_deliveries.get(delivery.sink.name, (0, 0)),
+            )
             self.metrics.update_sink(
-                name, delivery.queued, delivery.delivered - delivered, delivery.dropped - dropped, up=name not in self._failing_since
+                name,
+                delivery.queued,
+                delivery.delivered - delivered,
+                delivery.dropped - dropped,
+                up=name not in self._failing_since,
             )
             self._counted_deliveries[name] = (delivery.delivered, delivery.dropped)
 
@@ -187,7 +232,9 @@ class DriftOutputs:
             self._failing_since[name] = time.monotonic()
             self._observer.warn(f"{error}; it is tried again until it works")
         elif error is None and name in self._failing_since:
-            self._observer.warn(f"{name} works again after {time.monotonic() - self._failing_since.pop(name):.0f} s")
+            self._observer.warn(
+                f"{name} works again after {time.monotonic() - self._failing_since.pop(name):.0f} s"
+            )
 
 
 def _create_metrics(name: str) -> Metrics:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 from jsplan.config import load as load_workspace
 from jsplan.config.model import LoadOptions
+from jsplan.context import Context
 from jsplan.drift.advisory_listener import AdvisoryListener
 from jsplan.drift.alerts import DescribeChange, format_fields
 from jsplan.errors import ExitCode
+from jsplan.event_loop import run_until_complete
+from jsplan.options import Observer, WatchOptions
 from jsplan.state import State, backend_of
 from jsplan.topology import build_topology
-from jsplan.workflows.context import Context
 from jsplan.workflows.drift_checker import DriftChecker
 from jsplan.workflows.drift_outputs import DriftOutputs, Views, build_sinks
-from jsplan.workflows.event_loop import run_until_complete
-from jsplan.workflows.options import Observer, WatchOptions
 
 if TYPE_CHECKING:
     from jsplan.drift.metrics import Metrics
@@ -29,7 +29,13 @@ if TYPE_CHECKING:
 LISTEN_TIMEOUT: Final = 5.0
 
 
-def watch(load: LoadOptions, options: WatchOptions, views: Views, observer: Observer, describe: DescribeChange = format_fields) -> ExitCode:
+def watch(
+    load: LoadOptions,
+    options: WatchOptions,
+    views: Views,
+    observer: Observer,
+    describe: DescribeChange = format_fields,
+) -> ExitCode:
     """Run the job until SIGTERM (then 0) or Ctrl-C (then 130). Sends nothing that could change a server, but notices to its sinks.
 
     Raises ConfigError and ConnectError for what waiting does not mend, and JsplanError when the endpoint's address cannot be had.
@@ -37,17 +43,38 @@ def watch(load: LoadOptions, options: WatchOptions, views: Views, observer: Obse
     return run_until_complete(_watch(load, options, views, observer, describe))
 
 
-async def _watch(load: LoadOptions, options: WatchOptions, views: Views, observer: Observer, describe: DescribeChange) -> ExitCode:
+async def _watch(
+    load: LoadOptions,
+    options: WatchOptions,
+    views: Views,
+    observer: Observer,
+    describe: DescribeChange,
+) -> ExitCode:
     stop, ended = asyncio.Event(), list[int]()
     world = _open_context(load)
     try:
-        outlets = DriftOutputs(build_sinks(world), options, world.workspace.state_name, views, observer)
+        outlets = DriftOutputs(
+            build_sinks(world), options, world.workspace.state_name, views, observer
+        )
         with _handle_signals(stop, ended):
             async with outlets.open():
                 metrics = outlets.metrics
-                hearing = AdvisoryListener(world.workspace, world.environ, _make_connection_reporter(metrics, observer), metrics.count_advisory if metrics else _ignore_count)
+                hearing = AdvisoryListener(
+                    world.workspace,
+                    world.environ,
+                    _make_connection_reporter(metrics, observer),
+                    metrics.count_advisory if metrics else _ignore_count,
+                )
                 renew = _make_reload(load, world.workspace.config_hash)
-                watcher = DriftChecker(world, options, outlets, hearing, describe, renew, partial(_report_start, observer, world))
+                watcher = DriftChecker(
+                    world,
+                    options,
+                    outlets,
+                    hearing,
+                    describe,
+                    renew,
+                    partial(_report_start, observer, world),
+                )
                 try:
                     await hearing.wait_connected(LISTEN_TIMEOUT)
                     await watcher.run(stop)
@@ -63,7 +90,13 @@ def _open_context(load: LoadOptions) -> Context:
     """The world without its state, which each check reads."""
     workspace = load_workspace(load)
     backend = backend_of(workspace, load.environ)
-    return Context(workspace, build_topology(workspace), backend, State(workspace.name, workspace.environment), load.environ)
+    return Context(
+        workspace,
+        build_topology(workspace),
+        backend,
+        State(workspace.name, workspace.environment),
+        load.environ,
+    )
 
 
 def _make_reload(load: LoadOptions, first: str) -> Callable[[], Context | None]:
@@ -80,7 +113,9 @@ def _make_reload(load: LoadOptions, first: str) -> Callable[[], Context | None]:
     return renew
 
 
-def _make_connection_reporter(metrics: Metrics | None, observer: Observer) -> Callable[[str, bool, str], None]:
+def _make_connection_reporter(
+    metrics: Metrics | None, observer: Observer
+) -> Callable[[str, bool, str], None]:
     """Says once of each connection that it is not heard, and once that it is again."""
     silent: set[str] = set()
 
@@ -89,7 +124,9 @@ def _make_connection_reporter(metrics: Metrics | None, observer: Observer) -> Ca
             metrics.set_listening(connection, up=up)
         if not up and connection not in silent:
             silent.add(connection)
-            observer.warn(f"connection {connection}: advisories are not received; changes are found by schedule only: {reason}")
+            observer.warn(
+                f"connection {connection}: advisories are not received; changes are found by schedule only: {reason}"
+            )
         elif up and connection in silent:
             silent.discard(connection)
             observer.warn(f"connection {connection}: advisories are received again")

@@ -31,7 +31,10 @@ _UNUSED_IGNORE: Final = Explanation(
 
 def list_lint_rules() -> list[Explanation]:
     """Every lint rule in words, by code."""
-    return [_UNUSED_IGNORE, *(Explanation(_LINT, r.code, r.level, r.title, r.why, r.fix) for r in RULES)]
+    return [
+        _UNUSED_IGNORE,
+        *(Explanation(_LINT, r.code, r.level, r.title, r.why, r.fix) for r in RULES),
+    ]
 
 
 def list_explanations() -> list[Explanation]:
@@ -39,7 +42,7 @@ def list_explanations() -> list[Explanation]:
     hazards = [
         Explanation(_HAZARDS, code, "blocks" if HAZARDS[code] else "warns", *text)
         for code, text in HAZARD_TEXTS.items()
-    ]  # fmt: skip
+    ]
     exit_codes = {str(code): text for code, text in EXIT_CODES.items()}
     return [
         *_build_explanations(_FILES, FILE_CODES),
@@ -64,7 +67,9 @@ def explain_rule(code: str) -> Explanation:
     return _find_explanation(code, list_lint_rules(), "lint rule", "jsplan lint --explain all")
 
 
-def _find_explanation(code: str, among: Iterable[Explanation], what: str, listing: str) -> Explanation:
+def _find_explanation(
+    code: str, among: Iterable[Explanation], what: str, listing: str
+) -> Explanation:
     known = {found.code: found for found in among}
     wanted = code.strip().upper()
     if wanted in known:

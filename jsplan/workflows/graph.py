@@ -60,7 +60,10 @@ def build_plan_graph(path: Path, targets: Collection[str] = ()) -> Graph:
     for change in plan.resource_changes:
         config = change.change.after if change.change.after is not None else change.change.before
         fate: PlannedAction = _FATE_BY_ACTIONS.get(tuple(change.change.actions), "")
-        drawing.resources[Address.parse(change.address)] = (config or {}, fate or ("import" if change.change.importing else ""))
+        drawing.resources[Address.parse(change.address)] = (
+            config or {},
+            fate or ("import" if change.change.importing else ""),
+        )
         if fate == "update":
             drawing.before[Address.parse(change.address)] = change.change.before or {}
     for deferred in plan.deferred:
@@ -97,9 +100,17 @@ def _build_graph(drawing: _GraphInput) -> Graph:
             parent = address.parent
             assert parent is not None
             known = nodes.setdefault(parent, _external_node(parent))
-            nodes[parent] = replace(known, consumers=(*known.consumers, ConsumerNode(address.consumer, _describe_consumer(config), fate)))
+            nodes[parent] = replace(
+                known,
+                consumers=(
+                    *known.consumers,
+                    ConsumerNode(address.consumer, _describe_consumer(config), fate),
+                ),
+            )
     links = list(_build_links(drawing, nodes))
-    clusters = [DomainGroup(key, key) for key in dict.fromkeys(node.domain for node in nodes.values())]
+    clusters = [
+        DomainGroup(key, key) for key in dict.fromkeys(node.domain for node in nodes.values())
+    ]
     return Graph(drawing.title, drawing.planned, clusters, list(nodes.values()), links)
 
 
@@ -107,12 +118,25 @@ def _build_node(address: Address, config: Mapping[str, Any], fate: PlannedAction
     assert address.kind != "consumer"
     copies = config.get("mirror") or config.get("sources")
     plain = address.kind == "stream"
-    subjects = tuple(config.get("subjects") or (() if copies or not (plain and config) else (address.name,)))
-    return Node(str(address), address.domain, address.kind, address.name, subjects if plain else (), _describe_stream(config), (), fate)
+    subjects = tuple(
+        config.get("subjects") or (() if copies or not (plain and config) else (address.name,))
+    )
+    return Node(
+        str(address),
+        address.domain,
+        address.kind,
+        address.name,
+        subjects if plain else (),
+        _describe_stream(config),
+        (),
+        fate,
+    )
 
 
 def _external_node(address: Address) -> Node:
-    return Node(str(address), address.domain, "outside", address.stream, facts="not in this workspace")
+    return Node(
+        str(address), address.domain, "outside", address.stream, facts="not in this workspace"
+    )
 
 
 def _describe_stream(config: Mapping[str, Any]) -> str:
@@ -131,7 +155,11 @@ def _describe_consumer(config: Mapping[str, Any]) -> str:
     filters = [one] if one else list(config.get("filter_subjects") or ())
     push = f"to {config['deliver_subject']}" if config.get("deliver_subject") else ""
     acks = config.get("ack_policy") or "none"
-    return " · ".join(word for word in (", ".join(filters), push, "no acks" if acks == "none" else f"ack {acks}") if word)
+    return " · ".join(
+        word
+        for word in (", ".join(filters), push, "no acks" if acks == "none" else f"ack {acks}")
+        if word
+    )
 
 
 def _build_links(drawing: _GraphInput, nodes: dict[Address, Node]) -> Iterator[Link]:
@@ -141,7 +169,9 @@ def _build_links(drawing: _GraphInput, nodes: dict[Address, Node]) -> Iterator[L
             continue
         for kind, origin, becomes in _origin_changes(config, drawing.before.get(address), fate):
             api = (origin.get("external") or {}).get("api")
-            there = Address.of_stream(drawing.resolve_prefix(address.domain, api) or str(api), origin["name"])
+            there = Address.of_stream(
+                drawing.resolve_prefix(address.domain, api) or str(api), origin["name"]
+            )
             nodes.setdefault(there, _external_node(there))
             yield Link(str(there), str(address), kind, _origin_label(origin), becomes)
 
@@ -149,7 +179,9 @@ def _build_links(drawing: _GraphInput, nodes: dict[Address, Node]) -> Iterator[L
 OriginConfig = tuple[Literal["mirror", "source"], Mapping[str, Any]]
 
 
-def _origin_changes(after: Mapping[str, Any], before: Mapping[str, Any] | None, fate: PlannedAction) -> Iterator[tuple[*OriginConfig, PlannedAction]]:
+def _origin_changes(
+    after: Mapping[str, Any], before: Mapping[str, Any] | None, fate: PlannedAction
+) -> Iterator[tuple[*OriginConfig, PlannedAction]]:
     """Mirror and sources with what becomes of each: that of the stream, or for an update whether it stays, comes or goes."""
     now, was = _origin_configs(after), _origin_configs(before) if before is not None else {}
     for key, (kind, origin) in now.items():
@@ -168,10 +200,16 @@ def _origin_configs(config: Mapping[str, Any]) -> dict[tuple[str, str], OriginCo
 def _origin_label(origin: Mapping[str, Any]) -> str:
     """The filter, and what subjects become; nothing where everything passes as it is."""
     shown = []
-    transforms = {t.get("src") or ">": t.get("dest") or "" for t in origin.get("subject_transforms") or ()}
+    transforms = {
+        t.get("src") or ">": t.get("dest") or "" for t in origin.get("subject_transforms") or ()
+    }
     for src, dest in subject_mappings(origin):
         becomes = transforms.get(src, "")
-        shown += [f"{src} → {becomes}" if becomes and dest != src else src] if (src, dest) != (">", ">") else []
+        shown += (
+            [f"{src} → {becomes}" if becomes and dest != src else src]
+            if (src, dest) != (">", ">")
+            else []
+        )
     return ", ".join(shown)
 
 
@@ -181,9 +219,25 @@ def _select_targets(graph: Graph, targets: Collection[str]) -> Graph:
         return graph
     named = {node.id for node in graph.nodes if any(matches(target, node.id) for target in targets)}
     if not named:
-        raise UsageError(f"--target {', '.join(targets)} names nothing in the graph", hint="A target is an address of a stream, or a glob.")
-    near = named | {end for link in graph.links for end in (link.origin, link.copy) if {link.origin, link.copy} & named}
+        raise UsageError(
+            f"--target {', '.join(targets)} names nothing in the graph",
+            hint="A target is an address of a stream, or a glob.",
+        )
+    near = named | {
+        end
+        for link in graph.links
+        for end in (link.origin, link.copy)
+        if {link.origin, link.copy} & named
+    }
     nodes = [node for node in graph.nodes if node.id in near]
-    links = [link for link in graph.links if link.origin in near and link.copy in near and {link.origin, link.copy} & named]
-    clusters = [cluster for cluster in graph.domain_groups if any(node.domain == cluster.key for node in nodes)]
+    links = [
+        link
+        for link in graph.links
+        if link.origin in near and link.copy in near and {link.origin, link.copy} & named
+    ]
+    clusters = [
+        cluster
+        for cluster in graph.domain_groups
+        if any(node.domain == cluster.key for node in nodes)
+    ]
     return Graph(graph.title, graph.planned, clusters, nodes, links)

@@ -6,16 +6,16 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.config.model import LoadOptions
+from jsplan.context import open_backend
 from jsplan.diagnostics import did_you_mean
 from jsplan.errors import JsplanError
+from jsplan.event_loop import run_until_complete
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import field_changes
 from jsplan.resources.fields import NEWEST_LEVEL
 from jsplan.state import State
 from jsplan.state.history import MAX_ENTRIES, JsonObject, unpack_changes
-from jsplan.workflows.context import open_backend
-from jsplan.workflows.event_loop import run_until_complete
 
 
 def history(load: LoadOptions, number: int | None = None) -> dict[str, Any]:
@@ -29,14 +29,26 @@ def history(load: LoadOptions, number: int | None = None) -> dict[str, Any]:
 async def _history(load: LoadOptions, number: int | None) -> dict[str, Any]:
     async with open_backend(load) as (workspace, backend):
         state = await backend.read()
-        running = bool(state.history) and state.history[-1]["result"] == "started" and await backend.read_holder() is not None
-    listed = [without_changes(entry) for entry in reversed(state.history)] if number is None else [with_changes(find_entry(state, number))]
+        running = (
+            bool(state.history)
+            and state.history[-1]["result"] == "started"
+            and await backend.read_holder() is not None
+        )
+    listed = (
+        [without_changes(entry) for entry in reversed(state.history)]
+        if number is None
+        else [with_changes(find_entry(state, number))]
+    )
     for entry in listed:
         if running and entry["id"] == state.history[-1]["id"]:
             entry["running"] = True
     return {
-        "format_version": "1.0", "kind": "history", "workspace": workspace.name, "environment": workspace.environment, "entries": listed,
-    }  # fmt: skip
+        "format_version": "1.0",
+        "kind": "history",
+        "workspace": workspace.name,
+        "environment": workspace.environment,
+        "entries": listed,
+    }
 
 
 def find_entry(state: State, number: int) -> JsonObject:
@@ -46,9 +58,15 @@ def find_entry(state: State, number: int) -> JsonObject:
             return entry
     known = [str(entry["id"]) for entry in state.history]
     if not known:
-        raise JsplanError(f"nothing is known of an apply {number}: the history is empty", hint="It begins with the next apply.")
+        raise JsplanError(
+            f"nothing is known of an apply {number}: the history is empty",
+            hint="It begins with the next apply.",
+        )
     near = did_you_mean(str(number), known) or f" It has {known[0]} to {known[-1]}."
-    raise JsplanError(f"the history has no entry {number}.{near}", hint=f"See: jsplan history. The newest {MAX_ENTRIES} are kept.")
+    raise JsplanError(
+        f"the history has no entry {number}.{near}",
+        hint=f"See: jsplan history. The newest {MAX_ENTRIES} are kept.",
+    )
 
 
 def without_changes(entry: JsonObject) -> JsonObject:
@@ -59,15 +77,24 @@ def without_changes(entry: JsonObject) -> JsonObject:
 def with_changes(entry: JsonObject) -> JsonObject:
     """An entry with its changes field by field; `changes` is null where only counts were kept."""
     changes = unpack_changes(entry)
-    return entry | {"changes": None if changes is None else [_build_change(item) for item in changes]}
+    return entry | {
+        "changes": None if changes is None else [_build_change(item) for item in changes]
+    }
 
 
 def _build_change(item: JsonObject) -> JsonObject:
     """One change for readers: what differed, instead of whole configurations."""
-    kept = {name: item[name] for name in ("address", "actions", "importing", "moved_from") if name in item}
+    kept = {
+        name: item[name]
+        for name in ("address", "actions", "importing", "moved_from")
+        if name in item
+    }
     return kept | {
-        "status": item.get("status", "done"), "fields": _field_changes(item), "costs": item.get("costs", []), "error": item.get("error"),
-    }  # fmt: skip
+        "status": item.get("status", "done"),
+        "fields": _field_changes(item),
+        "costs": item.get("costs", []),
+        "error": item.get("error"),
+    }
 
 
 def _field_changes(item: JsonObject) -> list[dict[str, Any]]:
@@ -77,4 +104,7 @@ def _field_changes(item: JsonObject) -> list[dict[str, Any]]:
     table = table_of(address)
     before = table.compact(item["before"])
     after = {name: value for name, value in (before | values).items() if value is not None}
-    return [change.to_json() for change in with_bucket_names(address, field_changes(table, before, after, NEWEST_LEVEL))]
+    return [
+        change.to_json()
+        for change in with_bucket_names(address, field_changes(table, before, after, NEWEST_LEVEL))
+    ]

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from jsplan import __version__
 from jsplan.address import Address
+from jsplan.context import Context
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.base import digest
 from jsplan.documents.plan import Plan, ResourceChange
@@ -21,9 +22,13 @@ from jsplan.secrets import conceal
 from jsplan.state import Entry, LockInfo, State
 from jsplan.state.history import JsonObject, pack_changes
 from jsplan.units import format_timestamp
-from jsplan.workflows.context import Context
 
-_OPERATIONS: Final = {"destroy": "destroy", "refresh-only": "refresh", "restore": "restore", "revert": "revert"}
+_OPERATIONS: Final = {
+    "destroy": "destroy",
+    "refresh-only": "refresh",
+    "restore": "restore",
+    "revert": "revert",
+}
 #: How a change ended, the worst first: what is said of a resource with several steps.
 _STATUS_ORDER: Final = ("failed", "unknown", "started", "skipped", "done")
 
@@ -49,8 +54,10 @@ class HistoryWriter:
         if not plan.has_changes:
             return None
         entry = _build_entry(world.state, operation_name(plan)) | {
-            "plan": {"id": plan.id, "sha256": plan.sha256 or plan.to_json()["sha256"]}, "summary": plan.summary, "result": "started",
-        }  # fmt: skip
+            "plan": {"id": plan.id, "sha256": plan.sha256 or plan.to_json()["sha256"]},
+            "summary": plan.summary,
+            "result": "started",
+        }
         copies = [one["name"] for one in plan.runnable_backfills]
         entry |= {"backfills": copies} if copies else {}
         entry |= {"reverts": plan.options["revert"]["id"]} if "revert" in plan.options else {}
@@ -64,17 +71,30 @@ class HistoryWriter:
         ended = list(results)
         for item in self.changes:
             self._finish_change(item, ended)
-        self.entry |= {"ended": format_timestamp(), "result": _determine_outcome(self.plan, ended, result), "summary": result.summary}
+        self.entry |= {
+            "ended": format_timestamp(),
+            "result": _determine_outcome(self.plan, ended, result),
+            "summary": result.summary,
+        }
         self.entry |= {"backup": result.backup["folder"]} if result.backup else {}
         self._write()
 
     def _write(self) -> None:
-        self.context.backend.append(self.context.state, {"history": self.entry | {"changes": pack_changes(self.changes)}})
+        self.context.backend.append(
+            self.context.state, {"history": self.entry | {"changes": pack_changes(self.changes)}}
+        )
 
     def _start_change(self, change: ResourceChange) -> JsonObject:
         address = Address.parse(change.address)
-        known = self.before.get(Address.parse(change.previous_address) if change.previous_address else address)
-        item: JsonObject = {"address": change.address, "actions": change.change.actions, "reason": change.action_reason, "status": "started"}
+        known = self.before.get(
+            Address.parse(change.previous_address) if change.previous_address else address
+        )
+        item: JsonObject = {
+            "address": change.address,
+            "actions": change.change.actions,
+            "reason": change.action_reason,
+            "status": "started",
+        }
         item |= {"importing": True} if change.change.importing else {}
         item |= {"moved_from": change.previous_address} if change.previous_address else {}
         item["before"] = change.change.before
@@ -85,9 +105,15 @@ class HistoryWriter:
 
     def _finish_change(self, item: JsonObject, results: list[StepResult]) -> None:
         address = Address.parse(item["address"])
-        mine = [r for r in results if r.address == item["address"]] or [r for r in results if r.address == str(address.parent)]
-        item["status"] = next((status for status in _STATUS_ORDER if any(r.status == status for r in mine)), "skipped")
-        if error := next((r.error for r in mine if r.status in ("failed", "unknown") and r.error), None):
+        mine = [r for r in results if r.address == item["address"]] or [
+            r for r in results if r.address == str(address.parent)
+        ]
+        item["status"] = next(
+            (status for status in _STATUS_ORDER if any(r.status == status for r in mine)), "skipped"
+        )
+        if error := next(
+            (r.error for r in mine if r.status in ("failed", "unknown") and r.error), None
+        ):
             item["error"] = conceal(error)
         now = self.context.state.resources.get(address)
         if item["status"] == "done" and now is not None and now is not self.before.get(address):
@@ -96,16 +122,30 @@ class HistoryWriter:
 
 def build_state_entry(state: State, operation: str, changes: list[JsonObject]) -> dict[str, Any]:
     """The journal line of a session that changes state alone; `changes` are `{address, actions}`."""
-    entry = _build_entry(state, operation) | {"ended": format_timestamp(), "result": "done", "plan": None, "summary": {"state": len(changes)}}
-    return {"history": entry | {"changes": pack_changes([item | {"status": "done"} for item in changes])}}
+    entry = _build_entry(state, operation) | {
+        "ended": format_timestamp(),
+        "result": "done",
+        "plan": None,
+        "summary": {"state": len(changes)},
+    }
+    return {
+        "history": entry
+        | {"changes": pack_changes([item | {"status": "done"} for item in changes])}
+    }
 
 
 def _build_entry(state: State, operation: str) -> JsonObject:
     here = LockInfo.for_this_process(operation)
     return {
-        "id": state.serial, "at": here.since, "ended": None, "who": here.who, "host": here.host, "operation": operation,
-        "environment": state.environment, "jsplan_version": __version__,
-    }  # fmt: skip
+        "id": state.serial,
+        "at": here.since,
+        "ended": None,
+        "who": here.who,
+        "host": here.host,
+        "operation": operation,
+        "environment": state.environment,
+        "jsplan_version": __version__,
+    }
 
 
 def _changed_resources(plan: Plan) -> list[ResourceChange]:
@@ -113,7 +153,11 @@ def _changed_resources(plan: Plan) -> list[ResourceChange]:
     if plan.mode == "refresh-only":
         noted = {step.address for step in plan.steps}
         return [change for change in plan.resource_changes if change.address in noted]
-    return [c for c in plan.resource_changes if c.change.actions != ["no-op"] or c.change.importing or c.previous_address]
+    return [
+        c
+        for c in plan.resource_changes
+        if c.change.actions != ["no-op"] or c.change.importing or c.previous_address
+    ]
 
 
 def _entry_before(entry: Entry | None, before: dict[str, Any] | None) -> JsonObject | None:
@@ -124,7 +168,12 @@ def _entry_before(entry: Entry | None, before: dict[str, Any] | None) -> JsonObj
     return {name: value for name, value in raw.items() if name != "config" or value != before}
 
 
-def _after_values(address: Address, before: dict[str, Any] | None, after: dict[str, Any] | None, created: str | None) -> JsonObject | None:
+def _after_values(
+    address: Address,
+    before: dict[str, Any] | None,
+    after: dict[str, Any] | None,
+    created: str | None,
+) -> JsonObject | None:
     """What is left behind: `values` of the fields that changed, in compact form, or of what was made a hash over all. None: nothing.
 
     `created` None: as it was planned, and nobody has seen it yet.
@@ -137,7 +186,9 @@ def _after_values(address: Address, before: dict[str, Any] | None, after: dict[s
     if before is None:
         return {"created": created, "sha256": digest(new).removeprefix("sha256:"), "values": {}}
     old = table_of(address).compact(before)
-    values = {name: new.get(name) for name in sorted({*old, *new}) if old.get(name) != new.get(name)}
+    values = {
+        name: new.get(name) for name in sorted({*old, *new}) if old.get(name) != new.get(name)
+    }
     return {"created": created, "sha256": None, "values": values}
 
 

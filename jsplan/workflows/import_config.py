@@ -17,6 +17,7 @@ from jsplan.codegen import CodegenContext, GeneratedFile, ResourceToWrite, gener
 from jsplan.codegen.references import has_own_domain_origin
 from jsplan.config.existing_defaults import read_existing_defaults
 from jsplan.config.model import LoadOptions
+from jsplan.context import Context, known_domains, open_pool, state_bucket
 from jsplan.diagnostics import Diagnostic
 from jsplan.disk import exists, is_folder
 from jsplan.errors import JsplanError, PlanError, StalePlanError, UsageError
@@ -25,12 +26,11 @@ from jsplan.facts.listing import list_live
 from jsplan.facts.live import Live, LiveObject, is_backfill_incomplete
 from jsplan.facts.reader import read_into
 from jsplan.jetstream import Pool
+from jsplan.options import Observer
 from jsplan.planning.ownership import owner_of
 from jsplan.resources import TABLES
 from jsplan.topology.routes import is_import
 from jsplan.units import TIMESTAMP_FORMAT
-from jsplan.workflows.context import Context, known_domains, open_pool, state_bucket
-from jsplan.workflows.options import Observer
 
 #: So many addresses are named where a reason has more.
 _MAX_SHOWN = 5
@@ -66,17 +66,35 @@ class GeneratedConfig:
 
     def without(self, odd: Collection[Address]) -> GeneratedConfig:
         """The same without some resources, which then only stand beside it."""
-        left = {one.address: one.config for one in self.resources if one.address in odd and one.address.kind != "consumer"}
-        around = replace(self.surroundings, other_streams={**self.surroundings.other_streams, **left})
-        return GeneratedConfig(tuple(one for one in self.resources if one.address not in odd), around)
+        left = {
+            one.address: one.config
+            for one in self.resources
+            if one.address in odd and one.address.kind != "consumer"
+        }
+        around = replace(
+            self.surroundings, other_streams={**self.surroundings.other_streams, **left}
+        )
+        return GeneratedConfig(
+            tuple(one for one in self.resources if one.address not in odd), around
+        )
 
 
-async def generate_config(load: LoadOptions, world: Context, globs: tuple[str, ...], observer: Observer) -> GeneratedConfig | None:
+async def generate_config(
+    load: LoadOptions, world: Context, globs: tuple[str, ...], observer: Observer
+) -> GeneratedConfig | None:
     """Everything that the globs name and that is in no file; None where there is nothing. What is left out is said."""
-    keys = [key for key in world.workspace.domains if any(_matches_domain(glob, key) for glob in globs)]
+    keys = [
+        key for key in world.workspace.domains if any(_matches_domain(glob, key) for glob in globs)
+    ]
     async with open_pool(world, read_only=True, guarded=True) as pool:
         observer.phase(f"Listing {len(keys)} domain{'' if len(keys) == 1 else 's'}")
-        live = await list_live(pool, world.workspace.domains, known_domains(world), _exact_addresses(globs), domain_keys=keys)
+        live = await list_live(
+            pool,
+            world.workspace.domains,
+            known_domains(world),
+            _exact_addresses(globs),
+            domain_keys=keys,
+        )
         await _read_exact(pool, world, live, _exact_addresses(globs))
         choice = select_objects(world, live, globs)
         await _skip_internal_streams(pool, world, live, globs, choice)
@@ -86,7 +104,10 @@ async def generate_config(load: LoadOptions, world: Context, globs: tuple[str, .
         observer.warn(f"not written: {', '.join(named[:_MAX_SHOWN])}{more}: {reason}")
     if not choice.selected:
         return None
-    return GeneratedConfig(tuple(ResourceToWrite(one.address, one.config, complete=True) for one in choice.selected), _build_surroundings(load, world, live))
+    return GeneratedConfig(
+        tuple(ResourceToWrite(one.address, one.config, complete=True) for one in choice.selected),
+        _build_surroundings(load, world, live),
+    )
 
 
 def _exact_addresses(globs: Iterable[str]) -> list[Address]:
@@ -97,11 +118,21 @@ def _require_existing(world: Context, live: Live, exact: Iterable[Address]) -> N
     """Raise PlanError for what was named, is in no file, and is not on its server either."""
     away = [key for key, facts in live.domains.items() if not facts.reachable]
     missing = [
-        a for a in exact if a not in world.workspace.resources and a not in live.objects and a not in live.unreadable and a.domain not in away
+        a
+        for a in exact
+        if a not in world.workspace.resources
+        and a not in live.objects
+        and a not in live.unreadable
+        and a.domain not in away
     ]
     if missing:
         detail = "Look at what is there: jsplan status."
-        raise PlanError([Diagnostic("error", "JS420", "does not exist on the server", detail, str(address)) for address in missing])
+        raise PlanError(
+            [
+                Diagnostic("error", "JS420", "does not exist on the server", detail, str(address))
+                for address in missing
+            ]
+        )
 
 
 def _matches_domain(glob: str, key: str) -> bool:
@@ -111,18 +142,27 @@ def _matches_domain(glob: str, key: str) -> bool:
 async def _read_exact(pool: Pool, world: Context, live: Live, exact: Iterable[Address]) -> None:
     """What was named and is in no list: consumers that are internal to the server, and what an import does not let us list."""
     for address in exact:
-        if address not in live.objects and address not in live.unreadable and live.is_reachable(address.domain):
+        if (
+            address not in live.objects
+            and address not in live.unreadable
+            and live.is_reachable(address.domain)
+        ):
             await read_into(pool.api(world.workspace.domains[address.domain]), live, address)
 
 
-async def _skip_internal_streams(pool: Pool, world: Context, live: Live, globs: tuple[str, ...], choice: ImportSelection) -> None:
+async def _skip_internal_streams(
+    pool: Pool, world: Context, live: Live, globs: tuple[str, ...], choice: ImportSelection
+) -> None:
     """Streams that no list of ours shows, because they are the server's or come and go with what jsplan does."""
     for key in sorted(live.domains):
         if live.is_reachable(key) and key not in live.unlisted and {"**", f"{key}/**"} & set(globs):
             for name in await pool.api(world.workspace.domains[key]).stream_names():
                 address = Address.of_stream(key, name)
                 if not may_be_listed(address):
-                    choice.skip("it is the server's own, or stands in for something while jsplan works", address)
+                    choice.skip(
+                        "it is the server's own, or stands in for something while jsplan works",
+                        address,
+                    )
 
 
 # --- what is taken --------------------------------------------------------------------------------------------
@@ -134,10 +174,17 @@ def select_objects(world: Context, live: Live, globs: tuple[str, ...]) -> Import
     exact = {glob for glob in globs if not is_glob(glob)}
     for key, facts in live.domains.items():
         if not facts.reachable:
-            choice.skip(f"it is away, and nothing is known of it: {facts.short_reason}", f"domain {key}")
+            choice.skip(
+                f"it is away, and nothing is known of it: {facts.short_reason}", f"domain {key}"
+            )
     for key in live.domains:
-        if is_import(world.workspace.domains[key]) and any(is_glob(glob) and _matches_domain(glob, key) for glob in globs):
-            choice.skip("what another account lets us reach is not listed; name the addresses", f"domain {key}")
+        if is_import(world.workspace.domains[key]) and any(
+            is_glob(glob) and _matches_domain(glob, key) for glob in globs
+        ):
+            choice.skip(
+                "what another account lets us reach is not listed; name the addresses",
+                f"domain {key}",
+            )
     for key, why in live.unlisted.items():
         choice.skip(f"it cannot be listed: {why}", f"domain {key}")
     for address, why in sorted(live.unreadable.items()):
@@ -175,7 +222,11 @@ def _skip_reason(world: Context, live: Live, found: LiveObject, *, by_name: bool
 
 
 def _is_internal(world: Context, stream: LiveObject) -> bool:
-    return is_state_bucket(stream) or stream.address in state_bucket(world.workspace) or is_backfill_incomplete(stream.raw)
+    return (
+        is_state_bucket(stream)
+        or stream.address in state_bucket(world.workspace)
+        or is_backfill_incomplete(stream.raw)
+    )
 
 
 def _is_owned_elsewhere(world: Context, found: LiveObject) -> bool:
@@ -187,10 +238,14 @@ def _undeclarable_reason(world: Context, found: LiveObject) -> str | None:
     address = found.address
     key = "name" if address.kind in ("stream", "consumer") else "bucket"
     try:
-        TABLES[address.kind].by_name[key].parse(address.consumer if address.kind == "consumer" else address.name)
+        TABLES[address.kind].by_name[key].parse(
+            address.consumer if address.kind == "consumer" else address.name
+        )
     except ValueError as error:
         return f"its name cannot be in the files: {error}"
-    if address.kind != "consumer" and has_own_domain_origin(address, found.raw, CodegenContext(world.workspace.domains, world.topology.routes)):
+    if address.kind != "consumer" and has_own_domain_origin(
+        address, found.raw, CodegenContext(world.workspace.domains, world.topology.routes)
+    ):
         return "one of its origins leads back to its own domain, so that nothing is ever copied; correct that first"
     return None
 
@@ -202,21 +257,30 @@ def _build_surroundings(load: LoadOptions, world: Context, live: Live) -> Codege
     there = read_existing_defaults(load)
     domains = world.workspace.domains
     return CodegenContext(
-        domains, world.topology.routes,
+        domains,
+        world.topology.routes,
         levels={key: facts.level for key, facts in live.domains.items()},
         account_infos={key: facts.info for key, facts in live.domains.items()},
-        other_streams={address: found.config for address, found in live.objects.items() if address.kind != "consumer"},
+        other_streams={
+            address: found.config
+            for address, found in live.objects.items()
+            if address.kind != "consumer"
+        },
         existing_defaults=there.fields,
-        extractable_kinds=frozenset(kind for kind in KINDS if kind not in there.declared_kinds and kind not in there.fields),
+        extractable_kinds=frozenset(
+            kind for kind in KINDS if kind not in there.declared_kinds and kind not in there.fields
+        ),
         default_domain=there.domain if there.domain in domains else None,
         may_set_default_domain=there.domain is None,
         now=datetime.now(UTC).strftime(TIMESTAMP_FORMAT),
-    )  # fmt: skip
+    )
 
 
 def _title_lines(taken: Iterable[Address]) -> list[str]:
     domains = list(dict.fromkeys(address.domain for address in taken))
-    where = ", ".join(domains[:_MAX_SHOWN]) + (f" and {len(domains) - _MAX_SHOWN} more" if len(domains) > _MAX_SHOWN else "")
+    where = ", ".join(domains[:_MAX_SHOWN]) + (
+        f" and {len(domains) - _MAX_SHOWN} more" if len(domains) > _MAX_SHOWN else ""
+    )
     return [f"Generated by jsplan import from {where}. Edit freely."]
 
 
@@ -226,11 +290,20 @@ def _title_lines(taken: Iterable[Address]) -> list[str]:
 def require_new(path: Path) -> None:
     """Raise before anything is asked of a server when the file cannot be made. Nothing that exists is ever overwritten."""
     if exists(path):
-        raise JsplanError(f"{path} exists; nothing was written", hint="Give another file; what is in no file yet is written there.")
+        raise JsplanError(
+            f"{path} exists; nothing was written",
+            hint="Give another file; what is in no file yet is written there.",
+        )
     if path.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"{path.name} would hold YAML", hint="Name it NAME.jsplan.yaml, which every workspace reads.")
+        raise UsageError(
+            f"{path.name} would hold YAML",
+            hint="Name it NAME.jsplan.yaml, which every workspace reads.",
+        )
     if not is_folder(path.parent):
-        raise JsplanError(f"cannot write {path}: there is no such folder", hint="Make the folder, or give another file.")
+        raise JsplanError(
+            f"cannot write {path}: there is no such folder",
+            hint="Make the folder, or give another file.",
+        )
 
 
 @dataclass(slots=True)
@@ -245,7 +318,9 @@ class NewFile:
 def create_new_file(path: Path, text: str) -> Iterator[NewFile]:
     """Have a new file while something is done with it. Raises JsplanError when it cannot be made, or is there meanwhile."""
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as file:
+        with os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8"
+        ) as file:
             file.write(text)
     except OSError as error:
         raise JsplanError(f"cannot write {path}: {error.strerror}") from None

@@ -18,14 +18,23 @@ def init(directory: Path, template: str, name: str) -> list[Path]:
     `name` becomes the workspace's; raises UsageError when it cannot be one, or for an unknown template.
     """
     if template not in TEMPLATES:
-        raise UsageError(f'there is no template "{template}". Known templates: {", ".join(TEMPLATES)}')
+        raise UsageError(
+            f'there is no template "{template}". Known templates: {", ".join(TEMPLATES)}'
+        )
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
-        raise UsageError(f'"{name}" cannot be a workspace name; use small letters, digits, - and _', hint="Give one with --name.")
+        raise UsageError(
+            f'"{name}" cannot be a workspace name; use small letters, digits, - and _',
+            hint="Give one with --name.",
+        )
     source = resources.files("jsplan.workflows") / "templates" / template
-    wanted = {directory / f.name.removesuffix(".txt"): f.read_text("utf-8") for f in source.iterdir()}
+    wanted = {
+        directory / f.name.removesuffix(".txt"): f.read_text("utf-8") for f in source.iterdir()
+    }
     there = [path for path in wanted if exists(path)]
     if there:
-        raise JsplanError(f"{there[0]} exists; nothing was written", hint="Choose an empty folder with -C.")
+        raise JsplanError(
+            f"{there[0]} exists; nothing was written", hint="Choose an empty folder with -C."
+        )
     for path, text in wanted.items():
         _write_file(path, text.replace("WORKSPACE", name))
     return sorted(wanted)

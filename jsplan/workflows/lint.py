@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from jsplan import __version__
 from jsplan.address import Address
 from jsplan.config import load
+from jsplan.context import with_parent_streams
 from jsplan.documents.lint import Lint
 from jsplan.errors import ConfigError
+from jsplan.event_loop import run_until_complete
 from jsplan.facts.live import Live
 from jsplan.facts.measurement import UnmanagedRequest
 from jsplan.facts.reader import read_live
@@ -17,13 +19,11 @@ from jsplan.facts.unmanaged import read_unmanaged
 from jsplan.jetstream import Pool
 from jsplan.lint import RULES, View, run_rules
 from jsplan.topology import build_topology
-from jsplan.workflows.context import with_parent_streams
-from jsplan.workflows.event_loop import run_until_complete
 from jsplan.workflows.explain import list_lint_rules
 
 if TYPE_CHECKING:
     from jsplan.config.model import LoadOptions, Workspace
-    from jsplan.workflows.options import Observer
+    from jsplan.options import Observer
 
 
 def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint:
@@ -37,11 +37,21 @@ def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint
     if any(d.severity == "error" for d in known):
         raise ConfigError(known)
     live = run_until_complete(_read_live(workspace, options.environ, observer)) if ask else Live()
-    report = run_rules(View(workspace, topology, live.objects, live.domains), [r for r in RULES if ask or not r.needs_live])
+    report = run_rules(
+        View(workspace, topology, live.objects, live.domains),
+        [r for r in RULES if ask or not r.needs_live],
+    )
     return Lint(
-        __version__, workspace.name, workspace.environment, ask, workspace.root, len(workspace.resources), list_lint_rules(),
-        [*known, *report.findings], report.ignored,
-    )  # fmt: skip
+        __version__,
+        workspace.name,
+        workspace.environment,
+        ask,
+        workspace.root,
+        len(workspace.resources),
+        list_lint_rules(),
+        [*known, *report.findings],
+        report.ignored,
+    )
 
 
 async def _read_live(workspace: Workspace, environ: Mapping[str, str], observer: Observer) -> Live:
@@ -53,10 +63,20 @@ async def _read_live(workspace: Workspace, environ: Mapping[str, str], observer:
         live = await read_live(pool, workspace.domains, wanted, frozenset(workspace.domains), own)
         streams: dict[str, list[Address]] = {key: [] for key in own if live.is_reachable(key)}
         for address in wanted:
-            if address in workspace.resources and address.kind != "consumer" and address.domain in streams:
+            if (
+                address in workspace.resources
+                and address.kind != "consumer"
+                and address.domain in streams
+            ):
                 streams[address.domain].append(address)
         await read_unmanaged(
-            pool, workspace.domains, [UnmanagedRequest(k, streams=tuple(found), all_streams=True) for k, found in streams.items()], live
+            pool,
+            workspace.domains,
+            [
+                UnmanagedRequest(k, streams=tuple(found), all_streams=True)
+                for k, found in streams.items()
+            ],
+            live,
         )
     for facts in live.domains.values():
         if not facts.reachable:

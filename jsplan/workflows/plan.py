@@ -5,15 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jsplan.config.model import LoadOptions
-from jsplan.disk import write_private
-from jsplan.documents.base import dumps, read_json
-from jsplan.documents.plan import Plan
-from jsplan.errors import JsplanError
-from jsplan.jetstream import Pool
-from jsplan.planning.build import build_plan, decide_all
-from jsplan.planning.forgotten_entries import select_forgotten
-from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
-from jsplan.workflows.context import (
+from jsplan.context import (
     Context,
     build_inputs,
     build_request,
@@ -24,8 +16,16 @@ from jsplan.workflows.context import (
     refresh,
     require_matching,
 )
-from jsplan.workflows.event_loop import run_until_complete
-from jsplan.workflows.options import Observer, PlanOptions
+from jsplan.disk import write_private
+from jsplan.documents.base import dumps, read_json
+from jsplan.documents.plan import Plan
+from jsplan.errors import JsplanError
+from jsplan.event_loop import run_until_complete
+from jsplan.jetstream import Pool
+from jsplan.options import Observer, PlanOptions
+from jsplan.planning.build import build_plan, decide_all
+from jsplan.planning.forgotten_entries import select_forgotten
+from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
 from jsplan.workflows.plan_lint import lint_plan
 from jsplan.workflows.replication_warnings import find_replication_warnings
 
@@ -43,11 +43,15 @@ async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> 
         return await compute_plan(world, pool, options, observer)
 
 
-async def compute_plan(world: Context, pool: Pool, options: PlanOptions, observer: Observer) -> Plan:
+async def compute_plan(
+    world: Context, pool: Pool, options: PlanOptions, observer: Observer
+) -> Plan:
     """Refresh and plan with connections at hand: what `plan` and `apply` share."""
     inputs = build_inputs(world, build_request(options))
     inputs.forgotten = select_forgotten(inputs)
-    require_matching(inputs, () if options.imports else options.targets, "--target")  # what is to be imported was looked up before
+    require_matching(
+        inputs, () if options.imports else options.targets, "--target"
+    )  # what is to be imported was looked up before
     require_matching(inputs, options.excludes, "--exclude")
     require_matching(inputs, options.replace, "--replace")
     await refresh(world, inputs, pool, options, observer)
@@ -55,7 +59,14 @@ async def compute_plan(world: Context, pool: Pool, options: PlanOptions, observe
     await read_affected(world, inputs, verdicts, pool)
     continue_sequence_for_unmanaged(inputs, verdicts)
     await measure(world, inputs, verdicts, pool, observer)
-    built = build_plan(inputs, verdicts, [*lint_plan(inputs, verdicts), *await find_replication_warnings(world, pool, inputs, verdicts)])
+    built = build_plan(
+        inputs,
+        verdicts,
+        [
+            *lint_plan(inputs, verdicts),
+            *await find_replication_warnings(world, pool, inputs, verdicts),
+        ],
+    )
     if options.rehearse:
         from jsplan.workflows.rehearse import rehearse  # noqa: PLC0415 - a plan without it need not load executor and servers
 
@@ -69,7 +80,9 @@ def save_plan(plan: Plan, path: Path) -> None:
     try:
         write_private(path, dumps(plan.to_json()))
     except OSError as error:
-        raise JsplanError(f"cannot write the plan {path}: {error.strerror}", hint="Give another path to -o.") from None
+        raise JsplanError(
+            f"cannot write the plan {path}: {error.strerror}", hint="Give another path to -o."
+        ) from None
 
 
 def load_plan(path: Path) -> Plan:

@@ -12,16 +12,23 @@ from jsplan.documents.plan import Plan, Rehearsal
 from jsplan.errors import ApiError, SandboxError
 from jsplan.facts.live import Live
 from jsplan.jetstream import Pool
+from jsplan.options import Observer
 from jsplan.rehearsal.findings import list_servers, not_rehearsed_warning, server_warnings
 from jsplan.rehearsal.layout import build_rehearsal_layout
 from jsplan.rehearsal.live_snapshot import read_jetstreams
 from jsplan.rehearsal.round import RoundOutcome, rehearse_round, select_steps
 from jsplan.rehearsal.steps import list_writing_steps
 from jsplan.sandbox.versions import list_available
-from jsplan.workflows.options import Observer
 
 
-async def rehearse(plan: Plan, workspace: Workspace, live: Live, pool: Pool, observer: Observer, parallelism: int = 10) -> None:
+async def rehearse(
+    plan: Plan,
+    workspace: Workspace,
+    live: Live,
+    pool: Pool,
+    observer: Observer,
+    parallelism: int = 10,
+) -> None:
     """Carry the plan out on embedded servers, without data, and put the outcome into it; a refusal makes the plan errored.
 
     Raises SandboxError that says so when the rehearsal itself fails: no nats-server at hand, one that does not start.
@@ -33,18 +40,27 @@ async def rehearse(plan: Plan, workspace: Workspace, live: Live, pool: Pool, obs
         programs = list_available()
         observer.phase("Reading what the rehearsal needs")
         ones = await read_jetstreams(pool, workspace, live, steps)
-        shape = build_rehearsal_layout([one for one in ones if one.failure is None], steps, programs)
-        observer.phase(f"Rehearsing {len(steps):,} step{'' if len(steps) == 1 else 's'} on embedded servers")
+        shape = build_rehearsal_layout(
+            [one for one in ones if one.failure is None], steps, programs
+        )
+        observer.phase(
+            f"Rehearsing {len(steps):,} step{'' if len(steps) == 1 else 's'} on embedded servers"
+        )
         positions = {address: declared.range for address, declared in workspace.resources.items()}
-        outcomes = [await rehearse_round(plan, shape, turn, positions, parallelism) for turn in shape.rounds]
+        outcomes = [
+            await rehearse_round(plan, shape, turn, positions, parallelism) for turn in shape.rounds
+        ]
     except (SandboxError, ApiError) as error:
         hint = error.hint or "Plan without --rehearse, which tries nothing."
         raise SandboxError(f"the rehearsal could not be carried out: {error}", hint=hint) from None
     unread = [one for one in ones if one.failure is not None]
     outcomes += [
-        RoundOutcome(left_out=len(select_steps(plan, one.keys)), diagnostics=[not_rehearsed_warning(f"{one.key}/**", one.failure or "")])
+        RoundOutcome(
+            left_out=len(select_steps(plan, one.keys)),
+            diagnostics=[not_rehearsed_warning(f"{one.key}/**", one.failure or "")],
+        )
         for one in unread
-    ]  # fmt: skip
+    ]
     plan.diagnostics += server_warnings(shape)
     _record_outcomes(plan, Rehearsal(list_servers(shape.targets), len(steps)), outcomes)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jsplan.address import Address
+from jsplan.context import Context
 from jsplan.facts.live import Live
 from jsplan.facts.replication.flows import Flow, list_flows
 from jsplan.facts.replication.sampler import ReplicationSampler
@@ -16,7 +17,6 @@ from jsplan.facts.replication.samples import ReplicationSample, build_sample
 from jsplan.health import Assessment, assess, build_replication_element, causes
 from jsplan.health.assessment import is_in_sync
 from jsplan.jetstream import Pool
-from jsplan.workflows.context import Context
 
 #: Seconds between the first two looks, between later ones, and after which no more are taken, whatever is known by then.
 FIRST_PAUSE, PAUSE, MAX_SAMPLING_TIME = 0.1, 0.6, 14.0
@@ -51,15 +51,27 @@ class ReplicationChecker:
     _offline_reasons: dict[str, str] = field(default_factory=dict)
     _unreadable: set[Flow] = field(default_factory=set)
 
-    async def check_until_conclusive(self, copies: Iterable[Address], leaving_out: Collection[Address] = ()) -> list[FlowHealth]:
+    async def check_until_conclusive(
+        self, copies: Iterable[Address], leaving_out: Collection[Address] = ()
+    ) -> list[FlowHealth]:
         """Look again and again at what does not follow, until it is known why: as long as `MAX_SAMPLING_TIME`. Not at flows from `leaving_out`."""
         flows = [flow for flow in self._load_flows(copies) if flow.origin not in leaving_out]
         return await self._sample_until_conclusive(flows, time.monotonic() + MAX_SAMPLING_TIME)
 
-    async def check_once(self, copies: Iterable[Address], leaving_out: Collection[Address] = ()) -> list[FlowHealth]:
+    async def check_once(
+        self, copies: Iterable[Address], leaving_out: Collection[Address] = ()
+    ) -> list[FlowHealth]:
         """Look once more, if anything does not agree: what that proves, and nothing of the flows that agree."""
-        flows = [flow for flow in self._load_flows(copies) if flow.origin not in leaving_out and self._offline_reason(flow) is None]
-        odd = [flow for flow in flows if not (seen := self.history.get(flow)) or not is_in_sync(flow, seen[-1])]
+        flows = [
+            flow
+            for flow in self._load_flows(copies)
+            if flow.origin not in leaving_out and self._offline_reason(flow) is None
+        ]
+        odd = [
+            flow
+            for flow in flows
+            if not (seen := self.history.get(flow)) or not is_in_sync(flow, seen[-1])
+        ]
         if odd:
             await self._take_samples(odd)
         return [self._assess_flow(flow, glance=True) for flow in odd]
@@ -73,7 +85,9 @@ class ReplicationChecker:
 
     def _load_flows(self, copies: Iterable[Address]) -> list[Flow]:
         """The flows, each with what was read already as a look at it."""
-        there = (live for address in sorted(set(copies)) if (live := self.live.get(address)) is not None)
+        there = (
+            live for address in sorted(set(copies)) if (live := self.live.get(address)) is not None
+        )
         found = list_flows(there, self.context.topology)
         self._unreadable.clear()
         at = time.monotonic()
@@ -95,7 +109,9 @@ class ReplicationChecker:
             return build_sample(flow, copy, None, at, unread=self.live.unreadable[origin])
         return build_sample(flow, copy, found, at) if found is not None else None
 
-    async def _sample_until_conclusive(self, flows: Collection[Flow], end: float) -> list[FlowHealth]:
+    async def _sample_until_conclusive(
+        self, flows: Collection[Flow], end: float
+    ) -> list[FlowHealth]:
         todo, pause = self._inconclusive(flows), FIRST_PAUSE
         while todo:
             await self._take_samples(todo)
@@ -107,11 +123,19 @@ class ReplicationChecker:
         return [self._assess_flow(flow) for flow in flows]
 
     def _inconclusive(self, flows: Iterable[Flow]) -> list[Flow]:
-        return [flow for flow in flows if self._offline_reason(flow) is None and _needs_sample(self._assess_flow(flow))]
+        return [
+            flow
+            for flow in flows
+            if self._offline_reason(flow) is None and _needs_sample(self._assess_flow(flow))
+        ]
 
     async def _take_samples(self, flows: Collection[Flow]) -> None:
-        reading = ReplicationSampler(self.pool, self.context.workspace.domains, self._offline_domains())
-        looks = await reading.take_samples(flows, {flow: seen[-1] for flow in flows if (seen := self.history.get(flow))})
+        reading = ReplicationSampler(
+            self.pool, self.context.workspace.domains, self._offline_domains()
+        )
+        looks = await reading.take_samples(
+            flows, {flow: seen[-1] for flow in flows if (seen := self.history.get(flow))}
+        )
         for key, why in reading.offline.items():
             facts = self.live.domains.get(key)
             if facts is None or facts.reachable:
@@ -121,17 +145,31 @@ class ReplicationChecker:
         self._unreadable |= {flow for flow in flows if flow not in looks}
 
     def _offline_domains(self) -> dict[str, str]:
-        return {key: facts.reason for key, facts in self.live.domains.items() if not facts.reachable} | self._offline_reasons
+        return {
+            key: facts.reason for key, facts in self.live.domains.items() if not facts.reachable
+        } | self._offline_reasons
 
     def _offline_reason(self, flow: Flow) -> str | None:
-        return ReplicationSampler(self.pool, self.context.workspace.domains, self._offline_domains()).offline_domain(flow)
+        return ReplicationSampler(
+            self.pool, self.context.workspace.domains, self._offline_domains()
+        ).offline_domain(flow)
 
     def _assess_flow(self, flow: Flow, *, glance: bool = False) -> FlowHealth:
         away, seen = self._offline_reason(flow), self.history.get(flow) or []
         if away is not None:
-            return FlowHealth(flow, Assessment(None, causes.domain_offline("copy" if away == flow.downstream.domain else "origin", away)))
+            return FlowHealth(
+                flow,
+                Assessment(
+                    None,
+                    causes.domain_offline(
+                        "copy" if away == flow.downstream.domain else "origin", away
+                    ),
+                ),
+            )
         if flow in self._unreadable:
-            return FlowHealth(flow, Assessment(None, causes.downstream_unreadable()), seen[-1] if seen else None)
+            return FlowHealth(
+                flow, Assessment(None, causes.downstream_unreadable()), seen[-1] if seen else None
+            )
         if not seen:
             return FlowHealth(flow, Assessment(None, is_conclusive=False))
         return FlowHealth(flow, assess(flow, seen, quick=glance), seen[-1])
@@ -140,5 +178,7 @@ class ReplicationChecker:
 def _needs_sample(found: FlowHealth) -> bool:
     """Whether another look may tell more: of a source that is believed to follow also where it is, if nobody has searched for that."""
     look = found.sample
-    unsearched = look is not None and look.origin is not None and look.position is None and not look.searched
+    unsearched = (
+        look is not None and look.origin is not None and look.position is None and not look.searched
+    )
     return not found.assessment.is_conclusive or (found.assessment.healthy is True and unsearched)

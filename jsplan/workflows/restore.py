@@ -13,21 +13,21 @@ from jsplan.applying.restore import RestoreOperations
 from jsplan.backup.folder import BackupError, find_damage, read_manifest
 from jsplan.backup.manifest import SavedStream
 from jsplan.config.model import LoadOptions
+from jsplan.context import Context, build_inputs, hold_lock, known_domains, open_context, open_pool
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError, PlanError, UsageError
+from jsplan.event_loop import run_until_complete
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.reader import read_live
 from jsplan.jetstream import Pool
+from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.model import PlanRequest
 from jsplan.planning.restore import RestoreTarget, build_restore_plan
 from jsplan.subjects import is_valid
 from jsplan.units import SECOND
 from jsplan.workflows.apply import execute_plan, require_permission
-from jsplan.workflows.context import Context, build_inputs, hold_lock, known_domains, open_context, open_pool
-from jsplan.workflows.event_loop import run_until_complete
-from jsplan.workflows.options import Approve, Observer, PlanOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ class RestoreOptions:
     lock_timeout: int = 10 * SECOND
 
 
-def restore(load: LoadOptions, options: RestoreOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
+def restore(
+    load: LoadOptions, options: RestoreOptions, approve: Approve, observer: Observer
+) -> tuple[Plan, ApplyResult]:
     """Verify the archives, plan, let `approve` show it and ask, and carry it out, all under the lock.
 
     Nothing that exists is touched. What is in the files becomes managed. Raises BackupError for a damaged backup and UsageError for
@@ -58,21 +60,33 @@ def restore(load: LoadOptions, options: RestoreOptions, approve: Approve, observ
     return run_until_complete(_restore(load, options, approve, observer))
 
 
-async def _restore(load: LoadOptions, options: RestoreOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
+async def _restore(
+    load: LoadOptions, options: RestoreOptions, approve: Approve, observer: Observer
+) -> tuple[Plan, ApplyResult]:
     async with open_context(load) as world:
         wanted = _select_streams(world, options)
         observer.phase(f"Verifying {len(wanted)} archive{'' if len(wanted) == 1 else 's'}")
         await _verify_snapshots(options.folder, wanted)
-        async with hold_lock(world, "restore", options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
+        async with (
+            hold_lock(world, "restore", options.lock_timeout, observer),
+            open_pool(world, read_only=False) as pool,
+        ):
             plan = await _build_plan(world, pool, wanted, options, observer)
             if plan.errored:
-                raise PlanError(plan.diagnostics, "the backup cannot be restored like this; nothing was changed")
+                raise PlanError(
+                    plan.diagnostics, "the backup cannot be restored like this; nothing was changed"
+                )
             if plan.has_changes:
                 await asyncio.to_thread(approve, plan)
             require_permission(plan)
             operations = _build_operations(options.folder, wanted, observer)
-            how = {"stream.restore": operations.restore_stream, "consumer.verify": operations.verify_consumer}
-            return plan, await execute_plan(world, pool, plan, PlanOptions(parallelism=options.parallelism), observer, how)
+            how = {
+                "stream.restore": operations.restore_stream,
+                "consumer.verify": operations.verify_consumer,
+            }
+            return plan, await execute_plan(
+                world, pool, plan, PlanOptions(parallelism=options.parallelism), observer, how
+            )
 
 
 def _select_streams(world: Context, options: RestoreOptions) -> list[RestoreTarget]:
@@ -81,23 +95,39 @@ def _select_streams(world: Context, options: RestoreOptions) -> list[RestoreTarg
     for option, globs in (("--target", options.targets), ("--exclude", options.excludes)):
         for glob in globs:
             if not any(matches(glob, address) for address in saved):
-                raise UsageError(f"{option} {glob} names nothing in the backup", hint=_list_backup(saved))
+                raise UsageError(
+                    f"{option} {glob} names nothing in the backup", hint=_list_backup(saved)
+                )
     chosen = [one for address, one in sorted(saved.items()) if _is_selected(address, options)]
     if not chosen:
-        raise JsplanError(f"there is nothing to restore from {options.folder}", hint=_list_backup(saved))
-    wanted = [RestoreTarget.of(one, _target_address(one.address, options, len(chosen)), _checked_subjects(options, len(chosen))) for one in chosen]
+        raise JsplanError(
+            f"there is nothing to restore from {options.folder}", hint=_list_backup(saved)
+        )
+    wanted = [
+        RestoreTarget.of(
+            one,
+            _target_address(one.address, options, len(chosen)),
+            _checked_subjects(options, len(chosen)),
+        )
+        for one in chosen
+    ]
     for one in wanted:
         if one.address.domain not in world.workspace.domains:
             near = did_you_mean(one.address.domain, world.workspace.domains)
             raise UsageError(
-                f"{one.address}: there is no domain {one.address.domain}.{near}", hint="Give another with --as, as in: --as hub/**"
+                f"{one.address}: there is no domain {one.address.domain}.{near}",
+                hint="Give another with --as, as in: --as hub/**",
             )
     return wanted
 
 
 def _list_backup(saved: Mapping[Address, SavedStream]) -> str:
     shown = [str(address) for address in sorted(saved)[:5]]
-    return f"It holds {', '.join(shown)}{' …' if len(saved) > 5 else ''}." if saved else "It holds no stream."
+    return (
+        f"It holds {', '.join(shown)}{' …' if len(saved) > 5 else ''}."
+        if saved
+        else "It holds no stream."
+    )
 
 
 def _is_selected(address: Address, options: RestoreOptions) -> bool:
@@ -115,17 +145,28 @@ def _target_address(address: Address, options: RestoreOptions, count: int) -> Ad
     try:
         new = Address.parse(options.rename)
     except ValueError as error:
-        raise UsageError(f"--as: {error}", hint="Give an address, or DOMAIN/** for all of it.") from None
+        raise UsageError(
+            f"--as: {error}", hint="Give an address, or DOMAIN/** for all of it."
+        ) from None
     if is_glob(options.rename) or new.kind != address.kind:
-        raise UsageError(f"--as {new}: {address} is a {address.kind}", hint=f"Give {new.domain}/{address.kind}/NAME, or {new.domain}/**")
+        raise UsageError(
+            f"--as {new}: {address} is a {address.kind}",
+            hint=f"Give {new.domain}/{address.kind}/NAME, or {new.domain}/**",
+        )
     if count > 1:
-        raise UsageError(f"--as {new} is one place for {count} streams", hint="Choose one with --target, or give --as DOMAIN/**")
+        raise UsageError(
+            f"--as {new} is one place for {count} streams",
+            hint="Choose one with --target, or give --as DOMAIN/**",
+        )
     return new
 
 
 def _checked_subjects(options: RestoreOptions, count: int) -> tuple[str, ...]:
     if options.subjects and count > 1:
-        raise UsageError(f"--subjects is for one stream, and {count} would be restored", hint="Choose one with --target.")
+        raise UsageError(
+            f"--subjects is for one stream, and {count} would be restored",
+            hint="Choose one with --target.",
+        )
     for subject in options.subjects:
         if not is_valid(subject):
             raise UsageError(f'"{subject}" is not a subject')
@@ -134,34 +175,71 @@ def _checked_subjects(options: RestoreOptions, count: int) -> tuple[str, ...]:
 
 async def _verify_snapshots(folder: Path, wanted: Iterable[RestoreTarget]) -> None:
     """Raise BackupError that lists what is damaged, before anything is asked of a server."""
-    found = await asyncio.gather(*(asyncio.to_thread(find_damage, folder, one.saved.archive) for one in wanted))
+    found = await asyncio.gather(
+        *(asyncio.to_thread(find_damage, folder, one.saved.archive) for one in wanted)
+    )
     damaged = [text for text in found if text is not None]
     if damaged:
         listed = "".join(f"\n  - {text}" for text in damaged)
-        raise BackupError(f"{folder} is damaged, nothing was restored:{listed}", hint="Leave it out with --exclude, or use another backup.")
+        raise BackupError(
+            f"{folder} is damaged, nothing was restored:{listed}",
+            hint="Leave it out with --exclude, or use another backup.",
+        )
 
 
-async def _build_plan(world: Context, pool: Pool, wanted: list[RestoreTarget], options: RestoreOptions, observer: Observer) -> Plan:
-    inputs = build_inputs(world, PlanRequest(now=datetime.now(UTC), allow_hazards=options.allow_hazards))
-    targets = [one.address for one in wanted] + [one.consumer_address(consumer) for one in wanted for consumer in one.saved.consumers]
+async def _build_plan(
+    world: Context,
+    pool: Pool,
+    wanted: list[RestoreTarget],
+    options: RestoreOptions,
+    observer: Observer,
+) -> Plan:
+    inputs = build_inputs(
+        world, PlanRequest(now=datetime.now(UTC), allow_hazards=options.allow_hazards)
+    )
+    targets = [one.address for one in wanted] + [
+        one.consumer_address(consumer) for one in wanted for consumer in one.saved.consumers
+    ]
     observer.phase(f"Looking for {len(targets):,} object{'' if len(targets) == 1 else 's'}")
     inputs.live = await read_live(pool, world.workspace.domains, targets, known_domains(world))
-    away = {key: facts.offline_text for key, facts in inputs.live.domains.items() if not facts.reachable}
-    plan = build_restore_plan(inputs, wanted, await _read_existing_streams(world, pool, inputs.live), away)
+    away = {
+        key: facts.offline_text for key, facts in inputs.live.domains.items() if not facts.reachable
+    }
+    plan = build_restore_plan(
+        inputs, wanted, await _read_existing_streams(world, pool, inputs.live), away
+    )
     plan.options["folder"] = str(options.folder)
     return plan
 
 
-async def _read_existing_streams(world: Context, pool: Pool, live: Live) -> dict[Address, LiveObject]:
+async def _read_existing_streams(
+    world: Context, pool: Pool, live: Live
+) -> dict[Address, LiveObject]:
     """Every stream of the domains that something is restored into: one of them may have its subjects."""
     reachable = [key for key in live.domains if live.is_reachable(key)]
-    names = await asyncio.gather(*(pool.api(world.workspace.domains[key]).stream_names() for key in reachable))
-    there = [Address.of_stream(key, name) for key, listed in zip(reachable, names, strict=True) for name in listed]
-    found = await read_live(pool, world.workspace.domains, there, known_domains(world)) if there else Live({})
+    names = await asyncio.gather(
+        *(pool.api(world.workspace.domains[key]).stream_names() for key in reachable)
+    )
+    there = [
+        Address.of_stream(key, name)
+        for key, listed in zip(reachable, names, strict=True)
+        for name in listed
+    ]
+    found = (
+        await read_live(pool, world.workspace.domains, there, known_domains(world))
+        if there
+        else Live({})
+    )
     return found.objects
 
 
-def _build_operations(folder: Path, wanted: Iterable[RestoreTarget], observer: Observer) -> RestoreOperations:
+def _build_operations(
+    folder: Path, wanted: Iterable[RestoreTarget], observer: Observer
+) -> RestoreOperations:
     streams = {str(one.address): one for one in wanted}
-    consumers = {str(one.consumer_address(consumer)): (one.saved, consumer) for one in streams.values() for consumer in one.saved.consumers}
+    consumers = {
+        str(one.consumer_address(consumer)): (one.saved, consumer)
+        for one in streams.values()
+        for consumer in one.saved.consumers
+    }
     return RestoreOperations(folder, streams, consumers, observer.event)

@@ -16,7 +16,9 @@ from jsplan.errors import StalePlanError, UsageError
 from jsplan.state import State
 
 
-def deferred_steps(plan: Plan, results: Iterable[StepResult], offline: Collection[str]) -> list[str]:
+def deferred_steps(
+    plan: Plan, results: Iterable[StepResult], offline: Collection[str]
+) -> list[str]:
     """The ids of steps that were not begun because their domain is in `away`, and of those that wait for such steps alone.
 
     A step that goes on from what another one left behind is only among them together with that: else nothing says what it
@@ -27,7 +29,11 @@ def deferred_steps(plan: Plan, results: Iterable[StepResult], offline: Collectio
     for step in plan.steps:
         waits = [other for other in step.depends_on if ended.get(other) != "done"]
         because = step.domain in offline or bool(waits)
-        known = "fingerprint" in step.precondition or step.precondition.get("after_step") in left or step.op == "state.forget"
+        known = (
+            "fingerprint" in step.precondition
+            or step.precondition.get("after_step") in left
+            or step.op == "state.forget"
+        )
         if ended.get(step.id) == "skipped" and because and known and left.issuperset(waits):
             left.add(step.id)
     return [step.id for step in plan.steps if step.id in left]
@@ -40,16 +46,29 @@ def resume_plan(plan: Plan, state: State, path: Path) -> Plan:
     """
     found = next((entry["steps"] for entry in state.deferred if entry["plan"] == plan.id), None)
     if found is None and plan.state["serial"] == state.serial:
-        raise UsageError(f"{path} was not applied yet, so nothing of it is deferred", hint="Apply it without --deferred.")
+        raise UsageError(
+            f"{path} was not applied yet, so nothing of it is deferred",
+            hint="Apply it without --deferred.",
+        )
     if found is None or plan.state["lineage"] not in (None, state.lineage):
-        raise StalePlanError(f"nothing of {path} is deferred (any more). Nothing was changed", hint="Plan again: jsplan plan -o FILE")
+        raise StalePlanError(
+            f"nothing of {path} is deferred (any more). Nothing was changed",
+            hint="Plan again: jsplan plan -o FILE",
+        )
     left = frozenset(found)
-    return replace(plan, steps=[_without_done(step, left) for step in plan.steps if step.id in left], deferred=[])
+    return replace(
+        plan,
+        steps=[_without_done(step, left) for step in plan.steps if step.id in left],
+        deferred=[],
+    )
 
 
 def _without_done(step: Step, left: frozenset[str]) -> Step:
     """The step without those that are done."""
-    waits, later = ([other for other in others if other in left] for others in (step.depends_on, step.optional_if_offline))
+    waits, later = (
+        [other for other in others if other in left]
+        for others in (step.depends_on, step.optional_if_offline)
+    )
     return replace(step, depends_on=waits, optional_if_offline=later)
 
 

@@ -8,21 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from jsplan.address import Address, matches
 from jsplan.config.model import LoadOptions
-from jsplan.diagnostics import Diagnostic
-from jsplan.documents.apply import ApplyResult
-from jsplan.documents.plan import Plan
-from jsplan.errors import ConflictError, JsplanError, PlanError, UsageError
-from jsplan.facts.reader import read_live
-from jsplan.jetstream import Pool
-from jsplan.planning.build import build_plan, decide_all
-from jsplan.planning.model import PlanInputs
-from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
-from jsplan.planning.revert.plan import compare_with_files, complete_plan, with_targets
-from jsplan.planning.revert.targets import CurrentState, RevertDecisions, RevertTarget, decide_revert
-from jsplan.state.history import JsonObject, unpack_changes
-from jsplan.topology import build_topology
-from jsplan.workflows.apply import execute_plan, require_permission
-from jsplan.workflows.context import (
+from jsplan.context import (
     Context,
     build_inputs,
     build_request,
@@ -34,9 +20,28 @@ from jsplan.workflows.context import (
     read_affected,
     refresh,
 )
-from jsplan.workflows.event_loop import run_until_complete
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.apply import ApplyResult
+from jsplan.documents.plan import Plan
+from jsplan.errors import ConflictError, JsplanError, PlanError, UsageError
+from jsplan.event_loop import run_until_complete
+from jsplan.facts.reader import read_live
+from jsplan.jetstream import Pool
+from jsplan.options import Approve, Observer, PlanOptions
+from jsplan.planning.build import build_plan, decide_all
+from jsplan.planning.model import PlanInputs
+from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
+from jsplan.planning.revert.plan import compare_with_files, complete_plan, with_targets
+from jsplan.planning.revert.targets import (
+    CurrentState,
+    RevertDecisions,
+    RevertTarget,
+    decide_revert,
+)
+from jsplan.state.history import JsonObject, unpack_changes
+from jsplan.topology import build_topology
+from jsplan.workflows.apply import execute_plan, require_permission
 from jsplan.workflows.history import find_entry
-from jsplan.workflows.options import Approve, Observer, PlanOptions
 
 #: Sessions that changed state alone: there is nothing on a server to take back.
 STATE_ONLY_OPERATIONS = ("state push", "state rm", "state mv", "refresh")
@@ -62,7 +67,9 @@ async def _plan_revert(load: LoadOptions, options: RevertOptions, observer: Obse
         return await _build_plan(world, pool, options, observer)
 
 
-def revert(load: LoadOptions, options: RevertOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
+def revert(
+    load: LoadOptions, options: RevertOptions, approve: Approve, observer: Observer
+) -> tuple[Plan, ApplyResult]:
     """Plan, let `approve` show it and ask, and carry it out, all under the lock.
 
     Raises ConflictError where what it would undo was changed since, RefusedError where something is not permitted, JsplanError for an
@@ -71,7 +78,9 @@ def revert(load: LoadOptions, options: RevertOptions, approve: Approve, observer
     return run_until_complete(_revert(load, options, approve, observer))
 
 
-async def _revert(load: LoadOptions, options: RevertOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
+async def _revert(
+    load: LoadOptions, options: RevertOptions, approve: Approve, observer: Observer
+) -> tuple[Plan, ApplyResult]:
     async with (
         open_context(load) as world,
         hold_lock(world, "revert", options.planning.lock_timeout, observer),
@@ -86,20 +95,28 @@ async def _revert(load: LoadOptions, options: RevertOptions, approve: Approve, o
         return plan, await execute_plan(world, pool, plan, options.planning, observer)
 
 
-async def _build_plan(world: Context, pool: Pool, options: RevertOptions, observer: Observer) -> Plan:
+async def _build_plan(
+    world: Context, pool: Pool, options: RevertOptions, observer: Observer
+) -> Plan:
     entry = find_entry(world.state, options.number)
     changes = _select_changes(entry, _revertable_changes(entry), options)
     wanted = await _build_targets(world, pool, entry, changes)
     if wanted.conflicts:
-        raise ConflictError([*wanted.conflicts, *wanted.notes], f"{_entry_name(entry)} cannot be undone as it is; nothing was changed")
+        raise ConflictError(
+            [*wanted.conflicts, *wanted.notes],
+            f"{_entry_name(entry)} cannot be undone as it is; nothing was changed",
+        )
     plan = await _plan_inverse(world, pool, wanted, options.planning, observer)
     complete_plan(plan, wanted.targets)
     files, following = await _compare_files(world, pool, wanted.targets, plan, options.planning)
     plan.diagnostics += [*wanted.notes, *files]
-    plan.backfills = [job | {"runs": False} for job in plan.backfills if "waits" not in job]  # a revert copies nothing, and says how
+    plan.backfills = [
+        job | {"runs": False} for job in plan.backfills if "waits" not in job
+    ]  # a revert copies nothing, and says how
     plan.options["revert"] = {
-        **{name: entry[name] for name in ("id", "operation", "at", "who", "host")}, "next": following,
-    }  # fmt: skip
+        **{name: entry[name] for name in ("id", "operation", "at", "who", "host")},
+        "next": following,
+    }
     return plan
 
 
@@ -123,12 +140,17 @@ def _revertable_changes(entry: JsonObject) -> list[JsonObject]:
     return changes
 
 
-def _select_changes(entry: JsonObject, changes: list[JsonObject], options: RevertOptions) -> list[JsonObject]:
+def _select_changes(
+    entry: JsonObject, changes: list[JsonObject], options: RevertOptions
+) -> list[JsonObject]:
     """What --target and --exclude leave. A consumer does not come back without the stream that it went with."""
     for option, globs in (("--target", options.targets), ("--exclude", options.excludes)):
         for glob in globs:
             if not any(matches(glob, Address.parse(item["address"])) for item in changes):
-                raise UsageError(f"{option} {glob} names nothing that {_entry_name(entry)} changed", hint=f"See: jsplan history {entry['id']}")
+                raise UsageError(
+                    f"{option} {glob} names nothing that {_entry_name(entry)} changed",
+                    hint=f"See: jsplan history {entry['id']}",
+                )
 
     def meant(address: Address) -> bool:
         named = not options.targets or any(matches(glob, address) for glob in options.targets)
@@ -136,24 +158,42 @@ def _select_changes(entry: JsonObject, changes: list[JsonObject], options: Rever
 
     found = {address: item for item in changes if meant(address := Address.parse(item["address"]))}
     gone = {Address.parse(item["address"]) for item in changes if item["actions"] == ["delete"]}
-    return [item for address, item in found.items() if address.parent not in gone or address.parent in found]
+    return [
+        item
+        for address, item in found.items()
+        if address.parent not in gone or address.parent in found
+    ]
 
 
-async def _build_targets(world: Context, pool: Pool, entry: JsonObject, changes: list[JsonObject]) -> RevertDecisions:
+async def _build_targets(
+    world: Context, pool: Pool, entry: JsonObject, changes: list[JsonObject]
+) -> RevertDecisions:
     """The wishes, after a look at what is there now."""
     domains = world.workspace.domains
-    asked = [address for item in changes if (address := Address.parse(item["address"])).domain in domains]
+    asked = [
+        address for item in changes if (address := Address.parse(item["address"])).domain in domains
+    ]
     if not asked:
-        return decide_revert(changes, CurrentState(world.state, (await read_live(pool, domains, [])), frozenset(domains)), entry.get("backup"))
+        return decide_revert(
+            changes,
+            CurrentState(world.state, (await read_live(pool, domains, [])), frozenset(domains)),
+            entry.get("backup"),
+        )
     live = await read_live(pool, domains, asked, known_domains(world))
-    now = CurrentState(world.state, live, frozenset(domains), _later_entries(world.state.history, entry))
+    now = CurrentState(
+        world.state, live, frozenset(domains), _later_entries(world.state.history, entry)
+    )
     out = decide_revert(changes, now, entry.get("backup"))
     for name in entry.get("backfills", ()):
-        out.notes.append(Diagnostic("info", "JS493", f"what backfill {name} copied stays where it is"))
+        out.notes.append(
+            Diagnostic("info", "JS493", f"what backfill {name} copied stays where it is")
+        )
     return out
 
 
-def _later_entries(entries: Sequence[JsonObject], entry: JsonObject) -> Mapping[str, list[JsonObject]]:
+def _later_entries(
+    entries: Sequence[JsonObject], entry: JsonObject
+) -> Mapping[str, list[JsonObject]]:
     """By address, the entries after this one that changed it."""
     found: dict[str, list[JsonObject]] = {}
     for other in entries:
@@ -162,10 +202,14 @@ def _later_entries(entries: Sequence[JsonObject], entry: JsonObject) -> Mapping[
     return found
 
 
-async def _plan_inverse(world: Context, pool: Pool, wanted: RevertDecisions, options: PlanOptions, observer: Observer) -> Plan:
+async def _plan_inverse(
+    world: Context, pool: Pool, wanted: RevertDecisions, options: PlanOptions, observer: Observer
+) -> Plan:
     """What would be planned if the files said what is wished, of the resources that are to be undone alone."""
     workspace = with_targets(world.workspace, wanted.targets)
-    wished = Context(workspace, build_topology(workspace), world.backend, world.state, world.environ)
+    wished = Context(
+        workspace, build_topology(workspace), world.backend, world.state, world.environ
+    )
     inputs = build_inputs(wished, build_request(options))
     inputs.selected = frozenset({*(wish.address for wish in wanted.targets), *wanted.offline})
     if not inputs.selected:
@@ -182,11 +226,15 @@ async def _compare_files(
     world: Context, pool: Pool, wishes: Sequence[RevertTarget], plan: Plan, options: PlanOptions
 ) -> tuple[list[Diagnostic], dict[str, int]]:
     """What the real files say to the world as it will be."""
-    inputs: PlanInputs = build_inputs(world, replace(build_request(options), targets=(), excludes=()))
+    inputs: PlanInputs = build_inputs(
+        world, replace(build_request(options), targets=(), excludes=())
+    )
     wanted = {wish.address for wish in wishes}
     parents = {address.parent for address in wanted if address.parent is not None}
     origins = {edge.origin for edge in world.topology.edges if edge.downstream in wanted}
     if not wanted:
         return [], {}
-    inputs.live = await read_live(pool, world.workspace.domains, wanted | parents | origins, known_domains(world))
+    inputs.live = await read_live(
+        pool, world.workspace.domains, wanted | parents | origins, known_domains(world)
+    )
     return compare_with_files(inputs, wishes, plan)

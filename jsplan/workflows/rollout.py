@@ -23,9 +23,9 @@ from jsplan.errors import ApiError, UsageError
 from jsplan.facts.last_seen import matches_edge
 from jsplan.facts.reader import read_object, run_parallel
 from jsplan.jetstream import DomainApi
+from jsplan.options import Observer
 from jsplan.topology import Edge, Topology
 from jsplan.units import SECOND
-from jsplan.workflows.options import Observer
 
 _PERCENTAGE = re.compile(r"(\d{1,3})%")
 #: Seconds that copies may take until they hear of their origins: a server tries again after up to 30.
@@ -46,13 +46,21 @@ class Wave:
 def require_known_terms(terms: Sequence[str], domains: Mapping[str, Domain]) -> None:
     """Raise UsageError for a term that names no domain of the files, whatever there is to do."""
     for term in terms:
-        if not _PERCENTAGE.fullmatch(term) and not any(_matches_term(term, domain) for domain in domains.values()):
-            what = "no domain has this label" if term.startswith("label:") else "there is no domain of this name"
+        if not _PERCENTAGE.fullmatch(term) and not any(
+            _matches_term(term, domain) for domain in domains.values()
+        ):
+            what = (
+                "no domain has this label"
+                if term.startswith("label:")
+                else "there is no domain of this name"
+            )
             hint = "Give labels (label:NAME), names or globs of domains, or shares of all of them (10%)."
             raise UsageError(f"--wave {term} names no domain: {what}", hint=hint)
 
 
-def split_into_waves(terms: Sequence[str], plan: Plan, domains: Mapping[str, Domain], topology: Topology) -> list[Wave]:
+def split_into_waves(
+    terms: Sequence[str], plan: Plan, domains: Mapping[str, Domain], topology: Topology
+) -> list[Wave]:
     """The plan's steps in waves. Raises UsageError for a term that cannot be read, and where a domain is in no wave.
 
     Every domain that the plan touches is in the first wave that takes it: a label, a name, a glob, or as many as it takes to
@@ -66,11 +74,16 @@ def split_into_waves(terms: Sequence[str], plan: Plan, domains: Mapping[str, Dom
     fleet = [key for key in domains if key in touched and key not in hubs]
     if missing := [key for key in fleet if key not in turn]:
         raise UsageError(
-            f"--wave ends before the fleet does: {missing[0]}" + (f" and {len(missing) - 1} more are" if len(missing) > 1 else " is")
-            + " in no wave", hint="Let the last wave be 100%.",
-        )  # fmt: skip
+            f"--wave ends before the fleet does: {missing[0]}"
+            + (f" and {len(missing) - 1} more are" if len(missing) > 1 else " is")
+            + " in no wave",
+            hint="Let the last wave be 100%.",
+        )
     when = _assign_waves(plan.steps, turn, last=len(terms) - 1)
-    return [Wave(term, members[n], tuple(s for s in plan.steps if when[s.id] == n)) for n, term in enumerate(terms)]
+    return [
+        Wave(term, members[n], tuple(s for s in plan.steps if when[s.id] == n))
+        for n, term in enumerate(terms)
+    ]
 
 
 def _find_hubs(topology: Topology) -> set[str]:
@@ -82,7 +95,9 @@ def _find_hubs(topology: Topology) -> set[str]:
     return {key for key, others in neighbours.items() if len(others) > 1}
 
 
-def _wave_members(terms: Sequence[str], touched: Sequence[Domain], hubs: set[str]) -> list[tuple[str, ...]]:
+def _wave_members(
+    terms: Sequence[str], touched: Sequence[Domain], hubs: set[str]
+) -> list[tuple[str, ...]]:
     """The domains of each wave; one that a term names is in it even if it is a hub."""
     fleet = [domain.key for domain in touched if domain.key not in hubs]
     taken: dict[str, None] = {}
@@ -94,7 +109,11 @@ def _wave_members(terms: Sequence[str], touched: Sequence[Domain], hubs: set[str
             left = [key for key in fleet if key not in taken]
             chosen = left[: max(0, most - len([key for key in taken if key in fleet]))]
         else:
-            chosen = [domain.key for domain in touched if domain.key not in taken and _matches_term(term, domain)]
+            chosen = [
+                domain.key
+                for domain in touched
+                if domain.key not in taken and _matches_term(term, domain)
+            ]
         taken |= dict.fromkeys(chosen)
         found.append(tuple(chosen))
     return found
@@ -115,7 +134,9 @@ def _assign_waves(steps: Sequence[Step], turn: Mapping[str, int], last: int) -> 
             waited_for[other] = min(wanted[step.id], waited_for.get(other, last))
     when: dict[str, int] = {}
     for step in steps:
-        when[step.id] = max([wanted[step.id], *(when[other] for other in step.depends_on if other in when)])
+        when[step.id] = max(
+            [wanted[step.id], *(when[other] for other in step.depends_on if other in when)]
+        )
     return when
 
 
@@ -141,7 +162,9 @@ class Rollout:
     async def run(self) -> list[StepResult]:
         """Wave after wave, until one has more than `max_failures` failed domains; what is left then is skipped with the reason."""
         for number, wave in enumerate(self.waves):
-            self.observer.phase(f"Wave {number + 1} of {len(self.waves)} ({wave.term}): {_format_domain_count(len({s.domain for s in wave.steps}))}")
+            self.observer.phase(
+                f"Wave {number + 1} of {len(self.waves)} ({wave.term}): {_format_domain_count(len({s.domain for s in wave.steps}))}"
+            )
             await self.execution.run(wave.steps)
             failed = self._failed_domains(wave) | await self._check_wave(wave)
             self.failed |= failed
@@ -171,7 +194,9 @@ class Rollout:
             if result.status in ("failed", "unknown"):
                 found.setdefault(step.domain, result.error or result.status)
             elif step.domain in self.execution.lost_domains:
-                found.setdefault(step.domain, f"went away: {self.execution.lost_domains[step.domain]}")
+                found.setdefault(
+                    step.domain, f"went away: {self.execution.lost_domains[step.domain]}"
+                )
         return found
 
     async def _check_wave(self, wave: Wave) -> dict[str, str]:
@@ -185,7 +210,9 @@ class Rollout:
                 found.setdefault(address.domain, why)
 
         await run_parallel(look, last)
-        return found | await self._wait_for_replication(self._affected_edges({step.target_address for step in done}), found)
+        return found | await self._wait_for_replication(
+            self._affected_edges({step.target_address for step in done}), found
+        )
 
     async def _unexpected_state(self, step: Step, address: Address) -> str:
         try:
@@ -197,22 +224,44 @@ class Rollout:
         if live is None:
             return f"{address} is gone again"
         lost = unkept_fields(step, live)
-        return f"{address} does not have {describe_unkept(step, live, lost)} any more" if lost else ""
+        return (
+            f"{address} does not have {describe_unkept(step, live, lost)} any more" if lost else ""
+        )
 
     def _affected_edges(self, touched: set[Address]) -> list[Edge]:
         """The copies between domains of which the wave has made or changed an end, and both of which can be asked."""
-        ends = ((edge, {edge.origin, edge.downstream}) for edge in self.topology.edges if not edge.is_local)
-        return [edge for edge, both in ends if both & touched and {address.domain for address in both} <= self.apis.keys()]
+        ends = (
+            (edge, {edge.origin, edge.downstream})
+            for edge in self.topology.edges
+            if not edge.is_local
+        )
+        return [
+            edge
+            for edge, both in ends
+            if both & touched and {address.domain for address in both} <= self.apis.keys()
+        ]
 
-    async def _wait_for_replication(self, flows: Iterable[Edge], known: Mapping[str, str]) -> dict[str, str]:
+    async def _wait_for_replication(
+        self, flows: Iterable[Edge], known: Mapping[str, str]
+    ) -> dict[str, str]:
         """The domains at the far end of copies that do not begin to move in time. A copy that the plan makes later is passed over."""
         left, end = list(flows), time.monotonic() + self.timeout
         found: dict[str, str] = {}
         while left and not self.execution.stop.is_set():
-            states = dict(zip(left, await asyncio.gather(*(self._replication_problem(edge) for edge in left)), strict=True))
+            states = dict(
+                zip(
+                    left,
+                    await asyncio.gather(*(self._replication_problem(edge) for edge in left)),
+                    strict=True,
+                )
+            )
             left = [edge for edge in left if states[edge]]
             if time.monotonic() > end:
-                found = {_leaf_domain(edge, self.execution.plan): why for edge, why in states.items() if why}
+                found = {
+                    _leaf_domain(edge, self.execution.plan): why
+                    for edge, why in states.items()
+                    if why
+                }
                 break
             await asyncio.sleep(0.5 if left else 0)
         return {key: why for key, why in found.items() if key not in known}
@@ -224,13 +273,21 @@ class Rollout:
             origin = await read_object(self.apis[edge.origin.domain], edge.origin)
         except ApiError as error:
             return str(error)
-        flow = next((flow for flow in copy.flows if matches_edge(flow, edge)), None) if copy is not None and origin is not None else None
+        flow = (
+            next((flow for flow in copy.flows if matches_edge(flow, edge)), None)
+            if copy is not None and origin is not None
+            else None
+        )
         if flow is None:
             return ""
         if said := (flow.get("error") or {}).get("description"):
             return f"{edge.downstream} cannot copy {edge.origin}: {said}"
         silent = int(flow.get("active", -1))
-        return "" if 0 <= silent <= ORIGIN_SILENT_AFTER else f"{edge.downstream} does not hear of {edge.origin}"
+        return (
+            ""
+            if 0 <= silent <= ORIGIN_SILENT_AFTER
+            else f"{edge.downstream} does not hear of {edge.origin}"
+        )
 
 
 def _leaf_domain(edge: Edge, plan: Plan) -> str:

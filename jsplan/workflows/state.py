@@ -8,15 +8,15 @@ from typing import Any
 from jsplan.address import Address, matches, move_address
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.config.moves import rename_problem
+from jsplan.context import Context, hold_lock, make_wait_reporter, open_backend, open_context
 from jsplan.documents.base import dumps
 from jsplan.errors import JsplanError, StateError, UsageError
+from jsplan.event_loop import run_until_complete
+from jsplan.options import Observer
 from jsplan.planning.model import rename_dependencies
 from jsplan.state import Backend, LockInfo, State
 from jsplan.state.history import merge_histories
-from jsplan.workflows.context import Context, hold_lock, make_wait_reporter, open_backend, open_context
-from jsplan.workflows.event_loop import run_until_complete
 from jsplan.workflows.history_writer import build_state_entry
-from jsplan.workflows.options import Observer
 
 
 def show(load: LoadOptions) -> dict[str, Any]:
@@ -43,7 +43,9 @@ def pull(load: LoadOptions, serial: int | None = None) -> bytes:
 async def _pull(load: LoadOptions, serial: int | None) -> bytes:
     async with open_backend(load) as (_, backend):
         state = await backend.read() if serial is None else await backend.read_previous(serial)
-        state.require_writable(backend.location)  # it is printed to be kept, and what is unknown here would be missing
+        state.require_writable(
+            backend.location
+        )  # it is printed to be kept, and what is unknown here would be missing
         return dumps(state.to_json())
 
 
@@ -56,20 +58,44 @@ class PushResult:
     overrode: list[str]
 
 
-def push(load: LoadOptions, data: bytes, name: str, *, force: bool, lock_timeout: int, observer: Observer | None = None) -> PushResult:
+def push(
+    load: LoadOptions,
+    data: bytes,
+    name: str,
+    *,
+    force: bool,
+    lock_timeout: int,
+    observer: Observer | None = None,
+) -> PushResult:
     """Put a state document in place; it gets a serial of its own, later than both. `name` is what it is called in messages.
 
     Raises StateError for a document of another workspace; and, without `force`, for one that is older than what is
     there or of another lineage, and where what is there cannot be read.
     """
-    pushed = State.parse(data, name, "Nothing was written. Give a document that jsplan state pull printed.", "is no JSON")
+    pushed = State.parse(
+        data,
+        name,
+        "Nothing was written. Give a document that jsplan state pull printed.",
+        "is no JSON",
+    )
     return run_until_complete(_push(load, pushed, name, force, lock_timeout, observer))
 
 
-async def _push(load: LoadOptions, pushed: State, name: str, force: bool, lock_timeout: int, observer: Observer | None = None) -> PushResult:
+async def _push(
+    load: LoadOptions,
+    pushed: State,
+    name: str,
+    force: bool,
+    lock_timeout: int,
+    observer: Observer | None = None,
+) -> PushResult:
     async with open_backend(load) as (workspace, backend):
         _require_same_workspace(pushed, workspace, name)
-        async with backend.lock(LockInfo.for_this_process("state push"), lock_timeout, make_wait_reporter(backend, observer)):
+        async with backend.lock(
+            LockInfo.for_this_process("state push"),
+            lock_timeout,
+            make_wait_reporter(backend, observer),
+        ):
             present, reasons = await _read_present(backend, force)
             reasons += _push_conflicts(pushed, present)
             if reasons and not force:
@@ -89,8 +115,15 @@ def _record_push(pushed: State, present: State | None) -> None:
     here = present.history if present is not None and present.lineage == pushed.lineage else []
     known = present.resources if present is not None else {}
     pushed.history = merge_histories(here, pushed.history)
-    gone = [{"address": str(a), "actions": ["forget"]} for a in sorted(known.keys() - pushed.resources.keys())]
-    come = [{"address": str(a), "actions": ["no-op"]} for a, e in sorted(pushed.resources.items()) if e != known.get(a)]
+    gone = [
+        {"address": str(a), "actions": ["forget"]}
+        for a in sorted(known.keys() - pushed.resources.keys())
+    ]
+    come = [
+        {"address": str(a), "actions": ["no-op"]}
+        for a, e in sorted(pushed.resources.items())
+        if e != known.get(a)
+    ]
     pushed.apply_change(build_state_entry(pushed, "state push", [*gone, *come]))
 
 
@@ -109,7 +142,9 @@ def _push_conflicts(pushed: State, present: State | None) -> list[str]:
         return []
     reasons = []
     if pushed.lineage != present.lineage:
-        reasons.append(f"has lineage {pushed.lineage or 'none'}, and the state here has {present.lineage}")
+        reasons.append(
+            f"has lineage {pushed.lineage or 'none'}, and the state here has {present.lineage}"
+        )
     if pushed.serial < present.serial:
         reasons.append(f"has serial {pushed.serial}, and the state here is at {present.serial}")
     return reasons
@@ -136,7 +171,12 @@ async def _unlock(load: LoadOptions, lock_id: str) -> LockInfo:
         return await backend.unlock(lock_id)
 
 
-def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observer: Observer | None = None) -> list[str]:
+def rm(
+    load: LoadOptions,
+    addresses: tuple[str, ...],
+    lock_timeout: int,
+    observer: Observer | None = None,
+) -> list[str]:
     """Forget what the addresses or globs name, and replacements of it that were interrupted; nothing on a server is touched.
 
     Returns what was forgotten.
@@ -146,7 +186,12 @@ def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observe
     return run_until_complete(_rm(load, addresses, lock_timeout, observer))
 
 
-async def _rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observer: Observer | None = None) -> list[str]:
+async def _rm(
+    load: LoadOptions,
+    addresses: tuple[str, ...],
+    lock_timeout: int,
+    observer: Observer | None = None,
+) -> list[str]:
     async with open_context(load) as world, hold_lock(world, "state rm", lock_timeout, observer):
         gone = dict.fromkeys(str(a) for text in addresses for a in _match_addresses(world, text))
         await _write_session(
@@ -158,7 +203,9 @@ async def _rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, 
     return list(gone)
 
 
-def mv(load: LoadOptions, source: str, target: str, lock_timeout: int, observer: Observer | None = None) -> list[tuple[str, str]]:
+def mv(
+    load: LoadOptions, source: str, target: str, lock_timeout: int, observer: Observer | None = None
+) -> list[tuple[str, str]]:
     """Rename entries; our name changes, the thing on the server does not. Both sides may be globs: `leaf/**`, `edge/**`.
 
     Returns (old, new) of each. Raises UsageError for something that is no address, JsplanError when an old one is
@@ -167,12 +214,19 @@ def mv(load: LoadOptions, source: str, target: str, lock_timeout: int, observer:
     return run_until_complete(_mv(load, source, target, lock_timeout, observer))
 
 
-async def _mv(load: LoadOptions, source: str, target: str, lock_timeout: int, observer: Observer | None = None) -> list[tuple[str, str]]:
+async def _mv(
+    load: LoadOptions, source: str, target: str, lock_timeout: int, observer: Observer | None = None
+) -> list[tuple[str, str]]:
     async with open_context(load) as world, hold_lock(world, "state mv", lock_timeout, observer):
-        moves = [(old, _new_address(source, target, old)) for old in _match_addresses(world, source)]
+        moves = [
+            (old, _new_address(source, target, old)) for old in _match_addresses(world, source)
+        ]
         for old, new in moves:
             _require_movable(world, old, new)
-        renamed = [{"address": str(new), "actions": ["no-op"], "moved_from": str(old)} for old, new in moves]
+        renamed = [
+            {"address": str(new), "actions": ["no-op"], "moved_from": str(old)}
+            for old, new in moves
+        ]
         await _write_session(world, _rename_changes(world, dict(moves)), "state mv", renamed)
     return [(str(old), str(new)) for old, new in moves]
 
@@ -180,8 +234,15 @@ async def _mv(load: LoadOptions, source: str, target: str, lock_timeout: int, ob
 def _rename_changes(world: Context, moves: dict[Address, Address]) -> list[dict[str, Any]]:
     """The journal lines: old names go, new ones come, and what depends on them knows them by their new names."""
     names = {str(old): str(new) for old, new in moves.items()}
-    changed = {a: e for a, e in world.state.resources.items() if a in moves or not names.keys().isdisjoint(e.depends_on)}
-    puts = [{"put": {"address": str(moves.get(a, a)), "entry": rename_dependencies(e, names).to_json()}} for a, e in changed.items()]
+    changed = {
+        a: e
+        for a, e in world.state.resources.items()
+        if a in moves or not names.keys().isdisjoint(e.depends_on)
+    }
+    puts = [
+        {"put": {"address": str(moves.get(a, a)), "entry": rename_dependencies(e, names).to_json()}}
+        for a, e in changed.items()
+    ]
     return [*({"drop": old} for old in names), *puts]
 
 
@@ -207,9 +268,13 @@ def _match_addresses(world: Context, text: str) -> list[Address]:
     return found
 
 
-async def _write_session(world: Context, changes: list[dict[str, Any]], operation: str, recorded: list[dict[str, Any]]) -> None:
+async def _write_session(
+    world: Context, changes: list[dict[str, Any]], operation: str, recorded: list[dict[str, Any]]
+) -> None:
     await world.backend.start(world.state)
     try:
-        world.backend.append(world.state, *changes, build_state_entry(world.state, operation, recorded))
+        world.backend.append(
+            world.state, *changes, build_state_entry(world.state, operation, recorded)
+        )
     finally:
         await world.backend.finish(world.state)

@@ -11,21 +11,7 @@ from typing import Any, NoReturn, Protocol
 from jsplan import __version__
 from jsplan.address import Address, matches
 from jsplan.config.model import LoadOptions
-from jsplan.diagnostics import Diagnostic
-from jsplan.documents.apply import ApplyEvent
-from jsplan.documents.status import Status
-from jsplan.errors import ApiError, ConnectError, JsplanError
-from jsplan.facts.inventory import is_state_bucket
-from jsplan.facts.listing import list_live
-from jsplan.facts.live import DomainFacts, Live, LiveObject
-from jsplan.facts.reader import read_object
-from jsplan.jetstream import Pool
-from jsplan.planning.model import PlanInputs, PlanRequest
-from jsplan.planning.never_answered_domains import check_never_answered
-from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
-from jsplan.planning.preserve.interrupted import InterruptedReplacement, determine_progress, list_interrupted
-from jsplan.units import format_timestamp
-from jsplan.workflows.context import (
+from jsplan.context import (
     Context,
     build_inputs,
     known_domains,
@@ -35,8 +21,26 @@ from jsplan.workflows.context import (
     state_bucket,
     with_parent_streams,
 )
-from jsplan.workflows.event_loop import run_until_complete
-from jsplan.workflows.options import Observer
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.apply import ApplyEvent
+from jsplan.documents.status import Status
+from jsplan.errors import ApiError, ConnectError, JsplanError
+from jsplan.event_loop import run_until_complete
+from jsplan.facts.inventory import is_state_bucket
+from jsplan.facts.listing import list_live
+from jsplan.facts.live import DomainFacts, Live, LiveObject
+from jsplan.facts.reader import read_object
+from jsplan.jetstream import Pool
+from jsplan.options import Observer
+from jsplan.planning.model import PlanInputs, PlanRequest
+from jsplan.planning.never_answered_domains import check_never_answered
+from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
+from jsplan.planning.preserve.interrupted import (
+    InterruptedReplacement,
+    determine_progress,
+    list_interrupted,
+)
+from jsplan.units import format_timestamp
 from jsplan.workflows.replication_health import FlowHealth, ReplicationChecker, SampleHistory
 
 
@@ -55,7 +59,9 @@ class StatusScreen(Protocol):
         """Nothing could be read this time."""
 
 
-def watch(load: LoadOptions, screen: StatusScreen, every: float, targets: Collection[str] = ()) -> NoReturn:
+def watch(
+    load: LoadOptions, screen: StatusScreen, every: float, targets: Collection[str] = ()
+) -> NoReturn:
     """Show how things are again and again, with `every` seconds between, until somebody interrupts.
 
     Each time flows are looked at once; what does not move is known from what was seen the times before. Raises what `status` raises the
@@ -65,7 +71,9 @@ def watch(load: LoadOptions, screen: StatusScreen, every: float, targets: Collec
     raise AssertionError
 
 
-async def _watch(load: LoadOptions, screen: StatusScreen, every: float, targets: Collection[str]) -> NoReturn:
+async def _watch(
+    load: LoadOptions, screen: StatusScreen, every: float, targets: Collection[str]
+) -> NoReturn:
     seen: SampleHistory = {}
     screen.show(await _status(load, NullObserver(), targets, seen))
     while True:
@@ -89,7 +97,12 @@ class NullObserver:
         """Nobody wants to know."""
 
 
-async def _status(load: LoadOptions, observer: Observer, targets: Collection[str], seen: SampleHistory | None = None) -> Status:
+async def _status(
+    load: LoadOptions,
+    observer: Observer,
+    targets: Collection[str],
+    seen: SampleHistory | None = None,
+) -> Status:
     async with open_context(load) as world, open_pool(world, read_only=True, guarded=True) as pool:
         inputs = build_inputs(world, PlanRequest(now=datetime.now(UTC)))
         named = sum(1 for domain in world.workspace.domains.values() if domain.same_as is None)
@@ -99,13 +112,25 @@ async def _status(load: LoadOptions, observer: Observer, targets: Collection[str
         await _read_staging_streams(world, pool, inputs)
         await read_domain_names(inputs, pool)
         own = state_bucket(world.workspace)
-        listed = {a: o for a, o in inputs.live.objects.items() if not (is_state_bucket(o) or own & {a, a.parent})}
-        chosen = [o for a, o in sorted(listed.items()) if not targets or any(matches(t, a) for t in targets)]
+        listed = {
+            a: o
+            for a, o in inputs.live.objects.items()
+            if not (is_state_bucket(o) or own & {a, a.parent})
+        }
+        chosen = [
+            o
+            for a, o in sorted(listed.items())
+            if not targets or any(matches(t, a) for t in targets)
+        ]
         copies = [o.address for o in chosen if o.flows]
         if copies:
-            observer.phase(f"Looking at {len(copies):,} downstream stream{'' if len(copies) == 1 else 's'}")
+            observer.phase(
+                f"Looking at {len(copies):,} downstream stream{'' if len(copies) == 1 else 's'}"
+            )
         health = ReplicationChecker(world, pool, inputs.live, {} if seen is None else seen)
-        flows = await (health.check_until_conclusive(copies) if seen is None else health.check_again(copies))
+        flows = await (
+            health.check_until_conclusive(copies) if seen is None else health.check_again(copies)
+        )
     return _build_document(world, inputs, chosen, flows, targets)
 
 
@@ -113,21 +138,52 @@ async def _read_staging_streams(world: Context, pool: Pool, inputs: PlanInputs) 
     """Find out how far replacements came that an apply did not finish; what is listed stays as it is."""
     for address, record in inputs.replacement_records.items():
         if "staging" in record and inputs.live.is_reachable(address.domain):
-            api, stand = pool.api(world.workspace.domains[address.domain]), Address.parse(record["staging"])
-            inputs.interrupted[address] = determine_progress(address, record, inputs.live.get(address), await read_object(api, stand))
+            api, stand = (
+                pool.api(world.workspace.domains[address.domain]),
+                Address.parse(record["staging"]),
+            )
+            inputs.interrupted[address] = determine_progress(
+                address, record, inputs.live.get(address), await read_object(api, stand)
+            )
 
 
-def _build_document(world: Context, inputs: PlanInputs, chosen: list[LiveObject], flows: list[FlowHealth], targets: Collection[str]) -> Status:
+def _build_document(
+    world: Context,
+    inputs: PlanInputs,
+    chosen: list[LiveObject],
+    flows: list[FlowHealth],
+    targets: Collection[str],
+) -> Status:
     workspace = world.workspace
-    out = Status(__version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4()))
+    out = Status(
+        __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
+    )
     ours = {world.topology.canonicalize(a) for a in inputs.entries if a.domain in workspace.domains}
     seen = last_seen(inputs)
-    shown = [key for key in sorted(inputs.live.domains) if not targets or any(matches(t.split("/", 1)[0], key) for t in targets)]
-    out.domains = [_domain_element(inputs, inputs.live.domains[key], seen.get(key)) for key in shown]
-    out.interrupted = list_interrupted({a: u for a, u in inputs.interrupted.items() if not targets or any(matches(t, a) for t in targets)})
+    shown = [
+        key
+        for key in sorted(inputs.live.domains)
+        if not targets or any(matches(t.split("/", 1)[0], key) for t in targets)
+    ]
+    out.domains = [
+        _domain_element(inputs, inputs.live.domains[key], seen.get(key)) for key in shown
+    ]
+    out.interrupted = list_interrupted(
+        {
+            a: u
+            for a, u in inputs.interrupted.items()
+            if not targets or any(matches(t, a) for t in targets)
+        }
+    )
     down = {item["address"] for item in out.interrupted if item["rejected"]}
-    gone = [_replaced_stream(Address.parse(a), inputs.interrupted[Address.parse(a)]) for a in down if inputs.live.get(Address.parse(a)) is None]
-    listed = sorted([*(o for o in chosen if o.address.kind != "consumer"), *gone], key=lambda o: o.address)
+    gone = [
+        _replaced_stream(Address.parse(a), inputs.interrupted[Address.parse(a)])
+        for a in down
+        if inputs.live.get(Address.parse(a)) is None
+    ]
+    listed = sorted(
+        [*(o for o in chosen if o.address.kind != "consumer"), *gone], key=lambda o: o.address
+    )
     out.streams = [_stream_element(o, ours) | {"down": str(o.address) in down} for o in listed]
     out.consumers = [_consumer_element(o, ours) for o in chosen if o.address.kind == "consumer"]
     out.replication = [found.to_json() for found in flows]
@@ -139,45 +195,95 @@ def _replaced_stream(address: Address, found: InterruptedReplacement) -> LiveObj
     """A stream that does not exist at the moment: with the messages that are kept for it."""
     old, kept = found.record["old"], found.staging
     empty = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
-    return LiveObject(address, old["config"], old["created"], empty | (kept.state if kept is not None else {}) | {"consumer_count": 0})
+    return LiveObject(
+        address,
+        old["config"],
+        old["created"],
+        empty | (kept.state if kept is not None else {}) | {"consumer_count": 0},
+    )
 
 
-def _domain_element(inputs: PlanInputs, facts: DomainFacts, seen: datetime | None) -> dict[str, Any]:
-    domain, info, own = inputs.workspace.domains[facts.key], facts.info, [*inputs.live.streams(facts.key)]
-    used = {name: _sum_usage(info, name) for name in ("streams", "consumers", "memory", "storage")} if facts.reachable else {}
-    limits = {name: _sum_limit(info, name) for name in ("max_streams", "max_consumers", "max_memory", "max_storage")}
+def _domain_element(
+    inputs: PlanInputs, facts: DomainFacts, seen: datetime | None
+) -> dict[str, Any]:
+    domain, info, own = (
+        inputs.workspace.domains[facts.key],
+        facts.info,
+        [*inputs.live.streams(facts.key)],
+    )
+    used = (
+        {name: _sum_usage(info, name) for name in ("streams", "consumers", "memory", "storage")}
+        if facts.reachable
+        else {}
+    )
+    limits = {
+        name: _sum_limit(info, name)
+        for name in ("max_streams", "max_consumers", "max_memory", "max_storage")
+    }
     return {
-        "domain": facts.key, "js_domain": domain.js_domain, "connection": domain.connection, "reachable": facts.reachable,
-        "reason": facts.short_reason or None, "may_be_offline": domain.may_be_offline, "last_seen": format_timestamp(seen) if seen else None,
+        "domain": facts.key,
+        "js_domain": domain.js_domain,
+        "connection": domain.connection,
+        "reachable": facts.reachable,
+        "reason": facts.short_reason or None,
+        "may_be_offline": domain.may_be_offline,
+        "last_seen": format_timestamp(seen) if seen else None,
         "excused": None if facts.reachable else is_within_offline_limit(inputs, facts.key, seen),
-        "server": facts.server.get("name"), "cluster": facts.server.get("cluster"), "version": facts.version,
-        "api_level": facts.level if facts.reachable else None, "messages": sum(o.state.get("messages") or 0 for o in own),
-        "bytes": sum(o.state.get("bytes") or 0 for o in own), "streams": used.get("streams"), "consumers": used.get("consumers"),
-        "memory": used.get("memory"), "storage": used.get("storage"), "limits": limits if facts.reachable else None,
-    }  # fmt: skip
+        "server": facts.server.get("name"),
+        "cluster": facts.server.get("cluster"),
+        "version": facts.version,
+        "api_level": facts.level if facts.reachable else None,
+        "messages": sum(o.state.get("messages") or 0 for o in own),
+        "bytes": sum(o.state.get("bytes") or 0 for o in own),
+        "streams": used.get("streams"),
+        "consumers": used.get("consumers"),
+        "memory": used.get("memory"),
+        "storage": used.get("storage"),
+        "limits": limits if facts.reachable else None,
+    }
 
 
 def _sum_usage(info: dict[str, Any], name: str) -> int:
     """A use of the account; with limits per number of copies, in all of them."""
     tiers = info.get("tiers") or {}
-    return sum(int(tier.get(name) or 0) for tier in tiers.values()) if tiers else int(info.get(name) or 0)
+    return (
+        sum(int(tier.get(name) or 0) for tier in tiers.values())
+        if tiers
+        else int(info.get(name) or 0)
+    )
 
 
 def _sum_limit(info: dict[str, Any], name: str) -> int | None:
     """A limit of the account, added up over its tiers; None where there is none."""
     tiers = info.get("tiers") or {}
-    found = [int((part.get("limits") or {}).get(name, -1)) for part in (tiers.values() if tiers else [info])]
-    return sum(found) if all(limit >= 0 for limit in found) and (found != [0] or name == "max_streams") else None
+    found = [
+        int((part.get("limits") or {}).get(name, -1))
+        for part in (tiers.values() if tiers else [info])
+    ]
+    return (
+        sum(found)
+        if all(limit >= 0 for limit in found) and (found != [0] or name == "max_streams")
+        else None
+    )
 
 
 def _stream_element(found: LiveObject, ours: set[Address]) -> dict[str, Any]:
     state = found.state
     return {
-        "address": str(found.address), "type": found.address.kind, "managed": found.address in ours, "fed_by": _origin_kind(found),
-        "messages": state["messages"], "bytes": state["bytes"], "first_seq": state["first_seq"], "last_seq": state["last_seq"],
-        "last_time": None if str(state.get("last_ts", "0001")).startswith("0001") else state["last_ts"],
-        "consumers": state.get("consumer_count") or 0, "created": found.created,
-    }  # fmt: skip
+        "address": str(found.address),
+        "type": found.address.kind,
+        "managed": found.address in ours,
+        "fed_by": _origin_kind(found),
+        "messages": state["messages"],
+        "bytes": state["bytes"],
+        "first_seq": state["first_seq"],
+        "last_seq": state["last_seq"],
+        "last_time": None
+        if str(state.get("last_ts", "0001")).startswith("0001")
+        else state["last_ts"],
+        "consumers": state.get("consumer_count") or 0,
+        "created": found.created,
+    }
 
 
 def _origin_kind(found: LiveObject) -> str | None:
@@ -188,10 +294,15 @@ def _origin_kind(found: LiveObject) -> str | None:
 def _consumer_element(found: LiveObject, ours: set[Address]) -> dict[str, Any]:
     state = found.state
     return {
-        "address": str(found.address), "managed": found.address in ours, "pending": state.get("num_pending") or 0,
-        "ack_pending": state.get("num_ack_pending") or 0, "redelivered": state.get("num_redelivered") or 0,
-        "waiting": state.get("num_waiting") or 0, "delivered": _position_element(state.get("delivered")), "ack_floor": _position_element(state.get("ack_floor")),
-    }  # fmt: skip
+        "address": str(found.address),
+        "managed": found.address in ours,
+        "pending": state.get("num_pending") or 0,
+        "ack_pending": state.get("num_ack_pending") or 0,
+        "redelivered": state.get("num_redelivered") or 0,
+        "waiting": state.get("num_waiting") or 0,
+        "delivered": _position_element(state.get("delivered")),
+        "ack_floor": _position_element(state.get("ack_floor")),
+    }
 
 
 def _position_element(found: dict[str, Any] | None) -> dict[str, int]:
@@ -201,10 +312,16 @@ def _position_element(found: dict[str, Any] | None) -> dict[str, int]:
 def _unreadable_diagnostics(live: Live, shown: Collection[str]) -> list[Diagnostic]:
     """What is there and could not be read."""
     found = [
-        Diagnostic("warning", "JS415", f"exists on the server but is offline there: {why}", "It uses a feature this server does not know.",
-                   str(address))
-        for address, why in sorted(live.unreadable.items()) if address.domain in shown
-    ]  # fmt: skip
+        Diagnostic(
+            "warning",
+            "JS415",
+            f"exists on the server but is offline there: {why}",
+            "It uses a feature this server does not know.",
+            str(address),
+        )
+        for address, why in sorted(live.unreadable.items())
+        if address.domain in shown
+    ]
     return found + [
         Diagnostic(
             "warning",

@@ -29,7 +29,13 @@ def ignore_progress(_: int, __: int) -> None:
 
 
 async def save_stream(
-    api: DomainApi, facts: DomainFacts, address: Address, folder: BackupFolder, progress: Progress = ignore_progress, *, check: bool = False
+    api: DomainApi,
+    facts: DomainFacts,
+    address: Address,
+    folder: BackupFolder,
+    progress: Progress = ignore_progress,
+    *,
+    check: bool = False,
 ) -> bool:
     """Take a stream with its consumers; False where the folder has it already just as it is now.
 
@@ -38,7 +44,11 @@ async def save_stream(
     """
     before = await _read_stream(api, address)
     kept = folder.manifest.streams.get(address)
-    if kept is not None and _is_unchanged(kept, before) and await asyncio.to_thread(find_damage, folder.path, kept.archive) is None:
+    if (
+        kept is not None
+        and _is_unchanged(kept, before)
+        and await asyncio.to_thread(find_damage, folder.path, kept.archive) is None
+    ):
         folder.add(kept)
         return False
     with folder.create_draft(address) as draft:
@@ -53,10 +63,17 @@ async def save_stream(
         archive = await asyncio.to_thread(draft.finish, snap.frames.archive_format)
         folder.add(
             SavedStream(
-                address, before[0].config, before[0].created, before[0].state, after[0].state, _saved_consumers(before[1], after[1]), archive,
-                _server_identity(api, facts, after[0]), format_timestamp(),
+                address,
+                before[0].config,
+                before[0].created,
+                before[0].state,
+                after[0].state,
+                _saved_consumers(before[1], after[1]),
+                archive,
+                _server_identity(api, facts, after[0]),
+                format_timestamp(),
             )
-        )  # fmt: skip
+        )
     return True
 
 
@@ -66,11 +83,15 @@ def _save_error(address: Address, error: ServerRefusedError) -> ApiError:
     return ApiError(f"{address} cannot be saved: {error}", hint=error.hint)
 
 
-async def _read_stream(api: DomainApi, address: Address) -> tuple[LiveObject, dict[str, LiveObject]]:
+async def _read_stream(
+    api: DomainApi, address: Address
+) -> tuple[LiveObject, dict[str, LiveObject]]:
     """The stream and its consumers by name, without the server's own."""
     stream = await read_object(api, address)
     if stream is None:
-        raise ApiError(f"{address} does not exist", hint="See what is there: jsplan drift, or nats stream ls")
+        raise ApiError(
+            f"{address} does not exist", hint="See what is there: jsplan drift, or nats stream ls"
+        )
     names = await api.consumer_names(address.stream) if stream.state.get("consumer_count") else []
     found: dict[str, LiveObject] = {}
 
@@ -79,14 +100,24 @@ async def _read_stream(api: DomainApi, address: Address) -> tuple[LiveObject, di
             found[consumer.consumer] = live
 
     theirs = [name for name in names if not name.startswith(INTERNAL_CONSUMER_PREFIXES)]
-    await run_parallel(read, (Address(address.domain, "consumer", f"{address.stream}/{name}") for name in theirs))
+    await run_parallel(
+        read, (Address(address.domain, "consumer", f"{address.stream}/{name}") for name in theirs)
+    )
     return stream, found
 
 
-def _saved_consumers(before: dict[str, LiveObject], after: dict[str, LiveObject]) -> tuple[SavedConsumer, ...]:
+def _saved_consumers(
+    before: dict[str, LiveObject], after: dict[str, LiveObject]
+) -> tuple[SavedConsumer, ...]:
     """Those that were there all the time: of the others nobody knows whether the archive has them."""
     return tuple(
-        SavedConsumer(name, live.config, live.created, extract_position(live.state), extract_position(after[name].state))
+        SavedConsumer(
+            name,
+            live.config,
+            live.created,
+            extract_position(live.state),
+            extract_position(after[name].state),
+        )
         for name, live in sorted(before.items())
         if name in after and after[name].created == live.created
     )
@@ -94,13 +125,25 @@ def _saved_consumers(before: dict[str, LiveObject], after: dict[str, LiveObject]
 
 def _is_unchanged(kept: SavedStream, found: tuple[LiveObject, dict[str, LiveObject]]) -> bool:
     stream, consumers = found
-    same = kept.before == kept.after == stream.state and (kept.created, kept.config) == (stream.created, stream.config)
-    return same and kept.consumers == _saved_consumers(consumers, consumers) and all(c.before == c.after for c in kept.consumers)
+    same = kept.before == kept.after == stream.state and (kept.created, kept.config) == (
+        stream.created,
+        stream.config,
+    )
+    return (
+        same
+        and kept.consumers == _saved_consumers(consumers, consumers)
+        and all(c.before == c.after for c in kept.consumers)
+    )
 
 
 def _server_identity(api: DomainApi, facts: DomainFacts, stream: LiveObject) -> dict[str, Any]:
     """Who answered: a domain behind another server tells its version only in its streams, since 2.11."""
     version = facts.version or (stream.raw.get("metadata") or {}).get("_nats.ver")
     name = facts.server.get("name") or stream.server.get("leader")
-    known = {"js_domain": api.domain.js_domain, "name": name, "version": version, "api_level": facts.level}
+    known = {
+        "js_domain": api.domain.js_domain,
+        "name": name,
+        "version": version,
+        "api_level": facts.level,
+    }
     return known | {"clustered": stream.is_clustered}

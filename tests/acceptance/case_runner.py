@@ -31,9 +31,9 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.errors import RefusedError
+from jsplan.options import DriftOptions
 from jsplan.planning.decide import table_of
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
 from tests.support.yaml_text import read_yaml
@@ -57,7 +57,11 @@ class Case:
     def load(cls, path: Path, folder: Path, sandbox: Sandbox) -> Case:
         """Read the file; the servers must be empty."""
         hub = sandbox["hub"]
-        return cls(read_yaml(path.read_text("utf-8")), hub_leaf_space(folder, sandbox), Raw(hub.url, hub.user, hub.password))
+        return cls(
+            read_yaml(path.read_text("utf-8")),
+            hub_leaf_space(folder, sandbox),
+            Raw(hub.url, hub.user, hub.password),
+        )
 
     def run(self) -> None:
         """The whole sequence."""
@@ -69,7 +73,11 @@ class Case:
                 self._check_drift(expect["drift"])
             plan = self.space.plan(**self.text.get("options", {}))
             if "error" in expect:
-                errors = [f"{d.address} {d.summary} {d.detail}" for d in plan.diagnostics if d.severity == "error"]
+                errors = [
+                    f"{d.address} {d.summary} {d.detail}"
+                    for d in plan.diagnostics
+                    if d.severity == "error"
+                ]
                 assert plan.errored
                 assert any(expect["error"] in text for text in errors), errors
                 return
@@ -97,10 +105,14 @@ class Case:
     def _create(self, address: Address, config: dict[str, Any]) -> None:
         if address.kind == "consumer":
             answer = self._api(
-                address.domain, f"CONSUMER.CREATE.{address.stream}.{address.consumer}", {"stream_name": address.stream, "config": config}
+                address.domain,
+                f"CONSUMER.CREATE.{address.stream}.{address.consumer}",
+                {"stream_name": address.stream, "config": config},
             )
         else:
-            answer = self._api(address.domain, f"STREAM.CREATE.{address.stream}", {"name": address.stream} | config)
+            answer = self._api(
+                address.domain, f"STREAM.CREATE.{address.stream}", {"name": address.stream} | config
+            )
         assert "error" not in answer, answer
 
     def _publish(self, domain: str, subject: str, count: int) -> None:
@@ -111,36 +123,57 @@ class Case:
     def _change_on_server(self, address: Address, fields: dict[str, Any] | None) -> None:
         if fields is None:
             verb = (
-                f"CONSUMER.DELETE.{address.stream}.{address.consumer}" if address.kind == "consumer" else f"STREAM.DELETE.{address.stream}"
+                f"CONSUMER.DELETE.{address.stream}.{address.consumer}"
+                if address.kind == "consumer"
+                else f"STREAM.DELETE.{address.stream}"
             )
             answer = self._api(address.domain, verb)
         elif address.kind == "consumer":
             config = self.live(address)["config"] | fields
             answer = self._api(
-                address.domain, f"CONSUMER.CREATE.{address.stream}.{address.consumer}", {"stream_name": address.stream, "config": config}
+                address.domain,
+                f"CONSUMER.CREATE.{address.stream}.{address.consumer}",
+                {"stream_name": address.stream, "config": config},
             )
         else:
-            answer = self._api(address.domain, f"STREAM.UPDATE.{address.stream}", self.live(address)["config"] | fields)
+            answer = self._api(
+                address.domain,
+                f"STREAM.UPDATE.{address.stream}",
+                self.live(address)["config"] | fields,
+            )
         assert "error" not in answer, answer
 
     def live(self, address: Address) -> dict[str, Any]:
         """The raw INFO answer, errors included."""
-        verb = f"CONSUMER.INFO.{address.stream}.{address.consumer}" if address.kind == "consumer" else f"STREAM.INFO.{address.stream}"
+        verb = (
+            f"CONSUMER.INFO.{address.stream}.{address.consumer}"
+            if address.kind == "consumer"
+            else f"STREAM.INFO.{address.stream}"
+        )
         return self._api(address.domain, verb)
 
     # --- what is expected ------------------------------------------------------------------------------------
 
     def _check_drift(self, expected: dict[str, str]) -> None:
         found = drift(self.space.load, DriftOptions(), RecordingObserver())
-        shown = {r.address: "missing" if r.change.after is None else "changed" for r in found.resource_drift}
+        shown = {
+            r.address: "missing" if r.change.after is None else "changed"
+            for r in found.resource_drift
+        }
         assert shown == expected
 
     def _check_plan(self, plan: Plan, expect: dict[str, Any]) -> None:
         assert not plan.errored, plan.diagnostics
-        changes = {c.address: name for c in plan.resource_changes if (name := action_of(c)) != "no-op"}
+        changes = {
+            c.address: name for c in plan.resource_changes if (name := action_of(c)) != "no-op"
+        }
         assert changes == expect.get("changes", {})
-        hazards = {c.address: sorted(h.code for h in c.hazards) for c in plan.resource_changes if c.hazards}
-        assert hazards == {address: sorted(codes) for address, codes in expect.get("hazards", {}).items()}
+        hazards = {
+            c.address: sorted(h.code for h in c.hazards) for c in plan.resource_changes if c.hazards
+        }
+        assert hazards == {
+            address: sorted(codes) for address, codes in expect.get("hazards", {}).items()
+        }
         for address, fields in expect.get("fields", {}).items():
             change = next(c for c in plan.resource_changes if c.address == address)
             assert {f.path: f.effect for f in change.change.fields} == fields
@@ -175,10 +208,18 @@ class Case:
             address = Address.parse(change.address)
             if change.change.after is not None and change.change.actions != ["forget"]:
                 table = table_of(address)
-                assert table.compact(self.live(address)["config"]) == table.compact(change.change.after), change.address
+                assert table.compact(self.live(address)["config"]) == table.compact(
+                    change.change.after
+                ), change.address
 
     def _check_converged(self, options: dict[str, Any]) -> None:
-        again = self.space.plan(**{name: value for name, value in options.items() if name not in ("replace", "allow_hazards")})
+        again = self.space.plan(
+            **{
+                name: value
+                for name, value in options.items()
+                if name not in ("replace", "allow_hazards")
+            }
+        )
         assert [s.title for s in again.steps] == []
         assert not again.has_changes
         assert drift(self.space.load, DriftOptions(), RecordingObserver()).resource_drift == []

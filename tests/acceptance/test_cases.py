@@ -35,4 +35,6 @@ def test_every_case_says_what_it_expects() -> None:
     texts = {path: read_yaml(path.read_text("utf-8")) for path in FILES}
 
     assert len(texts) >= 40
-    assert [str(p) for p, text in texts.items() if not text.get("about") or "expect" not in text] == []
+    assert [
+        str(p) for p, text in texts.items() if not text.get("about") or "expect" not in text
+    ] == []

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 HOUR, MINUTE = 3_600_000_000_000, 60_000_000_000
 #: What is there at one moment of a case.
 _State = list[tuple[Address, dict[str, Any]]]
-_BASE = {"jsplan": 1, "workspace": "known", "connections": {"hub": {"url": "nats://127.0.0.1:1"}}, "domains": HUB_LEAF_DOMAINS}
+_BASE = {
+    "jsplan": 1,
+    "workspace": "known",
+    "connections": {"hub": {"url": "nats://127.0.0.1:1"}},
+    "domains": HUB_LEAF_DOMAINS,
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,11 @@ class KnownConfig:
         stream = self.address.stream
         if self.address.kind != "consumer":
             return f"STREAM.CREATE.{stream}", self.config
-        return f"CONSUMER.CREATE.{stream}.{self.address.consumer}", {"stream_name": stream, "action": "create", "config": self.config}
+        return f"CONSUMER.CREATE.{stream}.{self.address.consumer}", {
+            "stream_name": stream,
+            "action": "create",
+            "config": self.config,
+        }
 
 
 def configs_of_cases(folder: Path, level: int) -> list[KnownConfig]:
@@ -59,7 +68,12 @@ def configs_of_cases(folder: Path, level: int) -> list[KnownConfig]:
         text = read_yaml(path.read_text("utf-8"))
         if text.get("level", 0) > level:
             continue
-        states: list[_State] = [[(Address.parse(address), config) for address, config in text.get("streams", {}).items()]]
+        states: list[_State] = [
+            [
+                (Address.parse(address), config)
+                for address, config in text.get("streams", {}).items()
+            ]
+        ]
         # Circles (10052) and copies that never start (10082) are taken by the server in parts, and made by no plan.
         error = str((text.get("expect") or {}).get("error"))
         parts = ("first",) if "(10052)" in error or "(10082)" in error else ("first", "desired")
@@ -69,11 +83,17 @@ def configs_of_cases(folder: Path, level: int) -> list[KnownConfig]:
 
 
 def _configs_of_states(states: list[_State], mark: str) -> Iterator[KnownConfig]:
-    marks = [{(a.domain, a.stream): f"{mark}s{turn}" for a, _ in some if a.kind != "consumer"} for turn, some in enumerate(states)]
+    marks = [
+        {(a.domain, a.stream): f"{mark}s{turn}" for a, _ in some if a.kind != "consumer"}
+        for turn, some in enumerate(states)
+    ]
     for turn, some in enumerate(states):
         for address, config in some:
             stream = (address.domain, address.stream)
-            where = next((known[stream] for known in (marks[turn], *marks) if stream in known), f"{mark}s{turn}")
+            where = next(
+                (known[stream] for known in (marks[turn], *marks) if stream in known),
+                f"{mark}s{turn}",
+            )
             yield _isolate(address, config, where)
 
 
@@ -93,7 +113,9 @@ def _declared(folder: Path, sections: dict[str, Any], level: int) -> _State:
     out: _State = []
     for address, body in topology.bodies.items():
         table = CONSUMER if address.kind == "consumer" else STREAM
-        out.append((address, build_create(table, body | client_defaults(address.kind, body), level)))
+        out.append(
+            (address, build_create(table, body | client_defaults(address.kind, body), level))
+        )
     return out
 
 
@@ -109,8 +131,12 @@ def _isolate(address: Address, config: dict[str, Any], mark: str) -> KnownConfig
     stream, own = _stream(address.stream, mark), _with_name(address, config)
     if address.kind == "consumer":
         config = _consumer(own, address.stream, mark)
-        return KnownConfig(Address(address.domain, "consumer", f"{stream}/{address.consumer}"), config)
-    out = {key: value for key, value in own.items() if key not in ("name", "subjects")} | {"name": stream}
+        return KnownConfig(
+            Address(address.domain, "consumer", f"{stream}/{address.consumer}"), config
+        )
+    out = {key: value for key, value in own.items() if key not in ("name", "subjects")} | {
+        "name": stream
+    }
     if own.get("subjects"):
         out["subjects"] = [_subject(subject, mark) for subject in own["subjects"]]
     for key in ("subject_transform", "republish"):
@@ -119,7 +145,9 @@ def _isolate(address: Address, config: dict[str, Any], mark: str) -> KnownConfig
     if out.get("mirror"):
         out["mirror"] = out["mirror"] | {"name": _stream(out["mirror"]["name"], mark)}
     if out.get("sources"):
-        out["sources"] = [origin | {"name": _stream(origin["name"], mark)} for origin in out["sources"]]
+        out["sources"] = [
+            origin | {"name": _stream(origin["name"], mark)} for origin in out["sources"]
+        ]
     return KnownConfig(Address.of_stream(address.domain, stream), out)
 
 
@@ -172,7 +200,10 @@ def measured_configs() -> Iterator[KnownConfig]:
 def measured_updates() -> Iterator[tuple[KnownConfig, KnownConfig]]:
     """Each of the measured updates: what is made, and what it is to become."""
     for number, case in enumerate(cases()):
-        yield _measured(case.kind, case.before, f"u{number}"), _measured(case.kind, case.after, f"u{number}")
+        yield (
+            _measured(case.kind, case.before, f"u{number}"),
+            _measured(case.kind, case.after, f"u{number}"),
+        )
 
 
 def _measured(kind: str, config: dict[str, Any], mark: str) -> KnownConfig:

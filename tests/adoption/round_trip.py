@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jsplan.options import PlanOptions
 from jsplan.planning.decide import table_of
 from jsplan.workflows.import_ import import_with_config
-from jsplan.workflows.options import PlanOptions
 from tests.adoption.known_configs import KnownConfig
 from tests.support.workspaces import RecordingObserver, Space, approve
 
@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from tests.support.raw import Raw
 
 #: What a destroy of all would have to be allowed.
-DELETION_HAZARDS = ("DELETES_STREAM", "DELETES_MESSAGES", "DELETES_CONSUMER", "BREAKS_REPLICATION", "REMOVES_SUBJECTS", "LOSES_CONSUMER_POSITION")
+DELETION_HAZARDS = (
+    "DELETES_STREAM",
+    "DELETES_MESSAGES",
+    "DELETES_CONSUMER",
+    "BREAKS_REPLICATION",
+    "REMOVES_SUBJECTS",
+    "LOSES_CONSUMER_POSITION",
+)
 #: A pause that ended before this is over.
 LONG_AGO = "2026-01-01"
 
@@ -46,26 +53,49 @@ class RoundTrip:
     def update(self, known: KnownConfig) -> bool:
         """Whether the server takes it as an update of what has been made under that name, which then says whether it is durable."""
         address = known.address
-        verb = f"STREAM.UPDATE.{address.stream}" if address.kind != "consumer" else known.create_request[0]
-        answer = self.ask(address.domain, verb, known.create_request[1] | ({"action": "update"} if address.kind == "consumer" else {}))
+        verb = (
+            f"STREAM.UPDATE.{address.stream}"
+            if address.kind != "consumer"
+            else known.create_request[0]
+        )
+        answer = self.ask(
+            address.domain,
+            verb,
+            known.create_request[1] | ({"action": "update"} if address.kind == "consumer" else {}),
+        )
         if "error" not in answer:
-            self.configs = [KnownConfig(address, answer["config"]) if one.address == address else one for one in self.configs]
+            self.configs = [
+                KnownConfig(address, answer["config"]) if one.address == address else one
+                for one in self.configs
+            ]
         return "error" not in answer
 
     def live(self, address: Address) -> dict[str, Any]:
         """The configuration in the form in which two that mean the same are equal; a pause that is over is none."""
-        verb = f"CONSUMER.INFO.{address.stream}.{address.consumer}" if address.kind == "consumer" else f"STREAM.INFO.{address.stream}"
+        verb = (
+            f"CONSUMER.INFO.{address.stream}.{address.consumer}"
+            if address.kind == "consumer"
+            else f"STREAM.INFO.{address.stream}"
+        )
         config = table_of(address).compact(self.ask(address.domain, verb)["config"])
-        return {key: value for key, value in config.items() if key != "pause_until" or value > LONG_AGO}
+        return {
+            key: value for key, value in config.items() if key != "pause_until" or value > LONG_AGO
+        }
 
     def adopt(self) -> str:
         """Import all with a new file, and find that the plan is empty; the text of the file.
 
         Consumers that are not durable are named one by one: `--all` leaves them out.
         """
-        fleeting = [str(one.address) for one in self.configs if one.address.kind == "consumer" and not one.config.get("durable_name")]
+        fleeting = [
+            str(one.address)
+            for one in self.configs
+            if one.address.kind == "consumer" and not one.config.get("durable_name")
+        ]
         path = self.space.folder / "found.jsplan.yaml"
-        _, result, written = import_with_config(self.space.load, ("**", *fleeting), PlanOptions(), approve, RecordingObserver(), path)
+        _, result, written = import_with_config(
+            self.space.load, ("**", *fleeting), PlanOptions(), approve, RecordingObserver(), path
+        )
         assert (result.exit_code, written is None) == (0, False), result
         plan = self.space.plan()
         assert not plan.errored, plan.diagnostics
@@ -81,5 +111,9 @@ class RoundTrip:
         _, result = self.space.apply()
         assert result.exit_code == 0, [step for step in result.steps if step.status != "done"]
         after = {one.address: self.live(one.address) for one in self.configs}
-        assert {str(address): (before[address], after[address]) for address in before if before[address] != after[address]} == {}
+        assert {
+            str(address): (before[address], after[address])
+            for address in before
+            if before[address] != after[address]
+        } == {}
         return text

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.address import Address
-from tests.adoption.known_configs import KnownConfig, configs_of_cases, measured_configs, measured_updates
+from tests.adoption.known_configs import (
+    KnownConfig,
+    configs_of_cases,
+    measured_configs,
+    measured_updates,
+)
 from tests.adoption.round_trip import RoundTrip
 from tests.fields.strategies import ORIGINS
 from tests.support.raw import Raw
@@ -29,7 +34,12 @@ def test_every_acceptance_case(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
         known = configs_of_cases(tmp_path / "cases", trip.level("hub"))
         refused = [one for one in known if not trip.make(one)]
         assert len(trip.configs) > 12 * len(refused)
-        assert {one.address.kind for one in trip.configs} == {"stream", "consumer", "kv", "object_store"}
+        assert {one.address.kind for one in trip.configs} == {
+            "stream",
+            "consumer",
+            "kv",
+            "object_store",
+        }
         trip.adopt_and_recreate()
 
 
@@ -47,7 +57,10 @@ def test_every_measured_configuration(tmp_path: Path, server: Server) -> None:
 def _beside_origins(folder: Path, server: Server, raw: Raw) -> RoundTrip:
     """With the streams that the measured mirrors and sources copy, and the one that the consumers belong to."""
     for name in ORIGINS:
-        raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"})
+        raw.api_ok(
+            f"$JS.API.STREAM.CREATE.{name}",
+            {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"},
+        )
     raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
     return RoundTrip(single_space(folder, server), raw)
 
@@ -67,7 +80,9 @@ def test_what_a_file_cannot_make(tmp_path: Path, server: Server) -> None:
     with Raw(server.url) as raw:
         trip = RoundTrip(single_space(tmp_path, server), raw)
         for name, subjects in (("OLD", ["old"]), ("OBJ_OLD", ["$O.OLD.C.>", "$O.OLD.M.>"])):
-            made = raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": subjects, "max_msgs": 7})
+            made = raw.api_ok(
+                f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": subjects, "max_msgs": 7}
+            )
             raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", made["config"] | {"sealed": True})
         text = trip.adopt()
     assert "sealed: true" in text
@@ -94,13 +109,33 @@ def test_texts_that_look_like_references(tmp_path: Path, clean_hub_leaf: Sandbox
         "<<",
         "~",
     ]
-    signs += ["\u200b", "\ufeff", "\U000e0041", "a\nb", "a\tb", "'", '"', "\\", "#", " a ", "010", "NO", "hub", "leaf ${domain} hub"]
+    signs += [
+        "\u200b",
+        "\ufeff",
+        "\U000e0041",
+        "a\nb",
+        "a\tb",
+        "'",
+        '"',
+        "\\",
+        "#",
+        " a ",
+        "010",
+        "NO",
+        "hub",
+        "leaf ${domain} hub",
+    ]
     metadata = {sign: signs[-number - 1] for number, sign in enumerate(signs)}
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
         trip = RoundTrip(hub_leaf_space(tmp_path, clean_hub_leaf), raw)
         for domain in ("hub", "leaf"):
-            stream = {"name": "S${x}", "subjects": [f"{domain}.${{b}}.>"], "metadata": metadata, "description": "${var.x} $${"}
+            stream = {
+                "name": "S${x}",
+                "subjects": [f"{domain}.${{b}}.>"],
+                "metadata": metadata,
+                "description": "${var.x} $${",
+            }
             assert trip.make(KnownConfig(Address(domain, "stream", "S${x}"), stream))
             consumer = {"durable_name": "C${y}", "metadata": metadata, "ack_policy": "explicit"}
             assert trip.make(KnownConfig(Address(domain, "consumer", "S${x}/C${y}"), consumer))

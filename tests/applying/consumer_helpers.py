@@ -15,15 +15,23 @@ if TYPE_CHECKING:
 def fill(raw: Raw, count: int, subjects: tuple[str, ...] = ("a.1", "a.2", "a.3")) -> None:
     """Publish messages to a stream, over the subjects in turn, each with its ack."""
     for number in range(count):
-        answer = json.loads(raw.request(subjects[number % len(subjects)], f"message {number}".encode())[1])
+        answer = json.loads(
+            raw.request(subjects[number % len(subjects)], f"message {number}".encode())[1]
+        )
         assert "seq" in answer, answer
 
 
-def pull(raw: Raw, stream: str, consumer: str, count: int, ack: Collection[int] | None = ()) -> list[int]:
+def pull(
+    raw: Raw, stream: str, consumer: str, count: int, ack: Collection[int] | None = ()
+) -> list[int]:
     """Sequences of at most `count` messages; those in `ack` are acknowledged, all of them where it is None."""
     inbox = f"_INBOX.{os.urandom(9).hex()}"
     raw.subscribe(inbox)
-    raw.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", json.dumps({"batch": count, "no_wait": True}).encode(), reply=inbox)
+    raw.publish(
+        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
+        json.dumps({"batch": count, "no_wait": True}).encode(),
+        reply=inbox,
+    )
     replies: list[str] = []
     while len(replies) < count:
         try:

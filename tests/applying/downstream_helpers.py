@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space
 
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
     from tests.support.raw import Raw
 
-PERMITTED = ("DELETES_STREAM", "BREAKS_REPLICATION", "REMOVES_SUBJECTS", "IRREVERSIBLE", "DUPLICATES_MESSAGES")
+PERMITTED = (
+    "DELETES_STREAM",
+    "BREAKS_REPLICATION",
+    "REMOVES_SUBJECTS",
+    "IRREVERSIBLE",
+    "DUPLICATES_MESSAGES",
+)
 
 
 def publish(raw: Raw, subject: str, count: int) -> None:
@@ -32,7 +38,11 @@ def message_count(raw: Raw, stream: str, prefix: str = "$JS.API") -> int:
 
 def origin_config(mode: str, *, replaced: bool, **more: Any) -> dict[str, Any]:
     """The stream that is replaced, as it was and as it shall be."""
-    return {"name": "O", "subjects": ["o.>"], "lifecycle": {"on_replace": mode}} | ({"storage": "memory"} if replaced else {}) | more
+    return (
+        {"name": "O", "subjects": ["o.>"], "lifecycle": {"on_replace": mode}}
+        | ({"storage": "memory"} if replaced else {})
+        | more
+    )
 
 
 def wait_until_copied(server: Server, look: Callable[[], bool]) -> None:

@@ -12,11 +12,18 @@ import pytest
 from rich.console import Console
 
 from jsplan.applying.operations import OPERATIONS
+from jsplan.options import DriftOptions, PlanOptions
 from jsplan.render import drift_text
 from jsplan.workflows import apply as applying
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions, PlanOptions
-from tests.applying.downstream_helpers import PERMITTED, message_count, origin_config, publish, require_converged, wait_until_copied
+from tests.applying.downstream_helpers import (
+    PERMITTED,
+    message_count,
+    origin_config,
+    publish,
+    require_converged,
+    wait_until_copied,
+)
 from tests.applying.kill_boundaries import BoundaryKiller, SimulatedKill, expect_kill
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.state import read_state
@@ -45,7 +52,9 @@ def reset_streams(space: Space, server: Server, raw: Raw, mode: str) -> None:
     space.write(streams=[origin_config(mode, replaced=True), copy])
 
 
-def check_kills(space: Space, server: Server, mode: str, choose: Callable[[int], list[int]]) -> None:
+def check_kills(
+    space: Space, server: Server, mode: str, choose: Callable[[int], list[int]]
+) -> None:
     """Die at each of the chosen boundaries, apply again, and count what the copy has then."""
     with Raw(server.url) as raw:
         reset_streams(space, server, raw, mode)
@@ -60,7 +69,12 @@ def check_kills(space: Space, server: Server, mode: str, choose: Callable[[int],
                 with expect_kill(boundary, total):
                     space.apply(allow_hazards=PERMITTED, parallelism=1)
             assert space.plan().resource_drift == [], boundary
-            assert drift(space.load, DriftOptions(replication=False), RecordingObserver()).resource_drift == [], boundary
+            assert (
+                drift(
+                    space.load, DriftOptions(replication=False), RecordingObserver()
+                ).resource_drift
+                == []
+            ), boundary
             _, result = space.apply(allow_hazards=PERMITTED)
             assert result.exit_code == 0, (boundary, result)
             assert read_state(space.folder).replacements == {}, boundary
@@ -84,7 +98,9 @@ def kill_before(space: Space, op: Op, **options: Any) -> Plan:
         BoundaryKiller(patch, 10_000)
         patch.setitem(cast("dict[Op, Any]", OPERATIONS), op, die)
         with pytest.raises(SimulatedKill):
-            applying.apply(space.load, PlanOptions(parallelism=1, **options), approve, RecordingObserver())
+            applying.apply(
+                space.load, PlanOptions(parallelism=1, **options), approve, RecordingObserver()
+            )
     return plans[0]
 
 
@@ -101,22 +117,29 @@ def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
     with Raw(server.url) as raw:
         reset_streams(space, server, raw, "preserve")
         asked = space.plan()
-        permitted = tuple(f"{h.code}:{c.address}" for c in asked.resource_changes for h in c.hazards if h.blocking)
+        permitted = tuple(
+            f"{h.code}:{c.address}" for c in asked.resource_changes for h in c.hazards if h.blocking
+        )
         kill_before(space, op, allow_hazards=permitted)
         assert "sources" not in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]
         assert set(read_state(space.folder).replacements) >= {"main/stream/G"}
 
         found = drift(space.load, DriftOptions(), RecordingObserver())
         assert found.resource_drift == []
-        assert "main/stream/G: it is in the middle of a replacement: O is to be put back into it" in [
-            f"{d.address}: {d.reason}" for d in found.deferred
-        ]
+        assert (
+            "main/stream/G: it is in the middle of a replacement: O is to be put back into it"
+            in [f"{d.address}: {d.reason}" for d in found.deferred]
+        )
         assert not any(line.startswith("Deferred") for line in rendered_lines(found))
         plan = space.plan(allow_hazards=permitted)
         assert plan.resource_drift == []
-        assert [h.code for c in plan.resource_changes for h in c.hazards if h.blocking and not h.allowed] == []
+        assert [
+            h.code for c in plan.resource_changes for h in c.hazards if h.blocking and not h.allowed
+        ] == []
         assert "attach O again to stream G in main" in [step.title for step in plan.steps]
-        assert "O was taken out of it" in next(d.summary for d in plan.diagnostics if d.address == "main/stream/G")
+        assert "O was taken out of it" in next(
+            d.summary for d in plan.diagnostics if d.address == "main/stream/G"
+        )
         assert space.plan(refresh_only=True).steps == []
 
         _, result = space.apply(allow_hazards=permitted)
@@ -129,11 +152,16 @@ def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
 
 @pytest.mark.matrix
 @LONG_TIMEOUT
-def test_a_source_that_never_copied_anything_is_put_back(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_a_source_that_never_copied_anything_is_put_back(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """An apply that died left the stream without its source, and empty: the next one puts it back all the same."""
     if server_version < (2, 15):
         return  # nothing is taken out there
-    space, copy = single_space(tmp_path, server), {"name": "G", "sources": [{"name": "O", "filter_subject": "o.rare"}]}
+    space, copy = (
+        single_space(tmp_path, server),
+        {"name": "G", "sources": [{"name": "O", "filter_subject": "o.rare"}]},
+    )
     space.write(streams=[origin_config("preserve", replaced=False), copy]).apply()
     space.write(streams=[origin_config("preserve", replaced=True), copy])
     with Raw(server.url) as raw:
@@ -141,13 +169,17 @@ def test_a_source_that_never_copied_anything_is_put_back(tmp_path: Path, server:
         assert "sources" not in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]
 
         assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
-        assert [s["name"] for s in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]["sources"]] == ["O"]
+        assert [s["name"] for s in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]["sources"]] == [
+            "O"
+        ]
         require_converged(space)
 
 
 @pytest.mark.matrix
 @LONG_TIMEOUT
-def test_a_source_that_is_out_and_left_the_files_stays_out(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_a_source_that_is_out_and_left_the_files_stays_out(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """What nobody wants back is not put back; the stream is in the middle of nothing after that."""
     if server_version < (2, 15):
         return  # nothing is taken out there
@@ -155,7 +187,9 @@ def test_a_source_that_is_out_and_left_the_files_stays_out(tmp_path: Path, serve
     with Raw(server.url) as raw:
         reset_streams(space, server, raw, "preserve")
         kill_before(space, "sources.attach", allow_hazards=PERMITTED)
-        space.write(streams=[origin_config("preserve", replaced=True), {"name": "G", "subjects": ["g.>"]}])
+        space.write(
+            streams=[origin_config("preserve", replaced=True), {"name": "G", "subjects": ["g.>"]}]
+        )
         _, result = space.apply(allow_hazards=PERMITTED)
         assert result.exit_code == 0, result
         assert raw.api_ok("$JS.API.STREAM.INFO.G")["config"]["subjects"] == ["g.>"]
@@ -175,7 +209,12 @@ def rendered_lines(found: Drift) -> list[str]:
 @pytest.mark.parametrize("mode", ["recreate", "preserve"])
 def test_death_somewhere(mode: str, tmp_path: Path, server: Server) -> None:
     """At a few boundaries of such an apply: the next one ends with each message once in the copy."""
-    check_kills(single_space(tmp_path, server), server, mode, lambda total: random.Random(mode).sample(range(1, total), 3))
+    check_kills(
+        single_space(tmp_path, server),
+        server,
+        mode,
+        lambda total: random.Random(mode).sample(range(1, total), 3),
+    )
 
 
 @pytest.mark.soak
@@ -191,7 +230,12 @@ def test_death_everywhere(mode: str, tmp_path: Path, server: Server) -> None:
 def test_a_record_that_a_dead_apply_left_behind_goes(tmp_path: Path, server: Server) -> None:
     """Where an origin goes on is forgotten once it is there, also by the apply after one that died between the two."""
     space = single_space(tmp_path, server)
-    space.write(streams=[origin_config("recreate", replaced=False), {"name": "G", "sources": [{"name": "O"}]}]).apply()
+    space.write(
+        streams=[
+            origin_config("recreate", replaced=False),
+            {"name": "G", "sources": [{"name": "O"}]},
+        ]
+    ).apply()
     path = tmp_path / "state" / "test.json"
     state = json.loads(path.read_text("utf-8"))
     state["replacements"] = {"main/stream/O": {"address": "main/stream/O", "first_seq": 31}}

@@ -37,13 +37,21 @@ def raw(server: Server) -> Iterator[Raw]:
 
 def consumer(name: str, *subjects: str, **more: Any) -> Consumer:
     """A consumer of these subjects."""
-    filters = {"filter_subject": f"q.{subjects[0]}"} if len(subjects) == 1 else {"filter_subjects": [f"q.{s}" for s in subjects]}
+    filters = (
+        {"filter_subject": f"q.{subjects[0]}"}
+        if len(subjects) == 1
+        else {"filter_subjects": [f"q.{s}" for s in subjects]}
+    )
     return {"name": name, "ack_policy": "explicit", **(filters if subjects else {}), **more}
 
 
 def write(space: Space, retention: str, *consumers: Consumer) -> Space:
     """A stream with these consumers."""
-    return space.write(streams=[{"name": "Q", "subjects": ["q.*"], "retention": retention, "consumers": list(consumers)}])
+    return space.write(
+        streams=[
+            {"name": "Q", "subjects": ["q.*"], "retention": retention, "consumers": list(consumers)}
+        ]
+    )
 
 
 def publish(raw: Raw, subjects: str) -> None:
@@ -59,7 +67,10 @@ def stranded_counts(plan: Plan) -> dict[str, tuple[int, int]]:
         for hazard in change.hazards:
             if hazard.code == "LOSES_CONSUMER_POSITION":
                 most = hazard.messages or 0
-                found[change.name.rsplit("/")[-1]] = (most if hazard.exact else hazard.at_least or 0, most)
+                found[change.name.rsplit("/")[-1]] = (
+                    most if hazard.exact else hazard.at_least or 0,
+                    most,
+                )
     return found
 
 
@@ -74,10 +85,25 @@ QUEUES: dict[str, tuple[list[Consumer], int, list[Consumer], dict[str, tuple[int
     "narrowed": ([A_AND_B], 0, [consumer("C", "a")], {"C": (4, 4)}),
     "narrowed by a list": ([ALL_THREE], 3, [consumer("C", "a", "c")], {"C": (3, 3)}),
     "narrowed and replaced": ([A_AND_B], 0, [consumer("C", "a", max_waiting=9)], {"C": (4, 4)}),
-    "narrowed and created again": ([A_AND_B], 2, [consumer("C", "a", max_waiting=9, lifecycle={"on_replace": "recreate"})], {"C": (3, 3)}),
+    "narrowed and created again": (
+        [A_AND_B],
+        2,
+        [consumer("C", "a", max_waiting=9, lifecycle={"on_replace": "recreate"})],
+        {"C": (3, 3)},
+    ),
     "another takes it": ([A_AND_B], 2, [consumer("C", "a"), consumer("D", "b")], {}),
-    "another that is there takes it": ([A_AND_B, consumer("D", "c")], 0, [consumer("C", "a"), consumer("D", "b", "c")], {"D": (0, 1)}),
-    "swapped": ([consumer("C", "a"), consumer("D", "b")], 0, [consumer("C", "b"), consumer("D", "a")], {"C": (0, 4), "D": (0, 4)}),
+    "another that is there takes it": (
+        [A_AND_B, consumer("D", "c")],
+        0,
+        [consumer("C", "a"), consumer("D", "b", "c")],
+        {"D": (0, 1)},
+    ),
+    "swapped": (
+        [consumer("C", "a"), consumer("D", "b")],
+        0,
+        [consumer("C", "b"), consumer("D", "a")],
+        {"C": (0, 4), "D": (0, 4)},
+    ),
     "swapped and replaced": (
         [consumer("C", "a"), consumer("D", "b")],
         2,
@@ -85,7 +111,12 @@ QUEUES: dict[str, tuple[list[Consumer], int, list[Consumer], dict[str, tuple[int
         {},
     ),
     "shifted": ([consumer("C", "a")], 0, [consumer("C", "b"), consumer("D", "a")], {}),
-    "moved behind what it was given": ([consumer("C", "a")], 3, [consumer("C", "b")], {"C": (3, 4)}),
+    "moved behind what it was given": (
+        [consumer("C", "a")],
+        3,
+        [consumer("C", "b")],
+        {"C": (3, 4)},
+    ),
     "widened": ([consumer("C", "a")], 4, [consumer("C", "a", "b")], {"C": (3, 4)}),
     "widened and replaced": ([consumer("C", "a")], 4, [consumer("C", "a", "b", max_waiting=9)], {}),
     "the same in another order": ([A_AND_B], 2, [consumer("C", "b", "a")], {}),
@@ -100,17 +131,27 @@ def test_a_work_queue_strands_as_many_as_the_plan_says(case: str, space: Space, 
     publish(raw, "abcabcabcabc")
     if taken:
         pull(raw, "Q", "C", taken, None)
-    wanted = {subject for c in (*before, *after) for subject in [c.get("filter_subject"), *c.get("filter_subjects", ())]} - {None}
+    wanted = {
+        subject
+        for c in (*before, *after)
+        for subject in [c.get("filter_subject"), *c.get("filter_subjects", ())]
+    } - {None}
     plan = write(space, "workqueue", *after).plan()
     found = stranded_counts(plan)
     result = space.apply(allow_hazards=("LOSES_CONSUMER_POSITION",))[1]
 
     assert result.exit_code == 0
-    assert {name: count for name, count in found.items() if count[1]} == {name: count for name, count in expected.items() if count[1]}
+    assert {name: count for name, count in found.items() if count[1]} == {
+        name: count for name, count in expected.items() if count[1]
+    }
     delivered = [seq for c in after for seq in pull(raw, "Q", c["name"], 100)]
     assert len(delivered) == len(set(delivered))
     left = {seq for seq in range(1, 13) if subject_of(raw, seq) in wanted} - set(delivered)
-    assert sum(least for least, _ in found.values()) <= len(left) <= sum(most for _, most in found.values())
+    assert (
+        sum(least for least, _ in found.values())
+        <= len(left)
+        <= sum(most for _, most in found.values())
+    )
 
 
 def test_a_worker_that_waits_while_filters_are_swapped(space: Space, raw: Raw) -> None:
@@ -120,13 +161,21 @@ def test_a_worker_that_waits_while_filters_are_swapped(space: Space, raw: Raw) -
     publish(raw, "ababababab")
     raw.subscribe("worker.*")
     for name in "CD":
-        raw.publish(f"$JS.API.CONSUMER.MSG.NEXT.Q.{name}", b'{"batch": 100, "expires": 600000000000}', reply=f"worker.{name}")
+        raw.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.Q.{name}",
+            b'{"batch": 100, "expires": 600000000000}',
+            reply=f"worker.{name}",
+        )
     given = {stream_sequence(raw.next_reply()) for _ in range(2)}
-    plan, result = write(space, "workqueue", consumer("C", "b"), consumer("D", "a")).apply(allow_hazards=("LOSES_CONSUMER_POSITION",))
+    plan, result = write(space, "workqueue", consumer("C", "b"), consumer("D", "a")).apply(
+        allow_hazards=("LOSES_CONSUMER_POSITION",)
+    )
 
     assert (given, result.exit_code) == ({1, 2}, 0)
     waiting = sum(raw.api_ok(f"$JS.API.CONSUMER.INFO.Q.{name}")["num_pending"] for name in "CD")
-    delivered = sum(raw.api_ok(f"$JS.API.CONSUMER.INFO.Q.{name}")["delivered"]["consumer_seq"] for name in "CD")
+    delivered = sum(
+        raw.api_ok(f"$JS.API.CONSUMER.INFO.Q.{name}")["delivered"]["consumer_seq"] for name in "CD"
+    )
     assert 10 - waiting - delivered <= sum(most for _, most in stranded_counts(plan).values())
 
 
@@ -142,13 +191,17 @@ def test_messages_that_are_out_are_not_stranded(space: Space, raw: Raw) -> None:
 
 def test_a_work_queue_of_another_team(space: Space, raw: Raw) -> None:
     """The stream and the other consumers are in no file: who takes what is asked of the server."""
-    raw.api_ok("$JS.API.STREAM.CREATE.Q", {"name": "Q", "subjects": ["q.*"], "retention": "workqueue"})
+    raw.api_ok(
+        "$JS.API.STREAM.CREATE.Q", {"name": "Q", "subjects": ["q.*"], "retention": "workqueue"}
+    )
     other = {"durable_name": "D", "filter_subject": "q.c", "ack_policy": "explicit"}
     raw.api_ok("$JS.API.CONSUMER.CREATE.Q.D", {"stream_name": "Q", "config": other})
     space.write(consumers=[A_AND_B | {"stream": "Q"}]).apply()
     publish(raw, "abcabc")
 
-    assert stranded_counts(space.write(consumers=[consumer("C", "a", stream="Q")]).plan()) == {"C": (2, 2)}
+    assert stranded_counts(space.write(consumers=[consumer("C", "a", stream="Q")]).plan()) == {
+        "C": (2, 2)
+    }
 
 
 def test_a_stream_keeps_what_a_narrower_filter_leaves(space: Space, raw: Raw) -> None:
@@ -159,7 +212,9 @@ def test_a_stream_keeps_what_a_narrower_filter_leaves(space: Space, raw: Raw) ->
     plan = write(space, "limits", consumer("C", "a")).plan()
 
     assert [h for c in plan.resource_changes for h in c.hazards] == []
-    assert filter_findings(plan) == ["3 messages that it still has before it will not be delivered: the new filter does not match them"]
+    assert filter_findings(plan) == [
+        "3 messages that it still has before it will not be delivered: the new filter does not match them"
+    ]
     assert space.apply()[1].exit_code == 0
     assert pull(raw, "Q", "C", 100) == [5, 7]
 
@@ -204,7 +259,11 @@ def test_a_pin_outlives_its_policy(space: Space, raw: Raw, server_version: tuple
     """A consumer that is pinned to a client no more serves nobody else until the pin ends: the plan says for how long."""
     if server_version < (2, 11):
         return
-    pinned = {"priority_groups": ["g"], "priority_policy": "pinned_client", "priority_timeout": "1m"}
+    pinned = {
+        "priority_groups": ["g"],
+        "priority_policy": "pinned_client",
+        "priority_timeout": "1m",
+    }
     write(space, "limits", consumer("C", "a", **pinned)).apply()
     publish(raw, "aa")
     raw.subscribe("client")
@@ -230,17 +289,26 @@ def stream(*subjects: str, **more: Any) -> dict[str, Any]:
 
 def consumers_without_messages(plan: Plan) -> list[tuple[str, str | None]]:
     """Who gets no messages any more, as warnings."""
-    return [(d.code, d.address) for d in plan.diagnostics if d.code in ("JS241", "JS474") and d.severity == "warning"]
+    return [
+        (d.code, d.address)
+        for d in plan.diagnostics
+        if d.code in ("JS241", "JS474") and d.severity == "warning"
+    ]
 
 
 ORPHANS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "subjects": (stream("jobs.*", "x"), stream("jobz.*", "x")),
-    "subject_transform": (stream("jobs.*"), stream("jobs.*", subject_transform={"src": "jobs.*", "dest": "done.{{wildcard(1)}}"})),
+    "subject_transform": (
+        stream("jobs.*"),
+        stream("jobs.*", subject_transform={"src": "jobs.*", "dest": "done.{{wildcard(1)}}"}),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", ORPHANS)
-def test_an_unchanged_consumer_that_hears_nothing_is_named(case: str, space: Space, raw: Raw) -> None:
+def test_an_unchanged_consumer_that_hears_nothing_is_named(
+    case: str, space: Space, raw: Raw
+) -> None:
     """A warning at the consumer, which itself does not change; one of another team is named at the stream."""
     before, after = ORPHANS[case]
     space.write(streams=[before]).apply()
@@ -249,8 +317,13 @@ def test_an_unchanged_consumer_that_hears_nothing_is_named(case: str, space: Spa
         raw.api_ok(f"$JS.API.CONSUMER.CREATE.Q.{name}", {"stream_name": "Q", "config": config})
     plan = space.write(streams=[after]).plan()
 
-    assert consumers_without_messages(plan) == [("JS474", "main/stream/Q"), ("JS241", "main/consumer/Q/W")]
-    assert [d.summary.split(",")[0] for d in plan.diagnostics if d.code == "JS474"] == ["consumer THEIRS"]
+    assert consumers_without_messages(plan) == [
+        ("JS474", "main/stream/Q"),
+        ("JS241", "main/consumer/Q/W"),
+    ]
+    assert [d.summary.split(",")[0] for d in plan.diagnostics if d.code == "JS474"] == [
+        "consumer THEIRS"
+    ]
 
 
 def test_a_consumer_that_still_hears_something_is_not_named(space: Space) -> None:
@@ -258,15 +331,24 @@ def test_a_consumer_that_still_hears_something_is_not_named(space: Space) -> Non
     space.write(streams=[stream("jobs.*")]).apply()
 
     assert consumers_without_messages(space.write(streams=[stream("jobs.1", "y")]).plan()) == []
-    assert consumers_without_messages(space.write(streams=[stream("jobs.>", description="d")]).plan()) == []
+    assert (
+        consumers_without_messages(space.write(streams=[stream("jobs.>", description="d")]).plan())
+        == []
+    )
 
 
 def test_a_consumer_of_a_copy_is_named_too(space: Space) -> None:
     """What its origin stores no more does not arrive."""
-    mirror = {"name": "M", "mirror": {"name": "Q"}, "consumers": [{"name": "W", "ack_policy": "explicit", "filter_subject": "jobs.*"}]}
+    mirror = {
+        "name": "M",
+        "mirror": {"name": "Q"},
+        "consumers": [{"name": "W", "ack_policy": "explicit", "filter_subject": "jobs.*"}],
+    }
     space.write(streams=[stream("jobs.*", consumers=[]), mirror]).apply()
 
-    assert consumers_without_messages(space.write(streams=[stream("jobz.*", consumers=[]), mirror]).plan()) == [("JS241", "main/consumer/M/W")]
+    assert consumers_without_messages(
+        space.write(streams=[stream("jobz.*", consumers=[]), mirror]).plan()
+    ) == [("JS241", "main/consumer/M/W")]
 
 
 def test_an_ignored_finding_is_not_repeated(space: Space) -> None:
@@ -279,7 +361,12 @@ def test_an_ignored_finding_is_not_repeated(space: Space) -> None:
     }
     space.write(streams=[stream("jobs.*", consumers=[quiet])]).apply()
 
-    assert consumers_without_messages(space.write(streams=[stream("jobz.*", consumers=[quiet])]).plan()) == []
+    assert (
+        consumers_without_messages(
+            space.write(streams=[stream("jobz.*", consumers=[quiet])]).plan()
+        )
+        == []
+    )
 
 
 def subject_of(raw: Raw, seq: int) -> str | None:

@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
-from tests.applying.consumer_helpers import consumer_info, consumer_names, fill, pull, stream_sequence
+from tests.applying.consumer_helpers import (
+    consumer_info,
+    consumer_names,
+    fill,
+    pull,
+    stream_sequence,
+)
 from tests.support.raw import Raw
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, single_space
@@ -42,7 +48,9 @@ def raw(server: Server) -> Iterator[Raw]:
 def write(space: Space, stream: dict[str, Any] | None = None, **consumer: Any) -> Space:
     """One stream with one consumer, which acknowledges each message unless it says otherwise."""
     body = {"name": "A", "subjects": ["a.>"]} | (stream or {})
-    return space.write(streams=[body | {"consumers": [{"name": "C", "ack_policy": "explicit"} | consumer]}])
+    return space.write(
+        streams=[body | {"consumers": [{"name": "C", "ack_policy": "explicit"} | consumer]}]
+    )
 
 
 def replace_consumer(space: Space, *allow: str) -> Plan:
@@ -102,7 +110,9 @@ def test_the_new_consumer_resumes_at_the_old_position(name: str, space: Space, r
     assert consumer_names(raw, "A") == ["C"]
 
 
-def test_mem_storage_is_converted_by_a_new_consumer(space: Space, raw: Raw, server_version: tuple[int, ...]) -> None:
+def test_mem_storage_is_converted_by_a_new_consumer(
+    space: Space, raw: Raw, server_version: tuple[int, ...]
+) -> None:
     """Where its position is kept, in memory or on disk, only a new consumer can change; it goes on where it stood."""
     write(space, mem_storage=True).apply()
     fill(raw, 10)
@@ -112,7 +122,9 @@ def test_mem_storage_is_converted_by_a_new_consumer(space: Space, raw: Raw, serv
     assert pull(raw, "A", "C", 100) == [5, 6, 7, 8, 9, 10]
 
 
-def test_without_acknowledgements_it_resumes_after_the_last_delivery(space: Space, raw: Raw) -> None:
+def test_without_acknowledgements_it_resumes_after_the_last_delivery(
+    space: Space, raw: Raw
+) -> None:
     """ack_policy none has no floor of its own: what was given out counts."""
     write(space, ack_policy="none").apply()
     fill(raw, 10)
@@ -122,7 +134,9 @@ def test_without_acknowledgements_it_resumes_after_the_last_delivery(space: Spac
     assert pull(raw, "A", "C", 100) == [7, 8, 9, 10]
 
 
-def test_a_consumer_of_new_messages_that_was_given_none_keeps_those_that_wait(space: Space, raw: Raw) -> None:
+def test_a_consumer_of_new_messages_that_was_given_none_keeps_those_that_wait(
+    space: Space, raw: Raw
+) -> None:
     """Messages that came after deliver_policy new took effect are not passed over by a consumer that is made anew."""
     write(space, deliver_policy="new").apply()
     fill(raw, 3)
@@ -131,7 +145,9 @@ def test_a_consumer_of_new_messages_that_was_given_none_keeps_those_that_wait(sp
     assert pull(raw, "A", "C", 100) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("policy", ["new", "last", "last_per_subject", "by_start_time", "by_start_sequence"])
+@pytest.mark.parametrize(
+    "policy", ["new", "last", "last_per_subject", "by_start_time", "by_start_sequence"]
+)
 def test_where_nothing_is_acknowledged_it_begins_where_it_began(
     policy: str, space: Space, raw: Raw, server_version: tuple[int, ...]
 ) -> None:
@@ -144,13 +160,22 @@ def test_where_nothing_is_acknowledged_it_begins_where_it_began(
     space.write(streams=[stream]).apply()
     fill(raw, 6)
     since = raw.api_ok("$JS.API.STREAM.MSG.GET.A", {"seq": 5})["message"]["time"]
-    starts: dict[str, Any] = {"by_start_time": {"opt_start_time": since}, "by_start_sequence": {"opt_start_seq": 5}}.get(policy, {})
+    starts: dict[str, Any] = {
+        "by_start_time": {"opt_start_time": since},
+        "by_start_sequence": {"opt_start_seq": 5},
+    }.get(policy, {})
     write(space, deliver_policy=policy, **fields, **starts).apply()
     fill(raw, 3)
     given = pull(raw, "A", "C", 2)
     replace_consumer(write(space, deliver_policy=policy, max_waiting=7, **fields, **starts))
 
-    first = {"new": 7, "last": 6, "last_per_subject": 4, "by_start_time": 5, "by_start_sequence": 5}[policy]
+    first = {
+        "new": 7,
+        "last": 6,
+        "last_per_subject": 4,
+        "by_start_time": 5,
+        "by_start_sequence": 5,
+    }[policy]
     assert given == [first, first + 1]
     unknown = policy == "last_per_subject" and server_version < (2, 14)
     assert pull(raw, "A", "C", 100) == list(range(1 if unknown else first, 10))
@@ -160,9 +185,13 @@ def test_with_recreate_such_messages_are_a_hazard(space: Space, raw: Raw) -> Non
     """To begin anew at what comes next loses what waits, and that is said with the number."""
     write(space, deliver_policy="new").apply()
     fill(raw, 3)
-    plan = write(space, deliver_policy="new", ack_policy="all", lifecycle={"on_replace": "recreate"}).plan()
+    plan = write(
+        space, deliver_policy="new", ack_policy="all", lifecycle={"on_replace": "recreate"}
+    ).plan()
 
-    assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [("LOSES_CONSUMER_POSITION", 3)]
+    assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [
+        ("LOSES_CONSUMER_POSITION", 3)
+    ]
 
 
 def test_messages_acknowledged_above_the_floor_are_counted(space: Space, raw: Raw) -> None:
@@ -175,7 +204,9 @@ def test_messages_acknowledged_above_the_floor_are_counted(space: Space, raw: Ra
 
     assert given == [1, 4, 7, 10, 13, 16, 19, 22]
     assert [(h.code, h.messages, h.exact) for h in hazards] == [("DUPLICATES_MESSAGES", 3, True)]
-    assert "3 messages that were acknowledged out of order are delivered again" in hazards[0].message
+    assert (
+        "3 messages that were acknowledged out of order are delivered again" in hazards[0].message
+    )
     replace_consumer(space, "DUPLICATES_MESSAGES")
     assert pull(raw, "A", "C", 100) == [4, 7, 10, 13, 16, 19, 22, 25, 28]
 
@@ -188,9 +219,9 @@ def test_what_is_out_is_said_but_stops_nothing(space: Space, raw: Raw) -> None:
     plan = replace_consumer(write(space, ack_policy="all"))
 
     assert [h.code for c in plan.resource_changes for h in c.hazards] == []
-    assert ["JS423: 3 messages it has out may be delivered again, and count as delivered for the first time"] == [
-        f"{d.code}: {d.summary}" for d in plan.diagnostics
-    ]
+    assert [
+        "JS423: 3 messages it has out may be delivered again, and count as delivered for the first time"
+    ] == [f"{d.code}: {d.summary}" for d in plan.diagnostics]
     assert pull(raw, "A", "C", 100) == [1, 2, 3, 4, 5]
 
 
@@ -200,7 +231,13 @@ def test_an_interest_stream_loses_nothing(others: bool, space: Space, raw: Raw) 
     stream = {"retention": "interest"}
     write(space, stream, filter_subject="a.1").apply()
     if others:
-        raw.api_ok("$JS.API.CONSUMER.CREATE.A.D", {"stream_name": "A", "config": {"name": "D", "durable_name": "D", "filter_subject": "a.2"}})
+        raw.api_ok(
+            "$JS.API.CONSUMER.CREATE.A.D",
+            {
+                "stream_name": "A",
+                "config": {"name": "D", "durable_name": "D", "filter_subject": "a.2"},
+            },
+        )
     fill(raw, 30)
     pull(raw, "A", "C", 3, None)
     replace_consumer(write(space, stream, filter_subject="a.1", ack_policy="all"))
@@ -217,7 +254,11 @@ def test_what_is_out_is_not_called_deleted(others: bool, space: Space, raw: Raw)
     write(space, stream).apply()
     if others:
         raw.api_ok(
-            "$JS.API.CONSUMER.CREATE.A.D", {"stream_name": "A", "config": {"name": "D", "durable_name": "D", "ack_policy": "explicit"}}
+            "$JS.API.CONSUMER.CREATE.A.D",
+            {
+                "stream_name": "A",
+                "config": {"name": "D", "durable_name": "D", "ack_policy": "explicit"},
+            },
         )
     fill(raw, 10)
     pull(raw, "A", "C", 10)
@@ -235,7 +276,9 @@ def test_a_narrower_filter_of_a_new_consumer_is_measured(space: Space, raw: Raw)
     write(space, stream).apply()
     fill(raw, 30)
     plan = write(space, stream, filter_subject="a.1", ack_policy="all").plan()
-    assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [("DELETES_MESSAGES", 20)]
+    assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [
+        ("DELETES_MESSAGES", 20)
+    ]
     replace_consumer(space, "DELETES_MESSAGES")
 
     assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 10
@@ -269,7 +312,9 @@ def test_a_plan_says_that_the_start_is_known_only_then(space: Space, raw: Raw) -
     write(space, deliver_policy="new").apply()
     fill(raw, 10)
     pull(raw, "A", "C", 4, None)
-    plan = write(space, {"max_msgs": 3}, deliver_policy="last").plan(allow_hazards=("DELETES_MESSAGES",))
+    plan = write(space, {"max_msgs": 3}, deliver_policy="last").plan(
+        allow_hazards=("DELETES_MESSAGES",)
+    )
     change = next(c for c in plan.resource_changes if c.address == "main/consumer/A/C").change
 
     assert change.unknown == ["deliver_policy", "opt_start_seq"]
@@ -277,7 +322,9 @@ def test_a_plan_says_that_the_start_is_known_only_then(space: Space, raw: Raw) -
     result = space.apply_saved(plan)
     live = consumer_info(raw, "A", "C")["config"]
     assert result.exit_code == 0
-    assert {name for name in live if live[name] != change.after.get(name) and name != "metadata"} <= set(change.unknown)
+    assert {
+        name for name in live if live[name] != change.after.get(name) and name != "metadata"
+    } <= set(change.unknown)
 
 
 @pytest.fixture
@@ -304,23 +351,37 @@ def read_pushed(listener: Raw, count: int, *, ack: bool = False) -> list[int]:
 
 def has_floor(raw: Raw, floor: int) -> bool:
     """Whether acknowledgements up to there have arrived, within a generous number of looks."""
-    return any(consumer_info(raw, "A", "C")["ack_floor"]["stream_seq"] == floor for _ in range(10_000))
+    return any(
+        consumer_info(raw, "A", "C")["ack_floor"]["stream_seq"] == floor for _ in range(10_000)
+    )
 
 
 @pytest.mark.parametrize("policy", ["all", "new"])
-def test_a_push_consumer_resumes_to_its_listeners(policy: str, space: Space, raw: Raw, listener: Raw) -> None:
+def test_a_push_consumer_resumes_to_its_listeners(
+    policy: str, space: Space, raw: Raw, listener: Raw
+) -> None:
     """Its subscribers stay; what they have acknowledged does not come again, what waits and what is new does, at once."""
     write(space, deliver_subject="push.c", deliver_policy=policy).apply()
     fill(raw, 3)
     assert read_pushed(listener, 3, ack=True) == [1, 2, 3]
     assert has_floor(raw, 3)
-    replace_consumer(write(space, deliver_subject="push.c", deliver_policy=policy, flow_control=True, idle_heartbeat="5s"))
+    replace_consumer(
+        write(
+            space,
+            deliver_subject="push.c",
+            deliver_policy=policy,
+            flow_control=True,
+            idle_heartbeat="5s",
+        )
+    )
     fill(raw, 2)
 
     assert read_pushed(listener, 2) == [4, 5]
 
 
-def test_a_pull_consumer_becomes_a_push_consumer_and_resumes(space: Space, raw: Raw, listener: Raw) -> None:
+def test_a_pull_consumer_becomes_a_push_consumer_and_resumes(
+    space: Space, raw: Raw, listener: Raw
+) -> None:
     """Pull and push do not turn into each other; the new one pushes what the old one had left."""
     write(space).apply()
     fill(raw, 5)
@@ -330,7 +391,9 @@ def test_a_pull_consumer_becomes_a_push_consumer_and_resumes(space: Space, raw: 
     assert read_pushed(listener, 2) == [4, 5]
 
 
-def test_a_push_consumer_becomes_a_pull_consumer_and_resumes(space: Space, raw: Raw, listener: Raw) -> None:
+def test_a_push_consumer_becomes_a_pull_consumer_and_resumes(
+    space: Space, raw: Raw, listener: Raw
+) -> None:
     """The other way round, with messages out."""
     write(space, deliver_subject="push.c").apply()
     fill(raw, 5)
@@ -340,7 +403,9 @@ def test_a_push_consumer_becomes_a_pull_consumer_and_resumes(space: Space, raw: 
     assert pull(raw, "A", "C", 100) == [1, 2, 3, 4, 5]
 
 
-def test_a_pause_of_the_files_is_there_in_the_end(space: Space, raw: Raw, server_version: tuple[int, ...]) -> None:
+def test_a_pause_of_the_files_is_there_in_the_end(
+    space: Space, raw: Raw, server_version: tuple[int, ...]
+) -> None:
     """The pause that holds a consumer on its way is not what remains: the files' own is."""
     if server_version < (2, 11):
         return  # no pauses
@@ -364,7 +429,9 @@ def test_a_pause_by_hand_stays(space: Space, raw: Raw, server_version: tuple[int
     assert consumer_info(raw, "A", "C")["config"]["pause_until"] == PAUSE_UNTIL
 
 
-def test_what_jsplan_put_in_place_of_the_files_is_kept_through_updates(space: Space, raw: Raw) -> None:
+def test_what_jsplan_put_in_place_of_the_files_is_kept_through_updates(
+    space: Space, raw: Raw
+) -> None:
     """An update of something else, drift, and a refresh leave the start alone; another start in the files is a change."""
     write(space, deliver_policy="new").apply()
     fill(raw, 5)
@@ -376,14 +443,17 @@ def test_what_jsplan_put_in_place_of_the_files_is_kept_through_updates(space: Sp
     assert [s.op for s in plan.steps] == ["consumer.update"]
     assert result.exit_code == 0
     require_converged(space)
-    assert {n: consumer_info(raw, "A", "C")["config"].get(n) for n in ("deliver_policy", "opt_start_seq")} == {
-        n: start.get(n) for n in ("deliver_policy", "opt_start_seq")
-    }
+    assert {
+        n: consumer_info(raw, "A", "C")["config"].get(n)
+        for n in ("deliver_policy", "opt_start_seq")
+    } == {n: start.get(n) for n in ("deliver_policy", "opt_start_seq")}
     _, refreshed = space.apply(refresh_only=True)
     assert refreshed.exit_code == 0
     require_converged(space)
     changed = write(space, deliver_policy="all", ack_policy="all", description="x").plan()
-    assert [c.change.actions for c in changed.resource_changes if c.type == "consumer"] == [["create", "delete"]]
+    assert [c.change.actions for c in changed.resource_changes if c.type == "consumer"] == [
+        ["create", "delete"]
+    ]
 
 
 def test_replace_by_request_keeps_the_place(space: Space, raw: Raw) -> None:
@@ -407,5 +477,7 @@ def test_a_policy_that_changes_is_explained(space: Space, raw: Raw) -> None:
     pull(raw, "A", "C", 3, None)
     plan = write(space, deliver_policy="new").plan()
 
-    assert [(d.code, d.summary) for d in plan.diagnostics] == [("JS423", "keeps its position (sequence 4): its new start has no effect")]
+    assert [(d.code, d.summary) for d in plan.diagnostics] == [
+        ("JS423", "keeps its position (sequence 4): its new start has no effect")
+    ]
     assert "on_replace: recreate" in plan.diagnostics[0].detail

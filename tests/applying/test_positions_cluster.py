@@ -25,17 +25,34 @@ def test_three_replicas(policy: str, tmp_path: Path) -> None:
         server = cluster["n1"]
         connection = {"url": server.url, "user": server.user, "password": server.password}
         domains = {"main": {"connection": "main", "js_domain": None}}
-        space = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains})
+        space = Space(
+            tmp_path,
+            {
+                "jsplan": 1,
+                "workspace": "test",
+                "connections": {"main": connection},
+                "domains": domains,
+            },
+        )
         consumer: dict[str, Any] = {"name": "C", "ack_policy": "explicit", "deliver_policy": policy}
         stream = {"name": "A", "subjects": ["a.>"], "retention": "interest", "num_replicas": 3}
         space.write(streams=[stream | {"consumers": [consumer]}]).apply()
         with Raw(server.url, server.user, server.password) as raw:
             fill(raw, 20)
             assert pull(raw, "A", "C", 8, None) == list(range(1, 9))
-            server.wait_until(lambda: consumer_info(raw, "A", "C")["ack_floor"]["stream_seq"] == 8, "take acknowledgements")
-            plan, result = space.write(streams=[stream | {"consumers": [consumer | {"max_waiting": 7}]}]).apply()
+            server.wait_until(
+                lambda: consumer_info(raw, "A", "C")["ack_floor"]["stream_seq"] == 8,
+                "take acknowledgements",
+            )
+            plan, result = space.write(
+                streams=[stream | {"consumers": [consumer | {"max_waiting": 7}]}]
+            ).apply()
 
-            assert [step.op for step in plan.steps] == ["consumer.create_placeholder", "consumer.replace", "consumer.delete_placeholder"]
+            assert [step.op for step in plan.steps] == [
+                "consumer.create_placeholder",
+                "consumer.replace",
+                "consumer.delete_placeholder",
+            ]
             assert result.exit_code == 0, result
             assert pull(raw, "A", "C", 100, None) == list(range(9, 21))
             assert consumer_names(raw, "A") == ["C"]

@@ -32,7 +32,9 @@ def write(space: Space, kind: str, **consumer: Any) -> None:
     """One stream with one consumer."""
     stream, first = KINDS[kind]
     body = {"name": "A", "subjects": ["a.>"]} | stream
-    space.write(streams=[body | {"consumers": [{"name": "C", "ack_policy": "explicit"} | first | consumer]}])
+    space.write(
+        streams=[body | {"consumers": [{"name": "C", "ack_policy": "explicit"} | first | consumer]}]
+    )
 
 
 def reset_stream(space: Space, raw: Raw, kind: str) -> None:
@@ -110,7 +112,9 @@ def test_death_everywhere(kind: str, tmp_path: Path, server: Server) -> None:
         check_boundaries(space, raw, kind, list(range(1, total)), total)
 
 
-def test_what_stood_in_goes_when_the_consumer_left_the_files(tmp_path: Path, server: Server) -> None:
+def test_what_stood_in_goes_when_the_consumer_left_the_files(
+    tmp_path: Path, server: Server
+) -> None:
     """Between the delete and the create the consumer left the files: the next apply forgets it and removes the placeholder."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:

@@ -7,8 +7,8 @@ import pytest
 from jsplan.applying.recheck_deletions import exceeds_plan
 from jsplan.documents.apply import StepStarted
 from jsplan.errors import StalePlanError
+from jsplan.options import PlanOptions
 from jsplan.workflows import apply as applying
-from jsplan.workflows.options import PlanOptions
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, approve, single_space
 
@@ -51,7 +51,9 @@ def publish(raw: Raw, count: int, subject: str = "s.1") -> None:
         raw.request(subject, b"x" * 50)
 
 
-def plan_lower_limits(tmp_path: Path, server: Server, raw: Raw, count: int, **fields: Any) -> tuple[Space, Plan]:
+def plan_lower_limits(
+    tmp_path: Path, server: Server, raw: Raw, count: int, **fields: Any
+) -> tuple[Space, Plan]:
     """A stream with so many messages, and a plan that lowers its limits."""
     space = single_space(tmp_path, server).write(streams=[stream()])
     space.apply()
@@ -69,7 +71,9 @@ LIMITS = [{"max_msgs": 60}, {"max_bytes": 60 * 83}, {"max_msgs_per_subject": 60}
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
-def test_a_little_more_is_what_was_planned(tmp_path: Path, server: Server, raw: Raw, limit: dict[str, int]) -> None:
+def test_a_little_more_is_what_was_planned(
+    tmp_path: Path, server: Server, raw: Raw, limit: dict[str, int]
+) -> None:
     """Up to a tenth more than planned is deleted without a word."""
     space, plan = plan_lower_limits(tmp_path, server, raw, 100, **limit)
     publish(raw, 4)
@@ -79,12 +83,17 @@ def test_a_little_more_is_what_was_planned(tmp_path: Path, server: Server, raw: 
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
-def test_clearly_more_makes_a_saved_plan_stale(tmp_path: Path, server: Server, raw: Raw, limit: dict[str, int]) -> None:
+def test_clearly_more_makes_a_saved_plan_stale(
+    tmp_path: Path, server: Server, raw: Raw, limit: dict[str, int]
+) -> None:
     """More than a tenth above the plan stops the apply before anything is changed, with both numbers."""
     space, plan = plan_lower_limits(tmp_path, server, raw, 100, **limit)
     publish(raw, 5)
 
-    with pytest.raises(StalePlanError, match=r"main/stream/S would delete 45 messages by now; the plan said 40.*Nothing was changed"):
+    with pytest.raises(
+        StalePlanError,
+        match=r"main/stream/S would delete 45 messages by now; the plan said 40.*Nothing was changed",
+    ):
         space.apply_saved(plan)
     assert messages(raw) == 105
 
@@ -110,7 +119,9 @@ def test_a_plan_that_said_nothing_would_go(tmp_path: Path, server: Server, raw: 
     assert messages(raw) == 61
 
 
-def test_messages_that_no_limit_takes_are_no_reason(tmp_path: Path, server: Server, raw: Raw) -> None:
+def test_messages_that_no_limit_takes_are_no_reason(
+    tmp_path: Path, server: Server, raw: Raw
+) -> None:
     """New messages of other subjects do not add to what a limit per subject deletes."""
     space, plan = plan_lower_limits(tmp_path, server, raw, 100, max_msgs_per_subject=60)
     publish(raw, 55, "s.2")
@@ -139,18 +150,24 @@ def test_measured_at_the_last_moment(tmp_path: Path, server: Server, raw: Raw) -
     _, result = applying.apply(space.load, PlanOptions(allow_hazards=EVERYTHING), approve, meddler)
 
     assert result.exit_code == 6
-    assert "would delete 50 messages by now; the plan said 40; nothing was written" in (result.steps[0].error or "")
+    assert "would delete 50 messages by now; the plan said 40; nothing was written" in (
+        result.steps[0].error or ""
+    )
     assert messages(raw) == 110
 
 
 def test_interest_that_goes_is_measured_again(tmp_path: Path, server: Server, raw: Raw) -> None:
     """The filter of a consumer that was to let go of three messages must not let go of ten."""
     consumer = {"name": "C", "ack_policy": "explicit"}
-    space = single_space(tmp_path, server).write(streams=[stream(retention="interest", consumers=[consumer])])
+    space = single_space(tmp_path, server).write(
+        streams=[stream(retention="interest", consumers=[consumer])]
+    )
     space.apply()
     publish(raw, 10)
     publish(raw, 3, "s.2")
-    space.write(streams=[stream(retention="interest", consumers=[consumer | {"filter_subject": "s.1"}])])
+    space.write(
+        streams=[stream(retention="interest", consumers=[consumer | {"filter_subject": "s.1"}])]
+    )
     plan = space.plan(allow_hazards=EVERYTHING)
     publish(raw, 7, "s.2")
 
@@ -161,9 +178,13 @@ def test_interest_that_goes_is_measured_again(tmp_path: Path, server: Server, ra
 
 def test_an_origin_that_filled_up(tmp_path: Path, server: Server, raw: Raw) -> None:
     """A copy that was to drain five messages does not begin to drain fifty."""
-    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "retention": "workqueue"})
+    raw.api_ok(
+        "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "retention": "workqueue"}
+    )
     publish(raw, 5)
-    space = single_space(tmp_path, server).write(streams=[{"name": "COPY", "mirror": {"name": "S"}}])
+    space = single_space(tmp_path, server).write(
+        streams=[{"name": "COPY", "mirror": {"name": "S"}}]
+    )
     plan = space.plan(allow_hazards=EVERYTHING)
     publish(raw, 45)
 

@@ -31,14 +31,22 @@ def failures(result: ApplyResult) -> list[str]:
 
 
 RESOURCES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "stream": ("main/stream/S", {"streams": [{"name": "S"}]}, {"streams": [{"name": "S", "x_raw": NEW}]}),
+    "stream": (
+        "main/stream/S",
+        {"streams": [{"name": "S"}]},
+        {"streams": [{"name": "S", "x_raw": NEW}]},
+    ),
     "consumer": (
         "main/consumer/S/C",
         {"streams": [{"name": "S", "consumers": [{"name": "C"}]}]},
         {"streams": [{"name": "S", "consumers": [{"name": "C", "x_raw": NEW}]}]},
     ),
     "kv": ("main/kv/B", {"kv": [{"bucket": "B"}]}, {"kv": [{"bucket": "B", "x_raw": NEW}]}),
-    "object_store": ("main/object_store/B", {"object_stores": [{"bucket": "B"}]}, {"object_stores": [{"bucket": "B", "x_raw": NEW}]}),
+    "object_store": (
+        "main/object_store/B",
+        {"object_stores": [{"bucket": "B"}]},
+        {"object_stores": [{"bucket": "B", "x_raw": NEW}]},
+    ),
 }
 
 
@@ -50,10 +58,16 @@ def test_a_create_of_which_something_is_dropped(space: Space, kind: str) -> None
     _, result = space.write(**wanted).apply()
 
     assert result.exit_code == 6
-    assert failures(result) == [f"{address}: {address}: the server did not keep some_new_field (asked for 7, has the default)"]
+    assert failures(result) == [
+        f"{address}: {address}: the server did not keep some_new_field (asked for 7, has the default)"
+    ]
     again = space.plan()
     (change,) = [c for c in again.resource_changes if c.change.actions != ["no-op"]]
-    assert (change.address, change.change.actions, [f.path for f in change.change.fields]) == (address, ["update"], ["some_new_field"])
+    assert (change.address, change.change.actions, [f.path for f in change.change.fields]) == (
+        address,
+        ["update"],
+        ["some_new_field"],
+    )
 
 
 @pytest.mark.parametrize("kind", RESOURCES)
@@ -67,16 +81,22 @@ def test_an_update_of_which_something_is_dropped(space: Space, kind: str) -> Non
     _, result = space.write(**wanted).apply()
 
     assert result.exit_code == 6
-    assert failures(result) == [f"{address}: {address}: the server did not keep some_new_field (asked for 7, has the default)"]
+    assert failures(result) == [
+        f"{address}: {address}: the server did not keep some_new_field (asked for 7, has the default)"
+    ]
     fields = {f.path for c in space.plan().resource_changes for f in c.change.fields}
     assert fields == {"some_new_field"}
 
 
-def test_strict_servers_refuse_it(make_server: MakeServer, tmp_path: Path, server_version: tuple[int, ...]) -> None:
+def test_strict_servers_refuse_it(
+    make_server: MakeServer, tmp_path: Path, server_version: tuple[int, ...]
+) -> None:
     """A strict server says so itself, and nothing is made."""
     if server_version < (2, 11):
         return  # 2.10 cannot be strict
-    space = single_space(tmp_path, make_server(strict=True)).write(streams=[{"name": "S", "x_raw": NEW}])
+    space = single_space(tmp_path, make_server(strict=True)).write(
+        streams=[{"name": "S", "x_raw": NEW}]
+    )
 
     _, result = space.apply()
 

@@ -98,12 +98,20 @@ def verify_counts(load: LoadOptions, name: str = "x") -> dict[str, int]:
 def export_parquet(pair: Pair, spark: SparkSession, name: str) -> DataFrame:
     """All of the origin as Parquet in this folder, written by Spark alone and read back."""
     hub, folder = pair.sandbox["hub"], str(pair.space.folder / name)
-    options = {"url": hub.url, "user": str(hub.user), "password": "${env.HUB_PASSWORD}", "domain": "leaf", "stream": "S"}
+    options = {
+        "url": hub.url,
+        "user": str(hub.user),
+        "password": "${env.HUB_PASSWORD}",
+        "domain": "leaf",
+        "stream": "S",
+    }
     spark.read.format("jetstream").options(**options).load().write.parquet(folder)
     return spark.read.parquet(folder)
 
 
-def interrupt_run(pair: Pair, name: str, copy: Callable[[CopyTask], Iterable[Any]], wrote: int) -> None:
+def interrupt_run(
+    pair: Pair, name: str, copy: Callable[[CopyTask], Iterable[Any]], wrote: int
+) -> None:
     """Let a run end without a word after its task, which the run calls by this name, has written so many messages to its stage."""
 
     def dying_copy(task: CopyTask) -> Any:
@@ -154,10 +162,16 @@ class Pair:
         """Run the entry, without Spark; what became of its only origin."""
         return self.result(observer=observer, **options).origins[0]
 
-    def result(self, *, observer: RecordingObserver | None = None, **options: Any) -> BackfillResult:
+    def result(
+        self, *, observer: RecordingObserver | None = None, **options: Any
+    ) -> BackfillResult:
         """Run the entry, without Spark."""
         with without_spark():
-            return backfill.run(self.space.load, BackfillOptions(**({"name": "x"} | options)), observer or RecordingObserver())
+            return backfill.run(
+                self.space.load,
+                BackfillOptions(**({"name": "x"} | options)),
+                observer or RecordingObserver(),
+            )
 
     @contextmanager
     def raw(self, domain: str = "hub") -> Iterator[Raw]:
@@ -173,7 +187,11 @@ class Pair:
 
     def stream(self, domain: str, name: str, rows: Sequence[Row] = (), **config: Any) -> None:
         """Make a stream with these messages, each acknowledged."""
-        self.ask(domain, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]} | config)
+        self.ask(
+            domain,
+            f"STREAM.CREATE.{name}",
+            {"name": name, "subjects": [f"{name.lower()}.>"]} | config,
+        )
         self.publish(domain, rows)
 
     def publish(self, domain: str, rows: Sequence[Row]) -> None:
@@ -196,7 +214,11 @@ class Pair:
     def update(self, domain: str, name: str, **config: Any) -> None:
         """Change a stream's configuration; None takes a field out."""
         wanted = self.ask(domain, f"STREAM.INFO.{name}")["config"] | config
-        self.ask(domain, f"STREAM.UPDATE.{name}", {key: value for key, value in wanted.items() if value is not None})
+        self.ask(
+            domain,
+            f"STREAM.UPDATE.{name}",
+            {key: value for key, value in wanted.items() if value is not None},
+        )
 
     def delete(self, domain: str, name: str, *seqs: int) -> None:
         """Delete messages."""
@@ -224,18 +246,26 @@ class Pair:
     @property
     def state_record(self) -> dict[str, Any]:
         """What state keeps of the entry."""
-        found: dict[str, Any] = json.loads((self.space.folder / "state" / "test.json").read_text("utf-8"))["backfills"]["x"]
+        found: dict[str, Any] = json.loads(
+            (self.space.folder / "state" / "test.json").read_text("utf-8")
+        )["backfills"]["x"]
         return found
 
-    def require_copied(self, *, seqs: Sequence[int] | None = None, others: int = 0) -> list[StoredMessage]:
+    def require_copied(
+        self, *, seqs: Sequence[int] | None = None, others: int = 0
+    ) -> list[StoredMessage]:
         """The target has every message of the origin (or those with these sequences) once, in order, as they were, and `others` besides;
         nothing is left behind. The copies.
         """
         origin = [one for one in self.stored("leaf", "S") if seqs is None or one.seq in seqs]
         target = self.stored("hub", "T")
         copies = [one for one in target if one.origin is not None]
-        assert [one.origin for one in copies] == [f"leaf/S/{one.seq}/{with_nanoseconds(one.time)}" for one in origin]
-        assert [one.without_added_headers for one in copies] == [one.without_added_headers for one in origin]
+        assert [one.origin for one in copies] == [
+            f"leaf/S/{one.seq}/{with_nanoseconds(one.time)}" for one in origin
+        ]
+        assert [one.without_added_headers for one in copies] == [
+            one.without_added_headers for one in origin
+        ]
         assert len(target) - len(copies) == others
         self.require_nothing_left()
         return copies
@@ -249,7 +279,11 @@ class Pair:
                 for name in streams(raw, f"$JS.{domain}.API"):
                     assert not name.startswith("JSPLAN_"), name
                     info = raw.api_ok(f"$JS.{domain}.API.STREAM.INFO.{name}")
-                    assert not [s for s in info["config"].get("sources") or [] if s["name"].startswith("JSPLAN_")], info["config"]
+                    assert not [
+                        s
+                        for s in info["config"].get("sources") or []
+                        if s["name"].startswith("JSPLAN_")
+                    ], info["config"]
                     assert info["state"]["consumer_count"] <= readers, f"{domain} {name}"
 
 
@@ -264,12 +298,23 @@ def numbered_rows(count: int, first: int = 1, subject: bytes = b"s.x") -> list[R
     return [(subject, b"", b"%d" % number) for number in range(first, first + count)]
 
 
-def create_bulk_stream(server: Server, name: str, count: int, size: int = 100, **config: Any) -> None:
+def create_bulk_stream(
+    server: Server, name: str, count: int, size: int = 100, **config: Any
+) -> None:
     """A stream of so many messages, numbered in their payload and in a header."""
     wire = RawConnection(connection_target(server))
     try:
-        wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], **config})
-        publish(wire, (_rows(f"{name.lower()}.x", first, min(count, first + 4999), size) for first in range(1, count + 1, 5000)))
+        wire.request(
+            f"$JS.API.STREAM.CREATE.{name}",
+            {"name": name, "subjects": [f"{name.lower()}.>"], **config},
+        )
+        publish(
+            wire,
+            (
+                _rows(f"{name.lower()}.x", first, min(count, first + 4999), size)
+                for first in range(1, count + 1, 5000)
+            ),
+        )
     finally:
         wire.close()
 
@@ -287,11 +332,22 @@ def _rows(subject: str, first: int, last: int, size: int) -> tuple[Any, Any, Any
 def read_all(server: Server, api_prefix: str, name: str) -> list[tuple[int, bytes, bytes, bytes]]:
     """Sequence, subject, headers and payload of every message of a large stream."""
     found: list[tuple[int, bytes, bytes, bytes]] = []
-    for batch in read(lambda: RawConnection(connection_target(server)), ReadRequest(api_prefix, name, 1, 1 << 60)):
-        found += list(zip(*(batch[column].to_pylist() for column in ("seq", "subject", "headers", "data")), strict=True))
+    for batch in read(
+        lambda: RawConnection(connection_target(server)), ReadRequest(api_prefix, name, 1, 1 << 60)
+    ):
+        found += list(
+            zip(
+                *(batch[column].to_pylist() for column in ("seq", "subject", "headers", "data")),
+                strict=True,
+            )
+        )
     return found
 
 
 def duplicated_origins(found: Sequence[StoredMessage]) -> list[str]:
     """Origins that are there more than once."""
-    return [origin for origin, count in Counter(one.origin for one in found if one.origin).items() if count > 1]
+    return [
+        origin
+        for origin, count in Counter(one.origin for one in found if one.origin).items()
+        if count > 1
+    ]

@@ -26,7 +26,16 @@ if TYPE_CHECKING:
 def connection_target(server: Server, **settings: Any) -> ConnectionSettings:
     """How to reach a server as its JetStream user."""
     return ConnectionSettings(
-        **({"key": server.name, "url": server.url, "shown": server.url, "user": server.user, "password": server.password} | settings)
+        **(
+            {
+                "key": server.name,
+                "url": server.url,
+                "shown": server.url,
+                "user": server.user,
+                "password": server.password,
+            }
+            | settings
+        )
     )
 
 
@@ -36,9 +45,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory, hub_leaf: Sandbox) -> Iterat
     from jsplan.backfill.spark.session import start_session  # noqa: PLC0415 - only where Spark is wanted
 
     folder = tmp_path_factory.mktemp("spark")
-    os.environ["HUB_PASSWORD"] = str(shapes.ACC.password)  # its workers have the environment of this moment
+    os.environ["HUB_PASSWORD"] = str(
+        shapes.ACC.password
+    )  # its workers have the environment of this moment
     export_connection(connection_target(hub_leaf["hub"]))
-    settings = {"spark.sql.shuffle.partitions": "2", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder)}
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder),
+    }
     session = start_session("tests", master="local[2]", cache=folder, settings=settings)
     yield session
     session.stop()

@@ -24,17 +24,30 @@ def await_progress(pair: Pair, count: int, done: threading.Event | None = None) 
     """Wait until the target and a stage that is being written have so many messages of the copy; False when `done` comes first."""
     end = time.monotonic() + 120
     while time.monotonic() < end and not (done is not None and done.is_set()):
-        with suppress(OSError, AssertionError), pair.raw("hub") as raw:  # a hub that was killed a moment ago
+        with (
+            suppress(OSError, AssertionError),
+            pair.raw("hub") as raw,
+        ):  # a hub that was killed a moment ago
             infos = raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"] or []
-            writing = [i for i in infos if i["config"]["name"].startswith("JSPLAN_") and not i["config"].get("sealed")]
+            writing = [
+                i
+                for i in infos
+                if i["config"]["name"].startswith("JSPLAN_") and not i["config"].get("sealed")
+            ]
             there = sum(i["state"]["messages"] for i in infos if i["config"]["name"] == "T")
-            if writing and writing[0]["state"]["messages"] and there + writing[0]["state"]["messages"] >= count:
+            if (
+                writing
+                and writing[0]["state"]["messages"]
+                and there + writing[0]["state"]["messages"] >= count
+            ):
                 return True
         time.sleep(0.01)
     return False
 
 
-def run_and_strike(reached: Callable[[threading.Event], bool], strike: Callable[[], None], run: Callable[[], Any]) -> Any:
+def run_and_strike(
+    reached: Callable[[threading.Event], bool], strike: Callable[[], None], run: Callable[[], Any]
+) -> Any:
     """Run to the end, and strike once when it is so far: `reached` waits for that, and is False when the event comes first."""
 
     def wait() -> bool:
@@ -96,12 +109,19 @@ class SparkWorkers:
 def _voluntary_switches(pid: int) -> int:
     """How often a process has begun to wait by itself."""
     lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+    return next(
+        int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches")
+    )
 
 
 def _stat(pid: int) -> list[str]:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text("ascii", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
     return ["X", "0"]
 
 
@@ -111,7 +131,9 @@ def _parent(pid: int) -> int:
 
 def _command_line(pid: int) -> str:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
     return ""
 
 
@@ -131,10 +153,14 @@ def require_complete(pair: Pair, count: int, live: int = 0) -> None:
     """The target has every message of the copy once, in order, with payload, headers and where it comes from, and `live` of others."""
     origin = read_all(pair.sandbox["hub"], "$JS.leaf.API", "S")
     target = read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
-    copies = [(subject, headers, data) for _, subject, headers, data in target if subject != b"t.live"]
+    copies = [
+        (subject, headers, data) for _, subject, headers, data in target if subject != b"t.live"
+    ]
     assert [data for _, _, data in copies] == [row[3] for row in origin]
     assert len(origin) == count
     for (subject, headers, _), (seq, said, block, _) in zip(copies, origin, strict=True):
         assert subject == said
         assert headers.startswith(block[:-2] + f"Jsplan-Origin: leaf/S/{seq}/20".encode())
-    assert [int(data) for _, subject, _, data in target if subject == b"t.live"] == list(range(1, live + 1))
+    assert [int(data) for _, subject, _, data in target if subject == b"t.live"] == list(
+        range(1, live + 1)
+    )

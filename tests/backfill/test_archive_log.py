@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "day=2026-01-01/S-000000000001-a.parquet"
-FILE = {"name": NAME, "rows": 1, "bytes": 4, "sha256": "0" * 64, "first_seq": 1, "last_seq": 1, "first_time": 1, "last_time": 1}
+FILE = {
+    "name": NAME,
+    "rows": 1,
+    "bytes": 4,
+    "sha256": "0" * 64,
+    "first_seq": 1,
+    "last_seq": 1,
+    "first_time": 1,
+    "last_time": 1,
+}
 COMMIT: dict[str, Any] = {
     "format": FORMAT, "entry": "w/x", "origin": {"domain": "hub", "stream": "S", "created": "then"}, "first": 1, "last": 1, "filters": [],
     "spans": [[1, 1]], "attempt": "a", "at": "then", "files": [FILE], "gaps": [[2, 3]], "gap_messages": 2, "origins": ["hub/S"], "lost": [],
@@ -55,10 +64,14 @@ def test_a_file_that_waits_is_moved_to_its_day(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_log_names_nothing_outside_of_its_archive(tmp_path: Path, name: Any) -> None:
     """A file's name that jsplan never writes is refused, and no file is moved."""
-    folder = archive(tmp_path, COMMIT | {"files": [FILE | {"name": name}]}, "../home/authorized_keys")
+    folder = archive(
+        tmp_path, COMMIT | {"files": [FILE | {"name": name}]}, "../home/authorized_keys"
+    )
     before = sorted(path for path in tmp_path.rglob("*"))
 
-    with pytest.raises(DocumentError, match=r"commit-000001\.json is damaged: files\[0\]\.name must"):
+    with pytest.raises(
+        DocumentError, match=r"commit-000001\.json is damaged: files\[0\]\.name must"
+    ):
         Archive.read(folder).finish_commits()
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
@@ -70,7 +83,10 @@ def test_an_attempt_is_a_plain_name(tmp_path: Path, attempt: Any) -> None:
         Archive.read(archive(tmp_path, COMMIT | {"attempt": attempt}))
 
 
-@pytest.mark.parametrize("link", ["day=2026-01-01", "_jsplan/attempt-a/day=2026-01-01", f"_jsplan/attempt-a/{NAME}", NAME])
+@pytest.mark.parametrize(
+    "link",
+    ["day=2026-01-01", "_jsplan/attempt-a/day=2026-01-01", f"_jsplan/attempt-a/{NAME}", NAME],
+)
 def test_no_file_is_moved_over_a_symbolic_link(tmp_path: Path, link: str) -> None:
     """A link in the archive leads wherever somebody wants: neither what it points to nor the archive is changed."""
     folder, outside = archive(tmp_path, COMMIT), tmp_path / "outside"
@@ -117,7 +133,9 @@ def test_an_attempt_with_a_strange_mark_is_ignored(tmp_path: Path) -> None:
     """A mark that is another document, or a link to one, makes no attempt."""
     folder = archive(tmp_path, COMMIT)
     good = {"entry": "w/x", "hash": "t", "origin": json.dumps(["hub", "S", "then"])}
-    for number, mark in enumerate(["[]", "5", '{"entry": "w/x"}', json.dumps(good | {"origin": "{}"}), json.dumps(good)]):
+    for number, mark in enumerate(
+        ["[]", "5", '{"entry": "w/x"}', json.dumps(good | {"origin": "{}"}), json.dumps(good)]
+    ):
         (folder / "_jsplan" / f"attempt-{number}").mkdir()
         (folder / "_jsplan" / f"attempt-{number}" / "attempt.json").write_text(mark)
     (folder / "_jsplan" / "attempt-link").symlink_to(folder / "_jsplan" / "attempt-4")
@@ -125,14 +143,22 @@ def test_an_attempt_with_a_strange_mark_is_ignored(tmp_path: Path) -> None:
     assert [name for name, _, _ in Archive.read(folder).list_attempts("w/x")] == ["4"]
 
 
-JUNK = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers() | st.text(max_size=2), max_size=2)
+JUNK = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.lists(st.integers() | st.text(max_size=2), max_size=2)
+)
 
 
 @given(st.data())
 def test_a_damaged_log_is_an_error_in_words(data: st.DataObject) -> None:
     """Whatever stands where in a commit: it is read as it is, or refused as no commit."""
     said = copy.deepcopy(COMMIT)
-    place: Any = data.draw(st.sampled_from([said, said["origin"], said["files"][0], said["spans"], said["gaps"]]))
+    place: Any = data.draw(
+        st.sampled_from([said, said["origin"], said["files"][0], said["spans"], said["gaps"]])
+    )
     key = data.draw(st.sampled_from(sorted(place)) if isinstance(place, dict) else st.just(0))
     place[key] = data.draw(JUNK | st.dictionaries(st.text(max_size=3), JUNK, max_size=2))
     try:
@@ -140,12 +166,16 @@ def test_a_damaged_log_is_an_error_in_words(data: st.DataObject) -> None:
     except DocumentError:
         return
     found = Commit.from_json(said)
-    assert {name: value for name, value in found.to_json().items() if name not in ("format", "rows", "files")} == {
-        name: value for name, value in said.items() if name not in ("format", "files")
-    }
+    assert {
+        name: value
+        for name, value in found.to_json().items()
+        if name not in ("format", "rows", "files")
+    } == {name: value for name, value in said.items() if name not in ("format", "files")}
 
 
-@pytest.mark.parametrize("name", ["../x.snap", "/etc/x.snap", "..", ".", "", "a/b.snap", "link.snap", 5])
+@pytest.mark.parametrize(
+    "name", ["../x.snap", "/etc/x.snap", "..", ".", "", "a/b.snap", "link.snap", 5]
+)
 def test_a_backup_names_only_files_beside_its_manifest(tmp_path: Path, name: Any) -> None:
     """The same check as for archives: nothing else is read, whatever its checksum."""
     for path in (tmp_path / "x.snap", tmp_path / "b" / "a" / "b.snap"):
@@ -154,7 +184,10 @@ def test_a_backup_names_only_files_beside_its_manifest(tmp_path: Path, name: Any
     (tmp_path / "b" / "link.snap").symlink_to(tmp_path / "x.snap")
     saved = Saved(name, hashlib.sha256(b"data").hexdigest(), 4, "tar")
 
-    assert any(words in str(find_damage(tmp_path / "b", saved)) for words in ("not a file name", "not a plain file name", "symbolic link"))
+    assert any(
+        words in str(find_damage(tmp_path / "b", saved))
+        for words in ("not a file name", "not a plain file name", "symbolic link")
+    )
 
 
 @pytest.mark.parametrize("name", ["pipe.snap", "zero.snap", "folder.snap", f"{'x' * 300}.snap"])
@@ -164,7 +197,9 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.snap").mkdir()
     (tmp_path / "zero.snap").symlink_to("/dev/zero")
 
-    assert "link" in str(found := find_damage(tmp_path, Saved(name, "0" * 64, 4, "tar"))) or "cannot be read" in str(found)
+    assert "link" in str(
+        found := find_damage(tmp_path, Saved(name, "0" * 64, 4, "tar"))
+    ) or "cannot be read" in str(found)
 
 
 @given(st.text(max_size=20))

@@ -24,7 +24,14 @@ from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import ApiError, JsplanError, NotAvailableError, RefusedError, UsageError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
-from tests.backfill.backfill_pair import Pair, create_bulk_stream, numbered_rows, read_all, with_nanoseconds, without_spark
+from tests.backfill.backfill_pair import (
+    Pair,
+    create_bulk_stream,
+    numbered_rows,
+    read_all,
+    with_nanoseconds,
+    without_spark,
+)
 from tests.backfill.process_kills import SparkWorkers
 from tests.backfill.test_reading import EDGES
 from tests.support.process import PROGRAM
@@ -41,7 +48,11 @@ if TYPE_CHECKING:
 
 ORIGIN: dict[str, Any] = {"domain": "leaf", "stream": "S"}
 OUT: dict[str, Any] = {"name": "out", "from": ORIGIN, "to": {"parquet": "archive"}}
-BACK: dict[str, Any] = {"name": "back", "from": {"parquet": "archive"}, "to": {"domain": "hub", "stream": "T"}}
+BACK: dict[str, Any] = {
+    "name": "back",
+    "from": {"parquet": "archive"},
+    "to": {"domain": "hub", "stream": "T"},
+}
 
 
 @pytest.fixture
@@ -52,7 +63,9 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     return found
 
 
-def write_entries(pair: Pair, out: dict[str, Any] | None = None, back: dict[str, Any] | None = None) -> None:
+def write_entries(
+    pair: Pair, out: dict[str, Any] | None = None, back: dict[str, Any] | None = None
+) -> None:
     """Both entries, with what is said differently."""
     pair.space.write(backfills=[OUT | (out or {}), BACK | (back or {})])
 
@@ -60,7 +73,9 @@ def write_entries(pair: Pair, out: dict[str, Any] | None = None, back: dict[str,
 def run(pair: Pair, name: str, **options: Any) -> OriginResult:
     """Run an entry of one leg, without Spark."""
     with without_spark():
-        return backfill.run(pair.space.load, BackfillOptions(name=name, **options), RecordingObserver()).origins[0]
+        return backfill.run(
+            pair.space.load, BackfillOptions(name=name, **options), RecordingObserver()
+        ).origins[0]
 
 
 def archive_folder(pair: Pair) -> Path:
@@ -101,20 +116,35 @@ def test_there_and_back(pair: Pair) -> None:
 
 def test_what_is_in_a_file(pair: Pair) -> None:
     """One row is one message: its identity, a time in nanoseconds and one for people, headers as a list, in a folder of its day."""
-    pair.stream("leaf", "S", [(b"s.a", b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n", b"x"), (b"s.b", b"NATS/1.0\r\nodd:3\r\n\r\n", b"")])
+    pair.stream(
+        "leaf",
+        "S",
+        [
+            (b"s.a", b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n", b"x"),
+            (b"s.b", b"NATS/1.0\r\nodd:3\r\n\r\n", b""),
+        ],
+    )
     (first, second) = pair.stored("leaf", "S")
 
     run(pair, "out")
 
     one, two = archived_rows(pair)
-    assert (one["domain"], one["stream"], one["seq"], one["subject"], one["data"]) == ("leaf", "S", 1, "s.a", b"x")
+    assert (one["domain"], one["stream"], one["seq"], one["subject"], one["data"]) == (
+        "leaf",
+        "S",
+        1,
+        "s.a",
+        b"x",
+    )
     assert one["headers"] == [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
     assert (one["raw_headers"], two["raw_headers"]) == (None, b"NATS/1.0\r\nodd:3\r\n\r\n")
     assert one["origin"] == f"leaf/S/1/{with_nanoseconds(first.time)}"
     assert str(one["time"] % 10**9).zfill(9) == with_nanoseconds(first.time)[20:29]
     assert one["timestamp"].isoformat()[:23] == with_nanoseconds(first.time)[:23]
     assert str(two["day"]) == second.time[:10]
-    assert [path.name for path in archive_folder(pair).glob("day=*")] == sorted({f"day={first.time[:10]}", f"day={second.time[:10]}"})
+    assert [path.name for path in archive_folder(pair).glob("day=*")] == sorted(
+        {f"day={first.time[:10]}", f"day={second.time[:10]}"}
+    )
 
 
 def test_other_readers(pair: Pair, spark: SparkSession) -> None:
@@ -123,9 +153,15 @@ def test_other_readers(pair: Pair, spark: SparkSession) -> None:
     run(pair, "out")
 
     frame = spark.read.parquet(str(archive_folder(pair)))
-    found = frame.selectExpr("seq", "headers", "CAST(data AS STRING) AS text", "timestamp", "day").orderBy("seq").collect()
+    found = (
+        frame.selectExpr("seq", "headers", "CAST(data AS STRING) AS text", "timestamp", "day")
+        .orderBy("seq")
+        .collect()
+    )
 
-    assert [(row.seq, row.text, row.headers) for row in found] == [(n, str(n), []) for n in range(1, 8)]
+    assert [(row.seq, row.text, row.headers) for row in found] == [
+        (n, str(n), []) for n in range(1, 8)
+    ]
     assert [row.timestamp for row in found] == sorted(row.timestamp for row in found)
     assert frame.schema["day"].dataType.typeName() == "date"
     assert pq.read_table(archive_folder(pair)).num_rows == frame.count() == 7
@@ -135,7 +171,13 @@ def test_a_target_that_has_some_of_it(pair: Pair) -> None:
     """What was copied there from the origin itself is recognised by where it comes from; only the rest is brought in."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    pair.space.write(backfills=[OUT, BACK, {"name": "x"} | OUT | {"name": "x", "from": ORIGIN | {"end_seq": 12}, "to": BACK["to"]}])
+    pair.space.write(
+        backfills=[
+            OUT,
+            BACK,
+            {"name": "x"} | OUT | {"name": "x", "from": ORIGIN | {"end_seq": 12}, "to": BACK["to"]},
+        ]
+    )
     run(pair, "out")
     run(pair, "x")
 
@@ -157,7 +199,9 @@ def test_after_the_origin_is_gone(pair: Pair) -> None:
     found = run(pair, "back")
 
     assert (found.copied, found.verified, found.origin) == (20, True, "leaf/stream/S")
-    assert [one.origin for one in pair.stored("hub", "T")] == [f"leaf/S/{one.seq}/{with_nanoseconds(one.time)}" for one in before]
+    assert [one.origin for one in pair.stored("hub", "T")] == [
+        f"leaf/S/{one.seq}/{with_nanoseconds(one.time)}" for one in before
+    ]
 
 
 @pytest.mark.parametrize("filters", [[], ["s.a"]])
@@ -197,15 +241,25 @@ def test_apply_archives_once(pair: Pair) -> None:
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
     ends = [
-        ([{key: end[key] for key in end if key != "range"} for end in one["from"]], one["to"], one["messages"])
+        (
+            [{key: end[key] for key in end if key != "range"} for end in one["from"]],
+            one["to"],
+            one["messages"],
+        )
         for one in pair.space.plan().backfills
     ]
-    assert ends == [([ORIGIN], {"parquet": "archive"}, 5), ([{"parquet": "archive"}], {"domain": "hub", "stream": "T"}, None)]
+    assert ends == [
+        ([ORIGIN], {"parquet": "archive"}, 5),
+        ([{"parquet": "archive"}], {"domain": "hub", "stream": "T"}, None),
+    ]
 
     with without_spark():
         _, result = pair.space.apply()
 
-    assert [(one["name"], one["status"], one["copied"]) for one in result.backfills] == [("out", "done", 5), ("back", "done", 5)]
+    assert [(one["name"], one["status"], one["copied"]) for one in result.backfills] == [
+        ("out", "done", 5),
+        ("back", "done", 5),
+    ]
     assert pair.space.plan().backfills == []
     pair.require_copied()
 
@@ -225,8 +279,14 @@ def test_two_origins(pair: Pair) -> None:
         result = backfill.run(pair.space.load, BackfillOptions(name="out"), RecordingObserver())
         back = backfill.run(pair.space.load, BackfillOptions(name="back"), RecordingObserver())
 
-    assert [(leg.origin, leg.copied) for leg in result.origins] == [("leaf/stream/S", 5), ("hub/stream/O", 4)]
-    assert [(leg.origin, leg.copied) for leg in back.origins] == [("leaf/stream/S", 5), ("hub/stream/O", 4)]
+    assert [(leg.origin, leg.copied) for leg in result.origins] == [
+        ("leaf/stream/S", 5),
+        ("hub/stream/O", 4),
+    ]
+    assert [(leg.origin, leg.copied) for leg in back.origins] == [
+        ("leaf/stream/S", 5),
+        ("hub/stream/O", 4),
+    ]
     assert len(pair.stored("hub", "T")) == 9
 
 
@@ -236,29 +296,51 @@ DAY = 86_400 * 10**9
 def test_days(tmp_path: Path) -> None:
     """Each message is in the folder of its day, UTC, to the nanosecond; where a clock went back at midnight the order is the stream's."""
     midnight = 20_000 * DAY
-    times = [midnight - 2, midnight - 1, midnight, midnight - 1, midnight + 5, midnight + DAY - 1, midnight + DAY]
+    times = [
+        midnight - 2,
+        midnight - 1,
+        midnight,
+        midnight - 1,
+        midnight + 5,
+        midnight + DAY - 1,
+        midnight + DAY,
+    ]
     texts = ([text] * len(times) for text in (b"s.x", b"", b""))
     messages = pa.RecordBatch.from_pydict(
-        dict(zip(MESSAGE_SCHEMA.names, [range(1, len(times) + 1), times, *texts], strict=True)), schema=MESSAGE_SCHEMA
+        dict(zip(MESSAGE_SCHEMA.names, [range(1, len(times) + 1), times, *texts], strict=True)),
+        schema=MESSAGE_SCHEMA,
     )
-    piece = ExportChunk(Endpoint("c", "$JS.API"), "leaf", "S", SeqRange(1, len(times)), (), str(tmp_path), "a")
+    piece = ExportChunk(
+        Endpoint("c", "$JS.API"), "leaf", "S", SeqRange(1, len(times)), (), str(tmp_path), "a"
+    )
 
     files = writer._DayFiles(piece)  # noqa: SLF001 - servers do not let anybody choose a message's time
     for start in range(0, len(times), 2):
         files.add(messages.slice(start, 2))
     files.close()
 
-    assert [(file.name.partition("/")[0], file.rows, file.first_seq, file.last_seq) for file in files.done] == [
-        ("day=2024-10-03", 3, 1, 4), ("day=2024-10-04", 3, 3, 6), ("day=2024-10-05", 1, 7, 7),
-    ]  # fmt: skip
-    found = pa.Table.from_batches(reader.read_batches([(str(tmp_path / file.name), file) for file in files.done]))
+    assert [
+        (file.name.partition("/")[0], file.rows, file.first_seq, file.last_seq)
+        for file in files.done
+    ] == [("day=2024-10-03", 3, 1, 4), ("day=2024-10-04", 3, 3, 6), ("day=2024-10-05", 1, 7, 7)]
+    found = pa.Table.from_batches(
+        reader.read_batches([(str(tmp_path / file.name), file) for file in files.done])
+    )
     assert (found["seq"].to_pylist(), found["time"].to_pylist()) == (list(range(1, 8)), times)
 
 
 # --- dying -----------------------------------------------------------------------------------------------------------
 
 #: What a run does to the folder, one after the other.
-STEPS = ("Path.mkdir", "Path.rename", "Path.replace", "Path.unlink", "Path.touch", "os.link", "shutil.rmtree")
+STEPS = (
+    "Path.mkdir",
+    "Path.rename",
+    "Path.replace",
+    "Path.unlink",
+    "Path.touch",
+    "os.link",
+    "shutil.rmtree",
+)
 
 
 def _kill_after_writes(patch: pytest.MonkeyPatch, after: int) -> list[int]:
@@ -297,7 +379,11 @@ def test_dying_before_any_step(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> N
                 survived = True
             except SimulatedKill:
                 pass
-        seqs = [row["seq"] for row in archived_rows(pair)] if list(archive_folder(pair).glob("day=*/*")) else []
+        seqs = (
+            [row["seq"] for row in archived_rows(pair)]
+            if list(archive_folder(pair).glob("day=*/*"))
+            else []
+        )
         assert len(seqs) == len(set(seqs))
         if (archive_folder(pair) / "_SUCCESS").exists():
             assert len(seqs) == 20
@@ -325,7 +411,10 @@ def test_finished_parts_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch)
     (out, _) = backfill.status(pair.space.load).entries
     assert [(left.stream, left.messages) for left in out.orphans] == [(str(attempt), 15)]
     read: list[Any] = []
-    monkeypatch.setattr("jsplan.backfill.parquet.writer.read", lambda connect, what: _record_reads(read, connect, what))
+    monkeypatch.setattr(
+        "jsplan.backfill.parquet.writer.read",
+        lambda connect, what: _record_reads(read, connect, what),
+    )
 
     assert run(pair, "out").copied == 20
     assert read == [(6, 10)]
@@ -355,7 +444,9 @@ def test_two_that_write_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> 
     def late(self: Archive, what: Any) -> Archive:
         monkeypatch.setattr(Archive, "commit", commit)
         with without_spark():
-            backfill.run(type(pair.space.load)(other), BackfillOptions(name="out"), RecordingObserver())
+            backfill.run(
+                type(pair.space.load)(other), BackfillOptions(name="out"), RecordingObserver()
+            )
         return commit(self, what)
 
     monkeypatch.setattr(Archive, "commit", late)
@@ -397,7 +488,10 @@ def test_a_file_that_was_changed(pair: Pair) -> None:
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
-    with pytest.raises(RefusedError, match=r"S-000000000001-\w+.parquet is not what was written: its sha256 is another one"):
+    with pytest.raises(
+        RefusedError,
+        match=r"S-000000000001-\w+.parquet is not what was written: its sha256 is another one",
+    ):
         run(pair, "back")
     assert pair.stored("hub", "T") == []
     pair.require_nothing_left()
@@ -415,7 +509,9 @@ def test_a_file_system_without_links(pair: Pair, monkeypatch: pytest.MonkeyPatch
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "link", unsupported)
-        with pytest.raises(ArchiveError, match=r"commit-000001.json: Operation not supported") as refused:
+        with pytest.raises(
+            ArchiveError, match=r"commit-000001.json: Operation not supported"
+        ) as refused:
             run(pair, "out")
     assert "a file system with hard links" in (refused.value.hint or "")
     assert not Archive.read(archive_folder(pair)).commits
@@ -454,7 +550,10 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
     with pytest.raises(RefusedError, match=f"cannot write to {elsewhere}: No such file"):
         run(pair, "out")
     elsewhere.mkdir()
-    with pytest.raises(JsplanError, match=r"nothing of sequence 1 of leaf/stream/S is in .*, and a worker has written it"):
+    with pytest.raises(
+        JsplanError,
+        match=r"nothing of sequence 1 of leaf/stream/S is in .*, and a worker has written it",
+    ):
         run(pair, "out")
     assert not Archive.read(archive_folder(pair)).commits
 
@@ -462,14 +561,26 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("out", "back", "kind", "words"),
     [
-        ({"to": {"parquet": "s3a://bucket/archive"}}, {}, NotAvailableError, r"s3a://bucket/archive is no folder"),
+        (
+            {"to": {"parquet": "s3a://bucket/archive"}},
+            {},
+            NotAvailableError,
+            r"s3a://bucket/archive is no folder",
+        ),
         ({"from": {"parquet": "a"}}, {}, UsageError, "from an archive to an archive"),
         ({"mode": "exact"}, {}, NotAvailableError, "an archive is written and read by Spark"),
-        ({}, {"from": [{"parquet": "a"}, {"domain": "leaf", "stream": "S"}]}, UsageError, "mixes archives and streams"),
+        (
+            {},
+            {"from": [{"parquet": "a"}, {"domain": "leaf", "stream": "S"}]},
+            UsageError,
+            "mixes archives and streams",
+        ),
         ({}, {"from": {"parquet": "nowhere"}}, ArchiveError, "nowhere is no archive"),
     ],
 )
-def test_what_is_refused(pair: Pair, out: dict[str, Any], back: dict[str, Any], kind: type[JsplanError], words: str) -> None:
+def test_what_is_refused(
+    pair: Pair, out: dict[str, Any], back: dict[str, Any], kind: type[JsplanError], words: str
+) -> None:
     """Places that are no folders, entries that cannot be meant, folders that are not there: with words, before anything is done."""
     write_entries(pair, out, back)
     pair.stream("hub", "T")
@@ -505,7 +616,11 @@ def test_verify(pair: Pair, spark: SparkSession) -> None:
     assert (out["missing"], sum(out.values())) == (total - 2, total - 2)
     assert run(pair, "out").gaps == [[1, 2]]
     back = verify(pair, "back")
-    assert (back.exit_code, back.origins[0].counts["missing"], [one.origin_seq for one in back.origins[0].listed]) == (2, 1, [4])
+    assert (
+        back.exit_code,
+        back.origins[0].counts["missing"],
+        [one.origin_seq for one in back.origins[0].listed],
+    ) == (2, 1, [4])
 
 
 @pytest.mark.soak
@@ -517,16 +632,27 @@ def test_killed_drivers_and_workers(pair: Pair) -> None:
     write_entries(pair, {"rate": "20MB/s"})
     command, log = [str(PROGRAM), "backfill", "run", "out"], pair.space.folder / "driver.log"
 
-    for strike in (lambda process: process.kill(), lambda process: SparkWorkers.of_process(process.pid).kill(), None):
+    for strike in (
+        lambda process: process.kill(),
+        lambda process: SparkWorkers.of_process(process.pid).kill(),
+        None,
+    ):
         before = len(list(archive_folder(pair).glob("_jsplan/attempt-*/piece-*")))
         with log.open("ab") as said:
-            process = subprocess.Popen(command, cwd=pair.space.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            process = subprocess.Popen(
+                command, cwd=pair.space.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            )
         try:
-            while strike is not None and len(list(archive_folder(pair).glob("_jsplan/attempt-*/piece-*"))) <= before:
+            while (
+                strike is not None
+                and len(list(archive_folder(pair).glob("_jsplan/attempt-*/piece-*"))) <= before
+            ):
                 assert process.poll() is None, log.read_text()
             if strike is not None:
                 strike(process)
-            assert process.wait(600) == (-9 if before == 0 and strike is not None else 0), log.read_text()
+            assert process.wait(600) == (-9 if before == 0 and strike is not None else 0), (
+                log.read_text()
+            )
         finally:
             process.kill()
             process.wait()
@@ -552,16 +678,36 @@ def require_round_trip(pair: Pair, count: int) -> None:
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.publish("leaf", EDGES)
     pair.stream("hub", "T")
-    out, back = (backfill.run(pair.space.load, BackfillOptions(name=name), RecordingObserver()).origins[0] for name in ("out", "back"))
+    out, back = (
+        backfill.run(pair.space.load, BackfillOptions(name=name), RecordingObserver()).origins[0]
+        for name in ("out", "back")
+    )
 
-    assert (out.copied, out.verified, back.copied, back.verified) == (count + len(EDGES), True, count + len(EDGES), True)
-    times = {row["seq"]: row["origin"] for row in pq.read_table(archive_folder(pair), columns=["seq", "origin"]).to_pylist()}
-    origin, target = read_all(pair.sandbox["hub"], "$JS.leaf.API", "S"), read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
+    assert (out.copied, out.verified, back.copied, back.verified) == (
+        count + len(EDGES),
+        True,
+        count + len(EDGES),
+        True,
+    )
+    times = {
+        row["seq"]: row["origin"]
+        for row in pq.read_table(archive_folder(pair), columns=["seq", "origin"]).to_pylist()
+    }
+    origin, target = (
+        read_all(pair.sandbox["hub"], "$JS.leaf.API", "S"),
+        read_all(pair.sandbox["hub"], "$JS.hub.API", "T"),
+    )
     assert len(origin) == len(target) == count + len(EDGES)
     for (seq, *said), (_, *found) in zip(origin, target, strict=True):
         block = b"".join(
-            line + b"\r\n" for line in found[1].split(b"\r\n")[:-2] if not line.startswith((b"Jsplan-Origin:", b"Nats-Stream-Source:"))
+            line + b"\r\n"
+            for line in found[1].split(b"\r\n")[:-2]
+            if not line.startswith((b"Jsplan-Origin:", b"Nats-Stream-Source:"))
         )
         line = next(line for line in found[1].split(b"\r\n") if line.startswith(b"Jsplan-Origin: "))
         assert line.decode() == f"Jsplan-Origin: {times[seq]}"
-        assert [found[0], b"" if block == b"NATS/1.0\r\n" and not said[1] else block + b"\r\n", found[2]] == said
+        assert [
+            found[0],
+            b"" if block == b"NATS/1.0\r\n" and not said[1] else block + b"\r\n",
+            found[2],
+        ] == said

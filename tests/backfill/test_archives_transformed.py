@@ -58,10 +58,17 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 
 
 def _run_origin(pair: Pair, name: str, **options: Any) -> OriginResult:
-    return backfill.run(pair.space.load, BackfillOptions(name=name, **options), RecordingObserver()).origins[0]
+    return backfill.run(
+        pair.space.load, BackfillOptions(name=name, **options), RecordingObserver()
+    ).origins[0]
 
 
-def run(pair: Pair, out: dict[str, Any] | None = None, back: dict[str, Any] | None = None, **options: Any) -> OriginResult:
+def run(
+    pair: Pair,
+    out: dict[str, Any] | None = None,
+    back: dict[str, Any] | None = None,
+    **options: Any,
+) -> OriginResult:
     """Say one of the entries differently, and run it on the Spark that runs already."""
     pair.space.write(backfills=[OUT | (out or {}), BACK | (back or {})])
     return _run_origin(pair, "out" if out is not None else "back", **options)
@@ -70,7 +77,10 @@ def run(pair: Pair, out: dict[str, Any] | None = None, back: dict[str, Any] | No
 def frame_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     """Identity and content of the rows of a frame, sorted."""
     found = frame.select("origin", "subject", "headers", "data").collect()
-    return sorted((row.origin, row.subject, [(h.name, h.value) for h in row.headers], bytes(row.data)) for row in found)
+    return sorted(
+        (row.origin, row.subject, [(h.name, h.value) for h in row.headers], bytes(row.data))
+        for row in found
+    )
 
 
 # --- into an archive -------------------------------------------------------------------------------------------------
@@ -78,10 +88,14 @@ def frame_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 WHERE = "exists(headers, h -> h.name = 'Region' AND h.value IN ('r1', 'r2')) OR seq > 115"
 
 
-def test_an_archive_of_what_sql_lets_through(pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_of_what_sql_lets_through(
+    pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It holds what the same SQL finds in an archive of everything, byte for byte, each once; and a second run has nothing to do."""
     monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 10)
-    pair.stream("leaf", "S", [*rows(120), (b"s.odd", b"NATS/1.0\r\nodd:1\r\nNats-Msg-Id: x\r\n\r\n", b"")])
+    pair.stream(
+        "leaf", "S", [*rows(120), (b"s.odd", b"NATS/1.0\r\nodd:1\r\nNats-Msg-Id: x\r\n\r\n", b"")]
+    )
     pair.delete("leaf", "S", 7, 8)
     expected = export_parquet(pair, spark, "whole").where(WHERE)
 
@@ -97,15 +111,24 @@ def test_an_archive_of_what_sql_lets_through(pair: Pair, spark: SparkSession, mo
     assert verify_counts(pair.space.load, "out") == {"equal": first.copied}
 
 
-def test_an_archive_of_what_a_function_makes(pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_of_what_a_function_makes(
+    pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same with a function that puts its rows in no order and a subject transform after it: in order all the same, and verified."""
     monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 10)
     pair.stream("leaf", "S", rows(100))
     scope: dict[str, Any] = {}
     exec(CLEAN, scope)  # noqa: S102 - the file of that test
     mapped = "concat('all.', split(subject, '[.]')[3], '.', split(subject, '[.]')[2]) AS subject"
-    expected = scope["run"](export_parquet(pair, spark, "whole")).selectExpr("origin", mapped, "headers", "data").cache()
-    entry = {"transform": "clean.py:run", "subject_transform": {"src": "clean.s.*.*", "dest": "all.$2.$1"}}
+    expected = (
+        scope["run"](export_parquet(pair, spark, "whole"))
+        .selectExpr("origin", mapped, "headers", "data")
+        .cache()
+    )
+    entry = {
+        "transform": "clean.py:run",
+        "subject_transform": {"src": "clean.s.*.*", "dest": "all.$2.$1"},
+    }
 
     found = run(pair, entry)
 
@@ -136,11 +159,19 @@ def test_renamed_there_and_back(pair: Pair) -> None:
     """Subjects are mapped on the way into an archive without Spark's help, and back again on the way out; payloads are as they were."""
     pair.stream("leaf", "S", rows(20))
     pair.stream("hub", "T")
-    entries = [OUT | {"subject_transform": RENAMED}, BACK | {"subject_transform": {"src": "all.*.*", "dest": "s.$2.$1"}}]
+    entries = [
+        OUT | {"subject_transform": RENAMED},
+        BACK | {"subject_transform": {"src": "all.*.*", "dest": "s.$2.$1"}},
+    ]
     pair.space.write(backfills=entries)
 
     with without_spark():
-        out, back = (backfill.run(pair.space.load, BackfillOptions(name=name), RecordingObserver()).origins[0] for name in ("out", "back"))
+        out, back = (
+            backfill.run(pair.space.load, BackfillOptions(name=name), RecordingObserver()).origins[
+                0
+            ]
+            for name in ("out", "back")
+        )
 
     assert (out.copied, back.copied, back.verified) == (20, 20, True)
     assert archived(pair)[0]["subject"] == "all.new.1"
@@ -154,7 +185,9 @@ def _raise_kill(*_: Any) -> None:
 # --- what died before ------------------------------------------------------------------------------------------------
 
 
-def test_receipts_of_a_dead_attempt(pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receipts_of_a_dead_attempt(
+    pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Finished pieces are taken over, also those of which nothing was left; but not those that another text of the function made."""
     monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 5)
     pair.stream("leaf", "S", rows(20))
@@ -177,7 +210,9 @@ def test_receipts_of_a_dead_attempt(pair: Pair, spark: SparkSession, monkeypatch
         with pytest.raises(SimulatedKill):
             run(pair, entry)
         assert read == []  # every piece was there
-        (pair.space.folder / "clean.py").write_text(CLEAN.replace("FACTOR = 10", "FACTOR = 100"), "utf-8")
+        (pair.space.folder / "clean.py").write_text(
+            CLEAN.replace("FACTOR = 10", "FACTOR = 100"), "utf-8"
+        )
         with pytest.raises(SimulatedKill):
             run(pair, entry)
         assert read == [(1, 6, 11, 16)]
@@ -206,7 +241,9 @@ def await_writing(pair: Pair, before: set[Path], done: threading.Event) -> bool:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("more", [{}, {"transform": "clean.py:shouting"}], ids=["where", "function"])
+@pytest.mark.parametrize(
+    "more", [{}, {"transform": "clean.py:shouting"}], ids=["where", "function"]
+)
 def test_killed_while_it_is_archived(pair: Pair, spark: SparkSession, more: dict[str, Any]) -> None:
     """The driver is killed when a piece is done, its workers sleep and wake up when everything is over; the run after it loses its workers
     and goes on by itself: what the SQL lets through is there, each message once, and nothing else.
@@ -215,7 +252,9 @@ def test_killed_while_it_is_archived(pair: Pair, spark: SparkSession, more: dict
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
     shout = "\n\ndef shouting(frame):\n    return frame.withColumn('subject', f.upper('subject'))\n"
     (pair.space.folder / "clean.py").write_text(CLEAN + shout, "utf-8")
-    pair.space.write(backfills=[OUT | {"name": "x", "where": "seq % 10 <> 0", "rate": "4MB/s"} | more])
+    pair.space.write(
+        backfills=[OUT | {"name": "x", "where": "seq % 10 <> 0", "rate": "4MB/s"} | more]
+    )
     jvm: Any = spark.sparkContext._gateway  # noqa: SLF001 - there is no other way to its process
     again = partial(_run_origin, pair, "x")
 
@@ -228,8 +267,14 @@ def test_killed_while_it_is_archived(pair: Pair, spark: SparkSession, more: dict
         process.kill()
         process.wait()
     before = set(archive_folder(pair).glob("_jsplan/attempt-*"))
-    if len(partition_receipts(pair)) < PIECES:  # or else this test was asleep itself when it should have struck
-        found = run_and_strike(partial(await_writing, pair, before), lambda: SparkWorkers.of_process(jvm.proc.pid).kill(), again)
+    if (
+        len(partition_receipts(pair)) < PIECES
+    ):  # or else this test was asleep itself when it should have struck
+        found = run_and_strike(
+            partial(await_writing, pair, before),
+            lambda: SparkWorkers.of_process(jvm.proc.pid).kill(),
+            again,
+        )
     else:
         found = again()
     sleeping.wake()
@@ -263,13 +308,18 @@ def test_what_does_not_fit_together(pair: Pair, spark: SparkSession) -> None:
     run(pair, {})
 
     with pytest.raises(
-        ArchiveError, match=r"went through nothing that changes them, and this entry has transform clean\.py:run: an archive"
+        ArchiveError,
+        match=r"went through nothing that changes them, and this entry has transform clean\.py:run: an archive",
     ):
         run(pair, {"transform": "clean.py:run"})
-    with pytest.raises(ArchiveError, match=r"this entry has subject_transform s\.\*\.\* to all\.\$2\.\$1"):
+    with pytest.raises(
+        ArchiveError, match=r"this entry has subject_transform s\.\*\.\* to all\.\$2\.\$1"
+    ):
         run(pair, {"subject_transform": RENAMED})
     next(archive_folder(pair).glob("day=*/*")).unlink()
-    with pytest.raises(ArchiveError, match=r"is gone, and has messages that this entry does not want"):
+    with pytest.raises(
+        ArchiveError, match=r"is gone, and has messages that this entry does not want"
+    ):
         run(pair, {"where": "seq > 3"})
     assert run(pair, {}).copied == 12
     require_archived(pair, *range(1, 13))
@@ -291,7 +341,12 @@ def test_a_part_of_an_archive_comes_back(pair: Pair, spark: SparkSession, order:
     exec(CLEAN, scope)  # noqa: S102 - the file of that test
     where = "seq % 2 = 0 AND CAST(data AS STRING) LIKE '%{%'"
     expected = scope["run"](spark.read.parquet(str(archive_folder(pair))).where(where)).cache()
-    entry = {"where": where, "transform": "clean.py:run", "subject_transform": {"src": "clean.>", "dest": "new.>"}, "order": order}
+    entry = {
+        "where": where,
+        "transform": "clean.py:run",
+        "subject_transform": {"src": "clean.>", "dest": "new.>"},
+        "order": order,
+    }
 
     first, again = run(pair, back=entry), run(pair, back=entry)
 
@@ -299,11 +354,17 @@ def test_a_part_of_an_archive_comes_back(pair: Pair, spark: SparkSession, order:
     assert (first.copied, first.verified, again.copied) == (expected.count(), True, 0)
     assert "from archive" in first.path
     assert {one.origin: (one.subject, one.data) for one in stored} == {
-        row.origin: (row.subject.replace("clean.", "new.", 1), bytes(row.data)) for row in expected.collect()
+        row.origin: (row.subject.replace("clean.", "new.", 1), bytes(row.data))
+        for row in expected.collect()
     }
-    assert all(before[(one.origin or "").split("/")[3]] == int((one.origin or "").split("/")[2]) for one in stored)
+    assert all(
+        before[(one.origin or "").split("/")[3]] == int((one.origin or "").split("/")[2])
+        for one in stored
+    )
     if order == "stream":
-        assert [one.origin for one in stored] == sorted((one.origin for one in stored), key=lambda text: int((text or "").split("/")[2]))
+        assert [one.origin for one in stored] == sorted(
+            (one.origin for one in stored), key=lambda text: int((text or "").split("/")[2])
+        )
     assert verify_counts(pair.space.load, "back") == {"equal": first.copied}
     pair.require_nothing_left()
     pair.delete("hub", "T", stored[3].seq)
@@ -323,10 +384,15 @@ def test_an_archive_in_partitions(pair: Pair) -> None:
     with without_spark():
         for name in ("out", "x"):
             backfill.run(pair.space.load, BackfillOptions(name=name), RecordingObserver())
-        found = backfill.run(pair.space.load, BackfillOptions(name="back"), RecordingObserver()).origins
+        found = backfill.run(
+            pair.space.load, BackfillOptions(name="back"), RecordingObserver()
+        ).origins
         again = backfill.run(pair.space.load, BackfillOptions(name="back"), RecordingObserver())
 
-    assert [(leg.origin, leg.copied) for leg in found] == [("leaf/stream/S", 50), ("hub/stream/O", 20)]
+    assert [(leg.origin, leg.copied) for leg in found] == [
+        ("leaf/stream/S", 50),
+        ("hub/stream/O", 20),
+    ]
     assert again.copied == 0
     stored = pair.stored("hub", "T")
     assert len({one.origin for one in stored}) == len(stored) == 80
@@ -339,8 +405,14 @@ def test_an_archive_in_partitions(pair: Pair) -> None:
 def test_an_archive_of_something_else_beside_a_source(pair: Pair, spark: SparkSession) -> None:
     """What a source of the target brought is known as it was; that an archive has it under another subject is no difference."""
     pair.stream("leaf", "S", rows(20))
-    pair.stream("hub", "T", sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 16}])
-    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] == 5, "the source brought its messages")
+    pair.stream(
+        "hub",
+        "T",
+        sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 16}],
+    )
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.state("hub", "T")["messages"] == 5, "the source brought its messages"
+    )
     run(pair, {"subject_transform": RENAMED})
 
     assert run(pair, back={}).copied == 15
@@ -354,14 +426,20 @@ def test_an_archive_of_something_else_beside_a_source(pair: Pair, spark: SparkSe
 @pytest.mark.parametrize(
     ("out", "kind", "words"),
     [
-        ({"transform": "clean.py:doubled"}, RefusedError, r"clean.py:doubled makes more than one message of leaf/S/\d\."),
+        (
+            {"transform": "clean.py:doubled"},
+            RefusedError,
+            r"clean.py:doubled makes more than one message of leaf/S/\d\.",
+        ),
         ({"transform": "clean.py:broken"}, RefusedError, r"ZeroDivisionError: .*, at leaf/S/3/20"),
         ({"where": "subjekt = 1"}, RefusedError, "where: .*subjekt"),
         ({"order": "subject"}, UsageError, "an archive is written in the order of the stream"),
     ],
     ids=["doubled", "broken", "where", "order"],
 )
-def test_what_is_refused(pair: Pair, spark: SparkSession, out: dict[str, Any], kind: type[JsplanError], words: str) -> None:
+def test_what_is_refused(
+    pair: Pair, spark: SparkSession, out: dict[str, Any], kind: type[JsplanError], words: str
+) -> None:
     """Faults of SQL and functions stop it with the words that they have between streams, and nothing becomes a part of the archive."""
     pair.stream("leaf", "S", rows(4))
 
@@ -395,6 +473,9 @@ def test_a_large_archive_is_cut_by_its_files(pair: Pair, monkeypatch: pytest.Mon
     summed: list[int] = []
     with without_spark():
         run(pair, {})
-        monkeypatch.setattr("jsplan.backfill.tasks.copy.require_unchanged_files", lambda files: summed.append(len(files)))
+        monkeypatch.setattr(
+            "jsplan.backfill.tasks.copy.require_unchanged_files",
+            lambda files: summed.append(len(files)),
+        )
         assert run(pair, back={"order": "none"}).copied == 4000
     assert len(list(archive_folder(pair).glob("day=*/*"))) == sum(summed)

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsplan.backfill.protocol.arrow_split import cut_columns, find_byte, find_tails, get_buffers, parse_numbers
+from jsplan.backfill.protocol.arrow_split import (
+    cut_columns,
+    find_byte,
+    find_tails,
+    get_buffers,
+    parse_numbers,
+)
 
 VALUES = st.lists(st.text(alphabet="ab. \r", max_size=8).map(str.encode), max_size=8)
 
@@ -25,8 +31,12 @@ def test_every_place_of_a_byte(values: list[bytes], skip: int) -> None:
     places, counts = find_byte(column, ord("."))
 
     begins = get_buffers(column)[1]
-    found = [(places[counts[row] : counts[row + 1]] - begins[row]).tolist() for row in range(len(column))]
-    assert found == [[at for at, byte in enumerate(value) if byte == ord(".")] for value in expected]
+    found = [
+        (places[counts[row] : counts[row + 1]] - begins[row]).tolist() for row in range(len(column))
+    ]
+    assert found == [
+        [at for at, byte in enumerate(value) if byte == ord(".")] for value in expected
+    ]
 
 
 @given(VALUES, st.integers(0, 2), st.integers(1, 3))
@@ -38,8 +48,13 @@ def test_what_follows_the_last_few(values: list[bytes], skip: int, count: int) -
     kept, tail = cut_columns(column.buffers()[2], offsets[:-1], at, at, offsets[1:])
 
     whole = [value.rsplit(b"\r", count) for value in expected]
-    assert kept.to_pylist() == [words[0] if len(words) > count else value for words, value in zip(whole, expected, strict=True)]
-    assert [one + other for one, other in zip(kept.to_pylist(), tail.to_pylist(), strict=True)] == expected
+    assert kept.to_pylist() == [
+        words[0] if len(words) > count else value
+        for words, value in zip(whole, expected, strict=True)
+    ]
+    assert [
+        one + other for one, other in zip(kept.to_pylist(), tail.to_pylist(), strict=True)
+    ] == expected
 
 
 def test_what_was_cut_is_free_of_its_buffer() -> None:

@@ -15,13 +15,18 @@ from jsplan.backfill.verify.message_rows import LATE, NO_ORIGIN, REPAIRED, ROW_S
 Rows = list[dict[str, int]]
 
 
-def compared_side(number: int, rows: Rows, cut: int = 0, others: int = 0) -> Callable[[], Iterator[pa.RecordBatch]]:
+def compared_side(
+    number: int, rows: Rows, cut: int = 0, others: int = 0
+) -> Callable[[], Iterator[pa.RecordBatch]]:
     """A side that says these rows in two batches, and how many are of no leg."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         none = {"leg": NO_ORIGIN, "place": others}
         for part in (rows[:cut], rows[cut:], [none] if number else []):
-            full = [{**dict.fromkeys(ROW_SCHEMA.names, 0), "side": number, "said": None, **row} for row in part]
+            full = [
+                {**dict.fromkeys(ROW_SCHEMA.names, 0), "side": number, "said": None, **row}
+                for row in part
+            ]
             if full:
                 yield pa.RecordBatch.from_pylist(full, schema=ROW_SCHEMA)
 
@@ -30,7 +35,11 @@ def compared_side(number: int, rows: Rows, cut: int = 0, others: int = 0) -> Cal
 
 def compare_sums(origin: Rows, target: Rows, others: int = 0) -> list[dict[str, object]] | None:
     """What the sums of both say."""
-    return compare_checksums(said for one in (compared_side(0, origin, len(origin) // 2), compared_side(1, target, 1, others)) for said in sum_blocks(one))
+    return compare_checksums(
+        said
+        for one in (compared_side(0, origin, len(origin) // 2), compared_side(1, target, 1, others))
+        for said in sum_blocks(one)
+    )
 
 
 def message(seq: int, leg: int = 0, **other: int) -> dict[str, int]:
@@ -38,7 +47,11 @@ def message(seq: int, leg: int = 0, **other: int) -> dict[str, int]:
     return {"leg": leg, "seq": seq, "time": 1_000 + seq, "digest": seq * 7 - 50_000} | other
 
 
-EVERY = [message(seq, leg) for leg in (0, 3) for seq in (1, 2, 3, BLOCK_SEQUENCES - 1, BLOCK_SEQUENCES, 5 * BLOCK_SEQUENCES)]
+EVERY = [
+    message(seq, leg)
+    for leg in (0, 3)
+    for seq in (1, 2, 3, BLOCK_SEQUENCES - 1, BLOCK_SEQUENCES, 5 * BLOCK_SEQUENCES)
+]
 
 
 def test_equal_sides_agree() -> None:
@@ -63,14 +76,30 @@ def test_nothing_is_equal_to_nothing() -> None:
         [*EVERY, EVERY[0]],
         [EVERY[0] | {"digest": 0}, *EVERY[1:]],
         [EVERY[0] | {"time": 7}, *EVERY[1:]],
-        [EVERY[0] | {"digest": EVERY[1]["digest"]}, EVERY[1] | {"digest": EVERY[0]["digest"]}, *EVERY[2:]],
+        [
+            EVERY[0] | {"digest": EVERY[1]["digest"]},
+            EVERY[1] | {"digest": EVERY[0]["digest"]},
+            *EVERY[2:],
+        ],
         [EVERY[0] | {"time": EVERY[1]["time"]}, EVERY[1] | {"time": EVERY[0]["time"]}, *EVERY[2:]],
         [EVERY[0] | {"leg": 3}, *EVERY[1:]],
         [EVERY[0] | {"mark": LATE}, *EVERY[1:]],
         [EVERY[0] | {"mark": REPAIRED}, *EVERY[1:]],
         [EVERY[0] | {"time": 0}, *EVERY[1:]],
     ],
-    ids=["one less", "one more", "one twice", "altered", "time", "payloads swapped", "times swapped", "leg", "late", "repaired", "native"],
+    ids=[
+        "one less",
+        "one more",
+        "one twice",
+        "altered",
+        "time",
+        "payloads swapped",
+        "times swapped",
+        "leg",
+        "late",
+        "repaired",
+        "native",
+    ],
 )
 def test_anything_else_is_looked_at(target: Rows) -> None:
     """A difference of one message is enough, and what is fine but not plainly equal."""
@@ -82,7 +111,10 @@ def test_what_was_left_out_is_looked_at() -> None:
     assert compare_sums([*EVERY, message(4, mark=SKIPPED)], EVERY) is None
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3), st.integers(-3, 3)), max_size=8), st.randoms())
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3), st.integers(-3, 3)), max_size=8),
+    st.randoms(),
+)
 def test_any_two_sides(rows: list[tuple[int, int, int]], chance: object) -> None:
     """They agree exactly if they have the same messages as often."""
     origin = [{"seq": seq, "time": time, "digest": digest} for seq, time, digest in rows]

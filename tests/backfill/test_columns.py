@@ -18,14 +18,22 @@ from jsplan.backfill.message_schema import (
 )
 from jsplan.backfill.protocol.frames import BYTES, MESSAGE_SCHEMA
 
-NAME = st.binary(min_size=1, max_size=8).map(lambda b: b.replace(b"\r", b"").replace(b"\n", b"").replace(b":", b"") or b"A")
+NAME = st.binary(min_size=1, max_size=8).map(
+    lambda b: b.replace(b"\r", b"").replace(b"\n", b"").replace(b":", b"") or b"A"
+)
 VALUE = st.binary(max_size=10).map(lambda b: b.replace(b"\r", b"").replace(b"\n", b""))
 FIELDS = st.lists(st.tuples(NAME, VALUE), max_size=4)
 
 
 def block(fields: list[tuple[bytes, bytes]]) -> bytes:
     """A header block as nats.go writes it."""
-    return b"NATS/1.0\r\n" + b"".join(name + b": " + value + b"\r\n" for name, value in fields) + b"\r\n" if fields else b""
+    return (
+        b"NATS/1.0\r\n"
+        + b"".join(name + b": " + value + b"\r\n" for name, value in fields)
+        + b"\r\n"
+        if fields
+        else b""
+    )
 
 
 def column(*values: bytes) -> pa.BinaryArray:
@@ -50,7 +58,9 @@ def test_blocks_survive_the_way_through_lists(rows: list[list[tuple[bytes, bytes
 
 def test_lines_as_others_write_them() -> None:
     """No space after the colon, a value with colons, an empty one, a line without a colon, headers without one line."""
-    found = parse_headers(column(b"NATS/1.0\r\na:3\r\nB: x:y: z \r\nC: \r\nD\r\n\r\n", b"NATS/1.0\r\n\r\n", b""))
+    found = parse_headers(
+        column(b"NATS/1.0\r\na:3\r\nB: x:y: z \r\nC: \r\nD\r\n\r\n", b"NATS/1.0\r\n\r\n", b"")
+    )
 
     pairs = [[(field["name"], field["value"]) for field in row] for row in found.to_pylist()]
     assert pairs == [[("a", "3"), ("B", "x:y: z "), ("C", ""), ("D", "")], [], []]
@@ -60,8 +70,14 @@ def test_a_slice_is_parsed_as_itself() -> None:
     """A part of a longer column is its own rows only."""
     blocks = column(b"NATS/1.0\r\nA: 1\r\n\r\n", b"NATS/1.0\r\nB: 2\r\n\r\n", b"")
 
-    assert [[f["name"] for f in row] for row in parse_headers(blocks.slice(1)).to_pylist()] == [["B"], []]
-    assert encode_headers(parse_headers(blocks).slice(1)).to_pylist() == [b"NATS/1.0\r\nB: 2\r\n\r\n", b""]
+    assert [[f["name"] for f in row] for row in parse_headers(blocks.slice(1)).to_pylist()] == [
+        ["B"],
+        [],
+    ]
+    assert encode_headers(parse_headers(blocks).slice(1)).to_pylist() == [
+        b"NATS/1.0\r\nB: 2\r\n\r\n",
+        b"",
+    ]
 
 
 CONTROLS = [
@@ -73,23 +89,33 @@ CONTROLS = [
 @pytest.mark.parametrize("name", CONTROLS)
 def test_what_would_act_again_is_renamed(name: str) -> None:
     """A control header is kept under another name, its spelling and value as they were; what stands beside it stays."""
-    blocks = column(b"NATS/1.0\r\n%s: 1\r\nX-Nats-Msg-Id: 2\r\n\r\n" % name.encode(), b"", b"NATS/1.0\r\nA: Nats-Msg-Id: 3\r\n\r\n")
+    blocks = column(
+        b"NATS/1.0\r\n%s: 1\r\nX-Nats-Msg-Id: 2\r\n\r\n" % name.encode(),
+        b"",
+        b"NATS/1.0\r\nA: Nats-Msg-Id: 3\r\n\r\n",
+    )
 
     assert neutralize_control_headers(blocks).to_pylist() == [
-        b"NATS/1.0\r\nJsplan-Kept-%s: 1\r\nX-Nats-Msg-Id: 2\r\n\r\n" % name.encode(), b"", b"NATS/1.0\r\nA: Nats-Msg-Id: 3\r\n\r\n",
-    ]  # fmt: skip
+        b"NATS/1.0\r\nJsplan-Kept-%s: 1\r\nX-Nats-Msg-Id: 2\r\n\r\n" % name.encode(),
+        b"",
+        b"NATS/1.0\r\nA: Nats-Msg-Id: 3\r\n\r\n",
+    ]
 
 
 def test_headers_without_effect_stay() -> None:
     """What does not act is left as it is."""
-    blocks = column(b"NATS/1.0\r\nJsplan-Origin: a/b/1/x\r\nNats-Stream: S\r\nTraceparent: 1\r\n\r\n")
+    blocks = column(
+        b"NATS/1.0\r\nJsplan-Origin: a/b/1/x\r\nNats-Stream: S\r\nTraceparent: 1\r\n\r\n"
+    )
 
     assert neutralize_control_headers(blocks).to_pylist() == blocks.to_pylist()
 
 
 def test_what_was_copied_before_is_known_by_where_it_is_copied_from_now() -> None:
     """The last line names the stream that is read; where the message came from before is kept beside it."""
-    blocks = column(b"NATS/1.0\r\nA: 1\r\nJsplan-Origin: a/b/1/x\r\n\r\n", b"", b"NATS/1.0\r\nB: 2\r\n\r\n")
+    blocks = column(
+        b"NATS/1.0\r\nA: 1\r\nJsplan-Origin: a/b/1/x\r\n\r\n", b"", b"NATS/1.0\r\nB: 2\r\n\r\n"
+    )
 
     assert add_origin_header(blocks, column(b"c/d/7/t", b"c/d/8/t", b"c/d/9/t")).to_pylist() == [
         b"NATS/1.0\r\nA: 1\r\nJsplan-Kept-Origin: a/b/1/x\r\nJsplan-Origin: c/d/7/t\r\n\r\n",
@@ -103,18 +129,30 @@ TIMES = [0, 1, 999_999_999, 1_000_000_000, 1_795_309_291_290_062_261, 253_402_30
 
 def test_identities() -> None:
     """Domain, stream, sequence and the time to the nanosecond, every digit of it."""
-    found = format_origins("leaf", "ORDERS", pa.array(range(1, 7)), pa.array([t for t in TIMES if t < 2**63] + [2**63 - 1]))
+    found = format_origins(
+        "leaf",
+        "ORDERS",
+        pa.array(range(1, 7)),
+        pa.array([t for t in TIMES if t < 2**63] + [2**63 - 1]),
+    )
 
     assert [text.decode() for text in found.to_pylist()] == [
-        "leaf/ORDERS/1/1970-01-01T00:00:00.000000000Z", "leaf/ORDERS/2/1970-01-01T00:00:00.000000001Z",
-        "leaf/ORDERS/3/1970-01-01T00:00:00.999999999Z", "leaf/ORDERS/4/1970-01-01T00:00:01.000000000Z",
-        "leaf/ORDERS/5/2026-11-22T01:01:31.290062261Z", "leaf/ORDERS/6/2262-04-11T23:47:16.854775807Z",
-    ]  # fmt: skip
+        "leaf/ORDERS/1/1970-01-01T00:00:00.000000000Z",
+        "leaf/ORDERS/2/1970-01-01T00:00:00.000000001Z",
+        "leaf/ORDERS/3/1970-01-01T00:00:00.999999999Z",
+        "leaf/ORDERS/4/1970-01-01T00:00:01.000000000Z",
+        "leaf/ORDERS/5/2026-11-22T01:01:31.290062261Z",
+        "leaf/ORDERS/6/2262-04-11T23:47:16.854775807Z",
+    ]
 
 
 def test_what_a_header_says_goes_before() -> None:
     """A copy tells where its original is; a message that was published here is its own original."""
-    blocks = column(b"NATS/1.0\r\nA: 1\r\nJsplan-Origin: leaf/S/7/t\r\n\r\n", b"", b"NATS/1.0\r\nX: Jsplan-Origin: no\r\n\r\n")
+    blocks = column(
+        b"NATS/1.0\r\nA: 1\r\nJsplan-Origin: leaf/S/7/t\r\n\r\n",
+        b"",
+        b"NATS/1.0\r\nX: Jsplan-Origin: no\r\n\r\n",
+    )
     own = column(b"a", b"b", b"c")
 
     assert resolve_origins(blocks, own).to_pylist() == [b"leaf/S/7/t", b"b", b"c"]
@@ -124,13 +162,28 @@ def test_what_a_header_says_goes_before() -> None:
 def test_the_table_of_a_stream() -> None:
     """Every column that is documented, with its type."""
     rows = pa.RecordBatch.from_arrays(
-        [pa.array([3]), pa.array([5]), column(b"s.a"), column(b"NATS/1.0\r\nA: 1\r\n\r\n"), column(b"\xff")], schema=MESSAGE_SCHEMA
+        [
+            pa.array([3]),
+            pa.array([5]),
+            column(b"s.a"),
+            column(b"NATS/1.0\r\nA: 1\r\n\r\n"),
+            column(b"\xff"),
+        ],
+        schema=MESSAGE_SCHEMA,
     )
 
     found = to_table("hub", "S", rows)
 
     assert found.schema == TABLE_SCHEMA
     assert found.to_pylist() == [
-        {"domain": "hub", "stream": "S", "seq": 3, "time": 5, "subject": "s.a", "headers": [{"name": "A", "value": "1"}],
-         "data": b"\xff", "origin": "hub/S/3/1970-01-01T00:00:00.000000005Z"}
-    ]  # fmt: skip
+        {
+            "domain": "hub",
+            "stream": "S",
+            "seq": 3,
+            "time": 5,
+            "subject": "s.a",
+            "headers": [{"name": "A", "value": "1"}],
+            "data": b"\xff",
+            "origin": "hub/S/3/1970-01-01T00:00:00.000000005Z",
+        }
+    ]

@@ -13,7 +13,12 @@ import pyarrow as pa
 import pytest
 
 from jsplan.backfill.spark import session
-from jsplan.backfill.tasks.staging_streams import ENTRY_KEY, FINGERPRINT_KEY, ORIGIN_KEY, STAGING_PREFIX
+from jsplan.backfill.tasks.staging_streams import (
+    ENTRY_KEY,
+    FINGERPRINT_KEY,
+    ORIGIN_KEY,
+    STAGING_PREFIX,
+)
 from jsplan.backfill.verify.message_rows import LATE, REPAIRED, OrderTracker
 from jsplan.cli.main import main
 from jsplan.config import load
@@ -84,7 +89,9 @@ def test_what_was_copied_is_equal(pair: Pair, spark: SparkSession, capsys: Captu
     assert "1 message of the target comes from elsewhere" in said.out
 
 
-def test_exactly_what_was_changed_is_found(pair: Pair, spark: SparkSession, capsys: Capture) -> None:
+def test_exactly_what_was_changed_is_found(
+    pair: Pair, spark: SparkSession, capsys: Capture
+) -> None:
     """A deleted, an altered, an invented and a repeated message are named with the sequences of both sides, and nothing else is."""
     pair.stream("leaf", "S", numbered_rows(40))
     pair.stream("hub", "T", [(b"t.own", b"", b"1"), (b"t.own", b"", b"2")])
@@ -96,18 +103,38 @@ def test_exactly_what_was_changed_is_found(pair: Pair, spark: SparkSession, caps
     def block(origin: str) -> bytes:
         return f"NATS/1.0\r\nJsplan-Origin: {origin}\r\n\r\n".encode()
 
-    pair.publish("hub", [(b"t.s", block(str(altered.origin)), b"forged"), (b"t.s", block(f"leaf/S/41/{OLD}"), b"?")])
+    pair.publish(
+        "hub",
+        [
+            (b"t.s", block(str(altered.origin)), b"forged"),
+            (b"t.s", block(f"leaf/S/41/{OLD}"), b"?"),
+        ],
+    )
     code, said = command(pair, capsys, "verify", "x")
-    assert (code, verify_counts(said), said["others"]) == (2, {"equal": 38, "missing": 1, "different": 1}, 3), "41 says a time before S was made"
+    assert (code, verify_counts(said), said["others"]) == (
+        2,
+        {"equal": 38, "missing": 1, "different": 1},
+        3,
+    ), "41 says a time before S was made"
 
     time = str(altered.origin).rpartition("/")[2]
-    pair.publish("hub", [(b"t.s", block(f"leaf/S/42/{time}"), b"?"), (b"t.s", block(str(again.origin)), again.data)])
+    pair.publish(
+        "hub",
+        [
+            (b"t.s", block(f"leaf/S/42/{time}"), b"?"),
+            (b"t.s", block(str(again.origin)), again.data),
+        ],
+    )
     code, said = command(pair, capsys, "verify", "x", "--limit", "3")
 
-    assert (code, verify_counts(said)) == (2, {"equal": 37, "missing": 1, "different": 2, "extra": 1}), "a copy under another subject differs"
-    assert [(one["kind"], one["origin_seq"], one["target_seq"]) for one in said["origins"][0]["differences"]] == [
-        ("missing", 10, None), ("different", 20, 43), ("different", 30, 46),
-    ]  # fmt: skip
+    assert (code, verify_counts(said)) == (
+        2,
+        {"equal": 37, "missing": 1, "different": 2, "extra": 1},
+    ), "a copy under another subject differs"
+    assert [
+        (one["kind"], one["origin_seq"], one["target_seq"])
+        for one in said["origins"][0]["differences"]
+    ] == [("missing", 10, None), ("different", 20, 43), ("different", 30, 46)]
     assert said["exit_code"] == 2
 
 
@@ -119,8 +146,14 @@ def test_what_need_not_be_on_both_sides(pair: Pair, spark: SparkSession, capsys:
     source = {"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 21}
     pair.stream("hub", "T", sources=[source], max_msgs=1000)
     pair.run()
-    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] == 30, "the source to bring the rest")
-    by_origin = {(one.origin or "").split("/")[2:3][0]: one.seq for one in pair.stored("hub", "T") if one.origin}
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.state("hub", "T")["messages"] == 30, "the source to bring the rest"
+    )
+    by_origin = {
+        (one.origin or "").split("/")[2:3][0]: one.seq
+        for one in pair.stored("hub", "T")
+        if one.origin
+    }
     pair.delete("hub", "T", by_origin["7"])
     pair.run()
     pair.ask("leaf", "STREAM.PURGE.S", {"keep": 26})
@@ -135,7 +168,9 @@ def test_order_is_that_of_each_copy() -> None:
     order = OrderTracker()
 
     def marks(names: list[str], seqs: list[int]) -> list[int]:
-        return [int(mark) for mark in order.mark_rows(pa.array(names), np.array(seqs, dtype=np.int64))]
+        return [
+            int(mark) for mark in order.mark_rows(pa.array(names), np.array(seqs, dtype=np.int64))
+        ]
 
     assert marks(["a", "a", "a"], [1, 3, 2]) == [0, 0, LATE]
     assert marks(["a", "b", "b"], [4, 2, 5]) == [0, REPAIRED, 0]
@@ -150,24 +185,48 @@ def test_status_follows_an_entry(pair: Pair, capsys: Capture) -> None:
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
     assert command(pair, capsys, "status")[1]["entries"] == [
-        {"name": "x", "status": "new", "pinned_at": None, "done_at": None, "origins": [], "orphans": [], "next": "jsplan backfill run x"}
+        {
+            "name": "x",
+            "status": "new",
+            "pinned_at": None,
+            "done_at": None,
+            "origins": [],
+            "orphans": [],
+            "next": "jsplan backfill run x",
+        }
     ]
     said = {ENTRY_KEY: "test/x", ORIGIN_KEY: "leaf/stream/S", FINGERPRINT_KEY: "0"}
-    for name, metadata in ((f"{STAGING_PREFIX}1", said), (f"{STAGING_PREFIX}2", said | {ENTRY_KEY: "elsewhere/y"})):
-        pair.ask("hub", f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "metadata": metadata})
+    for name, metadata in (
+        (f"{STAGING_PREFIX}1", said),
+        (f"{STAGING_PREFIX}2", said | {ENTRY_KEY: "elsewhere/y"}),
+    ):
+        pair.ask(
+            "hub",
+            f"STREAM.CREATE.{name}",
+            {"name": name, "subjects": [f"{name}.>"], "metadata": metadata},
+        )
     pair.update("hub", "T", sources=[{"name": f"{STAGING_PREFIX}1"}])
 
     _, found = command(pair, capsys, "status")
 
-    assert [(one["stream"], one["source_of"]) for one in found["entries"][0]["orphans"]] == [(f"{STAGING_PREFIX}1", ["hub/stream/T"])]
-    assert [(one["stream"], one["entry"]) for one in found["orphans"]] == [(f"{STAGING_PREFIX}2", "elsewhere/y")]
+    assert [(one["stream"], one["source_of"]) for one in found["entries"][0]["orphans"]] == [
+        (f"{STAGING_PREFIX}1", ["hub/stream/T"])
+    ]
+    assert [(one["stream"], one["entry"]) for one in found["orphans"]] == [
+        (f"{STAGING_PREFIX}2", "elsewhere/y")
+    ]
     main(["-C", str(pair.space.folder), "backfill", "status"])
-    assert f"orphan: staging stream {STAGING_PREFIX}1 in hub (0 messages, 0 B)" in capsys.readouterr().out
+    assert (
+        f"orphan: staging stream {STAGING_PREFIX}1 in hub (0 messages, 0 B)"
+        in capsys.readouterr().out
+    )
 
     assert require_schema(pair.result().to_json())["origins"][0]["copied"] == 5
     entry = command(pair, capsys, "status", "x")[1]["entries"][0]
     assert (entry["status"], entry["next"], entry["orphans"]) == ("done", None, [])
-    assert [(leg["first"], leg["last"], leg["status"], leg["copied"]) for leg in entry["origins"]] == [(1, 5, "done", 5)]
+    assert [
+        (leg["first"], leg["last"], leg["status"], leg["copied"]) for leg in entry["origins"]
+    ] == [(1, 5, "done", 5)]
 
     pair.write_entry(origin={"end_seq": 3})
     assert command(pair, capsys, "status")[1]["entries"][0]["status"] == "changed"
@@ -211,15 +270,26 @@ def test_an_offline_domain(pair: Pair, capsys: Capture) -> None:
 
 WRONG = [
     (["run"], "name an entry of `backfills:`, or give both --from and --to"),
-    (["run", "x", "--from", "leaf/stream/S"], "name an entry of `backfills:`, or give both --from and --to"),
-    (["verify", "--to", "leaf/stream/S"], "name an entry of `backfills:`, or give both --from and --to"),
+    (
+        ["run", "x", "--from", "leaf/stream/S"],
+        "name an entry of `backfills:`, or give both --from and --to",
+    ),
+    (
+        ["verify", "--to", "leaf/stream/S"],
+        "name an entry of `backfills:`, or give both --from and --to",
+    ),
     (["run", "y"], "there is no backfill y"),
     (["status", "y"], "there is no backfill y"),
-    (["run", "--from", "moon/stream/S", "--to", "hub/stream/T"], "moon/stream/S is no stream of a declared domain"),
+    (
+        ["run", "--from", "moon/stream/S", "--to", "hub/stream/T"],
+        "moon/stream/S is no stream of a declared domain",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("words", "says"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("words", "says"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
 def test_wrong_usage(pair: Pair, capsys: Capture, words: list[str], says: str) -> None:
     """Exit 64, and what is wrong, before any server is asked."""
     code, said = command(pair, capsys, *words)
@@ -233,7 +303,10 @@ def test_without_the_extra(pair: Pair, capsys: Capture, monkeypatch: pytest.Monk
 
     for words in (["run", "x"], ["verify", "x"]):
         code, said = command(pair, capsys, *words)
-        assert (code, said["error"]["message"]) == (1, "backfill needs pyspark, which is not installed")
+        assert (code, said["error"]["message"]) == (
+            1,
+            "backfill needs pyspark, which is not installed",
+        )
         assert said["error"]["hint"] == 'pip install "jsplan[spark]"'
     assert command(pair, capsys, "status")[0] == 0
 
@@ -246,7 +319,11 @@ def test_without_any_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.1\"' >&2\n")
     old.chmod(0o755)
 
-    with pytest.raises(NotAvailableError, match="needs Java 17 or newer, and there is none on this machine"):
+    with pytest.raises(
+        NotAvailableError, match="needs Java 17 or newer, and there is none on this machine"
+    ):
         session.find_java_home({"PATH": str(tmp_path)}, tmp_path)
-    with pytest.raises(NotAvailableError, match=r"needs Java 17 or newer.* is Java 11, which is too old"):
+    with pytest.raises(
+        NotAvailableError, match=r"needs Java 17 or newer.* is Java 11, which is too old"
+    ):
         session.find_java_home({"PATH": str(old.parent)}, tmp_path)

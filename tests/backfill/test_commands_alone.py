@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 #: A loaded machine starts Spark in a minute.
 pytestmark = pytest.mark.timeout(300)
 SECRET = "hunter2-but-longer"
-SAYS = re.compile(r"(Starting Spark|Copying .*|Bringing .*) \.\.\.|main/stream/S to main/stream/T: copying: .*")
+SAYS = re.compile(
+    r"(Starting Spark|Copying .*|Bringing .*) \.\.\.|main/stream/S to main/stream/T: copying: .*"
+)
 
 
 def without_java(folder: Path) -> str:
@@ -43,7 +45,13 @@ def begin(folder: Path, environment: dict[str, str], *words: str) -> subprocess.
     """Start `jsplan` in a process group of its own, as a shell does; its output goes to files."""
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         return subprocess.Popen(
-            [PROGRAM, *words], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            [PROGRAM, *words],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
         )
 
 
@@ -68,7 +76,9 @@ def files_with_secret(folder: Path) -> list[str]:
     return found
 
 
-def test_a_copy_without_java_and_without_a_word_too_many(start_secured_server: Callable[[str], Server], tmp_path: Path) -> None:
+def test_a_copy_without_java_and_without_a_word_too_many(
+    start_secured_server: Callable[[str], Server], tmp_path: Path
+) -> None:
     """On a machine without Java the wheel's serves. Nothing of Spark's reaches the terminal, and the password no command line, no file and
     no event log; nothing is left behind.
     """
@@ -76,21 +86,42 @@ def test_a_copy_without_java_and_without_a_word_too_many(start_secured_server: C
     home, conf = tmp_path / "home", tmp_path / "conf"
     for folder in (home, conf, tmp_path / "tmp", tmp_path / "events"):
         folder.mkdir()
-    (conf / "spark-defaults.conf").write_text(f"spark.eventLog.enabled true\nspark.eventLog.dir file://{tmp_path}/events\n")
-    (tmp_path / "jsplan.yaml").write_text(json.dumps({
-        "jsplan": 1, "workspace": "alone", "connections": {"main": {"url": server.url, "user": "u", "password": "${env.SECRET}"}},
-        "domains": {"main": {"connection": "main", "js_domain": None}},
-        "backfills": [{"name": "x", "from": {"domain": "main", "stream": "S"}, "to": {"domain": "main", "stream": "T"}}],
-    }))  # fmt: skip
+    (conf / "spark-defaults.conf").write_text(
+        f"spark.eventLog.enabled true\nspark.eventLog.dir file://{tmp_path}/events\n"
+    )
+    (tmp_path / "jsplan.yaml").write_text(
+        json.dumps(
+            {
+                "jsplan": 1,
+                "workspace": "alone",
+                "connections": {
+                    "main": {"url": server.url, "user": "u", "password": "${env.SECRET}"}
+                },
+                "domains": {"main": {"connection": "main", "js_domain": None}},
+                "backfills": [
+                    {
+                        "name": "x",
+                        "from": {"domain": "main", "stream": "S"},
+                        "to": {"domain": "main", "stream": "T"},
+                    }
+                ],
+            }
+        )
+    )
     with Raw(server.url, "u", SECRET) as raw:
         for name in ("S", "T"):
-            raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
+            raw.api_ok(
+                f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]}
+            )
         for number in range(10):
             raw.request("s.x", b"%d" % number)
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {
-        "SECRET": SECRET, "HOME": str(home), "PATH": without_java(tmp_path / "bin"), "TMPDIR": str(tmp_path / "tmp"),
+        "SECRET": SECRET,
+        "HOME": str(home),
+        "PATH": without_java(tmp_path / "bin"),
+        "TMPDIR": str(tmp_path / "tmp"),
         "SPARK_CONF_DIR": str(conf),
-    }  # fmt: skip
+    }
     environment.pop("XDG_CONFIG_HOME", None)
 
     process, java = begin(tmp_path, environment, "backfill", "run", "x"), False
@@ -104,7 +135,10 @@ def test_a_copy_without_java_and_without_a_word_too_many(start_secured_server: C
     err = (tmp_path / "err").read_text()
     assert process.returncode == 0, err
     assert [line for line in err.splitlines() if not SAYS.fullmatch(line)] == []
-    assert "Backfill complete! Messages: 10 copied, 0 missing at the origin, 0 skipped." in (tmp_path / "out").read_text()
+    assert (
+        "Backfill complete! Messages: 10 copied, 0 missing at the origin, 0 skipped."
+        in (tmp_path / "out").read_text()
+    )
     events = list((tmp_path / "events").rglob("*events*"))
     assert events, "no event log was written"
     assert files_with_secret(tmp_path) == []
@@ -142,7 +176,10 @@ def test_ctrl_c_stops_a_copy_calmly(clean_hub_leaf: Sandbox, tmp_path: Path) -> 
 
     err = (tmp_path / "err").read_text()
     assert process.returncode == 130, err
-    assert "interrupted; what was copied is kept, the state is saved and its lock released" in " ".join(err.split())
+    assert (
+        "interrupted; what was copied is kept, the state is saved and its lock released"
+        in " ".join(err.split())
+    )
     assert "Traceback" not in err
     assert "Exception" not in err
     assert not (tmp_path / "state" / "test.json.lock.info").exists()
@@ -150,5 +187,7 @@ def test_ctrl_c_stops_a_copy_calmly(clean_hub_leaf: Sandbox, tmp_path: Path) -> 
     pair.write_entry()
     pair.run()
     gone = "let go of the reader that was killed"
-    pair.sandbox["leaf"].wait_until(lambda: not pair.state("leaf", "S")["consumer_count"], gone, timeout=60)
+    pair.sandbox["leaf"].wait_until(
+        lambda: not pair.state("leaf", "S")["consumer_count"], gone, timeout=60
+    )
     pair.require_copied()

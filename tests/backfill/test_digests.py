@@ -23,8 +23,14 @@ SOURCE = b"Nats-Stream-Source: STAGE %d > > orders.1 q8Pd3xYz\r\n"
 OURS = b"Jsplan-Origin: leaf/ORDERS/%d/2026-11-22T04:55:23.988835043Z\r\n"
 EXPECTED = b"Nats-Expected-Last-Sequence: 41\r\n"
 OTHER = b"Nats-Stream-Source: STAGE-2 7 > > orders.1\r\n"
-LINES = st.lists(st.sampled_from([b"A: 1\r\n", OURS % 7, EXPECTED, OTHER]), max_size=3).map(b"".join)
-BLOCKS = st.builds(lambda lines, last: b"NATS/1.0\r\n" + lines + last + b"\r\n", LINES, st.sampled_from([SOURCE % 1, SOURCE % 900, b""]))
+LINES = st.lists(st.sampled_from([b"A: 1\r\n", OURS % 7, EXPECTED, OTHER]), max_size=3).map(
+    b"".join
+)
+BLOCKS = st.builds(
+    lambda lines, last: b"NATS/1.0\r\n" + lines + last + b"\r\n",
+    LINES,
+    st.sampled_from([SOURCE % 1, SOURCE % 900, b""]),
+)
 
 
 def column(*values: bytes) -> pa.Array:
@@ -40,7 +46,9 @@ def test_the_quick_way_finds_what_the_slow_way_finds(blocks: list[bytes], skip: 
     slow = parse_source_header(headers, "STAGE")
     found = pc.is_valid(slow)
 
-    rows, kept, numbers = extract_sourced(pa.RecordBatch.from_arrays([headers], names=["headers"]), "STAGE")
+    rows, kept, numbers = extract_sourced(
+        pa.RecordBatch.from_arrays([headers], names=["headers"]), "STAGE"
+    )
 
     assert rows["headers"].to_pylist() == headers.filter(found).to_pylist()
     assert kept.to_pylist() == strip_transport_headers(headers.filter(found)).to_pylist()
@@ -58,12 +66,19 @@ def test_a_last_line_is_only_taken_where_it_is_the_last(blocks: list[bytes]) -> 
         assert found is None
     else:
         assert found is not None
-        assert [kept + line + rest for kept, rest in zip(*(part.to_pylist() for part in found), strict=True)] == blocks
+        assert [
+            kept + line + rest
+            for kept, rest in zip(*(part.to_pylist() for part in found), strict=True)
+        ] == blocks
 
 
 def test_where_a_message_comes_from() -> None:
     """Sequence and time of messages of one stream of one domain, and of no stream whose name is longer."""
-    headers = column(b"NATS/1.0\r\n" + OURS % 12 + b"\r\n", b"", b"NATS/1.0\r\nJsplan-Origin: leaf/ORDERS2/3/x\r\n\r\n")
+    headers = column(
+        b"NATS/1.0\r\n" + OURS % 12 + b"\r\n",
+        b"",
+        b"NATS/1.0\r\nJsplan-Origin: leaf/ORDERS2/3/x\r\n\r\n",
+    )
 
     seq, time = parse_origin_header(headers, "leaf", "ORDERS")
 
@@ -71,7 +86,9 @@ def test_where_a_message_comes_from() -> None:
     assert time.to_pylist() == ["2026-11-22T04:55:23.988835043Z", None, None]
 
 
-@pytest.mark.parametrize("sizes", [[10_000], [1, 4095, 1, 5903], [4096, 4096, 1808], [7] * 1428 + [4]])
+@pytest.mark.parametrize(
+    "sizes", [[10_000], [1, 4095, 1, 5903], [4096, 4096, 1808], [7] * 1428 + [4]]
+)
 def test_hashes_do_not_depend_on_batches(sizes: list[int]) -> None:
     """However messages come together, the hashes are the same: one for each block."""
     texts = [str(number).encode() for number in range(10_000)]
@@ -95,13 +112,23 @@ def test_one_byte_changes_one_hash(place: int) -> None:
     before, after = BlockHasher(), BlockHasher()
     before.add(encode_canonical(column(*texts), column(*texts), column(*texts)))
     texts[place] += b"!"
-    after.add(encode_canonical(column(*texts[:place], texts[place][:-1], *texts[place + 1 :]), column(*texts), column(*texts)))
+    after.add(
+        encode_canonical(
+            column(*texts[:place], texts[place][:-1], *texts[place + 1 :]),
+            column(*texts),
+            column(*texts),
+        )
+    )
 
-    assert [one != other for one, other in zip(before.hashes(), after.hashes(), strict=True)].index(True) == place // BLOCK_MESSAGES
+    assert [one != other for one, other in zip(before.hashes(), after.hashes(), strict=True)].index(
+        True
+    ) == place // BLOCK_MESSAGES
 
 
 def test_no_two_messages_are_the_same_bytes() -> None:
     """What stands in the subject of one and in the payload of another is told apart."""
-    rows = encode_canonical(column(b"a", b"", b"a1"), column(b"", b"a", b""), column(b"1", b"1", b""))
+    rows = encode_canonical(
+        column(b"a", b"", b"a1"), column(b"", b"a", b""), column(b"1", b"1", b"")
+    )
 
     assert len(set(rows.to_pylist())) == 3

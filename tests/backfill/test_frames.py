@@ -30,11 +30,13 @@ from jsplan.backfill.protocol.frames import (
 )
 from jsplan.backfill.protocol.publisher import CHUNK_BYTES, CHUNK_MESSAGES, split_chunks
 
-SUBJECTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=12).map(
-    lambda text: text.encode().replace(b" ", b"_")
-)
+SUBJECTS = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=12
+).map(lambda text: text.encode().replace(b" ", b"_"))
 VALUES = st.binary(max_size=8).map(lambda value: value.replace(b"\r", b"").replace(b"\n", b""))
-PAYLOADS = st.binary(max_size=60) | st.sampled_from([b"", b"\r\nHMSG a 1 2 3\r\n", b"NATS/1.0 404\r\n\r\n", b"PING\r\n", b"\r\n"])
+PAYLOADS = st.binary(max_size=60) | st.sampled_from(
+    [b"", b"\r\nHMSG a 1 2 3\r\n", b"NATS/1.0 404\r\n\r\n", b"PING\r\n", b"\r\n"]
+)
 BLOCKS = st.lists(st.tuples(st.sampled_from([b"A", b"Nats-Msg-Id", b"a"]), VALUES), max_size=3).map(
     lambda rows: b"NATS/1.0\r\n" + b"".join(k + b": " + v + b"\r\n" for k, v in rows) + b"\r\n"
 )
@@ -53,13 +55,21 @@ class Message:
         """As a server sends it."""
         to = b" ".join(word for word in (self.subject, b"7", self.reply) if word)
         if self.headers:
-            return b"HMSG %s %d %d\r\n%s%s\r\n" % (to, len(self.headers), len(self.headers) + len(self.data), self.headers, self.data)
+            return b"HMSG %s %d %d\r\n%s%s\r\n" % (
+                to,
+                len(self.headers),
+                len(self.headers) + len(self.data),
+                self.headers,
+                self.data,
+            )
         return b"MSG %s %d\r\n%s\r\n" % (to, len(self.data), self.data)
 
 
 MESSAGE = st.builds(Message, SUBJECTS, PAYLOADS, st.just(b"") | BLOCKS, st.just(b"") | SUBJECTS)
 WORD = st.sampled_from([b"PING\r\n", b"+OK\r\n", b"PONG\r\n", b'INFO {"server_name":"a b"}\r\n'])
-STREAM = st.lists(MESSAGE.map(lambda m: (m, m.frame())) | WORD.map(lambda word: (None, word)), max_size=12)
+STREAM = st.lists(
+    MESSAGE.map(lambda m: (m, m.frame())) | WORD.map(lambda word: (None, word)), max_size=12
+)
 
 
 @dataclass
@@ -68,8 +78,12 @@ class ReferenceParser:
 
     messages: list[tuple[bytes, bytes, bytes, bytes]] = field(default_factory=list)
 
-    async def _process_msg(self, _sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        self.messages.append((bytes(subject), bytes(reply or b""), bytes(headers or b""), bytes(data)))
+    async def _process_msg(
+        self, _sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
+    ) -> None:
+        self.messages.append(
+            (bytes(subject), bytes(reply or b""), bytes(headers or b""), bytes(data))
+        )
 
     async def _nothing(self, *_: Any) -> None:
         pass
@@ -94,7 +108,9 @@ def parse_in_chunks(data: bytes, cuts: list[int]) -> list[tuple[bytes, bytes, by
         seen = scan_frames(buffer, 0, len(buffer))
         if seen.count:
             cut = cut_messages(buffer, seen)
-            for line, headers, body in zip(cut.line.to_pylist(), cut.headers.to_pylist(), cut.data.to_pylist(), strict=True):
+            for line, headers, body in zip(
+                cut.line.to_pylist(), cut.headers.to_pylist(), cut.data.to_pylist(), strict=True
+            ):
                 words = line.rstrip(b"\r\n").split(b" ")
                 reply = words[3] if len(words) - (line.startswith(b"HMSG")) == 5 else b""
                 found.append((words[1], reply, headers, body))
@@ -105,25 +121,38 @@ def parse_in_chunks(data: bytes, cuts: list[int]) -> list[tuple[bytes, bytes, by
 
 @settings(max_examples=300, deadline=None)
 @given(STREAM, st.lists(st.integers(0, 10_000), max_size=8))
-def test_torn_buffers_are_read_as_nats_py_reads_them(stream: list[tuple[Message | None, bytes]], cuts: list[int]) -> None:
+def test_torn_buffers_are_read_as_nats_py_reads_them(
+    stream: list[tuple[Message | None, bytes]], cuts: list[int]
+) -> None:
     """However the bytes are torn, the same messages come out that nats-py's parser finds."""
     data = b"".join(frame for _, frame in stream)
 
     assert parse_in_chunks(data, cuts) == parse_by_nats_py(data)
-    assert [m[3] for m in parse_in_chunks(data, cuts)] == [message.data for message, _ in stream if message is not None]
+    assert [m[3] for m in parse_in_chunks(data, cuts)] == [
+        message.data for message, _ in stream if message is not None
+    ]
 
 
 @settings(max_examples=300, deadline=None)
 @given(STREAM, st.integers(0, 10_000), st.binary(max_size=9))
-def test_all_at_once_or_one_by_one(stream: list[tuple[Message | None, bytes]], cut: int, before: bytes) -> None:
+def test_all_at_once_or_one_by_one(
+    stream: list[tuple[Message | None, bytes]], cut: int, before: bytes
+) -> None:
     """Taking a buffer apart at once finds what the walk finds, or says that it cannot: wherever it ends, whatever payloads look like."""
     data = before + b"".join(frame for _, frame in stream)
     buffer, end = bytearray(data), len(before) + cut % (len(data) - len(before) + 1)
 
-    seen, walked = scan_small_frames(buffer, len(before), end), scan_frames(buffer, len(before), end)
+    seen, walked = (
+        scan_small_frames(buffer, len(before), end),
+        scan_frames(buffer, len(before), end),
+    )
 
     if seen is not None:
-        assert (list(seen.offsets), seen.end, seen.control) == (list(walked.offsets), walked.end, walked.control)
+        assert (list(seen.offsets), seen.end, seen.control) == (
+            list(walked.offsets),
+            walked.end,
+            walked.control,
+        )
         assert seen.needed_bytes in (0, walked.needed_bytes)
         assert (seen.needed_bytes > 0) <= (walked.needed_bytes > 0)
 
@@ -131,7 +160,12 @@ def test_all_at_once_or_one_by_one(stream: list[tuple[Message | None, bytes]], c
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(
-        st.builds(Message, SUBJECTS, st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"").replace(b"M", b"")), BLOCKS),
+        st.builds(
+            Message,
+            SUBJECTS,
+            st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"").replace(b"M", b"")),
+            BLOCKS,
+        ),
         min_size=1,
         max_size=9,
     )
@@ -172,7 +206,22 @@ def test_what_is_no_protocol_is_refused(junk: bytes) -> None:
     assert scan_small_frames(buffer, 0, len(buffer)) is None
 
 
-NUMBER = st.sampled_from([b"0", b"1", b"5", b"-1", b"-15", b"x", b"", b"99999999", b"9" * 30, b" 3", b"0x5", "\u0665".encode()])
+NUMBER = st.sampled_from(
+    [
+        b"0",
+        b"1",
+        b"5",
+        b"-1",
+        b"-15",
+        b"x",
+        b"",
+        b"99999999",
+        b"9" * 30,
+        b" 3",
+        b"0x5",
+        "\u0665".encode(),
+    ]
+)
 KINDS = st.sampled_from([b"MSG", b"HMSG", b"MXG", b"H"])
 TORN = st.one_of(
     STREAM.map(lambda rows: b"".join(frame for _, frame in rows)),
@@ -182,8 +231,13 @@ TORN = st.one_of(
 )  # fmt: skip
 
 
-@given(st.lists(TORN, max_size=6), st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=4))
-def test_whatever_arrives_is_read_or_refused(pieces: list[bytes], flips: list[tuple[int, int]]) -> None:
+@given(
+    st.lists(TORN, max_size=6),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=4),
+)
+def test_whatever_arrives_is_read_or_refused(
+    pieces: list[bytes], flips: list[tuple[int, int]]
+) -> None:
     """With any bytes changed: the frames lie within the buffer, both ways of finding them agree, and any error is one of ours."""
     buffer = bytearray(b"".join(pieces))
     for place, byte in flips:
@@ -235,21 +289,31 @@ ACKS = {
 @pytest.mark.parametrize("form", ACKS.values(), ids=ACKS)
 def test_every_form_of_ack_subject(form: bytes) -> None:
     """Sequence, time, the consumer's number and what is pending come from the ack subject, in each of its three forms."""
-    frames = [Message(b"s.\xc3\xa9", b"one", b"", form % (1, 1)).frame(), Message(b"s.b", b"", b"NATS/1.0\r\n\r\n", form % (2, 0)).frame()]
+    frames = [
+        Message(b"s.\xc3\xa9", b"one", b"", form % (1, 1)).frame(),
+        Message(b"s.b", b"", b"NATS/1.0\r\n\r\n", form % (2, 0)).frame(),
+    ]
     buffer = bytearray(b"".join(frames))
 
     found = parse_deliveries(cut_messages(buffer, scan_frames(buffer, 0, len(buffer))))
 
     assert found.rows.to_pydict() == {
-        "seq": [41, 41], "time": [1795309291290062261] * 2, "subject": [b"s.\xc3\xa9", b"s.b"],
-        "headers": [b"", b"NATS/1.0\r\n\r\n"], "data": [b"one", b""],
-    }  # fmt: skip
+        "seq": [41, 41],
+        "time": [1795309291290062261] * 2,
+        "subject": [b"s.\xc3\xa9", b"s.b"],
+        "headers": [b"", b"NATS/1.0\r\n\r\n"],
+        "data": [b"one", b""],
+    }
     assert (found.consumer_seqs.tolist(), found.pending) == ([1, 2], 0)
 
 
 def test_replies_that_differ() -> None:
     """Where a message was delivered before, its reply begins otherwise than that of the others."""
-    replies = [ACKS["local"] % (1, 2), ACKS["local"].replace(b".1.41.", b".2.41.") % (2, 1), ACKS["with a domain"] % (3, 0)]
+    replies = [
+        ACKS["local"] % (1, 2),
+        ACKS["local"].replace(b".1.41.", b".2.41.") % (2, 1),
+        ACKS["with a domain"] % (3, 0),
+    ]
     for some in (replies[:2], replies[1:2], replies[2:]):
         buffer = bytearray(b"".join(Message(b"s", b"x", b"", reply).frame() for reply in some))
 
@@ -271,7 +335,10 @@ def test_columns_outlive_the_buffer() -> None:
 
 def test_the_words_of_a_server() -> None:
     """A status line is no message; a payload that looks like one is."""
-    blocks = pa.array([b"NATS/1.0\r\n\r\n", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"", b"NATS/1.0 404\r\n\r\n"], BYTES)
+    blocks = pa.array(
+        [b"NATS/1.0\r\n\r\n", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"", b"NATS/1.0 404\r\n\r\n"],
+        BYTES,
+    )
 
     assert find_status_messages(blocks).tolist() == [1, 3]
     assert find_status_messages(pa.array([], BYTES)).tolist() == []
@@ -305,7 +372,9 @@ def test_a_reply_is_put_where_it_is_wanted() -> None:
     """Only messages that are to be answered name a reply."""
     two = pa.array([b"a", b"b"], BYTES)
 
-    buffer, _ = build_frames(two, pa.array([b"", b""], BYTES), two, reply=pa.array([b"", b" inbox.1"], BYTES))
+    buffer, _ = build_frames(
+        two, pa.array([b"", b""], BYTES), two, reply=pa.array([b"", b" inbox.1"], BYTES)
+    )
 
     assert bytes(buffer) == b"HPUB a 0 1\r\na\r\nHPUB b inbox.1 0 1\r\nb\r\n"
 
@@ -321,7 +390,10 @@ def test_lines_are_added_to_header_blocks() -> None:
 
 def test_joined_rows_keep_their_bytes() -> None:
     """What is joined is bytes, not text: no encoding is asked for."""
-    assert concat_rows(b"\xff", pa.array([b"\x00", b""], BYTES)).to_pylist() == [b"\xff\x00", b"\xff"]
+    assert concat_rows(b"\xff", pa.array([b"\x00", b""], BYTES)).to_pylist() == [
+        b"\xff\x00",
+        b"\xff",
+    ]
 
 
 @settings(max_examples=200, deadline=None)
@@ -331,7 +403,11 @@ def test_chunks_are_bounded(sizes: list[int]) -> None:
     found = list(split_chunks(np.array(sizes)))
 
     assert [row for start, stop in found for row in range(start, stop)] == list(range(len(sizes)))
-    assert all(stop - start <= CHUNK_MESSAGES and (stop - start == 1 or sum(sizes[start:stop]) <= CHUNK_BYTES) for start, stop in found)
+    assert all(
+        stop - start <= CHUNK_MESSAGES
+        and (stop - start == 1 or sum(sizes[start:stop]) <= CHUNK_BYTES)
+        for start, stop in found
+    )
 
 
 def test_many_small_messages_are_chunks_of_a_thousand() -> None:

@@ -48,14 +48,22 @@ def test_every_byte_arrives(pair: Pair) -> None:
 @pytest.mark.matrix
 def test_a_message_that_just_fits(pair: Pair) -> None:
     """A payload of max_payload minus 256 is copied, and can be read from the other side of the link afterwards."""
-    pair.stream("leaf", "S", [(b"s.a", b"", b"x"), (b"s.a", b"", b"y" * (MAX_PAYLOAD - 256)), (b"s.a", b"", b"z")])
+    pair.stream(
+        "leaf",
+        "S",
+        [(b"s.a", b"", b"x"), (b"s.a", b"", b"y" * (MAX_PAYLOAD - 256)), (b"s.a", b"", b"z")],
+    )
     pair.stream("hub", "T")
 
     pair.run()
 
     pair.require_copied()
     what = ReadRequest("$JS.hub.API", "T", 1, 3)
-    found = [row for rows in read(lambda: RawConnection(connection_target(pair.sandbox["leaf"])), what) for row in rows["data"].to_pylist()]
+    found = [
+        row
+        for rows in read(lambda: RawConnection(connection_target(pair.sandbox["leaf"])), what)
+        for row in rows["data"].to_pylist()
+    ]
     assert [len(data) for data in found] == [1, MAX_PAYLOAD - 256, 1]
 
 
@@ -63,13 +71,19 @@ def test_a_message_that_just_fits(pair: Pair) -> None:
 def test_whatever_is_copied_can_be_read_over_a_link(pair: Pair) -> None:
     """With all that is added on the way a message still fits into max_payload; since 2.12 a link closes over which a larger one is read."""
     pair.write_entry(oversize="skip")
-    pair.stream("leaf", "S", [(b"s.a", b"", b"y" * (MAX_PAYLOAD - less)) for less in range(100, 260, 10)])
+    pair.stream(
+        "leaf", "S", [(b"s.a", b"", b"y" * (MAX_PAYLOAD - less)) for less in range(100, 260, 10)]
+    )
     pair.stream("hub", "T")
 
     found = pair.run()
 
     what = ReadRequest("$JS.hub.API", "T", 1, 16)
-    read_there = [len(data) for rows in read(lambda: RawConnection(connection_target(pair.sandbox["leaf"])), what) for data in rows["data"].to_pylist()]
+    read_there = [
+        len(data)
+        for rows in read(lambda: RawConnection(connection_target(pair.sandbox["leaf"])), what)
+        for data in rows["data"].to_pylist()
+    ]
     assert 0 < found.copied < 16
     assert read_there == [MAX_PAYLOAD - less for less in range(100, 260, 10)][-found.copied :]
 
@@ -80,7 +94,10 @@ def test_a_message_of_exactly_max_payload_stops_a_copy(pair: Pair) -> None:
     pair.stream("hub", "T", [(b"t.own", b"", b"before")])
     before = pair.stored("hub", "T")
 
-    with pytest.raises(RefusedError, match=r"message 2 of stream S may have 1,048,\d+ bytes .* takes 1,048,576 at most") as refused:
+    with pytest.raises(
+        RefusedError,
+        match=r"message 2 of stream S may have 1,048,\d+ bytes .* takes 1,048,576 at most",
+    ) as refused:
         pair.run()
 
     assert "oversize: skip" in str(refused.value.hint)
@@ -91,7 +108,9 @@ def test_a_message_of_exactly_max_payload_stops_a_copy(pair: Pair) -> None:
 def test_messages_that_are_too_large_are_left_out_if_asked(pair: Pair) -> None:
     """`oversize: skip` copies the others, names what it left out, and that is no gap; nor is it tried again."""
     pair.write_entry(oversize="skip")
-    pair.stream("leaf", "S", [(b"s.a", b"", b"x"), (b"s.a", b"", b"y" * MAX_PAYLOAD), (b"s.a", b"", b"z")])
+    pair.stream(
+        "leaf", "S", [(b"s.a", b"", b"x"), (b"s.a", b"", b"y" * MAX_PAYLOAD), (b"s.a", b"", b"z")]
+    )
     pair.stream("hub", "T")
 
     found, again = pair.run(), pair.run()
@@ -125,14 +144,22 @@ def test_the_limit_of_the_target_counts_what_servers_add(pair: Pair, length: int
 
 
 CONTROL = headers(
-    "Nats-Msg-Id: 1", "nats-rollup: all", "NATS-TTL: 1s", "Nats-Expected-Stream: OTHER", "Nats-Expected-Last-Msg-Id: x", "A: 1", "A: 2"
+    "Nats-Msg-Id: 1",
+    "nats-rollup: all",
+    "NATS-TTL: 1s",
+    "Nats-Expected-Stream: OTHER",
+    "Nats-Expected-Last-Msg-Id: x",
+    "A: 1",
+    "A: 2",
 )
 
 
 def test_control_headers_do_not_act_again(pair: Pair) -> None:
     """Ids, roll-ups, lives and expectations of the origin are kept under another name, and neither drop nor delete anything."""
     plain = headers("Nats-Msg-Id: 1")
-    pair.stream("leaf", "S", [(b"s.a", plain, b"1"), (b"s.b", headers("Nats-Msg-Id: 2", "X: y"), b"2")])
+    pair.stream(
+        "leaf", "S", [(b"s.a", plain, b"1"), (b"s.b", headers("Nats-Msg-Id: 2", "X: y"), b"2")]
+    )
     pair.stream("hub", "T", [(b"t.a", plain, b"taken")], allow_rollup_hdrs=True)
 
     pair.run()
@@ -202,10 +229,18 @@ def test_deleted_messages_are_gaps(pair: Pair) -> None:
 
     result = pair.result(fail_on_gap=True)
 
-    assert (result.origins[0].gaps, result.gap_messages, result.exit_code) == ([[4, 6], [12, 12], [19, 20]], 6, 2)
+    assert (result.origins[0].gaps, result.gap_messages, result.exit_code) == (
+        [[4, 6], [12, 12], [19, 20]],
+        6,
+        2,
+    )
     pair.require_copied()
     again = pair.result(fail_on_gap=True)
-    assert (again.copied, again.origins[0].gaps, again.exit_code) == (0, [[4, 6], [12, 12], [19, 20]], 2)
+    assert (again.copied, again.origins[0].gaps, again.exit_code) == (
+        0,
+        [[4, 6], [12, 12], [19, 20]],
+        2,
+    )
 
 
 def test_everything_was_deleted(pair: Pair) -> None:
@@ -249,7 +284,9 @@ def test_filters(pair: Pair, filters: list[str]) -> None:
     found = pair.run()
 
     wanted = {int(one[2]) for one in filters}
-    pair.require_copied(seqs=[number for number in range(1, 21) if number % 4 in wanted and number != 9])
+    pair.require_copied(
+        seqs=[number for number in range(1, 21) if number % 4 in wanted and number != 9]
+    )
     assert found.gaps == [[9, 9]]
 
 
@@ -295,7 +332,9 @@ def test_what_expired_at_the_target_is_not_copied_again(pair: Pair) -> None:
     pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
     pair.run()
-    pair.ask("hub", "STREAM.PURGE.T", {"seq": 6})  # as expiry does: all before sequence 6, which holds number 5
+    pair.ask(
+        "hub", "STREAM.PURGE.T", {"seq": 6}
+    )  # as expiry does: all before sequence 6, which holds number 5
     pair.delete("hub", "T", 8)
 
     assert pair.run().copied == 1
@@ -329,7 +368,9 @@ def test_a_recreated_origin(pair: Pair) -> None:
     pair.ask("leaf", "STREAM.DELETE.S")
     pair.stream("leaf", "S", numbered_rows(10, first=101))
 
-    with pytest.raises(JsplanError, match=r"leaf/stream/S was made anew .* mean other messages now"):
+    with pytest.raises(
+        JsplanError, match=r"leaf/stream/S was made anew .* mean other messages now"
+    ):
         pair.run()
     assert pair.run(reset_range=True).copied == 10
     assert pair.run(reset_range=True).copied == 0

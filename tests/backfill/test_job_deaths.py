@@ -14,7 +14,15 @@ from jsplan.errors import JsplanError, LeaseLostError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
-from tests.backfill.backfill_pair import Pair, create_bulk_stream, duplicated_origins, interrupt_run, numbered_rows, read_all, without_spark
+from tests.backfill.backfill_pair import (
+    Pair,
+    create_bulk_stream,
+    duplicated_origins,
+    interrupt_run,
+    numbered_rows,
+    read_all,
+    without_spark,
+)
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw, streams
 from tests.support.simulated_kill import SimulatedKill, kill_after
@@ -39,7 +47,9 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 def test_dying_before_any_write(pair: Pair) -> None:
     """However many writes a run came to before it died: the next one leaves every message there once, in order, and nothing of ours."""
     pair.stream("leaf", "S", numbered_rows(20))
-    for after in range(8):  # begun, the record, a stage, sealed, attached, removed, detached, the record
+    for after in range(
+        8
+    ):  # begun, the record, a stage, sealed, attached, removed, detached, the record
         pair.stream("hub", "T", [(b"t.a", b"", b"own")])
         with kill_after(after) as mortal, pytest.raises(SimulatedKill):
             pair.run()
@@ -77,7 +87,11 @@ def test_an_interrupted_copy_is_resumed(pair: Pair) -> None:
 
     found = pair.run()
 
-    assert (found.copied, found.verified, pair.state_record["origins"][0]["copied"]) == (20, True, 20)
+    assert (found.copied, found.verified, pair.state_record["origins"][0]["copied"]) == (
+        20,
+        True,
+        20,
+    )
     pair.require_copied()
 
 
@@ -92,7 +106,9 @@ def test_a_stage_holds_what_is_gone_at_the_origin(pair: Pair) -> None:
     found = pair.run()
 
     assert (found.copied, found.gaps) == (17, [[13, 15]])
-    assert [one.without_added_headers for one in pair.stored("hub", "T")] == [one.without_added_headers for one in origin if one.seq not in {13, 14, 15}]
+    assert [one.without_added_headers for one in pair.stored("hub", "T")] == [
+        one.without_added_headers for one in origin if one.seq not in {13, 14, 15}
+    ]
 
 
 def test_a_stage_of_another_text_is_dropped(pair: Pair) -> None:
@@ -125,13 +141,20 @@ def test_promoted_messages_that_are_gone_again(pair: Pair) -> None:
     """
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    with kill_after(5), pytest.raises(SimulatedKill):  # begun, the record, a stage, sealed, attached
+    with (
+        kill_after(5),
+        pytest.raises(SimulatedKill),
+    ):  # begun, the record, a stage, sealed, attached
         pair.run()
-    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["last_seq"] == 20, "all messages came in")
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.state("hub", "T")["last_seq"] == 20, "all messages came in"
+    )
     pair.delete("hub", "T", 3, 20)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jsplan.backfill.staging.scan_promotions", partial(scan_promotions, patience=1.0))
+        patch.setattr(
+            "jsplan.backfill.staging.scan_promotions", partial(scan_promotions, patience=1.0)
+        )
         found = pair.run()
 
     assert sorted(int(one.data) for one in pair.stored("hub", "T")) == list(range(1, 21))
@@ -153,12 +176,18 @@ def test_a_source_whose_stage_is_gone(pair: Pair) -> None:
 def test_an_unknown_staging_stream_stays(pair: Pair) -> None:
     """A staging stream that another workspace has attached to the same target may be in use: it is left as it is."""
     pair.stream("leaf", "S", numbered_rows(3))
-    pair.stream("hub", "JSPLAN_STAGING_BACKFILL_FF", metadata={"jsplan.backfill": "other/x", "jsplan.backfill.origin": "leaf/stream/S"})
+    pair.stream(
+        "hub",
+        "JSPLAN_STAGING_BACKFILL_FF",
+        metadata={"jsplan.backfill": "other/x", "jsplan.backfill.origin": "leaf/stream/S"},
+    )
     pair.stream("hub", "T", sources=[{"name": "JSPLAN_STAGING_BACKFILL_FF"}])
 
     pair.run()
 
-    assert [s["name"] for s in pair.ask("hub", "STREAM.INFO.T")["config"]["sources"]] == ["JSPLAN_STAGING_BACKFILL_FF"]
+    assert [s["name"] for s in pair.ask("hub", "STREAM.INFO.T")["config"]["sources"]] == [
+        "JSPLAN_STAGING_BACKFILL_FF"
+    ]
     assert len(pair.stored("hub", "T")) == 3
 
 
@@ -196,7 +225,9 @@ def _strike_at(pair: Pair, count: int, strike: Callable[[], None], done: threadi
     with pair.raw("hub") as raw:
         while not done.wait(0.005):
             infos = raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"] or []
-            staged = [i["state"]["messages"] for i in infos if i["config"]["name"].startswith("JSPLAN_")]
+            staged = [
+                i["state"]["messages"] for i in infos if i["config"]["name"].startswith("JSPLAN_")
+            ]
             if staged and count <= staged[0]:
                 break
         else:
@@ -222,7 +253,11 @@ def test_a_server_that_is_killed(pair: Pair, who: str, share: float) -> None:
 
     found = strike_while_copying(pair, share, count, partial(kill_and_restart, server))
 
-    copies = [row for row in read_all(pair.sandbox["hub"], "$JS.hub.API", "T") if b"Jsplan-Origin" in row[2]]
+    copies = [
+        row
+        for row in read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
+        if b"Jsplan-Origin" in row[2]
+    ]
     assert [int(data.split()[0]) for _, _, _, data in copies] == list(range(1, count + 1))
     assert found.verified
     pair.require_nothing_left(readers=1)
@@ -235,7 +270,9 @@ def test_an_origin_that_loses_messages_meanwhile(pair: Pair) -> None:
     pair.stream("hub", "T")
     pair.write_entry(rate="16MB/s")
 
-    found = strike_while_copying(pair, 0.1, count, lambda: pair.delete("leaf", "S", count - 5, count - 2, count - 1))
+    found = strike_while_copying(
+        pair, 0.1, count, lambda: pair.delete("leaf", "S", count - 5, count - 2, count - 1)
+    )
 
     assert found.gaps == [[count - 5, count - 5], [count - 2, count - 1]]
     assert found.copied == count - 3
@@ -263,8 +300,12 @@ def test_a_target_that_is_written_meanwhile(pair: Pair) -> None:
             stop.set()
 
     rows = read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
-    assert [int(data) for _, subject, _, data in rows if subject == b"t.live"] == list(range(1, live.result() + 1))
-    assert [int(data.split()[0]) for _, subject, _, data in rows if subject != b"t.live"] == list(range(1, count + 1))
+    assert [int(data) for _, subject, _, data in rows if subject == b"t.live"] == list(
+        range(1, live.result() + 1)
+    )
+    assert [int(data.split()[0]) for _, subject, _, data in rows if subject != b"t.live"] == list(
+        range(1, count + 1)
+    )
     pair.require_nothing_left()
 
 
@@ -275,11 +316,14 @@ def test_a_target_that_stops_taking(pair: Pair) -> None:
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jsplan.backfill.staging.scan_promotions", partial(scan_promotions, patience=1.0))
+        patch.setattr(
+            "jsplan.backfill.staging.scan_promotions", partial(scan_promotions, patience=1.0)
+        )
         patch.setattr("jsplan.backfill.origin_copy.find_capacity_problem", lambda *_: None)
         pair.update("hub", "T", max_msgs=8, discard="new")
         with pytest.raises(
-            JsplanError, match=r"hub/stream/T took 8 of 20 messages of staging stream JSPLAN_STAGING_BACKFILL_\w+ and no more"
+            JsplanError,
+            match=r"hub/stream/T took 8 of 20 messages of staging stream JSPLAN_STAGING_BACKFILL_\w+ and no more",
         ):
             pair.run()
     pair.update("hub", "T", max_msgs=-1)
@@ -295,7 +339,9 @@ def test_replicas_in_a_cluster(tmp_path: Path) -> None:
     count = 20_000
     with Sandbox.cluster(binary=PROGRAM) as sandbox:
         server = next(iter(sandbox.servers.values()))
-        connection = {"url": server.url} | ({"user": server.user, "password": server.password} if server.user else {})
+        connection = {"url": server.url} | (
+            {"user": server.user, "password": server.password} if server.user else {}
+        )
         base = {
             "jsplan": 1,
             "workspace": "test",
@@ -308,9 +354,13 @@ def test_replicas_in_a_cluster(tmp_path: Path) -> None:
         create_bulk_stream(server, "T", 0, num_replicas=3)
 
         with without_spark():
-            found = backfill.run(space.load, BackfillOptions(name="x"), RecordingObserver()).origins[0]
+            found = backfill.run(
+                space.load, BackfillOptions(name="x"), RecordingObserver()
+            ).origins[0]
 
         assert (found.copied, found.gaps, found.verified) == (count, [], True)
-        assert [int(data.split()[0]) for *_, data in read_all(server, "$JS.API", "T")] == list(range(1, count + 1))
+        assert [int(data.split()[0]) for *_, data in read_all(server, "$JS.API", "T")] == list(
+            range(1, count + 1)
+        )
         with Raw(server.url, server.user, server.password) as raw:
             assert sorted(streams(raw)) == ["S", "T"]

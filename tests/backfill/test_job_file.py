@@ -69,11 +69,15 @@ FULL: dict[str, Any] = {
 ENVIRON = {"P": SECRET, "URL": f"nats://u:{SECRET}@h:3", "CA": "/ca.pem", "HOME": "/home/me"}
 
 
-def load_workspace(folder: Path, said: dict[str, Any], environ: dict[str, str] | None = None) -> LoadOptions:
+def load_workspace(
+    folder: Path, said: dict[str, Any], environ: dict[str, str] | None = None
+) -> LoadOptions:
     """A workspace in a folder of its own."""
     folder.mkdir(exist_ok=True)
     (folder / "jsplan.yaml").write_text(json.dumps(said), "utf-8")
-    return LoadOptions(folder, "prod" if "environments" in said else None, environ=environ or ENVIRON)
+    return LoadOptions(
+        folder, "prod" if "environments" in said else None, environ=environ or ENVIRON
+    )
 
 
 @pytest.mark.parametrize("name", ["x", "y"])
@@ -88,17 +92,28 @@ def test_a_job_knows_what_the_workspace_knows(tmp_path: Path, name: str) -> None
 
     assert SECRET not in json.dumps(said)
     assert hash_config(second.backfills[name]) == hash_config(first.backfills[name])
-    assert (second.backfills[name].rate, second.backfills[name].window) == (first.backfills[name].rate, first.backfills[name].window)
+    assert (second.backfills[name].rate, second.backfills[name].window) == (
+        first.backfills[name].rate,
+        first.backfills[name].window,
+    )
     assert without_places(second.connections) == without_places(first.connections)
     assert without_places(second.domains) == without_places(first.domains)
-    assert (second.state_name, without_places({"": second.backend})) == (first.state_name, without_places({"": first.backend}))
+    assert (second.state_name, without_places({"": second.backend})) == (
+        first.state_name,
+        without_places({"": first.backend}),
+    )
     assert [row.api for row in second.imports] == [row.api for row in first.imports]
 
 
 def without_places(things: Any) -> list[list[Any]]:
     """Fields that do not say where something was written."""
     return [
-        [getattr(one, name) for name in one.__dataclass_fields__ if name not in {"range", "vars", "account"}] for one in things.values()
+        [
+            getattr(one, name)
+            for name in one.__dataclass_fields__
+            if name not in {"range", "vars", "account"}
+        ]
+        for one in things.values()
     ]
 
 
@@ -110,14 +125,23 @@ def without_places(things: Any) -> list[list[Any]]:
         ({"url": f"nats://a,nats://u:{SECRET}@h"}, "`url`"),
     ],
 )
-def test_a_secret_in_the_files_is_refused(tmp_path: Path, connection: dict[str, Any], what: str) -> None:
+def test_a_secret_in_the_files_is_refused(
+    tmp_path: Path, connection: dict[str, Any], what: str
+) -> None:
     """A job file would hold it: said before anything is written or pinned, without the secret."""
-    said = {"jsplan": 1, "workspace": "w", "connections": {"a": connection}, "domains": {"hub": None}}
+    said = {
+        "jsplan": 1,
+        "workspace": "w",
+        "connections": {"a": connection},
+        "domains": {"hub": None},
+    }
     said["backfills"] = [{"name": "x", "from": {"stream": "S"}, "to": {"stream": "T"}}]
     options = load_workspace(tmp_path, said | {"defaults": {"domain": "hub"}})
 
     with pytest.raises(RefusedError, match=f"{what} of connection a is a secret") as refused:
-        backfill.write_job(options, BackfillOptions(name="x"), tmp_path / "job.py", RecordingObserver())
+        backfill.write_job(
+            options, BackfillOptions(name="x"), tmp_path / "job.py", RecordingObserver()
+        )
 
     assert SECRET not in refused.value.full_text
     assert not (tmp_path / "job.py").exists()
@@ -125,7 +149,14 @@ def test_a_secret_in_the_files_is_refused(tmp_path: Path, connection: dict[str, 
 
 def test_paths_of_archives_are_absolute(tmp_path: Path) -> None:
     """The machines of a cluster have no workspace that a relative one would be below."""
-    bare = load(keep_references(load_workspace(tmp_path, FULL | {"backfills": [FULL["backfills"][1] | {"to": {"parquet": "archive"}}]})))
+    bare = load(
+        keep_references(
+            load_workspace(
+                tmp_path,
+                FULL | {"backfills": [FULL["backfills"][1] | {"to": {"parquet": "archive"}}]},
+            )
+        )
+    )
     with pytest.raises(JsplanError, match="archive is relative to the workspace"):
         build_job_workspace(bare, bare.backfills["y"])
 
@@ -146,7 +177,20 @@ HOSTILE = st.one_of(
             "\n1/0\n",
         ]
     ),
-    st.sampled_from(["${env.P}", "$${env.P}", "${", "${var.x}", "${domain}", "$$${", "\r1/0", "\u2028", "# coding: utf-7", "%s"]),
+    st.sampled_from(
+        [
+            "${env.P}",
+            "$${env.P}",
+            "${",
+            "${var.x}",
+            "${domain}",
+            "$$${",
+            "\r1/0",
+            "\u2028",
+            "# coding: utf-7",
+            "%s",
+        ]
+    ),
 )
 
 
@@ -167,20 +211,51 @@ def test_nothing_in_a_job_becomes_code(job: dict[str, Any]) -> None:
     exec(compile(script, "job.py", "exec"), names | {"__name__": "x"}, names)  # noqa: S102 - as spark-submit does
 
     assert json.loads(names["JOB"]) == job
-    assert re.sub("at [0-9TZ:-]+;", "", comparable_syntax(script, names["JOB"])) == re.sub("at [0-9TZ:-]+;", "", comparable_syntax(plain, "{}"))
+    assert re.sub("at [0-9TZ:-]+;", "", comparable_syntax(script, names["JOB"])) == re.sub(
+        "at [0-9TZ:-]+;", "", comparable_syntax(plain, "{}")
+    )
     assert script.isascii()
 
 
-@given(where=HOSTILE, transform=HOSTILE, dest=HOSTILE, path=HOSTILE, user=HOSTILE, subject=HOSTILE, stream=HOSTILE)
+@given(
+    where=HOSTILE,
+    transform=HOSTILE,
+    dest=HOSTILE,
+    path=HOSTILE,
+    user=HOSTILE,
+    subject=HOSTILE,
+    stream=HOSTILE,
+)
 def test_text_of_an_entry_is_the_same_in_a_job(
-    tmp_path_factory: pytest.TempPathFactory, where: str, transform: str, dest: str, path: str, user: str, subject: str, stream: str
+    tmp_path_factory: pytest.TempPathFactory,
+    where: str,
+    transform: str,
+    dest: str,
+    path: str,
+    user: str,
+    subject: str,
+    stream: str,
 ) -> None:
     """What was no reference in the files is none in the job's workspace either: it is read back as it was."""
     folder = tmp_path_factory.mktemp("hostile")
     side = {"domain": "hub", "stream": stream, "filter_subjects": [subject]}
-    entry = {"name": "x", "from": side, "to": {"domain": "hub", "stream": "T"}, "where": where, "transform": transform}
-    said = {"jsplan": 1, "workspace": "w", "connections": {"a": {"url": "nats://h", "user": user}}, "domains": {"hub": {"connection": "a"}}}
-    said |= {"backend": {"local": {"path": f"/state/{path}"}}, "backfills": [entry | {"subject_transform": {"src": "a", "dest": dest}}]}
+    entry = {
+        "name": "x",
+        "from": side,
+        "to": {"domain": "hub", "stream": "T"},
+        "where": where,
+        "transform": transform,
+    }
+    said = {
+        "jsplan": 1,
+        "workspace": "w",
+        "connections": {"a": {"url": "nats://h", "user": user}},
+        "domains": {"hub": {"connection": "a"}},
+    }
+    said |= {
+        "backend": {"local": {"path": f"/state/{path}"}},
+        "backfills": [entry | {"subject_transform": {"src": "a", "dest": dest}}],
+    }
     try:
         first = load(load_workspace(folder / "first", said))
     except JsplanError:
@@ -194,7 +269,9 @@ def test_text_of_an_entry_is_the_same_in_a_job(
 
 
 @pytest.mark.parametrize("name", ["../shared.py", "{absolute}", "a.py", "a/../../../shared.py"])
-def test_files_that_a_job_carries_are_written_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_files_that_a_job_carries_are_written_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """A transform may lie outside of the workspace; where the job runs, its name leads to what the job carries and to no file."""
     folder, shared = tmp_path / "temporary", tmp_path / "shared.py"
     folder.mkdir()
@@ -202,10 +279,22 @@ def test_files_that_a_job_carries_are_written_nowhere(tmp_path: Path, monkeypatc
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     name = name.format(absolute=shared)
     said = {key: FULL[key] for key in ("jsplan", "workspace", "domains")}
-    said |= {"connections": {"a": FULL["connections"]["a"], "b": {"url": "${env.URL}"}, "c": {"context": "c"}}}
+    said |= {
+        "connections": {
+            "a": FULL["connections"]["a"],
+            "b": {"url": "${env.URL}"},
+            "c": {"context": "c"},
+        }
+    }
     said |= {"backfills": [FULL["backfills"][1] | {"transform": f"{name}:run"}]}
     record = {"name": "y", "entry_hash": "", "pinned_at": "2026-01-31T12:00:00Z", "origins": []}
-    job = {"format": spark_job.FORMAT, "environment": None, "document": said, "record": record, "files": {name: "carried"}}
+    job = {
+        "format": spark_job.FORMAT,
+        "environment": None,
+        "document": said,
+        "record": record,
+        "files": {name: "carried"},
+    }
 
     with spark_job.unpack_job(json.dumps(job)) as (words, _):
         entry = load(LoadOptions(Path(words[1]), environ=ENVIRON)).backfills["y"]
@@ -220,19 +309,31 @@ def test_files_that_a_job_carries_are_written_nowhere(tmp_path: Path, monkeypatc
 # --- on executors ----------------------------------------------------------------------------------------------------
 
 
-def test_executors_fill_in_their_own_environment(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_fill_in_their_own_environment(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A way that was described connects where nothing but the secret is in the environment; without it, that is said."""
     hub = pair.sandbox["hub"]
     monkeypatch.setattr(endpoints, "_DECLARED", {})
-    endpoints.declare_connection("there", {"url": hub.url, "user": hub.user, "password": "${env.THERE_PASSWORD}", "timeout": "3s"})
+    endpoints.declare_connection(
+        "there",
+        {"url": hub.url, "user": hub.user, "password": "${env.THERE_PASSWORD}", "timeout": "3s"},
+    )
     way = Endpoint("there", "$JS.API")
     code = "import pickle, sys; wire = pickle.load(sys.stdin.buffer).open(); print(wire.request('$JS.API.INFO')['type']); wire.close()"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("JSPLAN_")}
     done = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(way), capture_output=True, check=True, env=environ | {"THERE_PASSWORD": "acc"}
+        [sys.executable, "-c", code],
+        input=pickle.dumps(way),
+        capture_output=True,
+        check=True,
+        env=environ | {"THERE_PASSWORD": "acc"},
     )
     assert done.stdout.strip() == b"io.nats.jetstream.api.v1.account_info_response"
-    with pytest.raises(ConnectError, match="connection there: the environment variable THERE_PASSWORD is not set where the task runs"):
+    with pytest.raises(
+        ConnectError,
+        match="connection there: the environment variable THERE_PASSWORD is not set where the task runs",
+    ):
         way.open()
 
 
@@ -285,17 +386,29 @@ def test_a_job_does_what_a_run_does(pair: Pair, capsys: pytest.CaptureFixture[st
     pair.require_copied(seqs=range(1, 21))
     assert pair.state_record["done_at"]
     script = path.read_text("utf-8")
-    assert json.loads(text)["about"]["origins"] == ["leaf/stream/S -> hub/stream/T: sequences 1 to 20"]
+    assert json.loads(text)["about"]["origins"] == [
+        "leaf/stream/S -> hub/stream/T: sequences 1 to 20"
+    ]
     assert "${env.HUB_PASSWORD}" in script
     assert not re.search(r'"password": "acc"', script)
     assert run_job_text(text) == 0
     assert len(pair.stored("hub", "T")) == 20
 
 
-def test_a_stream_whose_name_looks_like_code(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stream_whose_name_looks_like_code(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is copied under its name, and nothing of it runs."""
     name = 'A"""+str(int("code"))+"""'
-    pair.space.write(backfills=[{"name": "x", "from": {"domain": "leaf", "stream": name}, "to": {"domain": "hub", "stream": "T"}}])
+    pair.space.write(
+        backfills=[
+            {
+                "name": "x",
+                "from": {"domain": "leaf", "stream": name},
+                "to": {"domain": "hub", "stream": "T"},
+            }
+        ]
+    )
     pair.ask("leaf", f"STREAM.CREATE.{name}", {"name": name, "subjects": ["s.>"]})
     pair.publish("leaf", numbered_rows(3))
     pair.stream("hub", "T")
@@ -308,7 +421,9 @@ def test_a_stream_whose_name_looks_like_code(pair: Pair, capsys: pytest.CaptureF
 def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     """It carries the ranges of those that could be reached when it was written; what was away is pinned and brought by a later run."""
     sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
-    pair.space.write(backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}])
+    pair.space.write(
+        backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}]
+    )
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "H", numbered_rows(7, subject=b"h.x"))
     pair.stream("hub", "T")
@@ -319,16 +434,24 @@ def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> Non
     first = run_job_text(text, "--json")
     away = json.loads(capsys.readouterr().out)
     pair.sandbox["leaf"].start()
-    pair.sandbox["hub"].wait_until(lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back")
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back"
+    )
     second = run_job_text(text, "--json")
     found = json.loads(capsys.readouterr().out)
 
     assert (first, second) == (0, 0)
     assert [one["address"] for one in away["deferred"]] == ["leaf/stream/S"]
     assert [(leg["from"], leg["copied"]) for leg in away["origins"]] == [("hub/stream/H", 7)]
-    assert [(leg["from"], leg["copied"]) for leg in found["origins"]] == [("leaf/stream/S", 20), ("hub/stream/H", 0)]
+    assert [(leg["from"], leg["copied"]) for leg in found["origins"]] == [
+        ("leaf/stream/S", 20),
+        ("hub/stream/H", 0),
+    ]
     script = path.read_text("utf-8")
-    waits, known = "leaf/stream/S -> hub/stream/T: the run that reaches it pins its range", "hub/stream/H -> hub/stream/T: sequences 1 to 7"
+    waits, known = (
+        "leaf/stream/S -> hub/stream/T: the run that reaches it pins its range",
+        "hub/stream/H -> hub/stream/T: sequences 1 to 7",
+    )
     assert json.loads(text)["about"]["origins"] == [known, waits]
     assert not re.search(r'"password": "acc"', script)
     assert len(pair.stored("hub", "T")) == 27
@@ -350,12 +473,18 @@ def run(frame):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("archived", [False, True], ids=["lanes", "archive"])
-def test_a_job_with_sql_and_a_function(pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, archived: bool) -> None:
+def test_a_job_with_sql_and_a_function(
+    pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, archived: bool
+) -> None:
     """What they are goes with the job, the file of the function too: nothing of the workspace is needed any more but its state."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     (pair.space.folder / "tenfold.py").write_text(TRANSFORM, "utf-8")
-    shape = {"where": "seq % 2 = 0", "transform": "tenfold.py:run", "subject_transform": {"src": "s.>", "dest": "new.>"}}
+    shape = {
+        "where": "seq % 2 = 0",
+        "transform": "tenfold.py:run",
+        "subject_transform": {"src": "s.>", "dest": "new.>"},
+    }
     folder = pair.space.folder / "archive"
     pair.write_entry(**shape | ({} if archived else {"order": "subject"}))
     if archived:
@@ -369,7 +498,9 @@ def test_a_job_with_sql_and_a_function(pair: Pair, spark: SparkSession, monkeypa
     assert job.main(text, []) == 0
 
     rows = pq.read_table(folder).to_pylist() if archived else []
-    found = [(row["subject"], int(row["data"])) for row in rows] or [(one.subject, int(one.data)) for one in pair.stored("hub", "T")]
+    found = [(row["subject"], int(row["data"])) for row in rows] or [
+        (one.subject, int(one.data)) for one in pair.stored("hub", "T")
+    ]
     assert sorted(found, key=lambda one: one[1]) == [("new.x", n * 10) for n in range(2, 21, 2)]
     pair.require_nothing_left()
 

@@ -21,7 +21,12 @@ from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.backfill_pair import Pair, create_bulk_stream
-from tests.backfill.process_kills import SparkWorkers, await_progress, require_complete, run_and_strike
+from tests.backfill.process_kills import (
+    SparkWorkers,
+    await_progress,
+    require_complete,
+    run_and_strike,
+)
 from tests.conftest import PROGRAM as SERVER
 from tests.support.process import PROGRAM
 from tests.support.relay import Relay, hub_and_leaf_over
@@ -55,7 +60,13 @@ def spark_driver(pair: Pair) -> Iterator[subprocess.Popen[bytes]]:
     """A run of its own, with its own Spark; dead in the end."""
     place = pair.space.folder
     with (place / "driver.log").open("ab") as log:
-        process = subprocess.Popen([PROGRAM, "backfill", "run", "x"], cwd=place, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [PROGRAM, "backfill", "run", "x"],
+            cwd=place,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
         try:
             yield process
         finally:
@@ -97,16 +108,22 @@ def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
 
     with publishing(pair) as told:
         with spark_driver(pair) as process:
-            assert await_progress(pair, chance.randrange(count // 10, count // 2)), (pair.space.folder / "driver.log").read_text()
+            assert await_progress(pair, chance.randrange(count // 10, count // 2)), (
+                pair.space.folder / "driver.log"
+            ).read_text()
             with pytest.raises(StateLockedError) as locked:
-                backfill.run(pair.space.load, BackfillOptions(name="x", lock_timeout=0), RecordingObserver())
+                backfill.run(
+                    pair.space.load, BackfillOptions(name="x", lock_timeout=0), RecordingObserver()
+                )
             sleeping = SparkWorkers.of_process(process.pid)
             sleeping.stop()
             process.send_signal(signal.SIGKILL)
             process.wait()
         assert locked.value.exit_code == ExitCode.LOCKED
         found = run_and_strike(
-            partial(await_progress, pair, int(0.75 * count)), lambda: SparkWorkers.of_process(jvm.proc.pid).kill(), lambda: run_on_spark(pair)
+            partial(await_progress, pair, int(0.75 * count)),
+            lambda: SparkWorkers.of_process(jvm.proc.pid).kill(),
+            lambda: run_on_spark(pair),
         )
         sleeping.wake()
 
@@ -142,7 +159,9 @@ def relayed_pair(tmp_path: Path) -> Iterator[tuple[Pair, Relay]]:
     """A hub and a leaf of their own whose link can be cut."""
     with Relay() as relay, Sandbox(partial(hub_and_leaf_over, relay), binary=SERVER) as sandbox:
         hub = sandbox["hub"]
-        hub.wait_until(lambda: hub.request("$JS.leaf.API.INFO") is not None, "the leaf to be there", 60)
+        hub.wait_until(
+            lambda: hub.request("$JS.leaf.API.INFO") is not None, "the leaf to be there", 60
+        )
         yield Pair.create(tmp_path, sandbox), relay
 
 
@@ -162,7 +181,11 @@ def test_a_link_that_breaks(relayed_pair: tuple[Pair, Relay]) -> None:
     pair.stream("hub", "T")
     pair.write_entry(rate="8MB/s")
 
-    found = run_and_strike(partial(await_progress, pair, int(0.4 * count)), lambda: interrupt_link(pair, relay), pair.run)
+    found = run_and_strike(
+        partial(await_progress, pair, int(0.4 * count)),
+        lambda: interrupt_link(pair, relay),
+        pair.run,
+    )
 
     assert found.verified
     require_complete(pair, count)
@@ -178,10 +201,15 @@ def test_a_million_messages(pair: Pair, who: str) -> None:
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
 
-    with publishing(pair) if who in {"driver", "worker"} else nullcontext([0]) as told, ExitStack() as drivers:
+    with (
+        publishing(pair) if who in {"driver", "worker"} else nullcontext([0]) as told,
+        ExitStack() as drivers,
+    ):
         process = drivers.enter_context(spark_driver(pair))
         for share in SHARES:
-            assert await_progress(pair, int(share * count)), "the copy was over before it was struck"
+            assert await_progress(pair, int(share * count)), (
+                "the copy was over before it was struck"
+            )
             if who == "driver":
                 process.kill()
                 process.wait()
@@ -208,7 +236,9 @@ def test_a_million_messages_and_sleepers(pair: Pair) -> None:
     with publishing(pair) as told, ExitStack() as drivers:
         for share in SHARES:
             process = drivers.enter_context(spark_driver(pair))
-            assert await_progress(pair, int(share * count)), "the copy was over before it was struck"
+            assert await_progress(pair, int(share * count)), (
+                "the copy was over before it was struck"
+            )
             sleeping.append(SparkWorkers.of_process(process.pid))
             sleeping[-1].stop()
             process.kill()
@@ -233,7 +263,9 @@ def test_a_million_messages_over_a_link_that_breaks(relayed_pair: tuple[Pair, Re
 
     with publishing(pair) as told, spark_driver(pair) as process:
         for share in SHARES:
-            assert await_progress(pair, int(share * count)), "the copy was over before it was struck"
+            assert await_progress(pair, int(share * count)), (
+                "the copy was over before it was struck"
+            )
             interrupt_link(pair, relay)
         assert process.wait(600) == 0, (pair.space.folder / "driver.log").read_text()
 

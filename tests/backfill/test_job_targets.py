@@ -27,7 +27,9 @@ LEAF = {"external": {"api": "$JS.leaf.API"}}
 def create_sourced_target(pair: Pair, count: int, **source: Any) -> None:
     """A target that has a source of its own, and as many messages of it as are to come."""
     pair.stream("hub", "T", sources=[{"name": "S", **LEAF, **source}])
-    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] >= count, "the source brought its messages")
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.state("hub", "T")["messages"] >= count, "the source brought its messages"
+    )
 
 
 def target_numbers(pair: Pair) -> list[int]:
@@ -38,14 +40,22 @@ def target_numbers(pair: Pair) -> list[int]:
 SOURCES: list[tuple[dict[str, Any], list[int]]] = [
     ({"opt_start_seq": 11}, list(range(1, 11))),
     ({}, []),
-    ({"opt_start_seq": 11, "filter_subject": "s.1"}, [n for n in range(1, 21) if n < 11 or n % 2 == 0]),
-    ({"opt_start_seq": 11, "subject_transforms": [{"src": "s.1", "dest": "s.1"}]}, [n for n in range(1, 21) if n < 11 or n % 2 == 0]),
+    (
+        {"opt_start_seq": 11, "filter_subject": "s.1"},
+        [n for n in range(1, 21) if n < 11 or n % 2 == 0],
+    ),
+    (
+        {"opt_start_seq": 11, "subject_transforms": [{"src": "s.1", "dest": "s.1"}]},
+        [n for n in range(1, 21) if n < 11 or n % 2 == 0],
+    ),
 ]
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("source", "copied"), SOURCES, ids=str)
-def test_part_of_the_range_came_by_a_source(pair: Pair, source: dict[str, Any], copied: list[int]) -> None:
+def test_part_of_the_range_came_by_a_source(
+    pair: Pair, source: dict[str, Any], copied: list[int]
+) -> None:
     """What the target's own source of the origin has brought, or will, is not copied; afterwards everything is there once."""
     pair.stream("leaf", "S", [(b"s.%d" % (n % 2), b"", b"%d" % n) for n in range(1, 21)])
     create_sourced_target(pair, 20 - len(copied), **source)
@@ -86,7 +96,9 @@ def test_a_source_in_one_domain(pair: Pair) -> None:
     pair.write_entry(target={"domain": "leaf", "stream": "T"})
     pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("leaf", "T", sources=[{"name": "S", "opt_start_seq": 7}])
-    pair.sandbox["leaf"].wait_until(lambda: pair.state("leaf", "T")["messages"] == 4, "the source brought its messages")
+    pair.sandbox["leaf"].wait_until(
+        lambda: pair.state("leaf", "T")["messages"] == 4, "the source brought its messages"
+    )
 
     assert pair.run().copied == 6
     assert sorted(int(one.data) for one in pair.stored("leaf", "T")) == list(range(1, 11))
@@ -136,7 +148,11 @@ def test_two_origins_of_one_entry(pair: Pair) -> None:
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("leaf", "S2", [(b"s2.a", b"", b"%d" % n) for n in range(6, 11)])
     pair.stream("hub", "T")
-    pair.space.write(backfills=[pair.entry | {"from": [{"domain": "leaf", "stream": name} for name in ("S", "S2")]}])
+    pair.space.write(
+        backfills=[
+            pair.entry | {"from": [{"domain": "leaf", "stream": name} for name in ("S", "S2")]}
+        ]
+    )
 
     found = pair.result()
 
@@ -153,16 +169,27 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"retention": "interest"}, "hub/stream/T has retention interest"),
     ({"sealed": True}, "hub/stream/T is sealed"),
     ({"mirror": {"name": "OTHER"}, "subjects": None}, "hub/stream/T is a mirror"),
-    ({"subject_transform": {"src": ">", "dest": "n.>"}}, "hub/stream/T changes the subjects of what it stores"),
+    (
+        {"subject_transform": {"src": ">", "dest": "n.>"}},
+        "hub/stream/T changes the subjects of what it stores",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("config", "message"), REFUSED, ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
+@pytest.mark.parametrize(
+    ("config", "message"),
+    REFUSED,
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
 def test_targets_that_are_refused(pair: Pair, config: dict[str, Any], message: str) -> None:
     """A stream into which nothing can be copied exactly once is refused before anything is made."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "OTHER")
-    pair.ask("hub", "STREAM.CREATE.T", {"name": "T", "subjects": ["t.>"]} | {k: v for k, v in config.items() if k != "sealed"})
+    pair.ask(
+        "hub",
+        "STREAM.CREATE.T",
+        {"name": "T", "subjects": ["t.>"]} | {k: v for k, v in config.items() if k != "sealed"},
+    )
     if "sealed" in config:
         pair.update("hub", "T", sealed=True)
 
@@ -172,13 +199,26 @@ def test_targets_that_are_refused(pair: Pair, config: dict[str, Any], message: s
 
 
 LIMITS: list[tuple[dict[str, Any], str]] = [
-    ({"max_msgs": 8}, "has 1 messages, and 10 more are to come; it keeps 8 messages and would delete its oldest"),
-    ({"max_bytes": 900}, r"has \d+ B, and about .* more are to come; it keeps 900 B and would delete its oldest"),
-    ({"max_msgs_per_subject": 1}, "keeps 1 message per subject, and what is copied counts as newer"),
+    (
+        {"max_msgs": 8},
+        "has 1 messages, and 10 more are to come; it keeps 8 messages and would delete its oldest",
+    ),
+    (
+        {"max_bytes": 900},
+        r"has \d+ B, and about .* more are to come; it keeps 900 B and would delete its oldest",
+    ),
+    (
+        {"max_msgs_per_subject": 1},
+        "keeps 1 message per subject, and what is copied counts as newer",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("config", "message"), LIMITS, ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
+@pytest.mark.parametrize(
+    ("config", "message"),
+    LIMITS,
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
 def test_a_target_that_would_delete(pair: Pair, config: dict[str, Any], message: str) -> None:
     """A copy that would push messages out of the target is refused with the flag that allows it; with that it goes on."""
     pair.stream("leaf", "S", numbered_rows(10))
@@ -196,7 +236,11 @@ def test_a_target_that_would_delete(pair: Pair, config: dict[str, Any], message:
     pair.require_nothing_left()
 
 
-FULL: list[dict[str, Any]] = [{"max_msgs": 8}, {"max_bytes": 900}, {"max_msgs_per_subject": 1, "discard_new_per_subject": True}]
+FULL: list[dict[str, Any]] = [
+    {"max_msgs": 8},
+    {"max_bytes": 900},
+    {"max_msgs_per_subject": 1, "discard_new_per_subject": True},
+]
 
 
 @pytest.mark.parametrize("config", FULL, ids=str)

@@ -33,7 +33,9 @@ def require_sourced(pair: Pair, seqs: list[int], others: int = 0) -> None:
     origin = [one for one in pair.stored("leaf", "S") if one.seq in seqs]
     target = pair.stored("hub", "T")
     copies = [one for one in target if b"Nats-Stream-Source" in one.headers]
-    assert [one.without_added_headers for one in copies] == [one.without_added_headers for one in origin]
+    assert [one.without_added_headers for one in copies] == [
+        one.without_added_headers for one in origin
+    ]
     assert len(target) - len(copies) == others
     config = pair.ask("hub", "STREAM.INFO.T")["config"]
     assert not config.get("sources")
@@ -44,14 +46,21 @@ def require_sourced(pair: Pair, seqs: list[int], others: int = 0) -> None:
 @pytest.mark.matrix
 def test_the_server_copies(pair: Pair) -> None:
     """Everything from the start on arrives as it was, is compared, and the source is gone; run again there is nothing to do."""
-    pair.stream("leaf", "S", [(b"s.a", b"NATS/1.0\r\nKind: order\r\n\r\n", b"%d" % n) for n in range(1, 31)])
+    pair.stream(
+        "leaf", "S", [(b"s.a", b"NATS/1.0\r\nKind: order\r\n\r\n", b"%d" % n) for n in range(1, 31)]
+    )
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
     pair.delete("leaf", "S", 7, 30)
     pair.write_entry(origin={"start_seq": 5}, strategy="native", mode="exact")
 
     found = pair.run()
 
-    assert (found.copied, found.verified, found.gaps, found.gap_messages) == (24, True, [[7, 7], [30, 30]], 2)
+    assert (found.copied, found.verified, found.gaps, found.gap_messages) == (
+        24,
+        True,
+        [[7, 7], [30, 30]],
+        2,
+    )
     assert (found.path, found.bytes > 0) == ("a source of the server", True)
     require_sourced(pair, list(range(5, 31)), others=1)
     again: OriginResult = pair.run()
@@ -97,8 +106,13 @@ def test_what_died_is_carried_on_with_the_same_tool(pair: Pair) -> None:
     pair.stream("hub", "T")
     with kill_after(3), pytest.raises(SimulatedKill):
         pair.run()
-    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] == 20, "the source brings everything")
-    assert pair.ask("hub", "STREAM.INFO.T")["config"]["metadata"]["jsplan.backfill.source"] == "S@$JS.leaf.API"
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.state("hub", "T")["messages"] == 20, "the source brings everything"
+    )
+    assert (
+        pair.ask("hub", "STREAM.INFO.T")["config"]["metadata"]["jsplan.backfill.source"]
+        == "S@$JS.leaf.API"
+    )
     pair.write_entry(mode="exact", strategy="spark")
 
     found = pair.run()
@@ -113,7 +127,9 @@ def test_a_source_of_another_text_goes(pair: Pair) -> None:
     pair.stream("hub", "T")
     with kill_after(3), pytest.raises(SimulatedKill):
         pair.run()
-    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] == 20, "the source brings everything")
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.state("hub", "T")["messages"] == 20, "the source brings everything"
+    )
     pair.write_entry(origin={"end_seq": 10})
 
     assert pair.run().copied == 0
@@ -122,21 +138,40 @@ def test_a_source_of_another_text_goes(pair: Pair) -> None:
 
 def test_what_the_target_refuses_of_a_source_is_copied_by_spark(pair: Pair) -> None:
     """A message whose id is in the target's window is dropped by the server in silence: that shows, and Spark brings it."""
-    pair.stream("leaf", "S", [(b"s.a", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % n, b"%d" % n) for n in range(1, 11)])
+    pair.stream(
+        "leaf",
+        "S",
+        [(b"s.a", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % n, b"%d" % n) for n in range(1, 11)],
+    )
     pair.stream("hub", "T", [(b"t.a", b"NATS/1.0\r\nNats-Msg-Id: 4\r\n\r\n", b"own")])
     observer = RecordingObserver()
 
     found = pair.run(observer=observer)
 
     assert (found.copied, found.verified) == (10, True)
-    assert [int(one.data) for one in pair.stored("hub", "T") if one.subject == "s.a"] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 4]
+    assert [int(one.data) for one in pair.stored("hub", "T") if one.subject == "s.a"] == [
+        1,
+        2,
+        3,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+        4,
+    ]
     assert any("did not take 1 message" in warning for warning in observer.texts)
     pair.require_nothing_left()
 
 
 def test_the_last_message_is_refused(pair: Pair) -> None:
     """Nobody waits long for a message that a source that is not behind never brings."""
-    pair.stream("leaf", "S", [(b"s.a", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % n, b"%d" % n) for n in range(1, 4)])
+    pair.stream(
+        "leaf",
+        "S",
+        [(b"s.a", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % n, b"%d" % n) for n in range(1, 4)],
+    )
     pair.stream("hub", "T", [(b"t.a", b"NATS/1.0\r\nNats-Msg-Id: 3\r\n\r\n", b"own")])
 
     with pytest.MonkeyPatch.context() as patch:
@@ -153,12 +188,18 @@ def test_the_last_message_is_refused(pair: Pair) -> None:
         ({"origin": {"end_seq": 5}}, {}, "the range has an end"),
         ({"rate": "1MB/s"}, {}, "only Spark knows `rate`"),
         ({"origin": {"filter_subjects": ["s.a", "s.b"]}}, {}, "a source has one filter"),
-        ({}, {"sources": [{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 9}]}, "brings some of that stream already"),
+        (
+            {},
+            {"sources": [{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 9}]},
+            "brings some of that stream already",
+        ),
         ({}, {"allow_rollup_hdrs": True}, "delete by rollup"),
         ({"strategy": "snapshot"}, {}, "the target exists already"),
     ],
 )
-def test_what_a_source_cannot_do_is_refused(pair: Pair, entry: dict[str, Any], target: dict[str, Any], words: str) -> None:
+def test_what_a_source_cannot_do_is_refused(
+    pair: Pair, entry: dict[str, Any], target: dict[str, Any], words: str
+) -> None:
     """An entry that asks for a tool that cannot do it is told why, and nothing is written."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T", **target)
@@ -168,7 +209,10 @@ def test_what_a_source_cannot_do_is_refused(pair: Pair, entry: dict[str, Any], t
         pair.run()
 
     assert pair.state("hub", "T")["messages"] == 0
-    assert json.loads((pair.space.folder / "state" / "test.json").read_text("utf-8"))["backfills"] == {}
+    assert (
+        json.loads((pair.space.folder / "state" / "test.json").read_text("utf-8"))["backfills"]
+        == {}
+    )
 
 
 def test_auto_takes_a_source_where_a_snapshot_is_too_late(pair: Pair) -> None:

@@ -19,7 +19,14 @@ from jsplan.errors import ApiTimeoutError, ConfigError, RefusedError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
-from tests.backfill.backfill_pair import Pair, Row, interrupt_run, read_all, with_nanoseconds, without_spark
+from tests.backfill.backfill_pair import (
+    Pair,
+    Row,
+    interrupt_run,
+    read_all,
+    with_nanoseconds,
+    without_spark,
+)
 from tests.backfill.conftest import connection_target
 from tests.backfill.fake_clocks import SteppingClock, local_time
 from tests.conftest import PROGRAM
@@ -59,19 +66,30 @@ def large(number: int, block: bytes = b"") -> Row:
 def mixed() -> list[Row]:
     """Small ones and large ones, alone, in rows, with headers, at both ends."""
     return [
-        large(1), small(2), small(3), large(4, KIND), large(5), small(6), (b"s.b", b"", b"7" + b"z" * (MAX_PAYLOAD - 100)), small(8),
+        large(1),
+        small(2),
+        small(3),
+        large(4, KIND),
+        large(5),
+        small(6),
+        (b"s.b", b"", b"7" + b"z" * (MAX_PAYLOAD - 100)),
+        small(8),
         large(9),
-    ]  # fmt: skip
+    ]
 
 
 def require_copied(pair: Pair, others: int = 0) -> None:
     """Every message of the origin is in the target once, in order, as it was; only those with room say where from; nothing is left."""
     origin = pair.stored("leaf", "S")
     target = [one for one in pair.stored("hub", "T") if not one.subject.startswith("t.")]
-    assert [one.without_added_headers for one in target] == [one.without_added_headers for one in origin]
+    assert [one.without_added_headers for one in target] == [
+        one.without_added_headers for one in origin
+    ]
     for one, copy in zip(origin, target, strict=True):
         said = f"leaf/S/{one.seq}/{with_nanoseconds(one.time)}"
-        assert copy.origin == (said if len(one.headers) + len(one.data) < MAX_PAYLOAD - 200 else None)
+        assert copy.origin == (
+            said if len(one.headers) + len(one.data) < MAX_PAYLOAD - 200 else None
+        )
     assert len(pair.stored("hub", "T")) - len(target) == others
     pair.require_nothing_left()
 
@@ -84,7 +102,13 @@ def test_they_come_at_their_place(pair: Pair) -> None:
 
     found, again = pair.run(), pair.run()
 
-    assert (found.copied, found.natively, found.verified, found.gaps, found.skipped) == (9, 5, True, [], [])
+    assert (found.copied, found.natively, found.verified, found.gaps, found.skipped) == (
+        9,
+        5,
+        True,
+        [],
+        [],
+    )
     assert (again.copied, again.natively, again.gaps) == (0, 0, [])
     require_copied(pair, others=1)
 
@@ -98,7 +122,12 @@ def test_what_is_gone_in_between(pair: Pair) -> None:
 
     found, again = pair.run(), pair.run()
 
-    assert (found.copied, found.natively, found.gaps, found.gap_messages) == (8, 6, [[2, 2], [5, 5], [8, 8], [11, 11]], 4)
+    assert (found.copied, found.natively, found.gaps, found.gap_messages) == (
+        8,
+        6,
+        [[2, 2], [5, 5], [8, 8], [11, 11]],
+        4,
+    )
     assert (again.copied, again.gap_messages) == (0, 4)
     require_copied(pair)
 
@@ -175,7 +204,9 @@ def test_a_repair(pair: Pair) -> None:
     found = pair.run()
 
     assert (found.copied, found.natively) == (2, 2)
-    assert sorted(one.data[:1] for one in pair.stored("hub", "T")) == [b"%d" % n for n in range(1, 10)]
+    assert sorted(one.data[:1] for one in pair.stored("hub", "T")) == [
+        b"%d" % n for n in range(1, 10)
+    ]
     pair.require_nothing_left()
 
 
@@ -208,7 +239,10 @@ def test_a_recreated_origin(pair: Pair) -> None:
 
 def test_headers_that_act_do_not_act_again(pair: Pair) -> None:
     """They are kept under another name, and an origin of an origin too, as with every copy; what has no room for that is refused."""
-    ident, before = b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n", b"NATS/1.0\r\nJsplan-Origin: hub/T/1/2026-01-01T00:00:00.000000001Z\r\n\r\n"
+    ident, before = (
+        b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n",
+        b"NATS/1.0\r\nJsplan-Origin: hub/T/1/2026-01-01T00:00:00.000000001Z\r\n\r\n",
+    )
     room = b"x" * (MAX_PAYLOAD - 120)
     pair.stream("leaf", "S", [(b"s.a", ident, room), (b"s.a", before, room[:-40])])
     pair.stream("hub", "T", [(b"t.a", ident, b"taken")])
@@ -217,12 +251,16 @@ def test_headers_that_act_do_not_act_again(pair: Pair) -> None:
 
     blocks = [one.without_added_headers[1] for one in pair.stored("hub", "T")[1:]]
     assert found.natively == 2
-    assert blocks == [ident.replace(b"Nats-", b"Jsplan-Kept-Nats-"), before.replace(b"Jsplan-Origin", b"Jsplan-Kept-Origin")]
+    assert blocks == [
+        ident.replace(b"Nats-", b"Jsplan-Kept-Nats-"),
+        before.replace(b"Jsplan-Origin", b"Jsplan-Kept-Origin"),
+    ]
     assert pair.run().copied == 0
     pair.ask("leaf", "STREAM.DELETE.S")
     pair.stream("leaf", "S", [small(1), large(2, ident)])
     with pytest.raises(
-        RefusedError, match=r"message 2 of stream S has 1,048,588 bytes on the way without a word .* takes 1,048,576 at most"
+        RefusedError,
+        match=r"message 2 of stream S has 1,048,588 bytes on the way without a word .* takes 1,048,576 at most",
     ):
         pair.run(reset_range=True)
     assert len(pair.stored("hub", "T")) == 3
@@ -242,7 +280,11 @@ def test_the_limit_of_the_target(pair: Pair) -> None:
 
 def test_with_a_window(pair: Pair) -> None:
     """Both go together: what was staged when the window closed is in the target, and the next one goes on."""
-    pair.stream("leaf", "S", [row for number in range(1, 17, 2) for row in (small(number), large(number + 1))])
+    pair.stream(
+        "leaf",
+        "S",
+        [row for number in range(1, 17, 2) for row in (small(number), large(number + 1))],
+    )
     pair.stream("hub", "T")
     pair.write_entry(oversize="native", window="01:00-05:00")
 
@@ -264,10 +306,19 @@ def test_what_it_does_to_a_link(tmp_path: Path, make_hub_leaf: Callable[[], Sand
     pair.run(observer=observer)
     leaf = pair.sandbox["leaf"]
 
-    assert "1 message is larger in hub/stream/T than max_payload, by a line that servers add" in observer.texts[-1]
+    assert (
+        "1 message is larger in hub/stream/T than max_payload, by a line that servers add"
+        in observer.texts[-1]
+    )
     what = ReadRequest("$JS.hub.API", "T", 1, 1)
     with contextlib.suppress(ApiTimeoutError):
-        assert sum(rows.num_rows for rows in read(lambda: RawConnection(connection_target(leaf)), what, patience=1.0)) == 1
+        assert (
+            sum(
+                rows.num_rows
+                for rows in read(lambda: RawConnection(connection_target(leaf)), what, patience=1.0)
+            )
+            == 1
+        )
     closed = "Maximum Message Payload Exceeded" in leaf.log_path.read_text("utf-8")
     assert closed == (version_of(leaf) >= (2, 12))
 
@@ -281,12 +332,17 @@ def version_of(server: Server) -> tuple[int, int]:
 def test_a_target_behind_a_link(pair: Pair) -> None:
     """Connected to the leaf, the hub is behind a link: refused before the target has anything. Without such messages it does not matter."""
     leaf = pair.sandbox["leaf"]
-    pair.space.base["connections"] = {"hub": {"url": leaf.url, "user": leaf.user, "password": leaf.password}}
+    pair.space.base["connections"] = {
+        "hub": {"url": leaf.url, "user": leaf.user, "password": leaf.password}
+    }
     pair.write_entry(oversize="native")
     pair.stream("leaf", "S", [small(1), large(2)])
     pair.stream("hub", "T")
 
-    with pytest.raises(RefusedError, match=r"message 2 of stream S has no room for a header, and \$JS.hub.API is reached over a link"):
+    with pytest.raises(
+        RefusedError,
+        match=r"message 2 of stream S has no room for a header, and \$JS.hub.API is reached over a link",
+    ):
         pair.run()
     assert pair.stored("hub", "T") == []
     pair.require_nothing_left()
@@ -300,7 +356,11 @@ def test_a_second_hop(pair: Pair) -> None:
     pair.stream("hub", "T")
     pair.stream("hub", "ON")
     pair.run()
-    sides = {"from": {"domain": "hub", "stream": "T"}, "to": {"domain": "hub", "stream": "ON"}, "oversize": "native"}
+    sides = {
+        "from": {"domain": "hub", "stream": "T"},
+        "to": {"domain": "hub", "stream": "ON"},
+        "oversize": "native",
+    }
     pair.space.write(backfills=[{"name": "x"} | sides])
 
     with pytest.raises(RefusedError, match=r"message 2 of stream T has .* takes 1,048,576 at most"):
@@ -328,7 +388,11 @@ def test_verify_knows_them(pair: Pair) -> None:
     missing = verify_document(pair)
 
     assert (equal.origins[0].counts["equal"], equal.differences, equal.others) == (9, 0, 0)
-    assert (missing.origins[0].counts["equal"], missing.differences, missing.origins[0].counts["missing"]) == (8, 1, 1)
+    assert (
+        missing.origins[0].counts["equal"],
+        missing.differences,
+        missing.origins[0].counts["missing"],
+    ) == (8, 1, 1)
     assert [(one.kind, one.origin_seq) for one in missing.origins[0].listed] == [("missing", 4)]
     pair.run()
     repaired = verify_document(pair)
@@ -375,9 +439,14 @@ def test_the_plan_says_so(pair: Pair) -> None:
     pair.stream("leaf", "S", mixed())
     pair.stream("hub", "T")
 
-    listed, found = pair.space.plan().backfills[0], backfill.plan(pair.space.load, BackfillOptions("x"))
+    listed, found = (
+        pair.space.plan().backfills[0],
+        backfill.plan(pair.space.load, BackfillOptions("x")),
+    )
 
-    assert listed["reason"].endswith("what exceeds max_payload with that goes without (`oversize: native`)")
+    assert listed["reason"].endswith(
+        "what exceeds max_payload with that goes without (`oversize: native`)"
+    )
     assert found.reason == listed["reason"]
     assert json.loads(json.dumps(found.to_json()))["messages"] == 9
 
@@ -389,12 +458,19 @@ def test_a_message_that_says_more_is_known_by_that() -> None:
     mark = hash_origin("leaf", "S", "2026-01-01T00:00:00Z")
     name = f"JSPLAN_STAGING_BACKFILL_00aa_{mark}"
     line = f"\r\nNats-Stream-Source: {name} 17 > >\r\n\r\n"
-    blocks = [f"NATS/1.0{line}", f"NATS/1.0\r\nJsplan-Origin: leaf/S/3/x{line}", "NATS/1.0\r\nA: b\r\n\r\n", ""]
+    blocks = [
+        f"NATS/1.0{line}",
+        f"NATS/1.0\r\nJsplan-Origin: leaf/S/3/x{line}",
+        "NATS/1.0\r\nA: b\r\n\r\n",
+        "",
+    ]
 
     found = find_staged_sequences(pa.array([block.encode() for block in blocks], BYTES), mark)
 
     assert found.to_pylist() == [17, None, None, None]
-    assert find_staged_sequences(pa.array([blocks[0].encode()], BYTES), hash_origin("leaf", "S", "another")).to_pylist() == [None]
+    assert find_staged_sequences(
+        pa.array([blocks[0].encode()], BYTES), hash_origin("leaf", "S", "another")
+    ).to_pylist() == [None]
 
 
 @pytest.mark.soak
@@ -402,15 +478,27 @@ def test_in_a_cluster(tmp_path: Path) -> None:
     """With three replicas on both sides, and as many of the staging streams: each once, at its place, known again."""
     with Sandbox.cluster(binary=PROGRAM) as sandbox:
         server = next(iter(sandbox.servers.values()))
-        connection = {"url": server.url} | ({"user": server.user, "password": server.password} if server.user else {})
+        connection = {"url": server.url} | (
+            {"user": server.user, "password": server.password} if server.user else {}
+        )
         base = {
-            "jsplan": 1, "workspace": "test", "connections": {"c": connection}, "domains": {"c": {"connection": "c", "js_domain": None}},
-        }  # fmt: skip
-        sides = {"from": {"domain": "c", "stream": "S"}, "to": {"domain": "c", "stream": "T"}, "oversize": "native"}
+            "jsplan": 1,
+            "workspace": "test",
+            "connections": {"c": connection},
+            "domains": {"c": {"connection": "c", "js_domain": None}},
+        }
+        sides = {
+            "from": {"domain": "c", "stream": "S"},
+            "to": {"domain": "c", "stream": "T"},
+            "oversize": "native",
+        }
         space = Space(tmp_path, base).write(backfills=[{"name": "x"} | sides])
         with Raw(server.url, server.user, server.password, timeout=30) as raw:
             for name in ("S", "T"):
-                raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "num_replicas": 3})
+                raw.api_ok(
+                    f"$JS.API.STREAM.CREATE.{name}",
+                    {"name": name, "subjects": [f"{name.lower()}.>"], "num_replicas": 3},
+                )
             raw.subscribe("_INBOX.acks")
             for subject, block, data in mixed():
                 raw.publish_raw(f"{subject.decode()} _INBOX.acks", block, data)
@@ -418,7 +506,12 @@ def test_in_a_cluster(tmp_path: Path) -> None:
             raw.api_ok("$JS.API.STREAM.MSG.DELETE.S", {"seq": 3})
 
         with without_spark():
-            found, again = (backfill.run(space.load, BackfillOptions(name="x"), RecordingObserver()).origins[0] for _ in range(2))
+            found, again = (
+                backfill.run(space.load, BackfillOptions(name="x"), RecordingObserver()).origins[0]
+                for _ in range(2)
+            )
 
         assert (found.copied, found.natively, found.gaps, again.copied) == (8, 5, [[3, 3]], 0)
-        assert [data for *_, data in read_all(server, "$JS.API", "T")] == [row[2] for row in mixed() if row[2] != b"3"]
+        assert [data for *_, data in read_all(server, "$JS.API", "T")] == [
+            row[2] for row in mixed() if row[2] != b"3"
+        ]

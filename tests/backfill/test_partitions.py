@@ -15,7 +15,15 @@ from jsplan.backfill.tasks.partitioning import PartitionPlan, ReadChunk, assign_
 from jsplan.errors import ApiError, RefusedError, UsageError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
-from tests.backfill.backfill_pair import Pair, Row, StoredMessage, duplicated_origins, read_all, with_nanoseconds, without_spark
+from tests.backfill.backfill_pair import (
+    Pair,
+    Row,
+    StoredMessage,
+    duplicated_origins,
+    read_all,
+    with_nanoseconds,
+    without_spark,
+)
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.workspaces import RecordingObserver
 
@@ -36,17 +44,24 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 
 def create_spread_stream(count: int, subjects: int = 7, name: str = "s") -> list[Row]:
     """So many messages that hold their number, on so many subjects."""
-    return [(b"%s.%d" % (name.encode(), n * n % subjects), b"", b"%d" % n) for n in range(1, count + 1)]
+    return [
+        (b"%s.%d" % (name.encode(), n * n % subjects), b"", b"%d" % n) for n in range(1, count + 1)
+    ]
 
 
-def require_copied(pair: Pair, origin: str = "S", others: int = 0, seqs: Sequence[int] | None = None) -> list[StoredMessage]:
+def require_copied(
+    pair: Pair, origin: str = "S", others: int = 0, seqs: Sequence[int] | None = None
+) -> list[StoredMessage]:
     """The target has every message of the origin once, as it was, those of each subject in their order; nothing is left."""
     there = [one for one in pair.stored("leaf", origin) if seqs is None or one.seq in seqs]
     target = pair.stored("hub", "T")
     copies = [one for one in target if (one.origin or "").startswith(f"leaf/{origin}/")]
     assert not duplicated_origins(copies)
     by_origin = {one.origin: one.without_added_headers for one in copies}
-    assert by_origin == {f"leaf/{origin}/{one.seq}/{with_nanoseconds(one.time)}": one.without_added_headers for one in there}
+    assert by_origin == {
+        f"leaf/{origin}/{one.seq}/{with_nanoseconds(one.time)}": one.without_added_headers
+        for one in there
+    }
     for subject in {one.subject for one in copies}:
         found = [int((one.origin or "").split("/")[2]) for one in copies if one.subject == subject]
         assert found == sorted(found), subject
@@ -57,8 +72,16 @@ def require_copied(pair: Pair, origin: str = "S", others: int = 0, seqs: Sequenc
 
 def write_origins(pair: Pair, names: Sequence[str], **entry: Any) -> None:
     """An entry with these streams of the leaf as its origins."""
-    pair.space.write(backfills=[{"name": "x", "from": [{"domain": "leaf", "stream": name} for name in names],
-                                 "to": {"domain": "hub", "stream": "T"}} | entry])  # fmt: skip
+    pair.space.write(
+        backfills=[
+            {
+                "name": "x",
+                "from": [{"domain": "leaf", "stream": name} for name in names],
+                "to": {"domain": "hub", "stream": "T"},
+            }
+            | entry
+        ]
+    )
 
 
 # --- order -----------------------------------------------------------------------------------------------------------
@@ -76,7 +99,11 @@ def test_an_order_of_its_own(pair: Pair, order: str) -> None:
 
     assert (found.copied, found.verified, found.gaps) == (300, True, [])
     assert "in 2 partitions" in found.path
-    assert (again.copied, pair.state_record["origins"][0]["status"], bool(pair.state_record["done_at"])) == (0, "done", True)
+    assert (
+        again.copied,
+        pair.state_record["origins"][0]["status"],
+        bool(pair.state_record["done_at"]),
+    ) == (0, "done", True)
     if order == "subject":
         require_copied(pair, others=1)
     else:
@@ -90,7 +117,9 @@ def test_partitions_are_promoted_together(pair: Pair, monkeypatch: pytest.Monkey
     sources: list[int] = []
     real = staging_sources._update_sources  # noqa: SLF001 - it is what asks for an update
 
-    async def noted(api: Any, stream: str, config: dict[str, Any], wanted: list[dict[str, Any]]) -> None:
+    async def noted(
+        api: Any, stream: str, config: dict[str, Any], wanted: list[dict[str, Any]]
+    ) -> None:
         sources.append(len(wanted))
         await real(api, stream, config, wanted)
 
@@ -112,15 +141,23 @@ def test_a_repair_is_the_rest(pair: Pair) -> None:
     again = pair.run()
 
     assert (first.copied, first.gaps, again.copied, again.gaps) == (58, [[4, 5]], 2, [[4, 5]])
-    assert sorted(int(one.data) for one in pair.stored("hub", "T")) == [n for n in range(1, 61) if n not in (4, 5)]
+    assert sorted(int(one.data) for one in pair.stored("hub", "T")) == [
+        n for n in range(1, 61) if n not in (4, 5)
+    ]
 
 
 @pytest.mark.matrix
 def test_part_of_the_range_came_by_a_source(pair: Pair) -> None:
     """What the target's own source of the origin has brought, or will, is not copied."""
     pair.stream("leaf", "S", create_spread_stream(40))
-    pair.stream("hub", "T", sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 21}])
-    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] >= 20, "the source brought its messages")
+    pair.stream(
+        "hub",
+        "T",
+        sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 21}],
+    )
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.state("hub", "T")["messages"] >= 20, "the source brought its messages"
+    )
 
     assert pair.run().copied == 20
     assert sorted(int(one.data) for one in pair.stored("hub", "T")) == list(range(1, 41))
@@ -163,7 +200,9 @@ def test_dying_before_any_write(pair: Pair) -> None:
         pair.ask("hub", "STREAM.DELETE.T")
         shutil.rmtree(pair.space.folder / "state")
         after += 2
-    assert after > 12  # the record, two stages, each sealed, attached, removed, detached, the record
+    assert (
+        after > 12
+    )  # the record, two stages, each sealed, attached, removed, detached, the record
 
 
 def test_dying_partitions_keep_the_order(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +306,9 @@ def test_two_hundred_origins(pair: Pair) -> None:
     assert all(leg.verified and "in 2 partitions" in leg.path for leg in found.origins)
     seqs: dict[str, list[int]] = {}
     for _, _, headers, _ in read_all(pair.sandbox["hub"], "$JS.hub.API", "T"):
-        _, stream, seq, _ = headers.split(b"Jsplan-Origin: ")[1].split(b"\r\n")[0].decode().split("/")
+        _, stream, seq, _ = (
+            headers.split(b"Jsplan-Origin: ")[1].split(b"\r\n")[0].decode().split("/")
+        )
         seqs.setdefault(stream, []).append(int(seq))
     assert seqs == {name: list(range(1, 26)) for name in names}
     pair.require_nothing_left()
@@ -299,13 +340,17 @@ def test_an_offline_origin(pair: Pair) -> None:
     pair.stream("hub", "H", create_spread_stream(20, name="h"))
     pair.stream("hub", "T")
     sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
-    pair.space.write(backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}])
+    pair.space.write(
+        backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}]
+    )
     pair.sandbox["leaf"].kill()
     planned = pair.space.plan()
 
     first, after = pair.result(), pair.space.plan()
     pair.sandbox["leaf"].start()
-    pair.sandbox["hub"].wait_until(lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back")
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back"
+    )
     begun = pair.state_record
     second = pair.result()
 
@@ -331,7 +376,10 @@ def test_no_origin_is_reachable(pair: Pair) -> None:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"subject_transform": {"src": "s.*", "dest": "x.{{random(3)}}"}}, "subject_transform: .* is no function that a backfill knows"),
+    (
+        {"subject_transform": {"src": "s.*", "dest": "x.{{random(3)}}"}},
+        "subject_transform: .* is no function that a backfill knows",
+    ),
     ({"transform": "nothing.py"}, "transform 'nothing.py' is not FILE.py:FUNCTION"),
     ({"transform": "nothing.py:run"}, "nothing.py cannot be read"),
     ({"order": "subject", "strategy": "native"}, "servers copy messages as they are"),
@@ -375,7 +423,10 @@ def test_partitions_have_about_the_same() -> None:
 
 def test_every_sequence_is_in_one_piece() -> None:
     """However many parts are asked for, together they are the ranges, and none overlaps another."""
-    way, spans = Endpoint("c", "$JS.API"), (SeqRange(5, 90_000), SeqRange(100_000, 100_001), SeqRange(200_000, 500_000))
+    way, spans = (
+        Endpoint("c", "$JS.API"),
+        (SeqRange(5, 90_000), SeqRange(100_000, 100_001), SeqRange(200_000, 500_000)),
+    )
     legs = tuple(CopyTask(way, "d", f"S{n}", spans, (), way, "", "") for n in range(3))
     job = PartitionPlan((), legs)
     for most in (1, 2, 7, 40):

@@ -45,7 +45,9 @@ def create_spread_stream(server: Server, count: int) -> None:
     wire = RawConnection(connection_target(server))
     try:
         request_api(wire, "$JS.API", "STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
-        publish(wire, (_rows(first, min(count, first + 4999)) for first in range(1, count + 1, 5000)))
+        publish(
+            wire, (_rows(first, min(count, first + 4999)) for first in range(1, count + 1, 5000))
+        )
     finally:
         wire.close()
 
@@ -53,7 +55,11 @@ def create_spread_stream(server: Server, count: int) -> None:
 def _rows(first: int, last: int) -> tuple[Any, Any, Any]:
     numbers = np.arange(first, last + 1)
     subjects = concat_rows(b"s.", format_numbers(pa.array(numbers * numbers % SUBJECTS)))
-    return subjects, pa.repeat(pa.scalar(b"", BYTES), len(numbers)), concat_rows(format_numbers(pa.array(numbers)), b" ", b"." * 100)
+    return (
+        subjects,
+        pa.repeat(pa.scalar(b"", BYTES), len(numbers)),
+        concat_rows(format_numbers(pa.array(numbers)), b" ", b"." * 100),
+    )
 
 
 def wait_for_staged(pair: Pair, count: int, done: threading.Event | None = None) -> bool:
@@ -62,7 +68,11 @@ def wait_for_staged(pair: Pair, count: int, done: threading.Event | None = None)
     while time.monotonic() < end and not (done is not None and done.is_set()):
         with suppress(OSError, AssertionError), pair.raw("hub") as raw:
             infos = raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"] or []
-            lanes = [i["state"]["messages"] for i in infos if i["config"]["name"].startswith("JSPLAN_") and not i["config"].get("sealed")]
+            lanes = [
+                i["state"]["messages"]
+                for i in infos
+                if i["config"]["name"].startswith("JSPLAN_") and not i["config"].get("sealed")
+            ]
             if sum(bool(lane) for lane in lanes) > 1 and sum(lanes) >= count:
                 return True
         time.sleep(0.01)
@@ -77,7 +87,9 @@ def require_complete(pair: Pair, count: int) -> None:
         assert b"\r\nJsplan-Origin: leaf/S/%d/20" % number in headers
         assert subject == b"s.%d" % (number * number % SUBJECTS)
         numbers.setdefault(subject, []).append(number)
-    assert sorted(number for each in numbers.values() for number in each) == list(range(1, count + 1))
+    assert sorted(number for each in numbers.values() for number in each) == list(
+        range(1, count + 1)
+    )
     assert all(each == sorted(each) for each in numbers.values())
 
 
@@ -89,7 +101,9 @@ def test_killed_while_two_write(pair: Pair, spark: SparkSession) -> None:
     count = 40_000
     create_spread_stream(pair.sandbox["leaf"], count)
     pair.stream("hub", "T")
-    pair.write_entry(order="subject", where="length(subject) > 0", rate="6MB/s")  # with SQL they go through the shuffle
+    pair.write_entry(
+        order="subject", where="length(subject) > 0", rate="6MB/s"
+    )  # with SQL they go through the shuffle
     jvm: Any = spark.sparkContext._gateway  # noqa: SLF001 - there is no other way to its process
 
     with spark_driver(pair) as process:
@@ -98,8 +112,14 @@ def test_killed_while_two_write(pair: Pair, spark: SparkSession) -> None:
         sleeping.stop()
         process.kill()
         process.wait()
-    run = lambda: backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver()).origins[0]  # noqa: E731 - said once
-    found = run_and_strike(partial(wait_for_staged, pair, count // 5), lambda: SparkWorkers.of_process(jvm.proc.pid).kill(), run)
+    run = lambda: backfill.run(
+        pair.space.load, BackfillOptions(name="x"), RecordingObserver()
+    ).origins[0]  # noqa: E731 - said once
+    found = run_and_strike(
+        partial(wait_for_staged, pair, count // 5),
+        lambda: SparkWorkers.of_process(jvm.proc.pid).kill(),
+        run,
+    )
     sleeping.wake()
 
     assert found.verified

@@ -44,7 +44,11 @@ def write_workspace(pair: Pair, *more: dict[str, Any], **entry: Any) -> Pair:
 def apply(pair: Pair, plan: Plan | None = None, **options: Any) -> ApplyResult:
     """Apply a plan as it was saved, or a new one, without Spark."""
     with without_spark():
-        return pair.space.apply_saved(plan, **options) if plan is not None else pair.space.apply(**options)[1]
+        return (
+            pair.space.apply_saved(plan, **options)
+            if plan is not None
+            else pair.space.apply(**options)[1]
+        )
 
 
 def planned_ranges(plan: Plan) -> list[tuple[int, int]]:
@@ -66,9 +70,14 @@ def test_a_saved_plan_is_copied_as_it_was_planned(pair: Pair) -> None:
     result = apply(pair, plan)
 
     assert planned_ranges(plan) == pinned_ranges(pair) == [(1, 20)]
-    assert result.backfills == [{"name": "x", "status": "done", "copied": 17, "gap_messages": 3, "error": None}]
+    assert result.backfills == [
+        {"name": "x", "status": "done", "copied": 17, "gap_messages": 3, "error": None}
+    ]
     assert (pair.state_record["pinned_at"], pair.state_record["planned"]) == (plan.timestamp, False)
-    assert pair.state_record["origins"][0]["created"] == plan.backfills[0]["from"][0]["range"]["created"]
+    assert (
+        pair.state_record["origins"][0]["created"]
+        == plan.backfills[0]["from"][0]["range"]["created"]
+    )
     pair.require_copied(seqs=range(4, 21))
     assert not pair.space.plan().has_changes
 
@@ -79,7 +88,10 @@ def test_another_stream_in_the_place_of_an_origin_is_stale(pair: Pair) -> None:
     pair.ask("leaf", "STREAM.DELETE.S")
     pair.stream("leaf", "S", numbered_rows(20))
 
-    with pytest.raises(StalePlanError, match=r"no longer as planned: leaf/stream/S was made anew.* Nothing was changed"):
+    with pytest.raises(
+        StalePlanError,
+        match=r"no longer as planned: leaf/stream/S was made anew.* Nothing was changed",
+    ):
         apply(pair, plan)
 
     with pair.raw() as raw:
@@ -92,7 +104,9 @@ def test_an_entry_that_says_something_else_is_stale(pair: Pair) -> None:
     plan = pair.space.plan()
     write_workspace(pair, where="subject = 's.y'")
 
-    with pytest.raises(StalePlanError, match=r"backfill x is another one in the files .*\. Nothing was changed"):
+    with pytest.raises(
+        StalePlanError, match=r"backfill x is another one in the files .*\. Nothing was changed"
+    ):
         apply(pair, plan)
 
 
@@ -106,7 +120,10 @@ def test_no_backfill_keeps_the_range(pair: Pair) -> None:
 
     assert (planned_ranges(again), again.backfills[0]["messages"]) == ([(1, 20)], 20)
     status = backfill.status(pair.space.load).entries[0]
-    assert (status.status, [(leg["first"], leg["last"]) for leg in status.origins]) == ("new", [(1, 20)])
+    assert (status.status, [(leg["first"], leg["last"]) for leg in status.origins]) == (
+        "new",
+        [(1, 20)],
+    )
     assert (pair.run().copied, pinned_ranges(pair)) == (20, [(1, 20)])
     assert pair.space.plan().backfills == []
     assert pair.run(reset_range=True).copied == 5
@@ -122,7 +139,12 @@ def test_what_was_planned_and_never_run_can_be_looked_at(pair: Pair) -> None:
     looked = backfill.plan(pair.space.load, BackfillOptions(name="x"))
     compared = backfill.verify(pair.space.load, VerifyOptions("x"), RecordingObserver())
 
-    assert (looked.status, looked.messages, looked.origins[0].pinned, looked.origins[0].last) == ("new", 20, True, 20)
+    assert (looked.status, looked.messages, looked.origins[0].pinned, looked.origins[0].last) == (
+        "new",
+        20,
+        True,
+        20,
+    )
     assert (compared.origins[0].counts["missing"], compared.origins[0].last) == (20, 20)
     assert pair.state_record["planned"] is True
 
@@ -136,7 +158,11 @@ def test_by_what_it_is_copied_is_chosen_when_it_is(pair: Pair) -> None:
     again = pair.space.plan().backfills[0]["strategy"]
     pair.run()
 
-    assert (planned, again, pair.state_record["origins"][0]["strategy"]) == ("snapshot", "native", "native")
+    assert (planned, again, pair.state_record["origins"][0]["strategy"]) == (
+        "snapshot",
+        "native",
+        "native",
+    )
     assert pair.state("hub", "T")["messages"] == 20
 
 
@@ -181,7 +207,12 @@ def test_a_plan_means_what_a_run_means(pair: Pair, bounds: str) -> None:
     pair.run()
 
     assert planned == pinned_ranges(pair)
-    expected = {"sequences": (5, 15), "from a message on": (7, 20), "to a message": (3, 12), "between": (7, 12)}
+    expected = {
+        "sequences": (5, 15),
+        "from a message on": (7, 20),
+        "to a message": (3, 12),
+        "between": (7, 12),
+    }
     assert planned == [expected.get(bounds, (3, 20))]
 
 
@@ -189,7 +220,10 @@ def test_several_origins_have_a_range_each(pair: Pair) -> None:
     """One that was away is pinned when somebody plans it; the others are what they were."""
     pair.stream("hub", "H", numbered_rows(10, subject=b"h.x"))
     sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
-    pair.space.write(streams=[TARGET], backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}])
+    pair.space.write(
+        streams=[TARGET],
+        backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}],
+    )
     pair.sandbox["leaf"].kill()
     first = pair.space.plan()
     pair.publish("hub", numbered_rows(5, first=11, subject=b"h.x"))
@@ -211,20 +245,33 @@ def test_several_origins_have_a_range_each(pair: Pair) -> None:
 
 def test_two_ranges_of_one_stream(pair: Pair) -> None:
     """Each side of an entry has its own."""
-    sides = [{"domain": "leaf", "stream": "S", "end_seq": 5}, {"domain": "leaf", "stream": "S", "start_seq": 16}]
-    pair.space.write(streams=[TARGET], backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}])
+    sides = [
+        {"domain": "leaf", "stream": "S", "end_seq": 5},
+        {"domain": "leaf", "stream": "S", "start_seq": 16},
+    ]
+    pair.space.write(
+        streams=[TARGET],
+        backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}],
+    )
     plan = pair.space.plan()
     pair.publish("leaf", numbered_rows(5, first=21))
 
     apply(pair, plan)
 
     assert planned_ranges(plan) == pinned_ranges(pair) == [(1, 5), (16, 20)]
-    assert sorted(int(one.data) for one in pair.stored("hub", "T")) == [*range(1, 6), *range(16, 21)]
+    assert sorted(int(one.data) for one in pair.stored("hub", "T")) == [
+        *range(1, 6),
+        *range(16, 21),
+    ]
 
 
 def test_an_archive_has_the_range_of_the_plan(pair: Pair) -> None:
     """Also where nothing but the origin is a stream."""
-    pair.space.write(backfills=[{"name": "x", "from": {"domain": "leaf", "stream": "S"}, "to": {"parquet": "archive"}}])
+    pair.space.write(
+        backfills=[
+            {"name": "x", "from": {"domain": "leaf", "stream": "S"}, "to": {"parquet": "archive"}}
+        ]
+    )
     plan = pair.space.plan()
     pair.publish("leaf", numbered_rows(5, first=21))
 
@@ -236,7 +283,12 @@ def test_an_archive_has_the_range_of_the_plan(pair: Pair) -> None:
 
 def test_an_origin_that_the_plan_recreates_is_measured_then(pair: Pair) -> None:
     """What it will have nobody knows yet: the plan has no range of it, and the copy pins one."""
-    origin = {"name": "S", "domain": "leaf", "subjects": ["s.>"], "lifecycle": {"on_replace": "recreate"}}
+    origin = {
+        "name": "S",
+        "domain": "leaf",
+        "subjects": ["s.>"],
+        "lifecycle": {"on_replace": "recreate"},
+    }
     write_workspace(pair, origin)
     apply(pair, adopt=True, backfill=False)
     before = pinned_ranges(pair)
@@ -247,6 +299,8 @@ def test_an_origin_that_the_plan_recreates_is_measured_then(pair: Pair) -> None:
     plan = pair.space.plan(adopt=True, allow_hazards=allowed)
 
     assert before == [(1, 20)]
-    assert [tuple(change.change.actions) for change in plan.resource_changes if change.domain == "leaf"] == [("delete", "create")]
+    assert [
+        tuple(change.change.actions) for change in plan.resource_changes if change.domain == "leaf"
+    ] == [("delete", "create")]
     assert [sorted(end) for end in plan.backfills[0]["from"]] == [["domain", "stream"]]
     assert [done["copied"] for done in apply(pair, plan).backfills] == [0]

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox
     from tests.support.workspaces import Space
 
-ENTRY = {"name": "history", "from": {"domain": "leaf", "stream": "ORDERS"}, "to": {"domain": "hub", "stream": "ALL"}}
+ENTRY = {
+    "name": "history",
+    "from": {"domain": "leaf", "stream": "ORDERS"},
+    "to": {"domain": "hub", "stream": "ALL"},
+}
 ALL = {"name": "ALL", "domain": "hub", "subjects": ["all.>"]}
 
 
@@ -38,7 +42,9 @@ def run_jsplan(space: Space, *words: str) -> dict[str, Any]:
     """What a command prints as JSON, in a process of its own: Spark lives as long as that."""
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-m", "jsplan", "-C", str(space.folder), *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, timeout=300
+    )
     assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found | {"returned": done.returncode}
@@ -51,13 +57,26 @@ def test_a_plan_lists_what_is_to_be_copied(space: Space) -> None:
     live = next(iter(plan.backfills[0]["from"]))["range"]["created"]
     assert plan.backfills == [
         {
-            "name": "history", "from": [{"domain": "leaf", "stream": "ORDERS", "range": {"first": 1, "last": 20, "created": live}}],
-            "to": {"domain": "hub", "stream": "ALL"}, "entry_hash": plan.backfills[0]["entry_hash"],
-            "messages": 20, "bytes": plan.backfills[0]["bytes"], "strategy": "spark",
+            "name": "history",
+            "from": [
+                {
+                    "domain": "leaf",
+                    "stream": "ORDERS",
+                    "range": {"first": 1, "last": 20, "created": live},
+                }
+            ],
+            "to": {"domain": "hub", "stream": "ALL"},
+            "entry_hash": plan.backfills[0]["entry_hash"],
+            "messages": 20,
+            "bytes": plan.backfills[0]["bytes"],
+            "strategy": "spark",
             "reason": "copied by Spark, so that each message says where it comes from",
-            "estimate": {"seconds": 10.0, "basis": "assuming 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start"},
+            "estimate": {
+                "seconds": 10.0,
+                "basis": "assuming 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start",
+            },
         }
-    ]  # fmt: skip
+    ]
     assert plan.backfills[0]["bytes"] >= 20 * 100
     assert plan.summary["backfill"] == 1
     assert [str(change.address) for change in plan.resource_changes] == ["hub/stream/ALL"]
@@ -72,17 +91,29 @@ def test_a_plan_lists_what_is_to_be_copied(space: Space) -> None:
 )  # fmt: skip
 def test_ranges_are_counted(space: Space, bounds: dict[str, Any], messages: int) -> None:
     """Sequences are counted; where a time is in a stream is found by reading single messages, without a consumer."""
-    plan = space.write(streams=[ALL], backfills=[ENTRY | {"from": {"domain": "leaf", "stream": "ORDERS", **bounds}}]).plan()
+    plan = space.write(
+        streams=[ALL],
+        backfills=[ENTRY | {"from": {"domain": "leaf", "stream": "ORDERS", **bounds}}],
+    ).plan()
 
     assert plan.backfills[0]["messages"] == messages
 
 
 @pytest.mark.parametrize(
-    "options", [{"targets": ("leaf/**",)}, {"excludes": ("hub/stream/ALL",)}, {"destroy": True}, {"refresh_only": True}]
+    "options",
+    [
+        {"targets": ("leaf/**",)},
+        {"excludes": ("hub/stream/ALL",)},
+        {"destroy": True},
+        {"refresh_only": True},
+    ],
 )
 def test_plans_about_something_else_list_none(space: Space, options: dict[str, Any]) -> None:
     """A backfill belongs to its target."""
-    space.write(streams=[ALL, {"name": "OTHER", "domain": "leaf", "subjects": ["other.>"]}], backfills=[ENTRY]).apply(backfill=False)
+    space.write(
+        streams=[ALL, {"name": "OTHER", "domain": "leaf", "subjects": ["other.>"]}],
+        backfills=[ENTRY],
+    ).apply(backfill=False)
 
     assert space.plan(**options).backfills == []
 
@@ -93,7 +124,11 @@ def test_without_backfill_it_is_left_and_said(space: Space) -> None:
 
     assert result.exit_code == 0
     assert result.backfills == [
-        {"name": "history", "status": "skipped", "error": "skipped by --no-backfill; run it with: jsplan backfill run history"}
+        {
+            "name": "history",
+            "status": "skipped",
+            "error": "skipped by --no-backfill; run it with: jsplan backfill run history",
+        }
     ]
     again = space.plan()
     assert (again.steps, again.has_changes, len(again.backfills)) == ([], True, 1)
@@ -108,18 +143,27 @@ def test_an_offline_domain_defers_it(space: Space, clean_hub_leaf: Sandbox) -> N
     plan = space.plan()
 
     assert (plan.backfills, plan.has_changes) == ([], False)
-    assert [(d.address, d.reason.split(":")[0]) for d in plan.deferred] == [("leaf/stream/ORDERS", "backfill history waits")]
+    assert [(d.address, d.reason.split(":")[0]) for d in plan.deferred] == [
+        ("leaf/stream/ORDERS", "backfill history waits")
+    ]
 
 
 def test_a_copy_under_way_is_no_change(space: Space, clean_hub_leaf: Sandbox) -> None:
     """The source that a running backfill, or one that died, has in its target is neither drift nor to be removed."""
     sourced = ALL | {"sources": [{"name": "ORDERS", "domain": "leaf"}]}
     space.write(
-        streams=[ALL, {"name": "OTHER", "domain": "hub", "subjects": ["other.>"]}, sourced | {"name": "TWO", "subjects": ["two.>"]}]
+        streams=[
+            ALL,
+            {"name": "OTHER", "domain": "hub", "subjects": ["other.>"]},
+            sourced | {"name": "TWO", "subjects": ["two.>"]},
+        ]
     ).apply()
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.JSPLAN_STAGING_BACKFILL_0", {"name": "JSPLAN_STAGING_BACKFILL_0", "subjects": ["stage.>"]})
+        raw.api_ok(
+            "$JS.API.STREAM.CREATE.JSPLAN_STAGING_BACKFILL_0",
+            {"name": "JSPLAN_STAGING_BACKFILL_0", "subjects": ["stage.>"]},
+        )
         for name in ("ALL", "TWO"):
             config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
             config["sources"] = [*config.get("sources", []), {"name": "JSPLAN_STAGING_BACKFILL_0"}]
@@ -130,11 +174,15 @@ def test_a_copy_under_way_is_no_change(space: Space, clean_hub_leaf: Sandbox) ->
     assert (plan.has_changes, plan.resource_drift) == (False, [])
 
 
-def test_an_entry_that_cannot_be_run_stops_an_apply_before_it_begins(space: Space, clean_hub_leaf: Sandbox) -> None:
+def test_an_entry_that_cannot_be_run_stops_an_apply_before_it_begins(
+    space: Space, clean_hub_leaf: Sandbox
+) -> None:
     """What cannot be done here is refused before anything is changed, with the way to leave it for later."""
     space.write(streams=[ALL], backfills=[ENTRY | {"from": {"parquet": "s3://bucket/orders"}}])
 
-    with pytest.raises(NotAvailableError, match=r"s3://bucket/orders is no folder.*; nothing was changed") as refused:
+    with pytest.raises(
+        NotAvailableError, match=r"s3://bucket/orders is no folder.*; nothing was changed"
+    ) as refused:
         space.apply()
 
     assert "--no-backfill" in str(refused.value.hint)
@@ -149,8 +197,14 @@ def test_an_entry_that_reads_a_work_queue_is_an_error(space: Space) -> None:
     queue = {"name": "Q", "domain": "leaf", "subjects": ["q"], "retention": "workqueue"}
     for more in ({}, {"strategy": "spark"}, {"mode": "exact", "order": "subject"}):
         entry = ENTRY | {"from": {"domain": "leaf", "stream": "Q"}} | more
-        found = [d for d in space.write(streams=[ALL, queue], backfills=[entry]).plan().diagnostics if d.severity == "error"]
-        assert [(d.code, "Q is a work queue" in d.summary, d.range is not None) for d in found] == [("JS472", True, True)], more
+        found = [
+            d
+            for d in space.write(streams=[ALL, queue], backfills=[entry]).plan().diagnostics
+            if d.severity == "error"
+        ]
+        assert [(d.code, "Q is a work queue" in d.summary, d.range is not None) for d in found] == [
+            ("JS472", True, True)
+        ], more
 
 
 @pytest.mark.timeout(300)
@@ -160,10 +214,22 @@ def test_apply_copies_once(space: Space, clean_hub_leaf: Sandbox) -> None:
     All entries share one Spark, also where each has connections of its own.
     """
     leaf = clean_hub_leaf["leaf"]
-    space.base["connections"]["near"] = {"url": leaf.url, "user": leaf.user, "password": leaf.password}
-    space.base["domains"] = space.base["domains"] | {"by-leaf": {"connection": "near", "js_domain": "leaf", "same_as": "leaf"}}
-    second = {"name": "again", "from": {"domain": "by-leaf", "stream": "ORDERS", "end_seq": 5}, "to": {"domain": "hub", "stream": "FEW"}}
-    space.write(streams=[ALL, ALL | {"name": "FEW", "subjects": ["few.>"]}], backfills=[ENTRY, second])
+    space.base["connections"]["near"] = {
+        "url": leaf.url,
+        "user": leaf.user,
+        "password": leaf.password,
+    }
+    space.base["domains"] = space.base["domains"] | {
+        "by-leaf": {"connection": "near", "js_domain": "leaf", "same_as": "leaf"}
+    }
+    second = {
+        "name": "again",
+        "from": {"domain": "by-leaf", "stream": "ORDERS", "end_seq": 5},
+        "to": {"domain": "hub", "stream": "FEW"},
+    }
+    space.write(
+        streams=[ALL, ALL | {"name": "FEW", "subjects": ["few.>"]}], backfills=[ENTRY, second]
+    )
 
     done = run_jsplan(space, "apply", "-y")
 

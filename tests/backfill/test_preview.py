@@ -50,7 +50,14 @@ def test_where_nothing_is_there_the_server_counts(pair: Pair) -> None:
     found = preview_document(pair)
 
     leg = found.origins[0]
-    assert (leg.first, leg.last, leg.messages, leg.measured, leg.in_target, leg.gap_messages) == (1, 20, 18, "counted", 0, 2)
+    assert (leg.first, leg.last, leg.messages, leg.measured, leg.in_target, leg.gap_messages) == (
+        1,
+        20,
+        18,
+        "counted",
+        0,
+        2,
+    )
     assert (found.status, found.strategy, found.messages) == ("new", "spark", 18)
     assert found.bytes == 18 * pair.state("leaf", "S")["bytes"] // 18
     pair.require_nothing_left()
@@ -79,7 +86,11 @@ def test_where_some_is_there_both_sides_are_compared(pair: Pair) -> None:
 def test_what_a_source_brings_is_not_missing(pair: Pair) -> None:
     """Only the history that the target's own source leaves out is counted."""
     pair.stream("leaf", "S", numbered_rows(20))
-    pair.stream("hub", "T", sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 16}])
+    pair.stream(
+        "hub",
+        "T",
+        sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 16}],
+    )
 
     assert preview_document(pair).messages == 15
 
@@ -92,7 +103,12 @@ def test_begun_and_done(pair: Pair) -> None:
         pair.run()
     pair.publish("leaf", numbered_rows(5, first=21))
     begun = preview_document(pair)
-    assert (begun.status, begun.origins[0].pinned, begun.origins[0].last, begun.messages) == ("started", True, 20, 20)
+    assert (begun.status, begun.origins[0].pinned, begun.origins[0].last, begun.messages) == (
+        "started",
+        True,
+        20,
+        20,
+    )
 
     pair.run()
 
@@ -104,7 +120,9 @@ def test_a_target_that_is_not_there_yet(pair: Pair) -> None:
     """What the files declare is what it will be: a snapshot can make it, and the whole range is missing."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.write_entry(mode="exact")
-    pair.space.write(streams=[{"name": "T", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry])
+    pair.space.write(
+        streams=[{"name": "T", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry]
+    )
 
     found = preview_document(pair)
 
@@ -125,7 +143,9 @@ def test_an_offline_origin(pair: Pair) -> None:
     """One that cannot be asked says why; the others are counted."""
     pair.stream("hub", "HERE", numbered_rows(3, subject=b"here.x"))
     pair.stream("hub", "T")
-    pair.entry = pair.entry | {"from": [{"domain": "hub", "stream": "HERE"}, {"domain": "leaf", "stream": "S"}]}
+    pair.entry = pair.entry | {
+        "from": [{"domain": "hub", "stream": "HERE"}, {"domain": "leaf", "stream": "S"}]
+    }
     pair.space.write(backfills=[pair.entry])
     pair.sandbox["leaf"].stop()
 
@@ -140,7 +160,9 @@ def test_many_origins_are_found_in_one_reading(pair: Pair) -> None:
     pair.stream("hub", "HERE", numbered_rows(10, subject=b"here.x"))
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    pair.entry = pair.entry | {"from": [{"domain": "hub", "stream": "HERE"}, {"domain": "leaf", "stream": "S"}]}
+    pair.entry = pair.entry | {
+        "from": [{"domain": "hub", "stream": "HERE"}, {"domain": "leaf", "stream": "S"}]
+    }
     pair.space.write(backfills=[pair.entry])
     pair.result()
     pair.publish("hub", numbered_rows(3, subject=b"here.x"))
@@ -149,7 +171,10 @@ def test_many_origins_are_found_in_one_reading(pair: Pair) -> None:
 
     found = preview_document(pair)
 
-    assert [(leg.messages, leg.in_target, leg.measured) for leg in found.origins] == [(3, 10, "compared"), (4, 20, "compared")]
+    assert [(leg.messages, leg.in_target, leg.measured) for leg in found.origins] == [
+        (3, 10, "compared"),
+        (4, 20, "compared"),
+    ]
     assert found.messages == 7
 
 
@@ -160,7 +185,10 @@ def test_without_an_entry(pair: Pair) -> None:
 
     found = preview_document(pair, origin="leaf/stream/S", target="hub/stream/T")
 
-    assert (found.messages, found.command) == (3, "jsplan backfill run --from leaf/stream/S --to hub/stream/T")
+    assert (found.messages, found.command) == (
+        3,
+        "jsplan backfill run --from leaf/stream/S --to hub/stream/T",
+    )
     with pytest.raises(UsageError):
         preview_document(pair, name="other")
 
@@ -180,7 +208,9 @@ def test_the_command_prints_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -
     assert text.splitlines() == [
         "x  not run yet",
         "  leaf/stream/S -> hub/stream/T  sequences 1 to 20",
-        "      19 messages pending, about 699 B (counted by the origin's server)".replace("699 B", text.split("about ")[1].split(" (")[0]),
+        "      19 messages pending, about 699 B (counted by the origin's server)".replace(
+            "699 B", text.split("about ")[1].split(" (")[0]
+        ),
         "      gap: 1 message of the range no longer at the origin",
         "  by spark: copied by Spark, so that each message says where it comes from",
         "  about 10s, an estimate: assuming 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start",
@@ -192,7 +222,9 @@ def test_the_command_prints_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -
 
 def test_estimates() -> None:
     """What was copied between the same domains by the same tool counts before what is stated; a rate is never beaten."""
-    past = OriginState("leaf/stream/A", "hub/stream/B", "", 1, 20_000, [], "", 1, copied=20_000, seconds=4.0)
+    past = OriginState(
+        "leaf/stream/A", "hub/stream/B", "", 1, 20_000, [], "", 1, copied=20_000, seconds=4.0
+    )
     pairs = {("leaf", "hub")}
 
     stated = estimate_copy("native", 1_000_000, 1 << 20, None, pairs, [past])
@@ -202,6 +234,8 @@ def test_estimates() -> None:
 
     assert (stated.seconds, stated.basis) == (10.0, "assuming 100,000 messages/s and 80.0 MiB/s")
     assert measured.seconds == 12.0
-    assert measured.basis.startswith("at 5,000 messages/s, as leaf/stream/A was copied to hub/stream/B")
+    assert measured.basis.startswith(
+        "at 5,000 messages/s, as leaf/stream/A was copied to hub/stream/B"
+    )
     assert elsewhere.seconds == 20.0
     assert (slow.seconds, "`rate: 1.0 MiB/s`" in slow.basis) == (1034.0, True)

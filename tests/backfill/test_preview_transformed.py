@@ -38,7 +38,9 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     ],
     ids=["where", "both", "subjects"],
 )
-def test_counted_before_where(pair: Pair, capsys: pytest.CaptureFixture[str], entry: dict[str, Any], before: tuple[str, ...]) -> None:
+def test_counted_before_where(
+    pair: Pair, capsys: pytest.CaptureFixture[str], entry: dict[str, Any], before: tuple[str, ...]
+) -> None:
     """Numbers that SQL or a function may make smaller are the most, and say so, as a document and as text; others are exact."""
     pair.write_entry(**entry)
     pair.stream("leaf", "S", numbered_rows(20))
@@ -58,7 +60,12 @@ def test_counted_before_where(pair: Pair, capsys: pytest.CaptureFixture[str], en
 def test_a_part_of_an_archive(pair: Pair) -> None:
     """What a target lacks of an archive is found by comparing, also where it comes back in lanes; nothing is asked of the origin."""
     out = {"name": "out", "from": {"domain": "leaf", "stream": "S"}, "to": {"parquet": "archive"}}
-    back = {"name": "back", "from": {"parquet": "archive"}, "to": {"domain": "hub", "stream": "T"}, "order": "none"}
+    back = {
+        "name": "back",
+        "from": {"parquet": "archive"},
+        "to": {"domain": "hub", "stream": "T"},
+        "order": "none",
+    }
     part = {"name": "x", "from": {"domain": "leaf", "stream": "S", "end_seq": 8}, "to": back["to"]}
     pair.space.write(backfills=[out, back, part])
     pair.stream("leaf", "S", numbered_rows(20))
@@ -71,4 +78,10 @@ def test_a_part_of_an_archive(pair: Pair) -> None:
     found = preview_document(pair, name="back")
 
     leg = found.origins[0]
-    assert (leg.messages, leg.in_target, leg.measured, found.filtered_by, found.strategy) == (12, 8, "compared", (), "spark")
+    assert (leg.messages, leg.in_target, leg.measured, found.filtered_by, found.strategy) == (
+        12,
+        8,
+        "compared",
+        (),
+        "spark",
+    )

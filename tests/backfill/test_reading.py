@@ -35,22 +35,38 @@ EDGES: list[tuple[bytes, bytes, bytes]] = [
 ]
 
 
-def store(server: Server, rows: list[tuple[bytes, bytes, bytes]], name: str = "S", **config: Any) -> None:
+def store(
+    server: Server, rows: list[tuple[bytes, bytes, bytes]], name: str = "S", **config: Any
+) -> None:
     """A stream with these messages, published by a client that shares nothing with what is tested."""
     with Raw(server.url, server.user, server.password) as raw:
-        raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], **config})
+        raw.api_ok(
+            f"$JS.API.STREAM.CREATE.{name}",
+            {"name": name, "subjects": [f"{name.lower()}.>"], **config},
+        )
         for subject, block, data in rows:
-            raw.publish_raw(subject.decode("latin-1"), block, data) if subject.isascii() else raw.publish_raw(subject.decode(), block, data)
+            raw.publish_raw(
+                subject.decode("latin-1"), block, data
+            ) if subject.isascii() else raw.publish_raw(subject.decode(), block, data)
         raw.flush()
-        while raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["state"]["last_seq"] < config.get("first_seq", 1) - 1 + len(rows):
+        while raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["state"]["last_seq"] < config.get(
+            "first_seq", 1
+        ) - 1 + len(rows):
             pass
 
 
-def rows_of(server: Server, what: ReadRequest, **options: Any) -> list[tuple[int, bytes, bytes, bytes]]:
+def rows_of(
+    server: Server, what: ReadRequest, **options: Any
+) -> list[tuple[int, bytes, bytes, bytes]]:
     """What is read: sequence, subject, headers, data."""
     found = []
     for batch in read(lambda: RawConnection(connection_target(server)), what, **options):
-        found += list(zip(*(batch[name].to_pylist() for name in ("seq", "subject", "headers", "data")), strict=True))
+        found += list(
+            zip(
+                *(batch[name].to_pylist() for name in ("seq", "subject", "headers", "data")),
+                strict=True,
+            )
+        )
     return found
 
 
@@ -64,7 +80,9 @@ def test_every_byte_comes_as_it_was_stored(server: Server) -> None:
     """Empty and binary payloads, odd headers, payloads that look like frames, subjects with every legal character."""
     store(server, EDGES)
 
-    assert rows_of(server, whole_stream()) == [(number, *row) for number, row in enumerate(EDGES, 1)]
+    assert rows_of(server, whole_stream()) == [
+        (number, *row) for number, row in enumerate(EDGES, 1)
+    ]
 
 
 @pytest.mark.parametrize("size", [300, 40_000])
@@ -74,7 +92,9 @@ def test_a_range_ends_in_the_middle_of_what_arrives(server: Server, size: int) -
     store(server, [(b"s.a", b"", b"H" * size)] * count)
 
     for last in (count // 10, count // 7, count // 3):
-        assert [row[0] for row in rows_of(server, whole_stream(last=last))] == list(range(1, last + 1))
+        assert [row[0] for row in rows_of(server, whole_stream(last=last))] == list(
+            range(1, last + 1)
+        )
     with Raw(server.url) as raw:
         assert raw.api_ok("$JS.API.CONSUMER.NAMES.S")["total"] == 0
 
@@ -85,7 +105,10 @@ def test_times_are_those_of_the_stream(server: Server) -> None:
     store(server, EDGES)
     batch = next(iter(read(lambda: RawConnection(connection_target(server)), whole_stream())))
     with Raw(server.url) as raw:
-        told = [raw.api_ok("$JS.API.STREAM.MSG.GET.S", {"seq": seq})["message"]["time"] for seq in (1, 5)]
+        told = [
+            raw.api_ok("$JS.API.STREAM.MSG.GET.S", {"seq": seq})["message"]["time"]
+            for seq in (1, 5)
+        ]
 
     found = [np.datetime64(batch["time"][row].as_py(), "ns") for row in (0, 4)]
 
@@ -131,15 +154,27 @@ def test_a_stream_that_begins_late(server: Server) -> None:
     """A first sequence of ten million is read from there."""
     store(server, [(b"s.a", b"", b"1"), (b"s.a", b"", b"2")], first_seq=10_000_000)
 
-    assert [row[0] for row in rows_of(server, whole_stream(first=10_000_000, last=10_000_001))] == [10_000_000, 10_000_001]
+    assert [row[0] for row in rows_of(server, whole_stream(first=10_000_000, last=10_000_001))] == [
+        10_000_000,
+        10_000_001,
+    ]
 
 
 def test_filters_and_headers_only(server: Server) -> None:
     """Only what matches one of the filters is delivered; without payloads where only headers are asked for."""
-    store(server, [(b"s.%d" % (number % 4), b"NATS/1.0\r\nN: %d\r\n\r\n" % number, b"data") for number in range(8)])
+    store(
+        server,
+        [
+            (b"s.%d" % (number % 4), b"NATS/1.0\r\nN: %d\r\n\r\n" % number, b"data")
+            for number in range(8)
+        ],
+    )
 
     assert [row[1] for row in rows_of(server, whole_stream(filters=("s.1",)))] == [b"s.1", b"s.1"]
-    assert [row[1] for row in rows_of(server, whole_stream(filters=("s.1", "s.3")))] == [b"s.1", b"s.3"] * 2
+    assert [row[1] for row in rows_of(server, whole_stream(filters=("s.1", "s.3")))] == [
+        b"s.1",
+        b"s.3",
+    ] * 2
     assert rows_of(server, whole_stream(filters=("s.none",))) == []
     found = rows_of(server, whole_stream(headers_only=True, first=1, last=1))
     assert found == [(1, b"s.0", b"NATS/1.0\r\nN: 0\r\nNats-Msg-Size: 4\r\n\r\n", b"")]
@@ -156,7 +191,9 @@ def test_messages_larger_than_the_buffer(make_server: MakeServer) -> None:
 
 def test_a_stream_that_is_not_there(server: Server) -> None:
     """A missing stream is an error at once, with the server's words."""
-    with pytest.raises(ServerRefusedError, match=r"does not let NONE be read: stream not found \(10059\)"):
+    with pytest.raises(
+        ServerRefusedError, match=r"does not let NONE be read: stream not found \(10059\)"
+    ):
         rows_of(server, whole_stream("NONE"))
 
 
@@ -180,7 +217,9 @@ def fill(wire: RawConnection, count: int, name: str = "S", size: int = 100) -> N
         publish(wire, [(subject, empty, concat_rows(format_numbers(numbers), b" ", b"." * size))])
 
 
-def test_a_server_that_is_killed_while_reading(clean_hub_leaf: Sandbox, open_connection: Connect) -> None:
+def test_a_server_that_is_killed_while_reading(
+    clean_hub_leaf: Sandbox, open_connection: Connect
+) -> None:
     """Read through the hub, the leaf killed and started again in the middle: every message once, in order."""
     hub, leaf, count = clean_hub_leaf["hub"], clean_hub_leaf["leaf"], 60_000
     fill(open_connection(leaf), count, size=1000)
@@ -204,7 +243,9 @@ def test_a_domain_that_stays_offline(clean_hub_leaf: Sandbox, open_connection: C
     fill(open_connection(leaf), 10)
     leaf.stop()
 
-    with pytest.raises(ApiTimeoutError, match=r"nothing of S at \$JS.leaf.API arrived after sequence 0"):
+    with pytest.raises(
+        ApiTimeoutError, match=r"nothing of S at \$JS.leaf.API arrived after sequence 0"
+    ):
         rows_of(hub, ReadRequest("$JS.leaf.API", "S", 1, 10), patience=1.0)
 
 
@@ -219,7 +260,9 @@ def column(*values: bytes) -> pa.BinaryArray:
 def write_numbered(chain: FencedPublisher, count: int, subject: bytes = b"s.x") -> None:
     """Write so many messages that hold their number."""
     data = format_numbers(pa.array(np.arange(1, count + 1)))
-    chain.write(pa.repeat(pa.scalar(subject, BYTES), count), pa.repeat(pa.scalar(b"", BYTES), count), data)
+    chain.write(
+        pa.repeat(pa.scalar(subject, BYTES), count), pa.repeat(pa.scalar(b"", BYTES), count), data
+    )
 
 
 @pytest.fixture
@@ -237,7 +280,9 @@ def test_a_chain_is_stored_in_order(target: Server, open_connection: Connect, sp
     write_numbered(chain, 7_500)
 
     assert chain.finish() == 7_500
-    assert [row[3] for row in rows_of(target, whole_stream())] == [b"%d" % number for number in range(1, 7_501)]
+    assert [row[3] for row in rows_of(target, whole_stream())] == [
+        b"%d" % number for number in range(1, 7_501)
+    ]
 
 
 @pytest.mark.matrix
@@ -268,14 +313,19 @@ def test_a_broken_sparse_chain_is_noticed(target: Server, open_connection: Conne
 
 def test_a_chain_does_not_keep_others_out(target: Server, open_connection: Connect) -> None:
     """What a second writer sends fits again behind as many messages as a first one wrote: so no two attempts share a stream."""
-    first, second = FencedPublisher(open_connection(target), 0), FencedPublisher(open_connection(target), 0)
+    first, second = (
+        FencedPublisher(open_connection(target), 0),
+        FencedPublisher(open_connection(target), 0),
+    )
     write_numbered(first, 10)
     first.finish()
 
     write_numbered(second, 20)
 
     assert second.finish() == 20
-    assert [row[3] for row in rows_of(target, whole_stream())] == [b"%d" % number for number in range(1, 21)]
+    assert [row[3] for row in rows_of(target, whole_stream())] == [
+        b"%d" % number for number in range(1, 21)
+    ]
 
 
 def test_a_publisher_continues_where_it_ended(target: Server, open_connection: Connect) -> None:

@@ -39,11 +39,23 @@ def test_what_does_not_run_is_no_java(tmp_path: Path) -> None:
 
 def test_the_java_of_the_machine_is_used(tmp_path: Path) -> None:
     """`JAVA_HOME` goes before PATH, and what is too old is passed over."""
-    new, old = fake_java(tmp_path / "new", f'openjdk version "{MIN_JAVA_VERSION}.0.1"'), fake_java(tmp_path / "old", 'openjdk version "11.0.1"')
+    new, old = (
+        fake_java(tmp_path / "new", f'openjdk version "{MIN_JAVA_VERSION}.0.1"'),
+        fake_java(tmp_path / "old", 'openjdk version "11.0.1"'),
+    )
 
-    assert find_java_home({"JAVA_HOME": str(new.parent.parent), "PATH": str(old.parent)}, tmp_path) == tmp_path / "new"
-    assert find_java_home({"JAVA_HOME": str(old.parent.parent), "PATH": str(new.parent)}, tmp_path) == tmp_path / "new"
-    assert find_java_home({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(new.parent)}, tmp_path) == tmp_path / "new"
+    assert (
+        find_java_home({"JAVA_HOME": str(new.parent.parent), "PATH": str(old.parent)}, tmp_path)
+        == tmp_path / "new"
+    )
+    assert (
+        find_java_home({"JAVA_HOME": str(old.parent.parent), "PATH": str(new.parent)}, tmp_path)
+        == tmp_path / "new"
+    )
+    assert (
+        find_java_home({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(new.parent)}, tmp_path)
+        == tmp_path / "new"
+    )
 
 
 @pytest.mark.timeout(120)
@@ -53,7 +65,13 @@ def test_a_machine_without_java(tmp_path: Path) -> None:
     program = home / "bin" / "java"
 
     assert read_java_version(program) >= MIN_JAVA_VERSION
-    asked: list[str | Path] = [program, "-Da=b c", "--add-modules=jdk.incubator.vector", "-XshowSettings:properties", "-version"]
+    asked: list[str | Path] = [
+        program,
+        "-Da=b c",
+        "--add-modules=jdk.incubator.vector",
+        "-XshowSettings:properties",
+        "-version",
+    ]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert "a = b c" in done.stderr
     assert find_java_home({"PATH": str(tmp_path)}, tmp_path / "cache") == home

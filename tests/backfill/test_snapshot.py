@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(180)
 
-TARGET: dict[str, Any] = {"name": "T", "domain": "hub", "subjects": ["t.>"], "description": "history"}
+TARGET: dict[str, Any] = {
+    "name": "T",
+    "domain": "hub",
+    "subjects": ["t.>"],
+    "description": "history",
+}
 
 
 @pytest.fixture
@@ -57,13 +62,19 @@ def require_same(pair: Pair, others: int = 0, name: str = "T") -> None:
 
 def test_the_target_is_made_whole(pair: Pair) -> None:
     """The create of the plan makes it with all messages; the entry is done, the next plan is empty, and it takes messages from now on."""
-    pair.stream("leaf", "S", [(b"s.a", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % n, b"%d" % n) for n in range(1, 31)])
+    pair.stream(
+        "leaf",
+        "S",
+        [(b"s.a", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % n, b"%d" % n) for n in range(1, 31)],
+    )
     pair.delete("leaf", "S", 7)
 
     plan, result = apply(pair)
 
     assert (plan.backfills[0]["strategy"], plan.backfills[0]["messages"]) == ("snapshot", 29)
-    assert result.backfills == [{"name": "x", "status": "done", "copied": 29, "gap_messages": 1, "error": None}]
+    assert result.backfills == [
+        {"name": "x", "status": "done", "copied": 29, "gap_messages": 1, "error": None}
+    ]
     assert result.exit_code == 0
     leg = pair.state_record["origins"][0]
     assert (leg["strategy"], leg["status"], leg["gaps"]) == ("snapshot", "done", [[7, 7]])
@@ -119,7 +130,10 @@ def test_dying_before_any_write(pair: Pair) -> None:
 def test_half_of_it_counts_as_nothing(pair: Pair) -> None:
     """A restore that was killed leaves what it had on newer servers: that is not there for a plan, listens to nobody, and is made anew."""
     create_bulk_stream(pair.sandbox["leaf"], "S", 20_000, 500)
-    with kill_after(6), pytest.raises(SimulatedKill):  # begun twice, the record, the restore, and some of its chunks
+    with (
+        kill_after(6),
+        pytest.raises(SimulatedKill),
+    ):  # begun twice, the record, the restore, and some of its chunks
         apply(pair)
     left = pair.raw_info("hub", "T")
     if left is not None:
@@ -155,7 +169,9 @@ def test_what_was_not_opened_is_recreated(pair: Pair, monkeypatch: pytest.Monkey
 def test_an_unknown_half_stays(pair: Pair) -> None:
     """What another workspace fills under that name is not deleted."""
     pair.stream("leaf", "S", numbered_rows(3))
-    pair.stream("hub", "T", [(b"t.a", b"", b"theirs")], metadata={"jsplan.backfill.incomplete": "other/x"})
+    pair.stream(
+        "hub", "T", [(b"t.a", b"", b"theirs")], metadata={"jsplan.backfill.incomplete": "other/x"}
+    )
 
     _, result = apply(pair)
 
@@ -171,16 +187,25 @@ def test_an_unknown_half_stays(pair: Pair) -> None:
         ({"origin": {"start_seq": 2}}, {}, "the entry has a start or filters"),
         ({"origin": {"end_seq": 2}}, {}, "the range has an end"),
         ({}, {"max_msgs": 2}, "would not keep all of it (`max_msgs`)"),
-        ({}, {"max_age": "100ms", "duplicate_window": "100ms"}, "would expire what is older than 100ms"),
+        (
+            {},
+            {"max_age": "100ms", "duplicate_window": "100ms"},
+            "would expire what is older than 100ms",
+        ),
         ({}, {"sources": [{"name": "OTHER"}]}, "has a mirror or sources of its own"),
     ],
 )
-def test_what_a_snapshot_cannot_do_is_refused(pair: Pair, entry: dict[str, Any], target: dict[str, Any], words: str) -> None:
+def test_what_a_snapshot_cannot_do_is_refused(
+    pair: Pair, entry: dict[str, Any], target: dict[str, Any], words: str
+) -> None:
     """An entry that insists on a snapshot is told why there is none, in the plan; nothing is made."""
     pair.stream("leaf", "S", numbered_rows(3))
     write_workspace(pair, TARGET | target, **({"strategy": "snapshot"} | entry))
 
-    pair.sandbox["hub"].wait_until(lambda: any(words in d.summary for d in pair.space.plan().diagnostics if d.code == "JS472"), words)
+    pair.sandbox["hub"].wait_until(
+        lambda: any(words in d.summary for d in pair.space.plan().diagnostics if d.code == "JS472"),
+        words,
+    )
     with pytest.raises(PlanError):
         apply(pair)
     with pair.raw() as raw:
@@ -204,7 +229,11 @@ def test_later_is_too_late(pair: Pair) -> None:
 
 def test_messages_that_a_link_does_not_take_in_one_answer(pair: Pair) -> None:
     """What is nearly as large as max_payload no link carries in an answer to MSG.GET: it is compared all the same."""
-    pair.stream("leaf", "S", [(b"s.a", b"NATS/1.0\r\nA: 1\r\n\r\n", bytes([65 + n]) * 1_000_000) for n in range(3)])
+    pair.stream(
+        "leaf",
+        "S",
+        [(b"s.a", b"NATS/1.0\r\nA: 1\r\n\r\n", bytes([65 + n]) * 1_000_000) for n in range(3)],
+    )
 
     _, result = apply(pair)
 

@@ -36,15 +36,22 @@ def seqs(frame: DataFrame) -> list[int]:
 
 def create_numbered_stream(server: Server, count: int = 40) -> None:
     """A stream of so many messages on four subjects."""
-    store(server, [(b"s.%d.x" % (number % 4), b"", b"%d" % number) for number in range(1, count + 1)])
+    store(
+        server, [(b"s.%d.x" % (number % 4), b"", b"%d" % number) for number in range(1, count + 1)]
+    )
 
 
-@pytest.mark.parametrize(("first", "last", "count"), [(1, 10, 3), (5, 5, 4), (6, 5, 2), (1, 1000, 7), (10**7, 10**7 + 2, 2)])
+@pytest.mark.parametrize(
+    ("first", "last", "count"),
+    [(1, 10, 3), (5, 5, 4), (6, 5, 2), (1, 1000, 7), (10**7, 10**7 + 2, 2)],
+)
 def test_pieces_cover_the_range_once(first: int, last: int, count: int) -> None:
     """Every sequence is in exactly one piece, and there are no more pieces than asked for."""
     found = split_range(first, last, count)
 
-    assert [seq for piece in found for seq in range(piece.first, piece.last + 1)] == list(range(first, last + 1))
+    assert [seq for piece in found for seq in range(piece.first, piece.last + 1)] == list(
+        range(first, last + 1)
+    )
     assert len(found) <= count
 
 
@@ -57,12 +64,21 @@ def test_a_stream_is_a_table(spark: SparkSession, server: Server) -> None:
     found = load_frame(spark, server, domain="").toArrow().sort_by("seq")
 
     assert found.schema.names == TABLE_SCHEMA.names
-    assert [(subject, data) for subject, data in zip(found["subject"].to_pylist(), found["data"].to_pylist(), strict=True)] == [
-        (subject.decode(), data) for subject, _, data in EDGES
-    ]
+    assert [
+        (subject, data)
+        for subject, data in zip(
+            found["subject"].to_pylist(), found["data"].to_pylist(), strict=True
+        )
+    ] == [(subject.decode(), data) for subject, _, data in EDGES]
     assert found["time"][0].as_py() == time
     headers = found["headers"].combine_chunks().flatten()
-    assert headers.field("value").view(pa.binary()).to_pylist() == [b"1", b"2", b"3", b"=?x?:  \xff ", b"DEL"]
+    assert headers.field("value").view(pa.binary()).to_pylist() == [
+        b"1",
+        b"2",
+        b"3",
+        b"=?x?:  \xff ",
+        b"DEL",
+    ]
     assert found["origin"][1].as_py().startswith("/S/2/20")
 
 
@@ -73,12 +89,21 @@ OPTIONS: list[tuple[dict[str, str], list[int]]] = [
     ({"filterSubjects": "s.1.>, s.3.x", "endSeq": "8"}, [1, 3, 5, 7]),
     ({"startTime": "2999-01-01T00:00:00Z"}, []),
     ({"endTime": "2001-01-01T00:00:00Z"}, []),
-    ({"startTime": "2001-01-01T00:00:00+02:00", "endTime": "2999-01-01T00:00:00.5Z", "startSeq": "39"}, [39, 40]),
+    (
+        {
+            "startTime": "2001-01-01T00:00:00+02:00",
+            "endTime": "2999-01-01T00:00:00.5Z",
+            "startSeq": "39",
+        },
+        [39, 40],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("options", "expected"), OPTIONS, ids=str)
-def test_what_options_read(spark: SparkSession, server: Server, options: dict[str, str], expected: list[int]) -> None:
+def test_what_options_read(
+    spark: SparkSession, server: Server, options: dict[str, str], expected: list[int]
+) -> None:
     """Ranges of sequences and times, and subjects, are read from the server and nothing else is."""
     create_numbered_stream(server)
 
@@ -104,7 +129,9 @@ FILTERS = [
 
 
 @pytest.mark.parametrize(("condition", "expected"), FILTERS)
-def test_filters_that_are_pushed_down(spark: SparkSession, server: Server, condition: str, expected: list[int]) -> None:
+def test_filters_that_are_pushed_down(
+    spark: SparkSession, server: Server, condition: str, expected: list[int]
+) -> None:
     """What Spark's filters say is what comes, whether the server or Spark applies them."""
     create_numbered_stream(server)
 
@@ -120,7 +147,9 @@ def test_a_frame_that_is_used_twice(spark: SparkSession, server: Server) -> None
     for each in (frame, pushing):
         assert seqs(each.filter("seq > 8")) == [9, 10]
     assert seqs(frame) == list(range(1, 11))
-    assert seqs(pushing) == [9, 10], "Spark no longer keeps filters with a frame: pushdown may become the default"
+    assert seqs(pushing) == [9, 10], (
+        "Spark no longer keeps filters with a frame: pushdown may become the default"
+    )
 
 
 def test_headers_only(spark: SparkSession, server: Server) -> None:
@@ -129,7 +158,9 @@ def test_headers_only(spark: SparkSession, server: Server) -> None:
 
     rows = load_frame(spark, server, headersOnly="true").collect()
 
-    assert [(bytes(row.data), [(h.name, h.value) for h in row.headers]) for row in rows] == [(b"", [("Nats-Msg-Size", "1")])] * 3
+    assert [(bytes(row.data), [(h.name, h.value) for h in row.headers]) for row in rows] == [
+        (b"", [("Nats-Msg-Size", "1")])
+    ] * 3
 
 
 def test_a_stream_that_grows(spark: SparkSession, server: Server, tmp_path: Path) -> None:
@@ -139,7 +170,12 @@ def test_a_stream_that_grows(spark: SparkSession, server: Server, tmp_path: Path
     def run() -> list[int]:
         options = {"url": server.url, "stream": "S", "maxMessagesPerBatch": "10"}
         read = spark.readStream.format("jetstream").options(**options).load()
-        query = read.select("seq").writeStream.format("parquet").option("checkpointLocation", f"{tmp_path}/c").trigger(availableNow=True)
+        query = (
+            read.select("seq")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", f"{tmp_path}/c")
+            .trigger(availableNow=True)
+        )
         query.start(f"{tmp_path}/out").awaitTermination()
         return seqs(spark.read.parquet(f"{tmp_path}/out"))
 
@@ -183,13 +219,18 @@ WRONG = [
     ({"headersOnly": "maybe"}, "option headersOnly is 'maybe', not true or false"),
     ({"password": "hunter2"}, "option password would be shown in Spark's plans"),
     ({"url": "nats://u:hunter2@127.0.0.1:4222"}, "option url holds credentials"),
-    ({"user": "u", "password": "${env.NOT_SET_ANYWHERE}"}, "the environment variable NOT_SET_ANYWHERE is not set here"),
+    (
+        {"user": "u", "password": "${env.NOT_SET_ANYWHERE}"},
+        "the environment variable NOT_SET_ANYWHERE is not set here",
+    ),
     ({"stream": "NONE"}, r"refused STREAM.INFO.NONE: stream not found (10059)"),
 ]
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda value: str(value)[:30])
-def test_options_that_make_no_sense(spark: SparkSession, server: Server, options: dict[str, str], message: str) -> None:
+def test_options_that_make_no_sense(
+    spark: SparkSession, server: Server, options: dict[str, str], message: str
+) -> None:
     """An option that is wrong is named; what is secret in it is not repeated."""
     create_numbered_stream(server, 1)
 
@@ -204,16 +245,25 @@ def test_writing_what_is_no_message(spark: SparkSession, server: Server) -> None
     """A frame without subject or data, and overwriting, are refused before anything is sent."""
     frame = spark.range(1)
     with pytest.raises(PySparkException, match="the frame has no column subject"):
-        frame.write.format("jetstream").option("url", server.url).option("stream", "S").mode("append").save()
+        frame.write.format("jetstream").option("url", server.url).option("stream", "S").mode(
+            "append"
+        ).save()
     full = spark.createDataFrame([("s.a", b"x")], "subject string, data binary")
     with pytest.raises(PySparkException, match="a stream cannot be overwritten"):
-        full.write.format("jetstream").option("url", server.url).option("stream", "S").mode("overwrite").save()
+        full.write.format("jetstream").option("url", server.url).option("stream", "S").mode(
+            "overwrite"
+        ).save()
 
 
 def test_secrets_come_from_the_environment(spark: SparkSession, hub_leaf: Any) -> None:
     """A password named by its variable connects, and does not stand in the plan."""
     hub = hub_leaf["hub"]
-    frame = spark.read.format("jetstream").option("url", hub.url).option("stream", "NONE").option("user", hub.user)
+    frame = (
+        spark.read.format("jetstream")
+        .option("url", hub.url)
+        .option("stream", "NONE")
+        .option("user", hub.user)
+    )
 
     with pytest.raises(PySparkException, match="stream not found"):
         frame.option("password", "${env.HUB_PASSWORD}").load().collect()

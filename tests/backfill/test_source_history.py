@@ -53,7 +53,13 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 
 def write_sources(pair: Pair, *sources: dict[str, Any], **config: Any) -> Space:
     """The workspace with a stream that sources `S` like this."""
-    return pair.space.write(streams=[ALL | config | {"sources": [{"name": "S", "domain": "leaf"} | source for source in sources]}])
+    return pair.space.write(
+        streams=[
+            ALL
+            | config
+            | {"sources": [{"name": "S", "domain": "leaf"} | source for source in sources]}
+        ]
+    )
 
 
 def apply(pair: Pair, **options: Any) -> tuple[Plan, ApplyResult]:
@@ -69,13 +75,19 @@ def payloads(pair: Pair) -> list[int]:
 
 def wait_for_count(pair: Pair, count: int) -> None:
     """Wait until the target has so many messages; the servers copy when they are ready to."""
-    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "ALL")["messages"] >= count, f"have {count} messages in ALL", 60)
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.state("hub", "ALL")["messages"] >= count, f"have {count} messages in ALL", 60
+    )
 
 
 def stored_state(pair: Pair) -> dict[str, Any]:
     """What state keeps of it."""
     state = pair.space.folder / "state"
-    found = json.loads((state / "test.json").read_text("utf-8"))["backfills"] if (state / "test.json").exists() else {}
+    found = (
+        json.loads((state / "test.json").read_text("utf-8"))["backfills"]
+        if (state / "test.json").exists()
+        else {}
+    )
     journal = state / "test.json.journal"
     for line in journal.read_text("utf-8").splitlines() if journal.exists() else ():
         found |= {said["name"]: said for said in [json.loads(line).get("backfill")] if said}
@@ -98,17 +110,28 @@ def test_a_plan_has_a_step_for_it(pair: Pair) -> None:
     created = pair.ask("leaf", "STREAM.INFO.S")["created"]
     assert plan.backfills == [
         {
-            "name": NAME, "declared": False, "runs": True, "strategy": "spark", "messages": 15, "command": COMMAND,
-            "bytes": plan.backfills[0]["bytes"], "estimate": plan.backfills[0]["estimate"],
+            "name": NAME,
+            "declared": False,
+            "runs": True,
+            "strategy": "spark",
+            "messages": 15,
+            "command": COMMAND,
+            "bytes": plan.backfills[0]["bytes"],
+            "estimate": plan.backfills[0]["estimate"],
             "from": [
-                {"domain": "leaf", "stream": "S", "source": "S@$JS.leaf.API", "end_seq": 15,
-                 "range": {"first": 1, "last": 15, "created": created}}
+                {
+                    "domain": "leaf",
+                    "stream": "S",
+                    "source": "S@$JS.leaf.API",
+                    "end_seq": 15,
+                    "range": {"first": 1, "last": 15, "created": created},
+                }
             ],
             "to": {"domain": "hub", "stream": "ALL"},
             "reason": "its new source begins at sequence 16 and leaves out what is before; "
             "copied by Spark, so that each message says where it comes from",
         }
-    ]  # fmt: skip
+    ]
     assert plan.backfills[0]["bytes"] > 0
     assert plan.backfills[0]["estimate"]["seconds"] >= 10
     assert (plan.summary["add"], plan.summary["backfill"]) == (1, 1)
@@ -117,11 +140,16 @@ def test_a_plan_has_a_step_for_it(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ([], "Apply copies them. With --no-backfill they are skipped, and not planned again. To copy them: "),
+        (
+            [],
+            "Apply copies them. With --no-backfill they are skipped, and not planned again. To copy them: ",
+        ),
         (["--no-backfill"], "Skipped by --no-backfill, and not planned again. To copy them: "),
     ],
 )
-def test_the_plan_says_what_becomes_of_it(pair: Pair, capsys: pytest.CaptureFixture[str], options: list[str], says: str) -> None:
+def test_the_plan_says_what_becomes_of_it(
+    pair: Pair, capsys: pytest.CaptureFixture[str], options: list[str], says: str
+) -> None:
     """With amount, reason and estimate, who copies it, how that is declined, and the command; in a document that its schema allows."""
     folder = write_sources(pair, {"opt_start_seq": 16}).folder
 
@@ -135,9 +163,14 @@ def test_the_plan_says_what_becomes_of_it(pair: Pair, capsys: pytest.CaptureFixt
     lines = [line.strip() for line in text.splitlines() if line]
     assert lines[-5].startswith("> earlier messages leaf/stream/S -> hub/stream/ALL [15 messages, ")
     assert lines[-5].endswith(", about 10s]")
-    assert lines[-4].startswith("its new source begins at sequence 16 and leaves out what is before; copied by Spark")
+    assert lines[-4].startswith(
+        "its new source begins at sequence 16 and leaves out what is before; copied by Spark"
+    )
     assert lines[-3].startswith("the time is an estimate, assuming ")
-    assert lines[-2:] == [f"{says}{COMMAND}", "Plan: 1 to add, 0 to change, 0 to destroy, 1 to backfill."]
+    assert lines[-2:] == [
+        f"{says}{COMMAND}",
+        "Plan: 1 to add, 0 to change, 0 to destroy, 1 to backfill.",
+    ]
 
 
 @pytest.mark.matrix
@@ -147,11 +180,16 @@ def test_apply_copies_it_once(pair: Pair) -> None:
 
     plan, result = apply(pair)
 
-    assert result.backfills == [{"name": NAME, "status": "done", "copied": 15, "gap_messages": 0, "error": None}]
+    assert result.backfills == [
+        {"name": NAME, "status": "done", "copied": 15, "gap_messages": 0, "error": None}
+    ]
     assert (result.exit_code, plan.summary["backfill"]) == (0, 1)
     wait_for_count(pair, 20)
     assert payloads(pair) == list(range(1, 21))
-    assert sorted(one.origin is not None for one in pair.stored("hub", "ALL")) == [False] * 5 + [True] * 15
+    assert (
+        sorted(one.origin is not None for one in pair.stored("hub", "ALL"))
+        == [False] * 5 + [True] * 15
+    )
     require_nothing_planned(pair)
     status = backfill.status(pair.space.load, (NAME,)).entries[0]
     assert (status.status, status.next, status.skipped) == ("done", "", False)
@@ -200,7 +238,11 @@ def test_a_time_is_found_without_a_consumer(pair: Pair) -> None:
     plan, result = apply(pair)
 
     job = plan.backfills[0]
-    assert (job["messages"], job["from"][0]["range"]["last"], plan.summary["backfill"]) == (12, 12, 1)
+    assert (job["messages"], job["from"][0]["range"]["last"], plan.summary["backfill"]) == (
+        12,
+        12,
+        1,
+    )
     assert [done["copied"] for done in result.backfills] == [12]
     wait_for_count(pair, 20)
     assert payloads(pair) == list(range(1, 21))
@@ -208,7 +250,13 @@ def test_a_time_is_found_without_a_consumer(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", [{}, {"opt_start_seq": 1}, {"opt_start_time": "2020-01-01T00:00:00Z"}, {"opt_start_time": "2300-01-01T00:00:00Z"}]
+    "source",
+    [
+        {},
+        {"opt_start_seq": 1},
+        {"opt_start_time": "2020-01-01T00:00:00Z"},
+        {"opt_start_time": "2300-01-01T00:00:00Z"},
+    ],
 )
 def test_nothing_is_left_out(pair: Pair, source: dict[str, Any]) -> None:
     """A source that begins at the first message or before it; and one that has not begun, of which nobody knows what it will leave out."""
@@ -218,11 +266,17 @@ def test_nothing_is_left_out(pair: Pair, source: dict[str, Any]) -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_everything_is_left_out(pair: Pair, *, late: bool) -> None:
     """A source that begins behind the last message, at a sequence or a time past: what is there now is its history."""
-    source = {"opt_start_time": next_instant(pair.stored("leaf", "S")[-1].time)} if late else {"opt_start_seq": 1000}
+    source = (
+        {"opt_start_time": next_instant(pair.stored("leaf", "S")[-1].time)}
+        if late
+        else {"opt_start_seq": 1000}
+    )
 
     plan = write_sources(pair, source).plan()
 
-    assert [(job["messages"], job["from"][0]["range"]["last"]) for job in plan.backfills] == [(20, 20)]
+    assert [(job["messages"], job["from"][0]["range"]["last"]) for job in plan.backfills] == [
+        (20, 20)
+    ]
 
 
 def test_what_is_gone_at_the_origin_is_not_left_out(pair: Pair) -> None:
@@ -231,14 +285,20 @@ def test_what_is_gone_at_the_origin_is_not_left_out(pair: Pair) -> None:
 
     assert write_sources(pair, {"opt_start_seq": 16}).plan().backfills == []
     pair.stream("leaf", "E")
-    space = pair.space.write(streams=[ALL | {"sources": [{"name": "E", "domain": "leaf", "opt_start_seq": 9}]}])
+    space = pair.space.write(
+        streams=[ALL | {"sources": [{"name": "E", "domain": "leaf", "opt_start_seq": 9}]}]
+    )
     assert space.plan().backfills == []
 
 
 def test_an_entry_for_it_is_enough(pair: Pair) -> None:
     """Where an entry brings the history only the entry is listed."""
     streams = [ALL | {"sources": [{"name": "S", "domain": "leaf", "opt_start_seq": 16}]}]
-    entry = {"name": "x", "from": {"domain": "leaf", "stream": "S"}, "to": {"domain": "hub", "stream": "ALL"}}
+    entry = {
+        "name": "x",
+        "from": {"domain": "leaf", "stream": "S"},
+        "to": {"domain": "hub", "stream": "ALL"},
+    }
 
     plan = pair.space.write(streams=streams, backfills=[entry]).plan()
 
@@ -267,7 +327,9 @@ def test_a_source_that_comes_back_later(pair: Pair, names: tuple[str, ...]) -> N
     """What was brought before is not planned again. A server lets a source go on behind what the target has of it, wherever the files say
     that it begins: that is not brought a second time.
     """
-    source: dict[str, Any] = {"subject_transforms": [{"src": name, "dest": name} for name in names]} if names else {}
+    source: dict[str, Any] = (
+        {"subject_transforms": [{"src": name, "dest": name} for name in names]} if names else {}
+    )
     write_sources(pair, source | {"opt_start_seq": 16})
     apply(pair)
     wait_for_count(pair, 20)
@@ -279,7 +341,10 @@ def test_a_source_that_comes_back_later(pair: Pair, names: tuple[str, ...]) -> N
     plan, result = apply(pair, allow_hazards=("DUPLICATES_MESSAGES",))
 
     span = plan.backfills[0]["from"][0]["range"]
-    assert ((span["first"], span["last"]), [done["status"] for done in result.backfills]) == ((16, 27), ["done"])
+    assert ((span["first"], span["last"]), [done["status"] for done in result.backfills]) == (
+        (16, 27),
+        ["done"],
+    )
     wait_for_count(pair, 30)
     assert payloads(pair) == list(range(1, 31))
     require_nothing_planned(pair)
@@ -295,7 +360,12 @@ def test_a_revert_copies_nothing(pair: Pair) -> None:
     plan, result = revert(pair.space.load, RevertOptions(number), approve, RecordingObserver())
 
     assert [(job["runs"], job["command"]) for job in plan.backfills] == [(False, COMMAND)]
-    assert (plan.summary["backfill"], plan.summary["change"], result.exit_code, result.backfills) == (0, 1, 0, [])
+    assert (
+        plan.summary["backfill"],
+        plan.summary["change"],
+        result.exit_code,
+        result.backfills,
+    ) == (0, 1, 0, [])
 
 
 # --- sources of every kind --------------------------------------------------------------------------------------------
@@ -303,11 +373,18 @@ def test_a_revert_copies_nothing(pair: Pair) -> None:
 
 def test_several_sources_of_one_stream_are_one_copy(pair: Pair) -> None:
     """Each filter with its own start: one element, and of each just what it leaves out."""
-    write_sources(pair, {"filter_subject": "s.a", "opt_start_seq": 11}, {"filter_subject": "s.b", "opt_start_seq": 5})
+    write_sources(
+        pair,
+        {"filter_subject": "s.a", "opt_start_seq": 11},
+        {"filter_subject": "s.b", "opt_start_seq": 5},
+    )
 
     plan, result = apply(pair)
 
-    assert [(end["filter_subjects"], end["end_seq"]) for end in plan.backfills[0]["from"]] == [(["s.a"], 10), (["s.b"], 4)]
+    assert [(end["filter_subjects"], end["end_seq"]) for end in plan.backfills[0]["from"]] == [
+        (["s.a"], 10),
+        (["s.b"], 4),
+    ]
     assert [(done["status"], done["copied"]) for done in result.backfills] == [("done", 7)]
     wait_for_count(pair, 20)
     assert payloads(pair) == list(range(1, 21))
@@ -318,7 +395,11 @@ def test_a_second_source_is_a_question_of_its_own(pair: Pair) -> None:
     """The first one was declined and stays so; what the second one leaves out is copied."""
     write_sources(pair, {"filter_subject": "s.a", "opt_start_seq": 11})
     apply(pair, backfill=False)
-    write_sources(pair, {"filter_subject": "s.a", "opt_start_seq": 11}, {"filter_subject": "s.b", "opt_start_seq": 5})
+    write_sources(
+        pair,
+        {"filter_subject": "s.a", "opt_start_seq": 11},
+        {"filter_subject": "s.b", "opt_start_seq": 5},
+    )
 
     plan, result = apply(pair)
 
@@ -334,22 +415,38 @@ def test_a_second_source_is_a_question_of_its_own(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("source", "config", "why"),
     [
-        ({"subject_transforms": [{"src": "s.>", "dest": "t.>"}]}, {}, "the source changes subjects"),
-        ({}, {"retention": "interest"}, "it cannot be copied: hub/stream/ALL has retention interest"),
+        (
+            {"subject_transforms": [{"src": "s.>", "dest": "t.>"}]},
+            {},
+            "the source changes subjects",
+        ),
+        (
+            {},
+            {"retention": "interest"},
+            "it cannot be copied: hub/stream/ALL has retention interest",
+        ),
     ],
 )
-def test_what_a_copy_cannot_do_is_reported_once(pair: Pair, source: dict[str, Any], config: dict[str, Any], why: str) -> None:
+def test_what_a_copy_cannot_do_is_reported_once(
+    pair: Pair, source: dict[str, Any], config: dict[str, Any], why: str
+) -> None:
     """It is listed with the reason and counts for nothing; the source is made, and later plans say nothing."""
     write_sources(pair, {"opt_start_seq": 16} | source, **config)
 
     plan, result = apply(pair)
 
     assert [(job["runs"], why in job["reason"]) for job in plan.backfills] == [(False, True)]
-    assert (plan.summary["backfill"], result.exit_code, result.backfills[0]["status"]) == (0, 0, "deferred")
+    assert (plan.summary["backfill"], result.exit_code, result.backfills[0]["status"]) == (
+        0,
+        0,
+        "deferred",
+    )
     require_nothing_planned(pair)
 
 
-def test_the_history_of_a_work_queue_is_not_promised(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_history_of_a_work_queue_is_not_promised(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nothing but its own consumers can read a work queue: the plan says so, apply is done without it, and a run is refused."""
     pair.stream("leaf", "Q", [(b"q.a", b"", b"1"), (b"q.b", b"", b"2")], retention="workqueue")
     source = {"name": "Q", "domain": "leaf", "opt_start_seq": 2, "filter_subject": "q.b"}
@@ -374,7 +471,9 @@ def test_the_history_of_a_work_queue_is_not_promised(pair: Pair, capsys: pytest.
 
 def test_a_transform_that_only_filters_is_a_filter(pair: Pair) -> None:
     """Subjects stay as they are: then a copy brings the same."""
-    write_sources(pair, {"opt_start_seq": 11, "subject_transforms": [{"src": "s.a", "dest": "s.a"}]})
+    write_sources(
+        pair, {"opt_start_seq": 11, "subject_transforms": [{"src": "s.a", "dest": "s.a"}]}
+    )
 
     _, result = apply(pair)
 
@@ -448,8 +547,14 @@ def test_an_apply_that_is_killed(pair: Pair) -> None:
     """A process that is killed as soon as the source is there, before anything was copied: state knows what it owes."""
     write_sources(pair, {"opt_start_seq": 16})
     null = subprocess.DEVNULL
-    with subprocess.Popen([PROGRAM, "apply", "-y"], cwd=pair.space.folder, stdin=null, stdout=null, stderr=null) as process:
-        pair.sandbox["hub"].wait_until(lambda: pair.raw_info("hub", "ALL") is not None or process.poll() is not None, "have ALL", 120)
+    with subprocess.Popen(
+        [PROGRAM, "apply", "-y"], cwd=pair.space.folder, stdin=null, stdout=null, stderr=null
+    ) as process:
+        pair.sandbox["hub"].wait_until(
+            lambda: pair.raw_info("hub", "ALL") is not None or process.poll() is not None,
+            "have ALL",
+            120,
+        )
         process.kill()
     assert process.returncode == -signal.SIGKILL
 
@@ -472,7 +577,9 @@ def test_pending_history_can_be_skipped(pair: Pair) -> None:
             apply(pair)
     owed = pair.space.plan()
     assert (owed.steps, owed.summary["backfill"], owed.has_changes) == ([], 1, True)
-    assert owed.backfills[0]["reason"].startswith("its source begins at sequence 16 and leaves out what is before")
+    assert owed.backfills[0]["reason"].startswith(
+        "its source begins at sequence 16 and leaves out what is before"
+    )
 
     plan, result = apply(pair, backfill=False)
 
@@ -504,7 +611,9 @@ def test_an_offline_origin(pair: Pair, *, wanted: bool, late: bool) -> None:
     """The source is made before its origin is there; what it leaves out is deferred until somebody can say how much that is. Or it is
     declined, unseen.
     """
-    source = {"opt_start_time": pair.stored("leaf", "S")[15].time} if late else {"opt_start_seq": 16}
+    source = (
+        {"opt_start_time": pair.stored("leaf", "S")[15].time} if late else {"opt_start_seq": 16}
+    )
     write_sources(pair, source)
     pair.space.write(streams=[ALL]).apply()
     write_sources(pair, source)
@@ -517,15 +626,24 @@ def test_an_offline_origin(pair: Pair, *, wanted: bool, late: bool) -> None:
     assert (plan.summary["backfill"], first.exit_code) == (0, 0)
     assert ["leaf/stream/S"] == [one.address for one in plan.deferred]
     assert "history that a source of hub/stream/ALL leaves out waits: " in plan.deferred[0].reason
-    assert (waiting.backfills, waiting.has_changes, len(waiting.deferred)) == ([], False, int(wanted))
+    assert (waiting.backfills, waiting.has_changes, len(waiting.deferred)) == (
+        [],
+        False,
+        int(wanted),
+    )
     if wanted:
         found, result = apply(pair)
         assert (found.deferred, found.diagnostics) == ([], [])
-        assert (found.summary["backfill"], [done["copied"] for done in result.backfills]) == (1, [15])
+        assert (found.summary["backfill"], [done["copied"] for done in result.backfills]) == (
+            1,
+            [15],
+        )
     else:
         require_nothing_planned(pair)
         assert pair.run(**ENDS).copied == 15
-    assert [number for number in payloads(pair) if number < 16] == list(range(1, 16))  # the server tries its source again when it will
+    assert [number for number in payloads(pair) if number < 16] == list(
+        range(1, 16)
+    )  # the server tries its source again when it will
     require_nothing_planned(pair)
 
 
@@ -548,15 +666,24 @@ def test_an_origin_that_was_offline_and_has_no_history(pair: Pair) -> None:
 def wait_for_leaf(pair: Pair) -> None:
     """Wait until a plan reads the leaf again, which was started."""
     pair.sandbox.wait_ready()
-    pair.sandbox["hub"].wait_until(lambda: not any("away" in one.reason for one in pair.space.plan().deferred), "reach the leaf again")
+    pair.sandbox["hub"].wait_until(
+        lambda: not any("away" in one.reason for one in pair.space.plan().deferred),
+        "reach the leaf again",
+    )
 
 
 def test_without_spark_nothing_is_changed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where PySpark is not installed such an apply is refused before its first write, and names the way to do without."""
     write_sources(pair, {"opt_start_seq": 16})
-    monkeypatch.setattr("jsplan.backfill.spark_extra.find_spec", lambda name: None if name == "pyspark" else importlib.util.find_spec(name))
+    monkeypatch.setattr(
+        "jsplan.backfill.spark_extra.find_spec",
+        lambda name: None if name == "pyspark" else importlib.util.find_spec(name),
+    )
 
-    with pytest.raises(NotAvailableError, match="backfill needs pyspark, which is not installed; nothing was changed") as refused:
+    with pytest.raises(
+        NotAvailableError,
+        match="backfill needs pyspark, which is not installed; nothing was changed",
+    ) as refused:
         pair.space.apply()
 
     assert "--no-backfill" in str(refused.value.hint)

@@ -69,7 +69,9 @@ def test_a_message_that_was_lost(pair: Pair, monkeypatch: pytest.MonkeyPatch) ->
     pair.require_copied()
 
 
-def test_a_lost_message_that_is_gone_at_the_origin(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_message_that_is_gone_at_the_origin(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the origin has let go of it there is nothing that could come out of order: the stage is brought in, and the gap is told."""
     interrupt_run(pair, monkeypatch, LossyPublisher)
     pair.delete("leaf", "S", 5)
@@ -95,7 +97,9 @@ def test_half_a_chunk_is_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) ->
     pair.require_copied()
 
 
-def interrupt_run(pair: Pair, monkeypatch: pytest.MonkeyPatch, chain: type[FencedPublisher]) -> None:
+def interrupt_run(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, chain: type[FencedPublisher]
+) -> None:
     """Let a run end that writes its stage like this."""
     with monkeypatch.context() as patch:
         patch.setattr("jsplan.backfill.tasks.copy.FencedPublisher", chain)

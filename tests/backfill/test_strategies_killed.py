@@ -13,7 +13,13 @@ import pytest
 
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import VerifyOptions
-from tests.backfill.backfill_pair import Pair, create_bulk_stream, numbered_rows, read_all, without_spark
+from tests.backfill.backfill_pair import (
+    Pair,
+    create_bulk_stream,
+    numbered_rows,
+    read_all,
+    without_spark,
+)
 from tests.support.process import PROGRAM
 from tests.support.workspaces import RecordingObserver
 
@@ -36,7 +42,13 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 def kill_at_share(pair: Pair, share: float, *words: str) -> bool:
     """Run a command and kill it as soon as the target has that share of the messages; whether it died of that."""
     with (pair.space.folder / "log").open("ab") as log:
-        process = subprocess.Popen([PROGRAM, *words], cwd=pair.space.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [PROGRAM, *words],
+            cwd=pair.space.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
     end = time.monotonic() + 120
     try:
         while process.poll() is None and time.monotonic() < end:
@@ -98,7 +110,11 @@ def test_a_snapshot_whose_apply_is_killed(pair: Pair, seed: int) -> None:
 @pytest.mark.parametrize("strategy", ["native", "snapshot"])
 def test_verify_says_what_is_missing(pair: Pair, strategy: str) -> None:
     """What a server copied is compared message by message like what Spark did: equal, and then one missing."""
-    pair.stream("leaf", "S", [(b"s.x", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % n, b"%d" % n) for n in range(1, 51)])
+    pair.stream(
+        "leaf",
+        "S",
+        [(b"s.x", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % n, b"%d" % n) for n in range(1, 51)],
+    )
     pair.delete("leaf", "S", 9)
     if strategy == "native":
         pair.stream("hub", "T")
@@ -124,7 +140,9 @@ def test_a_snapshot_under_its_own_name(pair: Pair) -> None:
     pair.stream("leaf", "S", numbered_rows(20))
     pair.delete("leaf", "S", 7)
     pair.entry = pair.entry | {"to": {"domain": "hub", "stream": "S"}}
-    pair.space.write(streams=[{"name": "S", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry])
+    pair.space.write(
+        streams=[{"name": "S", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry]
+    )
 
     with without_spark():
         plan, result = pair.space.apply()

@@ -40,7 +40,10 @@ def subjects(count: int, seed: int = 7) -> list[str]:
     chance = random.Random(seed)
     made = []
     for _ in range(count):
-        parts = ["".join(chance.choices(LETTERS, k=chance.randrange(1, 9))) for _ in range(chance.choice([1, 2, 2, 2, 3]))]
+        parts = [
+            "".join(chance.choices(LETTERS, k=chance.randrange(1, 9)))
+            for _ in range(chance.choice([1, 2, 2, 2, 3]))
+        ]
         made.append(".".join(["map", *parts]))
     return [*made, "map.one.two", "map.-a-b-.c--d", "map.a--b.x", "map.ab-.yz"]
 
@@ -62,7 +65,11 @@ def test_the_server_maps_alike(server: Server, server_version: tuple[int, int, i
     with Raw(server.url, server.user, server.password) as raw:
         for number, (src, dest) in enumerate(every):
             name = f"MAPPED{number}"  # each its own: a stream that is made anew at once may still map as the one before
-            config = {"name": name, "subjects": ["map.>"], "subject_transform": {"src": src, "dest": dest}}
+            config = {
+                "name": name,
+                "subjects": ["map.>"],
+                "subject_transform": {"src": src, "dest": dest},
+            }
             raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", config)
             mapped = SubjectTransform(src, dest).compile()
             for seq, subject in enumerate(subjects(40), start=1):
@@ -94,7 +101,11 @@ def test_what_is_not_understood(src: str, dest: str, message: str) -> None:
 
 def test_a_subject_that_becomes_none() -> None:
     """A token of nothing but separators leaves nothing: that is told, with the subject."""
-    column, failed = SubjectTransform("a.*", "b.{{split(1,-)}}").compile().apply_to_column(pa.array([b"a.x-y", b"a.--", b"c"], BYTES))
+    column, failed = (
+        SubjectTransform("a.*", "b.{{split(1,-)}}")
+        .compile()
+        .apply_to_column(pa.array([b"a.x-y", b"a.--", b"c"], BYTES))
+    )
 
     assert column.to_pylist() == [b"b.x.y", b"a.--", b"c"]
     assert list(failed) == [b"a.--"]

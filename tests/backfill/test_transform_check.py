@@ -19,18 +19,42 @@ from jsplan.errors import RefusedError
 TIME = "2026-01-01T00:00:00.000000007Z"
 NANOS = 1_767_225_600_000_000_007
 ENDPOINT = Endpoint("c", "$JS.API")
-ROW: dict[str, Any] = {"origin": f"leaf/S/7/{TIME}", "subject": "s.a", "headers": [{"name": "A", "value": "b"}], "data": b"x"}
-TYPES = pa.schema([("origin", pa.string()), ("subject", pa.string()), ("headers", HEADERS_TYPE), ("data", pa.binary())])
+ROW: dict[str, Any] = {
+    "origin": f"leaf/S/7/{TIME}",
+    "subject": "s.a",
+    "headers": [{"name": "A", "value": "b"}],
+    "data": b"x",
+}
+TYPES = pa.schema(
+    [
+        ("origin", pa.string()),
+        ("subject", pa.string()),
+        ("headers", HEADERS_TYPE),
+        ("data", pa.binary()),
+    ]
+)
 
 
 def partition_plan(present: ExistingMessages | None = None, **settings: Any) -> PartitionPlan:
     """Two origins, of which the first has the sequences 1 to 10 and 20 to 30 to be read, into three lanes by subject."""
     legs = (
-        CopyTask(ENDPOINT, "leaf", "S", (SeqRange(1, 10), SeqRange(20, 30)), (), ENDPOINT, "", "", present or ExistingMessages()),
+        CopyTask(
+            ENDPOINT,
+            "leaf",
+            "S",
+            (SeqRange(1, 10), SeqRange(20, 30)),
+            (),
+            ENDPOINT,
+            "",
+            "",
+            present or ExistingMessages(),
+        ),
         CopyTask(ENDPOINT, "leaf", "S2", (SeqRange(1, 5),), (), ENDPOINT, "", ""),
     )
     lanes = tuple(Partition(ENDPOINT, f"STAGE{number}", "") for number in range(3))
-    return PartitionPlan(lanes, legs, "subject", transform=TransformFunction("clean.py", "run", ""), **settings)
+    return PartitionPlan(
+        lanes, legs, "subject", transform=TransformFunction("clean.py", "run", ""), **settings
+    )
 
 
 def returned_batch(*rows: dict[str, Any]) -> pa.RecordBatch:
@@ -41,12 +65,20 @@ def returned_batch(*rows: dict[str, Any]) -> pa.RecordBatch:
 def test_rows_become_messages() -> None:
     """Each with its origin's number, sequence and time, header block, last subject, and the lane of that."""
     mapping = SubjectTransform("s.*", "new.$1")
-    found = check_returned_rows(partition_plan(mapping=mapping), returned_batch({}, {"origin": f"leaf/S2/3/{TIME}", "subject": "t", "headers": []}))
+    found = check_returned_rows(
+        partition_plan(mapping=mapping),
+        returned_batch({}, {"origin": f"leaf/S2/3/{TIME}", "subject": "t", "headers": []}),
+    )
 
     rows = found.to_pylist()
-    assert [(row["leg"], row["seq"], row["time"], row["subject"]) for row in rows] == [(0, 7, NANOS, b"new.a"), (1, 3, NANOS, b"t")]
+    assert [(row["leg"], row["seq"], row["time"], row["subject"]) for row in rows] == [
+        (0, 7, NANOS, b"new.a"),
+        (1, 3, NANOS, b"t"),
+    ]
     assert [row["headers"] for row in rows] == [b"NATS/1.0\r\nA: b\r\n\r\n", b""]
-    again = check_returned_rows(partition_plan(mapping=mapping), returned_batch({"origin": f"leaf/S/8/{TIME}"}))
+    again = check_returned_rows(
+        partition_plan(mapping=mapping), returned_batch({"origin": f"leaf/S/8/{TIME}"})
+    )
     assert again["lane"][0].as_py() == rows[0]["lane"]
 
 
@@ -64,7 +96,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"subject": "a.*"}, "a subject that messages cannot have"),
     ({"subject": "a.>"}, "a subject that messages cannot have"),
     ({"data": None}, "with no data"),
-    ({"headers": [{"name": "A", "value": "b\r\nNats-Rollup: all"}]}, "a header that messages cannot have"),
+    (
+        {"headers": [{"name": "A", "value": "b\r\nNats-Rollup: all"}]},
+        "a header that messages cannot have",
+    ),
     ({"headers": [{"name": "A b", "value": "c"}]}, "a header that messages cannot have"),
     ({"headers": [{"name": None, "value": "c"}]}, "a header that messages cannot have"),
 ]
@@ -83,9 +118,16 @@ def test_a_message_that_is_there_already() -> None:
 
     with pytest.raises(RefusedError, match="another origin"):
         check_returned_rows(partition_plan(there), returned_batch({}))
-    assert check_returned_rows(partition_plan(there), returned_batch({"origin": f"leaf/S/8/{TIME}"})).num_rows == 1
+    assert (
+        check_returned_rows(
+            partition_plan(there), returned_batch({"origin": f"leaf/S/8/{TIME}"})
+        ).num_rows
+        == 1
+    )
 
 
 def test_subjects_with_stars_inside() -> None:
     """A wildcard is a whole part; what only has one in it is a subject."""
-    assert check_returned_rows(partition_plan(), returned_batch({"subject": "a*b.c>"})).num_rows == 1
+    assert (
+        check_returned_rows(partition_plan(), returned_batch({"subject": "a*b.c>"})).num_rows == 1
+    )

@@ -10,7 +10,14 @@ import pytest
 from jsplan.errors import RefusedError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
-from tests.backfill.backfill_pair import Pair, Row, duplicated_origins, export_parquet, verify_counts, with_nanoseconds
+from tests.backfill.backfill_pair import (
+    Pair,
+    Row,
+    duplicated_origins,
+    export_parquet,
+    verify_counts,
+    with_nanoseconds,
+)
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
@@ -33,7 +40,11 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 def rows(count: int) -> list[Row]:
     """Orders of five customers: a header with the region, a payload that is JSON."""
     return [
-        (b"s.%d.%s" % (n % 5, b"new" if n % 3 else b"paid"), b"NATS/1.0\r\nRegion: r%d\r\n\r\n" % (n % 4), b'{"n": %d}' % n)
+        (
+            b"s.%d.%s" % (n % 5, b"new" if n % 3 else b"paid"),
+            b"NATS/1.0\r\nRegion: r%d\r\n\r\n" % (n % 4),
+            b'{"n": %d}' % n,
+        )
         for n in range(1, count + 1)
     ]
 
@@ -55,7 +66,11 @@ def require_same(pair: Pair, expected: DataFrame, *, ordered: bool = True) -> No
     }
     found = {}
     for one in stored:
-        lines = one.without_added_headers[1].decode().split("\r\n")[1:-2] if one.without_added_headers[1] else []
+        lines = (
+            one.without_added_headers[1].decode().split("\r\n")[1:-2]
+            if one.without_added_headers[1]
+            else []
+        )
         found[one.origin] = (one.subject, [tuple(line.split(": ", 1)) for line in lines], one.data)
     assert found == wanted
     assert not duplicated_origins(stored)
@@ -74,10 +89,16 @@ WHERE = [
 
 @pytest.mark.parametrize(
     ("where", "order"),
-    [(WHERE[0], "stream"), (WHERE[1], "subject"), pytest.param(WHERE[2], "none", marks=pytest.mark.soak)],
+    [
+        (WHERE[0], "stream"),
+        (WHERE[1], "subject"),
+        pytest.param(WHERE[2], "none", marks=pytest.mark.soak),
+    ],
     ids=["like", "headers", "json"],
 )
-def test_a_filter_is_the_same_sql_over_the_archive(pair: Pair, spark: SparkSession, where: str, order: str) -> None:
+def test_a_filter_is_the_same_sql_over_the_archive(
+    pair: Pair, spark: SparkSession, where: str, order: str
+) -> None:
     """What `where` lets through is what the same SQL finds in the Parquet archive of the stream, and that is copied as it was."""
     pair.stream("leaf", "S", rows(120))
     pair.stream("hub", "T")
@@ -88,7 +109,9 @@ def test_a_filter_is_the_same_sql_over_the_archive(pair: Pair, spark: SparkSessi
     assert (found.copied, found.verified, found.gaps) == (expected.count(), True, [])
     require_same(pair, expected, ordered=order != "none")
     if order == "stream":
-        assert [one.origin for one in pair.stored("hub", "T")] == [row.origin for row in expected.orderBy("seq").collect()]
+        assert [one.origin for one in pair.stored("hub", "T")] == [
+            row.origin for row in expected.orderBy("seq").collect()
+        ]
     assert run(pair, where=where, order=order).copied == 0
     assert verify_counts(pair.space.load) == {"equal": found.copied}
 
@@ -148,7 +171,9 @@ def nothing(frame):
 
 
 @pytest.mark.parametrize("order", [pytest.param("stream", marks=pytest.mark.soak), "subject"])
-def test_a_function_is_the_same_over_the_archive(pair: Pair, spark: SparkSession, order: str) -> None:
+def test_a_function_is_the_same_over_the_archive(
+    pair: Pair, spark: SparkSession, order: str
+) -> None:
     """What a function returns is what is copied, in order although it returns its rows in none: payloads, headers and subjects are what
     the same function makes of the Parquet archive; what it drops is no gap, and a second run copies nothing.
     """
@@ -173,26 +198,59 @@ def test_verify_knows_what_should_be_there(pair: Pair) -> None:
     target, as it was, is neither; nor is what was written by several writers out of order.
     """
     pair.stream("leaf", "S", rows(60))
-    pair.stream("hub", "T", sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 51}])
-    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] == 10, "the source brought its messages")
-    found = run(pair, where="seq % 2 = 0", order="subject", subject_transform={"src": "s.>", "dest": "new.>"})
+    pair.stream(
+        "hub",
+        "T",
+        sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 51}],
+    )
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.state("hub", "T")["messages"] == 10, "the source brought its messages"
+    )
+    found = run(
+        pair,
+        where="seq % 2 = 0",
+        order="subject",
+        subject_transform={"src": "s.>", "dest": "new.>"},
+    )
     assert (found.copied, verify_counts(pair.space.load)) == (25, {"equal": 30, "expired": 5})
     other = next(one for one in pair.stored("leaf", "S") if one.seq == 7)
 
-    pair.delete("hub", "T", next(one.seq for one in pair.stored("hub", "T") if (one.origin or "").startswith("leaf/S/20/")))
+    pair.delete(
+        "hub",
+        "T",
+        next(
+            one.seq
+            for one in pair.stored("hub", "T")
+            if (one.origin or "").startswith("leaf/S/20/")
+        ),
+    )
     header = f"NATS/1.0\r\nJsplan-Origin: leaf/S/7/{with_nanoseconds(other.time)}\r\n\r\n"
     pair.publish("hub", [(b"t.extra", header.encode(), b"x")])
 
     assert verify_counts(pair.space.load) == {"equal": 29, "expired": 5, "missing": 1, "extra": 1}
-    assert run(pair, where="seq % 2 = 0", order="subject", subject_transform={"src": "s.>", "dest": "new.>"}).copied == 1
+    assert (
+        run(
+            pair,
+            where="seq % 2 = 0",
+            order="subject",
+            subject_transform={"src": "s.>", "dest": "new.>"},
+        ).copied
+        == 1
+    )
 
 
 FAULTS = [
     ("doubled", r"transform clean.py:doubled makes more than one message of leaf/S/\d+\."),
-    ("untyped", "transform clean.py:untyped returns column `data` as bigint, and it has to be binary"),
+    (
+        "untyped",
+        "transform clean.py:untyped returns column `data` as bigint, and it has to be binary",
+    ),
     ("nameless", "transform clean.py:nameless returns no column `headers`"),
     ("broken", r"transform clean.py:broken: ZeroDivisionError: .*, at leaf/S/3/20"),
-    ("subjectless", r"returns a row \(leaf/S/3/20[^)]*\) with a subject that messages cannot have: 'no subject'"),
+    (
+        "subjectless",
+        r"returns a row \(leaf/S/3/20[^)]*\) with a subject that messages cannot have: 'no subject'",
+    ),
     ("typo", r"transform clean.py:typo: AnalysisException: .*subjekt.* \(line \d+\)"),
     ("nothing", "transform clean.py:nothing returns NoneType, not a DataFrame"),
     ("gone", "clean.py has no function gone"),
@@ -242,9 +300,12 @@ def test_everything_at_once(pair: Pair, spark: SparkSession) -> None:
     pair.stream("hub", "T")
     sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
     entry = pair.entry | {
-        "from": sides, "order": "subject", "where": "seq <= 40", "transform": "clean.py:run",
+        "from": sides,
+        "order": "subject",
+        "where": "seq <= 40",
+        "transform": "clean.py:run",
         "subject_transform": {"src": "clean.*.*.*", "dest": "all.{{partition(3,1,2)}}.$2.$3"},
-    }  # fmt: skip
+    }
     pair.space.write(backfills=[entry])
 
     result = backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver())
@@ -254,7 +315,9 @@ def test_everything_at_once(pair: Pair, spark: SparkSession) -> None:
     assert {one.subject.split(".")[0] for one in stored} == {"all"}
     assert all(json.loads(one.data)["n"] % 10 == 0 for one in stored)
     origins = {
-        f"leaf/S/{one.seq}/{with_nanoseconds(one.time)}" for one in pair.stored("leaf", "S") if one.seq <= 40 and ".3." not in f"{one.subject}."
+        f"leaf/S/{one.seq}/{with_nanoseconds(one.time)}"
+        for one in pair.stored("leaf", "S")
+        if one.seq <= 40 and ".3." not in f"{one.subject}."
     }
     assert {one.origin for one in stored if (one.origin or "").startswith("leaf")} == origins
     pair.require_nothing_left()

@@ -10,7 +10,13 @@ import pytest
 from jsplan.errors import RefusedError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, plan
-from tests.backfill.backfill_pair import Pair, create_bulk_stream, numbered_rows, read_all, without_spark
+from tests.backfill.backfill_pair import (
+    Pair,
+    create_bulk_stream,
+    numbered_rows,
+    read_all,
+    without_spark,
+)
 from tests.backfill.fake_clocks import SkewedClock, SteppingClock, local_time
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.workspaces import RecordingObserver
@@ -34,7 +40,9 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 
 def require_all(pair: Pair, count: int) -> None:
     """The target has all messages once, in order, and nothing is left behind."""
-    assert [int(data.split()[0]) for *_, data in read_all(pair.sandbox["hub"], "$JS.hub.API", "T")] == list(range(1, count + 1))
+    assert [
+        int(data.split()[0]) for *_, data in read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
+    ] == list(range(1, count + 1))
     pair.require_nothing_left()
 
 
@@ -76,7 +84,12 @@ def test_as_many_windows_as_it_takes(pair: Pair) -> None:
     found = pair.run(observer=observer, clock=clock)
 
     assert found.windows == 2
-    assert (found.copied, found.verified, found.gaps, found.gap_messages) == (COUNT - 2, True, [[7, 7], [COUNT, COUNT]], 2)
+    assert (found.copied, found.verified, found.gaps, found.gap_messages) == (
+        COUNT - 2,
+        True,
+        [[7, 7], [COUNT, COUNT]],
+        2,
+    )
     assert "x waits for its window, opens 01:00 (in 19h)" in observer.texts
     rows = read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
     assert [int(data.split()[0]) for *_, data in rows] == [n for n in range(1, COUNT) if n != 7]
@@ -96,7 +109,11 @@ def test_between_two_windows_nothing_is_held(pair: Pair, monkeypatch: pytest.Mon
             if seen:
                 return super().sleep_for(seconds)
             lock = pair.space.folder / "state" / "test.json.lock"
-            streams = [name for name in pair.ask("hub", "STREAM.NAMES")["streams"] if name.startswith("JSPLAN_")]
+            streams = [
+                name
+                for name in pair.ask("hub", "STREAM.NAMES")["streams"]
+                if name.startswith("JSPLAN_")
+            ]
             seen.append((pair.state("hub", "T")["messages"], _is_free(lock), len(streams)))
             return super().sleep_for(seconds)
 
@@ -210,11 +227,12 @@ def test_apply_leaves_what_is_outside_of_its_window(pair: Pair) -> None:
     assert left.exit_code == 0
     assert left.backfills == [
         {
-            "name": "x", "status": "deferred",
+            "name": "x",
+            "status": "deferred",
             "error": "outside of its window (01:00-05:00, which opens 01:00 by this machine's clock); the next apply inside of it runs it, "
             "or let it wait for that: jsplan backfill run x",
         }
-    ]  # fmt: skip
+    ]
     assert pair.space.plan().has_changes
     with without_spark():
         _, done = pair.space.apply(clock=SteppingClock(local_time("02:00")))
@@ -226,7 +244,9 @@ def test_apply_leaves_what_is_outside_of_its_window(pair: Pair) -> None:
 def test_apply_leaves_the_rest_when_the_window_closes(pair: Pair) -> None:
     """What was copied is in the target by then, and the next apply inside of the window goes on."""
     create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, size=1000)
-    pair.space.write(streams=[{"name": "T", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry])
+    pair.space.write(
+        streams=[{"name": "T", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry]
+    )
 
     with without_spark():
         _, left = pair.space.apply(clock=SteppingClock(local_time("02:00"), step=HOUR))
@@ -254,8 +274,14 @@ def test_workers_of_spark_keep_to_it(pair: Pair, entry: dict[str, Any]) -> None:
     pair.stream("hub", "T")
     pair.write_entry(window=WINDOW, **entry)
 
-    found = backfill.run(pair.space.load, BackfillOptions("x", clock=SkewedClock(local_time("01:00"), 5 * HOUR)), RecordingObserver())
+    found = backfill.run(
+        pair.space.load,
+        BackfillOptions("x", clock=SkewedClock(local_time("01:00"), 5 * HOUR)),
+        RecordingObserver(),
+    )
 
     assert [(leg.copied, leg.windows) for leg in found.origins] == [(count, 2)]
-    assert sorted(int(data.split()[0]) for *_, data in read_all(pair.sandbox["hub"], "$JS.hub.API", "T")) == list(range(1, count + 1))
+    assert sorted(
+        int(data.split()[0]) for *_, data in read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
+    ) == list(range(1, count + 1))
     pair.require_nothing_left()

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.backfill.estimate import estimate_backfill
-from jsplan.backfill.windows import Clock, Deadline, Window, WindowClosedError, count_windows, describe_opening
+from jsplan.backfill.windows import (
+    Clock,
+    Deadline,
+    Window,
+    WindowClosedError,
+    count_windows,
+    describe_opening,
+)
 from jsplan.config.model import Backfill, BackfillSide
 
 if TYPE_CHECKING:
@@ -36,7 +43,9 @@ def local_timestamp(text: str) -> float:
 )  # fmt: skip
 def test_open_from_and_until(window: Window, now: str, closes: str | None, opens: str) -> None:
     """The opening belongs to a window, the closing does not; one that closes before it opens goes over midnight."""
-    assert window.closes_at(local_timestamp(now)) == (local_timestamp(closes) if closes is not None else None)
+    assert window.closes_at(local_timestamp(now)) == (
+        local_timestamp(closes) if closes is not None else None
+    )
     assert window.opens_at(local_timestamp(now)) == local_timestamp(opens)
 
 
@@ -58,8 +67,13 @@ def test_nights_of_twenty_three_and_twenty_five_hours() -> None:
     assert NIGHT.closes_at(spring) == spring + 3 * 3600
     assert NIGHT.closes_at(autumn) == autumn + 5 * 3600
     missing = Window.parse("02:30-02:45")
-    assert missing.opens_at(local_timestamp("2026-03-29T00:00")) <= local_timestamp("2026-03-29T03:45")
-    assert datetime.fromtimestamp(missing.opens_at(local_timestamp("2026-03-29T12:00"))).isoformat() == "2026-03-30T02:30:00"  # noqa: DTZ006 - local
+    assert missing.opens_at(local_timestamp("2026-03-29T00:00")) <= local_timestamp(
+        "2026-03-29T03:45"
+    )
+    assert (
+        datetime.fromtimestamp(missing.opens_at(local_timestamp("2026-03-29T12:00"))).isoformat()
+        == "2026-03-30T02:30:00"
+    )  # noqa: DTZ006 - local
 
 
 def test_how_many_windows() -> None:
@@ -89,7 +103,9 @@ class FixedClock(Clock):
 
 def test_a_deadline_travels_with_its_clock() -> None:
     """A task on another machine asks the clock that it came with, and is told when nothing more may be copied."""
-    texts = [pickle.dumps(Deadline(local_timestamp(text), FixedClock())) for text in ("03:31", "03:30")]
+    texts = [
+        pickle.dumps(Deadline(local_timestamp(text), FixedClock())) for text in ("03:31", "03:30")
+    ]
     later, over = (pickle.loads(text) for text in texts)  # noqa: S301 - what was dumped a moment ago
 
     later.require_open()
@@ -99,11 +115,20 @@ def test_a_deadline_travels_with_its_clock() -> None:
 
 def test_the_estimate_says_how_many_windows() -> None:
     """Where one window is enough only its hours are said; where it takes more, how many."""
-    entry = Backfill("x", (BackfillSide("leaf", "S"),), BackfillSide("hub", "T"), rate=1 << 20, window="01:00-05:00")
+    entry = Backfill(
+        "x",
+        (BackfillSide("leaf", "S"),),
+        BackfillSide("hub", "T"),
+        rate=1 << 20,
+        window="01:00-05:00",
+    )
 
     one = estimate_backfill(entry, "spark", 1000, 1 << 30, [], local_timestamp("12:00"))
     many = estimate_backfill(entry, "spark", 1000, 40 << 30, [], local_timestamp("12:00"))
 
     assert one.basis == "at `rate: 1.0 MiB/s`, and 10s for Spark to start; inside of 01:00-05:00"
-    assert many.basis == "at `rate: 1.0 MiB/s`, and 10s for Spark to start; inside of 01:00-05:00, which takes 3 windows"
+    assert (
+        many.basis
+        == "at `rate: 1.0 MiB/s`, and 10s for Spark to start; inside of 01:00-05:00, which takes 3 windows"
+    )
     assert many.seconds == 40 * 1024 + 10

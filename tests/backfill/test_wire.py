@@ -7,7 +7,13 @@ import pytest
 import trustme
 
 from jsplan.backfill.protocol import RawConnection
-from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    ConnectError,
+    NoRespondersError,
+    NotPermittedError,
+)
 from tests.backfill.conftest import connection_target
 from tests.support import jwt
 
@@ -56,18 +62,29 @@ def test_a_silent_server(server: Server, open_connection: Connect) -> None:
 
 
 AUTHORIZED = {
-    "user in the settings": ('authorization { user: u, password: "p w" }', {"user": "u", "password": "p w"}),
-    "user in the URL": ('authorization { user: u, password: "p w" }', {"url": "nats://u:p%20w@127.0.0.1:{port}"}),
+    "user in the settings": (
+        'authorization { user: u, password: "p w" }',
+        {"user": "u", "password": "p w"},
+    ),
+    "user in the URL": (
+        'authorization { user: u, password: "p w" }',
+        {"url": "nats://u:p%20w@127.0.0.1:{port}"},
+    ),
     "token in the settings": ("authorization { token: t1 }", {"token": "t1"}),
     "token in the URL": ("authorization { token: t1 }", {"url": "nats://t1@127.0.0.1:{port}"}),
 }
 
 
 @pytest.mark.parametrize(("extra", "settings"), AUTHORIZED.values(), ids=AUTHORIZED)
-def test_credentials(start_secured_server: Guarded, open_connection: Connect, extra: str, settings: dict[str, str]) -> None:
+def test_credentials(
+    start_secured_server: Guarded, open_connection: Connect, extra: str, settings: dict[str, str]
+) -> None:
     """A server that asks who we are is told, wherever that was written; it is not shown in errors."""
     server = start_secured_server(extra)
-    settings = {name: value.format(port=server.port) if name == "url" else value for name, value in settings.items()}
+    settings = {
+        name: value.format(port=server.port) if name == "url" else value
+        for name, value in settings.items()
+    }
 
     assert is_jetstream_reachable(open_connection(server, **settings))
     with pytest.raises(ConnectError, match="the server refused the credentials") as refused:
@@ -86,7 +103,9 @@ def test_an_nkey(start_secured_server: Guarded, open_connection: Connect, tmp_pa
 
 
 @pytest.mark.parametrize("text", ["", "SUAINVALID", "-----BEGIN NATS USER JWT-----\nx\n"])
-def test_credentials_that_are_none(start_secured_server: Guarded, open_connection: Connect, tmp_path: Path, text: str) -> None:
+def test_credentials_that_are_none(
+    start_secured_server: Guarded, open_connection: Connect, tmp_path: Path, text: str
+) -> None:
     """A file without keys is named as that, without its contents."""
     server = start_secured_server("authorization { token: t1 }")
     file = tmp_path / "user.creds"
@@ -96,16 +115,25 @@ def test_credentials_that_are_none(start_secured_server: Guarded, open_connectio
         open_connection(server, creds=str(file))
 
 
-def tls_server(start_secured_server: Guarded, folder: Path, more: str = "") -> tuple[Server, dict[str, Any]]:
+def tls_server(
+    start_secured_server: Guarded, folder: Path, more: str = ""
+) -> tuple[Server, dict[str, Any]]:
     """A server with a certificate of its own authority, which asks for one of ours."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    for name, issued in (("server", authority.issue_cert("127.0.0.1")), ("client", authority.issue_cert("client@example.com"))):
+    for name, issued in (
+        ("server", authority.issue_cert("127.0.0.1")),
+        ("client", authority.issue_cert("client@example.com")),
+    ):
         issued.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
         issued.private_key_pem.write_to_path(str(folder / f"{name}.key"))
     pems = f'cert_file: "{folder}/server.pem", key_file: "{folder}/server.key", ca_file: "{folder}/ca.pem", verify: true'
     server = start_secured_server(f"tls {{ {pems} {more} }}")
-    return server, {"ca": f"{folder}/ca.pem", "cert": f"{folder}/client.pem", "key_file": f"{folder}/client.key"}
+    return server, {
+        "ca": f"{folder}/ca.pem",
+        "cert": f"{folder}/client.pem",
+        "key_file": f"{folder}/client.key",
+    }
 
 
 def test_an_address_without_a_server(open_connection: Connect, make_server: MakeServer) -> None:
@@ -123,13 +151,19 @@ def test_the_next_url_is_tried(open_connection: Connect, server: Server) -> None
     assert is_jetstream_reachable(open_connection(server, url=f"nats://127.0.0.1:1,{server.url}"))
 
 
-def test_what_the_user_may_not_publish(start_secured_server: Guarded, open_connection: Connect) -> None:
+def test_what_the_user_may_not_publish(
+    start_secured_server: Guarded, open_connection: Connect
+) -> None:
     """A denied request is named as that at once."""
     permissions = '{publish: {allow: ["$JS.API.INFO"]}, subscribe: ">"}'
-    server = start_secured_server(f"authorization {{ users: [{{user: u, password: p, permissions: {permissions}}}] }}")
+    server = start_secured_server(
+        f"authorization {{ users: [{{user: u, password: p, permissions: {permissions}}}] }}"
+    )
     wire = open_connection(server, user="u", password="p")
 
-    with pytest.raises(NotPermittedError, match=r"Permissions Violation for Publish to .*\$JS.API.STREAM.NAMES"):
+    with pytest.raises(
+        NotPermittedError, match=r"Permissions Violation for Publish to .*\$JS.API.STREAM.NAMES"
+    ):
         wire.request("$JS.API.STREAM.NAMES")
 
 
@@ -160,7 +194,9 @@ def test_tls(start_secured_server: Guarded, open_connection: Connect, tmp_path: 
     """TLS with an authority and a certificate of our own; the host is checked."""
     server, files = tls_server(start_secured_server, tmp_path)
 
-    assert is_jetstream_reachable(open_connection(server, url=f"tls://127.0.0.1:{server.port}", **files))
+    assert is_jetstream_reachable(
+        open_connection(server, url=f"tls://127.0.0.1:{server.port}", **files)
+    )
     with pytest.raises(ConnectError, match="TLS failed"):
         open_connection(server, url=f"tls://localhost:{server.port}", **files)
 
@@ -171,7 +207,9 @@ def test_plain_text_is_not_taken_for_tls(server: Server) -> None:
         RawConnection(connection_target(server, url=f"tls://127.0.0.1:{server.port}"))
 
 
-def test_a_creds_file(start_secured_server: Guarded, open_connection: Connect, tmp_path: Path) -> None:
+def test_a_creds_file(
+    start_secured_server: Guarded, open_connection: Connect, tmp_path: Path
+) -> None:
     """A user of a JWT account is let in by the creds file that nsc writes."""
     operator = jwt.Operator()
     creds = operator.account("A").creds(tmp_path, "ann")

@@ -11,7 +11,12 @@ from jsplan.backfill.protocol import RawConnection, reader
 from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.protocol.publisher import publish
 from jsplan.backfill.protocol.reader import ReadRequest, read
-from jsplan.backfill.protocol.stream_info import count_pending, fetch_stream_info, find_first_seq_at, request_api
+from jsplan.backfill.protocol.stream_info import (
+    count_pending,
+    fetch_stream_info,
+    find_first_seq_at,
+    request_api,
+)
 from jsplan.errors import ApiError
 from jsplan.jetstream.contexts import ConnectionSettings
 from tests.support.listening_server import ListeningServer, info_line
@@ -61,7 +66,9 @@ def test_an_answer_of_another_shape(body: bytes, monkeypatch: pytest.MonkeyPatch
     ]
     with ListeningServer(answering(body)) as server:
         for ask in asks:
-            wire = RawConnection(ConnectionSettings("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG))
+            wire = RawConnection(
+                ConnectionSettings("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG)
+            )
             with contextlib.closing(wire), contextlib.suppress(ApiError):
                 json.dumps(ask(wire), default=str)
 
@@ -69,7 +76,10 @@ def test_an_answer_of_another_shape(body: bytes, monkeypatch: pytest.MonkeyPatch
 def delivering(*sequences: int) -> Callable[[ListeningServer, socket.socket], None]:
     """Make every consumer, and let it deliver a message of each sequence."""
     made = b'{"num_pending": %d, "delivered": {"consumer_seq": 0}}' % len(sequences)
-    replies = (b"$JS.ACK.S.c.1.%d.%d.1700000000000000000.%d" % (seq, n, len(sequences) - n) for n, seq in enumerate(sequences, 1))
+    replies = (
+        b"$JS.ACK.S.c.1.%d.%d.1700000000000000000.%d" % (seq, n, len(sequences) - n)
+        for n, seq in enumerate(sequences, 1)
+    )
     messages = b"".join(b"MSG a 2 %s 1\r\nx\r\n" % reply for reply in replies)
 
     def serve(server: ListeningServer, stream: socket.socket) -> None:
@@ -80,7 +90,9 @@ def delivering(*sequences: int) -> Callable[[ListeningServer, socket.socket], No
                 if words[0] == b"PING":
                     stream.sendall(b"PONG\r\n")
                 elif words[0] == b"HPUB" and b"CONSUMER.CREATE" in words[1]:
-                    stream.sendall(b"MSG %s 1 %d\r\n%s\r\n" % (words[2], len(made), made) + messages)
+                    stream.sendall(
+                        b"MSG %s 1 %d\r\n%s\r\n" % (words[2], len(made), made) + messages
+                    )
 
     return serve
 
@@ -91,15 +103,23 @@ def test_sequences_that_go_back(sequences: tuple[int, ...]) -> None:
     with ListeningServer(delivering(*sequences)) as server:
         target = ConnectionSettings("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG)
         with pytest.raises(ApiError, match="sequences that go back"):
-            list(read(lambda: RawConnection(target), ReadRequest("$JS.API", "S", 2, 5), patience=0.0))
+            list(
+                read(lambda: RawConnection(target), ReadRequest("$JS.API", "S", 2, 5), patience=0.0)
+            )
 
 
-@pytest.mark.parametrize("body", [b'"error"', b'{"error": "x"}', b'{"error": null}', b'{"error"', b'{"error": {"code": []}}'], ids=repr)
+@pytest.mark.parametrize(
+    "body",
+    [b'"error"', b'{"error": "x"}', b'{"error": null}', b'{"error"', b'{"error": {"code": []}}'],
+    ids=repr,
+)
 def test_an_ack_of_another_shape(body: bytes) -> None:
     """What looks like a refusal and is none ends the copy in words too."""
     column = pa.array([b"x"], BYTES)
     with ListeningServer(answering(body)) as server:
-        wire = RawConnection(ConnectionSettings("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG))
+        wire = RawConnection(
+            ConnectionSettings("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG)
+        )
         with pytest.raises(ApiError):
             publish(wire, [(column, pa.array([b""], BYTES), column)])
         wire.close()

@@ -5,8 +5,18 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_all_partitions, copy_partition
-from jsplan.backfill.tasks.partitioning import BlockPacker, PartitionPlan, RowBlock, read_chunk, unpack_rows
+from jsplan.backfill.tasks.partition_writer import (
+    PartitionWriter,
+    copy_all_partitions,
+    copy_partition,
+)
+from jsplan.backfill.tasks.partitioning import (
+    BlockPacker,
+    PartitionPlan,
+    RowBlock,
+    read_chunk,
+    unpack_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -55,7 +55,9 @@ class Runner:
         """Where an artifact of a run is kept."""
         return self.folder / "artifacts" / str(run) / name
 
-    def run_job(self, workspace: Path, event: dict[str, Any], *, commit: str = "0" * 40, **given: str) -> JobResult:
+    def run_job(
+        self, workspace: Path, event: dict[str, Any], *, commit: str = "0" * 40, **given: str
+    ) -> JobResult:
         """One job with the action as its only step."""
         self.run_id += 1
         inputs = {name: str(row.get("default", "")) for name, row in ACTION["inputs"].items()} | {
@@ -66,42 +68,80 @@ class Runner:
         for name in ("event", "output", "summary"):
             (temp / name).write_text(json.dumps(event) if name == "event" else "", encoding="utf-8")
         scope: dict[str, str] = {f"inputs.{name}": value for name, value in inputs.items()}
-        scope |= {"github.action_path": str(ROOT), "runner.temp": str(temp), "github.token": "job-token"}
+        scope |= {
+            "github.action_path": str(ROOT),
+            "runner.temp": str(temp),
+            "github.token": "job-token",
+        }
         scope |= {name: self._substitute(value, scope) for name, value in scope.items()}
         done = JobResult(0, "", {}, [], "")
         for step in ACTION["runs"]["steps"]:
-            if not self._is_condition_met(step.get("if", ""), scope) or (step.get("name") == INSTALL and not self.installs):
+            if not self._is_condition_met(step.get("if", ""), scope) or (
+                step.get("name") == INSTALL and not self.installs
+            ):
                 continue
             done.ran.append(step.get("name", step.get("uses", "")))
-            outputs = self._run_action(step, scope) if "uses" in step else self._run_shell(step, scope, temp, workspace, commit, done)
+            outputs = (
+                self._run_action(step, scope)
+                if "uses" in step
+                else self._run_shell(step, scope, temp, workspace, commit, done)
+            )
             done.outputs[step.get("id", "")] = outputs
-            scope |= {f"steps.{step.get('id', '')}.outputs.{name}": value for name, value in outputs.items()}
+            scope |= {
+                f"steps.{step.get('id', '')}.outputs.{name}": value
+                for name, value in outputs.items()
+            }
             if done.code:
                 break
         done.summary = (temp / "summary").read_text(encoding="utf-8")
         return done
 
     def _run_shell(
-        self, step: dict[str, Any], scope: dict[str, str], temp: Path, workspace: Path, commit: str, done: JobResult
-    ) -> dict[str, str]:  # fmt: skip
+        self,
+        step: dict[str, Any],
+        scope: dict[str, str],
+        temp: Path,
+        workspace: Path,
+        commit: str,
+        done: JobResult,
+    ) -> dict[str, str]:
         assert step["shell"] == "bash"
         assert "${{" not in step["run"], "what people write may not become part of a script"
         (temp / "output").write_text("", encoding="utf-8")
-        env = {name: self._substitute(str(value), scope) for name, value in step.get("env", {}).items()}
-        base = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "JSPLAN_", "PIP_"))}
+        env = {
+            name: self._substitute(str(value), scope) for name, value in step.get("env", {}).items()
+        }
+        base = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("GITHUB_", "JSPLAN_", "PIP_"))
+        }
         base |= {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RUNNER_TEMP": str(temp), "GITHUB_API_URL": self.api,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "RUNNER_TEMP": str(temp),
+            "GITHUB_API_URL": self.api,
             "GITHUB_GRAPHQL_URL": f"{self.api}/graphql",
-            "GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "shop/streams", "GITHUB_RUN_ID": str(self.run_id),
-            "GITHUB_SHA": commit, "GITHUB_EVENT_PATH": str(temp / "event"), "GITHUB_OUTPUT": str(temp / "output"),
-            "GITHUB_STEP_SUMMARY": str(temp / "summary"), "CI": "true",
-            "PIP_DRY_RUN": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0",
-        }  # fmt: skip
+            "GITHUB_SERVER_URL": "https://github.example",
+            "GITHUB_REPOSITORY": "shop/streams",
+            "GITHUB_RUN_ID": str(self.run_id),
+            "GITHUB_SHA": commit,
+            "GITHUB_EVENT_PATH": str(temp / "event"),
+            "GITHUB_OUTPUT": str(temp / "output"),
+            "GITHUB_STEP_SUMMARY": str(temp / "summary"),
+            "CI": "true",
+            "PIP_DRY_RUN": "1",
+            "PIP_NO_DEPS": "1",
+            "PIP_NO_BUILD_ISOLATION": "0",
+        }
         where = workspace / self._substitute(step.get("working-directory", "."), scope)
         ended = subprocess.run(
             [BASH, "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-            cwd=where, env=base | self.environ | env, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            cwd=where,
+            env=base | self.environ | env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         done.log += ended.stdout + ended.stderr
         done.code = ended.returncode
         lines = (temp / "output").read_text(encoding="utf-8").splitlines()
@@ -115,7 +155,9 @@ class Runner:
             return {"artifact-url": f"https://github.example/artifacts/{self.run_id}"}
         if "download" in step["uses"]:
             assert given["github-token"] == "job-token"
-            shutil.copytree(self.artifact_folder(int(given["run-id"]), given["name"]), given["path"])
+            shutil.copytree(
+                self.artifact_folder(int(given["run-id"]), given["name"]), given["path"]
+            )
         return {}
 
     @staticmethod
@@ -129,7 +171,11 @@ class Runner:
         def translated(found: re.Match[str]) -> str:
             if found[3]:
                 return words[found[3]]
-            return repr(found[1] if found[1] is not None else scope.get(found[2], "")) if found[0].strip() else ""
+            return (
+                repr(found[1] if found[1] is not None else scope.get(found[2], ""))
+                if found[0].strip()
+                else ""
+            )
 
         assert _TERM.sub("", condition) == ""
         return not condition or bool(eval(_TERM.sub(translated, condition), {}))  # noqa: S307 - made of literals, above

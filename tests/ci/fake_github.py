@@ -25,7 +25,9 @@ class FakeGitHub:
     merges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     commits: list[dict[str, Any]] = field(default_factory=list)
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
-    permissions: dict[str, str] = field(default_factory=lambda: {"ann": "write", "bob": "admin", "dev": "write"})
+    permissions: dict[str, str] = field(
+        default_factory=lambda: {"ann": "write", "bob": "admin", "dev": "write"}
+    )
     writer: str = "job-token"
     _number: int = 0
     _clock: int = 0
@@ -60,7 +62,12 @@ class FakeGitHub:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -75,14 +82,23 @@ class FakeGitHub:
         self._number += 1
         self.comments.append(
             {
-                "id": self._number, "node_id": f"IC_{self._number}", "issue": number, "user": {"login": login}, "body": body,
-                "updated_at": self.next_time(), "editor": None,
+                "id": self._number,
+                "node_id": f"IC_{self._number}",
+                "issue": number,
+                "user": {"login": login},
+                "body": body,
+                "updated_at": self.next_time(),
+                "editor": None,
             }
-        )  # fmt: skip
+        )
 
     def edit_comment(self, body: str, editor: dict[str, str] | None = None) -> None:
         """An account with write permission edits the last comment."""
-        self.comments[-1] |= {"body": body, "updated_at": self.next_time(), "editor": editor or {"__typename": "User", "login": "mallory"}}
+        self.comments[-1] |= {
+            "body": body,
+            "updated_at": self.next_time(),
+            "editor": editor or {"__typename": "User", "login": "mallory"},
+        }
 
     def next_time(self) -> str:
         """The time, a second later each time it is asked."""
@@ -91,9 +107,15 @@ class FakeGitHub:
 
     def action_comments(self, number: int) -> list[str]:
         """What the action has written on a pull request."""
-        return [one["body"] for one in self.comments if one["issue"] == number and one["user"]["login"] == BOT]
+        return [
+            one["body"]
+            for one in self.comments
+            if one["issue"] == number and one["user"]["login"] == BOT
+        ]
 
-    def handle_request(self, method: str, path: str, body: dict[str, Any] | None, token: str) -> tuple[int, Any]:
+    def handle_request(
+        self, method: str, path: str, body: dict[str, Any] | None, token: str
+    ) -> tuple[int, Any]:
         """The answer to a request, with its status."""
         parts = urlsplit(path)
         rest = parts.path.removeprefix("/repos/shop/streams/")
@@ -117,7 +139,11 @@ class FakeGitHub:
             return 200, self.runs[int(found[1])]
         if found := re.fullmatch(r"collaborators/(\w+)/permission", rest):
             known = found[1] in self.permissions
-            return (200, {"permission": self.permissions[found[1]]}) if known else (404, {"message": "Not Found"})
+            return (
+                (200, {"permission": self.permissions[found[1]]})
+                if known
+                else (404, {"message": "Not Found"})
+            )
         return 200, self._list(rest, parse_qs(parts.query))
 
     def _list(self, rest: str, query: dict[str, list[str]]) -> list[dict[str, Any]]:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(240)
 PASSWORD = "very-secret-4711"
 HEAD, MERGE = "a" * 40, "b" * 40
-ACCOUNTS = f"accounts {{ SHOP: {{ jetstream: enabled, users: [{{user: shop, password: {PASSWORD}}}] }} }}"
+ACCOUNTS = (
+    f"accounts {{ SHOP: {{ jetstream: enabled, users: [{{user: shop, password: {PASSWORD}}}] }} }}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +60,25 @@ class Shop:
             "connections": {"hub": connection},
             "domains": {"hub": {"connection": "hub"}},
         }
-        text |= {"backend": {"local": {"path": str(self.folder / "state.json")}}, "streams": list(streams)} | more
-        (self.folder / "repo" / "streams" / "jsplan.yaml").write_text(json.dumps(text), encoding="utf-8")
+        text |= {
+            "backend": {"local": {"path": str(self.folder / "state.json")}},
+            "streams": list(streams),
+        } | more
+        (self.folder / "repo" / "streams" / "jsplan.yaml").write_text(
+            json.dumps(text), encoding="utf-8"
+        )
         return self
 
     def plan(self, **given: str) -> JobResult:
         """The job on the pull request."""
-        event = {"pull_request": {"number": 7, "head": {"sha": HEAD}, "merged": False, "user": {"login": "dev"}}}
+        event = {
+            "pull_request": {
+                "number": 7,
+                "head": {"sha": HEAD},
+                "merged": False,
+                "user": {"login": "dev"},
+            }
+        }
         return self.job(event, command="plan", **given)
 
     def apply(self, *, head: str = HEAD, merged: bool = True, **given: str) -> JobResult:
@@ -74,10 +88,19 @@ class Shop:
 
     def job(self, event: dict[str, Any], **given: str) -> JobResult:
         """One job; nothing that it leaves anywhere holds the password."""
-        done = self.runner.run_job(self.folder / "repo", event, commit=MERGE, working_directory="streams", **given)
-        self.forge.runs[self.runner.run_id] = {"event": "pull_request" if "pull_request" in event else "push", "head_sha": HEAD}
+        done = self.runner.run_job(
+            self.folder / "repo", event, commit=MERGE, working_directory="streams", **given
+        )
+        self.forge.runs[self.runner.run_id] = {
+            "event": "pull_request" if "pull_request" in event else "push",
+            "head_sha": HEAD,
+        }
         said = json.dumps([done.log, done.summary, done.outputs, self.forge.comments])
-        said += "".join(file.read_text("utf-8") for file in (self.folder / "artifacts").rglob("*") if file.is_file())
+        said += "".join(
+            file.read_text("utf-8")
+            for file in (self.folder / "artifacts").rglob("*")
+            if file.is_file()
+        )
         assert PASSWORD not in said
         return done
 
@@ -109,27 +132,40 @@ def test_from_the_pull_request_to_the_server(shop: Shop) -> None:
     """One comment shows the plan of the last push, and the merge applies exactly that plan."""
     first = shop.write(ORDERS).plan()
     assert (first.code, first.outputs["plan"]["changes"]) == (0, "true")
-    assert [body.splitlines()[0] for body in shop.forge.action_comments(7)] == [f"<!-- jsplan:shop:{first.outputs['plan']['sha256']} -->"]
+    assert [body.splitlines()[0] for body in shop.forge.action_comments(7)] == [
+        f"<!-- jsplan:shop:{first.outputs['plan']['sha256']} -->"
+    ]
     shop.forge.add_comment(7, "somebody", "Make it 30 days, please.")
 
     second = shop.write(ORDERS | {"max_age": "30d"}).plan()
     (body,) = shop.forge.action_comments(7)
-    assert f"sha256={second.outputs['plan']['sha256']} changes=true commit={HEAD} run={shop.runner.run_id} -->" in body.splitlines()[-1]
+    assert (
+        f"sha256={second.outputs['plan']['sha256']} changes=true commit={HEAD} run={shop.runner.run_id} -->"
+        in body.splitlines()[-1]
+    )
     assert "+ max_age: 30d" in body
     assert "[The whole plan, and a page to search in](https://github.example/artifacts/" in body
-    assert "<main>" in (shop.runner.artifact_folder(shop.runner.run_id, "jsplan-streams") / "plan.html").read_text("utf-8")
+    assert "<main>" in (
+        shop.runner.artifact_folder(shop.runner.run_id, "jsplan-streams") / "plan.html"
+    ).read_text("utf-8")
     assert first.outputs["plan"]["sha256"] != second.outputs["plan"]["sha256"]
     assert shop.streams() == {}
 
     done = shop.apply()
     assert done.code == 0
     assert shop.streams()["ORDERS"]["max_age"] == 30 * 86400 * 10**9
-    assert "Apply complete! Resources: 1 added, 0 changed, 0 destroyed." in shop.forge.action_comments(7)[-1]
+    assert (
+        "Apply complete! Resources: 1 added, 0 changed, 0 destroyed."
+        in shop.forge.action_comments(7)[-1]
+    )
     assert shop.forge.action_comments(7)[-1].startswith("### jsplan apply (streams): Done.")
 
     again = shop.apply()
     assert again.code == 4
-    assert "something is no longer as it was when this was planned" in shop.forge.action_comments(7)[-1]
+    assert (
+        "something is no longer as it was when this was planned"
+        in shop.forge.action_comments(7)[-1]
+    )
 
 
 def test_nothing_to_do_is_nothing_to_apply(shop: Shop) -> None:
@@ -154,10 +190,15 @@ def test_what_is_not_what_was_approved_is_not_applied(shop: Shop) -> None:
     good, run = kept.read_bytes(), shop.runner.run_id
 
     other = shop.write(ORDERS, {"name": "OTHER"}).plan(comment="false").outputs["plan"]["sha256"]
-    shutil.copy(shop.runner.artifact_folder(shop.runner.run_id, "jsplan-streams") / "jsplan.plan", kept)
+    shutil.copy(
+        shop.runner.artifact_folder(shop.runner.run_id, "jsplan-streams") / "jsplan.plan", kept
+    )
     done = shop.apply()
     assert done.code == 1
-    assert f"The plan that was kept has sha256 {other}, and #7 shows {approved}: this is not what was approved. Nothing was" in done.log
+    assert (
+        f"The plan that was kept has sha256 {other}, and #7 shows {approved}: this is not what was approved. Nothing was"
+        in done.log
+    )
 
     kept.write_bytes(good.replace(b'"ORDERS.*"', b'"OTHERS.*"'))
     done = shop.apply()
@@ -166,18 +207,38 @@ def test_what_is_not_what_was_approved_is_not_applied(shop: Shop) -> None:
     kept.write_bytes(good)
 
     for ended, says in (
-        (shop.apply(head="c" * 40), f"#7 shows the plan of commit {HEAD[:12]}, and cccccccccccc was merged: nobody has seen"),
+        (
+            shop.apply(head="c" * 40),
+            f"#7 shows the plan of commit {HEAD[:12]}, and cccccccccccc was merged: nobody has seen",
+        ),
         (shop.apply(merged=False), "#7 was not merged: nothing is applied"),
-        (shop.apply(comment_author="somebody-else"), "#7 shows no plan (streams), so nothing was approved"),
-        (shop.apply(environment="prod"), "#7 shows no plan (streams@prod), so nothing was approved"),
-        (shop.apply(require_review="true"), f"#7 has no approval that counts of commit {HEAD[:12]}: nothing is applied."),
+        (
+            shop.apply(comment_author="somebody-else"),
+            "#7 shows no plan (streams), so nothing was approved",
+        ),
+        (
+            shop.apply(environment="prod"),
+            "#7 shows no plan (streams@prod), so nothing was approved",
+        ),
+        (
+            shop.apply(require_review="true"),
+            f"#7 has no approval that counts of commit {HEAD[:12]}: nothing is applied.",
+        ),
     ):
         assert ended.code == 1
         assert f"::error title=jsplan::{says}" in ended.log
         assert "Apply" not in ended.ran
     shop.forge.comments.clear()
-    shop.forge.add_comment(7, "mallory", f"<!-- jsplan-action key=streams sha256={approved} changes=true commit={HEAD} run={run} -->")
-    shop.forge.add_comment(7, BOT, f"~~~\n<!-- jsplan-action key=streams sha256={approved} changes=true commit={HEAD} run={run} -->\n~~~")
+    shop.forge.add_comment(
+        7,
+        "mallory",
+        f"<!-- jsplan-action key=streams sha256={approved} changes=true commit={HEAD} run={run} -->",
+    )
+    shop.forge.add_comment(
+        7,
+        BOT,
+        f"~~~\n<!-- jsplan-action key=streams sha256={approved} changes=true commit={HEAD} run={run} -->\n~~~",
+    )
     assert "#7 shows no plan (streams)" in shop.apply().log
     assert shop.streams() == {}
 
@@ -193,7 +254,9 @@ def test_a_server_that_moved_on_makes_a_plan_stale(shop: Shop) -> None:
 
     done = shop.apply()
     assert (done.code, done.outputs["apply"]["code"]) == (4, "4")
-    assert shop.forge.action_comments(7)[-1].startswith("### jsplan apply (streams): Refused, and nothing was changed: something is no longer as it was")
+    assert shop.forge.action_comments(7)[-1].startswith(
+        "### jsplan apply (streams): Refused, and nothing was changed: something is no longer as it was"
+    )
     assert shop.streams()["ORDERS"]["max_age"] == 0
 
 
@@ -215,11 +278,20 @@ def test_pushed_merges_are_found_and_other_pushes_refused(shop: Shop) -> None:
     shop.write(ORDERS).plan()
     pushed = {"ref": "refs/heads/main"}
     refused = shop.job(pushed, command="apply")
-    assert f"Commit {MERGE[:12]} is the merge of no pull request, so no plan of it was approved" in refused.log
+    assert (
+        f"Commit {MERGE[:12]} is the merge of no pull request, so no plan of it was approved"
+        in refused.log
+    )
 
     shop.forge.merges[MERGE] = [
         {"number": 6, "head": {"sha": HEAD}, "merged_at": None, "merge_commit_sha": MERGE},
-        {"number": 7, "head": {"sha": HEAD}, "user": None, "merged_at": "2026-01-31T12:00:00Z", "merge_commit_sha": MERGE},
+        {
+            "number": 7,
+            "head": {"sha": HEAD},
+            "user": None,
+            "merged_at": "2026-01-31T12:00:00Z",
+            "merge_commit_sha": MERGE,
+        },
     ]
     assert (refused.code, shop.job(pushed, command="apply").code) == (1, 0)
     assert set(shop.streams()) == {"ORDERS"}
@@ -231,7 +303,13 @@ def test_reviews_of_the_merged_commit_count(shop: Shop) -> None:
 
     def after(*said: tuple[str, str, str]) -> JobResult:
         shop.forge.reviews = [
-            {"user": {"login": who}, "state": state, "commit_id": commit, "submitted_at": shop.forge.next_time()} for who, state, commit in said
+            {
+                "user": {"login": who},
+                "state": state,
+                "commit_id": commit,
+                "submitted_at": shop.forge.next_time(),
+            }
+            for who, state, commit in said
         ]
         return shop.apply(require_review="true")
 
@@ -251,23 +329,50 @@ def test_who_may_approve(shop: Shop) -> None:
     """An approval counts if its author may write to the repository now and made no part of the change."""
     shop.shown()
     forge = shop.forge
-    forge.commits = [{"author": {"login": "bob"}, "committer": {"login": "web-flow"}}, {"author": None, "committer": None}]
+    forge.commits = [
+        {"author": {"login": "bob"}, "committer": {"login": "web-flow"}},
+        {"author": None, "committer": None},
+    ]
 
     def after(*who: str, state: str = "APPROVED", association: str = "MEMBER") -> str:
         forge.reviews = [
-            {"user": {"login": one}, "state": state, "commit_id": HEAD, "submitted_at": forge.next_time(), "author_association": association}
+            {
+                "user": {"login": one},
+                "state": state,
+                "commit_id": HEAD,
+                "submitted_at": forge.next_time(),
+                "author_association": association,
+            }
             for one in who
         ]
-        forge.reviews.append({"user": None, "state": "APPROVED", "commit_id": HEAD, "submitted_at": forge.next_time()})
+        forge.reviews.append(
+            {
+                "user": None,
+                "state": "APPROVED",
+                "commit_id": HEAD,
+                "submitted_at": forge.next_time(),
+            }
+        )
         done = shop.apply(require_review="true")
         return "" if done.code == 0 else done.log
 
     forge.permissions["reader"] = "read"
     assert "(stranger may not write to this repository)" in after("stranger", association="NONE")
-    assert "(reader may not write to this repository)" in after("reader", association="COLLABORATOR")
-    assert "(dev is an author of the change, bob is an author of the change)" in after("dev", "bob", association="OWNER")
+    assert "(reader may not write to this repository)" in after(
+        "reader", association="COLLABORATOR"
+    )
+    assert "(dev is an author of the change, bob is an author of the change)" in after(
+        "dev", "bob", association="OWNER"
+    )
     assert after("ann", "stranger") == ""
-    forge.reviews = [{"user": {"login": "reader"}, "state": "CHANGES_REQUESTED", "commit_id": HEAD, "submitted_at": forge.next_time()}]
+    forge.reviews = [
+        {
+            "user": {"login": "reader"},
+            "state": "CHANGES_REQUESTED",
+            "commit_id": HEAD,
+            "submitted_at": forge.next_time(),
+        }
+    ]
     assert "has no approval that counts" in shop.apply(require_review="true").log
     forge.permissions["ann"] = "none"
     assert "(ann may not write to this repository)" in after("ann")
@@ -276,7 +381,10 @@ def test_who_may_approve(shop: Shop) -> None:
 def test_a_comment_that_another_account_edited_is_not_believed(shop: Shop) -> None:
     """Everyone with write permission may edit the action's comment; then nothing is applied until the action writes it again."""
     body = shop.shown()
-    for editor in ({"__typename": "User", "login": "mallory"}, {"__typename": "Bot", "login": "other"}):
+    for editor in (
+        {"__typename": "User", "login": "mallory"},
+        {"__typename": "Bot", "login": "other"},
+    ):
         shop.forge.edit_comment(body, editor)
         assert "The comment with the plan on #7 was edited by" in shop.apply().log
     shop.forge.edit_comment(body, {"__typename": "Bot", "login": BOT.removesuffix("[bot]")})
@@ -288,7 +396,10 @@ def test_the_run_that_keeps_the_plan_is_one_of_the_pull_request(shop: Shop) -> N
     shop.shown()
     for event, commit in (("push", HEAD), ("pull_request", "c" * 40), ("workflow_dispatch", HEAD)):
         shop.forge.runs[5] = {"event": event, "head_sha": commit}
-        assert f"Run 5, which keeps the plan, is not a run of commit {HEAD[:12]} on a pull request" in shop.apply().log
+        assert (
+            f"Run 5, which keeps the plan, is not a run of commit {HEAD[:12]} on a pull request"
+            in shop.apply().log
+        )
     shop.forge.runs[5] = {"event": "pull_request_target", "head_sha": "c" * 40}
     assert shop.apply().code == 0
 
@@ -303,8 +414,21 @@ def test_each_workspace_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 
     github = runpy.run_path(str(ROOT / "ci" / "github.py"))
     pairs = [
-        *[("streams", "prod-eu"), ("streams/prod", "eu"), ("streams-prod", "eu"), ("streams-prod-eu", ""), ("streams/prod/eu", "")],
-        *[("streams@prod", "eu"), ("streams", "prod@eu"), ("", ""), ("", "workspace"), ("workspace", ""), ("%77orkspace", "")],
+        *[
+            ("streams", "prod-eu"),
+            ("streams/prod", "eu"),
+            ("streams-prod", "eu"),
+            ("streams-prod-eu", ""),
+            ("streams/prod/eu", ""),
+        ],
+        *[
+            ("streams@prod", "eu"),
+            ("streams", "prod@eu"),
+            ("", ""),
+            ("", "workspace"),
+            ("workspace", ""),
+            ("%77orkspace", ""),
+        ],
         *[("a b", ""), ("a+b", ""), ("\u00e4", ""), ("..", "x"), ("../x", "")],
     ]
     keys = [key(*pair) for pair in pairs]
@@ -332,13 +456,19 @@ def test_a_fork_may_not_comment_and_still_sees_its_plan(shop: Shop) -> None:
 
     assert done.code == 0
     assert shop.forge.action_comments(7) == []
-    assert "::warning title=jsplan::The plan could not be written on the pull request: GitHub answered 403" in done.log
+    assert (
+        "::warning title=jsplan::The plan could not be written on the pull request: GitHub answered 403"
+        in done.log
+    )
     assert "`hub/stream/ORDERS`" in done.summary or "<code>hub/stream/ORDERS</code>" in done.summary
 
 
 def test_a_very_large_plan_fits_into_its_comment(shop: Shop) -> None:
     """Four hundred streams and everything that the action adds stay below what GitHub takes, the record included."""
-    streams = [{"name": f"S{n:03}", "subjects": [f"s{n:03}.a", f"s{n:03}.b"], "description": "x" * 150} for n in range(400)]
+    streams = [
+        {"name": f"S{n:03}", "subjects": [f"s{n:03}.a", f"s{n:03}.b"], "description": "x" * 150}
+        for n in range(400)
+    ]
     assert shop.write(*streams).plan().code == 0
     (body,) = shop.forge.action_comments(7)
 

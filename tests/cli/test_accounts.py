@@ -41,31 +41,46 @@ def accounts_without_exports() -> Iterator[Sandbox]:
 
 def test_access_prints_without_a_server(folder: Path) -> None:
     """Server configuration, nsc commands, or both, on stdout, and the same as a document; no password anywhere."""
-    both, config, nsc = (jsplan(folder, "access", *more) for more in ([], ["--style", "config"], ["--style", "nsc"]))
+    both, config, nsc = (
+        jsplan(folder, "access", *more) for more in ([], ["--style", "config"], ["--style", "nsc"])
+    )
     document = jsplan(folder, "access", "--json")
 
     assert [ended.code for ended in (both, config, nsc, document)] == [0, 0, 0, 0]
     assert [ended.err for ended in (both, config, nsc, document)] == [""] * 4
-    assert both.out.startswith("# 3 flows between accounts:\n#   clients over hub-client use hub/consumer/aggregate-test-leaf/dur\n")
+    assert both.out.startswith(
+        "# 3 flows between accounts:\n#   clients over hub-client use hub/consumer/aggregate-test-leaf/dur\n"
+    )
     assert "exports: [" in config.out
     assert "nsc add" not in config.out
     assert "exports: [" not in nsc.out
     found = json.loads(document.out)
     assert (found["kind"], found["checked"], len(found["needs"])) == ("access", False, 6)
     for account in found["accounts"]:
-        assert all(line in both.out for line in [*account["configuration"].splitlines(), *account["nsc"]])
+        assert all(
+            line in both.out for line in [*account["configuration"].splitlines(), *account["nsc"]]
+        )
     assert "password" not in both.out + document.out
 
 
-def test_a_check_that_finds_something_missing(folder: Path, accounts_without_exports: Sandbox) -> None:
+def test_a_check_that_finds_something_missing(
+    folder: Path, accounts_without_exports: Sandbox
+) -> None:
     """Exit 1, a line for each subject with what needs it, and a last line to grep; a password is nowhere."""
     url = accounts_without_exports["hub"].url
     ended = jsplan(folder, "access", "--check", "--var", f"hub={url}", "--var", f"leaf={url}")
     assert ended.code == 1
     assert ended.out.splitlines()[-1] == "Access: 6 missing of 6 subjects."
     assert "✗ stream deliver.acc.hub.import_mirror.> from ACC to IMPORT_MIRROR: " in ended.out
-    assert "    needed: hub-mirror/stream/errors-from-acc sources hub/stream/aggregate-test-leaf with a filter\n" in ended.out
-    found = json.loads(jsplan(folder, "access", "--check", "--json", "--var", f"hub={url}", "--var", f"leaf={url}").out)
+    assert (
+        "    needed: hub-mirror/stream/errors-from-acc sources hub/stream/aggregate-test-leaf with a filter\n"
+        in ended.out
+    )
+    found = json.loads(
+        jsplan(
+            folder, "access", "--check", "--json", "--var", f"hub={url}", "--var", f"leaf={url}"
+        ).out
+    )
     assert found["summary"] == {"missing": 6, "ok": 0, "unknown": 0}
 
 
@@ -73,11 +88,22 @@ def test_a_check_that_finds_something_missing(folder: Path, accounts_without_exp
     ("words", "code", "said"),
     [
         (["access", "--system-connection", "system"], 64, "--system-connection goes with --check"),
-        (["access", "--check", "--system-connection", "sytem"], 64, 'there is no connection "sytem". Did you mean "system"?'),
+        (
+            ["access", "--check", "--system-connection", "sytem"],
+            64,
+            'there is no connection "sytem". Did you mean "system"?',
+        ),
         (["domains", "discover", "--connection", "accs"], 64, 'there is no connection "accs"'),
         (["domains", "discovr"], 64, 'Did you mean "discover"?'),
         (
-            ["access", "--check", "--var", "hub=nats://127.0.0.1:1", "--var", "leaf=nats://127.0.0.1:1"],
+            [
+                "access",
+                "--check",
+                "--var",
+                "hub=nats://127.0.0.1:1",
+                "--var",
+                "leaf=nats://127.0.0.1:1",
+            ],
             1,
             "Access: 6 not known of 6 subjects.",
         ),
@@ -102,9 +128,16 @@ def test_a_connection_without_an_account(folder: Path) -> None:
 
 def test_discovered_domains_are_yaml(tmp_path: Path, accounts_without_exports: Sandbox) -> None:
     """What goes to stdout is YAML with the domains; the same as a document; user and password come from the environment."""
-    environ = {"NATS_URL": accounts_without_exports["hub"].url, "NATS_USER": "acc", "NATS_PASSWORD": "acc", "PATH": "/usr/bin"}
+    environ = {
+        "NATS_URL": accounts_without_exports["hub"].url,
+        "NATS_USER": "acc",
+        "NATS_PASSWORD": "acc",
+        "PATH": "/usr/bin",
+    }
     ended = run_process(tmp_path, "domains", "discover", env=environ)
     assert ended.code == 0
     assert yaml.safe_load(ended.out) == {"domains": {"hub": {"connection": "default"}}}
     found = json.loads(run_process(tmp_path, "domains", "discover", "--json", env=environ).out)
-    assert [(d["key"], d["js_domain"], d["reachable"], d["declared"]) for d in found["domains"]] == [("hub", "hub", True, False)]
+    assert [
+        (d["key"], d["js_domain"], d["reachable"], d["declared"]) for d in found["domains"]
+    ] == [("hub", "hub", True, False)]

@@ -18,8 +18,8 @@ from jsplan.config.model import LoadOptions
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import NotApprovedError
+from jsplan.options import Approve, DriftOptions, Observer, PlanOptions
 from jsplan.units import SECOND
-from jsplan.workflows.options import Approve, DriftOptions, Observer, PlanOptions
 from tests.render import samples
 
 Capture = pytest.CaptureFixture[str]
@@ -40,19 +40,30 @@ class RecordedCalls:
         observer.phase("Reading 2 domains")
         return self.answer
 
-    def apply(self, load: LoadOptions, options: PlanOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
+    def apply(
+        self, load: LoadOptions, options: PlanOptions, approve: Approve, observer: Observer
+    ) -> tuple[Plan, ApplyResult]:
         self.load, self.options = load, options
         observer.phase("Reading 2 domains")
         if self.answer.has_changes:
             approve(self.answer)
         return self.answer, self.result
 
-    def apply_saved(self, load: LoadOptions, path: Path, options: PlanOptions, observer: Observer) -> tuple[Plan, ApplyResult]:
+    def apply_saved(
+        self, load: LoadOptions, path: Path, options: PlanOptions, observer: Observer
+    ) -> tuple[Plan, ApplyResult]:
         self.load, self.options, self.rest = load, options, (path,)
         observer.warn("waiting for the lock")
         return self.answer, self.result
 
-    def import_(self, load: LoadOptions, addresses: tuple[str, ...], options: PlanOptions, approve: Approve, observer: Observer) -> Any:
+    def import_(
+        self,
+        load: LoadOptions,
+        addresses: tuple[str, ...],
+        options: PlanOptions,
+        approve: Approve,
+        observer: Observer,
+    ) -> Any:
         self.rest = addresses
         return self.apply(load, options, approve, observer)
 
@@ -106,10 +117,28 @@ def test_defaults_are_those_of_the_workflows(calls: RecordedCalls) -> None:
     assert calls.options == PlanOptions(destroy=True)
 
 
-def test_global_options_arrive_from_both_sides(calls: RecordedCalls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_global_options_arrive_from_both_sides(
+    calls: RecordedCalls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Options before and after the command add up, or the nearer one wins; files are those of the shell's folder."""
     monkeypatch.chdir(tmp_path)
-    main(["-C", "one", "-e", "staging", "--var", "a=1", "plan", "-C", "two", "--var", "b=x=y", "--var-file", "v.yaml"])
+    main(
+        [
+            "-C",
+            "one",
+            "-e",
+            "staging",
+            "--var",
+            "a=1",
+            "plan",
+            "-C",
+            "two",
+            "--var",
+            "b=x=y",
+            "--var-file",
+            "v.yaml",
+        ]
+    )
     assert calls.load is not None
 
     assert calls.load.directory == Path("two")
@@ -118,7 +147,9 @@ def test_global_options_arrive_from_both_sides(calls: RecordedCalls, tmp_path: P
     assert calls.load.var_files == (tmp_path / "v.yaml",)
 
 
-def test_options_from_the_environment(calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_from_the_environment(
+    calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """JSPLAN_<COMMAND>_<OPTION> and JSPLAN_ENV are read; the command line wins over them, wherever it stands."""
     monkeypatch.setenv("JSPLAN_ENV", "prod")
     monkeypatch.setenv("JSPLAN_PLAN_TARGET", "hub/stream/A hub/stream/B")
@@ -136,7 +167,9 @@ def test_options_from_the_environment(calls: RecordedCalls, monkeypatch: pytest.
     assert calls.options.adopt
 
 
-def test_a_variable_of_the_workspace_is_no_option(calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_of_the_workspace_is_no_option(
+    calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """JSPLAN_VAR_file sets the variable `file`; it must not be read as --var-file, in whatever case."""
     monkeypatch.setenv("JSPLAN_VAR_FILE", "30d")
     monkeypatch.setenv("JSPLAN_VAR", "30d")
@@ -183,7 +216,9 @@ def test_a_plan_as_json(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -
     assert "Plan: " in capsys.readouterr().out
 
 
-def test_a_json_file_that_cannot_be_is_refused_at_once(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -> None:
+def test_a_json_file_that_cannot_be_is_refused_at_once(
+    calls: RecordedCalls, capsys: Capture, tmp_path: Path
+) -> None:
     """An apply whose result could not be written does not begin."""
     assert main(["apply", "-y", "--json-into", str(tmp_path / "no" / "out.json")]) == 1
     assert calls.load is None
@@ -201,12 +236,30 @@ def test_a_saved_plan_can_be_shown(calls: RecordedCalls, capsys: Capture, tmp_pa
     assert capsys.readouterr().out == first.out
 
 
-def test_how_to_apply_names_the_same_workspace(calls: RecordedCalls, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_to_apply_names_the_same_workspace(
+    calls: RecordedCalls, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The command that plan -o prints works where it is typed: with the folder, environment and variables of the command line."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JSPLAN_ENV", "dev")
-    main(["-C", "my shop", "--var", "keep=1d", "plan", "-o", "p", "--var", "region=a b", "--no-color"])
-    assert "\n  jsplan -C 'my shop' --var keep=1d --var 'region=a b' apply p\n" in capsys.readouterr().err
+    main(
+        [
+            "-C",
+            "my shop",
+            "--var",
+            "keep=1d",
+            "plan",
+            "-o",
+            "p",
+            "--var",
+            "region=a b",
+            "--no-color",
+        ]
+    )
+    assert (
+        "\n  jsplan -C 'my shop' --var keep=1d --var 'region=a b' apply p\n"
+        in capsys.readouterr().err
+    )
 
     main(["plan", "-o", "p", "-e", "prod"])
     assert "\n  jsplan -e prod apply p\n" in capsys.readouterr().err
@@ -221,7 +274,9 @@ def test_what_is_no_plan_is_not_shown(capsys: Capture, tmp_path: Path) -> None:
     assert capsys.readouterr().err.count("p.json") == 1
 
 
-@pytest.mark.parametrize("line", [["apply"], ["apply", "--no-input"], ["destroy"], ["import", "hub/stream/A"]])
+@pytest.mark.parametrize(
+    "line", [["apply"], ["apply", "--no-input"], ["destroy"], ["import", "hub/stream/A"]]
+)
 def test_without_a_terminal(line: list[str], calls: RecordedCalls, capsys: Capture) -> None:
     """Without a terminal nothing is asked: the plan is shown and refused with exit 1, naming the flag."""
     assert main(line) == 1
@@ -263,13 +318,31 @@ def test_a_saved_plan_asks_nothing(calls: RecordedCalls, capsys: Capture, tmp_pa
     """A saved plan is applied without a question; it may be given hazards and how to work."""
     file = tmp_path / "p.json"
 
-    assert main(["apply", str(file), "--allow-hazard", "DELETES_STREAM", "--parallelism", "2", "--lock-timeout", "1s"]) == 0
+    assert (
+        main(
+            [
+                "apply",
+                str(file),
+                "--allow-hazard",
+                "DELETES_STREAM",
+                "--parallelism",
+                "2",
+                "--lock-timeout",
+                "1s",
+            ]
+        )
+        == 0
+    )
     assert calls.rest == (file,)
-    assert calls.options == PlanOptions(allow_hazards=("DELETES_STREAM",), parallelism=2, lock_timeout=SECOND)
+    assert calls.options == PlanOptions(
+        allow_hazards=("DELETES_STREAM",), parallelism=2, lock_timeout=SECOND
+    )
     assert capsys.readouterr().out.startswith("Apply complete!")
 
 
-def test_a_saved_plan_refuses_options_of_the_environment(calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_plan_refuses_options_of_the_environment(
+    calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An option given through the environment is no less given."""
     monkeypatch.setenv("JSPLAN_APPLY_ADOPT", "1")
 
@@ -290,8 +363,13 @@ def test_import_addresses(line: str, addresses: tuple[str, ...], calls: Recorded
     assert calls.rest == addresses
 
 
-@pytest.mark.parametrize(("value", "causes"), [("changed", {"changed"}), ("missing, unmanaged", {"missing", "unmanaged"}), ("none", set())])
-def test_drift(value: str, causes: set[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("value", "causes"),
+    [("changed", {"changed"}), ("missing, unmanaged", {"missing", "unmanaged"}), ("none", set())],
+)
+def test_drift(
+    value: str, causes: set[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Drift hands on what fails, prints its document and exits as it says."""
     seen: list[DriftOptions] = []
 
@@ -319,11 +397,22 @@ def test_drift(value: str, causes: set[str], capsys: Capture, monkeypatch: pytes
 def test_state_commands(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """list, show, rm and mv print one line per thing, or a document."""
     monkeypatch.setattr("jsplan.workflows.state.show", lambda _: samples.state())
-    monkeypatch.setattr("jsplan.workflows.state.list_", lambda _, globs: [str(Address("hub", "stream", "A")), *globs])
+    monkeypatch.setattr(
+        "jsplan.workflows.state.list_",
+        lambda _, globs: [str(Address("hub", "stream", "A")), *globs],
+    )
     monkeypatch.setattr("jsplan.workflows.state.rm", lambda _, addresses, *__: list(addresses))
-    monkeypatch.setattr("jsplan.workflows.state.mv", lambda _, source, target, *__: [(source, target)])
+    monkeypatch.setattr(
+        "jsplan.workflows.state.mv", lambda _, source, target, *__: [(source, target)]
+    )
     said = []
-    for line in ("list hub/**", "list --json", "show hub/stream/ORDERS", "rm hub/stream/A", "mv hub/stream/A leaf/stream/A"):
+    for line in (
+        "list hub/**",
+        "list --json",
+        "show hub/stream/ORDERS",
+        "rm hub/stream/A",
+        "mv hub/stream/A leaf/stream/A",
+    ):
         assert main(["state", *line.split()]) == 0
         said.append(capsys.readouterr().out)
 
@@ -337,7 +426,9 @@ def test_state_commands(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "2 resources, serial 7" in capsys.readouterr().out
 
 
-def test_init_and_validate(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_and_validate(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A new workspace of either template is valid, is named after its folder, and is not overwritten."""
     monkeypatch.setenv("ACC_PASSWORD", "acc")
     for template in ("single", "hub-and-leaf"):
@@ -367,7 +458,9 @@ def terminal_approval(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Approv
         monkeypatch.setattr(sys, "stdin", Terminal(answer))
         monkeypatch.setattr(sys, "stderr", Terminal())
         monkeypatch.setattr("select.select", lambda read, *_: (read[:1], [], []))
-        return Approval(Output(Settings(no_color=True)), auto_approve=False, no_input=False, question="Really?")
+        return Approval(
+            Output(Settings(no_color=True)), auto_approve=False, no_input=False, question="Really?"
+        )
 
     return make
 
@@ -375,7 +468,9 @@ def terminal_approval(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Approv
 @pytest.mark.parametrize("answer", ["yes\n", " yes \n", "yes"])
 def test_yes_approves(answer: str, terminal_approval: Callable[[str], Approval]) -> None:
     """The word `yes` approves."""
-    terminal_approval(answer)(samples.plan(samples.resource("hub/stream/A", ["create"], after=samples.STREAM)))
+    terminal_approval(answer)(
+        samples.plan(samples.resource("hub/stream/A", ["create"], after=samples.STREAM))
+    )
 
 
 @pytest.mark.parametrize("answer", ["y\n", "YES\n", "Yes\n", "\n", "", "yes please\n", "no\n"])
@@ -386,7 +481,9 @@ def test_nothing_else_approves(answer: str, terminal_approval: Callable[[str], A
         approval(samples.plan(samples.resource("hub/stream/A", ["create"], after=samples.STREAM)))
 
 
-def test_what_will_be_refused_is_not_asked_about(terminal_approval: Callable[[str], Approval], capsys: Capture) -> None:
+def test_what_will_be_refused_is_not_asked_about(
+    terminal_approval: Callable[[str], Approval], capsys: Capture
+) -> None:
     """A plan with a hazard that nobody allowed is shown; asking would be in vain, since the workflow refuses it next."""
     approval = terminal_approval("no\n")
     approval(samples.fleet(10))
@@ -406,7 +503,9 @@ class ClosedStream(StringIO):
         raise BrokenPipeError
 
 
-def test_a_closed_pipe_changes_no_exit_code(calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_pipe_changes_no_exit_code(
+    calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`jsplan plan --detailed-exitcode | head` still exits with 2."""
     monkeypatch.setattr(sys, "stdout", ClosedStream())
 

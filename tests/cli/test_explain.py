@@ -53,7 +53,11 @@ def test_the_tables_are_in_order() -> None:
     ],
 )
 def test_a_code_is_explained(
-    code: str, said: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    code: str,
+    said: tuple[str, str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
 ) -> None:
     """Meaning, cause and what to do are printed in a folder without a workspace, in any case."""
     monkeypatch.chdir(tmp_path)
@@ -102,7 +106,10 @@ def test_all_codes_are_listed(capsys: Capture) -> None:
     assert len([line for line in lines if line and not line.startswith(" ")]) == 5
 
 
-@pytest.mark.parametrize(("code", "close"), [("JS4388", "JS438"), ("DELETE_MESSAGES", "DELETES_MESSAGES"), ("JS39", "JS")])
+@pytest.mark.parametrize(
+    ("code", "close"),
+    [("JS4388", "JS438"), ("DELETE_MESSAGES", "DELETES_MESSAGES"), ("JS39", "JS")],
+)
 def test_an_unknown_code_is_wrong_usage(code: str, close: str, capsys: Capture) -> None:
     """It ends with 64 and the closest codes."""
     assert main(["explain", code]) == 64
@@ -112,7 +119,9 @@ def test_an_unknown_code_is_wrong_usage(code: str, close: str, capsys: Capture) 
     assert "See: jsplan explain" in err
 
 
-def test_an_error_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_an_error_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     """After the findings of a failed command comes the command that explains the first error, once."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jsplan.yaml").write_text("jsplan: 1\nworkspace: A B\nfoo: 1\n")

@@ -42,7 +42,10 @@ def _every_command() -> list[tuple[str, click.Command]]:
             return [(path, found)]
         with click.Context(found, info_name=path) as ctx:
             inner = [(name, found.get_command(ctx, name)) for name in found.list_commands(ctx)]
-        return [(path, found), *(two for name, one in inner if one for two in below(one, f"{path} {name}"))]
+        return [
+            (path, found),
+            *(two for name, one in inner if one for two in below(one, f"{path} {name}")),
+        ]
 
     return below(root, "jsplan")
 
@@ -67,14 +70,22 @@ def test_global_options_are_listed_once(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["help", "options"]) == 0
     page = capsys.readouterr().out
 
-    names = [name for p in root.params if isinstance(p, GlobalOption) for name in p.opts if name.startswith("--")]
+    names = [
+        name
+        for p in root.params
+        if isinstance(p, GlobalOption)
+        for name in p.opts
+        if name.startswith("--")
+    ]
     assert [name for name in names if f"{name} " not in page] == []
     assert main(["plan", "--help"]) == 0
     listed = capsys.readouterr().out.partition("Options:")[2].partition("Values:")[0]
     assert [name for name in names if f"{name} " in listed] == []
 
 
-@pytest.mark.parametrize(("path", "command"), EVERY_COMMAND, ids=[path for path, _ in EVERY_COMMAND])
+@pytest.mark.parametrize(
+    ("path", "command"), EVERY_COMMAND, ids=[path for path, _ in EVERY_COMMAND]
+)
 def test_every_command_has_examples(path: str, command: click.Command) -> None:
     """One to three of them, each a line that runs the command or one of its own."""
     examples = getattr(command, "examples", ())
@@ -83,14 +94,31 @@ def test_every_command_has_examples(path: str, command: click.Command) -> None:
     assert [line for line in examples if path not in line] == []
 
 
-@pytest.mark.parametrize(("path", "command"), EVERY_COMMAND, ids=[path for path, _ in EVERY_COMMAND])
+@pytest.mark.parametrize(
+    ("path", "command"), EVERY_COMMAND, ids=[path for path, _ in EVERY_COMMAND]
+)
 def test_every_value_is_explained(path: str, command: click.Command) -> None:
     """A word that stands for a value explains itself, has a line under Values, or is in the text of the command."""
     with click.Context(command, info_name=path) as ctx:
         page = command.get_help(ctx)
         usage = " ".join(command.collect_usage_pieces(ctx))
-    plain = {"OPTIONS", "COMMAND", "ARGS", "FILE", "DIR", "NAME", "URL", "N", "HOST", "PORT", "PATH", "KINDS"}
-    options = [p for p in command.params if isinstance(p, click.Option) and not isinstance(p, GlobalOption)]
+    plain = {
+        "OPTIONS",
+        "COMMAND",
+        "ARGS",
+        "FILE",
+        "DIR",
+        "NAME",
+        "URL",
+        "N",
+        "HOST",
+        "PORT",
+        "PATH",
+        "KINDS",
+    }
+    options = [
+        p for p in command.params if isinstance(p, click.Option) and not isinstance(p, GlobalOption)
+    ]
     metavars = " ".join(p.metavar for p in options if p.metavar and not p.hidden)
     words = set(re.findall(r"\b[A-Z]+\b", f"{usage} {metavars}")) - plain
 
@@ -103,7 +131,11 @@ def test_help_leaves_out_options_that_do_not_matter(capsys: pytest.CaptureFixtur
     assert main(["destroy", "--help"]) == 0
     out = capsys.readouterr().out
 
-    assert [name for name in ("--replace", "--adopt", "--reinstalled", "--no-backfill", "--refresh-only") if name in out] == []
+    assert [
+        name
+        for name in ("--replace", "--adopt", "--reinstalled", "--no-backfill", "--refresh-only")
+        if name in out
+    ] == []
     assert "--target" in out
 
 
@@ -135,7 +167,9 @@ def test_the_help_of_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
         (["state", "--format"], "See: jsplan state --help"),
     ],
 )
-def test_wrong_usage_names_its_command(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_names_its_command(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What is wrong points to the help of the command that was typed."""
     assert main(words) == 64
     assert said in capsys.readouterr().err
@@ -144,8 +178,17 @@ def test_wrong_usage_names_its_command(words: list[str], said: str, capsys: pyte
 @pytest.mark.parametrize("words", [["up", "single"], ["fleet", "1"]])
 def test_the_sandbox_says_that_it_stopped(words: list[str]) -> None:
     """Ctrl-C ends the servers, and the last line says so."""
-    command = [sys.executable, "-m", "jsplan", "sandbox", *words, *(["--free-ports"] if words[0] == "up" else [])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "jsplan",
+        "sandbox",
+        *words,
+        *(["--free-ports"] if words[0] == "up" else []),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         first = process.stdout.readline()
@@ -158,7 +201,9 @@ def test_the_sandbox_says_that_it_stopped(words: list[str]) -> None:
     assert (rest, process.returncode) == ("Stopped.\n", 0)
 
 
-def test_below_what_a_terminal_shows_for_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_below_what_a_terminal_shows_for_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On a terminal the last line begins on a line of its own."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     sandbox_commands._print_stopped(Output(Settings(no_color=True)))  # noqa: SLF001 - a terminal is not needed for one line
@@ -168,10 +213,14 @@ def test_below_what_a_terminal_shows_for_ctrl_c(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_fleet_says_where_its_hub_is(hub_leaf: Sandbox) -> None:
     """The line has what a workspace needs."""
-    assert describe_access(hub_leaf, 1).startswith(f"{hub_leaf['hub'].url} is the hub of 1 leaves; user acc")
+    assert describe_access(hub_leaf, 1).startswith(
+        f"{hub_leaf['hub'].url} is the hub of 1 leaves; user acc"
+    )
 
 
-def test_paths_are_shown_as_they_are_seen_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_shown_as_they_are_seen_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file below the folder where the command was typed is named without that folder."""
     monkeypatch.chdir(tmp_path)
     assert display_path(tmp_path / "a/found.jsplan.yaml") == "a/found.jsplan.yaml"

@@ -26,7 +26,9 @@ from jsplan.errors import (
     UsageError,
 )
 
-FINDING = Diagnostic("error", "JS101", "unknown key", "Remove it.", "hub/stream/A", SourceRange("a.yaml", 3, 5))
+FINDING = Diagnostic(
+    "error", "JS101", "unknown key", "Remove it.", "hub/stream/A", SourceRange("a.yaml", 3, 5)
+)
 EXPLAIN = "\nTo explain a code: jsplan explain JS101\n"
 
 
@@ -104,7 +106,9 @@ def test_a_bug_is_reported_without_a_traceback(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("way", ["option", "variable"])
-def test_the_traceback_on_request(way: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_traceback_on_request(
+    way: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """-v and JSPLAN_DEBUG show where a bug happened."""
     if way == "variable":
         monkeypatch.setenv("JSPLAN_DEBUG", "1")
@@ -113,7 +117,10 @@ def test_the_traceback_on_request(way: str, capsys: pytest.CaptureFixture[str], 
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["nats://acc:s3cret@hub:4222", "tls://s3cret@hub", "two: nats://a:s3cret@b nats://c:s3cret@d"])
+@pytest.mark.parametrize(
+    "text",
+    ["nats://acc:s3cret@hub:4222", "tls://s3cret@hub", "two: nats://a:s3cret@b nats://c:s3cret@d"],
+)
 def test_no_password_of_a_url_is_printed(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever put a URL with credentials into a message: it loses them, in text, tracebacks and JSON."""
     _exit_code(JsplanError(text, hint=text), Settings(format="json"))
@@ -141,9 +148,13 @@ def test_an_error_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert "unknown key" in captured.err
 
 
-def test_a_json_file_that_cannot_be_written_hides_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_json_file_that_cannot_be_written_hides_no_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """What went wrong first is told, also when --json-into fails too."""
-    assert _exit_code(StalePlanError("stale"), Settings(json_into=tmp_path / "no" / "out.json")) == 4
+    assert (
+        _exit_code(StalePlanError("stale"), Settings(json_into=tmp_path / "no" / "out.json")) == 4
+    )
     assert capsys.readouterr().err == "Error: stale\n"
 
 
@@ -155,7 +166,9 @@ class _FullDisk(io.StringIO):
 
 
 @pytest.mark.parametrize("line", [["version"], ["version", "--json"], ["--help"]])
-def test_a_full_disk_is_no_bug(line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_no_bug(
+    line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A result that cannot be written is exit 1 with the reason, in text and with JSON, and without a traceback."""
     monkeypatch.setattr(sys, "stdout", _FullDisk())
 
@@ -163,7 +176,9 @@ def test_a_full_disk_is_no_bug(line: list[str], capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.startswith("Error: cannot write")
 
 
-def test_a_log_on_a_full_disk_costs_no_result(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_on_a_full_disk_costs_no_result(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What cannot be told on stderr changes neither the result nor the exit code."""
     monkeypatch.setattr(sys, "stderr", _FullDisk())
 
@@ -171,9 +186,15 @@ def test_a_log_on_a_full_disk_costs_no_result(capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out)["exit_code"] == 3
 
 
-@pytest.mark.parametrize("words", [["plan"], ["-C", "x", "plan"], ["lint"], ["init", "x"], ["plan", "--json-into", "a.json"]])
+@pytest.mark.parametrize(
+    "words",
+    [["plan"], ["-C", "x", "plan"], ["lint"], ["init", "x"], ["plan", "--json-into", "a.json"]],
+)
 def test_a_folder_that_was_deleted(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A shell may stand in a folder that is gone; what needs none still works."""
     gone = tmp_path / "gone"

@@ -12,13 +12,19 @@ from jsplan.cli.main import main
 FOLDER = Path(__file__).parents[2] / "state" / "schema"
 
 
-@pytest.mark.parametrize("document", sorted(path.name.removesuffix("-v1.json") for path in FOLDER.glob("*.json")))
+@pytest.mark.parametrize(
+    "document", sorted(path.name.removesuffix("-v1.json") for path in FOLDER.glob("*.json"))
+)
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_schema_is_printed_as_it_ships(document: str, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schema_is_printed_as_it_ships(
+    document: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The text is JSON already, and is the file that the wheel has."""
     assert main(["schema", document, *more]) == 0
 
-    assert json.loads(capsys.readouterr().out) == json.loads((FOLDER / f"{document}-v1.json").read_bytes())
+    assert json.loads(capsys.readouterr().out) == json.loads(
+        (FOLDER / f"{document}-v1.json").read_bytes()
+    )
 
 
 def test_the_schema_of_workspaces_goes_without_saying(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,10 +31,17 @@ FIELDS: list[tuple[str, str]] = [
     ("connections.main.url", f"{SECRET}://127.0.0.1"),
     ("connections.main.url", f"nats://127.0.0.1:{SECRET}"),
     ("connections.main.url", f"nats://127.0.0.1:1/{SECRET}"),
-    *[(f"connections.main.{name}", SECRET) for name in ("user", "password", "token", "context", "account", "inbox_prefix", "timeout")],
+    *[
+        (f"connections.main.{name}", SECRET)
+        for name in ("user", "password", "token", "context", "account", "inbox_prefix", "timeout")
+    ],
     ("connections.main.context", JWT),
     ("connections.main.inbox_prefix", f"{SECRET} x.*"),
-    *[(f"connections.main.{name}", value) for name in PATHS for value in (SECRET, f"/{SECRET}//x/./y", JWT, PEM, "S" + "A" * 57)],
+    *[
+        (f"connections.main.{name}", value)
+        for name in PATHS
+        for value in (SECRET, f"/{SECRET}//x/./y", JWT, PEM, "S" + "A" * 57)
+    ],
     ("backend.local.path", SECRET),
     ("backend.local.path", f"/dev/null/{SECRET}"),
     ("backend.kv.bucket", SECRET),
@@ -67,9 +74,12 @@ def own_logging() -> Iterator[None]:
 def with_secret(where: str, url: str) -> dict[str, Any]:
     """A workspace with `${env.SECRET}` at one place."""
     document: dict[str, Any] = {
-        "jsplan": 1, "workspace": "shop", "connections": {"main": {"url": url}}, "domains": {"hub": {"connection": "main"}},
+        "jsplan": 1,
+        "workspace": "shop",
+        "connections": {"main": {"url": url}},
+        "domains": {"hub": {"connection": "main"}},
         "streams": [{"name": "SECRETS", "subjects": ["secrets.>"], "max_msgs": 5}],
-    }  # fmt: skip
+    }
     *parents, last = where.split(".")
     node: Any = document
     for parent in parents:
@@ -109,7 +119,11 @@ def assert_hidden(text: str) -> None:
 
 @pytest.mark.parametrize(("where", "value"), FIELDS)
 def test_a_value_of_the_environment_is_nowhere(
-    where: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    where: str,
+    value: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever is wrong with it, and however far each command gets without a server."""
     monkeypatch.setenv("SECRET", value)
@@ -120,32 +134,61 @@ def test_a_value_of_the_environment_is_nowhere(
         assert_hidden(printed)
         assert "bug in jsplan" not in printed, printed
         if code and words == ["validate"]:
-            assert "env.SECRET" in printed or "secret value" in printed or "its scheme" in printed or "its port" in printed, printed
+            assert (
+                "env.SECRET" in printed
+                or "secret value" in printed
+                or "its scheme" in printed
+                or "its port" in printed
+            ), printed
             break
     for file in tmp_path.rglob("*"):
         assert_hidden(file.read_text("utf-8") if file.is_file() else "")
 
 
-def test_files_that_commands_write_are_for_their_owner(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_commands_write_are_for_their_owner(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A plan and a document have the configuration of the servers: whatever the umask is, only the owner reads a new one."""
     (tmp_path / "jsplan.yaml").write_text(
-        json.dumps({"jsplan": 1, "workspace": "shop", "connections": {"m": {"url": server.url}}, "domains": {"m": {"js_domain": None}}}),
+        json.dumps(
+            {
+                "jsplan": 1,
+                "workspace": "shop",
+                "connections": {"m": {"url": server.url}},
+                "domains": {"m": {"js_domain": None}},
+            }
+        ),
         encoding="utf-8",
     )
     (tmp_path / "old.json").touch(0o640)
     before = os.umask(0)
     try:
-        code, _ = run(tmp_path, capsys, "plan", "-o", str(tmp_path / "a.plan"), "--json-into", str(tmp_path / "a.json"))
+        code, _ = run(
+            tmp_path,
+            capsys,
+            "plan",
+            "-o",
+            str(tmp_path / "a.plan"),
+            "--json-into",
+            str(tmp_path / "a.json"),
+        )
         run(tmp_path, capsys, "plan", "--json-into", str(tmp_path / "old.json"))
     finally:
         os.umask(before)
     assert code == 0
-    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.glob("*.*") if path.name != "jsplan.yaml"}
+    modes = {
+        path.name: oct(path.stat().st_mode & 0o777)
+        for path in tmp_path.glob("*.*")
+        if path.name != "jsplan.yaml"
+    }
     assert modes == {"a.plan": "0o600", "a.json": "0o600", "old.json": "0o640"}
 
 
 def test_a_value_of_the_environment_is_in_no_document(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a server, all of them at once: in every format of every command, in every file, and in the state in the bucket."""
     port = server.url.rpartition(":")[2]
@@ -154,21 +197,42 @@ def test_a_value_of_the_environment_is_in_no_document(
         monkeypatch.setenv(name, f"{name}-{SECRET}")
     connection = {"url": "${env.URL}", "inbox_prefix": "${env.INBOX}", "account": "${env.ACCOUNT}"}
     document = {
-        "jsplan": 1, "workspace": "shop", "connections": {"main": connection},
-        "domains": {"hub": {"connection": "main", "js_domain": None}, "gone": {"connection": "main", "js_domain": "gone"}},
-        "backend": {"kv": {"bucket": "${env.BUCKET}", "domain": "hub"}}, "defaults": {"domain": "hub"},
-        "drift": {"sinks": [{"subject": "${env.SUBJECT}", "domain": "hub"}, {"file": "${env.FILE}"}]},
+        "jsplan": 1,
+        "workspace": "shop",
+        "connections": {"main": connection},
+        "domains": {
+            "hub": {"connection": "main", "js_domain": None},
+            "gone": {"connection": "main", "js_domain": "gone"},
+        },
+        "backend": {"kv": {"bucket": "${env.BUCKET}", "domain": "hub"}},
+        "defaults": {"domain": "hub"},
+        "drift": {
+            "sinks": [{"subject": "${env.SUBJECT}", "domain": "hub"}, {"file": "${env.FILE}"}]
+        },
         "streams": [{"name": "SECRETS", "subjects": ["secrets.>"], "max_msgs": 5}],
-    }  # fmt: skip
+    }
     (tmp_path / "jsplan.yaml").write_text(json.dumps(document), encoding="utf-8")
     file = str(tmp_path / "a.plan")
     for words in (
-        ["plan", "-o", file], *(["show", file, "--format", name] for name in ("text", "json", "markdown", "html")),
-        ["plan", "--rehearse"], ["apply", "-y"], *(["drift", "--format", name] for name in ("text", "json", "html", "junit", "github")),
-        ["status"], ["status", "--json"], ["state", "list"], ["state", "show", "hub/stream/SECRETS"],
-        ["history"], ["access"], ["domains", "discover"], ["graph", "--format", "dot"], ["graph", "--format", "mermaid"],
-        ["import", "--all", "--json"], ["backup", "hub/stream/SECRETS", str(tmp_path / "backup")], ["destroy", "-y"], ["show"],
-    ):  # fmt: skip
+        ["plan", "-o", file],
+        *(["show", file, "--format", name] for name in ("text", "json", "markdown", "html")),
+        ["plan", "--rehearse"],
+        ["apply", "-y"],
+        *(["drift", "--format", name] for name in ("text", "json", "html", "junit", "github")),
+        ["status"],
+        ["status", "--json"],
+        ["state", "list"],
+        ["state", "show", "hub/stream/SECRETS"],
+        ["history"],
+        ["access"],
+        ["domains", "discover"],
+        ["graph", "--format", "dot"],
+        ["graph", "--format", "mermaid"],
+        ["import", "--all", "--json"],
+        ["backup", "hub/stream/SECRETS", str(tmp_path / "backup")],
+        ["destroy", "-y"],
+        ["show"],
+    ):
         code, printed = run(tmp_path, capsys, *words)
         assert code != 64, printed
         if words[0] == "status":  # lists every bucket that the server has
@@ -178,5 +242,8 @@ def test_a_value_of_the_environment_is_in_no_document(
     for path in tmp_path.rglob("*"):
         assert_hidden(path.read_bytes().decode("latin-1") if path.is_file() else "")
     with Raw(server.url) as raw:
-        kept = raw.api_ok(f"$JS.API.STREAM.MSG.GET.KV_BUCKET-{SECRET}", {"last_by_subj": f"$KV.BUCKET-{SECRET}.shop"})
+        kept = raw.api_ok(
+            f"$JS.API.STREAM.MSG.GET.KV_BUCKET-{SECRET}",
+            {"last_by_subj": f"$KV.BUCKET-{SECRET}.shop"},
+        )
     assert_hidden(base64.b64decode(kept["message"]["data"]).decode("latin-1"))

@@ -53,12 +53,23 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 def _commands(group: click.Command, path: str) -> list[tuple[str, click.Command]]:
     assert isinstance(group, click.Group)
     with click.Context(group, info_name=path) as ctx:
-        inner = [(f"{path} {name}", group.get_command(ctx, name)) for name in group.list_commands(ctx)]
+        inner = [
+            (f"{path} {name}", group.get_command(ctx, name)) for name in group.list_commands(ctx)
+        ]
     found = [(name, command) for name, command in inner if command is not None]
-    return found + [deeper for name, command in found if isinstance(command, click.Group) for deeper in _commands(command, name)]
+    return found + [
+        deeper
+        for name, command in found
+        if isinstance(command, click.Group)
+        for deeper in _commands(command, name)
+    ]
 
 
-@pytest.mark.parametrize(("path", "command"), _commands(root, "jsplan"), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("path", "command"),
+    _commands(root, "jsplan"),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_options_are_named_as_they_are_written(path: str, command: click.Command) -> None:
     """The variable of an option is its name: --allow-hazard of plan is JSPLAN_PLAN_ALLOW_HAZARD."""
     for param in command.params:
@@ -73,9 +84,15 @@ def test_options_are_named_as_they_are_written(path: str, command: click.Command
         (["pln"], 'There is no command "jsplan pln". Did you mean "plan"?'),
         (["state", "lst"], 'Did you mean "list"?'),
         (["state"], "Missing command"),
-        (["plan", "--taget", "hub/stream/A"], 'There is no option "--taget". Did you mean "--target"?'),
+        (
+            ["plan", "--taget", "hub/stream/A"],
+            'There is no option "--taget". Did you mean "--target"?',
+        ),
         (["plan", "--target", "hub/strem/A"], '"strem" in "hub/strem/A" is not a kind'),
-        (["plan", "--allow-hazard", "DELETE_STREAM"], 'there is no hazard "DELETE_STREAM". Did you mean "DELETES_STREAM"?'),
+        (
+            ["plan", "--allow-hazard", "DELETE_STREAM"],
+            'there is no hazard "DELETE_STREAM". Did you mean "DELETES_STREAM"?',
+        ),
         (["plan", "--lock-timeout", "soon"], '"soon" is not a duration'),
         (["plan", "--parallelism", "0"], "0 is not in the range"),
         (["plan", "--var", "keep"], '"keep" is not NAME=VALUE'),
@@ -118,7 +135,9 @@ def test_wrong_usage_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("line", [["version"], ["--version"]])
-def test_version(line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version(
+    line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both ways print the version, also where JSPLAN_VERSION pins it for an installer."""
     monkeypatch.setenv("JSPLAN_VERSION", "0.1.0")
 
@@ -126,8 +145,17 @@ def test_version(line: list[str], capsys: pytest.CaptureFixture[str], monkeypatc
     assert capsys.readouterr().out == f"jsplan {__version__}\n"
 
 
-@pytest.mark.parametrize("line", [["--json", "version"], ["version", "--format", "json"], ["--format=text", "version", "--json"]])
-def test_global_options_work_before_and_after(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["--json", "version"],
+        ["version", "--format", "json"],
+        ["--format=text", "version", "--json"],
+    ],
+)
+def test_global_options_work_before_and_after(
+    line: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """A global option is the same before and after the command; the nearer one wins."""
     assert main(line) == 0
     assert json.loads(capsys.readouterr().out)["jsplan_version"] == __version__
@@ -141,14 +169,34 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def _run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("JSPLAN_", "NO_COLOR", "FORCE_COLOR"))}
-    return subprocess.run([sys.executable, *args], capture_output=True, text=True, check=False, cwd=ROOT, env=clean | env, timeout=60)
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("JSPLAN_", "NO_COLOR", "FORCE_COLOR"))
+    }
+    return subprocess.run(
+        [sys.executable, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=clean | env,
+        timeout=60,
+    )
 
 
 def test_completing_words() -> None:
     """The shell's question is answered with commands of this release and with options."""
-    words = _run("-m", "jsplan", COMP_WORDS="jsplan pl", COMP_CWORD="1", _JSPLAN_COMPLETE="bash_complete").stdout
-    options = _run("-m", "jsplan", COMP_WORDS="jsplan plan --tar", COMP_CWORD="2", _JSPLAN_COMPLETE="bash_complete").stdout
+    words = _run(
+        "-m", "jsplan", COMP_WORDS="jsplan pl", COMP_CWORD="1", _JSPLAN_COMPLETE="bash_complete"
+    ).stdout
+    options = _run(
+        "-m",
+        "jsplan",
+        COMP_WORDS="jsplan plan --tar",
+        COMP_CWORD="2",
+        _JSPLAN_COMPLETE="bash_complete",
+    ).stdout
 
     assert words.split() == ["plain,plan"]
     assert "plain,--target" in options.split()
@@ -158,7 +206,11 @@ def test_completing_words() -> None:
 def test_help_loads_nothing_heavy(line: list[str]) -> None:
     """Help imports click and our own tables: no terminal library, no client, no parser, no asyncio."""
     log = _run("-X", "importtime", "-m", "jsplan", *line).stderr
-    loaded = {row.rsplit("|", 1)[-1].strip().split(".")[0] for row in log.splitlines() if row.startswith("import time:")}
+    loaded = {
+        row.rsplit("|", 1)[-1].strip().split(".")[0]
+        for row in log.splitlines()
+        if row.startswith("import time:")
+    }
 
     assert "click" in loaded
     assert not loaded & {"rich", "nats", "orjson", "yaml", "deepdiff", "asyncio"}
@@ -173,7 +225,12 @@ def test_a_module_run_returns_the_exit_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "colored"), [({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False), ({"FORCE_COLOR": "0"}, False)]
+    ("env", "colored"),
+    [
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "0"}, False),
+    ],
 )
 def test_color_variables(env: dict[str, str], colored: bool) -> None:
     """FORCE_COLOR colours where there is no terminal, NO_COLOR wins over it, and a 0 is no yes."""

@@ -23,13 +23,26 @@ if TYPE_CHECKING:
 
 def domains(*keys: str, **labels: str) -> dict[str, Domain]:
     """Domains over one connection, named as they are called; `hub="core"` gives a label."""
-    return {key: Domain(key, "hub", key, f"$JS.{key}.API", frozenset({labels[key]} if key in labels else ())) for key in keys}
+    return {
+        key: Domain(
+            key, "hub", key, f"$JS.{key}.API", frozenset({labels[key]} if key in labels else ())
+        )
+        for key in keys
+    }
 
 
 def workspace(folder: Path, text: str, world: CodegenContext, **sections: Any) -> Workspace:
     """A workspace with these domains that reads the text beside its own sections. Raises ConfigError."""
-    declared = {key: {"connection": d.connection, "labels": sorted(d.labels)} for key, d in world.domains.items()}
-    base = {"jsplan": 1, "workspace": "read", "connections": {"hub": {"url": "nats://h"}}, "domains": declared}
+    declared = {
+        key: {"connection": d.connection, "labels": sorted(d.labels)}
+        for key, d in world.domains.items()
+    }
+    base = {
+        "jsplan": 1,
+        "workspace": "read",
+        "connections": {"hub": {"url": "nats://h"}},
+        "domains": declared,
+    }
     (folder / "jsplan.yaml").write_text(json.dumps(base | sections), "utf-8")
     (folder / "found.jsplan.yaml").write_text(text, "utf-8")
     return load(LoadOptions(folder))
@@ -43,22 +56,40 @@ def planned_configs(found: Workspace, level: int = NEWEST_LEVEL) -> dict[Address
     for address, body in topology.bodies.items():
         name = address.consumer if address.kind == "consumer" else address.stream
         whole = {"name": name} | body
-        limits = topology.bodies.get(address.parent, {}).get("consumer_limits") or {} if address.parent else {}
-        out[address] = expected_new(table_of(address), whole | client_defaults(address.kind, whole), level, limits)
+        limits = (
+            topology.bodies.get(address.parent, {}).get("consumer_limits") or {}
+            if address.parent
+            else {}
+        )
+        out[address] = expected_new(
+            table_of(address), whole | client_defaults(address.kind, whole), level, limits
+        )
     return out
 
 
-def config_on_server(address: Address, config: Config, level: int = NEWEST_LEVEL) -> ResourceToWrite:
+def config_on_server(
+    address: Address, config: Config, level: int = NEWEST_LEVEL
+) -> ResourceToWrite:
     """The resource as a server of the level would show it after a create of this configuration."""
     table = table_of(address)
-    return ResourceToWrite(address, table.with_defaults(expected_new(table, config, level, {}), level), complete=True)
+    return ResourceToWrite(
+        address, table.with_defaults(expected_new(table, config, level, {}), level), complete=True
+    )
 
 
-def read_back(folder: Path, found: list[ResourceToWrite], world: CodegenContext, **sections: Any) -> str:
+def read_back(
+    folder: Path, found: list[ResourceToWrite], world: CodegenContext, **sections: Any
+) -> str:
     """Write, read, compare: the workspace means exactly what was found. The text."""
     written = generate_document(found, world)
     assert written.notes == ()
     expected = {one.address: table_of(one.address).compact(dict(one.config)) for one in found}
-    expected |= {one.address: expected_new(table_of(one.address), one.config, NEWEST_LEVEL, {}) for one in found if not one.complete}
-    assert planned_configs(workspace(folder, written.text, world, **sections)) == expected, written.text
+    expected |= {
+        one.address: expected_new(table_of(one.address), one.config, NEWEST_LEVEL, {})
+        for one in found
+        if not one.complete
+    }
+    assert planned_configs(workspace(folder, written.text, world, **sections)) == expected, (
+        written.text
+    )
     return written.text

@@ -45,7 +45,10 @@ ODD = [
 def test_any_stream(body: dict[str, Any]) -> None:
     """A stream that the server would take is written so that the plan after it is empty, and an empty server would get exactly it."""
     after = expected_new(STREAM, body, NEWEST_LEVEL, {})
-    if [*check_stream(body), *find_stream_problems(None, after, ServerContext(NEWEST_LEVEL, standalone=True))]:
+    if [
+        *check_stream(body),
+        *find_stream_problems(None, after, ServerContext(NEWEST_LEVEL, standalone=True)),
+    ]:
         return
     with TemporaryDirectory() as folder:
         read_back(Path(folder), [config_on_server(Address("hub", "stream", "S"), body)], TWO)
@@ -68,16 +71,36 @@ VALUES: dict[str, list[Any]] = {
 
 def every_pair(name: str) -> Iterator[dict[str, Any]]:
     """Streams with each two values of two fields that the server would take, beside what clients give the bucket of the name."""
-    values = [(row.name, value) for row in STREAM.rows if row.name != "name" for value in VALUES.get(row.name, [True, False])]
-    usual = lower(Address.of_stream("hub", name), {}) if not name.startswith("S") else {"subjects": ["s"]}
+    values = [
+        (row.name, value)
+        for row in STREAM.rows
+        if row.name != "name"
+        for value in VALUES.get(row.name, [True, False])
+    ]
+    usual = (
+        lower(Address.of_stream("hub", name), {})
+        if not name.startswith("S")
+        else {"subjects": ["s"]}
+    )
     for (one, first), (other, second) in combinations(values, 2):
-        body = {key: value for key, value in usual.items() if value is not None} | {"name": name} | {one: first, other: second}
+        body = (
+            {key: value for key, value in usual.items() if value is not None}
+            | {"name": name}
+            | {one: first, other: second}
+        )
         if body.get("mirror"):
             body.pop("subjects", None)
         sealed = body.pop("sealed", False)
         after = expected_new(STREAM, body, NEWEST_LEVEL, {})
-        if not [*check_stream(after), *find_stream_problems(None, after, ServerContext(NEWEST_LEVEL, standalone=True))]:
-            yield expected_new(STREAM, after | {"sealed": True}, NEWEST_LEVEL, {}) if sealed else after
+        if not [
+            *check_stream(after),
+            *find_stream_problems(None, after, ServerContext(NEWEST_LEVEL, standalone=True)),
+        ]:
+            yield (
+                expected_new(STREAM, after | {"sealed": True}, NEWEST_LEVEL, {})
+                if sealed
+                else after
+            )
 
 
 @pytest.mark.parametrize("kind", ["S", "KV_B", "OBJ_B"])
@@ -85,7 +108,11 @@ def test_every_two_fields(kind: str, tmp_path: Path) -> None:
     """What clients, updates and other tools have made of a bucket or a stream is written whole, also where others decide a field."""
     configs = {json.dumps(config, sort_keys=True): config for config in every_pair(kind)}
     found = [
-        ResourceToWrite(Address.of_stream("hub", f"{kind}{number}"), STREAM.with_defaults(_rename_stream(config, kind, f"{kind}{number}"), NEWEST_LEVEL), complete=True)
+        ResourceToWrite(
+            Address.of_stream("hub", f"{kind}{number}"),
+            STREAM.with_defaults(_rename_stream(config, kind, f"{kind}{number}"), NEWEST_LEVEL),
+            complete=True,
+        )
         for number, config in enumerate(configs.values())
     ]
     assert len(found) > 500
@@ -94,7 +121,10 @@ def test_every_two_fields(kind: str, tmp_path: Path) -> None:
 
 def test_a_bucket_that_copies_a_stream_is_named(tmp_path: Path) -> None:
     """The words of a bucket name buckets alone: another origin stays as it is, and that is said."""
-    found = config_on_server(Address("hub", "kv", "B"), {"name": "KV_B", "mirror": {"name": "O"}, "deny_delete": True, "allow_rollup_hdrs": True})
+    found = config_on_server(
+        Address("hub", "kv", "B"),
+        {"name": "KV_B", "mirror": {"name": "O"}, "deny_delete": True, "allow_rollup_hdrs": True},
+    )
     written = generate_document([found], TWO)
     assert [note.partition(":")[0] for note in written.notes] == ["hub/kv/B"]
     assert "its mirror reads a stream that is not a bucket" in written.notes[0]
@@ -103,9 +133,15 @@ def test_a_bucket_that_copies_a_stream_is_named(tmp_path: Path) -> None:
 
 def _rename_stream(config: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     """The same under another name, with what its subjects and transforms say of the name."""
-    text = json.dumps(config).replace(f"$KV.{old[3:]}.", f"$KV.{new[3:]}.").replace(f"$O.{old[4:]}.", f"$O.{new[4:]}.")
+    text = (
+        json.dumps(config)
+        .replace(f"$KV.{old[3:]}.", f"$KV.{new[3:]}.")
+        .replace(f"$O.{old[4:]}.", f"$O.{new[4:]}.")
+    )
     renamed: dict[str, Any] = json.loads(text)
-    return renamed | {"name": new} | ({"subjects": [new]} if renamed.get("subjects") == [old] else {})
+    return (
+        renamed | {"name": new} | ({"subjects": [new]} if renamed.get("subjects") == [old] else {})
+    )
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -116,23 +152,40 @@ def test_any_consumer(body: dict[str, Any]) -> None:
     for around in ({}, limits):
         stream = STREAM.compact({"name": "S", "subjects": ["S.>"], "consumer_limits": around})
         place = ServerContext(NEWEST_LEVEL, standalone=True, stream=stream)
-        if [*check_consumer(body), *find_consumer_problems(None, expected_new(CONSUMER, body, NEWEST_LEVEL, around), place)]:
+        if [
+            *check_consumer(body),
+            *find_consumer_problems(
+                None, expected_new(CONSUMER, body, NEWEST_LEVEL, around), place
+            ),
+        ]:
             continue
         address = Address("hub", "consumer", "S/C")
-        one = ResourceToWrite(address, expected_new(CONSUMER, body, NEWEST_LEVEL, around), complete=True)
+        one = ResourceToWrite(
+            address, expected_new(CONSUMER, body, NEWEST_LEVEL, around), complete=True
+        )
         with TemporaryDirectory() as folder:
-            read_back(Path(folder), [config_on_server(Address("hub", "stream", "S"), stream), one], TWO)
+            read_back(
+                Path(folder), [config_on_server(Address("hub", "stream", "S"), stream), one], TWO
+            )
 
 
 def test_text_survives_every_reader(tmp_path: Path) -> None:
     """What looks like a number, a date, a reference or a piece of YAML is read as the text that it is, by jsplan and by YAML 1.1."""
     for text in ODD:
-        assert yaml.safe_load(format_flow({"a": [text], text: text})) == {"a": [text], text: text}, text
+        assert yaml.safe_load(format_flow({"a": [text], text: text})) == {
+            "a": [text],
+            text: text,
+        }, text
     metadata = {f"k{number}": text for number, text in enumerate(ODD)}
     keys = {text: "v" for text in ODD if "${" not in text}
     written = read_back(
         tmp_path,
-        [config_on_server(Address("hub", "stream", "010"), {"name": "010", "subjects": [">"], "no_ack": True, "metadata": metadata | keys})],
+        [
+            config_on_server(
+                Address("hub", "stream", "010"),
+                {"name": "010", "subjects": [">"], "no_ack": True, "metadata": metadata | keys},
+            )
+        ],
         TWO,
     )
     assert '"1e3"' in written
@@ -150,10 +203,18 @@ def test_units_are_exact(tmp_path: Path) -> None:
     ages = [1, 999, 1_000_000_001, 90_061_000_000_001, 86_400_000_000_000 * 365]
     sizes = [1, 1000, 1023, 1024, 1536, 1024**3 + 1, 3 * 1024**4]
     found = [
-        config_on_server(Address("hub", "stream", f"S{age}"), {"name": f"S{age}", "max_age": age + 10**8, "max_bytes": size})
+        config_on_server(
+            Address("hub", "stream", f"S{age}"),
+            {"name": f"S{age}", "max_age": age + 10**8, "max_bytes": size},
+        )
         for age, size in zip(ages, [*sizes], strict=False)
     ]
-    found += [config_on_server(Address("hub", "stream", f"B{size}"), {"name": f"B{size}", "max_bytes": size}) for size in sizes]
+    found += [
+        config_on_server(
+            Address("hub", "stream", f"B{size}"), {"name": f"B{size}", "max_bytes": size}
+        )
+        for size in sizes
+    ]
     text = read_back(tmp_path, found, TWO)
     assert "max_bytes: 3TiB" in text
     assert "max_bytes: 1000}" in text
@@ -165,19 +226,36 @@ def test_buckets_in_their_own_words(tmp_path: Path) -> None:
     words = {"history": 5, "ttl": 7 * 86_400 * 10**9}
     found = [
         bucket_resource(Address("hub", "kv", "CONFIG"), words),
-        bucket_resource(Address("hub", "kv", "OLD"), words | {"allow_direct": False, "allow_msg_ttl": True}),
-        bucket_resource(Address("hub", "kv", "ALL"), {"sources": [{"name": "CONFIG"}, {"name": "OLD", "external": {"api": "$JS.leaf.API"}}]}),
-        bucket_resource(Address("leaf", "kv", "COPY"), {"mirror": {"name": "CONFIG", "domain": "hub"}}),
-        bucket_resource(Address("hub", "kv", "DEEP"), {"max_msgs_per_subject": 100, "deny_delete": False}),
-        bucket_resource(Address("hub", "object_store", "ASSETS"), {"max_bytes": 1024**3, "compression": True}),
+        bucket_resource(
+            Address("hub", "kv", "OLD"), words | {"allow_direct": False, "allow_msg_ttl": True}
+        ),
+        bucket_resource(
+            Address("hub", "kv", "ALL"),
+            {"sources": [{"name": "CONFIG"}, {"name": "OLD", "external": {"api": "$JS.leaf.API"}}]},
+        ),
+        bucket_resource(
+            Address("leaf", "kv", "COPY"), {"mirror": {"name": "CONFIG", "domain": "hub"}}
+        ),
+        bucket_resource(
+            Address("hub", "kv", "DEEP"), {"max_msgs_per_subject": 100, "deny_delete": False}
+        ),
+        bucket_resource(
+            Address("hub", "object_store", "ASSETS"), {"max_bytes": 1024**3, "compression": True}
+        ),
     ]
     written = generate_document(found, TWO)
     assert written.notes == ()
     expected = {one.address: expected_new(STREAM, one.config, NEWEST_LEVEL, {}) for one in found}
-    expected[Address("leaf", "kv", "COPY")]["mirror"] = {"name": "KV_CONFIG", "external": {"api": "$JS.hub.API"}}
+    expected[Address("leaf", "kv", "COPY")]["mirror"] = {
+        "name": "KV_CONFIG",
+        "external": {"api": "$JS.hub.API"},
+    }
     assert planned_configs(workspace(tmp_path, written.text, TWO)) == expected
     assert "{bucket: CONFIG, history: 5, ttl: 1w}" in written.text
-    assert "{bucket: OLD, history: 5, ttl: 1w, allow_direct: false, allow_msg_ttl: true}" in written.text
+    assert (
+        "{bucket: OLD, history: 5, ttl: 1w, allow_direct: false, allow_msg_ttl: true}"
+        in written.text
+    )
     assert "{bucket: COPY, domain: leaf, mirror: {name: CONFIG, domain: hub}}" in written.text
     assert "{bucket: DEEP, deny_delete: false, x_raw: {max_msgs_per_subject: 100}}" in written.text
     assert "{bucket: ASSETS, max_bytes: 1GiB, compression: true}" in written.text
@@ -185,9 +263,16 @@ def test_buckets_in_their_own_words(tmp_path: Path) -> None:
 
 def test_what_this_release_does_not_know(tmp_path: Path) -> None:
     """A field of a newer server is passed through; inside of an object, where the files have no place for it, it is named."""
-    config = {"name": "S", "subjects": ["s"], "new_field": {"on": ["${x}", 1, True, None]}, "placement": {"tags": ["a"], "zone": "b"}}
+    config = {
+        "name": "S",
+        "subjects": ["s"],
+        "new_field": {"on": ["${x}", 1, True, None]},
+        "placement": {"tags": ["a"], "zone": "b"},
+    }
     found = config_on_server(Address("hub", "stream", "S"), config)
     written = generate_document([found], TWO)
     read = planned_configs(workspace(tmp_path, written.text, TWO))[found.address]
     assert read["new_field"] == config["new_field"]
-    assert written.notes == ("hub/stream/S: placement.zone is not known to this release: it stays on the server, and is not in the file",)
+    assert written.notes == (
+        "hub/stream/S: placement.zone is not known to this release: it stays on the server, and is not in the file",
+    )

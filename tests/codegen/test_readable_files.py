@@ -19,13 +19,23 @@ from tests.codegen.read_back import config_on_server, domains, planned_configs, 
 
 STORES = tuple(f"store-{number:03d}" for number in range(1, 201))
 FLEET = CodegenContext(domains("hub", *STORES, **dict.fromkeys(STORES, "edge")))
-SALES = {"name": "SALES", "subjects": ["sales.>"], "max_age": 30 * 86_400 * 10**9, "max_bytes": 10 * 1024**3}
+SALES = {
+    "name": "SALES",
+    "subjects": ["sales.>"],
+    "max_age": 30 * 86_400 * 10**9,
+    "max_bytes": 10 * 1024**3,
+}
 
 
-def stream_in_stores(name: str, config: dict[str, Any], *, without: tuple[str, ...] = ()) -> list[ResourceToWrite]:
+def stream_in_stores(
+    name: str, config: dict[str, Any], *, without: tuple[str, ...] = ()
+) -> list[ResourceToWrite]:
     """The same stream in the stores; `{}` in its subjects is each one's name."""
     return [
-        config_on_server(Address(key, "stream", name), config | {"subjects": [subject.replace("{}", key) for subject in config["subjects"]]})
+        config_on_server(
+            Address(key, "stream", name),
+            config | {"subjects": [subject.replace("{}", key) for subject in config["subjects"]]},
+        )
         for key in STORES
         if key not in without
     ]
@@ -33,17 +43,30 @@ def stream_in_stores(name: str, config: dict[str, Any], *, without: tuple[str, .
 
 def test_two_hundred_domains_are_a_few_lines(tmp_path: Path) -> None:
     """Equal streams and consumers in 200 domains, and a stream in the hub that collects them, are a file of a dozen lines."""
-    found = stream_in_stores("SALES", SALES | {"subjects": ["sales.{}.>"]}) + stream_in_stores("AUDIT", {"name": "AUDIT", "subjects": ["audit"]})
-    found += [config_on_server(Address(key, "consumer", "SALES/UP"), {"name": "UP", "durable_name": "UP", "ack_policy": "explicit"}) for key in STORES]
+    found = stream_in_stores("SALES", SALES | {"subjects": ["sales.{}.>"]}) + stream_in_stores(
+        "AUDIT", {"name": "AUDIT", "subjects": ["audit"]}
+    )
+    found += [
+        config_on_server(
+            Address(key, "consumer", "SALES/UP"),
+            {"name": "UP", "durable_name": "UP", "ack_policy": "explicit"},
+        )
+        for key in STORES
+    ]
     sources = [{"name": "SALES", "external": {"api": f"$JS.{key}.API"}} for key in STORES]
-    found.append(config_on_server(Address("hub", "stream", "ALL"), {"name": "ALL", "sources": sources}))
+    found.append(
+        config_on_server(Address("hub", "stream", "ALL"), {"name": "ALL", "sources": sources})
+    )
     written = generate_document(found, FLEET)
 
     assert written.notes == ()
     assert written.resource_count == 601
     assert written.text.count("\n") < 20
     assert "  - {name: AUDIT, domain: label:edge, subjects: [audit]}" in written.text
-    assert '    subjects: ["sales.${domain}.>"]\n    max_bytes: 10GiB\n    max_age: 30d\n' in written.text
+    assert (
+        '    subjects: ["sales.${domain}.>"]\n    max_bytes: 10GiB\n    max_age: 30d\n'
+        in written.text
+    )
     assert "      - {name: SALES, domain: label:edge}" in written.text
     read = planned_configs(workspace(tmp_path, written.text, FLEET))
     assert read.keys() == {one.address for one in found}
@@ -53,9 +76,17 @@ def test_two_hundred_domains_are_a_few_lines(tmp_path: Path) -> None:
 def test_what_differs_somewhere_is_an_entry_of_its_own(tmp_path: Path) -> None:
     """A store with another limit, one without the consumer and one without anything are each said, and no more than is so."""
     found = stream_in_stores("SALES", SALES, without=("store-017", "store-099"))
-    found.append(config_on_server(Address("store-017", "stream", "SALES"), SALES | {"max_bytes": 50 * 1024**3}))
+    found.append(
+        config_on_server(
+            Address("store-017", "stream", "SALES"), SALES | {"max_bytes": 50 * 1024**3}
+        )
+    )
     consumer = {"name": "UP", "durable_name": "UP", "ack_policy": "explicit"}
-    found += [config_on_server(Address(key, "consumer", "SALES/UP"), consumer) for key in STORES if key not in ("store-004", "store-099")]
+    found += [
+        config_on_server(Address(key, "consumer", "SALES/UP"), consumer)
+        for key in STORES
+        if key not in ("store-004", "store-099")
+    ]
     text = read_back(tmp_path, found, FLEET)
 
     assert 'domain: [label:edge, "!store-017", "!store-099"]' in text
@@ -63,7 +94,9 @@ def test_what_differs_somewhere_is_an_entry_of_its_own(tmp_path: Path) -> None:
         '  - name: SALES\n    domain: store-017\n    subjects: ["sales.>"]\n    max_bytes: 50GiB\n    max_age: 30d\n    consumers:\n'
         in text
     )
-    assert '    name: UP\n    domain: [label:edge, "!store-004", "!store-017", "!store-099"]\n' in text
+    assert (
+        '    name: UP\n    domain: [label:edge, "!store-004", "!store-017", "!store-099"]\n' in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +107,10 @@ def test_what_differs_somewhere_is_an_entry_of_its_own(tmp_path: Path) -> None:
         (STORES, "label:edge"),
         (("hub", *STORES), "*"),
         (STORES[:50], "store-{001..050}"),
-        ((*STORES[:50], *STORES[60:63], STORES[90], "hub"), ["hub", "store-{001..050}", "store-{061..063}", "store-091"]),
+        (
+            (*STORES[:50], *STORES[60:63], STORES[90], "hub"),
+            ["hub", "store-{001..050}", "store-{061..063}", "store-091"],
+        ),
         (STORES[1:], ["label:edge", "!store-001"]),
     ],
     ids=str,
@@ -89,9 +125,22 @@ def test_selectors_match_exactly(keys: tuple[str, ...], expected: str | list[str
 
 def test_a_default_is_said_once(tmp_path: Path) -> None:
     """What nearly all entries of a kind say is in `defaults:`, and who does not say it names the server's own value."""
-    found = [config_on_server(Address("hub", "stream", f"S{n}"), {"name": f"S{n}", "subjects": [f"s{n}"], "num_replicas": 3}) for n in range(9)]
-    found.append(config_on_server(Address("hub", "stream", "ONE"), {"name": "ONE", "subjects": ["one"]}))
-    found.append(config_on_server(Address("leaf", "stream", "TWO"), {"name": "TWO", "subjects": ["two"], "num_replicas": 3}))
+    found = [
+        config_on_server(
+            Address("hub", "stream", f"S{n}"),
+            {"name": f"S{n}", "subjects": [f"s{n}"], "num_replicas": 3},
+        )
+        for n in range(9)
+    ]
+    found.append(
+        config_on_server(Address("hub", "stream", "ONE"), {"name": "ONE", "subjects": ["one"]})
+    )
+    found.append(
+        config_on_server(
+            Address("leaf", "stream", "TWO"),
+            {"name": "TWO", "subjects": ["two"], "num_replicas": 3},
+        )
+    )
     text = read_back(tmp_path, found, CodegenContext(domains("hub", "leaf")))
 
     assert text.startswith("defaults:\n  domain: hub\n  stream: {num_replicas: 3}\n")
@@ -103,10 +152,25 @@ def test_a_default_is_said_once(tmp_path: Path) -> None:
 def test_defaults_that_are_there_already(tmp_path: Path) -> None:
     """Where the workspace has defaults, no others are written, and each entry says what it needs to be what it is beside them."""
     standing = {"num_replicas": 3, "max_age": "1h", "storage": "${var.where}"}
-    world = CodegenContext(domains("hub"), existing_defaults={"stream": standing}, extractable_kinds=frozenset())
-    found = [config_on_server(Address("hub", "stream", f"S{n}"), {"name": f"S{n}", "subjects": [f"s{n}"], "num_replicas": 3}) for n in range(5)]
-    found.append(config_on_server(Address("hub", "stream", "HOUR"), {"name": "HOUR", "max_age": 3600 * 10**9, "storage": "memory"}))
-    text = read_back(tmp_path, found, world, defaults={"stream": standing}, vars={"where": "memory"})
+    world = CodegenContext(
+        domains("hub"), existing_defaults={"stream": standing}, extractable_kinds=frozenset()
+    )
+    found = [
+        config_on_server(
+            Address("hub", "stream", f"S{n}"),
+            {"name": f"S{n}", "subjects": [f"s{n}"], "num_replicas": 3},
+        )
+        for n in range(5)
+    ]
+    found.append(
+        config_on_server(
+            Address("hub", "stream", "HOUR"),
+            {"name": "HOUR", "max_age": 3600 * 10**9, "storage": "memory"},
+        )
+    )
+    text = read_back(
+        tmp_path, found, world, defaults={"stream": standing}, vars={"where": "memory"}
+    )
 
     assert "defaults:" not in text
     assert "- {name: HOUR, storage: memory, num_replicas: 1}" in text
@@ -119,10 +183,18 @@ def test_origins_by_domain_and_otherwise(tmp_path: Path) -> None:
     origins = [
         {"name": "A", "external": {"api": "$JS.leaf.API"}},
         {"name": "B", "external": {"api": "$JS.leaf.API", "deliver": "deliver.b"}},
-        {"name": "C", "external": {"api": "$JS.far.API", "deliver": "deliver.c"}, "filter_subject": "c.>"},
+        {
+            "name": "C",
+            "external": {"api": "$JS.far.API", "deliver": "deliver.c"},
+            "filter_subject": "c.>",
+        },
         {"name": "D", "subject_transforms": [{"src": "d.*", "dest": "e.{{wildcard(1)}}"}]},
     ]
-    text = read_back(tmp_path, [ResourceToWrite(Address("hub", "stream", "ALL"), {"name": "ALL", "sources": origins})], world)
+    text = read_back(
+        tmp_path,
+        [ResourceToWrite(Address("hub", "stream", "ALL"), {"name": "ALL", "sources": origins})],
+        world,
+    )
     assert (
         text
         == """\
@@ -142,7 +214,12 @@ streams:
 
 def test_settings_and_comments_of_a_caller() -> None:
     """Whoever converts may add guards and a remark to an entry."""
-    one = ResourceToWrite(Address("hub", "stream", "A"), {"name": "A"}, settings={"lifecycle": {"prevent_destroy": True}}, comment=("was A.yaml",))
+    one = ResourceToWrite(
+        Address("hub", "stream", "A"),
+        {"name": "A"},
+        settings={"lifecycle": {"prevent_destroy": True}},
+        comment=("was A.yaml",),
+    )
     assert generate_document([one], CodegenContext(domains("hub", "leaf")), ["Title"]).text == (
         "# Title\n\nstreams:\n  # was A.yaml\n  - {name: A, domain: hub, lifecycle: {prevent_destroy: true}}\n"
     )
@@ -150,7 +227,12 @@ def test_settings_and_comments_of_a_caller() -> None:
 
 def test_nothing_is_a_file_too() -> None:
     """Nothing found is an empty text, not an error."""
-    assert generate_document([], CodegenContext({"hub": Domain("hub", "hub", None, "$JS.API")})).text.strip() == ""
+    assert (
+        generate_document(
+            [], CodegenContext({"hub": Domain("hub", "hub", None, "$JS.API")})
+        ).text.strip()
+        == ""
+    )
 
 
 def test_names_and_texts_with_the_domain_in_them(tmp_path: Path) -> None:
@@ -159,13 +241,28 @@ def test_names_and_texts_with_the_domain_in_them(tmp_path: Path) -> None:
     found = [
         config_on_server(
             Address(key, "stream", f"SALES_{key}"),
-            {"name": f"SALES_{key}", "subjects": [f"{key}.sales.>"], "description": f"Of {key} ${{x}}"},
+            {
+                "name": f"SALES_{key}",
+                "subjects": [f"{key}.sales.>"],
+                "description": f"Of {key} ${{x}}",
+            },
         )
         for key in keys
     ]
     consumer = {"name": "UP", "durable_name": "UP", "ack_policy": "explicit"}
-    found += [config_on_server(Address(key, "consumer", f"SALES_{key}/UP"), consumer | {"filter_subject": f"{key}.sales.a"}) for key in keys]
-    found.append(config_on_server(Address("s2", "consumer", "SALES_s2/ONLY"), consumer | {"name": "ONLY", "durable_name": "ONLY"}))
+    found += [
+        config_on_server(
+            Address(key, "consumer", f"SALES_{key}/UP"),
+            consumer | {"filter_subject": f"{key}.sales.a"},
+        )
+        for key in keys
+    ]
+    found.append(
+        config_on_server(
+            Address("s2", "consumer", "SALES_s2/ONLY"),
+            consumer | {"name": "ONLY", "durable_name": "ONLY"},
+        )
+    )
     text = read_back(tmp_path, found, CodegenContext(domains(*keys)))
     assert (
         text
@@ -195,15 +292,27 @@ def test_origins_in_other_accounts(tmp_path: Path) -> None:
     world = CodegenContext(base.domains, build_topology(base).routes)
     external = {"api": "JS.a@hub.API", "deliver": "deliver.a.mine.COPY"}
     found = [
-        ResourceToWrite(Address("mine", "stream", "COPY"), {"name": "COPY", "mirror": {"name": "A", "external": external}}),
         ResourceToWrite(
-            Address("mine", "stream", "ALL"), {"name": "ALL", "sources": [{"name": "A", "external": external | {"deliver": "deliver.a.x"}}]}
+            Address("mine", "stream", "COPY"),
+            {"name": "COPY", "mirror": {"name": "A", "external": external}},
         ),
-        ResourceToWrite(Address("mine", "stream", "FAR"), {"name": "FAR", "sources": [{"name": "A", "external": {"api": "$JS.hub.API"}}]}),
+        ResourceToWrite(
+            Address("mine", "stream", "ALL"),
+            {
+                "name": "ALL",
+                "sources": [{"name": "A", "external": external | {"deliver": "deliver.a.x"}}],
+            },
+        ),
+        ResourceToWrite(
+            Address("mine", "stream", "FAR"),
+            {"name": "FAR", "sources": [{"name": "A", "external": {"api": "$JS.hub.API"}}]},
+        ),
     ]
     text = generate_document(found, world).text
     assert "- {name: COPY, mirror: {name: A, domain: hub}}" in text
     assert "- {name: A, domain: hub, deliver: deliver.a.x}" in text
     assert "- {name: A, external: {api: $JS.hub.API}}" in text
     read = workspace(tmp_path, text, CodegenContext({}), **sections)
-    assert build_topology(read).delivery_prefixes[Address("mine", "stream", "COPY")] == {"A@JS.a@hub.API": "deliver.a.mine.COPY"}
+    assert build_topology(read).delivery_prefixes[Address("mine", "stream", "COPY")] == {
+        "A@JS.a@hub.API": "deliver.a.mine.COPY"
+    }

@@ -37,7 +37,12 @@ class Loader:
         return LoadOptions(self.root, **options)  # type: ignore[arg-type]
 
     def __call__(
-        self, text: str, *, head: str = HEAD + HUB, files: Mapping[str, str | bytes] | None = None, **options: object
+        self,
+        text: str,
+        *,
+        head: str = HEAD + HUB,
+        files: Mapping[str, str | bytes] | None = None,
+        **options: object,
     ) -> Workspace:
         """Load a workspace whose main file is `head` and `text`."""
         self.write(files or {})

@@ -60,7 +60,9 @@ def require_too_large(text: str, workspace: Loader) -> None:
 
 
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
-def test_what_multiplies_is_counted(text: str, workspace: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_multiplies_is_counted(
+    text: str, workspace: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Aliases, variables, ranges, selectors, defaults, overrides: each is counted where it multiplies."""
     monkeypatch.setattr(findings, "MAX_VALUES", 100_000)
     require_too_large(text, workspace)
@@ -89,26 +91,35 @@ def test_a_fleet_is_below_the_limit() -> None:
 def test_aliases_count_into_the_depth(brackets: str, workspace: Loader) -> None:
     """What is deep by aliases alone is refused as what is written deep."""
     opened, closed = ("[", "]") if brackets == "[]" else ("{a: ", "}")
-    lines = [f"  - &a0 {opened * 40}x{closed * 40}"] + [f"  - &a{n} {opened * 40}*a{n - 1}{closed * 40}" for n in range(1, 60)]
+    lines = [f"  - &a0 {opened * 40}x{closed * 40}"] + [
+        f"  - &a{n} {opened * 40}*a{n - 1}{closed * 40}" for n in range(1, 60)
+    ]
     found = workspace.single_finding("x-a:\n" + "\n".join(lines) + "\n")
     assert (found.code, found.summary) == ("JS101", "nested deeper than 64 levels")
-    assert not workspace(f"x-a:\n  - &a0 {opened * 30}x{closed * 30}\n  - &a1 {opened * 30}*a0{closed * 30}\n").resources
+    assert not workspace(
+        f"x-a:\n  - &a0 {opened * 30}x{closed * 30}\n  - &a1 {opened * 30}*a0{closed * 30}\n"
+    ).resources
 
 
 def test_aliases_are_resolved_once() -> None:
     """What an alias repeats is resolved once for each domain, so that a page of aliases takes no longer than a page of text."""
     found = Findings()
-    node = parse_document(Source(Path("a.yaml"), "a.yaml"), (aliases(3, 20) + "a: *a2\n").encode(), found)
+    node = parse_document(
+        Source(Path("a.yaml"), "a.yaml"), (aliases(3, 20) + "a: *a2\n").encode(), found
+    )
     assert node is not None
     resolved = interpolate(node, Scope({}, domain="hub"), found).value["a"]
-    assert {id(inner) for item in resolved.value for inner in item.value} == {id(resolved.value[0].value[0])}
+    assert {id(inner) for item in resolved.value for inner in item.value} == {
+        id(resolved.value[0].value[0])
+    }
     assert to_plain(resolved) == [[["ahub"] * 20] * 20] * 20
 
 
 def test_a_long_chain_of_copies(workspace: Loader) -> None:
     """Each a copy of the next one in the files: no recursion follows them."""
     streams = "- {name: S0, subjects: [a], max_msgs: 5}\n" + "".join(
-        f"- {{name: S{n}, subjects: [a{n}], copy_of: hub/stream/S{n - 1}}}\n" for n in range(1100, 0, -1)
+        f"- {{name: S{n}, subjects: [a{n}], copy_of: hub/stream/S{n - 1}}}\n"
+        for n in range(1100, 0, -1)
     )
     loaded = workspace(f"streams:\n{streams}")
     assert {declared.body["max_msgs"] for declared in loaded.resources.values()} == {5}
@@ -116,8 +127,16 @@ def test_a_long_chain_of_copies(workspace: Loader) -> None:
 
 def test_dependencies_are_counted(workspace: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every resource after every other one: an error instead of a graph that fills the memory."""
-    text = "streams:\n" + repeat_numbered("- {name: A%d}\n", 30) + repeat_numbered('- {name: S%d, depends_on: ["hub/stream/A*", hub/stream/A0]}\n', 30)
+    text = (
+        "streams:\n"
+        + repeat_numbered("- {name: A%d}\n", 30)
+        + repeat_numbered('- {name: S%d, depends_on: ["hub/stream/A*", hub/stream/A0]}\n', 30)
+    )
     loaded = workspace(text)
-    assert {len(after) for address, after in build_topology(loaded).dependencies.items() if address.name.startswith("S")} == {30}
+    assert {
+        len(after)
+        for address, after in build_topology(loaded).dependencies.items()
+        if address.name.startswith("S")
+    } == {30}
     monkeypatch.setattr(sys.modules[build_topology.__module__], "MAX_DEPENDENCIES", 100)
     assert [one.code for one in build_topology(loaded).diagnostics] == ["JS148"]

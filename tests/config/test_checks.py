@@ -21,8 +21,16 @@ REFUSED_STREAMS = [
     ("mirror: {name: X}, sources: [{name: Y}]", "JS150", 10031),
     ("mirror: {name: X}, first_seq: 5", "JS150", 10143),
     ("mirror: {name: X}, allow_atomic: true", "JS150", 10198),
-    ("mirror: {name: X, filter_subject: a, subject_transforms: [{src: a, dest: b}]}", "JS151", 10150),
-    ("sources: [{name: X, filter_subject: a, subject_transforms: [{src: a, dest: b}]}]", "JS151", 10144),
+    (
+        "mirror: {name: X, filter_subject: a, subject_transforms: [{src: a, dest: b}]}",
+        "JS151",
+        10150,
+    ),
+    (
+        "sources: [{name: X, filter_subject: a, subject_transforms: [{src: a, dest: b}]}]",
+        "JS151",
+        10144,
+    ),
     ("mirror: {name: P}", "JS152", 10052),
     ("sources: [{name: X}, {name: X}]", "JS152", 10140),
     ("sources: [{name: X, opt_start_seq: 4}, {name: X}]", "JS152", 10140),
@@ -49,16 +57,44 @@ REFUSED_STREAMS = [
     ("subjects: [a], persist_mode: async, storage: memory", "JS163", 10052),
     ("subjects: [a], subject_delete_marker_ttl: 500ms, max_age: 1m", "JS164", 10052),
     ("sources: [{name: X}, {name: X, filter_subject: '>'}]", "JS152", 10140),
-    ("sources: [{name: X, subject_transforms: [{src: 'a.*', dest: 'x.$1'}, {src: a.b, dest: y}]}]", "JS151", 10147),
-    ("sources: [{name: X, subject_transforms: [{src: '>', dest: 'x.>'}, {src: '', dest: ''}]}]", "JS151", 10147),
-    ("mirror: {name: X, subject_transforms: [{src: 'a.*', dest: x}, {src: '*.b', dest: y}]}", "JS151", 10152),
-    ("mirror: {name: X, subject_transforms: [{src: a.b, dest: y}, {src: 'a.*', dest: 'x.$1'}]}", "JS151", 10152),
+    (
+        "sources: [{name: X, subject_transforms: [{src: 'a.*', dest: 'x.$1'}, {src: a.b, dest: y}]}]",
+        "JS151",
+        10147,
+    ),
+    (
+        "sources: [{name: X, subject_transforms: [{src: '>', dest: 'x.>'}, {src: '', dest: ''}]}]",
+        "JS151",
+        10147,
+    ),
+    (
+        "mirror: {name: X, subject_transforms: [{src: 'a.*', dest: x}, {src: '*.b', dest: y}]}",
+        "JS151",
+        10152,
+    ),
+    (
+        "mirror: {name: X, subject_transforms: [{src: a.b, dest: y}, {src: 'a.*', dest: 'x.$1'}]}",
+        "JS151",
+        10152,
+    ),
     ("mirror: {name: X, filter_subject: a..b}", "JS151", 10049),
     ("subjects: [$SYS.a]", "JS157", 10052),
     ("subjects: ['>'], no_ack: true, num_replicas: 3", "JS157", 10052),
-    ("subjects: [a], allow_rollup_hdrs: true, deny_purge: true, subject_delete_marker_ttl: 5s", "JS160", 10052),
-    ("mirror: {name: X, consumer: {name: c, deliver_subject: d}, opt_start_seq: 4}", "JS166", 10213),
-    ("sources: [{name: X, consumer: {name: c, deliver_subject: d}, filter_subject: a}]", "JS166", 10215),
+    (
+        "subjects: [a], allow_rollup_hdrs: true, deny_purge: true, subject_delete_marker_ttl: 5s",
+        "JS160",
+        10052,
+    ),
+    (
+        "mirror: {name: X, consumer: {name: c, deliver_subject: d}, opt_start_seq: 4}",
+        "JS166",
+        10213,
+    ),
+    (
+        "sources: [{name: X, consumer: {name: c, deliver_subject: d}, filter_subject: a}]",
+        "JS166",
+        10215,
+    ),
     ("mirror: {name: X, consumer: {name: c, deliver_subject: 'd.*'}}", "JS166", 10213),
     ("subjects: [a], subject_transform: {src: 'a.>', dest: x}", "JS167", 10156),
     ("subjects: [a], subject_transform: {src: 'a.*', dest: 'x.*'}", "JS167", 10156),
@@ -124,7 +160,11 @@ REFUSED_CONSUMERS = [
     ("deliver_subject: d, idle_heartbeat: 5000", "JS173", 10083),
     ("ack_policy: explicit, max_deliver: 1, backoff: [1s, 2s, 3s]", "JS174", 10116),
     ("ack_policy: explicit, priority_policy: overflow", "JS175", 10159),
-    ("ack_policy: explicit, deliver_subject: d, priority_policy: overflow, priority_groups: [a]", "JS175", 10178),
+    (
+        "ack_policy: explicit, deliver_subject: d, priority_policy: overflow, priority_groups: [a]",
+        "JS175",
+        10178,
+    ),
 ]
 ACCEPTED_CONSUMERS = [
     "ack_policy: explicit, max_deliver: 3, backoff: [1s, 2s, 3s]",
@@ -158,7 +198,11 @@ def create_stream(raw: Raw, config: dict[str, Any]) -> int | None:
 
 def create_consumer(raw: Raw, stream: str, config: dict[str, Any]) -> int | None:
     """The err_code of CONSUMER.CREATE, None if the server took it; then it is deleted again."""
-    request = {"stream_name": stream, "action": "create", "config": config | {"durable_name": config["name"]}}
+    request = {
+        "stream_name": stream,
+        "action": "create",
+        "config": config | {"durable_name": config["name"]},
+    }
     answer = raw.api(f"$JS.API.CONSUMER.CREATE.{stream}.{config['name']}", request)
     if "error" in answer:
         return int(answer["error"]["err_code"])
@@ -167,7 +211,9 @@ def create_consumer(raw: Raw, stream: str, config: dict[str, Any]) -> int | None
 
 
 @pytest.mark.parametrize(("text", "code", "number"), REFUSED_STREAMS)
-def test_a_stream_that_is_refused_here_is_refused_by_the_server(text: str, code: str, number: int, server: Server) -> None:
+def test_a_stream_that_is_refused_here_is_refused_by_the_server(
+    text: str, code: str, number: int, server: Server
+) -> None:
     """Each rule has a case that the server refuses with the number the finding names."""
     config = fields("stream", text)
     problems = list(checks.check_stream(config))
@@ -187,7 +233,9 @@ def test_a_stream_that_the_server_accepts_is_accepted_here(text: str, server: Se
 
 
 @pytest.mark.parametrize(("text", "code", "number"), REFUSED_CONSUMERS)
-def test_a_consumer_that_is_refused_here_is_refused_by_the_server(text: str, code: str, number: int, server: Server) -> None:
+def test_a_consumer_that_is_refused_here_is_refused_by_the_server(
+    text: str, code: str, number: int, server: Server
+) -> None:
     """Each rule has a case that the server refuses with the number the finding names."""
     config = fields("consumer", text)
     problems = list(checks_consumers.check_consumer(config))
@@ -220,9 +268,13 @@ def test_a_consumer_that_the_server_accepts_is_accepted_here(text: str, server: 
         ),
     ],
 )
-def test_a_work_queue_refuses_consumers_that_do_not_fit(consumers: str, words: str, workspace: Loader) -> None:
+def test_a_work_queue_refuses_consumers_that_do_not_fit(
+    consumers: str, words: str, workspace: Loader
+) -> None:
     """Consumers of a declared work queue ack explicitly, deliver all, and do not overlap."""
-    found = workspace.single_finding(f'streams:\n  - {{name: Q, subjects: ["q.>"], retention: workqueue, consumers: {consumers}}}\n')
+    found = workspace.single_finding(
+        f'streams:\n  - {{name: Q, subjects: ["q.>"], retention: workqueue, consumers: {consumers}}}\n'
+    )
     assert found.code == "JS176"
     assert words in found.summary
 
@@ -245,5 +297,11 @@ def test_a_work_queue_takes_consumers_with_filters_of_their_own(workspace: Loade
 
 def test_a_finding_points_at_the_field(workspace: Loader) -> None:
     """A contradiction is shown where the field is written, with the resource's address."""
-    found = workspace.single_finding("streams:\n  - name: A\n    max_age: 30s\n    duplicate_window: 2m\n")
-    assert (found.code, str(found.range), found.address) == ("JS153", "jsplan.yaml:7:5", "hub/stream/A")
+    found = workspace.single_finding(
+        "streams:\n  - name: A\n    max_age: 30s\n    duplicate_window: 2m\n"
+    )
+    assert (found.code, str(found.range), found.address) == (
+        "JS153",
+        "jsplan.yaml:7:5",
+        "hub/stream/A",
+    )

@@ -35,7 +35,14 @@ def test_everything_but_the_name_and_the_subjects(workspace: Loader) -> None:
         """,
         "hub/stream/NEW",
     )
-    assert found == {"name": "NEW", "subjects": ["new"], "max_age": HOUR, "max_msgs": 5, "storage": None, "later": 1}
+    assert found == {
+        "name": "NEW",
+        "subjects": ["new"],
+        "max_age": HOUR,
+        "max_msgs": 5,
+        "storage": None,
+        "later": 1,
+    }
 
 
 def test_layers_of_the_base(workspace: Loader) -> None:
@@ -54,7 +61,13 @@ def test_layers_of_the_base(workspace: Loader) -> None:
         """,
         "leaf/stream/NEW",
     )
-    expected = {"max_age": 2 * HOUR, "num_replicas": 1, "max_msgs": 7, "max_bytes": 1024, "max_msg_size": 10}
+    expected = {
+        "max_age": 2 * HOUR,
+        "num_replicas": 1,
+        "max_msgs": 7,
+        "max_bytes": 1024,
+        "max_msg_size": 10,
+    }
     assert found == {"name": "NEW", "subjects": ["new"]} | expected
 
 
@@ -73,7 +86,11 @@ def test_guards_and_consumers_stay_behind(workspace: Loader) -> None:
         head=HEAD,
     )
     copy = loaded.resources[Address.parse("hub/stream/NEW")]
-    assert (copy.lifecycle.prevent_destroy, dict(copy.lint_ignore), dict(copy.body)) == (None, {}, {"name": "NEW"})
+    assert (copy.lifecycle.prevent_destroy, dict(copy.lint_ignore), dict(copy.body)) == (
+        None,
+        {},
+        {"name": "NEW"},
+    )
     assert Address.parse("hub/consumer/NEW/C") not in loaded.resources
 
 
@@ -88,14 +105,26 @@ def test_chains_and_fleets(workspace: Loader) -> None:
         """,
         head=HEAD,
     )
-    assert [str(address) for address in loaded.resources][:2] == ["leaf/stream/THIRD", "leaf2/stream/THIRD"]
+    assert [str(address) for address in loaded.resources][:2] == [
+        "leaf/stream/THIRD",
+        "leaf2/stream/THIRD",
+    ]
     for key in ("leaf", "leaf2"):
         found = dict(loaded.resources[Address(key, "stream", "THIRD")].body)
-        assert found == {"name": "THIRD", "subjects": [f"third.{key}"], "max_age": HOUR, "max_msgs": 2}
+        assert found == {
+            "name": "THIRD",
+            "subjects": [f"third.{key}"],
+            "max_age": HOUR,
+            "max_msgs": 2,
+        }
 
 
-@pytest.mark.parametrize(("domain", "origin"), [("hub", {"name": "A"}), ("leaf", {"name": "A", "domain": "hub"})])
-def test_an_origin_stays_the_same_stream(workspace: Loader, domain: str, origin: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("domain", "origin"), [("hub", {"name": "A"}), ("leaf", {"name": "A", "domain": "hub"})]
+)
+def test_an_origin_stays_the_same_stream(
+    workspace: Loader, domain: str, origin: dict[str, str]
+) -> None:
     """A copy of a mirror mirrors the same stream, also from another domain, and needs no subjects."""
     text = f"""
         streams:
@@ -103,7 +132,11 @@ def test_an_origin_stays_the_same_stream(workspace: Loader, domain: str, origin:
           - {{name: OLD, domain: hub, mirror: {{name: A}}, max_age: 1h}}
           - {{name: NEW, domain: {domain}, copy_of: hub/stream/OLD}}
         """
-    assert body(workspace, text, f"{domain}/stream/NEW") == {"name": "NEW", "mirror": origin, "max_age": HOUR}
+    assert body(workspace, text, f"{domain}/stream/NEW") == {
+        "name": "NEW",
+        "mirror": origin,
+        "max_age": HOUR,
+    }
 
 
 def test_a_mirror_of_its_base(workspace: Loader) -> None:
@@ -123,15 +156,33 @@ def test_a_mirror_of_its_base(workspace: Loader) -> None:
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ("copy_of: hub/stream/B, subjects: [x]", "a circle of copies: hub/stream/A is a copy of hub/stream/B is a copy of hub/stream/A"),
-        ("copy_of: hub/stream/A, subjects: [x]", "a circle of copies: hub/stream/A is a copy of hub/stream/A"),
-        ("copy_of: hub/stream/NONE, subjects: [x]", "`copy_of` names hub/stream/NONE, which is in no file"),
-        ("copy_of: leaf/stream/C, subjects: [x]", "`copy_of` names leaf/stream/C, which is in no file"),
+        (
+            "copy_of: hub/stream/B, subjects: [x]",
+            "a circle of copies: hub/stream/A is a copy of hub/stream/B is a copy of hub/stream/A",
+        ),
+        (
+            "copy_of: hub/stream/A, subjects: [x]",
+            "a circle of copies: hub/stream/A is a copy of hub/stream/A",
+        ),
+        (
+            "copy_of: hub/stream/NONE, subjects: [x]",
+            "`copy_of` names hub/stream/NONE, which is in no file",
+        ),
+        (
+            "copy_of: leaf/stream/C, subjects: [x]",
+            "`copy_of` names leaf/stream/C, which is in no file",
+        ),
         ("copy_of: hub/kv/C, subjects: [x]", '`copy_of`: "hub/kv/C" is not one stream'),
         ('copy_of: "hub/stream/*", subjects: [x]', '`copy_of`: "hub/stream/*" is not one stream'),
-        ("copy_of: C, subjects: [x]", '`copy_of`: "C" is not an address; it is DOMAIN/KIND/NAME, as in hub/stream/ORDERS'),
+        (
+            "copy_of: C, subjects: [x]",
+            '`copy_of`: "C" is not an address; it is DOMAIN/KIND/NAME, as in hub/stream/ORDERS',
+        ),
         ("copy_of: hub/stream/C", "a copy of hub/stream/C needs `subjects` of its own"),
-        ("copy_of: hub/stream/C, config_file: c.json", "hub/stream/A has two bases, `copy_of` and `config_file`"),
+        (
+            "copy_of: hub/stream/C, config_file: c.json",
+            "hub/stream/A has two bases, `copy_of` and `config_file`",
+        ),
     ],
 )
 def test_what_is_no_base(workspace: Loader, entry: str, says: str) -> None:

@@ -33,7 +33,12 @@ def test_connections_have_all_their_keys(workspace: Loader) -> None:
               ngs: {context: ngs}
             """
     }
-    loaded = workspace("include: [net/c.yaml]\ndomains: {hub: {connection: edge}}\n", head=HEAD, files=files, environ={"HOME": "/home/me"})
+    loaded = workspace(
+        "include: [net/c.yaml]\ndomains: {hub: {connection: edge}}\n",
+        head=HEAD,
+        files=files,
+        environ={"HOME": "/home/me"},
+    )
     net = workspace.root / "net"
     edge = loaded.connections["edge"]
     assert (edge.url, edge.creds, edge.inbox_prefix, edge.timeout, edge.account) == (
@@ -45,7 +50,10 @@ def test_connections_have_all_their_keys(workspace: Loader) -> None:
     )
     assert edge.tls == Tls(net / "ca.pem", net / "c.pem", net / "k.pem", handshake_first=True)
     assert loaded.connections["key"].nkey == Path("/home/me/seed.nk")
-    assert (loaded.connections["ngs"].context, str(loaded.connections["ngs"].range)) == ("ngs", "net/c.yaml:6:8")
+    assert (loaded.connections["ngs"].context, str(loaded.connections["ngs"].range)) == (
+        "ngs",
+        "net/c.yaml:6:8",
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +63,11 @@ def test_connections_have_all_their_keys(workspace: Loader) -> None:
         ("{url: u, user: a, token: t}", "JS120", "Keep one"),
         ("{url: u, password: p}", "JS120", "user"),
         ("{url: u, tls: {cert: c}}", "JS120", "other one"),
-        ("{url: u, nkey: SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY}", "JS120", "file"),
+        (
+            "{url: u, nkey: SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY}",
+            "JS120",
+            "file",
+        ),
         ("{url: u, credentials: c}", "JS105", '"creds"'),
         ("{url: 4222}", "JS104", "quotes"),
         ("{url: 'http://s3cret@a'}", "JS130", "nats://"),
@@ -64,7 +76,9 @@ def test_connections_have_all_their_keys(workspace: Loader) -> None:
         ("[u]", "JS104", "key: value"),
     ],
 )
-def test_a_contradictory_connection_is_an_error(connection: str, code: str, words: str, workspace: Loader) -> None:
+def test_a_contradictory_connection_is_an_error(
+    connection: str, code: str, words: str, workspace: Loader
+) -> None:
     """Two ways at once, halves of pairs, and a seed where its file should be."""
     found = workspace.single_finding(f"connections: {{hub: {connection}}}\n")
     assert found.code == code
@@ -82,7 +96,11 @@ def test_no_connections_at_all_mean_one(workspace: Loader) -> None:
 
 def test_an_empty_connection_is_filled_later(workspace: Loader) -> None:
     """`hub: {}` and `hub:` both name neither url nor context."""
-    assert list(workspace("connections: {hub: {}, b: }\ndomains: {x: {connection: b}}\n", head=HEAD).connections) == ["hub", "b"]
+    assert list(
+        workspace(
+            "connections: {hub: {}, b: }\ndomains: {x: {connection: b}}\n", head=HEAD
+        ).connections
+    ) == ["hub", "b"]
 
 
 def test_without_domains_the_lines_to_write_are_printed(workspace: Loader) -> None:
@@ -96,13 +114,19 @@ def test_without_domains_the_lines_to_write_are_printed(workspace: Loader) -> No
 def test_a_default_domain_alone_is_a_domain(workspace: Loader) -> None:
     """A workspace with one connection and `defaults.domain` needs no `domains:`."""
     loaded = workspace("defaults: {domain: hub}\nstreams: [{name: S}]\n", head=HEAD)
-    assert (loaded.domains["hub"].api_prefix, loaded.domains["hub"].connection) == ("$JS.hub.API", "default")
+    assert (loaded.domains["hub"].api_prefix, loaded.domains["hub"].connection) == (
+        "$JS.hub.API",
+        "default",
+    )
     assert list(map(str, loaded.resources)) == ["hub/stream/S"]
 
 
 def test_a_domain_knows_its_prefix(workspace: Loader) -> None:
     """The key is the server's domain unless the file says otherwise; null is a server without one."""
-    loaded = workspace("domains: {hub: {}, plain: {js_domain: null}, x: {js_domain: y}, z: {api_prefix: my.API}}\n", head=HEAD)
+    loaded = workspace(
+        "domains: {hub: {}, plain: {js_domain: null}, x: {js_domain: y}, z: {api_prefix: my.API}}\n",
+        head=HEAD,
+    )
     assert [(d.js_domain, d.api_prefix) for d in loaded.domains.values()] == [
         ("hub", "$JS.hub.API"),
         (None, "$JS.API"),
@@ -114,7 +138,14 @@ def test_a_domain_knows_its_prefix(workspace: Loader) -> None:
 def test_a_range_stands_for_many_domains(workspace: Loader) -> None:
     """Widths are kept, an exact name replaces the range's entry, same_as takes over the server's domain."""
     loaded = workspace("", head=HEAD + FLEET)
-    assert list(loaded.domains) == ["hub", "store-001", "store-002", "store-004", "store-003", "hub-by-b"]
+    assert list(loaded.domains) == [
+        "hub",
+        "store-001",
+        "store-002",
+        "store-004",
+        "store-003",
+        "hub-by-b",
+    ]
     assert loaded.domains["store-004"].api_prefix == "$JS.store-004.API"
     assert [loaded.domains[key].vars["size"] for key in STORES] == ["1GiB", "1GiB", "50GiB", "1GiB"]
     by_b = loaded.domains["hub-by-b"]
@@ -153,7 +184,9 @@ def test_ranges_are_written_out(pattern: str, found: list[str]) -> None:
         ("[hub]", "JS104", "3:10"),
     ],
 )
-def test_a_wrong_domain_is_an_error_at_its_place(domains: str, code: str, place: str, workspace: Loader) -> None:
+def test_a_wrong_domain_is_an_error_at_its_place(
+    domains: str, code: str, place: str, workspace: Loader
+) -> None:
     """Each mistake in `domains:` is found where it is."""
     found = workspace.findings(f"domains: {domains}\n", head=HEAD)
     assert (found[0].code, str(found[0].range)) == (code, f"jsplan.yaml:{place}")
@@ -178,9 +211,13 @@ def test_a_wrong_domain_is_an_error_at_its_place(domains: str, code: str, place:
         ("[hub, hub]", ["hub"]),
     ],
 )
-def test_a_selector_gives_one_resource_per_match(selector: str, found: list[str], workspace: Loader) -> None:
+def test_a_selector_gives_one_resource_per_match(
+    selector: str, found: list[str], workspace: Loader
+) -> None:
     """Names, lists, globs, labels and exclusions; `same_as` domains only by their exact name."""
-    loaded = workspace(f"vars: {{one: store-001}}\nstreams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET)
+    loaded = workspace(
+        f"vars: {{one: store-001}}\nstreams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET
+    )
     assert sorted(address.domain for address in loaded.resources) == sorted(found)
 
 
@@ -191,7 +228,11 @@ def test_each_domain_of_a_fleet_has_its_own_values(workspace: Loader) -> None:
           - {name: S, domain: label:edge, subjects: ["s.${domain}.>"], max_bytes: "${domain.size}", consumers: [{name: "C-${domain}"}]}
         """
     loaded = workspace(text, head=HEAD + FLEET)
-    assert body_of(loaded, "store-003/stream/S") == {"name": "S", "subjects": ["s.store-003.>"], "max_bytes": 50 * 2**30}
+    assert body_of(loaded, "store-003/stream/S") == {
+        "name": "S",
+        "subjects": ["s.store-003.>"],
+        "max_bytes": 50 * 2**30,
+    }
     assert body_of(loaded, "store-001/stream/S")["max_bytes"] == 2**30
     assert "store-004/consumer/S/C-store-004" in map(str, loaded.resources)
 
@@ -205,9 +246,13 @@ def test_each_domain_of_a_fleet_has_its_own_values(workspace: Loader) -> None:
         ("[[hub]]", "JS104", "quotes"),
     ],
 )
-def test_a_domain_that_does_not_exist_is_an_error(selector: str, code: str, words: str, workspace: Loader) -> None:
+def test_a_domain_that_does_not_exist_is_an_error(
+    selector: str, code: str, words: str, workspace: Loader
+) -> None:
     """An exact name must exist."""
-    found = workspace.single_finding(f"streams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET)
+    found = workspace.single_finding(
+        f"streams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET
+    )
     assert found.code == code
     assert words in found.detail
 
@@ -222,7 +267,12 @@ def test_a_pattern_that_matches_nothing_is_a_warning(selector: str, workspace: L
 
 def test_one_problem_in_a_fleet_is_said_once(workspace: Loader) -> None:
     """The same line is read for each domain; its finding is not repeated."""
-    assert workspace.single_finding("streams: [{name: S, domain: label:edge, max_aeg: 1d}]\n", head=HEAD + FLEET).code == "JS105"
+    assert (
+        workspace.single_finding(
+            "streams: [{name: S, domain: label:edge, max_aeg: 1d}]\n", head=HEAD + FLEET
+        ).code
+        == "JS105"
+    )
 
 
 def test_which_domain_must_be_clear(workspace: Loader) -> None:
@@ -266,19 +316,31 @@ def test_a_stream_is_not_written_out_as_a_source_of_itself(workspace: Loader) ->
 
 def test_a_mirror_has_one_origin(workspace: Loader) -> None:
     """A selector that matches one domain will do; more or none is an error."""
-    loaded = workspace("streams: [{name: M, domain: hub, mirror: {name: A, domain: label:big}}]\n", head=HEAD + FLEET)
+    loaded = workspace(
+        "streams: [{name: M, domain: hub, mirror: {name: A, domain: label:big}}]\n",
+        head=HEAD + FLEET,
+    )
     assert body_of(loaded, "hub/stream/M")["mirror"] == {"name": "A", "domain": "store-003"}
-    found = workspace.single_finding("streams: [{name: M, domain: hub, mirror: {name: A, domain: label:edge}}]\n", head=HEAD + FLEET)
+    found = workspace.single_finding(
+        "streams: [{name: M, domain: hub, mirror: {name: A, domain: label:edge}}]\n",
+        head=HEAD + FLEET,
+    )
     assert (found.code, "store-001" in found.detail) == ("JS125", True)
 
 
 @pytest.mark.parametrize(
     "origin",
-    ['{name: A, domain: hub, external: {api: "$JS.h.API"}}', "{name: A, deliver: d.x}", "{name: A, domain: store-001, deliver: 3}"],
+    [
+        '{name: A, domain: hub, external: {api: "$JS.h.API"}}',
+        "{name: A, deliver: d.x}",
+        "{name: A, domain: store-001, deliver: 3}",
+    ],
 )
 def test_an_origin_is_named_once(origin: str, workspace: Loader) -> None:
     """`domain` and `external` exclude each other; `deliver` goes with `domain`."""
-    found = workspace.findings(f"streams: [{{name: S, domain: store-002, sources: [{origin}]}}]\n", head=HEAD + FLEET)
+    found = workspace.findings(
+        f"streams: [{{name: S, domain: store-002, sources: [{origin}]}}]\n", head=HEAD + FLEET
+    )
     assert [problem.code for problem in found] in (["JS137"], ["JS104"])
 
 
@@ -304,7 +366,10 @@ def test_a_wrong_backend_is_an_error(backend: str, code: str, workspace: Loader)
 def test_the_backend_is_below_the_workspace(workspace: Loader) -> None:
     """The default is state/<workspace>.json; a path is relative to the workspace."""
     assert workspace("").backend.path == workspace.root / "state" / "shop.json"
-    assert workspace("backend: {local: {path: ../s.json}}\n").backend.path == workspace.root / ".." / "s.json"
+    assert (
+        workspace("backend: {local: {path: ../s.json}}\n").backend.path
+        == workspace.root / ".." / "s.json"
+    )
 
 
 def test_the_backend_is_a_bucket(workspace: Loader) -> None:
@@ -312,12 +377,22 @@ def test_the_backend_is_a_bucket(workspace: Loader) -> None:
     two = HEAD + "connections: {c: {}}\ndomains: {hub: {connection: c}, leaf: {connection: c}}\n"
     named = workspace("backend: {kv: {domain: leaf, bucket: S, lock_ttl: 5m}}\n", head=two).backend
     usual = workspace("backend: {kv: {bucket: S}}\ndefaults: {domain: leaf}\n", head=two).backend
-    only = workspace("backend: {kv: {bucket: S}}\n", head=HEAD + "connections: {c: {}}\ndomains: {hub: {connection: c}}\n").backend
+    only = workspace(
+        "backend: {kv: {bucket: S}}\n",
+        head=HEAD + "connections: {c: {}}\ndomains: {hub: {connection: c}}\n",
+    ).backend
 
-    assert (named.kind, named.domain, named.bucket, named.lock_ttl) == ("kv", "leaf", "S", 300 * SECOND)
+    assert (named.kind, named.domain, named.bucket, named.lock_ttl) == (
+        "kv",
+        "leaf",
+        "S",
+        300 * SECOND,
+    )
     assert (usual.domain, usual.lock_ttl) == ("leaf", 60 * SECOND)
     assert only.domain == "hub"
-    assert [p.code for p in workspace.findings("backend: {kv: {bucket: S}}\n", head=two)] == ["JS128"]
+    assert [p.code for p in workspace.findings("backend: {kv: {bucket: S}}\n", head=two)] == [
+        "JS128"
+    ]
 
 
 def test_an_environment_that_no_bucket_has_a_key_for(workspace: Loader) -> None:
@@ -326,10 +401,15 @@ def test_an_environment_that_no_bucket_has_a_key_for(workspace: Loader) -> None:
     assert "JS131" in [p.code for p in workspace.findings(text, environment="a b")]
 
 
-@pytest.mark.parametrize("declared", ["kv: [{bucket: S, domain: hub}]", "streams: [{name: KV_S, domain: hub}]"])
+@pytest.mark.parametrize(
+    "declared", ["kv: [{bucket: S, domain: hub}]", "streams: [{name: KV_S, domain: hub}]"]
+)
 def test_the_bucket_of_the_state_is_no_resource(declared: str, workspace: Loader) -> None:
     """A workspace cannot manage the bucket that its own state is in; another of that name in another domain it can."""
-    head = HEAD + "connections: {c: {}}\ndomains: {hub: {connection: c}, leaf: {connection: c}}\nbackend: {kv: {domain: hub, bucket: S}}\n"
+    head = (
+        HEAD
+        + "connections: {c: {}}\ndomains: {hub: {connection: c}, leaf: {connection: c}}\nbackend: {kv: {domain: hub, bucket: S}}\n"
+    )
 
     assert {p.code for p in workspace.findings(declared + "\n", head=head)} & {"JS128", "JS132"}
     assert workspace("kv: [{bucket: S, domain: leaf}]\n", head=head).diagnostics == ()

@@ -26,7 +26,9 @@ environments:
   other: {connections: {hub: {url: "nats://other:4222"}}}
   prod:
 """
-STREAM = 'streams: [{name: S, domain: hub, num_replicas: "${var.replicas}", max_age: "${var.keep}"}]\n'
+STREAM = (
+    'streams: [{name: S, domain: hub, num_replicas: "${var.replicas}", max_age: "${var.keep}"}]\n'
+)
 
 
 @pytest.mark.parametrize("text", [STREAM, "streams: [{name: S, domain: nowhere}]\n"])
@@ -52,7 +54,12 @@ def test_an_environment_of_a_workspace_without_any_is_an_error(workspace: Loader
 def test_the_environment_may_come_from_the_process(workspace: Loader) -> None:
     """JSPLAN_ENV chooses where -e does not."""
     assert workspace(STREAM, head=HEAD + TWO, environ={"JSPLAN_ENV": "prod"}).environment == "prod"
-    assert workspace(STREAM, head=HEAD + TWO, environment="other", environ={"JSPLAN_ENV": "prod"}).environment == "other"
+    assert (
+        workspace(
+            STREAM, head=HEAD + TWO, environment="other", environ={"JSPLAN_ENV": "prod"}
+        ).environment
+        == "other"
+    )
 
 
 def test_an_environment_is_merged_key_by_key(workspace: Loader) -> None:
@@ -61,7 +68,12 @@ def test_an_environment_is_merged_key_by_key(workspace: Loader) -> None:
     assert dict(loaded.variables) == {"replicas": 1, "keep": "30d"}
     assert body_of(loaded, "hub/stream/S")["num_replicas"] == 1
     connection = loaded.connections["hub"]
-    assert (connection.context, connection.url, connection.user, connection.timeout) == ("shop-staging", None, None, 2 * 10**9)
+    assert (connection.context, connection.url, connection.user, connection.timeout) == (
+        "shop-staging",
+        None,
+        None,
+        2 * 10**9,
+    )
     assert loaded.domains["hub"].may_be_offline == 7 * 86400 * 10**9
     assert {key: sorted(d.labels) for key, d in loaded.domains.items()} == {
         "hub": [],
@@ -76,7 +88,11 @@ def test_an_environment_is_merged_key_by_key(workspace: Loader) -> None:
 def test_a_url_of_an_environment_keeps_the_login(workspace: Loader) -> None:
     """Only what the environment says changes."""
     connection = workspace(STREAM, head=HEAD + TWO, environment="other").connections["hub"]
-    assert (connection.url, connection.user, connection.password) == ("nats://other:4222", "acc", "pw")
+    assert (connection.url, connection.user, connection.password) == (
+        "nats://other:4222",
+        "acc",
+        "pw",
+    )
 
 
 def test_an_environment_may_say_nothing(workspace: Loader) -> None:
@@ -106,8 +122,15 @@ def test_a_resource_may_be_in_some_environments_only(workspace: Loader) -> None:
         "hub/stream/B",
         "hub/consumer/B/C",
     ]
-    assert list(map(str, workspace(text, head=HEAD + TWO, environment="other").resources)) == ["hub/stream/B", "hub/consumer/B/D"]
-    found = workspace.single_finding("streams: [{name: A, domain: hub, environments: [prd]}]\n", head=HEAD + TWO, environment="prod")
+    assert list(map(str, workspace(text, head=HEAD + TWO, environment="other").resources)) == [
+        "hub/stream/B",
+        "hub/consumer/B/D",
+    ]
+    found = workspace.single_finding(
+        "streams: [{name: A, domain: hub, environments: [prd]}]\n",
+        head=HEAD + TWO,
+        environment="prod",
+    )
     assert found.code == "JS118"
 
 
@@ -118,15 +141,29 @@ def test_a_resource_may_be_in_some_environments_only(workspace: Loader) -> None:
         ({"environ": {"JSPLAN_VAR_replicas": "5"}}, 5),
         ({"environ": {"JSPLAN_VAR_replicas": "5"}, "var_files": ("v.yaml",)}, 4),
         ({"environ": {"JSPLAN_VAR_replicas": "5"}, "var_files": ("v.yaml", "w.json")}, 2),
-        ({"environ": {"JSPLAN_VAR_replicas": "5"}, "var_files": ("v.yaml",), "variables": ("replicas=1",)}, 1),
+        (
+            {
+                "environ": {"JSPLAN_VAR_replicas": "5"},
+                "var_files": ("v.yaml",),
+                "variables": ("replicas=1",),
+            },
+            1,
+        ),
         ({"variables": ("replicas=1", "replicas=2")}, 2),
     ],
 )
-def test_the_stronger_source_of_a_variable_wins(options: dict[str, Any], value: int, workspace: Loader) -> None:
+def test_the_stronger_source_of_a_variable_wins(
+    options: dict[str, Any], value: int, workspace: Loader
+) -> None:
     """Default, JSPLAN_VAR_x, --var-file, --var: each later one wins, within one the last."""
     workspace.write({"v.yaml": "replicas: 4\n", "w.json": '{"replicas": 2}'})
     options["var_files"] = tuple(workspace.root / name for name in options.get("var_files", ()))
-    assert workspace("", head=HEAD + "domains: {hub: {}}\nvars: {replicas: 3}\n", **options).variables["replicas"] == value
+    assert (
+        workspace("", head=HEAD + "domains: {hub: {}}\nvars: {replicas: 3}\n", **options).variables[
+            "replicas"
+        ]
+        == value
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,9 +189,15 @@ def test_the_stronger_source_of_a_variable_wins(options: dict[str, Any], value: 
         ("~", "~", "~"),
     ],
 )
-def test_a_variable_takes_the_type_of_its_default(default: str, given: str, value: Any, workspace: Loader) -> None:
+def test_a_variable_takes_the_type_of_its_default(
+    default: str, given: str, value: Any, workspace: Loader
+) -> None:
     """Text from the command line becomes a number, boolean, list where the default is one; without default, what YAML says."""
-    found = workspace("", head=HEAD + f"domains: {{hub: {{}}}}\nvars: {{x: {default}}}\n", variables=(f"x={given}",)).variables["x"]
+    found = workspace(
+        "",
+        head=HEAD + f"domains: {{hub: {{}}}}\nvars: {{x: {default}}}\n",
+        variables=(f"x={given}",),
+    ).variables["x"]
     assert found == value
     assert type(found) is type(value)
 
@@ -174,13 +217,16 @@ def test_a_variable_takes_the_type_of_its_default(default: str, given: str, valu
         ({"var_files": ("gone.yaml",)}, "JS100", "path"),
     ],
 )
-def test_a_wrong_variable_says_what_to_do(options: dict[str, Any], code: str, words: str, workspace: Loader) -> None:
+def test_a_wrong_variable_says_what_to_do(
+    options: dict[str, Any], code: str, words: str, workspace: Loader
+) -> None:
     """Unknown names, wrong types and missing files are findings."""
     workspace.write({"v.yaml": "replicsa: 4\n"})
     options["var_files"] = tuple(workspace.root / name for name in options.get("var_files", ()))
     found = workspace.findings(
         "",
-        head=HEAD + "domains: {hub: {}}\nvars: {replicas: 3, on: true, list: [a], names: [secret], table: {password: secret}}\n",
+        head=HEAD
+        + "domains: {hub: {}}\nvars: {replicas: 3, on: true, list: [a], names: [secret], table: {password: secret}}\n",
         **options,
     )
     assert found[0].code == code
@@ -217,7 +263,9 @@ def test_the_hash_follows_files_variables_and_environment_but_no_secret(workspac
     text = 'vars: {n: 1}\nconnections: {hub: {url: u, token: "${env.T}"}}\nstreams: [{name: S, config_file: s.json}]\n'
 
     def hashed(token: str = "t", body: str = "{}", variables: tuple[str, ...] = ()) -> str:
-        return workspace(text, files={"s.json": body}, environ={"T": token}, variables=variables).config_hash
+        return workspace(
+            text, files={"s.json": body}, environ={"T": token}, variables=variables
+        ).config_hash
 
     first = hashed()
     assert first.startswith("sha256:")
@@ -227,7 +275,9 @@ def test_the_hash_follows_files_variables_and_environment_but_no_secret(workspac
     assert hashed(variables=("n=2",)) != first
 
 
-def test_paths_of_variable_files_are_relative_to_the_process(workspace: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_variable_files_are_relative_to_the_process(
+    workspace: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """--var-file is what the user typed, so it is relative to where the user is."""
     workspace.write({"sub/v.yaml": "n: 2\n"})
     monkeypatch.chdir(workspace.root / "sub")

@@ -30,22 +30,34 @@ def test_includes_may_lead_anywhere_and_count_once(workspace: Loader) -> None:
     """Globs, `**`, `..` and exact names; a file that matches twice, and the main file, are read once."""
     files = {"in/x/a.yaml": "streams: [{name: A}]\n", "in/b.yaml": "streams: [{name: B}]\n"}
     text = 'include: ["in/**/*.yaml", "./in/b.yaml", "*.yaml", "../*/in/b.yaml"]\nstreams: [{name: M}]\n'
-    assert list(map(str, workspace(text, files=files).resources)) == ["hub/stream/M", "hub/stream/B", "hub/stream/A"]
+    assert list(map(str, workspace(text, files=files).resources)) == [
+        "hub/stream/M",
+        "hub/stream/B",
+        "hub/stream/A",
+    ]
 
 
-def test_an_included_file_that_is_missing_is_an_error_and_an_empty_glob_a_warning(workspace: Loader) -> None:
+def test_an_included_file_that_is_missing_is_an_error_and_an_empty_glob_a_warning(
+    workspace: Loader,
+) -> None:
     """A name must exist; a pattern may be for later."""
     assert workspace.single_finding("include: [gone.yaml]\n").code == "JS109"
-    assert [(d.severity, d.code) for d in workspace('include: ["streams/*.yaml"]\n').diagnostics] == [("warning", "JS109")]
-    assert [(d.severity, d.code) for d in workspace("include: [e.yaml]\n", files={"e.yaml": "# later\n"}).diagnostics] == [
-        ("warning", "JS102")
-    ]
+    assert [
+        (d.severity, d.code) for d in workspace('include: ["streams/*.yaml"]\n').diagnostics
+    ] == [("warning", "JS109")]
+    assert [
+        (d.severity, d.code)
+        for d in workspace("include: [e.yaml]\n", files={"e.yaml": "# later\n"}).diagnostics
+    ] == [("warning", "JS102")]
 
 
 def test_a_file_name_that_is_not_utf8(workspace: Loader) -> None:
     """Such a file is read like any other; findings name it with escapes, so that every document can hold them."""
     name = os.fsdecode(b"b\xff.jsplan.yaml")
-    loaded = workspace("", files={name: "streams: [{name: A}]\noverrides: [{address: hub/stream/Z, max_age: 1d}]\n"})
+    loaded = workspace(
+        "",
+        files={name: "streams: [{name: A}]\noverrides: [{address: hub/stream/Z, max_age: 1d}]\n"},
+    )
 
     assert list(map(str, loaded.resources)) == ["hub/stream/A"]
     assert [str(found.range) for found in loaded.diagnostics] == ["b\\udcff.jsplan.yaml:2:23"]
@@ -53,8 +65,14 @@ def test_a_file_name_that_is_not_utf8(workspace: Loader) -> None:
 
 def test_the_same_address_twice_names_both_places(workspace: Loader) -> None:
     """Within a file and across files, also through a selector."""
-    found = workspace.single_finding("streams:\n  - name: A\n", files={"a.jsplan.yaml": "streams:\n  - {name: A, domain: '*'}\n"})
-    assert (found.code, str(found.range), found.address) == ("JS110", "a.jsplan.yaml:2:5", "hub/stream/A")
+    found = workspace.single_finding(
+        "streams:\n  - name: A\n", files={"a.jsplan.yaml": "streams:\n  - {name: A, domain: '*'}\n"}
+    )
+    assert (found.code, str(found.range), found.address) == (
+        "JS110",
+        "a.jsplan.yaml:2:5",
+        "hub/stream/A",
+    )
     assert "jsplan.yaml:5:5" in found.detail
 
 
@@ -70,7 +88,11 @@ def test_the_same_address_twice_names_both_places(workspace: Loader) -> None:
 )
 def test_what_is_declared_in_two_files_is_an_error(one: str, other: str, workspace: Loader) -> None:
     """Sections merge by name; the same name in two files names both places."""
-    found = [problem for problem in workspace.findings(one + "\n", files={"z.jsplan.yaml": other}) if problem.code == "JS110"]
+    found = [
+        problem
+        for problem in workspace.findings(one + "\n", files={"z.jsplan.yaml": other})
+        if problem.code == "JS110"
+    ]
     assert len(found) == 1
     assert found[0].range is not None
     assert found[0].range.file == "z.jsplan.yaml"
@@ -79,7 +101,9 @@ def test_what_is_declared_in_two_files_is_an_error(one: str, other: str, workspa
 
 def test_sections_of_several_files_are_merged(workspace: Loader) -> None:
     """Defaults, drift and lint come together key by key; lists are joined."""
-    files = {"z.jsplan.yaml": 'defaults: {stream: {max_bytes: 1MB}}\ndrift: {ignore: ["hub/stream/B*"]}\nlint: {JS202: error}\n'}
+    files = {
+        "z.jsplan.yaml": 'defaults: {stream: {max_bytes: 1MB}}\ndrift: {ignore: ["hub/stream/B*"]}\nlint: {JS202: error}\n'
+    }
     text = 'defaults: {stream: {max_msgs: 1}}\ndrift: {ignore: ["hub/stream/A*"]}\nlint: {JS201: ignore}\nstreams: [{name: S}]\n'
     loaded = workspace(text, files=files)
     (declared,) = loaded.resources.values()
@@ -90,7 +114,9 @@ def test_sections_of_several_files_are_merged(workspace: Loader) -> None:
 
 def test_anchors_may_live_under_an_x_key(workspace: Loader) -> None:
     """A top-level key that begins with x- is ignored, whatever it holds."""
-    loaded = workspace("x-common: &c {max_msgs: 5, max_age: 1d}\nx-other: 3\nstreams: [{<<: *c, name: S}]\n")
+    loaded = workspace(
+        "x-common: &c {max_msgs: 5, max_age: 1d}\nx-other: 3\nstreams: [{<<: *c, name: S}]\n"
+    )
     (declared,) = loaded.resources.values()
     assert dict(declared.body) == {"name": "S", "max_msgs": 5, "max_age": 86400 * 10**9}
 
@@ -109,7 +135,9 @@ def test_anchors_may_live_under_an_x_key(workspace: Loader) -> None:
         ("- a\n", "", "JS104", "key: value"),
     ],
 )
-def test_the_frame_of_the_main_file_is_checked(text: str, head: str, code: str, words: str, workspace: Loader) -> None:
+def test_the_frame_of_the_main_file_is_checked(
+    text: str, head: str, code: str, words: str, workspace: Loader
+) -> None:
     """Unknown sections, the version, the name and the shapes of sections."""
     found = workspace.single_finding(text, head=head)
     assert found.code == code
@@ -125,7 +153,11 @@ def test_some_keys_stand_in_the_main_file_only(key: str, workspace: Loader) -> N
 
 def test_everything_is_said_at_once(workspace: Loader) -> None:
     """Mistakes in several files and sections come together, sorted by place, with what to do about each."""
-    files = {"a.jsplan.yaml": "streams:\n  - {name: B, max_aeg: 1d}\n", "b.jsplan.yaml": "streams: [\n", "c.jsplan.yaml": b"\xff"}
+    files = {
+        "a.jsplan.yaml": "streams:\n  - {name: B, max_aeg: 1d}\n",
+        "b.jsplan.yaml": "streams: [\n",
+        "c.jsplan.yaml": b"\xff",
+    }
     text = """
         streams:
           - name: A
@@ -152,7 +184,9 @@ def test_everything_is_said_at_once(workspace: Loader) -> None:
         ("JS143", "jsplan.yaml:13:16"),
         ("JS115", "None"),
     ]
-    assert all(problem.summary and problem.detail and problem.code in FILE_CODES for problem in found)
+    assert all(
+        problem.summary and problem.detail and problem.code in FILE_CODES for problem in found
+    )
 
 
 def test_a_folder_without_workspace_says_so(workspace: Loader) -> None:
@@ -169,7 +203,9 @@ def test_a_folder_without_workspace_says_so(workspace: Loader) -> None:
     assert "folder" in caught.value.diagnostics[0].detail
 
 
-def test_files_are_shown_relative_to_the_workspace(workspace: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_shown_relative_to_the_workspace(
+    workspace: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wherever the process is, findings name files as the workspace does, with forward slashes."""
     (workspace.root / "ws").mkdir()
     inner = Loader(workspace.root / "ws")
@@ -194,5 +230,7 @@ def test_every_code_that_is_used_is_explained() -> None:
     used: set[str] = set()
     for path in [*package.glob("config/*.py"), *package.glob("converting/*.py")]:
         text = path.read_text(encoding="utf-8")
-        used |= {code for code in (f"JS1{number:02}" for number in range(100)) if f'"{code}"' in text}
+        used |= {
+            code for code in (f"JS1{number:02}" for number in range(100)) if f'"{code}"' in text
+        }
     assert used == set(FILE_CODES)

@@ -52,8 +52,14 @@ def test_a_file_that_is_no_workspace_is_not_quoted(secret: str, workspace: Loade
     (workspace.root / "secret").write_text(secret, encoding="utf-8")
     require_nothing_quoted(workspace.findings("include: [secret]\n"))
     require_nothing_quoted(workspace.findings('include: ["secre*"]\n'))
-    require_nothing_quoted(workspace.findings("vars: {x: 1}\n", var_files=(workspace.root / "secret",)))
-    for section in ("streams: [{name: S, ", "kv: [{bucket: S, ", "consumers: [{stream: S, name: C, "):
+    require_nothing_quoted(
+        workspace.findings("vars: {x: 1}\n", var_files=(workspace.root / "secret",))
+    )
+    for section in (
+        "streams: [{name: S, ",
+        "kv: [{bucket: S, ",
+        "consumers: [{stream: S, name: C, ",
+    ):
         require_nothing_quoted(workspace.findings(f"{section}config_file: secret}}]\n"))
     (workspace.root / "jsplan.yaml").unlink()
     (workspace.root / "jsplan.yaml").symlink_to("secret")
@@ -85,7 +91,9 @@ async def test_what_is_no_regular_file_is_not_read(path: str, workspace: Loader)
     (workspace.root / "folder").mkdir()
     with (workspace.root / "large").open("wb") as file:
         file.truncate(5 << 30)  # a hole: it takes no room
-    assert {found.code for found in workspace.findings(f"streams: [{{name: S, config_file: {path}}}]\n")} == {"JS100"}
+    assert {
+        found.code for found in workspace.findings(f"streams: [{{name: S, config_file: {path}}}]\n")
+    } == {"JS100"}
     assert workspace.findings(f"include: [{path}]\n")[0].code in ("JS100", "JS109")
     named = workspace.root / path
     for connection in (
@@ -96,7 +104,9 @@ async def test_what_is_no_regular_file_is_not_read(path: str, workspace: Loader)
     ):
         with pytest.raises(ConnectError, match="cannot read its"):
             check_files(resolve_settings(connection, {}))
-    with pytest.raises(StateError, match=r"cannot read the state|is (a device|a named pipe|a folder), not a file"):
+    with pytest.raises(
+        StateError, match=r"cannot read the state|is (a device|a named pipe|a folder), not a file"
+    ):
         await LocalBackend(named, "shop", None).read()
 
 
@@ -122,7 +132,9 @@ def test_a_path_that_the_system_refuses(workspace: Loader) -> None:
 def test_a_home_that_is_not_known(tmp_path: Path) -> None:
     """A context of the nats CLI may name the home of a user that this machine does not have: it stays as it is written."""
     (tmp_path / "nats/context").mkdir(parents=True)
-    (tmp_path / "nats/context/ctx.json").write_text(json.dumps({"creds": "~no-such-user/a.creds"}), "utf-8")
+    (tmp_path / "nats/context/ctx.json").write_text(
+        json.dumps({"creds": "~no-such-user/a.creds"}), "utf-8"
+    )
     found = resolve_settings(Connection("main", context="ctx"), {"XDG_CONFIG_HOME": str(tmp_path)})
     assert found.creds == "~no-such-user/a.creds"
 
@@ -130,7 +142,9 @@ def test_a_home_that_is_not_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=["NUL", "half"])
 def test_a_text_that_is_no_name(name: str) -> None:
     """JSON may hold what no file can be called, as a context of the nats CLI names its files."""
-    with pytest.raises(ConnectError, match=r"cannot read its creds file .*: no file has such a name"):
+    with pytest.raises(
+        ConnectError, match=r"cannot read its creds file .*: no file has such a name"
+    ):
         check_files(ConnectionSettings("main", "nats://h", "nats://h", creds=name))
 
 
@@ -167,6 +181,9 @@ def test_files_are_private_whatever_the_umask(write: object, tmp_path: Path) -> 
         write(tmp_path / "old", b"2")
     finally:
         os.umask(old)
-    assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("new", "old")] == ["0o600", "0o640"]
+    assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("new", "old")] == [
+        "0o600",
+        "0o640",
+    ]
     assert [(tmp_path / name).read_bytes() for name in ("new", "old")] == [b"1", b"2"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]

@@ -42,9 +42,20 @@ WORDS = [
         ".",
     ],
 ]
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.floats(allow_nan=False), st.sampled_from(WORDS), st.text(max_size=5))
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.floats(allow_nan=False),
+    st.sampled_from(WORDS),
+    st.text(max_size=5),
+)
 TREES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4), max_leaves=12
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
+    max_leaves=12,
 )
 FAST = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -66,10 +77,15 @@ def load_contents(*contents: bytes) -> None:
         for number, content in enumerate(contents[1:]):
             (root / f"{number}.jsplan.yaml").write_bytes(content)
         options = LoadOptions(
-            root, environment="prod" if b"environments" in contents[0] else None, variables=("region=eu",), environ={"X": "geheim"}
+            root,
+            environment="prod" if b"environments" in contents[0] else None,
+            variables=("region=eu",),
+            environ={"X": "geheim"},
         )
         found = errors(options)
-        assert found is None or (found and all(problem.detail and problem.summary for problem in found))
+        assert found is None or (
+            found and all(problem.detail and problem.summary for problem in found)
+        )
 
 
 @FAST

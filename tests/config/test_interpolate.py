@@ -28,7 +28,11 @@ VARS = "vars: {n: 3, big: 1GiB, on: true, list: [a.x, a.y], word: edge, f: 1.50}
         ("description", '"$${var.n} costs $5"', "${var.n} costs $5"),
         ("description", "$JS.FC.>", "$JS.FC.>"),
         ("description", '"$$ {x} $"', "$$ {x} $"),
-        ("placement", '{cluster: "${var.word}", tags: ["t-${domain}"]}', {"cluster": "edge", "tags": ["t-hub"]}),
+        (
+            "placement",
+            '{cluster: "${var.word}", tags: ["t-${domain}"]}',
+            {"cluster": "edge", "tags": ["t-hub"]},
+        ),
         ("metadata", '{k: "${var.word}-${domain}"}', {"k": "edge-hub"}),
     ],
 )
@@ -51,16 +55,28 @@ def test_references_are_replaced(field: str, written: str, value: Any, workspace
         ("a ${var.list} b", "JS113", "whole value"),
     ],
 )
-def test_what_cannot_be_resolved_says_where_and_what_to_do(written: str, code: str, words: str, workspace: Loader) -> None:
+def test_what_cannot_be_resolved_says_where_and_what_to_do(
+    written: str, code: str, words: str, workspace: Loader
+) -> None:
     """Each wrong reference is one finding at its value, with a guess where one is near."""
-    found = workspace.single_finding(f'streams:\n  - name: S\n    description: "{written}"\n', head=HEAD + VARS, environ={"HOME": "/"})
-    assert (found.code, found.range and found.range.line, found.range and found.range.column) == (code, 7, 18)
+    found = workspace.single_finding(
+        f'streams:\n  - name: S\n    description: "{written}"\n',
+        head=HEAD + VARS,
+        environ={"HOME": "/"},
+    )
+    assert (found.code, found.range and found.range.line, found.range and found.range.column) == (
+        code,
+        7,
+        18,
+    )
     assert words in found.detail
 
 
 def test_keys_hold_no_references(workspace: Loader) -> None:
     """A reference in a key is an error, not a literal."""
-    found = workspace.single_finding('streams:\n  - name: S\n    metadata: {"${var.word}": x}\n', head=HEAD + VARS)
+    found = workspace.single_finding(
+        'streams:\n  - name: S\n    metadata: {"${var.word}": x}\n', head=HEAD + VARS
+    )
     assert (found.code, str(found.range)) == ("JS113", "jsplan.yaml:7:16")
 
 
@@ -71,14 +87,21 @@ def test_what_comes_from_the_environment_is_a_secret(workspace: Loader) -> None:
         environ={"HOST": "h1", "PW": "geheim", "NONE": ""},
     )
     connection = loaded.connections["hub"]
-    assert (connection.url, connection.password, connection.inbox_prefix) == ("nats://h1:4222", "geheim", "_I")
+    assert (connection.url, connection.password, connection.inbox_prefix) == (
+        "nats://h1:4222",
+        "geheim",
+        "_I",
+    )
     assert conceal("geheim at h1") == "${env.PW} at h1"
     assert "geheim" not in repr(loaded)
 
 
 def test_an_environment_variable_that_is_not_set_is_an_error(workspace: Loader) -> None:
     """The finding names it and guesses at names, never at values."""
-    found = workspace.single_finding('connections: {hub: {url: u, user: a, password: "${env.ACC_PASWORD}"}}\n', environ={"ACC_PASSWORD": "geheim"})
+    found = workspace.single_finding(
+        'connections: {hub: {url: u, user: a, password: "${env.ACC_PASWORD}"}}\n',
+        environ={"ACC_PASSWORD": "geheim"},
+    )
     assert found.code == "JS111"
     assert 'Did you mean "ACC_PASSWORD"?' in found.detail
     assert "geheim" not in found.detail + found.summary

@@ -17,7 +17,9 @@ from jsplan.diagnostics import Diagnostic
 def parse(text: str | bytes, name: str = "x.yaml") -> tuple[Any, tuple[Diagnostic, ...]]:
     """The plain value and what was found."""
     findings = Findings()
-    node = read.parse_document(Source(Path(name), name), text if isinstance(text, bytes) else text.encode(), findings)
+    node = read.parse_document(
+        Source(Path(name), name), text if isinstance(text, bytes) else text.encode(), findings
+    )
     return (to_plain(node) if node else None), findings.sorted()
 
 
@@ -81,17 +83,33 @@ def test_a_scalar_has_the_value_of_the_core_schema(text: str, value: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["18446744073709551616", "-9223372036854775809", "9" * 5000, "0x" + "f" * 40, "1e999", ".inf", "-.INF", ".nan"]
+    "text",
+    [
+        "18446744073709551616",
+        "-9223372036854775809",
+        "9" * 5000,
+        "0x" + "f" * 40,
+        "1e999",
+        ".inf",
+        "-.INF",
+        ".nan",
+    ],
 )
 def test_a_number_that_nothing_can_hold_is_an_error(text: str) -> None:
     """Numbers beyond 64 bits, infinities and .nan are refused with their place."""
     _, (problem,) = parse(f"a: 1\nb: {text}")
-    assert (problem.code, problem.range and problem.range.line, problem.range and problem.range.column) == ("JS104", 2, 4)
+    assert (
+        problem.code,
+        problem.range and problem.range.line,
+        problem.range and problem.range.column,
+    ) == ("JS104", 2, 4)
 
 
 def test_anchors_aliases_and_merge_keys_work() -> None:
     """An alias repeats its anchor; `<<` adds what the mapping does not say itself, the first of several first."""
-    found, problems = parse("a: &a {x: 1, y: 2}\nb: &b {y: 3, z: 4}\nc: {<<: *a, x: 9}\nd:\n  <<: [*a, *b]\ne: *a\n&k k: 1\nf: {*k : 2}\n")
+    found, problems = parse(
+        "a: &a {x: 1, y: 2}\nb: &b {y: 3, z: 4}\nc: {<<: *a, x: 9}\nd:\n  <<: [*a, *b]\ne: *a\n&k k: 1\nf: {*k : 2}\n"
+    )
     assert problems == ()
     assert found["c"] == {"x": 9, "y": 2}
     assert found["d"] == {"x": 1, "y": 2, "z": 4}
@@ -102,7 +120,10 @@ def test_anchors_aliases_and_merge_keys_work() -> None:
 def test_a_key_written_twice_names_both_places() -> None:
     """Duplicate keys are errors at the second place that name the first; all of them are found."""
     _, problems = parse("a: 1\nb: {c: 1, c: 2}\na: 3\n")
-    assert [(p.code, str(p.range)) for p in problems] == [("JS103", "x.yaml:2:11"), ("JS103", "x.yaml:3:1")]
+    assert [(p.code, str(p.range)) for p in problems] == [
+        ("JS103", "x.yaml:2:11"),
+        ("JS103", "x.yaml:3:1"),
+    ]
     assert "x.yaml:1:1" in problems[1].detail
     assert "x.yaml:2:5" in problems[0].detail
 
@@ -132,7 +153,9 @@ def test_a_key_written_twice_names_both_places() -> None:
         ("[" * 100, "JS101", "1:66", "brackets"),
     ],
 )
-def test_broken_yaml_says_where_and_what_to_do(text: str, code: str, place: str, words: str) -> None:
+def test_broken_yaml_says_where_and_what_to_do(
+    text: str, code: str, place: str, words: str
+) -> None:
     """Each kind of broken YAML is one finding with its place and advice."""
     _, (problem,) = parse(text)
     assert (problem.code, str(problem.range)) == (code, f"x.yaml:{place}")
@@ -180,7 +203,17 @@ def test_the_places_count_characters_from_one() -> None:
     assert inner.value["ö"].value[1].place[1:] == (0, 17)
 
 
-@pytest.mark.parametrize("text", ["a: 1\nb: [1, {c: NO}]\n", "a: &x {b: 1}\nc: {<<: *x}\nd: *x\n", "a: [1", "a: \x00", "a: *gone", "["])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\nb: [1, {c: NO}]\n",
+        "a: &x {b: 1}\nc: {<<: *x}\nd: *x\n",
+        "a: [1",
+        "a: \x00",
+        "a: *gone",
+        "[",
+    ],
+)
 def test_without_libyaml_the_result_is_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pure Python parser gives the same values, and findings of the same code."""
     fast = parse(text)

@@ -12,7 +12,10 @@ from jsplan.units import SECOND
 from tests.config.conftest import HEAD, Loader, body_of
 
 DAY = 86400 * SECOND
-TWO = HEAD + "domains: {hub: {}, leaf: {connection: default}}\nconnections: {default: {}}\ndefaults: {domain: hub}\n"
+TWO = (
+    HEAD
+    + "domains: {hub: {}, leaf: {connection: default}}\nconnections: {default: {}}\ndefaults: {domain: hub}\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -37,8 +40,14 @@ TWO = HEAD + "domains: {hub: {}, leaf: {connection: default}}\nconnections: {def
         ("max_age:", None),
         ("mirror: ~", None),
         ("placement: {cluster: c, tags: [x]}", {"cluster": "c", "tags": ["x"]}),
-        ("republish: {src: a, dest: b, headers_only: true}", {"src": "a", "dest": "b", "headers_only": True}),
-        ("subject_transform: {src: 'a.*', dest: 'b.{{wildcard(1)}}'}", {"src": "a.*", "dest": "b.{{wildcard(1)}}"}),
+        (
+            "republish: {src: a, dest: b, headers_only: true}",
+            {"src": "a", "dest": "b", "headers_only": True},
+        ),
+        (
+            "subject_transform: {src: 'a.*', dest: 'b.{{wildcard(1)}}'}",
+            {"src": "a.*", "dest": "b.{{wildcard(1)}}"},
+        ),
         ("consumer_limits: {inactive_threshold: 1h}", {"inactive_threshold": 3600 * SECOND}),
         (
             "mirror: {name: X, opt_start_time: '2026-01-01T01:00:00+01:00', external: ~}",
@@ -87,7 +96,9 @@ def test_a_field_has_the_units_of_the_api(written: str, value: Any, workspace: L
         ("mirror: {name: X.Y}", "JS131", "6:20", "another name"),
     ],
 )
-def test_a_wrong_field_says_where_and_what_to_write(written: str, code: str, place: str, words: str, workspace: Loader) -> None:
+def test_a_wrong_field_says_where_and_what_to_write(
+    written: str, code: str, place: str, words: str, workspace: Loader
+) -> None:
     """Each mistake is one finding at the value or key, with the correction where one is known."""
     found = workspace.single_finding(f"streams:\n  - name: S\n    {written}\n")
     assert (found.code, str(found.range)) == (code, f"jsplan.yaml:{place}")
@@ -119,7 +130,9 @@ def test_a_wrong_field_says_where_and_what_to_write(written: str, code: str, pla
 )
 def test_names_of_other_tools_are_translated(written: str, words: str, workspace: Loader) -> None:
     """Names of the technical preview, of NACK and of client libraries lead to the API's name."""
-    found = workspace.single_finding(f"streams: [{{name: S, consumers: [{{name: C, {written}}}]}}]\n")
+    found = workspace.single_finding(
+        f"streams: [{{name: S, consumers: [{{name: C, {written}}}]}}]\n"
+    )
     assert found.code == "JS105"
     assert words in found.detail
 
@@ -142,7 +155,9 @@ def test_names_of_other_tools_are_translated(written: str, words: str, workspace
         ("[a]", "JS130", "quotes"),
     ],
 )
-def test_a_stream_name_that_cannot_be_is_refused(name: str, code: str, words: str, workspace: Loader) -> None:
+def test_a_stream_name_that_cannot_be_is_refused(
+    name: str, code: str, words: str, workspace: Loader
+) -> None:
     """Names that the server or jsplan has other uses for, and those that cannot be addressed."""
     found = workspace.single_finding(f"streams: [{{name: {name}}}]\n")
     assert found.code == code
@@ -165,7 +180,11 @@ def test_consumers_are_nested_or_beside(workspace: Loader) -> None:
         "leaf/consumer/S/C",
         "leaf/stream/S",
     ]
-    assert body_of(loaded, "leaf/consumer/S/C") == {"name": "C", "durable_name": "C", "sample_freq": "100"}
+    assert body_of(loaded, "leaf/consumer/S/C") == {
+        "name": "C",
+        "durable_name": "C",
+        "sample_freq": "100",
+    }
     assert body_of(loaded, "leaf/consumer/OTHER/D")["ack_wait"] == 5 * SECOND
 
 
@@ -178,7 +197,9 @@ def test_consumers_are_nested_or_beside(workspace: Loader) -> None:
         ("name: C, durable_name: ~, inactive_threshold: 1h", ("C", None)),
     ],
 )
-def test_a_declared_consumer_is_meant_to_stay(written: str, names: tuple[str, str | None], workspace: Loader) -> None:
+def test_a_declared_consumer_is_meant_to_stay(
+    written: str, names: tuple[str, str | None], workspace: Loader
+) -> None:
     """`name` implies `durable_name` and the other way round; only null makes it expire."""
     body = body_of(workspace(f"consumers: [{{stream: S, {written}}}]\n"), "hub/consumer/S/C")
     assert (body["name"], body["durable_name"]) == names
@@ -194,7 +215,9 @@ def test_a_declared_consumer_is_meant_to_stay(written: str, names: tuple[str, st
         ("name: A.B", "JS131"),
     ],
 )
-def test_a_consumer_name_that_cannot_be_is_refused(written: str, code: str, workspace: Loader) -> None:
+def test_a_consumer_name_that_cannot_be_is_refused(
+    written: str, code: str, workspace: Loader
+) -> None:
     """Two names, an expiry that is not said, the server's own consumers."""
     assert workspace.single_finding(f"consumers: [{{stream: S, {written}}}]\n").code == code
 
@@ -219,7 +242,9 @@ INFO = {
 }
 
 
-@pytest.mark.parametrize("document", [INFO, INFO["config"], {"stream_name": "OLD", "config": INFO["config"]}])
+@pytest.mark.parametrize(
+    "document", [INFO, INFO["config"], {"stream_name": "OLD", "config": INFO["config"]}]
+)
 def test_a_config_file_may_have_three_shapes(document: object, workspace: Loader) -> None:
     """A bare configuration, an info document and a request; the name is the entry's, keys beside it win."""
     files = {
@@ -248,10 +273,19 @@ def test_a_config_file_may_have_three_shapes(document: object, workspace: Loader
         ({"durable_name": "X", "name": "X"}, {"name": "C", "durable_name": "C"}),
     ],
 )
-def test_a_consumer_in_a_config_file_stays_what_it_was(config: object, expected: object, workspace: Loader) -> None:
+def test_a_consumer_in_a_config_file_stays_what_it_was(
+    config: object, expected: object, workspace: Loader
+) -> None:
     """Inside a config_file `name` does not imply `durable_name`."""
     files = {"c.json": json.dumps(config)}
-    assert dict(workspace.single_resource("consumers: [{stream: S, name: C, config_file: c.json}]\n", files=files).body) == expected
+    assert (
+        dict(
+            workspace.single_resource(
+                "consumers: [{stream: S, name: C, config_file: c.json}]\n", files=files
+            ).body
+        )
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,9 +299,13 @@ def test_a_consumer_in_a_config_file_stays_what_it_was(config: object, expected:
         ("{", "JS101", "c.json:1:2"),
     ],
 )
-def test_a_wrong_config_file_is_shown_inside_the_file(content: str, code: str, place: str, workspace: Loader) -> None:
+def test_a_wrong_config_file_is_shown_inside_the_file(
+    content: str, code: str, place: str, workspace: Loader
+) -> None:
     """Findings about its content are at its own lines."""
-    found = workspace.single_finding("streams: [{name: S, config_file: c.json}]\n", files={"c.json": content})
+    found = workspace.single_finding(
+        "streams: [{name: S, config_file: c.json}]\n", files={"c.json": content}
+    )
     assert (found.code, str(found.range)) == (code, place)
 
 
@@ -279,7 +317,9 @@ def test_a_config_file_that_is_missing_is_shown_where_it_is_named(workspace: Loa
 
 def test_unknown_fields_pass_through_x_raw(workspace: Loader) -> None:
     """They are in the body as they are, and named in `raw_fields`."""
-    declared = workspace.single_resource('streams: [{name: S, x_raw: {new_field: {a: [1, "${domain}"]}}}]\n')
+    declared = workspace.single_resource(
+        'streams: [{name: S, x_raw: {new_field: {a: [1, "${domain}"]}}}]\n'
+    )
     assert dict(declared.body) == {"name": "S", "new_field": {"a": [1, "hub"]}}
     assert declared.raw_fields == {"new_field"}
 
@@ -289,7 +329,10 @@ def test_x_raw_is_not_for_known_fields(workspace: Loader) -> None:
     loaded = workspace("streams: [{name: S, x_raw: {max_age: 1d}}]\n")
     assert body_of(loaded, "hub/stream/S")["max_age"] == DAY
     assert [d.code for d in loaded.diagnostics] == ["JS136"]
-    assert workspace.single_finding("streams: [{name: S, max_age: 2d, x_raw: {max_age: 1d}}]\n").code == "JS136"
+    assert (
+        workspace.single_finding("streams: [{name: S, max_age: 2d, x_raw: {max_age: 1d}}]\n").code
+        == "JS136"
+    )
 
 
 def test_layers_have_their_order(workspace: Loader) -> None:
@@ -307,7 +350,12 @@ def test_layers_have_their_order(workspace: Loader) -> None:
         """
     loaded = workspace(text, files={"s.json": '{"max_bytes": 2, "max_age": 2, "max_consumers": 2}'})
     body = body_of(loaded, "hub/stream/S")
-    assert (body["max_msgs"], body["max_bytes"], body["max_age"], body["max_consumers"]) == (1, 2, 3 * SECOND, 4)
+    assert (body["max_msgs"], body["max_bytes"], body["max_age"], body["max_consumers"]) == (
+        1,
+        2,
+        3 * SECOND,
+        4,
+    )
     assert body_of(loaded, "hub/consumer/S/C")["max_deliver"] == 4
     assert body_of(loaded, "hub/stream/T")["max_msgs"] is None
     found = {str(address): declared.lifecycle for address, declared in loaded.resources.items()}
@@ -366,10 +414,22 @@ def test_guards_are_read(workspace: Loader) -> None:
         ("lifecycle: {prevent_destroy: 'yes'}", "JS104", "quotes"),
         ("lifecycle: {ignore_changes: [plcement]}", "JS140", '"placement"'),
         ("lifecycle: {on_replace: keep}", "JS130", "preserve"),
-        ("lifecycle: {allow_hazards: [{code: DELETES_MESSAGE, reason: x}]}", "JS141", '"DELETES_MESSAGES"'),
+        (
+            "lifecycle: {allow_hazards: [{code: DELETES_MESSAGE, reason: x}]}",
+            "JS141",
+            '"DELETES_MESSAGES"',
+        ),
         ("lifecycle: {allow_hazards: [{code: MOVES_DATA}]}", "JS106", "reason"),
-        ("lifecycle: {allow_hazards: [{code: MOVES_DATA, reason: x, until: 2026-02-30}]}", "JS142", "2026-12-31"),
-        ("lifecycle: {allow_hazards: [{code: MOVES_DATA, reason: x, until: tomorrow}]}", "JS142", "2026-12-31"),
+        (
+            "lifecycle: {allow_hazards: [{code: MOVES_DATA, reason: x, until: 2026-02-30}]}",
+            "JS142",
+            "2026-12-31",
+        ),
+        (
+            "lifecycle: {allow_hazards: [{code: MOVES_DATA, reason: x, until: tomorrow}]}",
+            "JS142",
+            "2026-12-31",
+        ),
         ("lint: {ignore: [{code: JS201}]}", "JS106", "reason"),
         ("lint: {ignore: [{code: 201, reason: x}]}", "JS104", "quotes"),
         ("lint: {ignore: [{code: X201, reason: x}]}", "JS140", "JS201"),
@@ -386,7 +446,9 @@ def test_wrong_guards_are_errors(written: str, code: str, words: str, workspace:
 
 def test_where_a_field_is_written_is_known(workspace: Loader) -> None:
     """`range` is the entry, `ranges` each field's key; fields that are not written have none."""
-    declared = workspace.single_resource("streams:\n  - name: S\n    max_age: 1d\n    mirror:\n      name: X\n")
+    declared = workspace.single_resource(
+        "streams:\n  - name: S\n    max_age: 1d\n    mirror:\n      name: X\n"
+    )
     assert str(declared.range) == "jsplan.yaml:5:5"
     assert {name: str(place) for name, place in declared.ranges.items()} == {
         "name": "jsplan.yaml:5:5",

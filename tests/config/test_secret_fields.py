@@ -17,8 +17,14 @@ HOOK = "drift: {sinks: [{webhook: %s}]}\n"
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ('connections: {hub: {url: u, user: a, password: "${var.pw}"}}\n', "`password` of connection hub"),
-        ('connections: {hub: {url: u, user: a, password: "x${var.pw}"}}\n', "`password` of connection hub"),
+        (
+            'connections: {hub: {url: u, user: a, password: "${var.pw}"}}\n',
+            "`password` of connection hub",
+        ),
+        (
+            'connections: {hub: {url: u, user: a, password: "x${var.pw}"}}\n',
+            "`password` of connection hub",
+        ),
         ('connections: {hub: {url: u, token: "${ var.pw }"}}\n', "`token` of connection hub"),
         ('connections: {hub: {url: "nats://a:${var.pw}@h"}}\n', "`url` of connection hub"),
         ('connections: {hub: {url: "nats://${var.pw}@h"}}\n', "`url` of connection hub"),
@@ -26,7 +32,10 @@ HOOK = "drift: {sinks: [{webhook: %s}]}\n"
         ('connections: {hub: "${var.all}"}\n', "connection hub"),
         ('connections: "${var.all}"\n', "`connections`"),
         (HOOK % '{url: "http://h/${var.pw}"}', "`url` of a webhook"),
-        (HOOK % '{url: "http://h", headers: {Authorization: "Bearer ${var.pw}"}}', "header Authorization of a webhook"),
+        (
+            HOOK % '{url: "http://h", headers: {Authorization: "Bearer ${var.pw}"}}',
+            "header Authorization of a webhook",
+        ),
         (HOOK % '"${var.all}"', "a webhook"),
         ('drift: {sinks: ["${var.all}"]}\n', "a sink"),
     ],
@@ -47,13 +56,26 @@ def test_other_fields_of_a_connection_take_variables(workspace: Loader) -> None:
     assert workspace(VARS + text).connections["hub"].url == "nats://127.0.0.1:4222"
 
 
-@pytest.mark.parametrize("field", ["password: 4711007", "token: 4711007", "password: [4711007]", "token: {a: 4711007}"])
+@pytest.mark.parametrize(
+    "field", ["password: 4711007", "token: 4711007", "password: [4711007]", "token: {a: 4711007}"]
+)
 def test_a_literal_secret_is_not_quoted(field: str, workspace: Loader) -> None:
     """A number without quotes is wrong, and still a password."""
-    assert "4711007" not in str(workspace.findings(f"connections: {{hub: {{url: u, user: a, {field}}}}}\n"))
+    assert "4711007" not in str(
+        workspace.findings(f"connections: {{hub: {{url: u, user: a, {field}}}}}\n")
+    )
 
 
-@pytest.mark.parametrize("field", ["creds: {}", "nkey: {}", "tls: {{ca: {}}}", "tls: {{cert: {}, key: k}}", "tls: {{cert: c, key: {}}}"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "creds: {}",
+        "nkey: {}",
+        "tls: {{ca: {}}}",
+        "tls: {{cert: {}, key: k}}",
+        "tls: {{cert: c, key: {}}}",
+    ],
+)
 @pytest.mark.parametrize(
     "content",
     [
@@ -84,10 +106,19 @@ def test_the_content_of_a_file_in_the_variables_of_nats(name: str) -> None:
 
 def test_what_is_concealed_and_what_is_not() -> None:
     """A long value wherever it is, a shorter one as a word, one of three characters never, a public one no longer."""
-    for value, name in (("geheimnis", "A"), ("acco", "B"), ("hub", "C"), ("leaf", "D"), ("geheimnis2", "E")):
+    for value, name in (
+        ("geheimnis", "A"),
+        ("acco", "B"),
+        ("hub", "C"),
+        ("leaf", "D"),
+        ("geheimnis2", "E"),
+    ):
         register_secret(value, f"${{env.{name}}}")
     unregister_secret("leaf")
-    assert conceal("xgeheimnisx acco account hub leaf geheimnis2") == "x${env.A}x ${env.B} account hub leaf ${env.E}"
+    assert (
+        conceal("xgeheimnisx acco account hub leaf geheimnis2")
+        == "x${env.A}x ${env.B} account hub leaf ${env.E}"
+    )
     error = JsplanError("no geheimnis", hint="no acco")
     assert error.full_text == "no ${env.A}. no ${env.B}"
 

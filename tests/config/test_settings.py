@@ -43,9 +43,21 @@ def test_moved_and_removed_are_read(workspace: Loader) -> None:
         ("moved: [{from: hub/stream/S, to: hub/stream/T}]", "JS144", "declaration"),
         ("moved: [{from: hub/stream/A, to: hbu/stream/A}]", "JS122", '"hub"'),
         ("moved: [{from: hub/stream/A, to: hub/stream/B}]", "JS147", "rename-or-split-a-stream.md"),
-        ("moved: [{from: leaf/stream/A, to: hub/stream/B}]", "JS147", "with the old one as a source"),
-        ("moved: [{from: 'leaf/stream/A*', to: 'hub/stream/B*'}]", "JS147", "with the old one as a source"),
-        ("moved: [{from: 'leaf/stream/?_A', to: 'hub/stream/?_B'}]", "JS147", "with the old one as a source"),
+        (
+            "moved: [{from: leaf/stream/A, to: hub/stream/B}]",
+            "JS147",
+            "with the old one as a source",
+        ),
+        (
+            "moved: [{from: 'leaf/stream/A*', to: 'hub/stream/B*'}]",
+            "JS147",
+            "with the old one as a source",
+        ),
+        (
+            "moved: [{from: 'leaf/stream/?_A', to: 'hub/stream/?_B'}]",
+            "JS147",
+            "with the old one as a source",
+        ),
         ("moved: [{from: hub/kv/A, to: hub/kv/B}]", "JS147", "bucket"),
         ("moved: [{from: hub/object_store/A, to: hub/object_store/B}]", "JS147", "object store"),
         ("moved: [{from: hub/consumer/A/C, to: hub/consumer/A/D}]", "JS147", "consumer"),
@@ -58,7 +70,11 @@ def test_moved_and_removed_are_read(workspace: Loader) -> None:
         ("removed: [{address: 'hub//x*', destroy: false}]", "JS143", "glob"),
         ("drift: {ignore: [S]}", "JS143", "hub/stream/ORDERS"),
         ("drift: {mute: [{address: hub/stream/S, reason: x}]}", "JS106", "owner"),
-        ("drift: {mute: [{address: hub/stream/S, reason: x, owner: o, until: soon}]}", "JS142", "2026-12-31"),
+        (
+            "drift: {mute: [{address: hub/stream/S, reason: x, owner: o, until: soon}]}",
+            "JS142",
+            "2026-12-31",
+        ),
         ("drift: {ignored: []}", "JS105", '"ignore"'),
         ("lint: {JS201: off}", "JS130", "ignore, warning, error"),
         ("lint: {201: error}", "JS140", "JS201"),
@@ -141,7 +157,11 @@ def test_a_wrong_url_from_the_environment_is_not_shown(url: str, workspace: Load
     found = workspace.findings(text, environ={"HOOK": url})
 
     assert any("${env.HOOK} is not a URL" in one.summary for one in found)
-    assert not [one for one in found if "s3cret" in f"{one.summary} {one.detail}" or "[" in one.summary.replace("[JS", "")]
+    assert not [
+        one
+        for one in found
+        if "s3cret" in f"{one.summary} {one.detail}" or "[" in one.summary.replace("[JS", "")
+    ]
 
 
 BACKFILLS = """\
@@ -162,7 +182,8 @@ backfills:
   - {name: everywhere, from: {domain: ["hub", "imp"], stream: A, filter_subject: a.b}, to: {stream: B}}
 """
 DOMAINS = (
-    HEAD + "connections: {c: {}, d: {}}\ndomains: {hub: {connection: c}, imp: {connection: d, js_domain: hub}}\ndefaults: {domain: hub}\n"
+    HEAD
+    + "connections: {c: {}, d: {}}\ndomains: {hub: {connection: c}, imp: {connection: d, js_domain: hub}}\ndefaults: {domain: hub}\n"
 )
 
 
@@ -170,7 +191,9 @@ def test_backfills(workspace: Loader) -> None:
     """Entries come out in API names and units, one side for each domain, with what is left out filled in."""
     found = workspace(BACKFILLS, head=DOMAINS).backfills
 
-    assert [(name, [str(side) for side in one.origins], str(one.target)) for name, one in found.items()] == [
+    assert [
+        (name, [str(side) for side in one.origins], str(one.target)) for name, one in found.items()
+    ] == [
         ("orders-history", ["hub/stream/ORDERS"], "imp/stream/ORDERS_ALL"),
         ("files", ["hub/stream/A", "a"], "out"),
         ("everywhere", ["hub/stream/A", "imp/stream/A"], "hub/stream/B"),
@@ -181,11 +204,18 @@ def test_backfills(workspace: Loader) -> None:
     assert history.origins[0].filters == ("ORDERS.received",)
     assert history.origins[0].start_time == "2026-01-01T00:00:00Z"
     assert (files.origins[0].start_seq, files.origins[0].end_seq) == (1, 9)
-    assert (files.order, files.strategy, files.mode, files.oversize) == ("stream", "auto", "tagged", "error")
+    assert (files.order, files.strategy, files.mode, files.oversize) == (
+        "stream",
+        "auto",
+        "tagged",
+        "error",
+    )
     assert everywhere.origins[1].filters == ("a.b",)
 
 
-@pytest.mark.parametrize("text", ["kv: []", "imports: []", "backfills:", "drift: {sinks: []}", "ownership: {}"])
+@pytest.mark.parametrize(
+    "text", ["kv: []", "imports: []", "backfills:", "drift: {sinks: []}", "ownership: {}"]
+)
 def test_empty_settings_are_accepted(text: str, workspace: Loader) -> None:
     """Empty sections are no error."""
     assert workspace(text + "\n").diagnostics == ()
@@ -201,26 +231,54 @@ def test_empty_settings_are_accepted(text: str, workspace: Loader) -> None:
         ("object_stores: [{bucket: A, replicas: 3}]", "JS105", '"num_replicas"'),
         ("imports: [{from: hub, into: hbu, api: x}]", "JS122", '"hub"'),
         ("imports: [{from: hub, into: imp}]", "JS106", "api"),
-        ("imports: [{from: hub, into: imp, api: x}, {from: hub, into: imp, api: y}]", "JS110", "hub into imp"),
+        (
+            "imports: [{from: hub, into: imp, api: x}, {from: hub, into: imp, api: y}]",
+            "JS110",
+            "hub into imp",
+        ),
         ("imports: [{from: hub, into: imp, api: x, consumers: [ORDERS]}]", "JS143", "ORDERS/NEW"),
         ("imports: [{from: hub, into: imp, api: 'x.*'}]", "JS130", "wildcards"),
         ("drift: {sinks: [{webhook: {}}]}", "JS106", "url"),
         ("drift: {sinks: [{mail: x}]}", "JS104", "webhook"),
         ("drift: {sinks: [{file: x, subject: y}]}", "JS104", "webhook"),
         ("drift: {sinks: [{subject: y, domain: hbu}]}", "JS122", '"hub"'),
-        ("drift: {sinks: [{subject: $JS.API.STREAM.DELETE.X, domain: hub}]}", "JS130", "belong to the server"),
+        (
+            "drift: {sinks: [{subject: $JS.API.STREAM.DELETE.X, domain: hub}]}",
+            "JS130",
+            "belong to the server",
+        ),
         ("drift: {sinks: [{subject: ops.*}]}", "JS130", "without wildcards"),
         ("backfills: [{name: a, from: {domain: hub, stream: A}}]", "JS106", "parquet"),
-        ("backfills: [{name: a, from: {stream: A, start_seq: 0}, to: {parquet: x}}]", "JS130", "Correct"),
+        (
+            "backfills: [{name: a, from: {stream: A, start_seq: 0}, to: {parquet: x}}]",
+            "JS130",
+            "Correct",
+        ),
         (
             "backfills: [{name: a, from: {stream: A, start_seq: 1, start_time: 2026-01-01T00:00:00Z}, to: {parquet: x}}]",
             "JS104",
             "Keep one",
         ),
-        ("backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, order: time}]", "JS130", "stream, subject, none"),
-        ("backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, rate: 2MB}]", "JS130", "Correct"),
-        ("backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, window: 1-5}]", "JS130", "Correct"),
-        ("backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, ordr: none}]", "JS105", '"order"'),
+        (
+            "backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, order: time}]",
+            "JS130",
+            "stream, subject, none",
+        ),
+        (
+            "backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, rate: 2MB}]",
+            "JS130",
+            "Correct",
+        ),
+        (
+            "backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, window: 1-5}]",
+            "JS130",
+            "Correct",
+        ),
+        (
+            "backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, ordr: none}]",
+            "JS105",
+            '"order"',
+        ),
         (
             "backfills: [{name: a, from: {parquet: x}, to: {parquet: y}}, {name: a, from: {parquet: x}, to: {parquet: y}}]",
             "JS110",
@@ -238,7 +296,10 @@ def test_what_is_wrong_with_a_section(text: str, code: str, words: str, workspac
 def test_the_example_of_the_contract_parses(workspace: Loader) -> None:
     """The whole grammar in one workspace, in every environment."""
     text = (Path(__file__).parent / "contract.yaml").read_text(encoding="utf-8")
-    files = {"legacy.json": '{"stream_name": "X", "config": {"name": "X", "subjects": ["legacy.>"]}}', "streams/a.yaml": "streams: []\n"}
+    files = {
+        "legacy.json": '{"stream_name": "X", "config": {"name": "X", "subjects": ["legacy.>"]}}',
+        "streams/a.yaml": "streams: []\n",
+    }
     for environment in ("staging", "prod"):
         found = workspace(
             text,

@@ -10,7 +10,16 @@ import jsonschema
 import pytest
 
 from jsplan import units
-from jsplan.config import backfills, connections, domains, environments, files, lifecycle, resource_resolver, settings
+from jsplan.config import (
+    backfills,
+    connections,
+    domains,
+    environments,
+    files,
+    lifecycle,
+    resource_resolver,
+    settings,
+)
 from jsplan.config.findings import Findings
 from jsplan.config.node import Source, to_plain
 from jsplan.config.read import parse_document
@@ -51,7 +60,11 @@ def test_the_schema_is_one_and_its_file_is_current() -> None:
     assert (ROOT / "state" / "schema" / "workspace-v1.json").read_bytes() == dumps(SCHEMA)
 
 
-@pytest.mark.parametrize("path", [*EXAMPLES, Path(__file__).parent / "contract.yaml"], ids=lambda path: path.parent.name + "/" + path.name)
+@pytest.mark.parametrize(
+    "path",
+    [*EXAMPLES, Path(__file__).parent / "contract.yaml"],
+    ids=lambda path: path.parent.name + "/" + path.name,
+)
 def test_every_example_is_valid(path: Path) -> None:
     """The examples and the workspace of the contract, with everything in it."""
     VALIDATOR.validate(document(path.read_text("utf-8")))
@@ -69,7 +82,10 @@ def test_what_the_acceptance_cases_declare_is_valid() -> None:
         case = document(path.read_text("utf-8"))
         for sections in (case.get("first"), case.get("desired")):
             if sections is not None and not case.get("expect", {}).get("error"):
-                errors = [f"{path.name} {error.json_path}: {error.message[:200]}" for error in VALIDATOR.iter_errors(sections)]
+                errors = [
+                    f"{path.name} {error.json_path}: {error.message[:200]}"
+                    for error in VALIDATOR.iter_errors(sections)
+                ]
                 assert errors == []
                 found += 1
     assert found >= 60
@@ -88,9 +104,18 @@ def test_what_the_acceptance_cases_declare_is_valid() -> None:
         ({"streams": [{"name": "A", "num_replicas": 7}]}, "$.streams[0].num_replicas"),
         ({"streams": [{"name": "A.B"}]}, "$.streams[0].name"),
         ({"streams": [{"name": "A", "mirror": {"domain": "hub"}}]}, "$.streams[0].mirror"),
-        ({"streams": [{"name": "A", "consumers": [{"ack_policy": "all"}]}]}, "$.streams[0].consumers[0]"),
-        ({"streams": [{"name": "A", "consumers": [{"name": "C", "stream": "A"}]}]}, "$.streams[0].consumers[0]"),
-        ({"streams": [{"name": "A", "lifecycle": {"on_replace": "maybe"}}]}, "$.streams[0].lifecycle"),
+        (
+            {"streams": [{"name": "A", "consumers": [{"ack_policy": "all"}]}]},
+            "$.streams[0].consumers[0]",
+        ),
+        (
+            {"streams": [{"name": "A", "consumers": [{"name": "C", "stream": "A"}]}]},
+            "$.streams[0].consumers[0]",
+        ),
+        (
+            {"streams": [{"name": "A", "lifecycle": {"on_replace": "maybe"}}]},
+            "$.streams[0].lifecycle",
+        ),
         ({"consumers": [{"name": "C"}]}, "$.consumers[0]"),
         ({"kv": [{"bucket": "A", "history": 65}]}, "$.kv[0].history"),
         ({"kv": [{"bucket": "A", "max_age": "1d"}]}, "$.kv[0]"),
@@ -113,17 +138,76 @@ def test_what_is_wrong_is_marked_where_it_is(sections: dict[str, Any], path: str
     [
         {"x-anchors": {"anything": [1]}},
         {"streams": None},
-        {"streams": [{"name": "A", "max_age": 5, "max_bytes": 5, "duplicate_window": "1h30m", "max_msg_size": "1.5KiB"}]},
         {
             "streams": [
-                {"name": "A", "max_age": "${var.keep}", "num_replicas": "${var.n}", "deny_delete": "${var.b}", "storage": "${var.s}"}
+                {
+                    "name": "A",
+                    "max_age": 5,
+                    "max_bytes": 5,
+                    "duplicate_window": "1h30m",
+                    "max_msg_size": "1.5KiB",
+                }
             ]
         },
-        {"streams": [{"name": "A", "max_msgs": None, "retention": None, "mirror": None, "subjects": None, "lifecycle": None}]},
-        {"streams": [{"name": "A", "x_raw": {"anything": {"at": "all"}}, "domain": ["hub", "!leaf"], "environments": "prod"}]},
-        {"kv": [{"bucket": "A", "compression": True, "allow_direct": False, "sources": [{"name": "B", "domain": "label:edge"}]}]},
-        {"consumers": [{"stream": "A", "durable_name": "C", "sample_freq": 100, "backoff": ["1s", 5, "${var.wait}"]}]},
-        {"overrides": [{"address": "hub/kv/*", "compression": True, "history": 3}, {"address": "hub/stream/*", "compression": "s2"}]},
+        {
+            "streams": [
+                {
+                    "name": "A",
+                    "max_age": "${var.keep}",
+                    "num_replicas": "${var.n}",
+                    "deny_delete": "${var.b}",
+                    "storage": "${var.s}",
+                }
+            ]
+        },
+        {
+            "streams": [
+                {
+                    "name": "A",
+                    "max_msgs": None,
+                    "retention": None,
+                    "mirror": None,
+                    "subjects": None,
+                    "lifecycle": None,
+                }
+            ]
+        },
+        {
+            "streams": [
+                {
+                    "name": "A",
+                    "x_raw": {"anything": {"at": "all"}},
+                    "domain": ["hub", "!leaf"],
+                    "environments": "prod",
+                }
+            ]
+        },
+        {
+            "kv": [
+                {
+                    "bucket": "A",
+                    "compression": True,
+                    "allow_direct": False,
+                    "sources": [{"name": "B", "domain": "label:edge"}],
+                }
+            ]
+        },
+        {
+            "consumers": [
+                {
+                    "stream": "A",
+                    "durable_name": "C",
+                    "sample_freq": 100,
+                    "backoff": ["1s", 5, "${var.wait}"],
+                }
+            ]
+        },
+        {
+            "overrides": [
+                {"address": "hub/kv/*", "compression": True, "history": 3},
+                {"address": "hub/stream/*", "compression": "s2"},
+            ]
+        },
     ],
 )
 def test_what_is_right_is_not_marked(sections: dict[str, Any]) -> None:
@@ -137,9 +221,14 @@ SIZES = ["1GiB", "1gb", "1 K", "1.5M", "5B", "7", "1XB", "GiB", "1iB", ""]
 
 @pytest.mark.parametrize(
     ("kind", "parse", "text"),
-    [*(("duration", units.parse_duration, text) for text in DURATIONS), *(("size", units.parse_size, text) for text in SIZES)],
+    [
+        *(("duration", units.parse_duration, text) for text in DURATIONS),
+        *(("size", units.parse_size, text) for text in SIZES),
+    ],
 )
-def test_units_are_those_of_the_reader(kind: str, parse: Callable[[object], int], text: str) -> None:
+def test_units_are_those_of_the_reader(
+    kind: str, parse: Callable[[object], int], text: str
+) -> None:
     """The patterns take a text exactly when loading does."""
     try:
         parse(text)
@@ -148,7 +237,12 @@ def test_units_are_those_of_the_reader(kind: str, parse: Callable[[object], int]
     else:
         taken = True
 
-    assert jsonschema.Draft202012Validator({"$defs": SCHEMA["$defs"], "$ref": f"#/$defs/{kind}"}).is_valid(text) is taken
+    assert (
+        jsonschema.Draft202012Validator(
+            {"$defs": SCHEMA["$defs"], "$ref": f"#/$defs/{kind}"}
+        ).is_valid(text)
+        is taken
+    )
 
 
 def test_every_key_of_the_grammar_is_known() -> None:
@@ -158,24 +252,41 @@ def test_every_key_of_the_grammar_is_known() -> None:
     def keys(schema: Any) -> set[str]:
         schema = schema.get("items", schema)
         schema = SCHEMA["$defs"][schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
-        return set(next((s for s in schema.get("anyOf", ()) if "properties" in s), schema)["properties"])
+        return set(
+            next((s for s in schema.get("anyOf", ()) if "properties" in s), schema)["properties"]
+        )
 
     assert set(top) == set(files.TOP_LEVEL_KEYS)
     assert keys(top["connections"]["additionalProperties"]) == set(connections._KEYS)  # noqa: SLF001 - what the test is about
     assert keys(top["domains"]["additionalProperties"]) == set(domains._KEYS)  # noqa: SLF001
-    assert keys(top["environments"]["additionalProperties"]) == set(environments.ENVIRONMENT_SECTIONS)
+    assert keys(top["environments"]["additionalProperties"]) == set(
+        environments.ENVIRONMENT_SECTIONS
+    )
     assert keys(top["backfills"]) == set(backfills._KEYS)  # noqa: SLF001
     assert keys(SCHEMA["$defs"]["lifecycle"]) == set(lifecycle._KEYS)  # noqa: SLF001
     assert keys(top["drift"]) == {"ignore", "mute", "sinks"}
     assert set(settings._LEVELS) == set(top["lint"]["additionalProperties"]["anyOf"][0]["enum"])  # noqa: SLF001
-    for kind, section in (("stream", "streams"), ("consumer", "consumers"), ("kv", "kv"), ("object_store", "object_stores")):
-        assert keys(top[section]) == {*TABLES[kind].by_name, *resource_resolver._KEYS[kind]}, section  # type: ignore[index]  # noqa: SLF001
-    assert keys(SCHEMA["$defs"]["nested_consumer"]) == {*TABLES["consumer"].by_name, *resource_resolver._KEYS["nested"]}  # noqa: SLF001
+    for kind, section in (
+        ("stream", "streams"),
+        ("consumer", "consumers"),
+        ("kv", "kv"),
+        ("object_store", "object_stores"),
+    ):
+        assert keys(top[section]) == {*TABLES[kind].by_name, *resource_resolver._KEYS[kind]}, (
+            section
+        )  # type: ignore[index]  # noqa: SLF001
+    assert keys(SCHEMA["$defs"]["nested_consumer"]) == {
+        *TABLES["consumer"].by_name,
+        *resource_resolver._KEYS["nested"],
+    }  # noqa: SLF001
 
 
 def test_a_field_says_what_it_is_and_since_when() -> None:
     """Descriptions, defaults and the server that a field needs come from the tables."""
-    history, marker = field_schema(KV.by_name["history"]), field_schema(KV.by_name["limit_marker_ttl"])
+    history, marker = (
+        field_schema(KV.by_name["history"]),
+        field_schema(KV.by_name["limit_marker_ttl"]),
+    )
 
     assert (history["description"], history["default"]) == ("Values kept of each key.", 1)
     assert marker["description"].endswith("Needs nats-server 2.11.")
@@ -186,4 +297,6 @@ def test_included_files_are_workspace_files_too(workspace: Loader) -> None:
     text = "streams: [{name: S}]\n"
 
     assert list(VALIDATOR.iter_errors(document(text))) == []
-    assert [str(a) for a in workspace("", files={"more.jsplan.yaml": text}).resources] == ["hub/stream/S"]
+    assert [str(a) for a in workspace("", files={"more.jsplan.yaml": text}).resources] == [
+        "hub/stream/S"
+    ]

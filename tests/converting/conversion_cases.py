@@ -64,10 +64,15 @@ def create_all(raw: Raw, found: list[Case]) -> None:
     for case in found:
         for owner, consumer in case.consumers:
             name = consumer.get("durable_name") or consumer["name"]
-            raw.api_ok(f"$JS.API.CONSUMER.CREATE.{owner}.{name}", {"stream_name": owner, "config": {"name": name} | consumer})
+            raw.api_ok(
+                f"$JS.API.CONSUMER.CREATE.{owner}.{name}",
+                {"stream_name": owner, "config": {"name": name} | consumer},
+            )
 
 
-def plan_adoption(tool: Tool, source: Path, folder: Path, server: Server, **more: Any) -> tuple[ConvertResult, Space, Plan]:
+def plan_adoption(
+    tool: Tool, source: Path, folder: Path, server: Server, **more: Any
+) -> tuple[ConvertResult, Space, Plan]:
     """The files converted into a workspace of one domain, and its plan against what is there."""
     space = single_space(folder, server).write(include=["converted.yaml"])
     (folder / "converted.yaml").write_text("streams: []\n", "utf-8")
@@ -79,7 +84,10 @@ def plan_adoption(tool: Tool, source: Path, folder: Path, server: Server, **more
 def adoption_differences(plan: Plan) -> dict[str, Any]:
     """Each resource that the plan would not simply take as it is, with what differs."""
     return {
-        str(change.address): (change.change.actions, [(one.path, one.before, one.after) for one in change.change.fields])
+        str(change.address): (
+            change.change.actions,
+            [(one.path, one.before, one.after) for one in change.change.fields],
+        )
         for change in plan.resource_changes
         if list(change.change.actions) != ["no-op"]
     }

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.converting.conversion_cases import Case, adoption_differences, cases, create_all, plan_adoption
+from tests.converting.conversion_cases import (
+    Case,
+    adoption_differences,
+    cases,
+    create_all,
+    plan_adoption,
+)
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -26,7 +32,12 @@ def note_texts(made: ConvertResult) -> str:
 def require_adopted(made: ConvertResult, space: Space, plan: Plan, found: list[Case]) -> None:
     """Everything is imported as it is, nothing else is planned, the notes of the cases were said, and after that nothing is left."""
     assert {} == adoption_differences(plan)
-    assert sum(case.resources for case in found) == len(plan.resource_changes) == len(made.addresses) == plan.summary["import"]
+    assert (
+        sum(case.resources for case in found)
+        == len(plan.resource_changes)
+        == len(made.addresses)
+        == plan.summary["import"]
+    )
     assert [] == [note for case in found for note in case.notes if note not in note_texts(made)]
     space.apply()
     after = space.plan()
@@ -36,7 +47,9 @@ def require_adopted(made: ConvertResult, space: Space, plan: Plan, found: list[C
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ["nack", "nack_loop"])
-def test_what_nack_made_is_adopted_unchanged(name: str, server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
+def test_what_nack_made_is_adopted_unchanged(
+    name: str, server: Server, server_version: tuple[int, ...], tmp_path: Path
+) -> None:
     """Custom resources of the documentation, converted, give an empty plan against what the controller sends for them."""
     found = cases(name, server_version)
     source = tmp_path / "manifests"
@@ -52,7 +65,9 @@ def test_what_nack_made_is_adopted_unchanged(name: str, server: Server, server_v
 
 
 @pytest.mark.matrix
-def test_what_terraform_made_is_adopted_unchanged(server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
+def test_what_terraform_made_is_adopted_unchanged(
+    server: Server, server_version: tuple[int, ...], tmp_path: Path
+) -> None:
     """HCL of the documentation, converted, gives an empty plan against what the provider sends for it."""
     found = cases("terraform", server_version)
     source = tmp_path / "module"
@@ -70,7 +85,10 @@ def test_what_terraform_made_is_adopted_unchanged(server: Server, server_version
 def write_backup_file(file: Path, kind: str, body: dict[str, Any]) -> None:
     """Write a file as `nats backup` does."""
     data = json.dumps(body, indent=2).encode()
-    packed = {"configuration": base64.b64encode(data).decode(), "checksum": hashlib.sha256(data).hexdigest()}
+    packed = {
+        "configuration": base64.b64encode(data).decode(),
+        "checksum": hashlib.sha256(data).hexdigest(),
+    }
     file.write_text(json.dumps({"type": kind, "time": "2020-05-01T15:56:11Z"} | packed), "utf-8")
 
 
@@ -84,8 +102,16 @@ def save_as_cli(raw: Raw, case: Case, number: int, folder: Path) -> None:
         if case.form == "packed":
             write_backup_file(folder / f"stream_{stream['name']}.json", "stream", info["config"])
             continue
-        wrapped = {"info": info, "backup": {"config": info["config"], "state": info["state"]}, "plain": stream}[case.form]
-        place = folder / stream["name"] / "backup.json" if case.form == "backup" else folder / f"{stream['name']}.json"
+        wrapped = {
+            "info": info,
+            "backup": {"config": info["config"], "state": info["state"]},
+            "plain": stream,
+        }[case.form]
+        place = (
+            folder / stream["name"] / "backup.json"
+            if case.form == "backup"
+            else folder / f"{stream['name']}.json"
+        )
         place.parent.mkdir(exist_ok=True)
         place.write_text(json.dumps(wrapped), "utf-8")
     for owner, consumer in case.consumers:
@@ -95,11 +121,15 @@ def save_as_cli(raw: Raw, case: Case, number: int, folder: Path) -> None:
             body = {"name": name, "stream": owner, "config": info["config"]}
             write_backup_file(folder / f"stream_{owner}_consumer_{name}.json", "consumer", body)
             continue
-        (folder / f"{owner}_{name}.json").write_text(json.dumps(info if case.form == "info" else consumer), "utf-8")
+        (folder / f"{owner}_{name}.json").write_text(
+            json.dumps(info if case.form == "info" else consumer), "utf-8"
+        )
 
 
 @pytest.mark.matrix
-def test_what_the_cli_made_is_adopted_unchanged(server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
+def test_what_the_cli_made_is_adopted_unchanged(
+    server: Server, server_version: tuple[int, ...], tmp_path: Path
+) -> None:
     """What the nats CLI saves in all its ways, converted, gives an empty plan against what it was saved from."""
     found = cases("nats", server_version)
     source = tmp_path / "saved"
@@ -114,7 +144,10 @@ def test_what_the_cli_made_is_adopted_unchanged(server: Server, server_version: 
     require_adopted(made, space, plan, found)
 
 
-@pytest.mark.parametrize(("tool", "files"), [("nats", ["nats"]), ("nack", ["nack", "nack_loop"]), ("terraform", ["terraform"])])
+@pytest.mark.parametrize(
+    ("tool", "files"),
+    [("nats", ["nats"]), ("nack", ["nack", "nack_loop"]), ("terraform", ["terraform"])],
+)
 def test_there_are_configurations_enough(tool: str, files: list[str]) -> None:
     """Each tool is tried with at least twenty configurations."""
     assert sum(case.resources for name in files for case in cases(name)) >= 20, tool

@@ -22,7 +22,9 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_file_is_on_stdout_and_what_is_left_out_on_stderr(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_is_on_stdout_and_what_is_left_out_on_stderr(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Stdout is the file to the letter, so that it can be redirected; notes name the file as it was given."""
     assert 0 == main(["convert", "nats", "saved"])
 
@@ -32,7 +34,9 @@ def test_the_file_is_on_stdout_and_what_is_left_out_on_stderr(saved: Path, capsy
     assert "at saved/streams.json:1:48" in err
 
 
-def test_a_file_is_written_once_and_can_be_planned(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_written_once_and_can_be_planned(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """-o makes a new file and says what comes next; what is there is never overwritten."""
     (saved / "shop").mkdir()
     command = ["convert", "nats", "saved", "-o", "shop/jsplan.yaml", "--domain", "hub"]
@@ -55,20 +59,33 @@ def test_what_comes_next_is_what_works(saved: Path, capsys: pytest.CaptureFixtur
     whole = capsys.readouterr().out
     (saved / "nats.jsplan.yaml").rename(saved / "jsplan.yaml")
     assert 0 == main(["validate"])
-    text = (saved / "jsplan.yaml").read_text("utf-8").partition("\nstreams:")[0].partition("\ndefaults:")[0]
+    text = (
+        (saved / "jsplan.yaml")
+        .read_text("utf-8")
+        .partition("\nstreams:")[0]
+        .partition("\ndefaults:")[0]
+    )
     (saved / "jsplan.yaml").write_text(text, "utf-8")
     capsys.readouterr()
     assert 0 == main(["convert", "nats", "saved", "-o", "other.yaml"])
     unread = capsys.readouterr().out
     assert 0 == main(["convert", "nats", "saved", "-o", "read.jsplan.yaml"])
 
-    assert "Wrote nats.jsplan.yaml: 1 resource.\n\nNext: rename it to jsplan.yaml, since it is a whole workspace." in whole
+    assert (
+        "Wrote nats.jsplan.yaml: 1 resource.\n\nNext: rename it to jsplan.yaml, since it is a whole workspace."
+        in whole
+    )
     assert "Next: name it under `include:` in jsplan.yaml" in unread
     assert capsys.readouterr().out.endswith("Next: jsplan plan\n")
 
 
-@pytest.mark.parametrize(("tool", "said"), [("terraform", "is not a file of Terraform"), ("nats", "is not a file of the nats CLI")])
-def test_files_of_another_tool(saved: Path, tool: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [("terraform", "is not a file of Terraform"), ("nats", "is not a file of the nats CLI")],
+)
+def test_files_of_another_tool(
+    saved: Path, tool: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file of something else is said to be that, not read line by line."""
     (saved / "nack.yaml").write_text("kind: Stream\n---\nkind: Stream\n", "utf-8")
 
@@ -78,7 +95,9 @@ def test_files_of_another_tool(saved: Path, tool: str, said: str, capsys: pytest
     assert "JS101" not in err
 
 
-def test_references_between_resources_of_a_module(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_references_between_resources_of_a_module(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The name of a bucket is known where another resource uses it; of what is left out no attribute is spoken of."""
     (saved / "main.tf").write_text(
         """resource "jetstream_kv_bucket" "cfg" { name = "CONFIG" }
@@ -112,25 +131,35 @@ def test_json_has_the_text_and_every_note(saved: Path, capsys: pytest.CaptureFix
 
     out, err = capsys.readouterr()
     document = json.loads(out)
-    assert ("convert", "nats", None, ["main/stream/ORDERS"]) == tuple(document[key] for key in ("kind", "tool", "file", "resources"))
+    assert ("convert", "nats", None, ["main/stream/ORDERS"]) == tuple(
+        document[key] for key in ("kind", "tool", "file", "resources")
+    )
     assert "name: ORDERS" in document["text"]
-    assert [("JS180", 1)] == [(found["code"], found["range"]["line"]) for found in document["diagnostics"]]
+    assert [("JS180", 1)] == [
+        (found["code"], found["range"]["line"]) for found in document["diagnostics"]
+    ]
     assert "" == err
 
 
 def test_the_same_of_many_is_said_once(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A default that differs for many resources is one note that names some of them."""
     (saved / "main.tf").write_text(
-        'resource "jetstream_stream" "s" {\n  count    = 9\n  name     = "S${count.index}"\n  subjects = ["s.${count.index}"]\n}\n', "utf-8"
+        'resource "jetstream_stream" "s" {\n  count    = 9\n  name     = "S${count.index}"\n  subjects = ["s.${count.index}"]\n}\n',
+        "utf-8",
     )
 
     assert 0 == main(["convert", "terraform", "main.tf"])
     err = capsys.readouterr().err
     assert 1 == err.count("allow_direct: true is the provider's default")
-    assert "9 resources: main/stream/S0, main/stream/S1, main/stream/S2, main/stream/S3, main/stream/S4 and 4 more" in err
+    assert (
+        "9 resources: main/stream/S0, main/stream/S1, main/stream/S2, main/stream/S3, main/stream/S4 and 4 more"
+        in err
+    )
 
 
-def test_what_cannot_be_read_ends_with_1_and_writes_nothing(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_read_ends_with_1_and_writes_nothing(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every broken file is named with its place; neither stdout nor the file has anything."""
     (saved / "saved" / "broken.json").write_text('{"name": ', "utf-8")
 
@@ -141,7 +170,9 @@ def test_what_cannot_be_read_ends_with_1_and_writes_nothing(saved: Path, capsys:
     assert not (saved / "new.yaml").exists()
 
 
-def test_a_tool_that_is_not_known_is_wrong_usage(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tool_that_is_not_known_is_wrong_usage(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The tools are three; a word near one of them is suggested."""
     assert 64 == main(["convert", "terrform", "saved"])
     assert "terraform" in capsys.readouterr().err

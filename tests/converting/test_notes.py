@@ -19,20 +19,30 @@ if TYPE_CHECKING:
 
 STREAM = 'resource "jetstream_stream" "A" {\n  name     = "A"\n  subjects = ["a"]\n}\n'
 API = "apiVersion: jetstream.nats.io/v1beta2\n"
-NACK_STREAM = API + "kind: Stream\nmetadata: {name: a}\nspec: {name: A, subjects: [a], maxAge: 1h, storage: file%s}\n"
+NACK_STREAM = (
+    API
+    + "kind: Stream\nmetadata: {name: a}\nspec: {name: A, subjects: [a], maxAge: 1h, storage: file%s}\n"
+)
 SUFFIX: dict[str, str] = {"nats": "json", "nack": "yaml", "terraform": "tf"}
 
 
-def convert_file(folder: Path, tool: Tool, text: str, *, domain: str | None = None, name: str = "", **more: Any) -> ConvertResult:
+def convert_file(
+    folder: Path, tool: Tool, text: str, *, domain: str | None = None, name: str = "", **more: Any
+) -> ConvertResult:
     """One file of the other tool, converted for the workspace in the folder's `shop`, if there is one."""
     source = folder / "source"
     source.mkdir(exist_ok=True)
     (source / (name or f"a.{SUFFIX[tool]}")).write_text(text, "utf-8")
-    return convert(tool, source, ConvertTarget(LoadOptions(folder / "shop"), "shop", domain), **more)
+    return convert(
+        tool, source, ConvertTarget(LoadOptions(folder / "shop"), "shop", domain), **more
+    )
 
 
 def note_texts(made: ConvertResult) -> list[str]:
-    return [f"{found.severity} {found.code} {found.address}: {found.summary}" for found in made.diagnostics]
+    return [
+        f"{found.severity} {found.code} {found.address}: {found.summary}"
+        for found in made.diagnostics
+    ]
 
 
 def new_workspace(folder: Path, made: ConvertResult) -> Workspace:
@@ -40,7 +50,12 @@ def new_workspace(folder: Path, made: ConvertResult) -> Workspace:
     shop = folder / "shop"
     shop.mkdir()
     (shop / "jsplan.yaml").write_text(made.text, "utf-8")
-    return validate(LoadOptions(shop, environ={"APP_USER": "u", "APP_PASSWORD": "p", "NATS_PASSWORD": "p", "NATS_USER": "u"}))
+    return validate(
+        LoadOptions(
+            shop,
+            environ={"APP_USER": "u", "APP_PASSWORD": "p", "NATS_PASSWORD": "p", "NATS_USER": "u"},
+        )
+    )
 
 
 def write_workspace(folder: Path) -> None:
@@ -58,50 +73,118 @@ def write_workspace(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("tool", "text", "place", "summary"),
     [
-        ("terraform", STREAM.replace("}", "  colour = 3\n}"), "4:3", '"colour" is not carried over'),
-        ("terraform", STREAM.replace("}", "  max_age = var.keep\n}"), "4:3", "var.keep has no value in these files"),
-        ("terraform", STREAM + 'module "more" {\n  source = "./more"\n}\n', "5:1", "module more is not followed"),
-        ("terraform", STREAM.replace("}", "  max_age = timestamp()\n}"), "4:3", "the function timestamp is not worked out here"),
-        ("terraform", STREAM.replace("}", '  dynamic "source" {\n    for_each = []\n  }\n}'), "4:3", "dynamic source is not carried over"),
-        ("terraform", STREAM.replace("}", "  lifecycle {\n    ignore_changes = [subjects]\n  }\n}"), "5:5", "lifecycle ignore_changes"),
-        ("terraform", STREAM.replace("}", '  placement_tags = ["ssd"]\n}'), "4:3", "the provider does not send them"),
+        (
+            "terraform",
+            STREAM.replace("}", "  colour = 3\n}"),
+            "4:3",
+            '"colour" is not carried over',
+        ),
+        (
+            "terraform",
+            STREAM.replace("}", "  max_age = var.keep\n}"),
+            "4:3",
+            "var.keep has no value in these files",
+        ),
+        (
+            "terraform",
+            STREAM + 'module "more" {\n  source = "./more"\n}\n',
+            "5:1",
+            "module more is not followed",
+        ),
+        (
+            "terraform",
+            STREAM.replace("}", "  max_age = timestamp()\n}"),
+            "4:3",
+            "the function timestamp is not worked out here",
+        ),
+        (
+            "terraform",
+            STREAM.replace("}", '  dynamic "source" {\n    for_each = []\n  }\n}'),
+            "4:3",
+            "dynamic source is not carried over",
+        ),
+        (
+            "terraform",
+            STREAM.replace("}", "  lifecycle {\n    ignore_changes = [subjects]\n  }\n}"),
+            "5:5",
+            "lifecycle ignore_changes",
+        ),
+        (
+            "terraform",
+            STREAM.replace("}", '  placement_tags = ["ssd"]\n}'),
+            "4:3",
+            "the provider does not send them",
+        ),
         ("nack", NACK_STREAM % ", colour: red", "4:59", '"colour" is not carried over'),
-        ("nack", "---\n" + NACK_STREAM % ", preventUpdate: true", "5:74", "preventUpdate is not carried over"),
+        (
+            "nack",
+            "---\n" + NACK_STREAM % ", preventUpdate: true",
+            "5:74",
+            "preventUpdate is not carried over",
+        ),
         ("nats", '{"name": "A", "subjects": ["a"]}\n', None, None),
-        ("nats", '[{"name": "A", "subjects": ["a"]},\n {"hello": 1}]\n', "2:2", "neither a stream nor a consumer"),
+        (
+            "nats",
+            '[{"name": "A", "subjects": ["a"]},\n {"hello": 1}]\n',
+            "2:2",
+            "neither a stream nor a consumer",
+        ),
         (
             "nats",
             '{"config": {"name": "A", "subjects": ["a"]}, "state": {"consumer_count": 2}}',
             "1:12",
             "2 of its 2 consumers",
         ),
-        ("nats", '[{"name": "A", "subjects": ["a"]}, {"durable_name": "C", "ack_policy": "explicit"}]', "1:36", "does not say its stream"),
+        (
+            "nats",
+            '[{"name": "A", "subjects": ["a"]}, {"durable_name": "C", "ack_policy": "explicit"}]',
+            "1:36",
+            "does not say its stream",
+        ),
     ],
 )
-def test_what_is_left_out_is_reported_with_its_place(tool: Tool, text: str, place: str | None, summary: str | None, tmp_path: Path) -> None:
+def test_what_is_left_out_is_reported_with_its_place(
+    tool: Tool, text: str, place: str | None, summary: str | None, tmp_path: Path
+) -> None:
     """Each thing that is not carried over is a warning with file, line and column; what is complete has none."""
     made = convert_file(tmp_path, tool, text)
 
     found = [one for one in made.diagnostics if one.code == "JS180"]
-    assert ([] if summary is None else [True]) == [summary in one.summary for one in found if summary]
-    assert [place] * len(found) == [f"{one.range.line}:{one.range.column}" for one in found if one.range]
-    assert all(one.range is not None and one.range.file.endswith(f"source/a.{SUFFIX[tool]}") for one in found)
+    assert ([] if summary is None else [True]) == [
+        summary in one.summary for one in found if summary
+    ]
+    assert [place] * len(found) == [
+        f"{one.range.line}:{one.range.column}" for one in found if one.range
+    ]
+    assert all(
+        one.range is not None and one.range.file.endswith(f"source/a.{SUFFIX[tool]}")
+        for one in found
+    )
 
 
 def test_the_same_twice_is_one_and_a_difference_is_reported(tmp_path: Path) -> None:
     """A stream that two files have is taken from the first; that the second differs is told with both places."""
     convert_file(tmp_path, "nats", '{"name": "A", "subjects": ["a"]}', name="1.json")
-    same = convert_file(tmp_path, "nats", '{"config": {"name": "A", "subjects": ["a"], "max_msgs": -1}}', name="2.json")
+    same = convert_file(
+        tmp_path,
+        "nats",
+        '{"config": {"name": "A", "subjects": ["a"], "max_msgs": -1}}',
+        name="2.json",
+    )
     other = convert_file(tmp_path, "nats", '{"name": "A", "subjects": ["b"]}', name="3.json")
 
     assert [] == note_texts(same)
-    assert ["warning JS180 main/stream/A: is also at "] == [text.split(str(tmp_path))[0] for text in note_texts(other)]
+    assert ["warning JS180 main/stream/A: is also at "] == [
+        text.split(str(tmp_path))[0] for text in note_texts(other)
+    ]
     assert "subjects: [a]" in other.text
 
 
 def test_what_the_server_or_mqtt_made_is_left_out(tmp_path: Path) -> None:
     """Streams of MQTT and consumers of copies are not declared, and that is told."""
-    text = '[{"name": "$MQTT_msgs", "subjects": ["$MQTT.msgs.>"]}, {"name": "A", "subjects": ["a"]},'
+    text = (
+        '[{"name": "$MQTT_msgs", "subjects": ["$MQTT.msgs.>"]}, {"name": "A", "subjects": ["a"]},'
+    )
     text += ' {"stream_name": "A", "config": {"name": "JS_SRC_x", "ack_policy": "flow_control"}}]'
     made = convert_file(tmp_path, "nats", text)
 
@@ -116,9 +199,17 @@ def test_what_the_server_or_mqtt_made_is_left_out(tmp_path: Path) -> None:
     ("tool", "text", "words"),
     [
         ("terraform", 'resource "jetstream_stream" "A" {\n  name = \n}\n', "broken HCL"),
-        ("terraform", STREAM.replace("}", '  max_age = "soon"\n}'), '"max_age": must be a whole number'),
+        (
+            "terraform",
+            STREAM.replace("}", '  max_age = "soon"\n}'),
+            '"max_age": must be a whole number',
+        ),
         ("nack", "kind: [\njetstream.nats.io/", "broken YAML"),
-        ("nack", NACK_STREAM % ", duplicateWindow: soon", '"duplicateWindow": "soon" is not a duration'),
+        (
+            "nack",
+            NACK_STREAM % ", duplicateWindow: soon",
+            '"duplicateWindow": "soon" is not a duration',
+        ),
         (
             "nack",
             API + "kind: Consumer\nmetadata: {name: c}\nspec: {durableName: C}\n",
@@ -127,16 +218,25 @@ def test_what_the_server_or_mqtt_made_is_left_out(tmp_path: Path) -> None:
         ("nats", '{"name": ', "broken YAML"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_with_its_place(tool: Tool, text: str, words: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_an_error_with_its_place(
+    tool: Tool, text: str, words: str, tmp_path: Path
+) -> None:
     """Files that are broken, or have a value that cannot be, fail the conversion with file and line."""
     with pytest.raises(ConfigError) as raised:
         convert_file(tmp_path, tool, text)
 
-    assert [True] == [words in found.summary and found.range is not None for found in raised.value.diagnostics]
+    assert [True] == [
+        words in found.summary and found.range is not None for found in raised.value.diagnostics
+    ]
 
 
 @pytest.mark.parametrize(
-    ("tool", "words"), [("nats", "no .json file"), ("nack", "no .yaml or .yml"), ("terraform", "no .tf, .tfstate or .json")]
+    ("tool", "words"),
+    [
+        ("nats", "no .json file"),
+        ("nack", "no .yaml or .yml"),
+        ("terraform", "no .tf, .tfstate or .json"),
+    ],
 )
 def test_a_folder_without_files_is_reported(tool: Tool, words: str, tmp_path: Path) -> None:
     """An empty folder, a path that does not exist and a file of something else are one line each."""
@@ -145,12 +245,18 @@ def test_a_folder_without_files_is_reported(tool: Tool, words: str, tmp_path: Pa
     other = tmp_path / f"other.{'yaml' if tool == 'nack' else 'json'}"
     other.write_text("{}", "utf-8")
 
-    for path, expected in ((tmp_path / "empty", words), (tmp_path / "missing", "there is no"), (other, "noth")):
+    for path, expected in (
+        (tmp_path / "empty", words),
+        (tmp_path / "missing", "there is no"),
+        (other, "noth"),
+    ):
         with pytest.raises(JsplanError, match=re.escape(expected)):
             convert(tool, path, target)
 
 
-def test_without_python_hcl2_both_ways_out_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_python_hcl2_both_ways_out_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HCL needs an extra; a state does not."""
     monkeypatch.setitem(sys.modules, "hcl2", None)
     state = '{"version": 4, "terraform_version": "1.9", "resources": [{"mode": "managed", "type": "jetstream_stream", "name": "A",'
@@ -170,15 +276,16 @@ def test_without_python_hcl2_both_ways_out_are_said(tmp_path: Path, monkeypatch:
 
 def test_a_new_workspace_is_complete(tmp_path: Path) -> None:
     """Without a workspace the text is one: it is valid, and leads where the provider led."""
-    provider = (
-        'provider "jetstream" {\n  servers = "nats://u:secret@one:4222,two:4222"\n  password = "secret"\n  credentials = "./a.creds"\n}\n'
-    )
+    provider = 'provider "jetstream" {\n  servers = "nats://u:secret@one:4222,two:4222"\n  password = "secret"\n  credentials = "./a.creds"\n}\n'
     made = convert_file(tmp_path, "terraform", provider + STREAM)
     workspace = new_workspace(tmp_path, made)
 
     assert made.new_workspace
     assert "secret" not in made.text + str(made.diagnostics)
-    assert ("nats://one:4222,nats://two:4222", None) == (workspace.connections["main"].url, workspace.connections["main"].password)
+    assert ("nats://one:4222,nats://two:4222", None) == (
+        workspace.connections["main"].url,
+        workspace.connections["main"].password,
+    )
     assert ["main/stream/A"] == [str(address) for address in workspace.resources]
     assert "$JS.API" == workspace.domains["main"].api_prefix
 
@@ -186,41 +293,71 @@ def test_a_new_workspace_is_complete(tmp_path: Path) -> None:
 def test_accounts_and_domains_of_nack_become_connections_and_domains(tmp_path: Path) -> None:
     """An Account is a connection with files and variables in place of its secrets; jsDomain is a domain."""
     account = API + "kind: Account\nmetadata: {name: app}\nspec:\n  name: app\n"
-    account += (
-        "  servers: ['nats://u:secret@hub:4222']\n  creds: {secret: {name: s}, file: app.creds}\n  tls: {secret: {name: t}, ca: ca.crt}\n"
+    account += "  servers: ['nats://u:secret@hub:4222']\n  creds: {secret: {name: s}, file: app.creds}\n  tls: {secret: {name: t}, ca: ca.crt}\n"
+    text = "---\n".join(
+        [
+            account,
+            NACK_STREAM % ", account: app, jsDomain: leaf, preventDelete: true",
+            NACK_STREAM % ", account: app",
+        ]
     )
-    text = "---\n".join([account, NACK_STREAM % ", account: app, jsDomain: leaf, preventDelete: true", NACK_STREAM % ", account: app"])
     made = convert_file(tmp_path, "nack", text)
     workspace = new_workspace(tmp_path, made)
 
     assert "secret@" not in made.text
-    assert ("nats://hub:4222", "app.creds") == (workspace.connections["app"].url, Path(str(workspace.connections["app"].creds)).name)
-    assert {"leaf": "$JS.leaf.API", "app": "$JS.API"} == {key: domain.api_prefix for key, domain in workspace.domains.items()}
-    guarded = [str(a) for a, declared in workspace.resources.items() if declared.lifecycle.prevent_destroy]
+    assert ("nats://hub:4222", "app.creds") == (
+        workspace.connections["app"].url,
+        Path(str(workspace.connections["app"].creds)).name,
+    )
+    assert {"leaf": "$JS.leaf.API", "app": "$JS.API"} == {
+        key: domain.api_prefix for key, domain in workspace.domains.items()
+    }
+    guarded = [
+        str(a) for a, declared in workspace.resources.items() if declared.lifecycle.prevent_destroy
+    ]
     assert ["leaf/stream/A"] == guarded
 
 
 def test_what_a_resource_of_nack_connects_with_is_its_connection(tmp_path: Path) -> None:
     """Servers and files beside a resource are those of the connection; others' that differ, and an Account that is not there, are told."""
-    texts = [", servers: ['nats://one'], creds: /a.creds", ", servers: ['nats://two']", ", account: gone"]
-    made = convert_file(tmp_path, "nack", "---\n".join(NACK_STREAM.replace("A,", f"S{number},") % more for number, more in enumerate(texts)))
+    texts = [
+        ", servers: ['nats://one'], creds: /a.creds",
+        ", servers: ['nats://two']",
+        ", account: gone",
+    ]
+    made = convert_file(
+        tmp_path,
+        "nack",
+        "---\n".join(
+            NACK_STREAM.replace("A,", f"S{number},") % more for number, more in enumerate(texts)
+        ),
+    )
     workspace = new_workspace(tmp_path, made)
 
-    assert ("nats://one", Path("/a.creds")) == (workspace.connections["main"].url, workspace.connections["main"].creds)
+    assert ("nats://one", Path("/a.creds")) == (
+        workspace.connections["main"].url,
+        workspace.connections["main"].creds,
+    )
     assert ["JS180", "JS183"] == [found.code for found in made.diagnostics]
-    assert ["gone/stream/S2", "main/stream/S0", "main/stream/S1"] == sorted(str(address) for address in workspace.resources)
+    assert ["gone/stream/S2", "main/stream/S0", "main/stream/S1"] == sorted(
+        str(address) for address in workspace.resources
+    )
 
 
 def test_aliases_of_the_provider_are_connections(tmp_path: Path) -> None:
     """A resource with another provider is in a domain over that connection."""
-    text = 'provider "jetstream" {\n  alias = "edge"\n  servers = "edge"\n}\n' + STREAM.replace("}", "  provider = jetstream.edge\n}")
+    text = 'provider "jetstream" {\n  alias = "edge"\n  servers = "edge"\n}\n' + STREAM.replace(
+        "}", "  provider = jetstream.edge\n}"
+    )
     workspace = new_workspace(tmp_path, convert_file(tmp_path, "terraform", text))
 
     assert ["edge/stream/A"] == [str(address) for address in workspace.resources]
     assert "nats://edge" == workspace.connections["edge"].url
 
 
-@pytest.mark.parametrize(("domain", "address"), [("hub", "hub/stream/A"), ("edge", "edge/stream/A")])
+@pytest.mark.parametrize(
+    ("domain", "address"), [("hub", "hub/stream/A"), ("edge", "edge/stream/A")]
+)
 def test_in_a_workspace_its_domains_are_taken(domain: str, address: str, tmp_path: Path) -> None:
     """With a workspace the text has resources alone, in the domain that was named, and says what its defaults would change."""
     write_workspace(tmp_path)
@@ -248,24 +385,40 @@ def test_a_domain_that_the_workspace_lacks_is_wrong_usage(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("told_so", "age"), [(None, None), (True, "1y"), (False, None)])
-def test_no_max_age_is_what_the_controller_makes_of_it(told_so: bool | None, age: str | None, tmp_path: Path) -> None:
+def test_no_max_age_is_what_the_controller_makes_of_it(
+    told_so: bool | None, age: str | None, tmp_path: Path
+) -> None:
     """A year with the control loop, for ever without; where nobody says which, nothing is written and both are told."""
-    made = convert_file(tmp_path, "nack", (NACK_STREAM % "").replace(", maxAge: 1h", ""), control_loop=told_so)
+    made = convert_file(
+        tmp_path, "nack", (NACK_STREAM % "").replace(", maxAge: 1h", ""), control_loop=told_so
+    )
 
     assert (age is not None) == ("max_age: 1y" in made.text)
-    assert {None: ["JS183"], True: ["JS181"], False: []}[told_so] == [found.code for found in made.diagnostics]
+    assert {None: ["JS183"], True: ["JS181"], False: []}[told_so] == [
+        found.code for found in made.diagnostics
+    ]
 
 
 def test_finalizers_are_a_sign_of_the_control_loop(tmp_path: Path) -> None:
     """What only the control loop leaves on a resource decides where nobody says how it runs."""
-    text = (NACK_STREAM % "").replace(", maxAge: 1h", "").replace("{name: a}", "{name: a, finalizers: [stream.nats.io/finalizer]}")
+    text = (
+        (NACK_STREAM % "")
+        .replace(", maxAge: 1h", "")
+        .replace("{name: a}", "{name: a, finalizers: [stream.nats.io/finalizer]}")
+    )
 
     assert "max_age: 1y" in convert_file(tmp_path, "nack", text).text
 
 
 # --- Terraform's JSON -----------------------------------------------------------------------------------------
 
-SOURCE = {"name": "B", "start_seq": 5, "start_time": "", "filter_subject": "", "external": [{"api": "$JS.b.API", "deliver": ""}]}
+SOURCE = {
+    "name": "B",
+    "start_seq": 5,
+    "start_time": "",
+    "filter_subject": "",
+    "external": [{"api": "$JS.b.API", "deliver": ""}],
+}
 ATTRIBUTES: dict[str, Any] = {
     "name": "A", "subjects": ["a"], "max_age": 60, "duplicate_window": 60, "ack": True, "allow_direct": False, "mirror": [],
     "metadata": None, "source": [SOURCE],
@@ -277,17 +430,37 @@ CONSUMER: dict[str, Any] = {
 
 
 def resource(kind: str, **more: Any) -> dict[str, Any]:
-    return {"mode": "managed", "type": f"jetstream_{kind}", "name": "x", "provider": 'provider["r/nats-io/jetstream"]', **more}
+    return {
+        "mode": "managed",
+        "type": f"jetstream_{kind}",
+        "name": "x",
+        "provider": 'provider["r/nats-io/jetstream"]',
+        **more,
+    }
 
 
 def terraform_document(shape: str) -> str:
     """A stream and its consumer, which is in a module, as Terraform writes them."""
     if shape == "state":
-        one, two = resource("stream", instances=[{"attributes": ATTRIBUTES}]), resource("consumer", instances=[{"attributes": CONSUMER}])
+        one, two = (
+            resource("stream", instances=[{"attributes": ATTRIBUTES}]),
+            resource("consumer", instances=[{"attributes": CONSUMER}]),
+        )
         return json.dumps({"version": 4, "terraform_version": "1.9.0", "resources": [one, two]})
     child = {"address": "module.m", "resources": [resource("consumer", values=CONSUMER)]}
-    values = {"root_module": {"resources": [resource("stream", values=ATTRIBUTES)], "child_modules": [child]}}
-    return json.dumps({"format_version": "1.0", "terraform_version": "1.9.0", "values" if shape == "show" else "planned_values": values})
+    values = {
+        "root_module": {
+            "resources": [resource("stream", values=ATTRIBUTES)],
+            "child_modules": [child],
+        }
+    }
+    return json.dumps(
+        {
+            "format_version": "1.0",
+            "terraform_version": "1.9.0",
+            "values" if shape == "show" else "planned_values": values,
+        }
+    )
 
 
 @pytest.mark.parametrize("shape", ["show", "plan", "state"])
@@ -295,10 +468,15 @@ def test_json_of_terraform_says_what_is_there(shape: str, tmp_path: Path) -> Non
     """`show -json` of a state or a plan, child modules included, and a state itself give the same; no default is filled in."""
     made = convert_file(tmp_path, "terraform", terraform_document(shape), name="show.json")
     declared = new_workspace(tmp_path, made).resources
-    stream, consumer = (dict(one.body) for _, one in sorted(declared.items(), key=lambda pair: str(pair[0]), reverse=True))
+    stream, consumer = (
+        dict(one.body)
+        for _, one in sorted(declared.items(), key=lambda pair: str(pair[0]), reverse=True)
+    )
 
     assert [] == note_texts(made)
-    assert {"name": "B", "opt_start_seq": 5, "external": {"api": "$JS.b.API"}} == stream["sources"][0]
+    assert {"name": "B", "opt_start_seq": 5, "external": {"api": "$JS.b.API"}} == stream["sources"][
+        0
+    ]
     assert (60_000_000_000, "a") == (stream["max_age"], stream["subjects"][0])
     assert "allow_direct" not in stream
     assert ("by_start_sequence", 7, 20000, "0%") == tuple(
@@ -309,7 +487,12 @@ def test_json_of_terraform_says_what_is_there(shape: str, tmp_path: Path) -> Non
 def test_a_state_of_old_terraform_is_refused(tmp_path: Path) -> None:
     """A state of version 3 has another shape; what to do instead is said."""
     with pytest.raises(ConfigError) as raised:
-        convert_file(tmp_path, "terraform", '{"version": 3, "terraform_version": "0.11", "modules": []}', name="terraform.tfstate")
+        convert_file(
+            tmp_path,
+            "terraform",
+            '{"version": 3, "terraform_version": "0.11", "modules": []}',
+            name="terraform.tfstate",
+        )
 
     assert "version 3 is too old" in raised.value.diagnostics[0].summary
 
@@ -319,7 +502,9 @@ def test_values_of_variables_come_from_tfvars(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "terraform.tfvars").write_text('keep = 60\nname = "B"\n', "utf-8")
     (tmp_path / "source" / "z.auto.tfvars").write_text("keep = 120\n", "utf-8")
-    text = 'variable "keep" { default = 1 }\nvariable "name" {}\n' + STREAM.replace('"A"\n', "var.name\n  max_age = var.keep\n")
+    text = 'variable "keep" { default = 1 }\nvariable "name" {}\n' + STREAM.replace(
+        '"A"\n', "var.name\n  max_age = var.keep\n"
+    )
     made = convert_file(tmp_path, "terraform", text)
 
     assert ["main/stream/B"] == [str(address) for address in made.addresses]
@@ -333,15 +518,30 @@ NAMED = base64.b64encode(b'{"name": "A"}').decode()
     ("packed", "summary"),
     [
         ({"configuration": "{}"}, "`configuration` is not base64: left out"),
-        ({"configuration": base64.b64encode(b"{").decode()}, "`configuration` is not a JSON object: left out"),
-        ({"configuration": NAMED, "checksum": "0" * 64}, "`configuration` does not have the checksum that the file says: left out"),
-        ({"configuration": NAMED, "type": "stream_template"}, "neither a stream nor a consumer: left out"),
+        (
+            {"configuration": base64.b64encode(b"{").decode()},
+            "`configuration` is not a JSON object: left out",
+        ),
+        (
+            {"configuration": NAMED, "checksum": "0" * 64},
+            "`configuration` does not have the checksum that the file says: left out",
+        ),
+        (
+            {"configuration": NAMED, "type": "stream_template"},
+            "neither a stream nor a consumer: left out",
+        ),
     ],
 )
-def test_a_damaged_file_of_nats_backup_is_left_out(packed: dict[str, str], summary: str, tmp_path: Path) -> None:
+def test_a_damaged_file_of_nats_backup_is_left_out(
+    packed: dict[str, str], summary: str, tmp_path: Path
+) -> None:
     """A configuration that cannot be read, or that is not what its checksum says, is a note, and the rest is converted."""
     whole = {"name": "B", "subjects": ["b"]}
-    made = convert_file(tmp_path, "nats", json.dumps([whole, {"type": "stream", "time": "2020-05-01T15:56:11Z"} | packed]))
+    made = convert_file(
+        tmp_path,
+        "nats",
+        json.dumps([whole, {"type": "stream", "time": "2020-05-01T15:56:11Z"} | packed]),
+    )
 
     assert ["main/stream/B"] == [str(address) for address in made.addresses]
     assert [summary] == [found.summary for found in made.diagnostics]

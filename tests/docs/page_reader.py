@@ -25,12 +25,19 @@ class PageReader:
     """A reader in a folder of their own. `urls` are those of the servers that stand for the documented ones."""
 
     def __init__(
-        self, folder: Path, urls: Mapping[str, str], *, jsplan: Path | None = None, environment: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        urls: Mapping[str, str],
+        *,
+        jsplan: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.root = self.folder = folder
         self.addresses = {DOCUMENTED[name]: url for name, url in urls.items()}
         self.programs = PROGRAMS if jsplan is None else {"jsplan": [str(jsplan)], "cat": ["cat"]}
-        self.environment = dict(environment or {**os.environ, "ACC_PASSWORD": "acc", "PYTHONPATH": str(ROOT)})
+        self.environment = dict(
+            environment or {**os.environ, "ACC_PASSWORD": "acc", "PYTHONPATH": str(ROOT)}
+        )
 
     def write(self, block: Block) -> None:
         """Keep a titled block under its title."""
@@ -53,7 +60,12 @@ class PageReader:
             name, _, value = words[1].partition("=")
             self.environment[name] = self._here(value)
             return ""
-        done = record([*self.programs[words[0]], *words[1:]], folder=self.folder, environment=self.environment, answers=ANSWERS)
+        done = record(
+            [*self.programs[words[0]], *words[1:]],
+            folder=self.folder,
+            environment=self.environment,
+            answers=ANSWERS,
+        )
         for file in self.root.rglob("jsplan.yaml"):
             file.write_text(self._here(file.read_text(encoding="utf-8")), encoding="utf-8")
         shown = done.plain.replace(f"{self.folder}/", "")
@@ -82,4 +94,6 @@ def play_page(walk: PageReader, page: str) -> None:
             continue
         for command, printed in block.commands:
             if command != "jsplan sandbox up":
-                assert normalize_output(printed) == normalize_output(walk.run_command(command)), f"{page}: {command}"
+                assert normalize_output(printed) == normalize_output(walk.run_command(command)), (
+                    f"{page}: {command}"
+                )

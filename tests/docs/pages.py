@@ -49,4 +49,9 @@ def blocks(page: Path) -> Iterator[Block]:
     """Every block of code on the page, in order."""
     text = page.read_text(encoding="utf-8")
     for found in _BLOCK.finditer(text):
-        yield Block(found[1], found[2] or "", found[3], text[: found.start()].rstrip("\n").rsplit("\n", 1)[-1])
+        yield Block(
+            found[1],
+            found[2] or "",
+            found[3],
+            text[: found.start()].rstrip("\n").rsplit("\n", 1)[-1],
+        )

@@ -35,7 +35,9 @@ def words(command: str) -> list[str]:
     return out
 
 
-def parse(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:
+def parse(
+    command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None
+) -> None:
     """Parse a command line down to its last command without running it; raises click's error or AssertionError."""
     more: dict[str, Any] = {} if parent else {"obj": Settings()}
     context = command.make_context(name, list(arguments), parent, **more)
@@ -49,7 +51,9 @@ def parse(command: click.Command, name: str, arguments: list[str], parent: click
 
 
 @pytest.mark.parametrize(("page", "command"), SHOWN)
-def test_commands_on_the_pages_exist(page: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_commands_on_the_pages_exist(
+    page: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Every `jsplan …` that a page shows has only commands, options and values that this release takes."""
     monkeypatch.chdir(tmp_path)
 
@@ -58,7 +62,12 @@ def test_commands_on_the_pages_exist(page: str, command: str, monkeypatch: pytes
 
 def test_the_check_finds_what_is_wrong() -> None:
     """An unknown command, an unknown option and a bad value are not taken."""
-    for line in ("jsplan reverse 1", "jsplan plan --nonsense", "jsplan plan --allow-hazard NONE", "jsplan drift --fail-on weather"):
+    for line in (
+        "jsplan reverse 1",
+        "jsplan plan --nonsense",
+        "jsplan plan --allow-hazard NONE",
+        "jsplan drift --fail-on weather",
+    ):
         with pytest.raises((AssertionError, click.UsageError)):
             parse(root, "jsplan", words(line))
 

@@ -10,7 +10,12 @@ from tools.make_demo_svg import IMAGES, run_demo
 
 def normalize_output(text: str) -> list[str]:
     """The lines without ports and seconds, and with steps that run at once in one order."""
-    lines = re.sub(r"127\.0\.0\.1:\d+|\(\d+\.\ds\)$|in \d+ s|in \d+\.\ds \([\d,]+/s\)", "·", text, flags=re.MULTILINE).splitlines()
+    lines = re.sub(
+        r"127\.0\.0\.1:\d+|\(\d+\.\ds\)$|in \d+ s|in \d+\.\ds \([\d,]+/s\)",
+        "·",
+        text,
+        flags=re.MULTILINE,
+    ).splitlines()
     places = [number for number, line in enumerate(lines) if line.startswith("done: ")]
     for number, line in zip(places, sorted(lines[number] for number in places), strict=True):
         lines[number] = line
@@ -20,7 +25,9 @@ def normalize_output(text: str) -> list[str]:
 @pytest.mark.timeout(300)
 def test_the_pictures_show_what_the_demo_prints() -> None:
     """`make demo` ends well, and docs/images/demo.txt is what it prints; else: make demo-svg."""
-    assert normalize_output((IMAGES / "demo.txt").read_text(encoding="utf-8")) == normalize_output(run_demo().plain)
+    assert normalize_output((IMAGES / "demo.txt").read_text(encoding="utf-8")) == normalize_output(
+        run_demo().plain
+    )
 
 
 def test_the_readme_shows_a_part_of_it() -> None:

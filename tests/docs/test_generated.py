@@ -26,6 +26,10 @@ def test_codes_are_in_order() -> None:
 def test_every_code_is_explained() -> None:
     """The codes that appear in the package and those in its tables are the same."""
     sources = [path for path in (ROOT / "jsplan").rglob("*.py") if path.parent.name != "codes"]
-    used = {code for path in sources for code in re.findall(r'"(JS\d{3})"', path.read_text(encoding="utf-8"))}
+    used = {
+        code
+        for path in sources
+        for code in re.findall(r'"(JS\d{3})"', path.read_text(encoding="utf-8"))
+    }
 
     assert used == set(CODES)

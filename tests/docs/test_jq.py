@@ -51,7 +51,14 @@ def saved(clean_hub_leaf: Sandbox, tmp_path: Path) -> bytes:
         raw.request("STORE", b"x")
     with Raw(clean_hub_leaf["hub"].url, "acc", "acc") as raw:
         raw.request("OLD", b"x")
-    space.write(streams=[kept, store | {"storage": "memory"}, test | {"max_msgs": 1000}, {"name": "NEW", "domain": "leaf"}])
+    space.write(
+        streams=[
+            kept,
+            store | {"storage": "memory"},
+            test | {"max_msgs": 1000},
+            {"name": "NEW", "domain": "leaf"},
+        ]
+    )
     planning.save_plan(space.plan(allow_hazards=("DELETES_STREAM:hub/**",)), tmp_path / "shop.plan")
     return (tmp_path / "shop.plan").read_bytes()
 
@@ -61,4 +68,6 @@ def test_the_questions_of_the_page_are_answered(saved: bytes) -> None:
     plan = orjson.loads(re.sub(rb"stored 20[\dTZ:.-]+(?: to 20[\dTZ:.-]+)?", b"stored TIME", saved))
 
     assert set(QUESTIONS) == set(WANTED)
-    assert {title: jq.compile(program).input_value(plan).all() for title, program in QUESTIONS.items()} == WANTED
+    assert {
+        title: jq.compile(program).input_value(plan).all() for title, program in QUESTIONS.items()
+    } == WANTED

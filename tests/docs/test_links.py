@@ -19,7 +19,10 @@ def text_of(page: Path) -> str:
 def anchors(page: Path) -> set[str]:
     """What `#…` can lead to on a page."""
     headings: list[str] = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+    return {
+        re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+        for heading in headings
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -39,8 +42,16 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_page_of_the_site_can_be_found() -> None:
     """Each page under docs is in the navigation, or is linked from one that is."""
-    linked = {(page.parent / link.partition("#")[0]).resolve() for page in PAGES for link in _LINK.findall(text_of(page))}
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in PAGES
+        for link in _LINK.findall(text_of(page))
+    }
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.relative_to(ROOT / "docs").as_posix() not in navigation]
+    pages = [
+        page
+        for page in (ROOT / "docs").rglob("*.md")
+        if page.relative_to(ROOT / "docs").as_posix() not in navigation
+    ]
 
     assert [] == [name(page) for page in pages if page not in linked]

@@ -45,14 +45,19 @@ def create_resources(sandbox: Sandbox, tool: str) -> None:
         for domain, name, config in MADE[tool]:
             stream, _, consumer = name.partition(".")
             if consumer:
-                payload = {"stream_name": stream, "config": {"durable_name": consumer, "name": consumer} | config}
+                payload = {
+                    "stream_name": stream,
+                    "config": {"durable_name": consumer, "name": consumer} | config,
+                }
                 raw.api_ok(f"$JS.{domain}.API.CONSUMER.CREATE.{stream}.{consumer}", payload)
             else:
                 raw.api_ok(f"$JS.{domain}.API.STREAM.CREATE.{stream}", {"name": stream} | config)
 
 
 @pytest.mark.parametrize("tool", MADE)
-def test_the_page_of_a_tool_shows_what_is_printed(tool: str, clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_the_page_of_a_tool_shows_what_is_printed(
+    tool: str, clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
     """Each command on the page prints what the page says, and everything is imported as it is."""
     create_resources(clean_hub_leaf, tool)
     walk = PageReader(tmp_path, {name: clean_hub_leaf[name].url for name in ("hub", "leaf")})

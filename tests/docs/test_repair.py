@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from tests.docs.pages import Block
 
 PAGE = ROOT / "docs" / "how-to" / "repair-an-interrupted-replacement.md"
-ALLOWED = ("--allow-hazard=REMOVES_SUBJECTS", "--allow-hazard=DUPLICATES_MESSAGES", "--allow-hazard=IRREVERSIBLE")
+ALLOWED = (
+    "--allow-hazard=REMOVES_SUBJECTS",
+    "--allow-hazard=DUPLICATES_MESSAGES",
+    "--allow-hazard=IRREVERSIBLE",
+)
 BEFORE, AFTER, *REST = [block for block in blocks(PAGE) if block.language in ("yaml", "console")]
 BACK = next(number for number, block in enumerate(REST) if block.language == "yaml")
 
@@ -47,4 +51,6 @@ def test_the_page_ends_the_replacement(section: list[Block], page_reader: PageRe
         if block.language == "yaml":
             page_reader.write(block)
         for command, printed in block.commands if block.language == "console" else ():
-            assert normalize_output(printed) == normalize_output(page_reader.run_command(command)), command
+            assert normalize_output(printed) == normalize_output(
+                page_reader.run_command(command)
+            ), command

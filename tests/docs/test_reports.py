@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox
 
 #: What differs from run to run: digests, times and ids.
-_PASSING = re.compile(r"[0-9a-f]{64}|20\d\d-\d\d-\d\dT[\d:.]+Z(?: to 20\d\d-\d\d-\d\dT[\d:.]+Z)?|[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}")
+_PASSING = re.compile(
+    r"[0-9a-f]{64}|20\d\d-\d\d-\d\dT[\d:.]+Z(?: to 20\d\d-\d\d-\d\dT[\d:.]+Z)?|[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}"
+)
 PAGE = ROOT / "docs" / "how-to" / "reports.md"
 
 
@@ -27,15 +29,21 @@ def test_the_reports_are_what_is_written(clean_hub_leaf: Sandbox, tmp_path: Path
     """docs/reports holds what a plan of that change on real servers looks like today; else: make reports."""
     made = render_reports(clean_hub_leaf, tmp_path)
 
-    assert normalize_report((REPORTS / "plan.txt").read_text(encoding="utf-8")) == normalize_report(made["markdown"])
-    assert normalize_report((REPORTS / "plan.html").read_text(encoding="utf-8")) == normalize_report(made["html"])
+    assert normalize_report((REPORTS / "plan.txt").read_text(encoding="utf-8")) == normalize_report(
+        made["markdown"]
+    )
+    assert normalize_report(
+        (REPORTS / "plan.html").read_text(encoding="utf-8")
+    ) == normalize_report(made["html"])
 
 
 def test_the_page_shows_the_comment() -> None:
     """The markdown on the page is that of docs/reports, whole."""
     (shown,) = [block.text for block in blocks(PAGE) if block.language == "markdown"]
 
-    assert normalize_report(shown) == normalize_report((REPORTS / "plan.txt").read_text(encoding="utf-8"))
+    assert normalize_report(shown) == normalize_report(
+        (REPORTS / "plan.txt").read_text(encoding="utf-8")
+    )
 
 
 def test_the_workflow_on_the_page_is_the_example() -> None:
@@ -43,7 +51,12 @@ def test_the_workflow_on_the_page_is_the_example() -> None:
     (shown,) = [block.text for block in blocks(ROOT / "docs" / "how-to" / "ci.md") if block.title]
     text = (ROOT / "examples" / "github" / "jsplan.yml").read_text(encoding="utf-8")
     inputs = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))["inputs"]
-    given = [step["with"] for job in yaml.safe_load(text)["jobs"].values() for step in job["steps"] if "OWNER/jsplan" in step["uses"]]
+    given = [
+        step["with"]
+        for job in yaml.safe_load(text)["jobs"].values()
+        for step in job["steps"]
+        if "OWNER/jsplan" in step["uses"]
+    ]
 
     assert shown == text
     assert [one["command"] for one in given] == ["plan", "apply"]

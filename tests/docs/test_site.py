@@ -14,11 +14,28 @@ if TYPE_CHECKING:
 
 def test_the_site_is_complete_without_a_network(tmp_path: Path) -> None:
     """`mkdocs build --strict` finds nothing to say, and no page loads anything from elsewhere."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path),
+    ]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    built = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
 
     assert (0, "") == (built.returncode, built.stdout + built.stderr)
-    loads = re.compile(r'<(?:script|img|iframe)[^>]*src="https?://|<link[^>]*rel="(?:stylesheet|preconnect)"[^>]*href="https?://')
-    assert [] == [page.name for page in tmp_path.rglob("*.html") if loads.search(page.read_text(encoding="utf-8"))]
+    loads = re.compile(
+        r'<(?:script|img|iframe)[^>]*src="https?://|<link[^>]*rel="(?:stylesheet|preconnect)"[^>]*href="https?://'
+    )
+    assert [] == [
+        page.name
+        for page in tmp_path.rglob("*.html")
+        if loads.search(page.read_text(encoding="utf-8"))
+    ]
     assert "@font-face" not in (tmp_path / "images" / "demo.svg").read_text(encoding="utf-8")

@@ -25,20 +25,33 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", [f"docs/{page}" for page in PAGES])
-def test_what_the_page_shows_is_what_is_printed(page: str, clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_what_the_page_shows_is_what_is_printed(
+    page: str, clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
     """Each command on the page prints, on real servers, what the page says that it prints."""
-    play_page(PageReader(tmp_path, {name: clean_hub_leaf[name].url for name in ("hub", "leaf")}), page)
+    play_page(
+        PageReader(tmp_path, {name: clean_hub_leaf[name].url for name in ("hub", "leaf")}), page
+    )
 
 
 @pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/tutorial-adopt.md"])
 def test_the_page_shows_all_of_sandbox_up(page: str, hub_leaf: Sandbox) -> None:
     """The block has every line, but for the folder, the ports and the version of the servers."""
-    found = [printed for block in blocks(ROOT / page) for command, printed in block.commands if command == UP]
+    found = [
+        printed
+        for block in blocks(ROOT / page)
+        for command, printed in block.commands
+        if command == UP
+    ]
 
-    assert [normalize_output(text) for text in found] == [normalize_output(f"{render_text(describe(hub_leaf))}\nRunning. Ctrl-C ends it.\n")]
+    assert [normalize_output(text) for text in found] == [
+        normalize_output(f"{render_text(describe(hub_leaf))}\nRunning. Ctrl-C ends it.\n")
+    ]
 
 
 def normalize_output(text: str) -> str:
     """The text without what differs from run to run."""
     text = re.sub(r"(?m)^data: .*$", "data: FOLDER", text)
-    return re.sub(r"nats-server [\d.]+", "nats-server VERSION", re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", text))
+    return re.sub(
+        r"nats-server [\d.]+", "nats-server VERSION", re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", text)
+    )

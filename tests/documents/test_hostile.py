@@ -67,13 +67,24 @@ def read_state(data: bytes, _: Path) -> None:
 def read_parts(data: bytes, _: Path) -> None:
     head = read_head(data, "the state", "hint")
     if isinstance(head, PartsHead):
-        join_parts(head, [b"x" for _, name in zip(range(5), head.part_names, strict=False)], "the state", "hint")
+        join_parts(
+            head,
+            [b"x" for _, name in zip(range(5), head.part_names, strict=False)],
+            "the state",
+            "hint",
+        )
 
 
 def read_journal(data: bytes, _: Path) -> None:
     found = State("shop", None)
     lines = orjson.loads(data)
-    journal.replay(found, b"\n".join(orjson.dumps(line) for line in (lines if isinstance(lines, list) else [lines])) + b"\n", "j", "h")
+    journal.replay(
+        found,
+        b"\n".join(orjson.dumps(line) for line in (lines if isinstance(lines, list) else [lines]))
+        + b"\n",
+        "j",
+        "h",
+    )
     State.parse(dumps(found.to_json()), "the state")
 
 
@@ -141,7 +152,9 @@ def test_as_it_was_written(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", READERS)
-@settings(max_examples=ROUNDS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=ROUNDS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(seed=st.integers(0, 2**32))
 def test_a_mutated_document(kind: str, seed: int, tmp_path: Path) -> None:
     """A document that was changed by hand is read as it says, or refused with an error of ours: never another exception."""
@@ -166,7 +179,9 @@ def test_one_that_is_too_deep() -> None:
 @pytest.mark.parametrize("pretty", [True, False])
 def test_invisible_characters_are_escaped(pretty: bool) -> None:
     """JSON that is printed shows characters that a terminal does not show, and means the same as before; other letters stay."""
-    document = {"ORD\u200bERS": ["\x7f", "\x85", "\ufeff", "\U000e0041", "\u202e", "é 日本 \U0001f680"]}
+    document = {
+        "ORD\u200bERS": ["\x7f", "\x85", "\ufeff", "\U000e0041", "\u202e", "é 日本 \U0001f680"]
+    }
     text = dumps(document, pretty=pretty).decode()
     assert orjson.loads(text) == document
     assert not INVISIBLE_IN_JSON.search(text)
@@ -181,7 +196,10 @@ def test_what_is_wrong_is_said_without_its_value() -> None:
         ({"mode": secret}, "mode must be one of normal, destroy, refresh-only, restore, revert"),
         ({"timestamp": secret}, "timestamp must match pattern"),
         ({"complete": secret}, "complete must be true or false"),
-        ({"steps": [{"id": secret}]}, "steps[0] lacks address, depends_on, expect, op, precondition, record, request, title"),
+        (
+            {"steps": [{"id": secret}]},
+            "steps[0] lacks address, depends_on, expect, op, precondition, record, request, title",
+        ),
     ):
         flaw = find_flaw(valid_documents.plan() | place, "plan") or ""
         assert flaw.startswith(words)
@@ -198,13 +216,29 @@ def test_the_schemas_know_every_field() -> None:
 
 def test_numbers_with_a_fraction_are_no_counts() -> None:
     """5.0 is refused where something is counted: serials and sequences become parts of keys and addresses."""
-    assert find_flaw(valid_documents.state() | {"serial": 5.0}, "state") == "serial must be a whole number"
-    assert find_flaw(json.loads(dumps(valid_documents.state())) | {"serial": 2**53}, "state") is not None
+    assert (
+        find_flaw(valid_documents.state() | {"serial": 5.0}, "state")
+        == "serial must be a whole number"
+    )
+    assert (
+        find_flaw(json.loads(dumps(valid_documents.state())) | {"serial": 2**53}, "state")
+        is not None
+    )
 
 
 def test_what_may_not_be_empty() -> None:
     """An object that must have fields is no object without any; one that may have none is."""
-    assert find_flaw(valid_documents.LOCK | {"lock": {}}, "lock") == "lock lacks host, id, operation, pid, since, who"
+    assert (
+        find_flaw(valid_documents.LOCK | {"lock": {}}, "lock")
+        == "lock lacks host, id, operation, pid, since, who"
+    )
     assert find_flaw(valid_documents.plan() | {"summary": {}, "steps": []}, "plan") is not None
-    assert find_flaw(valid_documents.state() | {"pending": {}, "resources": {}, "history": []}, "state") is None
-    assert find_flaw(valid_documents.state() | {"pending": []}, "state") == "pending must be an object"
+    assert (
+        find_flaw(
+            valid_documents.state() | {"pending": {}, "resources": {}, "history": []}, "state"
+        )
+        is None
+    )
+    assert (
+        find_flaw(valid_documents.state() | {"pending": []}, "state") == "pending must be an object"
+    )

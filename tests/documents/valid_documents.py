@@ -9,9 +9,24 @@ from tests.render import samples
 
 CREATED, AT = "2026-01-01T00:00:00.123456789Z", "2026-01-02T00:00:00Z"
 STAGING_STREAM = "hub/stream/JSPLAN_STAGING_ORDERS_0123abcd"
-SOURCE = {"name": "SALES", "external": {"api": "$JS.leaf.API", "deliver": ""}, "filter_subject": "sales.>", "opt_start_seq": 7}
-STATE_RECORD: dict[str, Any] = {"declared": {"max_age": None}, "origin": "created", "prevent_destroy": True, "depends_on": ["hub/kv/C"]}
-FLOWS = {"flows": [{"origin": "hub/stream/ORDERS", "kind": "source", "config": SOURCE, "from_start": True}], "managed": True}
+SOURCE = {
+    "name": "SALES",
+    "external": {"api": "$JS.leaf.API", "deliver": ""},
+    "filter_subject": "sales.>",
+    "opt_start_seq": 7,
+}
+STATE_RECORD: dict[str, Any] = {
+    "declared": {"max_age": None},
+    "origin": "created",
+    "prevent_destroy": True,
+    "depends_on": ["hub/kv/C"],
+}
+FLOWS = {
+    "flows": [
+        {"origin": "hub/stream/ORDERS", "kind": "source", "config": SOURCE, "from_start": True}
+    ],
+    "managed": True,
+}
 BACKFILL_ORIGIN: dict[str, Any] = {
     "origin": "leaf/stream/A", "target": "hub/stream/B", "created": CREATED, "first": 1, "last": 90, "filters": ["a.>"], "skipped": [5],
     "target_created": CREATED, "target_next": 1, "status": "planned", "copied": 3, "gaps": [[1, 2]], "target_last": 0, "gap_messages": 2,
@@ -26,7 +41,11 @@ CHANGE: dict[str, Any] = {
     "before": samples.STREAM, "entry": STATE_RECORD | {"created": CREATED, "applied_at": AT},
     "after": {"created": CREATED, "sha256": None, "values": {"max_age": 5}}, "costs": [{"code": "DELETES_MESSAGES", "at_most": 7}],
 }  # fmt: skip
-CONSUMER_POSITION = {"delivered": {"consumer_seq": 5, "stream_seq": 9}, "ack_floor": {"consumer_seq": 4, "stream_seq": 8}, "num_pending": 3}
+CONSUMER_POSITION = {
+    "delivered": {"consumer_seq": 5, "stream_seq": 9},
+    "ack_floor": {"consumer_seq": 4, "stream_seq": 8},
+    "num_pending": 3,
+}
 
 
 def plan() -> dict[str, Any]:
@@ -35,9 +54,25 @@ def plan() -> dict[str, Any]:
     chain = {"state_address": "hub/stream/ORDERS", "api_level": 5}
     old = {"config": samples.STREAM, "created": CREATED}
     begins = {"id": "0123", "staging": STAGING_STREAM, "method": "snapshot", "old": old}
-    coming = {"NEW": {"address": "hub/consumer/ORDERS/NEW", "config": samples.CONSUMER, "record": STATE_RECORD}, "OLD": None}
+    coming = {
+        "NEW": {
+            "address": "hub/consumer/ORDERS/NEW",
+            "config": samples.CONSUMER,
+            "record": STATE_RECORD,
+        },
+        "OLD": None,
+    }
     found.steps += [
-        Step("a1", "hub/stream/ORDERS", "stream.quiesce", "", None, {}, params=chain | {"replacement": begins}, object="hub/stream/ORDERS"),
+        Step(
+            "a1",
+            "hub/stream/ORDERS",
+            "stream.quiesce",
+            "",
+            None,
+            {},
+            params=chain | {"replacement": begins},
+            object="hub/stream/ORDERS",
+        ),
         Step(
             "a2",
             "hub/stream/ORDERS",
@@ -48,7 +83,17 @@ def plan() -> dict[str, Any]:
             ["a1"],
             params=chain | {"consumers": coming},
         ),
-        Step("a3", "hub/stream/ORDERS", "replication.verify", "", None, {}, ["a2"], params=FLOWS, optional_if_offline=["a1"]),
+        Step(
+            "a3",
+            "hub/stream/ORDERS",
+            "replication.verify",
+            "",
+            None,
+            {},
+            ["a2"],
+            params=FLOWS,
+            optional_if_offline=["a1"],
+        ),
         Step(
             "a4",
             "hub/stream/ORDERS",
@@ -59,7 +104,15 @@ def plan() -> dict[str, Any]:
             record=STATE_RECORD,
         ),
     ]
-    found.domains = {"hub": {"reachable": True, "reason": None, "api_level": 5, "version": "2.15.1", "server": {"name": "hub"}}}
+    found.domains = {
+        "hub": {
+            "reachable": True,
+            "reason": None,
+            "api_level": 5,
+            "version": "2.15.1",
+            "server": {"name": "hub"},
+        }
+    }
     return found.to_json()
 
 
@@ -67,28 +120,61 @@ def state() -> dict[str, Any]:
     """A state in the middle of everything."""
     found = samples.state()
     old = {"config": samples.STREAM, "created": CREATED}
-    consumers = {"NEW": {"config": samples.CONSUMER, "created": CREATED, "state": CONSUMER_POSITION}}
+    consumers = {
+        "NEW": {"config": samples.CONSUMER, "created": CREATED, "state": CONSUMER_POSITION}
+    }
     begun = {"id": "s1", "expect": None}
     found["pending"] |= {
-        "hub/stream/ORDERS": begun | {"address": "hub/stream/ORDERS", "op": "replication.verify", "record": None, "params": FLOWS},
-        "hub/kv/C": begun | {"address": "hub/kv/C", "op": "stream.update", "expect": {"max_age": 5}, "record": STATE_RECORD},
-        "hub/kv/D": begun | {"address": "hub/kv/D", "op": "stream.delete", "record": {"previous_address": "hub/kv/E"}},
+        "hub/stream/ORDERS": begun
+        | {
+            "address": "hub/stream/ORDERS",
+            "op": "replication.verify",
+            "record": None,
+            "params": FLOWS,
+        },
+        "hub/kv/C": begun
+        | {
+            "address": "hub/kv/C",
+            "op": "stream.update",
+            "expect": {"max_age": 5},
+            "record": STATE_RECORD,
+        },
+        "hub/kv/D": begun
+        | {
+            "address": "hub/kv/D",
+            "op": "stream.delete",
+            "record": {"previous_address": "hub/kv/E"},
+        },
     }
     found["replacements"] |= {
         "hub/stream/BIG": {
-            "address": "hub/stream/BIG", "id": "0123", "staging": STAGING_STREAM, "method": "mirror", "old": old, "phase": "consumers_paused",
+            "address": "hub/stream/BIG",
+            "id": "0123",
+            "staging": STAGING_STREAM,
+            "method": "mirror",
+            "old": old,
+            "phase": "consumers_paused",
             "end_marker": 5,
-            "quiesced_state": {"messages": 5, "last_seq": 9}, "consumers": consumers,
+            "quiesced_state": {"messages": 5, "last_seq": 9},
+            "consumers": consumers,
         },
         "hub/consumer/ORDERS/NEW": {
-            "address": "hub/consumer/ORDERS/NEW", "created": CREATED, "hold_until": "2250-01-01T00:00:00.000000011Z",
-            "pause_until": None, "position": 9, "stream_created": CREATED, "record": STATE_RECORD, "expect": {"name": "NEW"},
+            "address": "hub/consumer/ORDERS/NEW",
+            "created": CREATED,
+            "hold_until": "2250-01-01T00:00:00.000000011Z",
+            "pause_until": None,
+            "position": 9,
+            "stream_created": CREATED,
+            "record": STATE_RECORD,
+            "expect": {"name": "NEW"},
         },
         "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef": {
-            "address": "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef", "last_seq": 9, "consumers": {"NEW": [3, 5, 2]},
+            "address": "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef",
+            "last_seq": 9,
+            "consumers": {"NEW": [3, 5, 2]},
         },
         "hub/stream/FROM": {"address": "hub/stream/FROM", "first_seq": 7},
-    }  # fmt: skip
+    }
     found["backfills"] = {"history": PINNED_RANGE}
     found["history"][0]["changes"] = [CHANGE]
     found["resources"]["hub/stream/ORDERS"]["starts"] = {"SALES@$JS.leaf.API": 7}
@@ -106,15 +192,34 @@ JOURNAL: list[dict[str, Any]] = [
     {"session": {"lineage": "l1", "serial": 8}},
     {"domain": {"key": "hub", "server": {"name": "hub", "seen": AT}}},
     {"ownership": {"id": "x"}},
-    {"begin": {"id": "s1", "address": "hub/kv/C", "op": "stream.update", "expect": None, "record": None}},
-    {"put": {"address": "hub/kv/C", "entry": samples.state()["resources"]["hub/stream/ORDERS"]}, "replaced": "hub/stream/ORDERS"},
+    {
+        "begin": {
+            "id": "s1",
+            "address": "hub/kv/C",
+            "op": "stream.update",
+            "expect": None,
+            "record": None,
+        }
+    },
+    {
+        "put": {"address": "hub/kv/C", "entry": samples.state()["resources"]["hub/stream/ORDERS"]},
+        "replaced": "hub/stream/ORDERS",
+    },
     {"replacing": {"address": "hub/stream/FROM", "detached": ["SALES"]}},
     {"deferred": {"plan": "p1", "steps": ["s1"]}},
     {"backfill": PINNED_RANGE},
     {"history": samples.state()["history"][0]},
     {"drop": "hub/kv/C", "end": "hub/kv/C"},
 ]
-_COUNTS = {"messages": 5, "bytes": 50, "first_seq": 1, "last_seq": 5, "first_ts": CREATED, "last_ts": CREATED, "consumer_count": 1}
+_COUNTS = {
+    "messages": 5,
+    "bytes": 50,
+    "first_seq": 1,
+    "last_seq": 5,
+    "first_ts": CREATED,
+    "last_ts": CREATED,
+    "consumer_count": 1,
+}
 _POSITION = CONSUMER_POSITION | {"num_ack_pending": 0, "num_redelivered": 0}
 MANIFEST: dict[str, Any] = {
     "format_version": "1.0", "kind": "backup", "jsplan_version": "0.1.0", "workspace": "shop", "environment": None, "id": "b1",

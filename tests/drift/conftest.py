@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 #: Seconds that anything may take on a machine that is busy with other things.
 TIMEOUT = 30.0
 STREAMS: list[dict[str, Any]] = [
-    {"name": "A", "domain": "hub", "subjects": ["a"], "consumers": [{"name": "C", "ack_policy": "explicit"}]},
+    {
+        "name": "A",
+        "domain": "hub",
+        "subjects": ["a"],
+        "consumers": [{"name": "C", "ack_policy": "explicit"}],
+    },
     {"name": "B", "domain": "leaf", "subjects": ["b"]},
 ]
 
@@ -38,12 +43,17 @@ class WatchJob:
     """`jsplan drift watch --format json` in a folder. `next_alert` is the next notice; `stop` ends it as Kubernetes does."""
 
     def __init__(self, folder: Path, *args: str) -> None:
-        self.process = process.start_process(folder, "drift", "watch", "--format", "json", "--metrics", "127.0.0.1:0", *args)
+        self.process = process.start_process(
+            folder, "drift", "watch", "--format", "json", "--metrics", "127.0.0.1:0", *args
+        )
         self.alerts: queue.Queue[dict[str, Any]] = queue.Queue()
         self.seen: list[dict[str, Any]] = []
         self.stderr_lines: list[str] = []
         self._stderr_changed = threading.Condition()
-        self._threads = [threading.Thread(target=self._read_out), threading.Thread(target=self._read_err)]
+        self._threads = [
+            threading.Thread(target=self._read_out),
+            threading.Thread(target=self._read_err),
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -62,9 +72,13 @@ class WatchJob:
     def wait_for_line(self, words: str, bound: float = TIMEOUT) -> str:
         """Wait for a line on stderr, and give it."""
         with self._stderr_changed:
-            assert self._stderr_changed.wait_for(lambda: any(words in line for line in self.stderr_lines) or self.process.poll() is not None, bound), (
-                self.stderr_lines
-            )
+            assert self._stderr_changed.wait_for(
+                lambda: (
+                    any(words in line for line in self.stderr_lines)
+                    or self.process.poll() is not None
+                ),
+                bound,
+            ), self.stderr_lines
         return next(line for line in self.stderr_lines if words in line)
 
     def wait_until_ready(self) -> WatchJob:
@@ -82,7 +96,9 @@ class WatchJob:
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of a path."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=TIMEOUT) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}{path}", timeout=TIMEOUT
+            ) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -175,7 +191,11 @@ class WatchedSpace:
 
     def change_stream(self, stream: str, domain: str = "hub", **fields: Any) -> None:
         """Somebody else changes a stream."""
-        self.request(f"STREAM.UPDATE.{stream}", self.request(f"STREAM.INFO.{stream}", domain=domain)["config"] | fields, domain)
+        self.request(
+            f"STREAM.UPDATE.{stream}",
+            self.request(f"STREAM.INFO.{stream}", domain=domain)["config"] | fields,
+            domain,
+        )
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,12 @@ class FailingSink:
 
 def webhook_sink(hook: WebhookServer) -> FailingSink:
     """A web server that refuses."""
-    return FailingSink("webhook 1", lambda: setattr(hook, "status", 500), lambda: setattr(hook, "status", 200), lambda: set(hook.ids))
+    return FailingSink(
+        "webhook 1",
+        lambda: setattr(hook, "status", 500),
+        lambda: setattr(hook, "status", 200),
+        lambda: set(hook.ids),
+    )
 
 
 def folder_sink(path: Path) -> FailingSink:
@@ -44,9 +49,15 @@ def folder_sink(path: Path) -> FailingSink:
 
     def ids() -> set[str]:
         place = (path if path.exists() else aside) / "drift.jsonl"
-        return {json.loads(line)["id"] for line in place.read_text("utf-8").splitlines()} if place.exists() else set()
+        return (
+            {json.loads(line)["id"] for line in place.read_text("utf-8").splitlines()}
+            if place.exists()
+            else set()
+        )
 
-    return FailingSink("file drift.jsonl", lambda: path.rename(aside), lambda: aside.rename(path), ids)
+    return FailingSink(
+        "file drift.jsonl", lambda: path.rename(aside), lambda: aside.rename(path), ids
+    )
 
 
 def subject_sink(server: Server) -> FailingSink:
@@ -55,7 +66,10 @@ def subject_sink(server: Server) -> FailingSink:
     def ids() -> set[str]:
         with Raw(server.url) as raw:
             last = raw.api_ok("$JS.ops.API.STREAM.INFO.OPS")["state"]["last_seq"]
-            found = [raw.api_ok("$JS.ops.API.STREAM.MSG.GET.OPS", {"seq": number})["message"] for number in range(1, last + 1)]
+            found = [
+                raw.api_ok("$JS.ops.API.STREAM.MSG.GET.OPS", {"seq": number})["message"]
+                for number in range(1, last + 1)
+            ]
         return {_id(message) for message in found}
 
     return FailingSink("subject ops.drift", server.stop, server.start, ids)
@@ -90,18 +104,30 @@ class SinkOutages:
         self.job.drain()
         if not self.failing and self._turns:
             self._begin(self._turns.pop(0))
-        elif self.failing and time.monotonic() - self.started_at >= self.seconds and len(self.job.seen) > self.alerts_before:
+        elif (
+            self.failing
+            and time.monotonic() - self.started_at >= self.seconds
+            and len(self.job.seen) > self.alerts_before
+        ):
             self._end()
 
     def _begin(self, outlets: list[FailingSink]) -> None:
         self.wait_until_delivered()
         for outlet in outlets:
             outlet.fail()
-        self.failing, self.started_at, self.alerts_before = outlets, time.monotonic(), len(self.job.seen)
+        self.failing, self.started_at, self.alerts_before = (
+            outlets,
+            time.monotonic(),
+            len(self.job.seen),
+        )
 
     def _end(self) -> None:
         for outlet in self.failing:
-            self.job.wait_until(lambda name=outlet.name: f"{name}" in self._down_metrics(), f"{outlet.name} was seen to fail", CATCH_UP)  # type: ignore[misc]
+            self.job.wait_until(
+                lambda name=outlet.name: f"{name}" in self._down_metrics(),
+                f"{outlet.name} was seen to fail",
+                CATCH_UP,
+            )  # type: ignore[misc]
         lasted = time.monotonic() - self.started_at
         self.durations += [(outlet.name, lasted) for outlet in self.failing]
         for outlet in self.failing:
@@ -112,7 +138,9 @@ class SinkOutages:
     def _down_metrics(self) -> str:
         """The metrics of the sinks that are down."""
         return "\n".join(
-            line for line in self.job.get("/metrics")[1].splitlines() if line.startswith("jsplan_drift_sink_up") and line.endswith(" 0.0")
+            line
+            for line in self.job.get("/metrics")[1].splitlines()
+            if line.startswith("jsplan_drift_sink_up") and line.endswith(" 0.0")
         )
 
     def wait_until_delivered(self) -> None:
@@ -120,4 +148,8 @@ class SinkOutages:
         self.job.drain()
         told = {notice["id"] for notice in self.job.seen}
         for outlet in self.sinks:
-            self.job.wait_until(lambda ids=outlet.delivered_ids: told <= ids(), f"{outlet.name} had everything", CATCH_UP)  # type: ignore[misc]
+            self.job.wait_until(
+                lambda ids=outlet.delivered_ids: told <= ids(),
+                f"{outlet.name} had everything",
+                CATCH_UP,
+            )  # type: ignore[misc]

@@ -11,7 +11,11 @@ from jsplan.drift.advisories import AdvisoryEvent, parse_advisory
 
 CREATED = "$JS.EVENT.ADVISORY.STREAM.CREATED.A"
 AUDIT = "$JS.EVENT.ADVISORY.API"
-ASKED = {"subject": "$JS.API.STREAM.UPDATE.A", "client": {"user": "ann", "kind": "Client"}, "response": "{}"}
+ASKED = {
+    "subject": "$JS.API.STREAM.UPDATE.A",
+    "client": {"user": "ann", "kind": "Client"},
+    "response": "{}",
+}
 
 
 @pytest.mark.parametrize(
@@ -40,4 +44,6 @@ def test_an_event() -> None:
     """What a server says names the stream, the consumer and the domain."""
     said = {"stream": "A", "consumer": "C", "domain": "hub", "brand_new": 1}
 
-    assert parse_advisory("$JS.EVENT.ADVISORY.CONSUMER.CREATED.A.C", json.dumps(said).encode()) == AdvisoryEvent("hub", "A", "C")
+    assert parse_advisory(
+        "$JS.EVENT.ADVISORY.CONSUMER.CREATED.A.C", json.dumps(said).encode()
+    ) == AdvisoryEvent("hub", "A", "C")

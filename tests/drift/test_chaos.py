@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.drift import sink_outages
 from tests.drift.sink_outages import SinkOutages
 from tests.drift.test_sinks import WebhookServer
@@ -31,7 +31,9 @@ OWN, FOREIGN = ("OWN_HUB", "OWN_LEAF"), ("F1", "F2", "F3", "F4")
 class Chaos:
     """What happens to a place. `OWN_*` streams are changed by our applies only, `F*` and what is unmanaged by others only."""
 
-    def __init__(self, watched_space: WatchedSpace, hook: WebhookServer, seed: int, ops: Server | None = None) -> None:
+    def __init__(
+        self, watched_space: WatchedSpace, hook: WebhookServer, seed: int, ops: Server | None = None
+    ) -> None:
         self.place = watched_space
         self.hook = hook
         self.ops = ops
@@ -41,15 +43,26 @@ class Chaos:
 
     def write(self) -> None:
         """The files as they are meant to be now."""
-        streams: list[dict[str, Any]] = [{"name": name, "domain": "hub", "subjects": [name]} for name in FOREIGN[:2]]
+        streams: list[dict[str, Any]] = [
+            {"name": name, "domain": "hub", "subjects": [name]} for name in FOREIGN[:2]
+        ]
         streams += [{"name": name, "domain": "leaf", "subjects": [name]} for name in FOREIGN[2:]]
         streams += [
-            {"name": name, "domain": name[4:].lower(), "subjects": [name], "max_msgs": most,
-             "consumers": [{"name": "C", "ack_policy": "explicit", "max_ack_pending": most}]}
+            {
+                "name": name,
+                "domain": name[4:].lower(),
+                "subjects": [name],
+                "max_msgs": most,
+                "consumers": [{"name": "C", "ack_policy": "explicit", "max_ack_pending": most}],
+            }
             for name, most in self.own.items()
-        ]  # fmt: skip
+        ]
         to = "ops" if self.ops else "hub"
-        sinks = [{"webhook": {"url": self.hook.url}}, {"file": "sink/drift.jsonl"}, {"subject": "ops.drift", "domain": to}]
+        sinks = [
+            {"webhook": {"url": self.hook.url}},
+            {"file": "sink/drift.jsonl"},
+            {"subject": "ops.drift", "domain": to},
+        ]
         self.place.space.write(streams=streams, drift={"sinks": sinks, "ignore": ["ops/**"]})
 
     def settle(self) -> None:
@@ -87,12 +100,23 @@ class Chaos:
 
     def _change(self, raw: Raw, name: str) -> None:
         config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
-        raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", config | {"max_age": self.random.choice([0, 10**12, 2 * 10**12])})
+        raw.api_ok(
+            f"$JS.API.STREAM.UPDATE.{name}",
+            config | {"max_age": self.random.choice([0, 10**12, 2 * 10**12])},
+        )
 
     def change_unmanaged(self) -> None:
         """Somebody makes a stream that nobody manages, or removes it."""
-        self._ask("hub", lambda raw: raw.api("$JS.API.STREAM.DELETE.STRANGE") if self.random.random() < 0.4 else raw.api(
-            "$JS.API.STREAM.CREATE.STRANGE", {"name": "STRANGE", "subjects": ["strange"]}))  # fmt: skip
+        self._ask(
+            "hub",
+            lambda raw: (
+                raw.api("$JS.API.STREAM.DELETE.STRANGE")
+                if self.random.random() < 0.4
+                else raw.api(
+                    "$JS.API.STREAM.CREATE.STRANGE", {"name": "STRANGE", "subjects": ["strange"]}
+                )
+            ),
+        )
 
     def _ask(self, domain: str, do: Any) -> None:
         self.thaw()
@@ -108,7 +132,9 @@ class Chaos:
             self.own[name] = self.random.randrange(100, 1000)
         self.write()
         targets = tuple(f"*/*/{name}{below}" for name in OWN for below in ("", "/C"))
-        for _ in range(5):  # what an apply leaves undone, on a machine so busy that servers do not answer in time, is drift indeed
+        for _ in range(
+            5
+        ):  # what an apply leaves undone, on a machine so busy that servers do not answer in time, is drift indeed
             begun = time.monotonic()
             _, result = self.place.space.apply(targets=targets)
             undone = [(r.address, r.status, r.error) for r in result.steps if r.error]
@@ -128,7 +154,18 @@ class Chaos:
 
     def do_anything(self) -> None:
         """Anything."""
-        self.random.choice([self.change_outside, self.change_outside, self.change_outside, self.change_unmanaged, self.apply, self.freeze, self.restart, self.sinks])()
+        self.random.choice(
+            [
+                self.change_outside,
+                self.change_outside,
+                self.change_outside,
+                self.change_unmanaged,
+                self.apply,
+                self.freeze,
+                self.restart,
+                self.sinks,
+            ]
+        )()
 
 
 @pytest.fixture
@@ -157,7 +194,9 @@ def open_alerts(seen: list[dict[str, Any]]) -> dict[str, str]:
             assert known is not None, f"{notice['event']} without being open: {notice['text']}"
         if notice["event"] == "changed":
             assert known is not None
-            assert (known["kind"], known["fields"]) != (situation["kind"], situation["fields"]), f"told twice: {notice['text']}"
+            assert (known["kind"], known["fields"]) != (situation["kind"], situation["fields"]), (
+                f"told twice: {notice['text']}"
+            )
         found[situation["id"]] = situation
         if notice["event"] == "resolved":
             del found[situation["id"]]
@@ -177,47 +216,91 @@ def current_findings(watched_space: WatchedSpace) -> set[str]:
 def require_agreement(job: WatchJob, watched_space: WatchedSpace) -> None:
     """After a while the job has told exactly what a full look finds."""
     wanted = current_findings(watched_space)
-    job.wait_until(lambda: (job.drain(), set(open_alerts(job.seen)))[1] == wanted, f"the job agreed on {wanted}; {job.seen[-5:]}", 60)
+    job.wait_until(
+        lambda: (job.drain(), set(open_alerts(job.seen)))[1] == wanted,
+        f"the job agreed on {wanted}; {job.seen[-5:]}",
+        60,
+    )
 
 
 def file_sink_alerts(path: Path) -> set[str]:
     """The notices that the file sink wrote."""
-    return {json.loads(line)["id"] for line in path.read_text("utf-8").splitlines()} if path.exists() else set()
+    return (
+        {json.loads(line)["id"] for line in path.read_text("utf-8").splitlines()}
+        if path.exists()
+        else set()
+    )
 
 
 def report_addresses(path: Path) -> set[str]:
     """What the report shows as drifted."""
-    return {r["address"] for r in json.loads(path.read_text("utf-8"))["resource_drift"]} if path.exists() else set()
+    return (
+        {r["address"] for r in json.loads(path.read_text("utf-8"))["resource_drift"]}
+        if path.exists()
+        else set()
+    )
 
 
-def start_job(watched_space: WatchedSpace, hook: WebhookServer, seed: int, ops: Server | None = None) -> tuple[Chaos, WatchJob]:
+def start_job(
+    watched_space: WatchedSpace, hook: WebhookServer, seed: int, ops: Server | None = None
+) -> tuple[Chaos, WatchJob]:
     """A job over a place where chaos may begin."""
     chaos = Chaos(watched_space, hook, seed, ops)
     watched_space.space.base["connections"]["hub"]["timeout"] = "1s"
     if ops is not None:
         chaos.folder.mkdir()
         watched_space.space.base["connections"]["ops"] = {"url": ops.url, "timeout": "1s"}
-        watched_space.space.base["domains"] = watched_space.space.base["domains"] | {"ops": {"connection": "ops"}}
+        watched_space.space.base["domains"] = watched_space.space.base["domains"] | {
+            "ops": {"connection": "ops"}
+        }
         with Raw(ops.url) as raw:
             raw.api_ok("$JS.ops.API.STREAM.CREATE.OPS", sink_outages.STREAM)
     chaos.write()
     watched_space.space.apply()
-    kept = ("--report", str(chaos.folder / "drift.json"), "--metrics-file", str(chaos.folder / "drift.prom")) if ops is not None else ()
-    return chaos, watched_space.start_job("--every", "2s", "--jitter", "500ms", "--grace", "5m", *kept)
+    kept = (
+        (
+            "--report",
+            str(chaos.folder / "drift.json"),
+            "--metrics-file",
+            str(chaos.folder / "drift.prom"),
+        )
+        if ops is not None
+        else ()
+    )
+    return chaos, watched_space.start_job(
+        "--every", "2s", "--jitter", "500ms", "--grace", "5m", *kept
+    )
 
 
 def unusual_applies(chaos: Chaos) -> list[str]:
     """Our applies that did not go through at once, or took long."""
-    return [said for said in chaos.applies if not said.startswith("0 in ") or float(said.split()[2]) > 5]
+    return [
+        said for said in chaos.applies if not said.startswith("0 in ") or float(said.split()[2]) > 5
+    ]
 
 
 def fail_each_sink(chaos: Chaos, job: WatchJob, seconds: float) -> SinkOutages:
     """Every sink of the job, to fail for so long."""
     assert chaos.ops is not None
-    return SinkOutages(job, [sink_outages.webhook_sink(chaos.hook), sink_outages.folder_sink(chaos.folder), sink_outages.subject_sink(chaos.ops)], seconds)
+    return SinkOutages(
+        job,
+        [
+            sink_outages.webhook_sink(chaos.hook),
+            sink_outages.folder_sink(chaos.folder),
+            sink_outages.subject_sink(chaos.ops),
+        ],
+        seconds,
+    )
 
 
-def run_rounds(chaos: Chaos, job: WatchJob, count: int, actions: int, end: float = float("inf"), failing: SinkOutages | None = None) -> None:
+def run_rounds(
+    chaos: Chaos,
+    job: WatchJob,
+    count: int,
+    actions: int,
+    end: float = float("inf"),
+    failing: SinkOutages | None = None,
+) -> None:
     """Rounds of chaos with calm after each; in the end every sink has everything and nothing was told about our own."""
     place, hook = chaos.place, chaos.hook
     for _ in range(count):
@@ -234,12 +317,22 @@ def run_rounds(chaos: Chaos, job: WatchJob, count: int, actions: int, end: float
     chaos.change_outside()
     require_agreement(job, place)
     ids = {notice["id"] for notice in job.seen}
-    job.wait_until(lambda: ids <= set(hook.ids) and ids <= file_sink_alerts(chaos.folder / "drift.jsonl"), "every sink had everything", 60)
+    job.wait_until(
+        lambda: ids <= set(hook.ids) and ids <= file_sink_alerts(chaos.folder / "drift.jsonl"),
+        "every sink had everything",
+        60,
+    )
     if failing is not None:
         failing.wait_until_delivered()
     assert job.stop() == 0
-    assert not [notice["text"] for notice in job.seen if "OWN" in notice["alert"]["address"]], unusual_applies(chaos)
-    assert not [notice["text"] for notice in job.seen if notice["alert"]["kind"] in ("missing", "check", "offline")]
+    assert not [notice["text"] for notice in job.seen if "OWN" in notice["alert"]["address"]], (
+        unusual_applies(chaos)
+    )
+    assert not [
+        notice["text"]
+        for notice in job.seen
+        if notice["alert"]["kind"] in ("missing", "check", "offline")
+    ]
     by_address: dict[str, set[str]] = {}
     for notice in job.seen:
         by_address.setdefault(notice["alert"]["address"], set()).add(notice["alert"]["id"])
@@ -249,13 +342,17 @@ def run_rounds(chaos: Chaos, job: WatchJob, count: int, actions: int, end: float
 @pytest.mark.matrix
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [11])
-def test_a_moment_of_chaos(watched_space: WatchedSpace, chaos_hook: WebhookServer, seed: int) -> None:
+def test_a_moment_of_chaos(
+    watched_space: WatchedSpace, chaos_hook: WebhookServer, seed: int
+) -> None:
     """What is there at the end was told, with one id for each, nothing twice, nothing of our own, and every sink has it."""
     run_rounds(*start_job(watched_space, chaos_hook, seed), 1, 10)
 
 
 @pytest.mark.timeout(240)
-def test_each_sink_fails_in_turn(watched_space: WatchedSpace, chaos_hook: WebhookServer, ops: Server) -> None:
+def test_each_sink_fails_in_turn(
+    watched_space: WatchedSpace, chaos_hook: WebhookServer, ops: Server
+) -> None:
     """Webhook, file and subject fail while something is told, in turn and all at once: then each has it, and the report is new."""
     chaos, job = start_job(watched_space, chaos_hook, 3, ops)
     failing = fail_each_sink(chaos, job, 0)
@@ -264,24 +361,34 @@ def test_each_sink_fails_in_turn(watched_space: WatchedSpace, chaos_hook: Webhoo
         require_agreement(job, watched_space)
         failing.step()
     now = current_findings(watched_space)
-    job.wait_until(lambda: report_addresses(chaos.folder / "drift.json") == now, "the report is as things are", 60)
+    job.wait_until(
+        lambda: report_addresses(chaos.folder / "drift.json") == now,
+        "the report is as things are",
+        60,
+    )
     assert job.stop() == 0
 
     assert [name for name, _ in failing.durations] == [o.name for o in failing.sinks] * 2
-    assert "jsplan_drift_last_check_timestamp_seconds" in (chaos.folder / "drift.prom").read_text("utf-8")
+    assert "jsplan_drift_last_check_timestamp_seconds" in (chaos.folder / "drift.prom").read_text(
+        "utf-8"
+    )
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [1])
-def test_ten_minutes_of_chaos(watched_space: WatchedSpace, chaos_hook: WebhookServer, ops: Server, seed: int) -> None:
+def test_ten_minutes_of_chaos(
+    watched_space: WatchedSpace, chaos_hook: WebhookServer, ops: Server, seed: int
+) -> None:
     """The same for ten minutes, in which each sink fails for a whole minute, and all of them for another one."""
     chaos, job = start_job(watched_space, chaos_hook, seed, ops)
     failing = fail_each_sink(chaos, job, 60)
     run_rounds(chaos, job, 10_000, 15, time.monotonic() + 600, failing)
 
     assert failing.is_over
-    assert [name for name, lasted in failing.durations if lasted >= 60] == [o.name for o in failing.sinks] * 2
+    assert [name for name, lasted in failing.durations if lasted >= 60] == [
+        o.name for o in failing.sinks
+    ] * 2
 
 
 def resident_memory(pid: int) -> int:
@@ -302,9 +409,14 @@ def test_memory_does_not_grow(watched_space: WatchedSpace, events: int) -> None:
 
         def some(count: int, first: int) -> None:
             for number in range(first, first + count // 4):
-                raw.api_ok("$JS.API.STREAM.UPDATE.A", config | {"max_age": 10**12 + number % 7 * 10**11})
+                raw.api_ok(
+                    "$JS.API.STREAM.UPDATE.A", config | {"max_age": 10**12 + number % 7 * 10**11}
+                )
                 raw.api_ok("$JS.API.STREAM.UPDATE.A", config)
-                raw.api_ok(f"$JS.API.STREAM.CREATE.T{number}", {"name": f"T{number}", "subjects": [f"t{number}"], "storage": "memory"})
+                raw.api_ok(
+                    f"$JS.API.STREAM.CREATE.T{number}",
+                    {"name": f"T{number}", "subjects": [f"t{number}"], "storage": "memory"},
+                )
                 raw.api_ok(f"$JS.API.STREAM.DELETE.T{number}")
 
         for share in range(4):

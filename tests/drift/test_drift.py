@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.cli.main import main
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.drift.conftest import STREAMS
 from tests.support.api_audit import audit_requests, writes
 from tests.support.process import jsplan
@@ -29,7 +29,13 @@ def run_drift(watched_space: WatchedSpace, **settings: Any) -> Drift:
 
 def mute(address: str, until: str, *fields: str) -> dict[str, Any]:
     """A mute as it is written."""
-    return {"address": address, "owner": "ops", "reason": "load test", "until": until, "fields": list(fields)}
+    return {
+        "address": address,
+        "owner": "ops",
+        "reason": "load test",
+        "until": until,
+        "fields": list(fields),
+    }
 
 
 def test_severities(watched_space: WatchedSpace) -> None:
@@ -42,15 +48,22 @@ def test_severities(watched_space: WatchedSpace) -> None:
     watched_space.request("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
     taker = {"name": "T", "durable_name": "T", "ack_policy": "explicit"}
     watched_space.request("CONSUMER.CREATE.Q.T", {"stream_name": "Q", "config": taker})
-    watched_space.request("CONSUMER.CREATE.A.E", {"stream_name": "A", "config": {"name": "E", "inactive_threshold": 10**12}})
+    watched_space.request(
+        "CONSUMER.CREATE.A.E",
+        {"stream_name": "A", "config": {"name": "E", "inactive_threshold": 10**12}},
+    )
     found = drift(watched_space.space.load, DriftOptions(), RecordingObserver())
 
     assert {r.address: r.severity for r in found.resource_drift} == {
-        "hub/stream/A": "destructive", "hub/stream/Q": "functional", "leaf/stream/B": "cosmetic",
-    }  # fmt: skip
+        "hub/stream/A": "destructive",
+        "hub/stream/Q": "functional",
+        "leaf/stream/B": "cosmetic",
+    }
     assert {u.address: (u.severity, u.ephemeral) for u in found.unmanaged} == {
-        "hub/consumer/A/E": ("cosmetic", True), "hub/consumer/Q/T": ("functional", False), "hub/stream/Z": ("cosmetic", False),
-    }  # fmt: skip
+        "hub/consumer/A/E": ("cosmetic", True),
+        "hub/consumer/Q/T": ("functional", False),
+        "hub/stream/Z": ("cosmetic", False),
+    }
 
 
 def test_a_mute_holds_until_its_day(watched_space: WatchedSpace) -> None:
@@ -58,12 +71,20 @@ def test_a_mute_holds_until_its_day(watched_space: WatchedSpace) -> None:
     watched_space.write()
     watched_space.change_stream("A", max_age=10**12)
     watched_space.request("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
-    held = run_drift(watched_space, mute=[mute("hub/stream/A", "2999-12-31", "max_age"), mute("hub/stream/Z", "2999-12-31")])
+    held = run_drift(
+        watched_space,
+        mute=[mute("hub/stream/A", "2999-12-31", "max_age"), mute("hub/stream/Z", "2999-12-31")],
+    )
     other = run_drift(watched_space, mute=[mute("hub/stream/A", "2999-12-31", "max_msgs")])
-    over = run_drift(watched_space, mute=[mute("hub/stream/A", "2020-01-01", "max_age"), mute("leaf/**", "2020-01-01")])
+    over = run_drift(
+        watched_space,
+        mute=[mute("hub/stream/A", "2020-01-01", "max_age"), mute("leaf/**", "2020-01-01")],
+    )
 
     assert (held.exit_code, held.summary["muted"], held.summary["unmanaged"]) == (0, 2, 0)
-    assert [(m["kind"], m["severity"], m["owner"], m["reason"], m["until"]) for m in held.mutes] == [
+    assert [
+        (m["kind"], m["severity"], m["owner"], m["reason"], m["until"]) for m in held.mutes
+    ] == [
         ("changed", "destructive", "ops", "load test", "2999-12-31"),
         ("unmanaged", "cosmetic", "ops", "load test", "2999-12-31"),
     ]
@@ -71,8 +92,16 @@ def test_a_mute_holds_until_its_day(watched_space: WatchedSpace) -> None:
     assert (other.exit_code, other.summary["changed"]) == (2, 1)
     assert (over.exit_code, over.summary["changed"]) == (2, 1)
     assert [(d.code, d.severity, d.summary) for d in over.diagnostics] == [
-        ("JS490", "warning", "the mute of hub/stream/A expired on 2020-01-01: 1 finding is reported again"),
-        ("JS490", "warning", "the mute of leaf/** expired on 2020-01-01: nothing is left that it covered"),
+        (
+            "JS490",
+            "warning",
+            "the mute of hub/stream/A expired on 2020-01-01: 1 finding is reported again",
+        ),
+        (
+            "JS490",
+            "warning",
+            "the mute of leaf/** expired on 2020-01-01: nothing is left that it covered",
+        ),
     ]
     assert all(d.range is not None and "ops" in d.detail for d in over.diagnostics)
 
@@ -89,7 +118,9 @@ def test_what_is_ignored_is_neither_drift_nor_unmanaged(watched_space: WatchedSp
 
 def test_nothing_is_written(watched_space: WatchedSpace) -> None:
     """Whatever there is to find, the servers' own audit sees only reading requests, of drift and of the watch."""
-    watched_space.write(drift={"sinks": [{"subject": "ops.drift", "domain": "hub"}, {"file": "drift.jsonl"}]})
+    watched_space.write(
+        drift={"sinks": [{"subject": "ops.drift", "domain": "hub"}, {"file": "drift.jsonl"}]}
+    )
     watched_space.change_stream("A", max_age=10**12)
     watched_space.request("STREAM.DELETE.B", domain="leaf")
     watched_space.request("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
@@ -102,7 +133,11 @@ def test_nothing_is_written(watched_space: WatchedSpace) -> None:
     assert len(seen) > 20
     assert writes(seen) == []
     lines = (watched_space.space.folder / "drift.jsonl").read_text("utf-8").splitlines()
-    assert {json.loads(line)["alert"]["address"] for line in lines} == {"hub/stream/A", "leaf/stream/B", "hub/stream/Z"}
+    assert {json.loads(line)["alert"]["address"] for line in lines} == {
+        "hub/stream/A",
+        "leaf/stream/B",
+        "hub/stream/Z",
+    }
 
 
 def test_exit_codes(watched_space: WatchedSpace) -> None:

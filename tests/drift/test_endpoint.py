@@ -23,7 +23,9 @@ ROUTES: Routes = {"/healthz": lambda: text_answer(HTTPStatus.OK, "alive")}
 LONG = 20.0
 
 
-async def send_request(port: int, request: bytes = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", host: str = "127.0.0.1") -> bytes:
+async def send_request(
+    port: int, request: bytes = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", host: str = "127.0.0.1"
+) -> bytes:
     """The whole answer."""
     async with asyncio.timeout(LONG):
         reader, writer = await asyncio.open_connection(host, port)
@@ -38,7 +40,10 @@ async def test_idle_connections_take_nothing_from_others() -> None:
     idle: list[asyncio.StreamWriter] = []
     async with serve("127.0.0.1:0", ROUTES) as port:
         for _ in range(5):
-            idle += [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(3 * MAX_CONNECTIONS)]
+            idle += [
+                (await asyncio.open_connection("127.0.0.1", port))[1]
+                for _ in range(3 * MAX_CONNECTIONS)
+            ]
             assert (await send_request(port)).endswith(b"alive\n")
         tasks = [task for task in asyncio.all_tasks() if "_serve" in repr(task.get_coro())]
 
@@ -120,5 +125,8 @@ def test_readiness_gives_no_reasons() -> None:
     third = health.answer_readiness()
 
     assert [answer[0] for answer in (first, second, third)] == [HTTPStatus.SERVICE_UNAVAILABLE] * 3
-    assert [first[2], second[2]] == [b"the first check is under way\n", b"no full check has succeeded yet; the log says why\n"]
+    assert [first[2], second[2]] == [
+        b"the first check is under way\n",
+        b"no full check has succeeded yet; the log says why\n",
+    ]
     assert third[2].startswith(b"the last full check was 1")

@@ -23,7 +23,9 @@ def hostile() -> Drift:
     """Drift whose every foreign word tries to be more than a word."""
     drift = samples.drift()
     drift.resource_drift[0].address = EVIL
-    drift.resource_drift[0].change.fields = [FieldChange("description", "~~~\n</code>", "::error::x%0A\r\n&amp;", "in_place")]
+    drift.resource_drift[0].change.fields = [
+        FieldChange("description", "~~~\n</code>", "::error::x%0A\r\n&amp;", "in_place")
+    ]
     drift.replication[0]["cause"] = EVIL
     drift.unmanaged[0].address = EVIL
     drift.offline[1]["reason"] = EVIL
@@ -36,7 +38,10 @@ def many(count: int) -> Drift:
     drift = samples.drift()
     fields = (FieldChange("description", "a" * 200, "b" * 200, "in_place"),)
     drift.resource_drift += [
-        samples.resource(f"hub/stream/S{n}", ["update"], severity="cosmetic", before={}, after={}, fields=fields) for n in range(count)
+        samples.resource(
+            f"hub/stream/S{n}", ["update"], severity="cosmetic", before={}, after={}, fields=fields
+        )
+        for n in range(count)
     ]
     return drift
 
@@ -44,15 +49,27 @@ def many(count: int) -> Drift:
 def quiet() -> Drift:
     """Drift without a finding."""
     drift = samples.drift()
-    drift.resource_drift, drift.replication, drift.unmanaged, drift.mutes, drift.offline = [], [], [], [], []
+    drift.resource_drift, drift.replication, drift.unmanaged, drift.mutes, drift.offline = (
+        [],
+        [],
+        [],
+        [],
+        [],
+    )
     return drift
 
 
 def test_the_gravest_comes_first() -> None:
     """What is gone stands before what was changed, and what nobody manages comes last."""
     assert [row.kind for row in drift_rows.rows(samples.drift())] == [
-        "missing", "changed", "replication", "offline", "unmanaged", "unmanaged", "excused",
-    ]  # fmt: skip
+        "missing",
+        "changed",
+        "replication",
+        "offline",
+        "unmanaged",
+        "unmanaged",
+        "excused",
+    ]
 
 
 def test_the_mark_follows_the_findings() -> None:
@@ -141,8 +158,18 @@ def test_junit_counts_what_fails() -> None:
     cases = suite.findall("testcase")
     outcomes = [case[0].tag if len(case) else "passed" for case in cases]
 
-    assert [outcomes.count(word) for word in ("failure", "error", "skipped", "passed")] == [3, 1, 4, 1]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("9", "3", "1", "4")
+    assert [outcomes.count(word) for word in ("failure", "error", "skipped", "passed")] == [
+        3,
+        1,
+        4,
+        1,
+    ]
+    assert (
+        suite.get("tests"),
+        suite.get("failures"),
+        suite.get("errors"),
+        suite.get("skipped"),
+    ) == ("9", "3", "1", "4")
     failure = suite.find("testcase[@name='hub/stream/ORDERS']/failure")
     assert failure is not None
     assert (failure.get("type"), failure.get("message")) == ("destructive", "was changed")
@@ -165,14 +192,27 @@ def test_github_annotates_the_line_that_declares() -> None:
     """A finding is an error at its resource's line if it fails, a notice if not; an expired mute is a warning at its own line."""
     drift = samples.drift()
     drift.declared_at = {"hub/stream/ORDERS": SourceRange("streams/orders.yaml", 3, 5)}
-    drift.diagnostics = [Diagnostic("warning", "JS490", "the mute expired", "Take it out.", range=SourceRange("jsplan.yaml", 9, 5))]
+    drift.diagnostics = [
+        Diagnostic(
+            "warning",
+            "JS490",
+            "the mute expired",
+            "Take it out.",
+            range=SourceRange("jsplan.yaml", 9, 5),
+        )
+    ]
     lines = drift_github.render(drift, FAILING).splitlines()
 
     ours = next(line for line in lines if "changed%3A hub/stream/ORDERS" in line)
-    assert ours.startswith("::error file=streams/orders.yaml,line=3,col=5,title=changed%3A hub/stream/ORDERS::")
+    assert ours.startswith(
+        "::error file=streams/orders.yaml,line=3,col=5,title=changed%3A hub/stream/ORDERS::"
+    )
     assert ours.endswith("was changed (destructive)%0A~ max_age: 1y -> 1d")
     assert any(line.startswith("::notice title=unmanaged") for line in lines)
-    assert any(line.startswith("::warning file=jsplan.yaml,line=9,col=5,title=JS490::the mute expired") for line in lines)
+    assert any(
+        line.startswith("::warning file=jsplan.yaml,line=9,col=5,title=JS490::the mute expired")
+        for line in lines
+    )
     assert lines[-1] == "Drift: 1 changed, 1 missing, 1 unhealthy, 2 unmanaged."
 
 

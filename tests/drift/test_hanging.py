@@ -20,10 +20,10 @@ from jsplan.drift.sinks.sink import Sink, SinkError
 from jsplan.drift.sinks.snapshot_file import SnapshotFile
 from jsplan.drift.sinks.webhook import Webhook
 from jsplan.drift.worker import Worker
+from jsplan.options import WatchOptions
 from jsplan.units import SECOND
 from jsplan.workflows import drift_outputs
 from jsplan.workflows.drift_outputs import DriftOutputs
-from jsplan.workflows.options import WatchOptions
 from tests.support.listening_server import ListeningServer
 from tests.support.workspaces import RecordingObserver
 
@@ -38,7 +38,15 @@ DEADLINE, LONG = 0.1, 20.0
 
 def alert_event(number: int = 1) -> AlertEvent:
     what = Alert("0123456789ab", "changed", "functional", "hub/stream/A", "was changed", ())
-    return AlertEvent(f"0123456789ab.{number}", "opened", what, "shop", None, "2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z")
+    return AlertEvent(
+        f"0123456789ab.{number}",
+        "opened",
+        what,
+        "shop",
+        None,
+        "2026-01-31T12:00:00Z",
+        "2026-01-31T12:00:00Z",
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +95,9 @@ async def test_a_webhook_that_never_finishes(kind: str) -> None:
     with ListeningServer(ANSWERS[kind]) as server:
         sink = Webhook(1, f"http://127.0.0.1:{server.port}/x", {})
         for _ in range(3):
-            with pytest.raises(SinkError, match=r"webhook 1 (cannot be reached: no answer in time|answered 500)"):
+            with pytest.raises(
+                SinkError, match=r"webhook 1 (cannot be reached: no answer in time|answered 500)"
+            ):
                 await sink.send([alert_event()])
         await wait_until(lambda: count_threads("webhook 1") == 0)
 
@@ -107,7 +117,9 @@ async def test_a_webhook_whose_handshake_never_ends(scheme: str) -> None:
 async def test_a_file_whose_disk_hangs(tmp_path: Path) -> None:
     """Each try ends in time, no second one begins while the first hangs, and once the disk answers all is written."""
     place = tmp_path / "drift.jsonl"
-    os.mkfifo(place)  # opened for writing it waits for a reader, as a file of a network that is gone waits
+    os.mkfifo(
+        place
+    )  # opened for writing it waits for a reader, as a file of a network that is gone waits
     sink = FileSink(place)
     for number in range(3):
         with pytest.raises(SinkError, match="the disk did not answer"):
@@ -157,7 +169,9 @@ class NullViews:
         return b"x"
 
 
-async def test_what_hangs_holds_up_neither_the_job_nor_its_end(tmp_path: Path, hanging_disk: threading.Event) -> None:
+async def test_what_hangs_holds_up_neither_the_job_nor_its_end(
+    tmp_path: Path, hanging_disk: threading.Event
+) -> None:
     """Beside a webhook, a file and a report that hang the other sink has everything, threads are at hand, and the end comes."""
     report = tmp_path / "r.md"
     os.mkfifo(tmp_path / "hanging.jsonl")
@@ -178,7 +192,9 @@ async def test_what_hangs_holds_up_neither_the_job_nor_its_end(tmp_path: Path, h
             ending = time.monotonic()
 
     assert time.monotonic() - ending < LONG
-    os.close(os.open(tmp_path / "hanging.jsonl", os.O_RDONLY | os.O_NONBLOCK))  # so that no thread outlives the test
+    os.close(
+        os.open(tmp_path / "hanging.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+    )  # so that no thread outlives the test
 
 
 async def test_work_and_its_errors() -> None:

@@ -18,7 +18,13 @@ from jsplan.documents.schema import schemas
 from jsplan.drift.advisories import Actor, AdvisoryEvent, parse_advisory
 from jsplan.drift.alerts import AlertRegister, build_alerts, format_fields
 from jsplan.drift.endpoint import parse_listen_address
-from jsplan.drift.own_change_filter import DEAD_AFTER, QUIET_TIME, RECHECK_INTERVALS, STUCK_AFTER, OwnChangeFilter
+from jsplan.drift.own_change_filter import (
+    DEAD_AFTER,
+    QUIET_TIME,
+    RECHECK_INTERVALS,
+    STUCK_AFTER,
+    OwnChangeFilter,
+)
 from jsplan.drift.schedule import Cron, Interval
 from jsplan.state import State
 from jsplan.state.document import Entry
@@ -33,8 +39,16 @@ ALL = ("changed", "missing", "replication", "unmanaged", "offline", "check")
 
 def audit(subject: str, answer: Any = None, **more: Any) -> bytes:
     """An audit advisory as a server writes it: no blanks, in its order of fields."""
-    document = {"type": "io.nats.jetstream.advisory.v1.api_audit", "client": CLIENT, "subject": subject, "request": "{}"}
-    return json.dumps(document | {"response": json.dumps(answer or {}), "domain": "hub"} | more, separators=(",", ":")).encode()
+    document = {
+        "type": "io.nats.jetstream.advisory.v1.api_audit",
+        "client": CLIENT,
+        "subject": subject,
+        "request": "{}",
+    }
+    return json.dumps(
+        document | {"response": json.dumps(answer or {}), "domain": "hub"} | more,
+        separators=(",", ":"),
+    ).encode()
 
 
 @pytest.mark.parametrize(
@@ -42,17 +56,37 @@ def audit(subject: str, answer: Any = None, **more: Any) -> bytes:
     [
         (AUDIT, audit("$JS.API.STREAM.UPDATE.A"), AdvisoryEvent("hub", "A", "", ACTOR)),
         (AUDIT, audit("$JS.API.CONSUMER.CREATE.A.C"), AdvisoryEvent("hub", "A", "C", ACTOR)),
-        (AUDIT, audit("$JS.API.CONSUMER.CREATE.A.C.orders.new"), AdvisoryEvent("hub", "A", "C", ACTOR)),
-        (AUDIT, audit("$JS.API.CONSUMER.DURABLE.CREATE.A.C"), AdvisoryEvent("hub", "A", "C", ACTOR)),
-        (AUDIT, audit("$JS.API.CONSUMER.CREATE.A", {"name": "x7"}), AdvisoryEvent("hub", "A", "x7", ACTOR)),
+        (
+            AUDIT,
+            audit("$JS.API.CONSUMER.CREATE.A.C.orders.new"),
+            AdvisoryEvent("hub", "A", "C", ACTOR),
+        ),
+        (
+            AUDIT,
+            audit("$JS.API.CONSUMER.DURABLE.CREATE.A.C"),
+            AdvisoryEvent("hub", "A", "C", ACTOR),
+        ),
+        (
+            AUDIT,
+            audit("$JS.API.CONSUMER.CREATE.A", {"name": "x7"}),
+            AdvisoryEvent("hub", "A", "x7", ACTOR),
+        ),
         (AUDIT, audit("$JS.API.STREAM.DELETE.A", domain=None), AdvisoryEvent("", "A", "", ACTOR)),
         (AUDIT, audit("$JS.API.STREAM.UPDATE.A", {"error": {"code": 400}}), None),
         (AUDIT, audit("$JS.API.STREAM.INFO.A"), None),
         (AUDIT, audit("$JS.API.CONSUMER.MSG.NEXT.A.C"), None),
         (AUDIT, audit("$JS.API.CONSUMER.CREATE.A"), None),
         (AUDIT, b"{broken", None),
-        ("$JS.EVENT.ADVISORY.STREAM.UPDATED.A", b'{"stream":"A","domain":"leaf"}', AdvisoryEvent("leaf", "A")),
-        ("$JS.EVENT.ADVISORY.CONSUMER.PAUSE.A.C", b'{"stream":"A","consumer":"C"}', AdvisoryEvent("", "A", "C")),
+        (
+            "$JS.EVENT.ADVISORY.STREAM.UPDATED.A",
+            b'{"stream":"A","domain":"leaf"}',
+            AdvisoryEvent("leaf", "A"),
+        ),
+        (
+            "$JS.EVENT.ADVISORY.CONSUMER.PAUSE.A.C",
+            b'{"stream":"A","consumer":"C"}',
+            AdvisoryEvent("", "A", "C"),
+        ),
         ("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.A", b'{"stream":"A"}', None),
         ("$JS.EVENT.ADVISORY.STREAM.DELETED.A", b"[]", None),
     ],
@@ -64,7 +98,9 @@ def test_what_an_advisory_says(subject: str, data: bytes, event: AdvisoryEvent |
 
 def test_behind_a_leafnode_only_the_link_is_known() -> None:
     """Who asked over a leafnode is told as that, not as the user of the link."""
-    event = parse_advisory(AUDIT, audit("$JS.API.STREAM.UPDATE.A", client=CLIENT | {"kind": "Leafnode", "user": ""}))
+    event = parse_advisory(
+        AUDIT, audit("$JS.API.STREAM.UPDATE.A", client=CLIENT | {"kind": "Leafnode", "user": ""})
+    )
 
     assert event is not None
     assert str(event.actor) == "somebody (nats CLI) from 10.0.0.1 over a leafnode"
@@ -82,8 +118,14 @@ def test_schedules() -> None:
     assert min(due) >= 60
     assert 85 < max(due) <= 90
     assert Cron("*/10 * * * *").next_after(NOON) == datetime(2026, 1, 31, 12, 10, tzinfo=UTC)
-    assert Cron("*/10 * * * *").next_after(datetime(2026, 1, 31, 12, 10, tzinfo=UTC)) == datetime(2026, 1, 31, 12, 20, tzinfo=UTC)
-    assert (Interval(300 * SECOND, 10 * SECOND).period, Cron("0 8,20 * * *").period, Cron("*/10 * * * *").period) == (310, 43_200, 600)
+    assert Cron("*/10 * * * *").next_after(datetime(2026, 1, 31, 12, 10, tzinfo=UTC)) == datetime(
+        2026, 1, 31, 12, 20, tzinfo=UTC
+    )
+    assert (
+        Interval(300 * SECOND, 10 * SECOND).period,
+        Cron("0 8,20 * * *").period,
+        Cron("*/10 * * * *").period,
+    ) == (310, 43_200, 600)
 
 
 @pytest.mark.parametrize("line", ["* * * *", "61 * * * *", "often", "0 0 31 2 *"])
@@ -95,7 +137,11 @@ def test_what_is_no_crontab_line(line: str) -> None:
 
 def test_where_to_serve() -> None:
     """All addresses, one, and one of IPv6; nothing else."""
-    assert [parse_listen_address(text) for text in (":9464", "127.0.0.1:80", "[::1]:9464")] == [(None, 9464), ("127.0.0.1", 80), ("::1", 9464)]
+    assert [parse_listen_address(text) for text in (":9464", "127.0.0.1:80", "[::1]:9464")] == [
+        (None, 9464),
+        ("127.0.0.1", 80),
+        ("::1", 9464),
+    ]
     for text in ("9464", ":http", ":99999"):
         with pytest.raises(ValueError, match="PORT"):
             parse_listen_address(text)
@@ -106,8 +152,18 @@ A, B, C = (Address.parse(text) for text in ("hub/stream/A", "hub/stream/B", "hub
 
 def state(serial: int = 1, pending: tuple[Address, ...] = (), **limits: int) -> State:
     """A state with the streams A and B."""
-    entries = {address: Entry({"max_msgs": limits.get(address.stream, -1)}, {}, "then") for address in (A, B)}
-    return State("shop", None, "l", serial, resources=entries, pending={str(a): {"op": "stream.update"} for a in pending})
+    entries = {
+        address: Entry({"max_msgs": limits.get(address.stream, -1)}, {}, "then")
+        for address in (A, B)
+    }
+    return State(
+        "shop",
+        None,
+        "l",
+        serial,
+        resources=entries,
+        pending={str(a): {"op": "stream.update"} for a in pending},
+    )
 
 
 def test_a_look_between_equal_states_is_trusted() -> None:
@@ -166,13 +222,24 @@ def alerts_of(drift: Drift) -> list[Alert]:
 def test_every_finding_is_an_alert_with_an_id_of_its_own() -> None:
     """Changed, missing, replication, unmanaged and away; neither healthy flows, nor what is excused, nor what its server removes."""
     drift = samples.drift()
-    drift.unmanaged.append(Unmanaged("hub/consumer/A/x7", "consumer", 0, None, None, ephemeral=True))
+    drift.unmanaged.append(
+        Unmanaged("hub/consumer/A/x7", "consumer", 0, None, None, ephemeral=True)
+    )
     listed = alerts_of(drift)
 
-    assert [s.kind for s in listed] == ["changed", "missing", "replication", "unmanaged", "unmanaged", "offline"]
+    assert [s.kind for s in listed] == [
+        "changed",
+        "missing",
+        "replication",
+        "unmanaged",
+        "unmanaged",
+        "offline",
+    ]
     assert len({s.id for s in listed}) == 6
     assert [s.id for s in alerts_of(samples.drift())] == [s.id for s in listed]
-    assert not {s.id for s in alerts_of(replace(samples.drift(), environment="staging"))} & {s.id for s in listed}
+    assert not {s.id for s in alerts_of(replace(samples.drift(), environment="staging"))} & {
+        s.id for s in listed
+    }
     assert [s.kind for s in build_alerts(drift, {"missing"})] == ["missing"]
 
 
@@ -184,7 +251,9 @@ def saw_everything(_: Alert) -> bool:
 def test_only_news_is_reported() -> None:
     """The first time, when it is another difference, and when it is over; not again in between, whoever looks how often."""
     register = AlertRegister("shop", "prod")
-    first = register.update(alerts_of(samples.drift()), saw_everything, "t1", {"hub/stream/ORDERS": ACTOR})
+    first = register.update(
+        alerts_of(samples.drift()), saw_everything, "t1", {"hub/stream/ORDERS": ACTOR}
+    )
     again = register.update(alerts_of(samples.drift()), saw_everything, "t2")
     other = samples.drift()
     other.resource_drift[0].change.fields[0].after = 5
@@ -213,7 +282,12 @@ def test_what_was_not_checked_stays_unchanged() -> None:
 def test_notices_fit_their_schema() -> None:
     """Each notice of each kind and occasion is what `notification-v1.json` says, with or without somebody who did it."""
     register = AlertRegister("shop", None)
-    notices = register.update(alerts_of(samples.drift()), saw_everything, "2026-01-31T12:00:00Z", {"hub/stream/ORDERS": ACTOR})
+    notices = register.update(
+        alerts_of(samples.drift()),
+        saw_everything,
+        "2026-01-31T12:00:00Z",
+        {"hub/stream/ORDERS": ACTOR},
+    )
     notices += register.update([], saw_everything, "2026-01-31T12:00:01Z")
     for notice in notices:
         jsonschema.validate(notice.to_json(), schemas()["notification-v1.json"])

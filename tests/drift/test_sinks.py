@@ -37,10 +37,20 @@ pytestmark = pytest.mark.timeout(180)
 SECRET = "T0/B0/s3cr3t"
 
 
-def alert_event(number: int, situation: str = "0123456789ab", says: str = "was changed") -> AlertEvent:
+def alert_event(
+    number: int, situation: str = "0123456789ab", says: str = "was changed"
+) -> AlertEvent:
     """A notice with a number."""
     what = Alert(situation, "changed", "functional", "hub/stream/A", says, ("max_age: 1y -> 1d",))
-    return AlertEvent(f"{situation}.{number}", "opened", what, "shop", "prod", "2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z")
+    return AlertEvent(
+        f"{situation}.{number}",
+        "opened",
+        what,
+        "shop",
+        "prod",
+        "2026-01-31T12:00:00Z",
+        "2026-01-31T12:00:00Z",
+    )
 
 
 class WebhookServer:
@@ -70,7 +80,9 @@ class WebhookServer:
                 """Say nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}/{SECRET}"
 
@@ -115,7 +127,9 @@ async def test_a_webhook_is_what_slack_takes(hook: WebhookServer) -> None:
 
 
 @pytest.mark.parametrize("status", [302, 404, 429, 500])
-async def test_a_webhook_that_refuses_is_a_failure_without_its_url(hook: WebhookServer, status: int) -> None:
+async def test_a_webhook_that_refuses_is_a_failure_without_its_url(
+    hook: WebhookServer, status: int
+) -> None:
     """Anything but success is a failure, a redirect too; what is said about it does not hold the URL."""
     hook.status = status
     with pytest.raises(SinkError) as caught:
@@ -124,19 +138,30 @@ async def test_a_webhook_that_refuses_is_a_failure_without_its_url(hook: Webhook
     assert str(caught.value) == f"webhook 1 answered {status}"
 
 
-async def test_a_webhook_that_is_not_there_is_a_failure_without_its_url(hook: WebhookServer) -> None:
+async def test_a_webhook_that_is_not_there_is_a_failure_without_its_url(
+    hook: WebhookServer,
+) -> None:
     """No connection, a name that does not exist, a URL of another kind: no message holds any part of the URL."""
     hook.close()
     said = []
-    for url in (hook.url, f"http://no-such-host.invalid/{SECRET}", f"http://127.0.0.1:1/{SECRET} x", f"file:///{SECRET}"):
+    for url in (
+        hook.url,
+        f"http://no-such-host.invalid/{SECRET}",
+        f"http://127.0.0.1:1/{SECRET} x",
+        f"file:///{SECRET}",
+    ):
         with pytest.raises(SinkError) as caught:
             await Webhook(1, url, {}).send([alert_event(1)])
         said.append(str(caught.value))
 
-    assert not [text for text in said if SECRET in text or "invalid/" in text or "127.0.0.1" in text]
+    assert not [
+        text for text in said if SECRET in text or "invalid/" in text or "127.0.0.1" in text
+    ]
 
 
-async def test_what_fails_for_a_while_has_everything_afterwards(hook: WebhookServer, tmp_path: Path) -> None:
+async def test_what_fails_for_a_while_has_everything_afterwards(
+    hook: WebhookServer, tmp_path: Path
+) -> None:
     """A webhook that refuses and a file in a folder that is not there: once they work, each has every notice, in order."""
     hook.status = 503
     file = tmp_path / "later" / "drift.jsonl"
@@ -203,7 +228,10 @@ async def test_a_subject_survives_its_server(make_server: MakeServer) -> None:
 
 def _stored(server: Server) -> int:
     with Raw(server.url) as raw:
-        server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.D")["state"]["messages"] >= 3, "have three messages")
+        server.wait_until(
+            lambda: raw.api_ok("$JS.API.STREAM.INFO.D")["state"]["messages"] >= 3,
+            "have three messages",
+        )
         return int(raw.api_ok("$JS.API.STREAM.INFO.D")["state"]["messages"])
 
 
@@ -213,7 +241,10 @@ async def test_a_subject_that_may_not_be_published_is_a_failure(make_server: Mak
         extra='authorization { users: [{user: any, password: any}, {user: u, password: p, permissions: {publish: {deny: ["ops.>"]}}}] }\n'
         "no_auth_user: any\n"
     )
-    speaker = Publisher(resolve_settings(Connection("main", url=server.url, user="u", password="p"), {}), "ops.drift")
+    speaker = Publisher(
+        resolve_settings(Connection("main", url=server.url, user="u", password="p"), {}),
+        "ops.drift",
+    )
     with pytest.raises(SinkError, match="does not permit"):
         await SubjectSink("ops.drift", speaker).send([alert_event(1)])
     await speaker.close()
@@ -254,7 +285,9 @@ async def test_a_report_is_whole_or_not_there(tmp_path: Path) -> None:
     """A file that shows how things are is replaced at once, leaves nothing beside it, and says why it cannot be written."""
     told: list[str | None] = []
     good = SnapshotFile(tmp_path / "r.md", lambda: b"new", lambda _, error: told.append(error))
-    bad = SnapshotFile(tmp_path / "no" / "r.md", lambda: b"new", lambda _, error: told.append(error))
+    bad = SnapshotFile(
+        tmp_path / "no" / "r.md", lambda: b"new", lambda _, error: told.append(error)
+    )
 
     assert (await good.write(), await bad.write()) == (True, False)
     assert file_names(tmp_path) == ["r.md"]
@@ -262,11 +295,16 @@ async def test_a_report_is_whole_or_not_there(tmp_path: Path) -> None:
     assert "No such file" in str(told[1])
 
 
-def test_a_dead_sink_does_not_hold_up_the_end(watched_space: WatchedSpace, hook: WebhookServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_sink_does_not_hold_up_the_end(
+    watched_space: WatchedSpace, hook: WebhookServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SIGTERM ends the job within seconds although a sink takes nothing; the other one has everything, and what is missing is said."""
     monkeypatch.setenv("HOOK", hook.url)
     hook.status = 500
-    watched_space.write().space.write(streams=STREAMS, drift={"sinks": [{"webhook": {"url": "${env.HOOK}"}}, {"file": "drift.jsonl"}]})
+    watched_space.write().space.write(
+        streams=STREAMS,
+        drift={"sinks": [{"webhook": {"url": "${env.HOOK}"}}, {"file": "drift.jsonl"}]},
+    )
     job = watched_space.start_job("--every", "1h")
     watched_space.change_stream("A", max_msgs=5)
     job.next_alert()
@@ -276,17 +314,32 @@ def test_a_dead_sink_does_not_hold_up_the_end(watched_space: WatchedSpace, hook:
     assert len((watched_space.space.folder / "drift.jsonl").read_text("utf-8").splitlines()) == 1
 
 
-def test_no_secret_reaches_anybody(watched_space: WatchedSpace, hook: WebhookServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_reaches_anybody(
+    watched_space: WatchedSpace, hook: WebhookServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Passwords, hook URLs and headers are in no notice, log line, metric, report or file, also where everything fails."""
     monkeypatch.setenv("HOOK", hook.url)
     monkeypatch.setenv("HOOK_KEY", "h3ader-k3y")
     hook.status = 500
     webhook = {"webhook": {"url": "${env.HOOK}", "headers": {"X-Key": "${env.HOOK_KEY}"}}}
     watched_space.write().space.write(
-        streams=STREAMS, drift={"sinks": [webhook, {"subject": "ops.drift", "domain": "hub"}, {"file": "drift.jsonl"}]}
+        streams=STREAMS,
+        drift={
+            "sinks": [webhook, {"subject": "ops.drift", "domain": "hub"}, {"file": "drift.jsonl"}]
+        },
     )
     folder = watched_space.space.folder
-    job = watched_space.start_job("-v", "--every", "1s", "--grace", "1s", "--report", str(folder / "r.html"), "--metrics-file", str(folder / "m.prom"))
+    job = watched_space.start_job(
+        "-v",
+        "--every",
+        "1s",
+        "--grace",
+        "1s",
+        "--report",
+        str(folder / "r.html"),
+        "--metrics-file",
+        str(folder / "m.prom"),
+    )
     watched_space.change_stream("A", max_age=10**12)
     assert job.next_alert_key()[0] == "opened"
     job.wait_for_line("webhook 1 answered 500; it is tried again")
@@ -298,10 +351,21 @@ def test_no_secret_reaches_anybody(watched_space: WatchedSpace, hook: WebhookSer
     job.wait_for_alert(lambda n: n["alert"]["kind"] == "check" and n["event"] == "resolved")
     job.wait_for_line("webhook 1 works again")
     assert job.stop() == 0
-    everything = [metrics, *job.stderr_lines, json.dumps(job.seen), *(json.dumps(body) for body in hook.taken)]
-    everything += [(folder / name).read_text("utf-8") for name in ("drift.jsonl", "r.html", "m.prom")]
+    everything = [
+        metrics,
+        *job.stderr_lines,
+        json.dumps(job.seen),
+        *(json.dumps(body) for body in hook.taken),
+    ]
+    everything += [
+        (folder / name).read_text("utf-8") for name in ("drift.jsonl", "r.html", "m.prom")
+    ]
 
-    assert not [text for text in everything if SECRET in text or "h3ader" in text or "acc:acc" in text]
+    assert not [
+        text for text in everything if SECRET in text or "h3ader" in text or "acc:acc" in text
+    ]
     assert {n["id"] for n in job.seen} <= set(hook.ids)
-    assert {n["id"] for n in job.seen} <= {json.loads(line)["id"] for line in (folder / "drift.jsonl").read_text("utf-8").splitlines()}
+    assert {n["id"] for n in job.seen} <= {
+        json.loads(line)["id"] for line in (folder / "drift.jsonl").read_text("utf-8").splitlines()
+    }
     assert 'jsplan_drift_sink_up{sink="webhook 1",workspace="test"} 0.0' in metrics

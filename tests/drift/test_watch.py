@@ -30,7 +30,11 @@ def test_changes_are_reported_as_they_happen(watched_space: WatchedSpace) -> Non
 
     watched_space.change_stream("A", max_age=10**12)
     first = job.next_alert()
-    assert (first["event"], first["alert"]["address"], first["alert"]["severity"]) == ("opened", "hub/stream/A", "destructive")
+    assert (first["event"], first["alert"]["address"], first["alert"]["severity"]) == (
+        "opened",
+        "hub/stream/A",
+        "destructive",
+    )
     assert first["alert"]["fields"][0]["path"] == "max_age"
     assert first["by"]["user"] == "acc"
     jsonschema.validate(first, schema_of_notices())
@@ -40,7 +44,10 @@ def test_changes_are_reported_as_they_happen(watched_space: WatchedSpace) -> Non
     assert job.seen[-1]["by"]["leafnode"] is True
 
     consumer = watched_space.request("CONSUMER.INFO.A.C")["config"]
-    watched_space.request("CONSUMER.CREATE.A.C", {"stream_name": "A", "config": consumer | {"max_ack_pending": 7}, "action": "update"})
+    watched_space.request(
+        "CONSUMER.CREATE.A.C",
+        {"stream_name": "A", "config": consumer | {"max_ack_pending": 7}, "action": "update"},
+    )
     assert job.next_alert_key() == ("opened", "changed", "hub/consumer/A/C")
 
     watched_space.request("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
@@ -63,17 +70,31 @@ def test_an_apply_of_our_own_is_no_drift(watched_space: WatchedSpace) -> None:
     watched_space.change_stream("A", max_msgs=99)
     assert job.next_alert_key() == ("opened", "changed", "hub/stream/A")
     changed = [
-        {"name": "A", "domain": "hub", "subjects": ["a", "a2"], "max_age": "1h", "consumers": [{"name": "C", "ack_policy": "none"}]},
+        {
+            "name": "A",
+            "domain": "hub",
+            "subjects": ["a", "a2"],
+            "max_age": "1h",
+            "consumers": [{"name": "C", "ack_policy": "none"}],
+        },
         *({"name": f"N{n}", "domain": "hub", "subjects": [f"n{n}"]} for n in range(10)),
     ]
-    allowed = ("DELETES_STREAM", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER", "REMOVES_SUBJECTS")
+    allowed = (
+        "DELETES_STREAM",
+        "DELETES_MESSAGES",
+        "LOSES_CONSUMER_POSITION",
+        "DELETES_CONSUMER",
+        "REMOVES_SUBJECTS",
+    )
     watched_space.space.write(streams=changed, kv=[{"bucket": "K", "domain": "leaf"}])
     assert watched_space.space.apply(allow_hazards=allowed)[1].exit_code == 0
     assert job.next_alert_key() == ("resolved", "changed", "hub/stream/A")
     watched_space.space.write(streams=changed[:4])
     assert watched_space.space.apply(allow_hazards=allowed)[1].exit_code == 0
 
-    watched_space.change_stream("N0", max_msgs=5)  # one more of somebody else: what came before it was looked at before it
+    watched_space.change_stream(
+        "N0", max_msgs=5
+    )  # one more of somebody else: what came before it was looked at before it
     assert job.next_alert_key() == ("opened", "changed", "hub/stream/N0")
     assert job.stop() == 0
     assert job.drain() == []
@@ -87,7 +108,10 @@ def test_missed_advisories_are_found_by_schedule(watched_space: WatchedSpace) ->
     assert job.next_alert_key() == ("opened", "changed", "hub/stream/A")
 
     checks = job.metric("jsplan_drift_checks_total")
-    job.wait_until(lambda: job.metric('jsplan_drift_checks_total{outcome="done",scope="full"') >= checks + 2, "two more full checks")
+    job.wait_until(
+        lambda: job.metric('jsplan_drift_checks_total{outcome="done",scope="full"') >= checks + 2,
+        "two more full checks",
+    )
     assert job.drain() == []
     assert job.stop() == 0
 
@@ -108,12 +132,21 @@ def test_a_restart_of_the_servers_is_survived(watched_space: WatchedSpace) -> No
     watched_space.sandbox.wait_ready()
     job.wait_until(lambda: job.metric("jsplan_drift_listening") == 1, "it listens again")
     watched_space.change_stream("A", max_msgs=7)
-    assert job.wait_for_alert(lambda notice: notice["alert"]["address"] == "hub/stream/A")["event"] == "opened"
+    assert (
+        job.wait_for_alert(lambda notice: notice["alert"]["address"] == "hub/stream/A")["event"]
+        == "opened"
+    )
     assert job.stop() == 0
-    assert [n for n in [*job.seen, *job.drain()] if n["alert"]["kind"] in ("offline", "check", "missing", "unmanaged")] == []
+    assert [
+        n
+        for n in [*job.seen, *job.drain()]
+        if n["alert"]["kind"] in ("offline", "check", "missing", "unmanaged")
+    ] == []
 
 
-def test_a_domain_that_stays_offline_is_reported_after_the_grace(watched_space: WatchedSpace) -> None:
+def test_a_domain_that_stays_offline_is_reported_after_the_grace(
+    watched_space: WatchedSpace,
+) -> None:
     """A stopped leaf is told once its grace is over and its resources are not called missing; its return is told too."""
     job = watched_space.write().start_job("--every", "1s", "--grace", "1s")
     watched_space.sandbox["leaf"].stop()
@@ -133,23 +166,35 @@ def test_a_check_that_fails_for_long_is_reported(watched_space: WatchedSpace) ->
     assert job.next_alert_key() == ("opened", "check", "workspace")
     assert job.get("/healthz")[0] == 200
     watched_space.sandbox.start()
-    assert job.wait_for_alert(lambda notice: notice["alert"]["kind"] == "check")["event"] == "resolved"
+    assert (
+        job.wait_for_alert(lambda notice: notice["alert"]["kind"] == "check")["event"] == "resolved"
+    )
     assert job.stop() == 0
 
 
 def test_a_mirror_that_does_not_replicate_is_reported(watched_space: WatchedSpace) -> None:
     """The origin of a mirror is deleted: told as what it is while changes elsewhere are still told at once; told when it follows again."""
     mirror = {"name": "M", "domain": "leaf", "mirror": {"name": "A", "domain": "hub"}}
-    job = watched_space.write(streams=[*STREAMS, mirror]).start_job("--every", "1s", "--grace", "60s")
+    job = watched_space.write(streams=[*STREAMS, mirror]).start_job(
+        "--every", "1s", "--grace", "60s"
+    )
     config = watched_space.request("STREAM.INFO.A")["config"]
     watched_space.request("STREAM.DELETE.A")
     seen = [job.next_alert_key(), job.next_alert_key(), job.next_alert_key()]
 
-    assert sorted(seen[:2]) == [("opened", "missing", "hub/consumer/A/C"), ("opened", "missing", "hub/stream/A")]
+    assert sorted(seen[:2]) == [
+        ("opened", "missing", "hub/consumer/A/C"),
+        ("opened", "missing", "hub/stream/A"),
+    ]
     assert seen[2] == ("opened", "replication", "leaf/stream/M")
     assert "origin missing" in job.seen[2]["alert"]["summary"]
     watched_space.request("STREAM.CREATE.A", config)
-    assert job.wait_for_alert(lambda notice: notice["alert"]["address"] == "hub/stream/A")["alert"]["kind"] == "changed"
+    assert (
+        job.wait_for_alert(lambda notice: notice["alert"]["address"] == "hub/stream/A")["alert"][
+            "kind"
+        ]
+        == "changed"
+    )
     assert job.stop() == 0
 
 
@@ -167,7 +212,12 @@ def test_health_and_metrics(watched_space: WatchedSpace) -> None:
     job.next_alert()
     status, text = job.get("/metrics")
 
-    assert (status, job.get("/healthz")[0], job.get("/readyz")[0], job.get("/other")[0]) == (200, 200, 200, 404)
+    assert (status, job.get("/healthz")[0], job.get("/readyz")[0], job.get("/other")[0]) == (
+        200,
+        200,
+        200,
+        404,
+    )
     assert 'jsplan_drift_alerts{kind="changed",severity="destructive",workspace="test"} 1.0' in text
     assert f'address="hub/stream/A",id="{job.seen[0]["alert"]["id"]}"' in text
     assert job.metric("jsplan_drift_domain_reachable") == 2
@@ -183,7 +233,9 @@ def test_new_files_are_read_by_the_next_check(watched_space: WatchedSpace) -> No
     good = watched_space.space.folder / "jsplan.yaml"
     text = good.read_text("utf-8")
     good.write_text("jsplan: [", "utf-8")
-    job.wait_until(lambda: job.metric('jsplan_drift_checks_total{outcome="failed"') >= 1, "a check that fails")
+    job.wait_until(
+        lambda: job.metric('jsplan_drift_checks_total{outcome="failed"') >= 1, "a check that fails"
+    )
     good.write_text(json.dumps(json.loads(text) | {"drift": {"ignore": ["hub/stream/A"]}}), "utf-8")
 
     assert job.next_alert_key() == ("resolved", "changed", "hub/stream/A")

@@ -33,7 +33,9 @@ def shipped() -> ModuleType:
 
 @pytest.mark.download
 @pytest.mark.timeout(1200)
-def test_a_worker_is_killed_in_the_middle(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_is_killed_in_the_middle(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The job file on spark-submit copies every message once, in order, though the worker that copies is killed with all that it runs; no
     password is in the job, and the workers take theirs from their environment and from files of their own.
     """
@@ -45,7 +47,10 @@ def test_a_worker_is_killed_in_the_middle(tmp_path: Path, capfd: pytest.CaptureF
             code = example.story(tmp_path, sandbox["hub"], master, workers)
             assert [node.process.poll() is None for node in workers].count(False) == 1
         said = capfd.readouterr().out
-        origin, target = read_all(sandbox["leaf"], "$JS.API", "ORDERS"), read_all(sandbox["hub"], "$JS.API", "ORDERS_ALL")
+        origin, target = (
+            read_all(sandbox["leaf"], "$JS.API", "ORDERS"),
+            read_all(sandbox["hub"], "$JS.API", "ORDERS_ALL"),
+        )
 
     assert code == 0, said
     assert "is killed]" in said
@@ -75,20 +80,30 @@ def test_partitions_and_a_fleet(tmp_path: Path, capfd: pytest.CaptureFixture[str
         with example.cluster(tmp_path, sandbox["leaf"]) as (master, workers):
             lanes = example.story(tmp_path, sandbox["hub"], master, workers, "orders-clean")
             scripts = (tmp_path / "job.py").read_text("utf-8")
-            fleet = example.story(tmp_path, sandbox["hub"], master, [], "sales-history", sandbox["store-2"])
+            fleet = example.story(
+                tmp_path, sandbox["hub"], master, [], "sales-history", sandbox["store-2"]
+            )
             scripts += (tmp_path / "job.py").read_text("utf-8")
         said = capfd.readouterr().out
-        clean, sales = (read_all(sandbox["hub"], "$JS.API", name) for name in ("ORDERS_CLEAN", "ALL_SALES"))
+        clean, sales = (
+            read_all(sandbox["hub"], "$JS.API", name) for name in ("ORDERS_CLEAN", "ALL_SALES")
+        )
 
     assert (lanes, fleet) == (0, 0), said
     assert "is killed]" in said
     assert "store-2/stream/SALES  left for later" in said
     assert sorted(int(data) for *_, data in clean) == [n for n in range(1, COUNT + 1) if n % 10]
     for number in range(9):
-        mine = [int(data) for _, subject, _, data in clean if subject == b"clean.orders.%d" % number]
+        mine = [
+            int(data) for _, subject, _, data in clean if subject == b"clean.orders.%d" % number
+        ]
         assert mine == sorted(mine)
     for store in example.STORES:
-        mine = [int(data) for _, _, headers, data in sales if f"\r\nJsplan-Origin: {store}/SALES/".encode() in headers]
+        mine = [
+            int(data)
+            for _, _, headers, data in sales
+            if f"\r\nJsplan-Origin: {store}/SALES/".encode() in headers
+        ]
         assert mine == list(range(1, 2001))
     assert len(sales) == 4000
     assert "${env.HUB_PASSWORD}" in scripts

@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.config.model import LoadOptions
+from jsplan.options import DriftOptions, PlanOptions
 from jsplan.sandbox.shapes import User
 from jsplan.workflows.access import access, read_account
 from jsplan.workflows.apply import apply
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.plan import plan
 from tests.conftest import PROGRAM
-from tests.support.account_sharing import FakeNsc, creds_of, publish_many, start_servers, wait_for_messages
+from tests.support.account_sharing import (
+    FakeNsc,
+    creds_of,
+    publish_many,
+    start_servers,
+    wait_for_messages,
+)
 from tests.support.jwt import NO_JETSTREAM, Operator
 from tests.support.raw import NoResponders, Raw
 from tests.support.workspaces import RecordingObserver, approve
@@ -50,7 +56,11 @@ def converge(load: LoadOptions, count: int) -> None:
     assert (result.exit_code, first.summary["add"]) == (0, count)
     assert plan(load, PlanOptions(), RecordingObserver()).steps == []
     found = drift(load, DriftOptions(), RecordingObserver())
-    assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (0, 0, 0)
+    assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (
+        0,
+        0,
+        0,
+    )
 
 
 # --- static accounts -----------------------------------------------------------------------------------------
@@ -62,10 +72,19 @@ def static(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions]]:
     shutil.copy(EXAMPLE / "static/jsplan.yaml", folder)
     accounts = (EXAMPLE / "static/accounts.conf").read_text("utf-8")
     login, remotes = User("ACC", "acc", "acc"), [("admin:admin", "SYS"), ("acc:acc", "ACC")]
-    with start_servers(accounts, login, leaf=accounts, leaf_login=login, remotes=remotes, binary=PROGRAM) as sandbox:
+    with start_servers(
+        accounts, login, leaf=accounts, leaf_login=login, remotes=remotes, binary=PROGRAM
+    ) as sandbox:
         with Raw(sandbox["hub"].url, "acc", "acc") as raw:
-            sandbox["hub"].wait_until(lambda: "streams" in answer(raw, "$JS.leaf.API.INFO"), "be reached by its leaf", 30)
-        yield sandbox, LoadOptions(folder, variables=tuple(f"{name}={sandbox[name].url}" for name in ("hub", "leaf")))
+            sandbox["hub"].wait_until(
+                lambda: "streams" in answer(raw, "$JS.leaf.API.INFO"), "be reached by its leaf", 30
+            )
+        yield (
+            sandbox,
+            LoadOptions(
+                folder, variables=tuple(f"{name}={sandbox[name].url}" for name in ("hub", "leaf"))
+            ),
+        )
 
 
 def answer(raw: Raw, subject: str) -> dict[str, Any]:
@@ -103,7 +122,11 @@ def test_a_consumer_serves_clients_of_another_account(static: tuple[Sandbox, Loa
         assert wait_for_messages(raw, {"aggregate-test-leaf": 3}) == {"aggregate-test-leaf": 3}
     with Raw(sandbox["leaf"].url, "import_client", "import_client") as client:
         client.subscribe("taken")
-        client.publish("JS.acc@hub.API.CONSUMER.MSG.NEXT.aggregate-test-leaf.dur", b'{"batch": 3}', reply="taken")
+        client.publish(
+            "JS.acc@hub.API.CONSUMER.MSG.NEXT.aggregate-test-leaf.dur",
+            b'{"batch": 3}',
+            reply="taken",
+        )
         for _ in range(3):
             client.publish(client.next_reply(), b"+ACK")
         client.flush()
@@ -114,7 +137,9 @@ def test_a_consumer_serves_clients_of_another_account(static: tuple[Sandbox, Loa
     assert plan(load, PlanOptions(), RecordingObserver()).steps == []
 
 
-def test_the_accounts_of_the_example_are_what_access_prints(static: tuple[Sandbox, LoadOptions]) -> None:
+def test_the_accounts_of_the_example_are_what_access_prints(
+    static: tuple[Sandbox, LoadOptions],
+) -> None:
     """accounts.conf has exactly the exports and imports that `jsplan access` prints, and the check finds all of them."""
     _, load = static
     shipped = "".join((EXAMPLE / "static/accounts.conf").read_text("utf-8").split())
@@ -143,7 +168,14 @@ def jwt(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions, dict[str, Path]]]:
     login, anybody = User("A", None, None, creds["A"]), User(None, None, None)
     remotes = [(str(creds["A"]), "")]
     assert a.exports
-    with start_servers(operator.configuration(), login, leaf=" ", leaf_login=anybody, remotes=remotes, binary=PROGRAM) as sandbox:
+    with start_servers(
+        operator.configuration(),
+        login,
+        leaf=" ",
+        leaf_login=anybody,
+        remotes=remotes,
+        binary=PROGRAM,
+    ) as sandbox:
         urls = tuple(f"{name}={sandbox[name].url}" for name in ("hub", "leaf"))
         yield sandbox, LoadOptions(folder, variables=(*urls, *keys)), creds
 
@@ -165,7 +197,9 @@ def test_jwt_accounts_converge_and_copy(jwt: tuple[Sandbox, LoadOptions, dict[st
 
 
 @pytest.mark.matrix
-def test_b_uses_consumers_in_the_jetstream_of_a(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]]) -> None:
+def test_b_uses_consumers_in_the_jetstream_of_a(
+    jwt: tuple[Sandbox, LoadOptions, dict[str, Path]],
+) -> None:
     """B, without JetStream, pulls with `b`; `bb` pushes 5 MB to it, with flow control that B answers and acks that arrive."""
     sandbox, load, creds = jwt
     converge(load, 8)
@@ -193,11 +227,16 @@ def test_b_uses_consumers_in_the_jetstream_of_a(jwt: tuple[Sandbox, LoadOptions,
         assert asked > 0
         floors: dict[str, int] = {}
         while floors != {"b": 10, "bb": count}:
-            floors = {name: raw.api_ok(f"$JS.API.CONSUMER.INFO.S.{name}")["ack_floor"]["stream_seq"] for name in ("b", "bb")}
+            floors = {
+                name: raw.api_ok(f"$JS.API.CONSUMER.INFO.S.{name}")["ack_floor"]["stream_seq"]
+                for name in ("b", "bb")
+            }
     assert plan(load, PlanOptions(), RecordingObserver()).steps == []
 
 
-def test_access_between_operator_accounts(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]]) -> None:
+def test_access_between_operator_accounts(
+    jwt: tuple[Sandbox, LoadOptions, dict[str, Path]],
+) -> None:
     """What was printed is there, but for what cannot be tried without harm, which the system account knows. No secret is shown."""
     _, load, creds = jwt
     apply(load, PlanOptions(), approve, RecordingObserver())
@@ -209,9 +248,13 @@ def test_access_between_operator_accounts(jwt: tuple[Sandbox, LoadOptions, dict[
 
     text = (load.directory / "jsplan.yaml").read_text("utf-8")
     system = f'  sys: {{url: "${{var.hub}}", creds: {creds["SYS"]}}}\n'
-    (load.directory / "jsplan.yaml").write_text(text.replace("  leaf: {url:", system + "  leaf: {url:"), encoding="utf-8")
+    (load.directory / "jsplan.yaml").write_text(
+        text.replace("  leaf: {url:", system + "  leaf: {url:"), encoding="utf-8"
+    )
     looked_up = access(load, RecordingObserver(), ask=True, system="sys").needs
-    assert [(need.subject, need.status, need.detail) for need in looked_up if need.status != "ok"] == []
+    assert [
+        (need.subject, need.status, need.detail) for need in looked_up if need.status != "ok"
+    ] == []
     shown = json.dumps([found.to_json(), plan(load, PlanOptions(), RecordingObserver()).to_json()])
     assert "eyJ" not in shown
 
@@ -226,4 +269,6 @@ def test_keys_stand_for_names(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]])
     (load.directory / "jsplan.yaml").write_text(text, encoding="utf-8")
     keyed = access(load, RecordingObserver())
     keys = {read_account(creds[name]): name for name in "ABC"}
-    assert {keys[account.account]: len(account.nsc) for account in keyed.accounts} == {a.account: len(a.nsc) for a in named.accounts}
+    assert {keys[account.account]: len(account.nsc) for account in keyed.accounts} == {
+        a.account: len(a.nsc) for a in named.accounts
+    }

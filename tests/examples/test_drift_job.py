@@ -20,11 +20,11 @@ from jsplan.documents.drift import Drift
 from jsplan.drift.advisories import Actor
 from jsplan.drift.metrics import Metrics
 from jsplan.jetstream.connection import NatsConnection
+from jsplan.options import DriftOptions, PlanOptions
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import User
 from jsplan.workflows.apply import apply
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.plan import plan
 from tests.conftest import PROGRAM
 from tests.docs.test_commands import parse
@@ -44,7 +44,17 @@ pytestmark = pytest.mark.timeout(180)
 EXAMPLE = Path(__file__).parent.parent.parent / "examples/drift-job"
 TEXT = (EXAMPLE / "nats/permissions.conf").read_text("utf-8")
 #: What an apply needs only for on_replace: preserve, backup and restore, which have tests of their own.
-RARELY_USED = ("PURGE", "MSG.DELETE", "SNAPSHOT", "RESTORE", "CONSUMER.RESET", "CONSUMER.LIST", "DIRECT.GET", "CONSUMER.NAMES", "STREAM.NAMES")
+RARELY_USED = (
+    "PURGE",
+    "MSG.DELETE",
+    "SNAPSHOT",
+    "RESTORE",
+    "CONSUMER.RESET",
+    "CONSUMER.LIST",
+    "DIRECT.GET",
+    "CONSUMER.NAMES",
+    "STREAM.NAMES",
+)
 ACCOUNTS = """
 accounts {
   SHOP: { jetstream: enabled, users: [
@@ -60,7 +70,9 @@ accounts {
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Server]:
     """A server with exactly the permissions of the example."""
-    with start_servers(f"{TEXT}{ACCOUNTS}", User("SHOP", "admin", "admin"), binary=PROGRAM) as sandbox:
+    with start_servers(
+        f"{TEXT}{ACCOUNTS}", User("SHOP", "admin", "admin"), binary=PROGRAM
+    ) as sandbox:
         assert isinstance(sandbox, Sandbox)
         yield sandbox["hub"]
 
@@ -76,8 +88,13 @@ def matches(pattern: str, subject: str) -> bool:
     """Whether a NATS pattern takes a subject."""
     wanted, tokens = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
-        wanted, tokens = wanted[:-1], tokens[: len(wanted) - 1] if len(tokens) >= len(wanted) else []
-    return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
+        wanted, tokens = (
+            wanted[:-1],
+            tokens[: len(wanted) - 1] if len(tokens) >= len(wanted) else [],
+        )
+    return len(wanted) == len(tokens) and all(
+        w in ("*", t) for w, t in zip(wanted, tokens, strict=True)
+    )
 
 
 class Shop:
@@ -97,7 +114,9 @@ class Shop:
         real = getattr(NatsConnection, name)
 
         async def recorded(link: NatsConnection, subject: str, *rest: Any, **options: Any) -> Any:
-            self.sent.add(re.sub(r"^\$JS\.hub\.API\.", "$JS.API.", subject).replace("$JS.API.$KV.", "$KV."))
+            self.sent.add(
+                re.sub(r"^\$JS\.hub\.API\.", "$JS.API.", subject).replace("$JS.API.$KV.", "$KV.")
+            )
             return await real(link, subject, *rest, **options)
 
         self._patch.setattr(NatsConnection, name, recorded)
@@ -119,37 +138,74 @@ def unused(block: str, sent: set[str]) -> list[str]:
 @pytest.mark.parametrize("block", ["JSPLAN_PLAN", "JSPLAN_DRIFT", "JSPLAN_APPLY"])
 def test_leaves_are_asked_as_the_hub_is(block: str) -> None:
     """What a user may ask of the server he may ask of the domains behind it, but for the state, which is on the server."""
-    own = {p.removeprefix("$JS.API.") for p in allowed(block) if p.startswith("$JS.API.") and "KV_JSPLAN" not in p}
+    own = {
+        p.removeprefix("$JS.API.")
+        for p in allowed(block)
+        if p.startswith("$JS.API.") and "KV_JSPLAN" not in p
+    }
 
     assert own == {p.removeprefix("$JS.*.API.") for p in allowed(block) if p.startswith("$JS.*.")}
 
 
 @pytest.mark.matrix
-def test_the_permissions_are_what_is_sent(hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_permissions_are_what_is_sent(
+    hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Apply, plan, drift and the watch work on a server that permits exactly this; what drift may publish is used to the last line."""
     shop = Shop(tmp_path, hub, monkeypatch)
     load = shop.load("deploy")
     assert apply(load, PlanOptions(), approve, RecordingObserver())[1].exit_code == 0
     text = (tmp_path / "jsplan.yaml").read_text("utf-8")
-    changed = text.replace("max_age: 30d", "max_age: 20d").replace("ack_policy: explicit", "ack_policy: none")
-    (tmp_path / "jsplan.yaml").write_text(changed.replace("  - {bucket: CONFIG, history: 5}", "  - {bucket: OTHER}"), "utf-8")
-    hazards = ("DELETES_STREAM", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER", "DUPLICATES_MESSAGES")
-    assert apply(load, PlanOptions(allow_hazards=hazards), approve, RecordingObserver())[1].exit_code == 0
-    assert [p for p in unused("JSPLAN_APPLY", shop.sent) if not any(word in p for word in (*RARELY_USED, "PAUSE"))] == []
+    changed = text.replace("max_age: 30d", "max_age: 20d").replace(
+        "ack_policy: explicit", "ack_policy: none"
+    )
+    (tmp_path / "jsplan.yaml").write_text(
+        changed.replace("  - {bucket: CONFIG, history: 5}", "  - {bucket: OTHER}"), "utf-8"
+    )
+    hazards = (
+        "DELETES_STREAM",
+        "DELETES_MESSAGES",
+        "LOSES_CONSUMER_POSITION",
+        "DELETES_CONSUMER",
+        "DUPLICATES_MESSAGES",
+    )
+    assert (
+        apply(load, PlanOptions(allow_hazards=hazards), approve, RecordingObserver())[1].exit_code
+        == 0
+    )
+    assert [
+        p
+        for p in unused("JSPLAN_APPLY", shop.sent)
+        if not any(word in p for word in (*RARELY_USED, "PAUSE"))
+    ] == []
 
     assert not plan(shop.load("plan"), PlanOptions(), RecordingObserver()).steps
-    assert [subject for subject in shop.sent if not any(matches(p, subject) for p in allowed("JSPLAN_PLAN"))] == []
+    assert [
+        subject
+        for subject in shop.sent
+        if not any(matches(p, subject) for p in allowed("JSPLAN_PLAN"))
+    ] == []
 
     with Raw(hub.url, "admin", "admin") as admin, Raw(hub.url, "admin", "admin", timeout=30) as ear:
-        admin.api_ok("$JS.API.CONSUMER.CREATE.ORDERS.X", {"stream_name": "ORDERS", "config": {"name": "X", "durable_name": "X"}})
+        admin.api_ok(
+            "$JS.API.CONSUMER.CREATE.ORDERS.X",
+            {"stream_name": "ORDERS", "config": {"name": "X", "durable_name": "X"}},
+        )
         found = drift(shop.load("drift"), DriftOptions(), RecordingObserver())
-        assert (found.exit_code, [item.address for item in found.unmanaged]) == (0, ["hub/consumer/ORDERS/X"])
+        assert (found.exit_code, [item.address for item in found.unmanaged]) == (
+            0,
+            ["hub/consumer/ORDERS/X"],
+        )
         assert unused("JSPLAN_DRIFT", shop.sent) == ["ops.drift"]  # that is seen below
 
         ear.subscribe("ops.drift")
         job = WatchJob(tmp_path, "--every", "1h")
         try:
-            assert job.wait_until_ready().next_alert_key() == ("opened", "unmanaged", "hub/consumer/ORDERS/X")
+            assert job.wait_until_ready().next_alert_key() == (
+                "opened",
+                "unmanaged",
+                "hub/consumer/ORDERS/X",
+            )
             config = admin.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]
             admin.api_ok("$JS.API.STREAM.UPDATE.ORDERS", config | {"max_msgs": 9})
             assert job.next_alert_key() == ("opened", "changed", "hub/stream/ORDERS")
@@ -160,14 +216,24 @@ def test_the_permissions_are_what_is_sent(hub: Server, tmp_path: Path, monkeypat
     assert said == ["hub/consumer/ORDERS/X", "hub/stream/ORDERS"]
 
 
-def test_names_that_may_not_be_asked_for(hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_may_not_be_asked_for(
+    hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A user who may not ask for the domains of its account still learns that one never answered."""
     shop = Shop(tmp_path, hub, monkeypatch)
-    text = (tmp_path / "jsplan.yaml").read_text("utf-8").replace("backend: {kv: {domain: hub, bucket: JSPLAN_STATE}}", "")
+    text = (
+        (tmp_path / "jsplan.yaml")
+        .read_text("utf-8")
+        .replace("backend: {kv: {domain: hub, bucket: JSPLAN_STATE}}", "")
+    )
     text = text.replace("domains:\n", "domains:\n  hbu: {connection: hub}\n")
     text = text.replace("- name: ORDERS", "- {name: S, domain: hbu}\n  - name: ORDERS")
     (tmp_path / "jsplan.yaml").write_text(text, "utf-8")
-    [found] = [d for d in plan(shop.load("plan"), PlanOptions(), RecordingObserver()).diagnostics if d.code == "JS482"]
+    [found] = [
+        d
+        for d in plan(shop.load("plan"), PlanOptions(), RecordingObserver()).diagnostics
+        if d.code == "JS482"
+    ]
 
     assert (found.summary, found.address) == ("domain hbu has never answered", "hbu/**")
     assert found.detail.startswith('Did you mean "hub"?\nBehind connection hub there are: hub.\n')
@@ -176,8 +242,14 @@ def test_names_that_may_not_be_asked_for(hub: Server, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("user", ["plan", "drift"])
 def test_who_only_looks_can_change_nothing(hub: Server, user: str) -> None:
     """The server refuses every writing request of the users plan and drift, and messages of other people's streams to drift."""
-    writing = [pattern for pattern in allowed("JSPLAN_APPLY") if pattern not in allowed("JSPLAN_PLAN")]
-    reading = ["$JS.hub.API.STREAM.MSG.GET.ORDERS", "$JS.API.DIRECT.GET.ORDERS"] if user == "drift" else []
+    writing = [
+        pattern for pattern in allowed("JSPLAN_APPLY") if pattern not in allowed("JSPLAN_PLAN")
+    ]
+    reading = (
+        ["$JS.hub.API.STREAM.MSG.GET.ORDERS", "$JS.API.DIRECT.GET.ORDERS"]
+        if user == "drift"
+        else []
+    )
     for subject in [*writing, *reading, "$JS.hub.API.STREAM.DELETE.ORDERS", "ORDERS.received"]:
         with Raw(hub.url, user, user) as raw:
             raw.publish(subject.replace("*", "X").replace(">", "X"))
@@ -191,15 +263,32 @@ FILES = [path for path in sorted(EXAMPLE.rglob("*")) if path.suffix in (".yaml",
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(EXAMPLE).as_posix())
 def test_files_are_yaml(path: Path) -> None:
     """Each is what its reader reads."""
-    assert all(isinstance(document, dict) for document in yaml.safe_load_all(path.read_text("utf-8")))
+    assert all(
+        isinstance(document, dict) for document in yaml.safe_load_all(path.read_text("utf-8"))
+    )
 
 
 def command_lines() -> list[list[str]]:
     """The arguments of every command line of jsplan in the example."""
-    found = [found for path in FILES for document in yaml.safe_load_all(path.read_text("utf-8")) for found in _lists(document)]
-    texts = [path.read_text("utf-8") for path in EXAMPLE.rglob("*") if path.suffix == ".service" or path.name in ("crontab", "drift.yml")]
-    written = [line for text in texts for line in re.findall(r"(?m)\b(jsplan drift[^>|#\n]*?)(?= 2?>| \|\||$)", text)]
-    return [words[1:] for words in found if words[:1] == ["jsplan"]] + [shlex.split(line)[1:] for line in written]
+    found = [
+        found
+        for path in FILES
+        for document in yaml.safe_load_all(path.read_text("utf-8"))
+        for found in _lists(document)
+    ]
+    texts = [
+        path.read_text("utf-8")
+        for path in EXAMPLE.rglob("*")
+        if path.suffix == ".service" or path.name in ("crontab", "drift.yml")
+    ]
+    written = [
+        line
+        for text in texts
+        for line in re.findall(r"(?m)\b(jsplan drift[^>|#\n]*?)(?= 2?>| \|\||$)", text)
+    ]
+    return [words[1:] for words in found if words[:1] == ["jsplan"]] + [
+        shlex.split(line)[1:] for line in written
+    ]
 
 
 def _lists(node: Any) -> Iterator[list[str]]:

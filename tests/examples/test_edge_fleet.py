@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.config.model import LoadOptions
+from jsplan.options import DriftOptions, PlanOptions
 from jsplan.sandbox.fleet import leaf_names
 from jsplan.sandbox.fleet import run_fleet as running
 from jsplan.workflows.apply import apply
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.plan import plan
 from jsplan.workflows.validate import validate
 from tests.conftest import PROGRAM
@@ -47,8 +47,13 @@ def example(folder: Path, shops: Fleet, monkeypatch: pytest.MonkeyPatch, size: s
 def test_twenty_shops(shops: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty shops converge in waves; what each sells arrives in the hub, and what the hub says in each shop."""
     load = example(tmp_path, shops.clean(), monkeypatch, "small")
-    first, result = apply(load, PlanOptions(waves=("label:canary", "10%", "100%")), approve, RecordingObserver())
-    again, found = plan(load, PlanOptions(), RecordingObserver()), drift(load, DriftOptions(), RecordingObserver())
+    first, result = apply(
+        load, PlanOptions(waves=("label:canary", "10%", "100%")), approve, RecordingObserver()
+    )
+    again, found = (
+        plan(load, PlanOptions(), RecordingObserver()),
+        drift(load, DriftOptions(), RecordingObserver()),
+    )
 
     assert (result.exit_code, first.summary["add"]) == (0, 3 * SHOPS + 3)
     assert not again.steps
@@ -73,7 +78,11 @@ def test_five_hundred_shops(shops: Fleet, tmp_path: Path, monkeypatch: pytest.Mo
 
     assert (len(away), len(first.deferred)) == (500 - SHOPS, 3 * (500 - SHOPS))
     assert (result.exit_code, result.summary["added"]) == (0, 3 * SHOPS + 3)
-    assert len(shops.ask("STREAM.INFO.ALL_SALES")["config"]["sources"]) == 500, "a source may be made before its origin is there"
+    assert len(shops.ask("STREAM.INFO.ALL_SALES")["config"]["sources"]) == 500, (
+        "a source may be made before its origin is there"
+    )
     again = plan(load, PlanOptions(), RecordingObserver())
     assert (again.has_changes, len(again.deferred)) == (False, 3 * (500 - SHOPS))
-    assert drift(load, DriftOptions(), RecordingObserver()).exit_code == 0, "never seen, so nothing of ours is late"
+    assert drift(load, DriftOptions(), RecordingObserver()).exit_code == 0, (
+        "never seen, so nothing of ours is late"
+    )

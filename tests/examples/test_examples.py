@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.config.model import LoadOptions
+from jsplan.options import DriftOptions, PlanOptions
 from jsplan.units import DURATIONS
 from jsplan.workflows.apply import apply
 from jsplan.workflows.drift import drift
 from jsplan.workflows.init import TEMPLATES, init
-from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.plan import plan
 from tests.support.raw import Raw, publish
 from tests.support.workspaces import RecordingObserver, approve
@@ -36,7 +36,11 @@ def converge(load: LoadOptions, count: int) -> None:
     assert result.exit_code == 0
     assert first.summary["add"] == count
     assert not again.steps
-    assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (0, 0, 0)
+    assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (
+        0,
+        0,
+        0,
+    )
 
 
 def test_orders(tmp_path: Path, server: Server) -> None:
@@ -50,10 +54,22 @@ def test_orders(tmp_path: Path, server: Server) -> None:
         monitor = raw.api("$JS.API.CONSUMER.INFO.ORDERS.MONITOR")["config"]
         tail = raw.api("$JS.API.CONSUMER.INFO.LOGS.TAIL")["config"]
 
-    assert (orders["subjects"], orders["max_age"], orders["storage"]) == (["ORDERS.*"], DURATIONS["y"], "file")
+    assert (orders["subjects"], orders["max_age"], orders["storage"]) == (
+        ["ORDERS.*"],
+        DURATIONS["y"],
+        "file",
+    )
     assert (logs["max_age"], logs["max_bytes"]) == (DURATIONS["d"], 10 * 1024**3)
-    assert (new["filter_subject"], new["ack_policy"], new["sample_freq"]) == ("ORDERS.received", "explicit", "100")
-    assert (monitor["deliver_subject"], monitor["deliver_policy"], monitor["ack_policy"]) == ("monitor.ORDERS", "last", "none")
+    assert (new["filter_subject"], new["ack_policy"], new["sample_freq"]) == (
+        "ORDERS.received",
+        "explicit",
+        "100",
+    )
+    assert (monitor["deliver_subject"], monitor["deliver_policy"], monitor["ack_policy"]) == (
+        "monitor.ORDERS",
+        "last",
+        "none",
+    )
     assert (tail["deliver_subject"], tail["ack_policy"]) == ("out.tail", "none")
 
 
@@ -64,11 +80,19 @@ def hub_and_leaf(folder: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     return LoadOptions(folder, variables=(f"hub={sandbox['hub'].url}",), environ=os.environ)
 
 
-def test_hub_and_leaf(tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_and_leaf(
+    tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """test, backup-test-leaf, aggregate-test-leaf and dur converge, and messages published to the leaf arrive in both copies."""
     converge(hub_and_leaf(tmp_path, clean_hub_leaf, monkeypatch), 4)
     hub, leaf = clean_hub_leaf["hub"], clean_hub_leaf["leaf"]
-    publish(leaf.url, leaf.user, leaf.password, "test", *(b"hello world %d" % number for number in range(50)))
+    publish(
+        leaf.url,
+        leaf.user,
+        leaf.password,
+        "test",
+        *(b"hello world %d" % number for number in range(50)),
+    )
 
     def asked(verb: str) -> dict[str, Any]:
         with Raw(hub.url, hub.user, hub.password) as raw:
@@ -83,7 +107,13 @@ def test_hub_and_leaf(tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_templates_plan(template: str, tmp_path: Path, clean_hub_leaf: Sandbox, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_templates_plan(
+    template: str,
+    tmp_path: Path,
+    clean_hub_leaf: Sandbox,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What `init` writes can be planned as it is, once it is pointed at a server."""
     written = init(tmp_path, template, "shop")
     url = (server if template == "single" else clean_hub_leaf["hub"]).url

@@ -56,7 +56,9 @@ def gitlab(notes: list[dict[str, Any]]) -> Iterator[str]:
             self._answer({})
 
         def do_PUT(self) -> None:
-            next(one for one in notes if one["id"] == int(self.path.rpartition("/")[2]))["body"] = self._body()
+            next(one for one in notes if one["id"] == int(self.path.rpartition("/")[2]))["body"] = (
+                self._body()
+            )
             self._answer({})
 
         def _body(self) -> str:
@@ -86,10 +88,25 @@ def gitlab(notes: list[dict[str, Any]]) -> Iterator[str]:
 
 def run(job: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     """The script of a job, as a runner of GitLab runs it."""
-    base = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "JSPLAN_", "GITLAB"))}
-    base |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "CI": "true", "SHOP_PASSWORD": "shop"}
+    base = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CI", "JSPLAN_", "GITLAB"))
+    }
+    base |= {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "CI": "true",
+        "SHOP_PASSWORD": "shop",
+    }
     script = "set -eo pipefail\n" + "\n".join(PIPELINE[job]["script"])
-    return subprocess.run([BASH, "-c", script], cwd=folder, env=base | environ, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [BASH, "-c", script],
+        cwd=folder,
+        env=base | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> None:
@@ -114,10 +131,17 @@ def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> No
     assert [note["id"] for note in notes] == [1, 2]
     assert notes[1]["body"].startswith(f"<!-- jsplan:shop:{sha256} -->\n## Plan: shop\n")
     assert notes[1]["body"].endswith("(https://g/j/1/artifacts/browse)\n")
-    assert json.loads((tmp_path / "counts.json").read_text("utf-8")) == {"create": 1, "update": 0, "delete": 0}
+    assert json.loads((tmp_path / "counts.json").read_text("utf-8")) == {
+        "create": 1,
+        "update": 0,
+        "delete": 0,
+    }
     assert all((tmp_path / name).stat().st_size for name in PIPELINE["plan"]["artifacts"]["paths"])
 
-    first, again = run("apply", tmp_path, JSPLAN_VAR_url=hub.url), run("apply", tmp_path, JSPLAN_VAR_url=hub.url)
+    first, again = (
+        run("apply", tmp_path, JSPLAN_VAR_url=hub.url),
+        run("apply", tmp_path, JSPLAN_VAR_url=hub.url),
+    )
     assert (first.returncode, again.returncode) == (0, 4), first.stderr
     with Raw(hub.url, "shop", "shop") as raw:
         assert raw.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]["subjects"] == ["ORDERS.*"]
@@ -127,7 +151,9 @@ def test_the_pipeline_is_whole() -> None:
     """Only jobs of the default branch apply, by hand, and need the plan of their own pipeline."""
     apply = PIPELINE["apply"]
 
-    assert [(rule["if"], rule["when"]) for rule in apply["rules"]] == [("$CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH", "manual")]
+    assert [(rule["if"], rule["when"]) for rule in apply["rules"]] == [
+        ("$CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH", "manual")
+    ]
     assert apply["needs"] == ["plan"]
     assert PIPELINE["plan"]["artifacts"]["reports"] == {"terraform": "counts.json"}
     assert {PIPELINE["plan"]["stage"], apply["stage"]} == set(PIPELINE["stages"])

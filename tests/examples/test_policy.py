@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from jsplan.config.model import LoadOptions
+from jsplan.options import PlanOptions
 from jsplan.workflows.apply import apply
-from jsplan.workflows.options import PlanOptions
 from jsplan.workflows.plan import plan
 from tests.docs.pages import ROOT
 from tests.support.raw import Raw
@@ -30,12 +30,18 @@ THURSDAY, FRIDAY = (datetime(2025, 11, day, 23, 30, tzinfo=UTC) for day in (20, 
 
 def evaluate_policy(query: str, document: Any, data: dict[str, Any]) -> Any:
     """What a query of the policy gives for a document, as conftest would ask it."""
-    return ask(query, document, data, {"friday.rego": (POLICY / "friday.rego").read_text(encoding="utf-8")})
+    return ask(
+        query, document, data, {"friday.rego": (POLICY / "friday.rego").read_text(encoding="utf-8")}
+    )
 
 
 def denials(document: Any, when: datetime, **data: Any) -> list[str]:
     """Why a plan is refused at a time."""
-    return sorted(evaluate_policy("data.main.deny", document, {"now_ns": int(when.timestamp()) * 10**9, **data}))
+    return sorted(
+        evaluate_policy(
+            "data.main.deny", document, {"now_ns": int(when.timestamp()) * 10**9, **data}
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +50,18 @@ def plans(hub_leaf: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     folder: Path = tmp_path_factory.mktemp("policy")
     space = hub_leaf_space(folder, hub_leaf)
     environments: dict[str, Any] = {"prod": {}, "staging": {}}
-    old, store = {"name": "POLICY_OLD", "domain": "hub"}, {"name": "POLICY_STORE", "domain": "hub", "lifecycle": {"on_replace": "recreate"}}
-    cut, kept = {"name": "POLICY_CUT", "domain": "leaf", "subjects": ["policy.cut"]}, {"name": "POLICY_KEPT", "domain": "leaf"}
-    sections: dict[str, Any] = {"environments": environments, "backend": {"local": {"path": "state.json"}}}
+    old, store = (
+        {"name": "POLICY_OLD", "domain": "hub"},
+        {"name": "POLICY_STORE", "domain": "hub", "lifecycle": {"on_replace": "recreate"}},
+    )
+    cut, kept = (
+        {"name": "POLICY_CUT", "domain": "leaf", "subjects": ["policy.cut"]},
+        {"name": "POLICY_KEPT", "domain": "leaf"},
+    )
+    sections: dict[str, Any] = {
+        "environments": environments,
+        "backend": {"local": {"path": "state.json"}},
+    }
     space.write(streams=[old, store, cut, kept], **sections)
     apply(LoadOptions(folder, environment="prod"), PlanOptions(), approve, RecordingObserver())
     leaf = hub_leaf["leaf"]
@@ -55,10 +70,17 @@ def plans(hub_leaf: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[s
             raw.publish("policy.cut", b"x")
         raw.flush()
     space.write(
-        streams=[store | {"storage": "memory"}, cut | {"max_msgs": 5}, kept | {"max_age": "9d"}, {"name": "POLICY_NEW", "domain": "leaf"}],
+        streams=[
+            store | {"storage": "memory"},
+            cut | {"max_msgs": 5},
+            kept | {"max_age": "9d"},
+            {"name": "POLICY_NEW", "domain": "leaf"},
+        ],
         **sections,
     )
-    made = plan(LoadOptions(folder, environment="prod"), PlanOptions(), RecordingObserver()).to_json()
+    made = plan(
+        LoadOptions(folder, environment="prod"), PlanOptions(), RecordingObserver()
+    ).to_json()
     return {"prod": made, "staging": made | {"environment": "staging"}}
 
 
@@ -66,7 +88,11 @@ def test_nothing_is_deleted_in_prod_on_a_friday(plans: dict[str, Any]) -> None:
     """On a Friday a plan for prod is refused for each deletion, by name; what adds or keeps is not mentioned."""
     said = denials(plans["prod"], FRIDAY)
 
-    assert [re.split(r"[: ]", line)[0] for line in said] == ["hub/stream/POLICY_OLD", "hub/stream/POLICY_STORE", "leaf/stream/POLICY_CUT"]
+    assert [re.split(r"[: ]", line)[0] for line in said] == [
+        "hub/stream/POLICY_OLD",
+        "hub/stream/POLICY_STORE",
+        "leaf/stream/POLICY_CUT",
+    ]
     assert said[0] == "hub/stream/POLICY_OLD would be deleted, and today is Friday"
     assert re.search(r"deletes 15 of 20 messages .* and today is Friday", said[2])
 

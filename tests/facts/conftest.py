@@ -35,7 +35,9 @@ def fill(raw: Raw, stream: str, count: int, seed: int) -> None:
     chance = random.Random(seed)
     for number in range(count):
         subject = f"{stream}.{'abc'[number % 3]}.{int(chance.paretovariate(0.6)) % 400}"
-        headers = {"Kind": "x" * chance.randrange(40), "Nats-Sequence": "7"} if number % 4 == 0 else None
+        headers = (
+            {"Kind": "x" * chance.randrange(40), "Nats-Sequence": "7"} if number % 4 == 0 else None
+        )
         raw.publish(subject, b"x" * chance.randrange(600), headers)
         if number % 2_000 == 0:
             raw.flush()
@@ -71,7 +73,9 @@ class FilledServer:
         """A new mirror of ORIGIN or HOLED that has everything; the name."""
         self.created_count += 1
         name, wanted = f"COPY{self.created_count}", self.state(of)["messages"]
-        self.raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "mirror": {"name": of}, **config})
+        self.raw.api_ok(
+            f"$JS.API.STREAM.CREATE.{name}", {"name": name, "mirror": {"name": of}, **config}
+        )
         self.wait_complete(name, wanted)
         return name
 
@@ -79,7 +83,9 @@ class FilledServer:
         """A new stream with messages of its own; the name."""
         self.created_count += 1
         name = f"OWN{self.created_count}"
-        self.raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], **config})
+        self.raw.api_ok(
+            f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], **config}
+        )
         self.created_count -= 1
         self.fill_stream(name, count)
         return name
@@ -97,11 +103,15 @@ class FilledServer:
 
     def wait_complete(self, stream: str, messages: int = MESSAGES) -> None:
         """Wait until a stream has taken everything."""
-        self.server.wait_until(lambda: self.state(stream)["messages"] == messages, f"{stream} to be complete", 60)
+        self.server.wait_until(
+            lambda: self.state(stream)["messages"] == messages, f"{stream} to be complete", 60
+        )
 
     def wait_last(self, stream: str, seq: int) -> None:
         """Wait until so many messages were stored in it, whatever is left of them."""
-        self.server.wait_until(lambda: self.state(stream)["last_seq"] == seq, f"{stream} to be complete", 60)
+        self.server.wait_until(
+            lambda: self.state(stream)["last_seq"] == seq, f"{stream} to be complete", 60
+        )
 
     def restart(self) -> None:
         """Stop the server and start it with the same data."""
@@ -122,9 +132,13 @@ class FilledServer:
     def consumer(self, stream: str, name: str, **config: Any) -> None:
         """Make or change a durable pull consumer."""
         wanted = {"durable_name": name, "ack_policy": "explicit", "max_ack_pending": -1} | config
-        self.raw.api_ok(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted})
+        self.raw.api_ok(
+            f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted}
+        )
 
-    def fetch_and_ack(self, stream: str, consumer: str, count: int, *, skip: int = 0) -> dict[int, str]:
+    def fetch_and_ack(
+        self, stream: str, consumer: str, count: int, *, skip: int = 0
+    ) -> dict[int, str]:
         """Fetch messages and acknowledge them, `skip`: but not every so many; sequence and subject of what was acknowledged."""
         inbox = f"_INBOX.{os.urandom(6).hex()}"
         left = self._ack_pending(stream, consumer) + count
@@ -137,10 +151,16 @@ class FilledServer:
                 subject, reply, _, _ = raw.next_with_reply()
                 if not (skip and number % skip == 0):
                     raw.publish(reply, b"+ACK")
-                    acked[int(reply.split(".")[5])] = subject  # $JS.ACK.STREAM.CONSUMER.DELIVERED.SEQ.…
+                    acked[int(reply.split(".")[5])] = (
+                        subject  # $JS.ACK.STREAM.CONSUMER.DELIVERED.SEQ.…
+                    )
             raw.flush()
         left -= len(acked)
-        self.server.wait_until(lambda: self._ack_pending(stream, consumer) == left, "the acknowledgements to arrive", 60)
+        self.server.wait_until(
+            lambda: self._ack_pending(stream, consumer) == left,
+            "the acknowledgements to arrive",
+            60,
+        )
         return acked
 
     def _ack_pending(self, stream: str, consumer: str) -> int:
@@ -152,17 +172,25 @@ def fill_sources(filled_server: FilledServer) -> None:
     raw = filled_server.raw
     delete_all_streams(raw)
     for name in SOURCES:
-        raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+        raw.api_ok(
+            f"$JS.API.STREAM.CREATE.{name}",
+            {"name": name, "subjects": [f"{name}.>"], "allow_direct": True},
+        )
         fill(raw, name, OLD, seed=1)
     filled_server.end_old_messages()
     for name in SOURCES:
         fill(raw, name, MESSAGES - OLD, seed=2)
         filled_server.wait_complete(name)
-    filled_server.delete_messages("HOLED", [*range(5, OLD - 20, 53), *range(OLD - 20, OLD + 20), *range(OLD + 200, MESSAGES, 53)])
+    filled_server.delete_messages(
+        "HOLED",
+        [*range(5, OLD - 20, 53), *range(OLD - 20, OLD + 20), *range(OLD + 200, MESSAGES, 53)],
+    )
 
 
 @contextmanager
-def open_filled_server(server: Server, fill_streams: Callable[[FilledServer], None] = fill_sources) -> Iterator[FilledServer]:
+def open_filled_server(
+    server: Server, fill_streams: Callable[[FilledServer], None] = fill_sources
+) -> Iterator[FilledServer]:
     """The server with what is poured into it."""
     raw = Raw(server.url, server.user, server.password, timeout=20)
     level = (raw.api("$JS.API.INFO").get("api") or {}).get("level", 0)
@@ -201,13 +229,21 @@ class ChangeTrial:
     lake: FilledServer
     space: Space
 
-    def change(self, stream: str, kind: str = "streams", body: dict[str, Any] | None = None, **options: Any) -> tuple[Plan, Hazard | None]:
+    def change(
+        self, stream: str, kind: str = "streams", body: dict[str, Any] | None = None, **options: Any
+    ) -> tuple[Plan, Hazard | None]:
         """Adopt the stream as it is with the fields of `body` changed; the plan, and its DELETES_MESSAGES if it has one."""
         live = self.lake.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
-        kept = {k: v for k, v in live.items() if k not in ("metadata", "placement", "duplicate_window", "consumer_limits")}
+        kept = {
+            k: v
+            for k, v in live.items()
+            if k not in ("metadata", "placement", "duplicate_window", "consumer_limits")
+        }
         changed = kept | (body or {})
         self.space.write(**{kind: [{k: v for k, v in changed.items() if v is not None}]})
-        plan, result = self.space.apply(adopt=True, allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER"), **options)
+        plan, result = self.space.apply(
+            adopt=True, allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER"), **options
+        )
         assert [s.error for s in result.steps if s.error] == []
         assert result.exit_code == 0, result
         return plan, deletes_messages(plan)
@@ -215,7 +251,12 @@ class ChangeTrial:
 
 def deletes_messages(plan: Plan) -> Hazard | None:
     """The only hazard of that kind in a plan."""
-    found = [hazard for change in plan.resource_changes for hazard in change.hazards if hazard.code == "DELETES_MESSAGES"]
+    found = [
+        hazard
+        for change in plan.resource_changes
+        for hazard in change.hazards
+        if hazard.code == "DELETES_MESSAGES"
+    ]
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -243,7 +284,12 @@ Outcome = tuple["Hazard | None", tuple[int, int]]
 
 
 def try_change(
-    filled_server: FilledServer, change_trial: ChangeTrial, store: dict[str, Any], body: Callable[[], dict[str, Any]], of: str = "ORIGIN", **options: Any
+    filled_server: FilledServer,
+    change_trial: ChangeTrial,
+    store: dict[str, Any],
+    body: Callable[[], dict[str, Any]],
+    of: str = "ORIGIN",
+    **options: Any,
 ) -> Outcome:
     """What was predicted for a change of a copy, and what is gone."""
 
@@ -258,7 +304,9 @@ def try_change(
             return done
 
 
-def attempt_in_time(filled_server: FilledServer, space: Space, attempt: Callable[[], Outcome]) -> Outcome | None:
+def attempt_in_time(
+    filled_server: FilledServer, space: Space, attempt: Callable[[], Outcome]
+) -> Outcome | None:
     """What an attempt comes to. None where young messages grew old meanwhile, which proves nothing: then all is poured again, slower."""
     started = time.time()
     try:

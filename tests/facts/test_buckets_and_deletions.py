@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine pours and tries again
 
 #: What a client gives every bucket, on the stream behind it.
-BUCKET_DEFAULTS = {"max_msgs_per_subject": 64, "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True, "discard": "new"}
+BUCKET_DEFAULTS = {
+    "max_msgs_per_subject": 64,
+    "deny_delete": True,
+    "allow_rollup_hdrs": True,
+    "allow_direct": True,
+    "discard": "new",
+}
 
 
 @dataclass
@@ -48,7 +54,11 @@ class BucketServer:
         """A new bucket that has all of SRC; its name."""
         self.created_count += 1
         bucket = f"M{self.created_count}"
-        config = BUCKET_DEFAULTS | {"name": f"KV_{bucket}", "mirror": {"name": "KV_SRC"}, "mirror_direct": True}
+        config = BUCKET_DEFAULTS | {
+            "name": f"KV_{bucket}",
+            "mirror": {"name": "KV_SRC"},
+            "mirror_direct": True,
+        }
         self.lake.raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{bucket}", config)
         self.lake.wait_complete(f"KV_{bucket}", self.lake.state("KV_SRC")["messages"])
         return bucket
@@ -57,7 +67,10 @@ class BucketServer:
 def fill_bucket(filled_server: FilledServer) -> None:
     """SRC, and nothing else."""
     delete_all_streams(filled_server.raw)
-    filled_server.raw.api_ok("$JS.API.STREAM.CREATE.KV_SRC", BUCKET_DEFAULTS | {"name": "KV_SRC", "subjects": ["$KV.SRC.>"]})
+    filled_server.raw.api_ok(
+        "$JS.API.STREAM.CREATE.KV_SRC",
+        BUCKET_DEFAULTS | {"name": "KV_SRC", "subjects": ["$KV.SRC.>"]},
+    )
     fill(filled_server.raw, "$KV.SRC", OLD, seed=1)
     filled_server.wait_last("KV_SRC", OLD)
     filled_server.end_old_messages()
@@ -68,19 +81,30 @@ def fill_bucket(filled_server: FilledServer) -> None:
 @pytest.fixture(scope="module")
 def bucket_server() -> Iterator[BucketServer]:
     """Filled once for all tests."""
-    with Sandbox.single(binary=PROGRAM) as sandbox, open_filled_server(sandbox["server"], fill_bucket) as lake:
+    with (
+        Sandbox.single(binary=PROGRAM) as sandbox,
+        open_filled_server(sandbox["server"], fill_bucket) as lake,
+    ):
         yield BucketServer(lake)
 
 
-@pytest.mark.parametrize("words", [("history",), ("ttl",), ("history", "ttl"), ("history", "ttl", "max_bytes")], ids="+".join)
-def test_values_that_a_bucket_gives_up(bucket_server: BucketServer, tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [("history",), ("ttl",), ("history", "ttl"), ("history", "ttl", "max_bytes")],
+    ids="+".join,
+)
+def test_values_that_a_bucket_gives_up(
+    bucket_server: BucketServer, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     """A shorter history, a shorter life, and both take as many values and bytes as planned; a bucket's max_bytes takes none."""
     space, lake = slow_machine_space(tmp_path, bucket_server.lake.server), bucket_server.lake
 
     def once() -> Outcome:
         before = lake.state(f"KV_{bucket}")
         values = {"history": 2, "ttl": lake.max_age_for_old(), "max_bytes": before["bytes"] * 2}
-        body = {"bucket": bucket, "mirror": {"name": "SRC"}, "history": 64} | {word: values[word] for word in words}
+        body = {"bucket": bucket, "mirror": {"name": "SRC"}, "history": 64} | {
+            word: values[word] for word in words
+        }
         plan, result = space.write(kv=[body]).apply(adopt=True, allow_hazards=("DELETES_MESSAGES",))
         assert result.exit_code == 0
         return deletes_messages(plan), lost_counts(before, lake.state(f"KV_{bucket}"))
@@ -108,7 +132,10 @@ def hazards(plan: Plan) -> dict[str, list[Hazard]]:
 def test_whole_streams(filled_server: FilledServer, change_trial: ChangeTrial, kind: str) -> None:
     """What goes with a stream is its messages and bytes as they are stored, and its consumers, those of other people too."""
     cases: dict[str, tuple[str, dict[str, Any]]] = {
-        "stream": ("S", {"streams": [{"name": "S", "subjects": ["S.>"], "consumers": [{"name": "OURS"}]}]}),
+        "stream": (
+            "S",
+            {"streams": [{"name": "S", "subjects": ["S.>"], "consumers": [{"name": "OURS"}]}]},
+        ),
         "kv": ("KV_B", {"kv": [{"bucket": "B", "history": 64}]}),
         "object_store": ("OBJ_B", {"object_stores": [{"bucket": "B"}]}),
     }
@@ -116,7 +143,9 @@ def test_whole_streams(filled_server: FilledServer, change_trial: ChangeTrial, k
     assert change_trial.space.write(**declared).apply()[1].exit_code == 0
     prefix = {"stream": "S", "kv": "$KV.B", "object_store": "$O.B.C"}[kind]
     fill(filled_server.raw, prefix, 500, seed=7)
-    filled_server.server.wait_until(lambda: filled_server.state(name)["last_seq"] == 500, "500 messages", 20)
+    filled_server.server.wait_until(
+        lambda: filled_server.state(name)["last_seq"] == 500, "500 messages", 20
+    )
     filled_server.consumer(name, "THEIRS")
     there = filled_server.state(name)
 
@@ -126,8 +155,12 @@ def test_whole_streams(filled_server: FilledServer, change_trial: ChangeTrial, k
     ((address, (hazard,)),) = hazards(plan).items()
     assert address.startswith(f"main/{kind}/")
     assert (hazard.code, hazard.messages, hazard.bytes, hazard.consumers, hazard.exact) == (
-        "DELETES_STREAM", there["messages"], there["bytes"], 2 if kind == "stream" else 1, True,
-    )  # fmt: skip
+        "DELETES_STREAM",
+        there["messages"],
+        there["bytes"],
+        2 if kind == "stream" else 1,
+        True,
+    )
     assert hazard.as_of == {"last_seq": 500, "time": there["last_ts"]}
     assert filled_server.raw.api(f"$JS.API.STREAM.INFO.{name}")["error"]["err_code"] == 10059
 
@@ -141,7 +174,10 @@ def consumed_stream(change_trial: ChangeTrial) -> tuple[Space, dict[str, Any]]:
     """A stream of 300 messages with a consumer that was given 120 and acknowledged all but every tenth."""
     lake, stream = change_trial.lake, {"name": "S", "subjects": ["S.>"]}
     consumer = {"name": "C", "ack_policy": "explicit", "lifecycle": {"on_replace": "recreate"}}
-    assert change_trial.space.write(streams=[stream | {"consumers": [consumer]}]).apply()[1].exit_code == 0
+    assert (
+        change_trial.space.write(streams=[stream | {"consumers": [consumer]}]).apply()[1].exit_code
+        == 0
+    )
     fill(lake.raw, "S", 300, seed=3)
     lake.server.wait_until(lambda: lake.state("S")["last_seq"] == 300, "300 messages", 20)
     lake.fetch_and_ack("S", "C", 120, skip=10)
@@ -157,15 +193,24 @@ def test_a_consumer_that_goes(filled_server: FilledServer, change_trial: ChangeT
 
     (hazard,) = hazards(plan)["main/consumer/S/C"]
     assert (info["num_pending"], info["num_ack_pending"]) == (180, 12)
-    assert (hazard.code, hazard.messages, hazard.exact, hazard.blocking) == ("DELETES_CONSUMER", 192, True, True)
+    assert (hazard.code, hazard.messages, hazard.exact, hazard.blocking) == (
+        "DELETES_CONSUMER",
+        192,
+        True,
+        True,
+    )
 
 
-def test_a_consumer_that_starts_over(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
+def test_a_consumer_that_starts_over(
+    filled_server: FilledServer, change_trial: ChangeTrial
+) -> None:
     """Replaced without its position it is given everything once more: the hazard says after how many deliveries."""
     space, stream = consumed_stream(change_trial)
     changed = stream["consumers"][0] | {"ack_policy": "all"}
 
-    plan, result = space.write(streams=[stream | {"consumers": [changed]}]).apply(allow_hazards=("LOSES_CONSUMER_POSITION",))
+    plan, result = space.write(streams=[stream | {"consumers": [changed]}]).apply(
+        allow_hazards=("LOSES_CONSUMER_POSITION",)
+    )
 
     assert result.exit_code == 0
     (hazard,) = hazards(plan)["main/consumer/S/C"]

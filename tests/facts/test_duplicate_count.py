@@ -45,7 +45,11 @@ class SourceCopy:
 
     def plan(self, *sources: dict[str, Any], **more: Any) -> Plan:
         """The plan for a copy with these sources."""
-        copy = {"name": "T", "allow_direct": True} | ({"sources": list(sources)} if sources else {}) | more
+        copy = (
+            {"name": "T", "allow_direct": True}
+            | ({"sources": list(sources)} if sources else {})
+            | more
+        )
         return self.space.write(streams=[ORIGIN, copy]).plan()
 
     def change_sources(self, *sources: dict[str, Any], **more: Any) -> tuple[Hazard | None, int]:
@@ -53,10 +57,14 @@ class SourceCopy:
         plan, before = self.plan(*sources, **more), self.messages()
         assert not plan.errored, plan.diagnostics
         hazards = [hazard for change in plan.resource_changes for hazard in change.hazards]
-        result = self.space.apply_saved(plan, allow_hazards=tuple({hazard.code for hazard in hazards}))
+        result = self.space.apply_saved(
+            plan, allow_hazards=tuple({hazard.code for hazard in hazards})
+        )
         assert result.exit_code == 0, result
         self.wait_until_idle()
-        return next((h for h in hazards if h.code == "DUPLICATES_MESSAGES"), None), self.messages() - before
+        return next(
+            (h for h in hazards if h.code == "DUPLICATES_MESSAGES"), None
+        ), self.messages() - before
 
     def messages(self) -> int:
         """How many messages the copy holds."""
@@ -69,7 +77,11 @@ class SourceCopy:
 
         def still() -> bool:
             info = self.raw.api_ok("$JS.API.STREAM.INFO.T")
-            heard = all(s["active"] >= 0 and not s["lag"] for s in (info.get("mirror"), *(info.get("sources") or ())) if s)
+            heard = all(
+                s["active"] >= 0 and not s["lag"]
+                for s in (info.get("mirror"), *(info.get("sources") or ()))
+                if s
+            )
             seen.append(info["state"]["messages"] if heard else -len(seen) - 1)
             return len(seen) > 6 and len(set(seen[-6:])) == 1
 
@@ -90,9 +102,19 @@ CHANGES = {
     "another filter": (A, B, 0, 40),
     "a wider filter": (A, STAR, 60, 120),
     "a filter goes": (B, PLAIN, 40, 120),
-    "another destination": (with_transforms(("o.a", "x.a")), with_transforms(("o.a", "y.a")), 60, 60),
+    "another destination": (
+        with_transforms(("o.a", "x.a")),
+        with_transforms(("o.a", "y.a")),
+        60,
+        60,
+    ),
     "a filter becomes a transform": (A, with_transforms(("o.a", "x.a")), 60, 60),
-    "another order": (with_transforms(("o.a", "x"), ("o.b", "y")), with_transforms(("o.b", "y"), ("o.a", "x")), 100, 100),
+    "another order": (
+        with_transforms(("o.a", "x"), ("o.b", "y")),
+        with_transforms(("o.b", "y"), ("o.a", "x")),
+        100,
+        100,
+    ),
     "a filter said in another way": (A, with_transforms(("o.a", "")), 0, 0),
     "everything said in another way": (PLAIN, {"name": "O", "filter_subject": ">"}, 0, 0),
     "it begins later": (PLAIN, STAR | {"opt_start_seq": 101}, 20, 20),
@@ -133,7 +155,9 @@ def test_two_sources_that_take_the_same(source_copy: SourceCopy) -> None:
     assert (hazard.messages, came) == (60, ALL + 60)
     assert "stores 60 messages of main/stream/O twice" in hazard.message
 
-    hazard, came = source_copy.change_sources(A, STAR, with_transforms(("o.b", "x.b"), ("o.c", "x.c")))
+    hazard, came = source_copy.change_sources(
+        A, STAR, with_transforms(("o.b", "x.b"), ("o.c", "x.c"))
+    )
     assert hazard is not None
     assert (hazard.messages, came) == (60, 60)
 
@@ -169,20 +193,40 @@ def test_a_source_of_another_domain(clean_hub_leaf: Sandbox, tmp_path: Path) -> 
 
     def files(**source: Any) -> Space:
         sources = [{"name": "O", "domain": "leaf"} | source]
-        return space.write(streams=[{"name": "O", "domain": "leaf", "subjects": ["o"]}, {"name": "T", "domain": "hub", "sources": sources}])
+        return space.write(
+            streams=[
+                {"name": "O", "domain": "leaf", "subjects": ["o"]},
+                {"name": "T", "domain": "hub", "sources": sources},
+            ]
+        )
 
     files().apply()
     with Raw(hub.url, hub.user, hub.password, timeout=20) as raw:
         for _ in range(30):
             raw.request("o", b"x")
-        hub.wait_until(lambda: raw.api_ok("$JS.hub.API.STREAM.INFO.T")["state"]["messages"] == 30, "30 messages", 60)
-        hub.wait_until(lambda: raw.api_ok("$JS.hub.API.STREAM.INFO.T")["sources"][0]["lag"] == 0, "nothing under way", 60)
+        hub.wait_until(
+            lambda: raw.api_ok("$JS.hub.API.STREAM.INFO.T")["state"]["messages"] == 30,
+            "30 messages",
+            60,
+        )
+        hub.wait_until(
+            lambda: raw.api_ok("$JS.hub.API.STREAM.INFO.T")["sources"][0]["lag"] == 0,
+            "nothing under way",
+            60,
+        )
 
-        (hazard,) = [h for c in files(filter_subject="o").plan().resource_changes for h in c.hazards]
+        (hazard,) = [
+            h for c in files(filter_subject="o").plan().resource_changes for h in c.hazards
+        ]
         assert (hazard.code, hazard.messages, hazard.exact) == ("DUPLICATES_MESSAGES", 30, True)
 
         clean_hub_leaf["leaf"].stop()
         plan = files(filter_subject="o").plan()
         (hazard,) = [h for c in plan.resource_changes for h in c.hazards if c.domain == "hub"]
-        assert (hazard.code, hazard.messages, hazard.exact, hazard.at_least) == ("DUPLICATES_MESSAGES", None, False, 0)
+        assert (hazard.code, hazard.messages, hazard.exact, hazard.at_least) == (
+            "DUPLICATES_MESSAGES",
+            None,
+            False,
+            0,
+        )
         assert "how many is not known" in hazard.message

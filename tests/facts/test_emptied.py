@@ -21,7 +21,9 @@ pytestmark = pytest.mark.matrix
 def raw(server: Server) -> Iterator[Raw]:
     """A connection to a server with an interest stream of three messages, all of which consumer ALL wants."""
     with Raw(server.url) as connection:
-        connection.api_ok("$JS.API.STREAM.CREATE.I", {"name": "I", "subjects": ["i.>"], "retention": "interest"})
+        connection.api_ok(
+            "$JS.API.STREAM.CREATE.I", {"name": "I", "subjects": ["i.>"], "retention": "interest"}
+        )
         make(connection, "ALL")
         for _ in range(3):
             connection.request("i.a", b"x")
@@ -30,7 +32,9 @@ def raw(server: Server) -> Iterator[Raw]:
 
 def make(raw: Raw, name: str, action: str = "", **config: Any) -> None:
     body = {"name": name, "durable_name": name, "ack_policy": "explicit"} | config
-    raw.api_ok(f"$JS.API.CONSUMER.CREATE.I.{name}", {"stream_name": "I", "action": action, "config": body})
+    raw.api_ok(
+        f"$JS.API.CONSUMER.CREATE.I.{name}", {"stream_name": "I", "action": action, "config": body}
+    )
 
 
 def behind_the_end(first: int) -> dict[str, Any]:
@@ -82,7 +86,13 @@ def test_the_only_one_goes(raw: Raw) -> None:
 )
 def test_what_empties_a_stream(changes: list[ConsumerChange], emptied: bool) -> None:
     """Only changes of consumers behind the end do, and a deletion only where there are two."""
-    now = [ConsumerInterest("ALL", (), 0, 0), ConsumerInterest("LATE", (), 7, 7), ConsumerInterest("LATER", (), 8, 8)]
+    now = [
+        ConsumerInterest("ALL", (), 0, 0),
+        ConsumerInterest("LATE", (), 7, 7),
+        ConsumerInterest("LATER", (), 8, 8),
+    ]
 
     assert empties_stream(now, changes, 3) is emptied
-    assert not empties_stream([one for one in now if one.name != "LATER"], [ConsumerChange("LATE", "gone")], 3)
+    assert not empties_stream(
+        [one for one in now if one.name != "LATER"], [ConsumerChange("LATE", "gone")], 3
+    )

@@ -12,9 +12,9 @@ import pytest
 from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.errors import StalePlanError
 from jsplan.jetstream.identity import KnownObject, is_same_object, restore_created
+from jsplan.options import DriftOptions
 from jsplan.sandbox import versions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.support import stream_content
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.simulated_kill import SimulatedKill, kill_after
@@ -42,7 +42,9 @@ def created(server: Server) -> dict[str, str]:
         for stream in raw.api_ok("$JS.API.STREAM.LIST")["streams"]:
             name = stream["config"]["name"]
             listed = raw.api_ok(f"$JS.API.CONSUMER.LIST.{name}")["consumers"]
-            found |= {name: stream["created"]} | {f"{name}/{consumer['name']}": consumer["created"] for consumer in listed}
+            found |= {name: stream["created"]} | {
+                f"{name}/{consumer['name']}": consumer["created"] for consumer in listed
+            }
         return found | {"ts": raw.api_ok("$JS.API.STREAM.INFO.S")["ts"]}
 
 
@@ -54,7 +56,9 @@ def changed_objects(before: dict[str, str], after: dict[str, str]) -> dict[str, 
 
 
 @pytest.mark.matrix
-def test_what_servers_report_after_a_restart(make_server: MakeServer, server_version: tuple[int, ...]) -> None:
+def test_what_servers_report_after_a_restart(
+    make_server: MakeServer, server_version: tuple[int, ...]
+) -> None:
     """A restart moves `created` of what was updated, never past the last look; and past it of what the server may expire."""
     server = make_server()
     with Raw(server.url) as raw:
@@ -67,22 +71,39 @@ def test_what_servers_report_after_a_restart(make_server: MakeServer, server_ver
     looks.append(created(server))
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.UPDATE.S", {"name": "S", "subjects": ["S"], "max_msgs": 9})
-        raw.api_ok("$JS.API.CONSUMER.CREATE.S.CHANGED", {"stream_name": "S", "config": KINDS["CHANGED"] | {"description": "x"}})
+        raw.api_ok(
+            "$JS.API.CONSUMER.CREATE.S.CHANGED",
+            {"stream_name": "S", "config": KINDS["CHANGED"] | {"description": "x"}},
+        )
     looks.append(created(server))
     server.restart()
     looks.append(created(server))
     first, updated, second = (changed_objects(*pair) for pair in itertools.pairwise(looks))
 
-    assert first == (dict.fromkeys(("S/KEPT", "S/CHANGED", "S/EXPIRES"), True) if server_version < (2, 12) else {})
+    assert first == (
+        dict.fromkeys(("S/KEPT", "S/CHANGED", "S/EXPIRES"), True)
+        if server_version < (2, 12)
+        else {}
+    )
     assert updated == {}
-    stream, consumer = {"S": True} if server_version < (2, 14) else {}, {"S/CHANGED": True} if server_version < (2, 15) else {}
+    stream, consumer = (
+        {"S": True} if server_version < (2, 14) else {},
+        {"S/CHANGED": True} if server_version < (2, 15) else {},
+    )
     assert second == stream | consumer | {"S/EXPIRES": False}
 
 
 def write_consumers(space: Space, *names: str, limit: int = -1, **consumer: Any) -> Space:
     """Write one stream with these consumers, all alike."""
     return space.write(
-        streams=[{"name": "S", "subjects": ["S.>"], "max_msgs": limit, "consumers": [{"name": name} | consumer for name in names]}]
+        streams=[
+            {
+                "name": "S",
+                "subjects": ["S.>"],
+                "max_msgs": limit,
+                "consumers": [{"name": name} | consumer for name in names],
+            }
+        ]
     )
 
 
@@ -101,13 +122,20 @@ def test_restarts_are_no_changes(tmp_path: Path, make_server: MakeServer) -> Non
     changes = write_consumers(space, "C", "GOES", limit=9, description="x").plan()
     server.restart()
     assert is_converged(write_consumers(space, "C", "GOES"))
-    assert write_consumers(space, "C", "GOES", limit=9, description="x").apply_saved(changes).exit_code == 0
+    assert (
+        write_consumers(space, "C", "GOES", limit=9, description="x").apply_saved(changes).exit_code
+        == 0
+    )
 
     for _ in range(2):
         server.restart()
         assert is_converged(space)
-    deletion = write_consumers(space, "C", limit=9, description="x").plan(allow_hazards=("DELETES_CONSUMER",))
-    assert [(step.op, step.address) for step in deletion.steps] == [("consumer.delete", "main/consumer/S/GOES")]
+    deletion = write_consumers(space, "C", limit=9, description="x").plan(
+        allow_hazards=("DELETES_CONSUMER",)
+    )
+    assert [(step.op, step.address) for step in deletion.steps] == [
+        ("consumer.delete", "main/consumer/S/GOES")
+    ]
     assert deletion.diagnostics == []
     server.restart()
     assert space.apply_saved(deletion).exit_code == 0
@@ -130,20 +158,30 @@ def test_what_was_recreated_at_once_is_another(tmp_path: Path, server: Server) -
     with pytest.raises(StalePlanError):
         space.apply_saved(stale)
     found = drift(write_consumers(space, "C", "D").load, DriftOptions(), RecordingObserver())
-    assert [(change.address, change.action_reason) for change in found.resource_drift] == [("main/consumer/S/C", "drift_recreated")]
-    assert [(step.op, step.address) for step in space.plan().steps] == [("state.import", "main/consumer/S/C")]
-    assert [(step.op, step.address) for step in write_consumers(space, "D").plan().steps] == [("state.forget", "main/consumer/S/C")]
+    assert [(change.address, change.action_reason) for change in found.resource_drift] == [
+        ("main/consumer/S/C", "drift_recreated")
+    ]
+    assert [(step.op, step.address) for step in space.plan().steps] == [
+        ("state.import", "main/consumer/S/C")
+    ]
+    assert [(step.op, step.address) for step in write_consumers(space, "D").plan().steps] == [
+        ("state.forget", "main/consumer/S/C")
+    ]
 
     with Raw(server.url) as raw:
         config = raw.api_ok("$JS.API.STREAM.INFO.S")["config"]
         raw.api_ok("$JS.API.STREAM.DELETE.S")
         raw.api_ok("$JS.API.STREAM.CREATE.S", config)
     found = drift(space.load, DriftOptions(), RecordingObserver())
-    assert [change.action_reason for change in found.resource_drift if change.address == "main/stream/S"] == ["drift_recreated"]
+    assert [
+        change.action_reason for change in found.resource_drift if change.address == "main/stream/S"
+    ] == ["drift_recreated"]
 
 
 @pytest.mark.matrix
-def test_a_backfill_makes_no_other_stream_of_its_target(tmp_path: Path, make_server: MakeServer) -> None:
+def test_a_backfill_makes_no_other_stream_of_its_target(
+    tmp_path: Path, make_server: MakeServer
+) -> None:
     """A copy updates its target without a change in state; after a restart the target is still the stream that state knows."""
     server = make_server()
     streams = [{"name": name, "subjects": [f"{name}.>"]} for name in ("S", "T")]
@@ -153,7 +191,9 @@ def test_a_backfill_makes_no_other_stream_of_its_target(tmp_path: Path, make_ser
         stream_content.fill(raw, "S", 5)
     server.restart()
     ends = {"from": {"domain": "main", "stream": "S"}, "to": {"domain": "main", "stream": "T"}}
-    space.write(streams=streams, backfills=[{"name": "copy", "strategy": "native", "mode": "exact"} | ends])
+    space.write(
+        streams=streams, backfills=[{"name": "copy", "strategy": "native", "mode": "exact"} | ends]
+    )
     assert space.apply()[1].exit_code == 0
     with Raw(server.url) as raw:
         assert raw.api_ok("$JS.API.STREAM.INFO.T")["state"]["messages"] == 5
@@ -188,7 +228,16 @@ def kill_at(space: Space, server: Server, kind: str, point: int) -> int:
         delete_all_streams(raw)
     shutil.rmtree(space.folder / "state", ignore_errors=True)
     consumers = [{"name": "C", "ack_policy": "explicit"}]
-    space.write(streams=[{"name": "S", "subjects": ["S.>"], "lifecycle": {"on_replace": "preserve"}, "consumers": consumers}]).apply()
+    space.write(
+        streams=[
+            {
+                "name": "S",
+                "subjects": ["S.>"],
+                "lifecycle": {"on_replace": "preserve"},
+                "consumers": consumers,
+            }
+        ]
+    ).apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "S", 20, subjects=1)
         stream_content.acknowledge(raw, stream_content.pull_acks(raw, "S", "C", 5))
@@ -202,13 +251,18 @@ def kill_at(space: Space, server: Server, kind: str, point: int) -> int:
     assert is_converged(space), point
     with Raw(server.url) as raw:
         info = raw.api_ok("$JS.API.CONSUMER.INFO.S.C")
-        assert (info["num_pending"] + info["num_ack_pending"], "pause_until" in info["config"]) == (15, False), point
+        assert (info["num_pending"] + info["num_ack_pending"], "pause_until" in info["config"]) == (
+            15,
+            False,
+        ), point
     return mortal.done
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("kind", "points"), [("stream", (5, 9, 13)), ("consumer", (3, 5))])
-def test_a_death_and_restarts_lose_no_position(kind: str, points: tuple[int, ...], tmp_path: Path, make_server: MakeServer) -> None:
+def test_a_death_and_restarts_lose_no_position(
+    kind: str, points: tuple[int, ...], tmp_path: Path, make_server: MakeServer
+) -> None:
     """Where an apply dies in a replacement and the server restarts, the next one ends it, and readers go on where they were."""
     server = make_server()
     for point in points:
@@ -217,7 +271,9 @@ def test_a_death_and_restarts_lose_no_position(kind: str, points: tuple[int, ...
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", REPLACED)
-def test_a_death_at_every_moment_and_restarts(kind: str, tmp_path: Path, make_server: MakeServer) -> None:
+def test_a_death_at_every_moment_and_restarts(
+    kind: str, tmp_path: Path, make_server: MakeServer
+) -> None:
     """The same for every single moment."""
     server = make_server()
     space = single_space(tmp_path, server)
@@ -238,32 +294,53 @@ def test_the_rule() -> None:
         ("2026-01-01T00:00:05.49Z", False, True),
         ("not a time", False, False),
     ):
-        assert (is_same_object(known, created, consumer=False), is_same_object(known, created, consumer=True)) == (stream, consumer), created
+        assert (
+            is_same_object(known, created, consumer=False),
+            is_same_object(known, created, consumer=True),
+        ) == (stream, consumer), created
     assert is_same_object(KnownObject("a", ""), "a", consumer=False)
-    assert not is_same_object(KnownObject("2026-01-01T00:00:05Z", ""), "2026-01-01T00:00:05.1Z", consumer=True)
+    assert not is_same_object(
+        KnownObject("2026-01-01T00:00:05Z", ""), "2026-01-01T00:00:05.1Z", consumer=True
+    )
 
 
 def test_answers_of_any_shape() -> None:
     """Streams and consumers get the `created` that state knows, alone and in lists; what is neither is left as it is."""
     known = KnownObject("2026-01-01T00:00:05Z", "2026-01-01T00:00:09Z")
     later = "2026-01-01T00:00:07Z"
-    stream, consumer = {"config": {"name": "S"}, "created": later}, {"stream_name": "S", "name": "C", "created": later}
+    stream, consumer = (
+        {"config": {"name": "S"}, "created": later},
+        {"stream_name": "S", "name": "C", "created": later},
+    )
     asked: list[tuple[str, str, str | None]] = []
 
     def find(domain: str, name: str, of: str | None) -> KnownObject:
         asked.append((domain, name, of))
         return known
 
-    answers: list[dict[str, Any]] = [dict(stream), dict(consumer), {"streams": [dict(stream)]}, {"consumers": [dict(consumer)]}]
+    answers: list[dict[str, Any]] = [
+        dict(stream),
+        dict(consumer),
+        {"streams": [dict(stream)]},
+        {"consumers": [dict(consumer)]},
+    ]
     for answer in answers:
         restore_created(answer, "hub", find)
     assert answers[0]["created"] == answers[1]["created"] == known.created
-    assert answers[2]["streams"][0]["created"] == answers[3]["consumers"][0]["created"] == known.created
+    assert (
+        answers[2]["streams"][0]["created"]
+        == answers[3]["consumers"][0]["created"]
+        == known.created
+    )
     assert asked == [("hub", "S", None), ("hub", "S", "C")] * 2
     odd: list[dict[str, Any]] = [
-        {"streams": ["S"]}, {"streams": 5}, {"created": later}, {"created": 5, "config": {"name": "S"}}, {"created": later, "config": []},
+        {"streams": ["S"]},
+        {"streams": 5},
+        {"created": later},
+        {"created": 5, "config": {"name": "S"}},
+        {"created": later, "config": []},
         {"created": later, "stream_name": 7},
-    ]  # fmt: skip
+    ]
     for answer in odd:
         before = dict(answer)
         restore_created(answer, "hub", find)

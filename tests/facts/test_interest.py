@@ -65,9 +65,16 @@ def late_consumers(filled_server: FilledServer, stream: str) -> None:
     filled_server.consumer(stream, "B", deliver_policy="new")
 
 
-@pytest.mark.parametrize("consumers", [no_consumer, one_in_order, one_with_holes, filters, late_consumers])
+@pytest.mark.parametrize(
+    "consumers", [no_consumer, one_in_order, one_with_holes, filters, late_consumers]
+)
 @pytest.mark.parametrize("direct", [True, False])
-def test_turning_to_interest(filled_server: FilledServer, change_trial: ChangeTrial, consumers: Callable[[FilledServer, str], None], direct: bool) -> None:
+def test_turning_to_interest(
+    filled_server: FilledServer,
+    change_trial: ChangeTrial,
+    consumers: Callable[[FilledServer, str], None],
+    direct: bool,
+) -> None:
     """What all consumers have acknowledged goes, exactly as planned or between the bounds."""
     stream = filled_server.new_mirror(storage="file", allow_direct=direct)
     consumers(filled_server, stream)
@@ -78,7 +85,9 @@ def test_turning_to_interest(filled_server: FilledServer, change_trial: ChangeTr
     check_bounds(hazard, lost_counts(before, filled_server.state(stream)))
 
 
-def test_turning_to_interest_is_exact_where_everything_is_in_order(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
+def test_turning_to_interest_is_exact_where_everything_is_in_order(
+    filled_server: FilledServer, change_trial: ChangeTrial
+) -> None:
     """With consumers that acknowledged all they were given the number is exact."""
     stream = filled_server.new_mirror(storage="file", allow_direct=True)
     one_in_order(filled_server, stream)
@@ -89,7 +98,9 @@ def test_turning_to_interest_is_exact_where_everything_is_in_order(filled_server
     assert (hazard.exact, hazard.messages, hazard.causes) == (True, 1_200, ["retention"])
 
 
-def test_turning_to_interest_without_consumers(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
+def test_turning_to_interest_without_consumers(
+    filled_server: FilledServer, change_trial: ChangeTrial
+) -> None:
     """2.15 gives up everything, older servers keep everything."""
     stream = filled_server.new_mirror(storage="file")
 
@@ -100,13 +111,25 @@ def test_turning_to_interest_without_consumers(filled_server: FilledServer, chan
         assert filled_server.state(stream)["messages"] == MESSAGES
     else:
         assert hazard is not None
-        assert (hazard.exact, hazard.messages, filled_server.state(stream)["messages"]) == (True, MESSAGES, 0)
+        assert (hazard.exact, hazard.messages, filled_server.state(stream)["messages"]) == (
+            True,
+            MESSAGES,
+            0,
+        )
 
 
-@pytest.mark.parametrize("limit", [{"max_msgs": MESSAGES * 2 // 3}, {"max_bytes": 600_000}, {"max_msgs_per_subject": 20}], ids=str)
-def test_turning_to_interest_under_a_lower_limit(filled_server: FilledServer, change_trial: ChangeTrial, limit: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "limit",
+    [{"max_msgs": MESSAGES * 2 // 3}, {"max_bytes": 600_000}, {"max_msgs_per_subject": 20}],
+    ids=str,
+)
+def test_turning_to_interest_under_a_lower_limit(
+    filled_server: FilledServer, change_trial: ChangeTrial, limit: dict[str, int]
+) -> None:
     """Both together are one number, which lies between the bounds."""
-    stream = filled_server.new_mirror(storage="file", allow_direct=True, max_msgs_per_subject=MESSAGES)
+    stream = filled_server.new_mirror(
+        storage="file", allow_direct=True, max_msgs_per_subject=MESSAGES
+    )
     one_with_holes(filled_server, stream)
     before = filled_server.state(stream)
 
@@ -120,20 +143,29 @@ def test_turning_to_interest_under_a_lower_limit(filled_server: FilledServer, ch
 # --- consumers of an interest stream -------------------------------------------------------------------------------
 
 
-def interest_stream(filled_server: FilledServer, consumers: dict[str, dict[str, Any]], **config: Any) -> str:
+def interest_stream(
+    filled_server: FilledServer, consumers: dict[str, dict[str, Any]], **config: Any
+) -> str:
     """An interest stream with 4,000 messages of which every consumer has been given its own; `{s}` is its name."""
     stream = f"OWN{filled_server.created_count + 1}"
     filled_server.raw.api_ok(
         f"$JS.API.STREAM.CREATE.{stream}",
-        {"name": stream, "subjects": [f"{stream}.>"], "retention": "interest", "allow_direct": True} | config,
+        {"name": stream, "subjects": [f"{stream}.>"], "retention": "interest", "allow_direct": True}
+        | config,
     )
     for name, wanted in consumers.items():
-        filled_server.consumer(stream, name, **{k: v.replace("{s}", stream) if isinstance(v, str) else v for k, v in wanted.items()})
+        filled_server.consumer(
+            stream,
+            name,
+            **{k: v.replace("{s}", stream) if isinstance(v, str) else v for k, v in wanted.items()},
+        )
     filled_server.fill_stream(stream, 4_000)
     return stream
 
 
-def declared(filled_server: FilledServer, stream: str, consumers: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def declared(
+    filled_server: FilledServer, stream: str, consumers: dict[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
     config = filled_server.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
     kept = {k: config[k] for k in ("name", "subjects", "retention", "allow_direct", "storage")}
     listed = [
@@ -147,7 +179,11 @@ def declared(filled_server: FilledServer, stream: str, consumers: dict[str, dict
 Consumers = dict[str, dict[str, Any]]
 A_ALL: Consumers
 B_ALL: Consumers
-A_ALL, A_A, A_B = {"A": {}}, {"A": {"filter_subject": "{s}.a.>"}}, {"A": {"filter_subject": "{s}.b.>"}}
+A_ALL, A_A, A_B = (
+    {"A": {}},
+    {"A": {"filter_subject": "{s}.a.>"}},
+    {"A": {"filter_subject": "{s}.b.>"}},
+)
 B_ALL, B_A = {"B": {}}, {"B": {"filter_subject": "{s}.a.>"}}
 #: Before, after, and what A and B have acknowledged of what they were given.
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int, int]] = {
@@ -165,23 +201,39 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int, int]] = {
 }  # fmt: skip
 
 
-def acknowledged_counts(stream: str, consumers: dict[str, dict[str, Any]], acked: dict[str, dict[int, str]]) -> int:
+def acknowledged_counts(
+    stream: str, consumers: dict[str, dict[str, Any]], acked: dict[str, dict[int, str]]
+) -> int:
     """How many messages every consumer that wants them has acknowledged."""
-    filters = {name: wanted.get("filter_subject", ">").replace("{s}", stream) for name, wanted in consumers.items()}
+    filters = {
+        name: wanted.get("filter_subject", ">").replace("{s}", stream)
+        for name, wanted in consumers.items()
+    }
     taken = {seq: subject for one in acked.values() for seq, subject in one.items()}
-    return sum(all(seq in acked.get(name, ()) for name, f in filters.items() if is_subset(subject, f)) for seq, subject in taken.items())
+    return sum(
+        all(seq in acked.get(name, ()) for name, f in filters.items() if is_subset(subject, f))
+        for seq, subject in taken.items()
+    )
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_consumers_that_go_or_change(filled_server: FilledServer, change_trial: ChangeTrial, change: str) -> None:
+def test_consumers_that_go_or_change(
+    filled_server: FilledServer, change_trial: ChangeTrial, change: str
+) -> None:
     """What nobody wants any more goes, as the hazards of the consumers say together."""
     before, after, a, b, skip = CHANGES[change]
     stream = interest_stream(filled_server, before)
     change_trial.space.write(streams=declared(filled_server, stream, before))
     assert change_trial.space.apply(adopt=True)[1].exit_code == 0
     kept = filled_server.state(stream)["messages"]
-    acked = {name: filled_server.fetch_and_ack(stream, name, count, skip=skip) for name, count in (("A", a), ("B", b)) if count}
-    filled_server.wait_complete(stream, kept - acknowledged_counts(stream, before, acked))  # the stream lets go of them after the consumers have
+    acked = {
+        name: filled_server.fetch_and_ack(stream, name, count, skip=skip)
+        for name, count in (("A", a), ("B", b))
+        if count
+    }
+    filled_server.wait_complete(
+        stream, kept - acknowledged_counts(stream, before, acked)
+    )  # the stream lets go of them after the consumers have
     held = filled_server.state(stream)
 
     change_trial.space.write(streams=declared(filled_server, stream, after))
@@ -191,13 +243,18 @@ def test_consumers_that_go_or_change(filled_server: FilledServer, change_trial: 
     gone = lost_counts(held, filled_server.state(stream))
     hazards = [h for c in plan.resource_changes for h in c.hazards if h.code == "DELETES_MESSAGES"]
     if len(hazards) > 1:
-        assert max(h.at_least if h.at_least is not None else h.messages or 0 for h in hazards) <= gone[0]
+        assert (
+            max(h.at_least if h.at_least is not None else h.messages or 0 for h in hazards)
+            <= gone[0]
+        )
         assert gone[0] <= sum(h.messages or 0 for h in hazards)
     else:
         check_bounds(hazards[0] if hazards else None, gone)
 
 
-def test_the_last_consumer_takes_everything_exactly(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
+def test_the_last_consumer_takes_everything_exactly(
+    filled_server: FilledServer, change_trial: ChangeTrial
+) -> None:
     """The number is exact, it stands with the consumer, and it says what to write to permit it."""
     stream = interest_stream(filled_server, A_ALL)
     change_trial.space.write(streams=declared(filled_server, stream, A_ALL)).apply(adopt=True)
@@ -206,7 +263,11 @@ def test_the_last_consumer_takes_everything_exactly(filled_server: FilledServer,
     hazard = deletes_messages(change_trial.space.plan())
 
     assert hazard is not None
-    assert (hazard.exact, hazard.messages, hazard.bytes) == (True, 4_000, filled_server.state(stream)["bytes"])
+    assert (hazard.exact, hazard.messages, hazard.bytes) == (
+        True,
+        4_000,
+        filled_server.state(stream)["bytes"],
+    )
     assert hazard.flag == f"--allow-hazard DELETES_MESSAGES:main/consumer/{stream}/A"
 
 
@@ -215,7 +276,9 @@ def test_the_last_consumer_takes_everything_exactly(filled_server: FilledServer,
 
 @pytest.mark.parametrize("how", ["mirror", "sources"])
 @pytest.mark.parametrize("filtered", [False, True])
-def test_a_copy_of_a_workqueue_drains_it(filled_server: FilledServer, change_trial: ChangeTrial, how: str, filtered: bool) -> None:
+def test_a_copy_of_a_workqueue_drains_it(
+    filled_server: FilledServer, change_trial: ChangeTrial, how: str, filtered: bool
+) -> None:
     """A new mirror or source of a workqueue is no harmless create: the plan says how much it may take."""
     stream = filled_server.new_stream(2_000, retention="workqueue")
     origin = {"name": stream} | ({"filter_subject": f"{stream}.a.>"} if filtered else {})
@@ -230,12 +293,20 @@ def test_a_copy_of_a_workqueue_drains_it(filled_server: FilledServer, change_tri
     assert hazard is not None
     assert (hazard.exact, hazard.at_least, hazard.causes) == (False, 0, ["origin"])
     wanted = before["messages"] // 3 + 1 if filtered else before["messages"]
-    filled_server.server.wait_until(lambda: filled_server.state(copy)["messages"] >= wanted - 1, "the copy to be complete", 30)
-    filled_server.server.wait_until(lambda: lost_counts(before, filled_server.state(stream))[0] >= wanted - 1, "the origin to be drained", 30)
+    filled_server.server.wait_until(
+        lambda: filled_server.state(copy)["messages"] >= wanted - 1, "the copy to be complete", 30
+    )
+    filled_server.server.wait_until(
+        lambda: lost_counts(before, filled_server.state(stream))[0] >= wanted - 1,
+        "the origin to be drained",
+        30,
+    )
     assert lost_counts(before, filled_server.state(stream))[0] <= (hazard.messages or 0) <= wanted
 
 
-def test_a_copy_of_a_limits_stream_takes_nothing(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
+def test_a_copy_of_a_limits_stream_takes_nothing(
+    filled_server: FilledServer, change_trial: ChangeTrial
+) -> None:
     """Mirroring a stream that keeps its messages is no hazard."""
     change_trial.space.write(streams=[{"name": "HARMLESS", "mirror": {"name": "ORIGIN"}}])
 
@@ -244,7 +315,12 @@ def test_a_copy_of_a_limits_stream_takes_nothing(filled_server: FilledServer, ch
 
 @pytest.mark.parametrize("kind", ["mirror", "sources"])
 @pytest.mark.parametrize("consumers", [no_consumer, one_in_order])
-def test_turning_to_interest_under_a_copy(filled_server: FilledServer, change_trial: ChangeTrial, kind: str, consumers: Callable[[FilledServer, str], None]) -> None:
+def test_turning_to_interest_under_a_copy(
+    filled_server: FilledServer,
+    change_trial: ChangeTrial,
+    kind: str,
+    consumers: Callable[[FilledServer, str], None],
+) -> None:
     """The server reads a stream for its copies unseen, and that may hold on to everything: bounds, and what is gone lies between."""
     stream = filled_server.new_stream(2_000, storage="file", allow_direct=True)
     filled_server.consumer(stream, "ALL")
@@ -255,9 +331,16 @@ def test_turning_to_interest_under_a_copy(filled_server: FilledServer, change_tr
     filled_server.raw.api_ok("$JS.API.STREAM.CREATE.COPYING", copy)
     filled_server.wait_complete("COPYING", 2_000)
     before = filled_server.state(stream)
-    body = {"name": stream, "subjects": [f"{stream}.>"], "allow_direct": True, "retention": "interest"}
+    body = {
+        "name": stream,
+        "subjects": [f"{stream}.>"],
+        "allow_direct": True,
+        "retention": "interest",
+    }
 
-    plan, result = change_trial.space.write(streams=[body, copy]).apply(adopt=True, allow_hazards=("DELETES_MESSAGES",))
+    plan, result = change_trial.space.write(streams=[body, copy]).apply(
+        adopt=True, allow_hazards=("DELETES_MESSAGES",)
+    )
 
     assert result.exit_code == 0
     hazard, gone = deletes_messages(plan), lost_counts(before, filled_server.state(stream))

@@ -36,7 +36,10 @@ def trim(pool: StreamModel) -> list[StoredMessage]:
     while limits.max_bytes and sum(m.size for m in kept) > limits.max_bytes:
         del kept[0]
     if limits.max_msgs_per_subject:
-        last = {s: [m for m in kept if m.subject == s][-limits.max_msgs_per_subject :] for s in {m.subject for m in kept}}
+        last = {
+            s: [m for m in kept if m.subject == s][-limits.max_msgs_per_subject :]
+            for s in {m.subject for m in kept}
+        }
         kept = [m for m in kept if m in last[m.subject]]
     return [m for m in kept if m.seq >= pool.young or m.never_expires] if limits.max_age else kept
 
@@ -47,12 +50,20 @@ def stream_models(draw: st.DrawFn) -> StreamModel:
     seqs = sorted(draw(st.sets(st.integers(1, 60), min_size=1, max_size=30)))
     never = draw(st.booleans())
     messages = [
-        StoredMessage(seq, draw(st.sampled_from("abc")), draw(st.integers(16, 60)), f"2026-01-01T00:00:{seq:02d}Z", never and draw(st.booleans()))
+        StoredMessage(
+            seq,
+            draw(st.sampled_from("abc")),
+            draw(st.integers(16, 60)),
+            f"2026-01-01T00:00:{seq:02d}Z",
+            never and draw(st.booleans()),
+        )
         for seq in seqs
     ]
     limit = st.integers(0, 20)
     age = draw(st.booleans())
-    limits = ExceededLimits(draw(limit), draw(st.integers(0, 900)), 1 if age else 0, draw(st.integers(0, 4)))
+    limits = ExceededLimits(
+        draw(limit), draw(st.integers(0, 900)), 1 if age else 0, draw(st.integers(0, 4))
+    )
     return StreamModel(messages, limits, draw(st.integers(1, 61)) if age else 0)
 
 
@@ -92,7 +103,9 @@ def test_from_the_newest_finds_the_same(pool: StreamModel) -> None:
     """Walking back from the last message finds what stays."""
     kept = trim(pool)
     counts = pool.counts if pool.limits.max_msgs_per_subject else {}
-    walk = BackwardTrim(pool.limits, pool.young, any(m.never_expires for m in pool.messages), counts)
+    walk = BackwardTrim(
+        pool.limits, pool.young, any(m.never_expires for m in pool.messages), counts
+    )
     for message in reversed(pool.messages):
         if not walk.visit(message):
             break
@@ -104,7 +117,12 @@ def test_from_the_newest_finds_the_same(pool: StreamModel) -> None:
 
 def test_messages_without_interest() -> None:
     """A message stays while a consumer that matches may still need it; between floor and delivered nobody knows."""
-    walk = UnwantedMessages((ConsumerInterest("A", ("a.>",), 2, 4), ConsumerInterest("B", ("*.x",), 5, 5)), 5, becomes_interest=False, last_seq=6)
+    walk = UnwantedMessages(
+        (ConsumerInterest("A", ("a.>",), 2, 4), ConsumerInterest("B", ("*.x",), 5, 5)),
+        5,
+        becomes_interest=False,
+        last_seq=6,
+    )
     subjects = ["a.y", "a.x", "a.y", "b.y", "b.x", "a.x"]
     for seq, subject in enumerate(subjects, 1):
         walk.visit(StoredMessage(seq, subject, 10, ""))

@@ -27,7 +27,9 @@ STORES: dict[str, dict[str, Any]] = {
 }
 
 
-def deleting_limits(filled_server: FilledServer, causes: tuple[str, ...], *, most: bool = False) -> dict[str, int]:
+def deleting_limits(
+    filled_server: FilledServer, causes: tuple[str, ...], *, most: bool = False
+) -> dict[str, int]:
     """Limits that each delete something of ORIGIN's copies on its own: `much` most of it, else less than half."""
     size = filled_server.state("ORIGIN")["bytes"]
     values = {
@@ -39,9 +41,13 @@ def deleting_limits(filled_server: FilledServer, causes: tuple[str, ...], *, mos
     return {cause: values[cause] for cause in causes}
 
 
-def check_exact(hazard: Hazard | None, gone: tuple[int, int], causes: tuple[str, ...], level: int = 1) -> None:
+def check_exact(
+    hazard: Hazard | None, gone: tuple[int, int], causes: tuple[str, ...], level: int = 1
+) -> None:
     assert hazard is not None
-    if level == 0 and {"max_age", "max_msgs_per_subject"} <= set(causes):  # 2.10 may take its time to expire what is left
+    if level == 0 and {"max_age", "max_msgs_per_subject"} <= set(
+        causes
+    ):  # 2.10 may take its time to expire what is left
         assert (hazard.at_least or 0) <= gone[0] <= (hazard.at_most or 0)
         return
     assert hazard.exact, hazard
@@ -52,43 +58,81 @@ def check_exact(hazard: Hazard | None, gone: tuple[int, int], causes: tuple[str,
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("causes", SETS, ids="+".join)
-def test_limits_delete_exactly_what_the_plan_says(filled_server: FilledServer, change_trial: ChangeTrial, store: str, causes: tuple[str, ...]) -> None:
+def test_limits_delete_exactly_what_the_plan_says(
+    filled_server: FilledServer, change_trial: ChangeTrial, store: str, causes: tuple[str, ...]
+) -> None:
     """Each limit, and all of them together, delete as many messages and bytes as planned: one number for the combined effect."""
-    hazard, gone = try_change(filled_server, change_trial, STORES[store] | MANY, lambda: deleting_limits(filled_server, causes))
+    hazard, gone = try_change(
+        filled_server,
+        change_trial,
+        STORES[store] | MANY,
+        lambda: deleting_limits(filled_server, causes),
+    )
 
     check_exact(hazard, gone, causes, filled_server.level)
 
 
 @pytest.mark.parametrize("causes", [SETS[0], SETS[1], SETS[-1]], ids="+".join)
-def test_messages_are_fetched_one_by_one_where_there_are_no_batches(filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...]) -> None:
+def test_messages_are_fetched_one_by_one_where_there_are_no_batches(
+    filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...]
+) -> None:
     """Without `allow_direct` the numbers are the same."""
-    hazard, gone = try_change(filled_server, change_trial, {"storage": "file", "allow_direct": False} | MANY, lambda: deleting_limits(filled_server, causes))
+    hazard, gone = try_change(
+        filled_server,
+        change_trial,
+        {"storage": "file", "allow_direct": False} | MANY,
+        lambda: deleting_limits(filled_server, causes),
+    )
 
     check_exact(hazard, gone, causes, filled_server.level)
 
 
 @pytest.mark.parametrize("causes", [c for c in SETS if c != ("max_age",)], ids="+".join)
-def test_what_stays_is_counted_where_it_is_less(filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...]) -> None:
+def test_what_stays_is_counted_where_it_is_less(
+    filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...]
+) -> None:
     """Limits that delete nearly everything are measured from the newest message on, through gaps, and are as exact."""
-    hazard, gone = try_change(filled_server, change_trial, STORES["file"] | MANY, lambda: deleting_limits(filled_server, causes, most=True), "HOLED")
+    hazard, gone = try_change(
+        filled_server,
+        change_trial,
+        STORES["file"] | MANY,
+        lambda: deleting_limits(filled_server, causes, most=True),
+        "HOLED",
+    )
 
     check_exact(hazard, gone, causes, filled_server.level)
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_gaps_in_the_sequences_do_not_mislead(filled_server: FilledServer, change_trial: ChangeTrial, store: str) -> None:
+def test_gaps_in_the_sequences_do_not_mislead(
+    filled_server: FilledServer, change_trial: ChangeTrial, store: str
+) -> None:
     """Deleted messages are not counted a second time, by age or by number."""
     causes = ("max_age", "max_msgs_per_subject")
 
-    hazard, gone = try_change(filled_server, change_trial, STORES[store] | MANY, lambda: deleting_limits(filled_server, causes), "HOLED")
+    hazard, gone = try_change(
+        filled_server,
+        change_trial,
+        STORES[store] | MANY,
+        lambda: deleting_limits(filled_server, causes),
+        "HOLED",
+    )
 
     check_exact(hazard, gone, causes, filled_server.level)
 
 
 @pytest.mark.parametrize("causes", SETS, ids="+".join)
-def test_more_reads_than_allowed_give_bounds(filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...]) -> None:
+def test_more_reads_than_allowed_give_bounds(
+    filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...]
+) -> None:
     """With a measure limit that does not suffice the plan has bounds, and what is really gone lies between them."""
-    hazard, gone = try_change(filled_server, change_trial, STORES["file"] | MANY, lambda: deleting_limits(filled_server, causes), measure_limit=60)
+    hazard, gone = try_change(
+        filled_server,
+        change_trial,
+        STORES["file"] | MANY,
+        lambda: deleting_limits(filled_server, causes),
+        measure_limit=60,
+    )
 
     assert hazard is not None
     assert not hazard.exact
@@ -99,16 +143,26 @@ def test_more_reads_than_allowed_give_bounds(filled_server: FilledServer, change
     assert gone[1] <= hazard.bytes
 
 
-def test_no_reads_at_all_still_give_bounds(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
+def test_no_reads_at_all_still_give_bounds(
+    filled_server: FilledServer, change_trial: ChangeTrial
+) -> None:
     """With a measure limit of 0 the state of the stream alone bounds what goes."""
-    hazard, gone = try_change(filled_server, change_trial, STORES["file"] | MANY, lambda: deleting_limits(filled_server, CAUSES), measure_limit=0)
+    hazard, gone = try_change(
+        filled_server,
+        change_trial,
+        STORES["file"] | MANY,
+        lambda: deleting_limits(filled_server, CAUSES),
+        measure_limit=0,
+    )
 
     assert hazard is not None
     assert (hazard.at_least or 0) <= gone[0] <= (hazard.at_most or 0)
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_first_limit_per_subject(filled_server: FilledServer, change_trial: ChangeTrial, store: str) -> None:
+def test_a_first_limit_per_subject(
+    filled_server: FilledServer, change_trial: ChangeTrial, store: str
+) -> None:
     """Where there was no limit per subject before, 2.14 and later trim at once and older servers later; it is counted either way."""
     stream = filled_server.new_mirror(**STORES[store])
     before = filled_server.state(stream)
@@ -127,12 +181,16 @@ def test_a_first_limit_per_subject(filled_server: FilledServer, change_trial: Ch
     check_exact(hazard, gone, ("max_msgs_per_subject",))
 
 
-def test_streams_that_refuse_new_messages_keep_the_old_ones(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
+def test_streams_that_refuse_new_messages_keep_the_old_ones(
+    filled_server: FilledServer, change_trial: ChangeTrial
+) -> None:
     """With `discard: new` lower limits delete nothing; turning to `discard: old` under such limits deletes what exceeds them."""
     stream = filled_server.new_mirror(**STORES["file"], discard="new")
     before = filled_server.state(stream)
 
-    _, hazard = change_trial.change(stream, body={"max_msgs": MESSAGES * 3 // 4, "max_bytes": before["bytes"] // 2})
+    _, hazard = change_trial.change(
+        stream, body={"max_msgs": MESSAGES * 3 // 4, "max_bytes": before["bytes"] // 2}
+    )
     assert hazard is None
     assert lost_counts(before, filled_server.state(stream)) == (0, 0)
 
@@ -140,8 +198,14 @@ def test_streams_that_refuse_new_messages_keep_the_old_ones(filled_server: Fille
     check_exact(hazard, lost_counts(before, filled_server.state(stream)), ("max_msgs", "max_bytes"))
 
 
-@pytest.mark.parametrize("body", [{"max_msgs": MESSAGES}, {"max_age": 10**18}, {"max_msg_size": 10}, {"description": "x"}], ids=str)
-def test_what_deletes_nothing_is_no_hazard(filled_server: FilledServer, change_trial: ChangeTrial, body: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [{"max_msgs": MESSAGES}, {"max_age": 10**18}, {"max_msg_size": 10}, {"description": "x"}],
+    ids=str,
+)
+def test_what_deletes_nothing_is_no_hazard(
+    filled_server: FilledServer, change_trial: ChangeTrial, body: dict[str, Any]
+) -> None:
     """A limit that nothing exceeds, and changes that keep what is stored, are no hazard."""
     stream = filled_server.new_mirror(**STORES["file"])
 
@@ -149,17 +213,27 @@ def test_what_deletes_nothing_is_no_hazard(filled_server: FilledServer, change_t
     assert filled_server.state(stream)["messages"] == MESSAGES
 
 
-def test_messages_that_never_expire_are_not_counted(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
+def test_messages_that_never_expire_are_not_counted(
+    filled_server: FilledServer, change_trial: ChangeTrial
+) -> None:
     """`Nats-TTL: never` exempts a message from max_age, so the plan does not count it."""
     if filled_server.level < 1:
         return  # per-message life times begin with 2.11
     stream = filled_server.new_stream(0, allow_msg_ttl=True, allow_direct=True)
     for number in range(300):
-        filled_server.raw.request(f"{stream}.x", b"x", {"Nats-TTL": "never"} if number % 3 == 0 else None)
-    filled_server.server.wait_until(lambda: filled_server.state(stream)["messages"] == 300, "300 messages", 10)
+        filled_server.raw.request(
+            f"{stream}.x", b"x", {"Nats-TTL": "never"} if number % 3 == 0 else None
+        )
+    filled_server.server.wait_until(
+        lambda: filled_server.state(stream)["messages"] == 300, "300 messages", 10
+    )
     before = filled_server.state(stream)
-    first = filled_server.raw.api_ok(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": 300})["message"]["time"]
-    filled_server.server.wait_until(lambda: _age(filled_server, stream, first) > 0.3, "the last message to be old", 10)
+    first = filled_server.raw.api_ok(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": 300})["message"][
+        "time"
+    ]
+    filled_server.server.wait_until(
+        lambda: _age(filled_server, stream, first) > 0.3, "the last message to be old", 10
+    )
 
     _, hazard = change_trial.change(stream, body={"max_age": 200_000_000})
 
@@ -177,15 +251,25 @@ def _parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text[:26].rstrip("Z") + "Z")
 
 
-def test_the_plan_says_from_when_the_messages_are(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
+def test_the_plan_says_from_when_the_messages_are(
+    filled_server: FilledServer, change_trial: ChangeTrial
+) -> None:
     """The hazard has the last sequence at the time, and its words the period of what goes and how to permit it."""
-    hazard, _ = try_change(filled_server, change_trial, STORES["file"], lambda: {"max_age": filled_server.max_age_for_old()})
+    hazard, _ = try_change(
+        filled_server,
+        change_trial,
+        STORES["file"],
+        lambda: {"max_age": filled_server.max_age_for_old()},
+    )
     state = filled_server.state("ORIGIN")
 
     assert hazard is not None
     assert hazard.as_of == {"last_seq": MESSAGES, "time": state["last_ts"]}
     assert hazard.messages == OLD
-    assert f"{OLD:,} of {MESSAGES:,} messages ({hazard.bytes:,} bytes, stored {state['first_ts'][:19]}Z" in hazard.message
+    assert (
+        f"{OLD:,} of {MESSAGES:,} messages ({hazard.bytes:,} bytes, stored {state['first_ts'][:19]}Z"
+        in hazard.message
+    )
     assert hazard.flag.startswith("--allow-hazard DELETES_MESSAGES:main/stream/COPY")
 
 

@@ -31,17 +31,28 @@ DOMAIN = Domain("main", "main", None, "$JS.API")
 @pytest.fixture
 async def pool(filled_server: FilledServer) -> AsyncIterator[Pool]:
     """Connections that can only read."""
-    async with Pool({"main": Connection("main", url=filled_server.server.url)}, {}, read_only=True) as opened:
+    async with Pool(
+        {"main": Connection("main", url=filled_server.server.url)}, {}, read_only=True
+    ) as opened:
         await opened.open(["main"])
         yield opened
 
 
-def reader(pool: Pool, filled_server: FilledServer, stream: str, *, batches: bool, reads: int = 10**6) -> MessageReader:
+def reader(
+    pool: Pool, filled_server: FilledServer, stream: str, *, batches: bool, reads: int = 10**6
+) -> MessageReader:
     info = filled_server.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}", {"deleted_details": True})
     state = info["state"]
     gaps = state.get("deleted") or []
     return MessageReader(
-        pool.api(DOMAIN), stream, info["config"]["storage"], state["first_seq"], state["last_seq"], batches, ReadBudget(reads), gaps=gaps
+        pool.api(DOMAIN),
+        stream,
+        info["config"]["storage"],
+        state["first_seq"],
+        state["last_seq"],
+        batches,
+        ReadBudget(reads),
+        gaps=gaps,
     )
 
 
@@ -52,18 +63,26 @@ def readers(filled_server: FilledServer) -> tuple[bool, ...]:
 
 @pytest.mark.parametrize("storage", ["file", "memory"])
 @pytest.mark.parametrize("compression", ["none", "s2"])
-async def test_sizes_are_what_the_store_counts(filled_server: FilledServer, pool: Pool, storage: str, compression: str) -> None:
+async def test_sizes_are_what_the_store_counts(
+    filled_server: FilledServer, pool: Pool, storage: str, compression: str
+) -> None:
     """Headers of any form, empty ones and large payloads: the sizes of all messages add up to the stream's bytes."""
-    stream = filled_server.new_stream(0, storage=storage, compression=compression, allow_direct=True)
+    stream = filled_server.new_stream(
+        0, storage=storage, compression=compression, allow_direct=True
+    )
     for block in BLOCKS:
         for size in (0, 1, 2, 3, 1000, 100_000):
             filled_server.raw.publish_raw(f"{stream}.größe.{size}", block, b"x" * size)
     filled_server.raw.flush()
     count = len(BLOCKS) * 6
-    filled_server.server.wait_until(lambda: filled_server.state(stream)["messages"] == count, "all messages", 10)
+    filled_server.server.wait_until(
+        lambda: filled_server.state(stream)["messages"] == count, "all messages", 10
+    )
 
     for batches in readers(filled_server):
-        found = [m async for m in reader(pool, filled_server, stream, batches=batches).read_forward(1)]
+        found = [
+            m async for m in reader(pool, filled_server, stream, batches=batches).read_forward(1)
+        ]
         assert len(found) == count
         assert sum(m.size for m in found) == filled_server.state(stream)["bytes"]
 
@@ -95,12 +114,16 @@ async def test_an_empty_stream_has_nothing_to_read(filled_server: FilledServer, 
     stream = filled_server.new_stream(0, allow_direct=True)
     for batches in readers(filled_server):
         one = reader(pool, filled_server, stream, batches=batches)
-        assert [m async for m in one.read_backward()] == [m async for m in one.read_forward(0)] == []
+        assert (
+            [m async for m in one.read_backward()] == [m async for m in one.read_forward(0)] == []
+        )
         assert await one.find_first_since("2001-01-01T00:00:00Z", by_time=batches) is None
         assert await one.count_from(0) == 0
 
 
-async def test_reading_stops_at_the_last_message_that_was_known(filled_server: FilledServer, pool: Pool) -> None:
+async def test_reading_stops_at_the_last_message_that_was_known(
+    filled_server: FilledServer, pool: Pool
+) -> None:
     """Messages that arrive while one reads are not seen."""
     stream = filled_server.new_stream(100, allow_direct=True)
     for batches in readers(filled_server):
@@ -112,7 +135,9 @@ async def test_reading_stops_at_the_last_message_that_was_known(filled_server: F
 
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("storage", ["file", "memory"])
-async def test_the_first_message_since_a_time(filled_server: FilledServer, pool: Pool, storage: str, gaps: bool) -> None:
+async def test_the_first_message_since_a_time(
+    filled_server: FilledServer, pool: Pool, storage: str, gaps: bool
+) -> None:
     """It is found with and without the server's help, within, before and after the stream, and where it was deleted."""
     stream = filled_server.new_mirror("HOLED" if gaps else "ORIGIN", storage=storage)
     one = reader(pool, filled_server, stream, batches=False)
@@ -128,7 +153,9 @@ async def test_the_first_message_since_a_time(filled_server: FilledServer, pool:
 
 
 @pytest.mark.parametrize("gaps", [False, True])
-async def test_counting_from_a_sequence(filled_server: FilledServer, pool: Pool, gaps: bool) -> None:
+async def test_counting_from_a_sequence(
+    filled_server: FilledServer, pool: Pool, gaps: bool
+) -> None:
     """The list of deleted messages and the server's own count agree; without either nobody knows."""
     stream = filled_server.new_stream(2_000, allow_direct=True)
     if gaps:
@@ -152,23 +179,55 @@ async def test_a_budget_is_never_exceeded(filled_server: FilledServer, pool: Poo
         one = reader(pool, filled_server, "ORIGIN", batches=batches, reads=2_500)
         with pytest.raises(ReadLimitExceeded):
             [m async for m in one.read_forward(1)]
-        assert len([m async for m in reader(pool, filled_server, "ORIGIN", batches=batches, reads=MESSAGES).read_forward(1)]) == MESSAGES
+        assert (
+            len(
+                [
+                    m
+                    async for m in reader(
+                        pool, filled_server, "ORIGIN", batches=batches, reads=MESSAGES
+                    ).read_forward(1)
+                ]
+            )
+            == MESSAGES
+        )
 
     stream = filled_server.new_stream(0, allow_direct=True)
     for _ in range(10):
         filled_server.raw.request(f"{stream}.x", b"x" * 100_000)
     for batches in readers(filled_server):
         with pytest.raises(ReadLimitExceeded):
-            [m async for m in reader(pool, filled_server, stream, batches=batches, reads=50).read_forward(1)]
-        assert len([m async for m in reader(pool, filled_server, stream, batches=batches, reads=70).read_forward(1)]) == 10
+            [
+                m
+                async for m in reader(
+                    pool, filled_server, stream, batches=batches, reads=50
+                ).read_forward(1)
+            ]
+        assert (
+            len(
+                [
+                    m
+                    async for m in reader(
+                        pool, filled_server, stream, batches=batches, reads=70
+                    ).read_forward(1)
+                ]
+            )
+            == 10
+        )
 
 
-async def test_mirrors_that_answer_for_their_origin_do_not_mislead(filled_server: FilledServer, pool: Pool) -> None:
+async def test_mirrors_that_answer_for_their_origin_do_not_mislead(
+    filled_server: FilledServer, pool: Pool
+) -> None:
     """A mirror with `mirror_direct` answers direct requests for its origin, with what it has itself: that is not taken."""
     stream = filled_server.new_stream(2_500, allow_direct=True)
     mirror = f"{stream}_MIRROR"
-    filled_server.raw.api_ok(f"$JS.API.STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": stream}, "max_msgs": 100})
-    filled_server.server.wait_until(lambda: filled_server.state(mirror)["last_seq"] == 2_500, "the mirror to be complete", 20)
+    filled_server.raw.api_ok(
+        f"$JS.API.STREAM.CREATE.{mirror}",
+        {"name": mirror, "mirror": {"name": stream}, "max_msgs": 100},
+    )
+    filled_server.server.wait_until(
+        lambda: filled_server.state(mirror)["last_seq"] == 2_500, "the mirror to be complete", 20
+    )
 
     for _ in range(10):
         known = reader(pool, filled_server, stream, batches=bool(filled_server.level))

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.applying import consumer_replacement
-from jsplan.facts.redelivery import Redelivery, StoredBetween, build_redelivery, max_by_state, max_unread, redelivery_bounds
+from jsplan.facts.redelivery import (
+    Redelivery,
+    StoredBetween,
+    build_redelivery,
+    max_by_state,
+    max_unread,
+    redelivery_bounds,
+)
 from jsplan.planning.preserve.consumer_position import has_pending_below_floor, position_of
 from tests.applying.consumer_helpers import fill, pull, stream_sequence
 from tests.support.raw import Raw
@@ -47,7 +54,9 @@ class ConsumerModel:
         self.stored[self.last] = SUBJECTS[choice % 3]
 
     def deliver(self, choice: int) -> None:
-        for seq in sorted(s for s in self.stored if s >= self.cursor and self._wants(s))[: choice % 4]:
+        for seq in sorted(s for s in self.stored if s >= self.cursor and self._wants(s))[
+            : choice % 4
+        ]:
             self.delivered = (self.delivered[0] + 1, seq)
             self.out[seq], self.cursor = self.delivered[0], seq + 1
 
@@ -108,7 +117,10 @@ class ConsumerModel:
     @property
     def state(self) -> dict[str, Any]:
         """What INFO says."""
-        given, floor = ({"consumer_seq": pair[0], "stream_seq": pair[1]} for pair in (self.delivered, self.floor))
+        given, floor = (
+            {"consumer_seq": pair[0], "stream_seq": pair[1]}
+            for pair in (self.delivered, self.floor)
+        )
         return {"delivered": given, "ack_floor": floor, "num_ack_pending": len(self.out)}
 
 
@@ -144,7 +156,11 @@ def check(model: ConsumerModel, after: tuple[str, ...]) -> bool:
     first = resume_after_count(model) if position is None else position
     if position is not None and any(seq < position for seq in model.out):
         return False
-    again = {s for s in model.finished if s in model.stored and s >= first and (not after or model.stored[s] in after)}
+    again = {
+        s
+        for s in model.finished
+        if s in model.stored and s >= first and (not after or model.stored[s] in after)
+    }
     span = build_redelivery("C", config, model.state, {"filter_subjects": list(after)}, position)
     if span is None:
         assert not again, model
@@ -154,19 +170,27 @@ def check(model: ConsumerModel, after: tuple[str, ...]) -> bool:
     anchored = any(seq <= span.floor for seq in model.stored)
     least, most = redelivery_bounds(span, there, missing=missing, anchored=anchored)
     assert least <= len(again) <= most, (model, after)
-    assert len(again) <= max_unread(span, there.total, missing=missing, anchored=anchored), (model, after)
-    assert len(again) <= max_unread(span, there.total + missing, missing=there.total + missing, anchored=anchored), (model, after)
-    first_seq = min(model.stored, default=model.last + 1)
-    assert len(again) <= max_by_state(span, {"first_seq": first_seq, "last_seq": model.last, "messages": len(model.stored)}), (
+    assert len(again) <= max_unread(span, there.total, missing=missing, anchored=anchored), (
         model,
         after,
     )
+    assert len(again) <= max_unread(
+        span, there.total + missing, missing=there.total + missing, anchored=anchored
+    ), (model, after)
+    first_seq = min(model.stored, default=model.last + 1)
+    assert len(again) <= max_by_state(
+        span, {"first_seq": first_seq, "last_seq": model.last, "messages": len(model.stored)}
+    ), (model, after)
     return True
 
 
 def resume_after_count(model: ConsumerModel) -> int:
     """Where a consumer resumes whose position nobody knows: as many messages back as it made deliveries."""
-    given = sorted(s for s, subject in model.stored.items() if s <= model.delivered[1] and (not model.filters or subject in model.filters))
+    given = sorted(
+        s
+        for s, subject in model.stored.items()
+        if s <= model.delivered[1] and (not model.filters or subject in model.filters)
+    )
     return given[-model.delivered[0] :][0] if given else 1
 
 
@@ -186,7 +210,9 @@ def test_nothing_that_is_out_is_passed_over_where_the_server_shows_it() -> None:
         if has_pending_below_floor(config, model.state):
             seen += 1
             assert position_of(config, model.state) is None
-            assert all(seq >= resume_after_count(model) for seq in model.out if seq in model.stored), model
+            assert all(
+                seq >= resume_after_count(model) for seq in model.out if seq in model.stored
+            ), model
 
     assert seen > 20
 
@@ -226,8 +252,15 @@ def raw(server: Server) -> Iterator[Raw]:
 
 def write(space: Space, **consumer: Any) -> Space:
     """A stream with one consumer."""
-    stream = {"name": "A", "subjects": ["a.>"], "max_msgs_per_subject": 5, "allow_rollup_hdrs": True}
-    return space.write(streams=[stream | {"consumers": [{"name": "C", "ack_policy": "explicit"} | consumer]}])
+    stream = {
+        "name": "A",
+        "subjects": ["a.>"],
+        "max_msgs_per_subject": 5,
+        "allow_rollup_hdrs": True,
+    }
+    return space.write(
+        streams=[stream | {"consumers": [{"name": "C", "ack_policy": "explicit"} | consumer]}]
+    )
 
 
 def purge(raw: Raw) -> None:
@@ -282,7 +315,9 @@ def test_acknowledged_messages_that_come_again_are_announced(
     happened: str, space: Space, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the bounds that the plan gives, and all that was not acknowledged comes, in order."""
-    monkeypatch.setattr(consumer_replacement, "MAX_POLLS", 1)  # no client is about to acknowledge anything
+    monkeypatch.setattr(
+        consumer_replacement, "MAX_POLLS", 1
+    )  # no client is about to acknowledge anything
     before, change, after = STREAM_EVENTS[happened]
     write(space).apply()
     fill(raw, 9)
@@ -294,11 +329,15 @@ def test_acknowledged_messages_that_come_again_are_announced(
 
     assert result.exit_code == 0
     stored = raw.api_ok("$JS.API.STREAM.INFO.A", {"deleted_details": True})["state"]
-    there = set(range(stored["first_seq"], stored["last_seq"] + 1)) - set(stored.get("deleted") or ())
+    there = set(range(stored["first_seq"], stored["last_seq"] + 1)) - set(
+        stored.get("deleted") or ()
+    )
     got = pull(raw, "A", "C", 100)
     assert got == sorted(got)
     assert set(got) >= there - {*before, *after}
-    announced = [h for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"]
+    announced = [
+        h for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"
+    ]
     least, most = (0, 0) if not announced else bounds_of(announced[0])
     assert least <= len(set(got) & {*before, *after}) <= most
 
@@ -306,13 +345,19 @@ def test_acknowledged_messages_that_come_again_are_announced(
 def bounds_of(hazard: Hazard) -> tuple[int, int]:
     """At least and at most."""
     assert hazard.messages is not None
-    return (hazard.messages, hazard.messages) if hazard.exact else (hazard.at_least or 0, hazard.at_most or 0)
+    return (
+        (hazard.messages, hazard.messages)
+        if hazard.exact
+        else (hazard.at_least or 0, hazard.at_most or 0)
+    )
 
 
 def take(raw: Raw, count: int) -> dict[int, str]:
     """Give out messages of the consumer; where each is acknowledged, by its sequence."""
     raw.subscribe("taken")
-    raw.publish("$JS.API.CONSUMER.MSG.NEXT.A.C", b'{"batch": %d, "no_wait": true}' % count, reply="taken")
+    raw.publish(
+        "$JS.API.CONSUMER.MSG.NEXT.A.C", b'{"batch": %d, "no_wait": true}' % count, reply="taken"
+    )
     replies = [raw.next_reply() for _ in range(count)]
     raw.unsubscribe()
     return {stream_sequence(reply): reply for reply in replies}

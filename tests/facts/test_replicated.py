@@ -47,27 +47,52 @@ def filled_server(_cluster_server: FilledServer) -> Iterator[FilledServer]:
 def change_trial(filled_server: FilledServer, tmp_path: Path) -> ChangeTrial:
     """A workspace on the cluster."""
     space = slow_machine_space(tmp_path, filled_server.server)
-    space.base["connections"]["main"] |= {"user": filled_server.server.user, "password": filled_server.server.password}
+    space.base["connections"]["main"] |= {
+        "user": filled_server.server.user,
+        "password": filled_server.server.password,
+    }
     return ChangeTrial(filled_server, space)
 
 
-@pytest.mark.parametrize(("causes", "storage"), [*((causes, "file") for causes in [*SINGLE_CAUSES, CAUSES]), (CAUSES, "memory")])
-def test_limits_of_replicated_streams(filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...], storage: str) -> None:
+@pytest.mark.parametrize(
+    ("causes", "storage"),
+    [*((causes, "file") for causes in [*SINGLE_CAUSES, CAUSES]), (CAUSES, "memory")],
+)
+def test_limits_of_replicated_streams(
+    filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...], storage: str
+) -> None:
     """Each limit, and all together, delete as many messages and bytes as planned."""
-    hazard, gone = try_change(filled_server, change_trial, REPLICAS | MANY | {"storage": storage}, lambda: deleting_limits(filled_server, causes))
+    hazard, gone = try_change(
+        filled_server,
+        change_trial,
+        REPLICAS | MANY | {"storage": storage},
+        lambda: deleting_limits(filled_server, causes),
+    )
 
     check_exact(hazard, gone, causes, filled_server.level)
 
 
-def test_replicated_streams_with_gaps(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
+def test_replicated_streams_with_gaps(
+    filled_server: FilledServer, change_trial: ChangeTrial
+) -> None:
     """Deleted messages do not mislead, whichever replica answers."""
-    hazard, gone = try_change(filled_server, change_trial, REPLICAS | MANY, lambda: deleting_limits(filled_server, CAUSES, most=True), "HOLED")
+    hazard, gone = try_change(
+        filled_server,
+        change_trial,
+        REPLICAS | MANY,
+        lambda: deleting_limits(filled_server, CAUSES, most=True),
+        "HOLED",
+    )
 
     check_exact(hazard, gone, CAUSES, filled_server.level)
 
 
 @pytest.mark.parametrize("consumers", [one_with_holes, filters])
-def test_replicated_streams_that_turn_to_interest(filled_server: FilledServer, change_trial: ChangeTrial, consumers: Callable[[FilledServer, str], None]) -> None:
+def test_replicated_streams_that_turn_to_interest(
+    filled_server: FilledServer,
+    change_trial: ChangeTrial,
+    consumers: Callable[[FilledServer, str], None],
+) -> None:
     """What is acknowledged by all goes from every replica, as planned or between the bounds."""
     stream = filled_server.new_mirror(storage="file", **REPLICAS)
     consumers(filled_server, stream)

@@ -17,5 +17,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def bench() -> Iterator[ServerBench]:
     """The worker's own server with the streams that copies and consumers need."""
-    with Sandbox.single(binary=PROGRAM) as sandbox, ServerBench.on_server(sandbox["server"]) as bench:
+    with (
+        Sandbox.single(binary=PROGRAM) as sandbox,
+        ServerBench.on_server(sandbox["server"]) as bench,
+    ):
         yield bench

@@ -77,7 +77,15 @@ def cases() -> list[Case]:
         text = json.loads((DATA / f"{kind}_update_rules.json").read_text("utf-8"))
         for field, rows in text["fields"].items():
             found += [
-                Case(kind, field, row["case"], with_name(kind, row["from"]), with_name(kind, row["to"]), row.get("pre", ""), row["by_version"])
+                Case(
+                    kind,
+                    field,
+                    row["case"],
+                    with_name(kind, row["from"]),
+                    with_name(kind, row["to"]),
+                    row.get("pre", ""),
+                    row["by_version"],
+                )
                 for row in rows["cases"]
             ]
     return found
@@ -101,30 +109,52 @@ class Prediction:
     changes: list[FieldChange]
 
 
-def predict(table: Table, to: Config, live: Config, level: int, around: Config | None = None) -> Prediction:
+def predict(
+    table: Table, to: Config, live: Config, level: int, around: Config | None = None
+) -> Prediction:
     """What an update of the live configuration (raw) to exactly `to` does, by the planner's own functions."""
     before = table.compact(live)
-    target = expected_update(table, to, before, live, None, level=level, inherited=around or {}, ignore=())
+    target = expected_update(
+        table, to, before, live, None, level=level, inherited=around or {}, ignore=()
+    )
     after, ignored = without_ignored(table, before, target, level)
     changes = field_changes(table, before, after, level)
     effects = {change.effect for change in changes}
     order = ("replace", "one_way", "in_place")
-    verdict = next((effect for effect in order if effect in effects), "ignored" if ignored else "none")
+    verdict = next(
+        (effect for effect in order if effect in effects), "ignored" if ignored else "none"
+    )
     return Prediction(verdict, after, target, changes)
 
 
 def inherited_from_origin(case: Case) -> Config:
     """What the origin decides for a mirror in the same JetStream; ORGD alone allows direct reads."""
     mirror = case.after.get("mirror")
-    return {"mirror_direct": mirror["name"] == "ORGD"} if mirror and not mirror.get("external") else {}
+    return (
+        {"mirror_direct": mirror["name"] == "ORGD"} if mirror and not mirror.get("external") else {}
+    )
 
 
 def problems(case: Case, body: Config, before: Config | None, level: int) -> list[str]:
     """What plan says against one configuration on a single server, beside what its surroundings add."""
     place = ServerContext(level, standalone=True, stream={"name": "S", "subjects": ["s.>"]})
     if case.kind == "stream":
-        return [p.summary for p in (*check_stream(body), *find_stream_problems(before, expected_new(STREAM, body, level, inherited_from_origin(case)), place))]
-    return [p.summary for p in (*check_consumer(body), *find_consumer_problems(before, expected_new(CONSUMER, body, level, {}), place))]
+        return [
+            p.summary
+            for p in (
+                *check_stream(body),
+                *find_stream_problems(
+                    before, expected_new(STREAM, body, level, inherited_from_origin(case)), place
+                ),
+            )
+        ]
+    return [
+        p.summary
+        for p in (
+            *check_consumer(body),
+            *find_consumer_problems(before, expected_new(CONSUMER, body, level, {}), place),
+        )
+    ]
 
 
 def check_outcome(case: Case, live: Config, outcome: Mapping[str, Any], level: int) -> None:
@@ -132,12 +162,21 @@ def check_outcome(case: Case, live: Config, outcome: Mapping[str, Any], level: i
 
     Raises AssertionError where they differ.
     """
-    if any(needed > level for body in (case.before, case.after) for _, needed in case.table.required_levels(body)):
-        assert not outcome.get("echo_changes") or outcome["outcome"] == "rejected" or level < 2, (str(case), outcome)
+    if any(
+        needed > level
+        for body in (case.before, case.after)
+        for _, needed in case.table.required_levels(body)
+    ):
+        assert not outcome.get("echo_changes") or outcome["outcome"] == "rejected" or level < 2, (
+            str(case),
+            outcome,
+        )
         return
     prediction = predict(case.table, case.after, live, level, inherited_from_origin(case))
     refused = problems(case, case.after, case.table.compact(live), level)
-    if str(case) in REFUSED_ONLY_RAW or (str(case) in REFUSED_BY_SURROUNDINGS and outcome["outcome"] == "rejected"):
+    if str(case) in REFUSED_ONLY_RAW or (
+        str(case) in REFUSED_BY_SURROUNDINGS and outcome["outcome"] == "rejected"
+    ):
         assert outcome["outcome"] == "rejected", str(case)
         assert prediction.effect != "replace", str(case)
         return
@@ -148,20 +187,29 @@ def check_outcome(case: Case, live: Config, outcome: Mapping[str, Any], level: i
         assert str(case) in ACCEPTED_BUT_REPLACED, (str(case), outcome)
         return
     assert not refused or str(case) == "stream num_replicas 1->3 standalone", (str(case), refused)
-    assert echoed_changes(case.table, outcome.get("echo_changes") or {}) == predicted_changes(case.table, live, prediction), str(case)
+    assert echoed_changes(case.table, outcome.get("echo_changes") or {}) == predicted_changes(
+        case.table, live, prediction
+    ), str(case)
 
 
 def echoed_changes(table: Table, changes: Mapping[str, list[Any]]) -> dict[str, tuple[Any, Any]]:
     """The changes of an echo in compact form, without those that mean nothing."""
-    pairs = {name: tuple(table.compact({name: value}).get(name) for value in pair) for name, pair in changes.items()}
+    pairs = {
+        name: tuple(table.compact({name: value}).get(name) for value in pair)
+        for name, pair in changes.items()
+    }
     return {name: (pair[0], pair[1]) for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def predicted_changes(table: Table, live: Config, prediction: Prediction) -> dict[str, tuple[Any, Any]]:
+def predicted_changes(
+    table: Table, live: Config, prediction: Prediction
+) -> dict[str, tuple[Any, Any]]:
     """The changes of the echo that are predicted, in compact form."""
     before, after = table.compact(live), prediction.requested
     names = changed_names(before, after)
-    return {name: (before.get(name), after.get(name)) for name in names if name not in IGNORED_FIELDS}
+    return {
+        name: (before.get(name), after.get(name)) for name in names if name not in IGNORED_FIELDS
+    }
 
 
 def sealed_config(config: Config, level: int) -> Config:

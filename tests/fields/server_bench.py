@@ -79,7 +79,9 @@ class ServerBench:
             body = {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"}
             bench.raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", body)
         for name, config in PARENTS.items():
-            bench.raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config)
+            bench.raw.api_ok(
+                f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config
+            )
         yield bench
         bench.close()
 
@@ -90,7 +92,11 @@ class ServerBench:
 
     def live(self, address: Address) -> Config:
         """The configuration of an object of the domain without a name, as the server shows it."""
-        name = f"CONSUMER.INFO.{address.stream}.{address.consumer}" if address.kind == "consumer" else f"STREAM.INFO.{address.stream}"
+        name = (
+            f"CONSUMER.INFO.{address.stream}.{address.consumer}"
+            if address.kind == "consumer"
+            else f"STREAM.INFO.{address.stream}"
+        )
         config = self.raw.api_ok(f"$JS.API.{name}")["config"]
         assert isinstance(config, dict)
         return config
@@ -116,8 +122,17 @@ class ServerBench:
         try:
             if self._check_created(STREAM, self._stream_problems(old, None), answer, old):
                 self._check_echo(STREAM, old, answer["config"], inherited_from_origin(old))
-                if not self._stream_problems(new, answer["config"]) and not self._unknown_fields(STREAM, new):
-                    self._check_update(STREAM, f"STREAM.UPDATE.{old['name']}", new, answer["config"], inherited_from_origin(new), {})
+                if not self._stream_problems(new, answer["config"]) and not self._unknown_fields(
+                    STREAM, new
+                ):
+                    self._check_update(
+                        STREAM,
+                        f"STREAM.UPDATE.{old['name']}",
+                        new,
+                        answer["config"],
+                        inherited_from_origin(new),
+                        {},
+                    )
         finally:
             self.raw.api(f"$JS.API.STREAM.DELETE.{old['name']}")
 
@@ -126,24 +141,51 @@ class ServerBench:
         if found:
             return found
         if live is None:
-            after, before = expected_new(STREAM, body, self.level, inherited_from_origin(body)), None
+            after, before = (
+                expected_new(STREAM, body, self.level, inherited_from_origin(body)),
+                None,
+            )
         else:
             prediction = predict(STREAM, dict(body), live, self.level, inherited_from_origin(body))
-            after, before = prediction.after, None if prediction.effect == "replace" else STREAM.compact(live)
-        return [problem.summary for problem in find_stream_problems(before, after, ServerContext(self.level, standalone=True))]
+            after, before = (
+                prediction.after,
+                None if prediction.effect == "replace" else STREAM.compact(live),
+            )
+        return [
+            problem.summary
+            for problem in find_stream_problems(
+                before, after, ServerContext(self.level, standalone=True)
+            )
+        ]
 
     # --- consumers -------------------------------------------------------------------------------------------
 
     def consumer(self, stream: str, old: Body, new: Body) -> None:
         """The same for a consumer of one of the `PARENTS`."""
-        api, limits = f"CONSUMER.CREATE.{stream}.{old['name']}", PARENTS[stream].get("consumer_limits", {})
+        api, limits = (
+            f"CONSUMER.CREATE.{stream}.{old['name']}",
+            PARENTS[stream].get("consumer_limits", {}),
+        )
         sent = build_create(CONSUMER, old, self.level)
-        answer = self.raw.api(f"$JS.API.{api}", {"stream_name": stream, "action": "create", "config": sent})
+        answer = self.raw.api(
+            f"$JS.API.{api}", {"stream_name": stream, "action": "create", "config": sent}
+        )
         try:
-            if self._check_created(CONSUMER, self._consumer_problems(stream, old, None), answer, old):
+            if self._check_created(
+                CONSUMER, self._consumer_problems(stream, old, None), answer, old
+            ):
                 self._check_echo(CONSUMER, old, answer["config"], limits)
-                if not self._consumer_problems(stream, new, answer["config"]) and not self._unknown_fields(CONSUMER, new):
-                    self._check_update(CONSUMER, api, new, answer["config"], limits, {"stream_name": stream, "action": "update"})
+                if not self._consumer_problems(
+                    stream, new, answer["config"]
+                ) and not self._unknown_fields(CONSUMER, new):
+                    self._check_update(
+                        CONSUMER,
+                        api,
+                        new,
+                        answer["config"],
+                        limits,
+                        {"stream_name": stream, "action": "update"},
+                    )
         finally:
             self.raw.api(f"$JS.API.CONSUMER.DELETE.{stream}.{old['name']}")
 
@@ -154,20 +196,30 @@ class ServerBench:
         parent = STREAM.compact({"name": stream, "subjects": [f"{stream}.>"]} | PARENTS[stream])
         after = expected_new(CONSUMER, body, self.level, PARENTS[stream].get("consumer_limits", {}))
         before = CONSUMER.compact(live) if live else None
-        return [problem.summary for problem in find_consumer_problems(before, after, ServerContext(self.level, standalone=True, stream=parent))]
+        return [
+            problem.summary
+            for problem in find_consumer_problems(
+                before, after, ServerContext(self.level, standalone=True, stream=parent)
+            )
+        ]
 
     # --- the server's word -----------------------------------------------------------------------------------
 
     def _unknown_fields(self, table: Table, body: Body) -> list[str]:
         return [path for path, level in table.required_levels(dict(body)) if level > self.level]
 
-    def _check_created(self, table: Table, predicted: list[str], answer: dict[str, Any], body: Body) -> bool:
+    def _check_created(
+        self, table: Table, predicted: list[str], answer: dict[str, Any], body: Body
+    ) -> bool:
         """Whether it was made, as predicted. What the server does not know is refused since 2.12, and before that dropped."""
         self.count("create refused" if "error" in answer else "create taken")
         if unknown := self._unknown_fields(table, body):
             names = {path.split(".")[0] for path in unknown}
             kept = [
-                n for n in names if "error" not in answer and table.compact(answer["config"]).get(n) == table.compact({n: body[n]}).get(n)
+                n
+                for n in names
+                if "error" not in answer
+                and table.compact(answer["config"]).get(n) == table.compact({n: body[n]}).get(n)
             ]
             assert kept == [], (dict(body), answer)
             assert "error" in answer or self.level < 2, (dict(body), unknown)
@@ -179,43 +231,81 @@ class ServerBench:
         """The echo is the predicted one: the same fields, and the same values once normalised."""
         expected, live = expected_new(table, body, self.level, around), table.compact(raw)
         assert expected == live, (dict(body), differences(expected, live))
-        assert table.with_defaults(expected, self.level).keys() == without_server_metadata(raw).keys() - empty_fields(raw), dict(body)
-        needed, ours = (raw.get("metadata") or {}).get("_nats.req.level"), max([0, *(level for _, level in table.required_levels(raw))])
-        assert needed is None or int(needed) == ours or (int(needed) < ours and has_uncounted_fields(raw)), raw
+        assert table.with_defaults(expected, self.level).keys() == without_server_metadata(
+            raw
+        ).keys() - empty_fields(raw), dict(body)
+        needed, ours = (
+            (raw.get("metadata") or {}).get("_nats.req.level"),
+            max([0, *(level for _, level in table.required_levels(raw))]),
+        )
+        assert (
+            needed is None
+            or int(needed) == ours
+            or (int(needed) < ours and has_uncounted_fields(raw))
+        ), raw
 
-    def _check_update(self, table: Table, api: str, new: Body, live: Config, around: Config, envelope: dict[str, Any]) -> None:
+    def _check_update(
+        self,
+        table: Table,
+        api: str,
+        new: Body,
+        live: Config,
+        around: Config,
+        envelope: dict[str, Any],
+    ) -> None:
         prediction = predict(table, dict(new), live, self.level, around)
         config = build_update(table, live, new, table.compact(live), prediction.after)
-        answer = self.raw.api(f"$JS.API.{api}", envelope | {"config": config} if envelope else config)
+        answer = self.raw.api(
+            f"$JS.API.{api}", envelope | {"config": config} if envelope else config
+        )
         self.count(prediction.effect)
         if prediction.effect == "replace" and "error" not in answer:
             replacing = {change.path for change in prediction.changes if change.effect == "replace"}
             assert replacing <= REPLACED_ON_PURPOSE, (replacing, live, dict(new))
             return
-        assert (prediction.effect == "replace") == ("error" in answer), (prediction, live, dict(new), answer.get("error"))
+        assert (prediction.effect == "replace") == ("error" in answer), (
+            prediction,
+            live,
+            dict(new),
+            answer.get("error"),
+        )
         if "error" not in answer:
             after = table.compact(answer["config"])
-            assert after == prediction.after, (live, dict(new), differences(prediction.after, after))
+            assert after == prediction.after, (
+                live,
+                dict(new),
+                differences(prediction.after, after),
+            )
 
 
 def inherited_from_origin(body: Body) -> Config:
     """What the origin decides for a mirror in this JetStream."""
     mirror = body.get("mirror")
-    return {"mirror_direct": mirror["name"] == "ORGD"} if mirror and not mirror.get("external") else {}
+    return (
+        {"mirror_direct": mirror["name"] == "ORGD"} if mirror and not mirror.get("external") else {}
+    )
 
 
 def has_uncounted_fields(raw: Config) -> bool:
     """Newer words of older fields, and consumers of origins: older servers do not know them, and `_nats.req.level` does not say so."""
     origins = [raw.get("mirror") or {}, *(raw.get("sources") or ())]
-    return raw.get("priority_policy") == "prioritized" or any("consumer" in origin for origin in origins)
+    return raw.get("priority_policy") == "prioritized" or any(
+        "consumer" in origin for origin in origins
+    )
 
 
 def empty_fields(raw: Config) -> set[str]:
     """A placement without a wish, and a transform of everything into what it is anyway: echoed, and the same as none."""
-    return {name for name in ("placement", "subject_transform") if name in raw and not STREAM.compact({name: raw[name]})}
+    return {
+        name
+        for name in ("placement", "subject_transform")
+        if name in raw and not STREAM.compact({name: raw[name]})
+    }
 
 
 def differences(expected: Config, found: Config) -> str:
     """What is expected and found where the two differ, for reading."""
     names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
-    return json.dumps({name: [expected.get(name), found.get(name)] for name in names}, ensure_ascii=False)
+    return json.dumps(
+        {name: [expected.get(name), found.get(name)] for name in names}, ensure_ascii=False
+    )

@@ -33,13 +33,19 @@ def space(cluster: Sandbox, tmp_path: Path) -> Space:
     delete_streams(server)
     connection = {"url": server.url, "user": server.user, "password": server.password}
     domains = {"main": {"connection": "main", "js_domain": None}}
-    return Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains})
+    return Space(
+        tmp_path,
+        {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains},
+    )
 
 
 def delete_streams(server: Server) -> None:
     """Delete every stream. One that is just being scaled is deleted without an answer up to 2.14."""
     for _ in range(10):
-        with contextlib.suppress(TimeoutError), Raw(server.url, server.user, server.password, timeout=2) as raw:
+        with (
+            contextlib.suppress(TimeoutError),
+            Raw(server.url, server.user, server.password, timeout=2) as raw,
+        ):
             delete_all_streams(raw)
             return
     raise AssertionError("streams remain")
@@ -64,10 +70,20 @@ def test_a_stream_is_moved_and_then_scaled_up(space: Space) -> None:
     """Both in one update are refused (10123): it is moved while it is small, and scaled when that is done."""
     apply_streams(space, {"name": "A", "num_replicas": 1})
 
-    plan = apply_streams(space, {"name": "A", "num_replicas": 3, "placement": {"tags": ["az:a"]}, "description": "with the rest"})
+    plan = apply_streams(
+        space,
+        {
+            "name": "A",
+            "num_replicas": 3,
+            "placement": {"tags": ["az:a"]},
+            "description": "with the rest",
+        },
+    )
 
     assert titles(plan) == ["update stream A in main: move it", "update stream A in main"]
-    assert [step.precondition.get("wait_until_stable") for step in plan.steps] == ["main/stream/A"] * 2
+    assert [step.precondition.get("wait_until_stable") for step in plan.steps] == [
+        "main/stream/A"
+    ] * 2
 
 
 @pytest.mark.matrix
@@ -77,9 +93,15 @@ def test_a_stream_is_scaled_down_and_then_moved(space: Space) -> None:
 
     plan = apply_streams(space, {"name": "A", "placement": {"tags": ["az:a", "ssd"]}})
 
-    assert titles(plan) == ["update stream A in main: scale it to 1 copy", "update stream A in main"]
+    assert titles(plan) == [
+        "update stream A in main: scale it to 1 copy",
+        "update stream A in main",
+    ]
     assert [change.change.actions for change in plan.resource_changes] == [["update"]]
-    assert {h.code for c in plan.resource_changes for h in c.hazards} == {"REDUCES_REPLICAS", "MOVES_DATA"}
+    assert {h.code for c in plan.resource_changes for h in c.hazards} == {
+        "REDUCES_REPLICAS",
+        "MOVES_DATA",
+    }
 
 
 def test_subjects_are_swapped_by_streams_that_move_and_scale(space: Space) -> None:
@@ -87,7 +109,11 @@ def test_subjects_are_swapped_by_streams_that_move_and_scale(space: Space) -> No
     apply_streams(space, {"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]})
 
     changed = {"num_replicas": 3, "placement": {"tags": ["ssd"]}}
-    plan = apply_streams(space, {"name": "A", "subjects": ["b"]} | changed, {"name": "B", "subjects": ["a"]} | changed)
+    plan = apply_streams(
+        space,
+        {"name": "A", "subjects": ["b"]} | changed,
+        {"name": "B", "subjects": ["a"]} | changed,
+    )
 
     assert len(plan.steps) == 5
 
@@ -96,7 +122,10 @@ def test_subjects_are_swapped_by_streams_that_move_and_scale(space: Space) -> No
 def test_one_change_after_the_other_waits_for_the_cluster(space: Space) -> None:
     """An apply right after another one waits until the stream is scaled, where the server would refuse it (10226, 10124)."""
     space.write(streams=[{"name": "A"}]).apply()
-    for streams in ([{"name": "A", "num_replicas": 3}], [{"name": "A", "num_replicas": 3, "placement": {"tags": ["ssd"]}}]):
+    for streams in (
+        [{"name": "A", "num_replicas": 3}],
+        [{"name": "A", "num_replicas": 3, "placement": {"tags": ["ssd"]}}],
+    ):
         _, result = space.write(streams=streams).apply()
         assert result.exit_code == 0, result
 
@@ -106,7 +135,9 @@ def test_removing_a_placement_is_no_move(space: Space) -> None:
     """Only a new placement makes the cluster move anything, so nothing has to be split."""
     apply_streams(space, {"name": "A", "placement": {"tags": ["ssd"]}})
 
-    assert titles(apply_streams(space, {"name": "A", "num_replicas": 3})) == ["update stream A in main"]
+    assert titles(apply_streams(space, {"name": "A", "num_replicas": 3})) == [
+        "update stream A in main"
+    ]
 
 
 @pytest.mark.matrix
@@ -118,18 +149,24 @@ def test_removing_a_placement_is_no_move(space: Space) -> None:
         ({"num_replicas": 3, "retention": "workqueue"}, {"num_replicas": 1}, "10134"),
     ],
 )
-def test_replicas_of_a_consumer_fit_its_stream(stream: dict[str, Any], consumer: dict[str, Any], says: str, space: Space) -> None:
+def test_replicas_of_a_consumer_fit_its_stream(
+    stream: dict[str, Any], consumer: dict[str, Any], says: str, space: Space
+) -> None:
     """At most as many as the stream; as many, where messages go when they are acknowledged."""
     consumers = [{"name": "C", "ack_policy": "explicit"} | consumer]
     plan = space.write(streams=[{"name": "A", "consumers": consumers} | stream]).plan()
 
-    assert [(d.address, says in d.summary) for d in plan.diagnostics] == [("main/consumer/A/C", True)]
+    assert [(d.address, says in d.summary) for d in plan.diagnostics] == [
+        ("main/consumer/A/C", True)
+    ]
 
 
 @pytest.mark.matrix
 def test_replicas_are_no_error_in_a_cluster(space: Space) -> None:
     """A stream of three copies with a consumer of one is what a cluster is for."""
-    apply_streams(space, {"name": "A", "num_replicas": 3, "consumers": [{"name": "C", "num_replicas": 1}]})
+    apply_streams(
+        space, {"name": "A", "num_replicas": 3, "consumers": [{"name": "C", "num_replicas": 1}]}
+    )
 
 
 @pytest.mark.matrix
@@ -137,8 +174,14 @@ def test_consumers_wait_for_their_stream_to_be_scaled(space: Space) -> None:
     """While a stream is scaled no consumer can be made (10023 on 2.15): the new one waits, the old one goes before."""
     apply_streams(space, {"name": "A", "consumers": [{"name": "OLD"}, {"name": "KEPT"}]})
 
-    consumers = [{"name": "NEW", "ack_policy": "explicit"}, {"name": "KEPT", "description": "changed"}]
+    consumers = [
+        {"name": "NEW", "ack_policy": "explicit"},
+        {"name": "KEPT", "description": "changed"},
+    ]
     plan = apply_streams(space, {"name": "A", "num_replicas": 3, "consumers": consumers})
 
     assert titles(plan)[:2] == ["delete consumer OLD of A in main", "update stream A in main"]
-    assert [step.precondition.get("wait_until_stable") for step in plan.steps] == [None, *["main/stream/A"] * 3]
+    assert [step.precondition.get("wait_until_stable") for step in plan.steps] == [
+        None,
+        *["main/stream/A"] * 3,
+    ]

@@ -20,7 +20,22 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "int": NUMBERS,
     "size": NUMBERS,
     "duration": NUMBERS,
-    "percent": ("", "0", "30%", "101", "+5", "007", "abc", "30 %", "100%%", "%", "1.5", " 5", "1e1", "-1"),
+    "percent": (
+        "",
+        "0",
+        "30%",
+        "101",
+        "+5",
+        "007",
+        "abc",
+        "30 %",
+        "100%%",
+        "%",
+        "1.5",
+        " 5",
+        "1e1",
+        "-1",
+    ),
     "strings": ([], [""]),
     "durations": ([], [0], [-1], [1]),
     "string": ("",),
@@ -37,7 +52,10 @@ def edge_values(row: Field) -> tuple[Any, ...]:
     if row.type == "enum":
         return ("", *row.values, *(value.upper() for value in row.values), "nonsense")
     if row.name == "inactive_threshold":
-        return (*(n for n in NUMBERS if n <= 0), 3_600_000_000_000)  # shorter ones take the consumer away in the middle
+        return (
+            *(n for n in NUMBERS if n <= 0),
+            3_600_000_000_000,
+        )  # shorter ones take the consumer away in the middle
     if row.name == "priority_groups":
         return ([],)  # 2.11 takes a group without a name where it takes no other
     return VALUES.get(row.type, ())
@@ -73,18 +91,27 @@ def is_accepted(bench: ServerBench, table: Table, config: dict[str, Any]) -> boo
 
 def body_of(table: Table, base: dict[str, Any], **more: Any) -> dict[str, Any]:
     """One stream or consumer called U."""
-    name = {"name": "U", "subjects": ["U.>"]} if table is STREAM else {"name": "U", "durable_name": "U"}
+    name = (
+        {"name": "U", "subjects": ["U.>"]}
+        if table is STREAM
+        else {"name": "U", "durable_name": "U"}
+    )
     return name | base | more
 
 
 @pytest.mark.parametrize(("table", "row", "base"), CASES)
-def test_files_take_what_the_server_takes(bench: ServerBench, table: Table, row: Field, base: dict[str, Any]) -> None:
+def test_files_take_what_the_server_takes(
+    bench: ServerBench, table: Table, row: Field, base: dict[str, Any]
+) -> None:
     """A value that the server takes is none that the files refuse; one that they take is kept, or was a predicted refusal."""
     for value in edge_values(row) if row.level <= bench.level else ():
         known, value_sent = parse_value(row, value)
         if not known:
             taken = is_accepted(bench, table, body_of(table, base, **{row.name: value}))
-            assert not taken or (row.name, bench.level) in KEPT_BY_OLD_SERVERS, (row.name, json.dumps(value))
+            assert not taken or (row.name, bench.level) in KEPT_BY_OLD_SERVERS, (
+                row.name,
+                json.dumps(value),
+            )
             continue
         old, new = body_of(table, base, **{row.name: value_sent}), body_of(table, base)
         if table is STREAM:
@@ -98,12 +125,22 @@ def test_limits_for_consumers_at_their_edges(bench: ServerBench, row: Field) -> 
     """The same for what a stream says of its consumers."""
     for value in VALUES["int"]:
         known, value_sent = parse_value(row, value)
-        assert known or not is_accepted(bench, STREAM, body_of(STREAM, {}, consumer_limits={row.name: value})), value
+        assert known or not is_accepted(
+            bench, STREAM, body_of(STREAM, {}, consumer_limits={row.name: value})
+        ), value
         if known:
-            bench.stream(body_of(STREAM, {}, consumer_limits={row.name: value_sent}), body_of(STREAM, {}))
+            bench.stream(
+                body_of(STREAM, {}, consumer_limits={row.name: value_sent}), body_of(STREAM, {})
+            )
 
 
 def test_a_heartbeat_of_its_own(bench: ServerBench) -> None:
     """`ack_policy: flow_control` brings a heartbeat of one second, so that any other that is written stops nothing."""
-    for beat in (0, 1, 30_000_000_000) if bench.level >= 4 else ():  # nobody knows that policy before 2.14
-        bench.consumer("PLAIN", body_of(CONSUMER, PUSH, ack_policy="flow_control", idle_heartbeat=beat), body_of(CONSUMER, PUSH))
+    for beat in (
+        (0, 1, 30_000_000_000) if bench.level >= 4 else ()
+    ):  # nobody knows that policy before 2.14
+        bench.consumer(
+            "PLAIN",
+            body_of(CONSUMER, PUSH, ack_policy="flow_control", idle_heartbeat=beat),
+            body_of(CONSUMER, PUSH),
+        )

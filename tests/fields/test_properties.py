@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from jsplan.address import Address
 from jsplan.documents.plan import Plan
 from jsplan.errors import ConfigError
+from jsplan.options import DriftOptions
 from jsplan.planning.decide import table_of
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.fields import strategies
 from tests.support.raw import streams as names_of
 from tests.support.workspaces import RecordingObserver, single_space
@@ -46,7 +46,11 @@ Pair = tuple[Body, Body]
 def stream_pairs() -> st.SearchStrategy[Pair]:
     """A stream with up to two consumers, and what becomes of them."""
     consumers = [strategies.pairs(strategies.consumers(f"C{n}", NAME, NEWEST)) for n in range(2)]
-    return st.tuples(strategies.pairs(strategies.streams(NAME, NEWEST)), st.tuples(*consumers), st.integers(0, 15)).map(_combine)
+    return st.tuples(
+        strategies.pairs(strategies.streams(NAME, NEWEST)),
+        st.tuples(*consumers),
+        st.integers(0, 15),
+    ).map(_combine)
 
 
 def _combine(drawn: tuple[Pair, tuple[Pair, ...], int]) -> Pair:
@@ -60,7 +64,14 @@ def draw_batches(count: int, *, seeded: bool) -> Iterator[list[Pair]]:
     """So many drawn pairs in batches, each stream with a name of its own. No server takes part in this."""
     found: list[Pair] = []
 
-    @settings(max_examples=count, derandomize=seeded, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=CHECKS)
+    @settings(
+        max_examples=count,
+        derandomize=seeded,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=CHECKS,
+    )
     @given(pair=stream_pairs())
     def collect(pair: Pair) -> None:
         text = json.dumps(pair).replace(NAME, f"S{len(found):05}")
@@ -76,7 +87,9 @@ def test_any_workspace_converges(bench: ServerBench) -> None:
     """Apply succeeds, live is what plan showed, nothing is left to do; the same from there to any other workspace."""
     for batch in draw_batches(SEEDED, seeded=True):
         converge(bench, batch)
-    assert min(bench.counts.get(action, 0) for action in ("create", "update", "no-op", "delete")) > 10, bench.counts
+    assert (
+        min(bench.counts.get(action, 0) for action in ("create", "update", "no-op", "delete")) > 10
+    ), bench.counts
 
 
 @pytest.mark.soak
@@ -96,7 +109,9 @@ def converge(bench: ServerBench, drawn: list[Pair]) -> None:
         apply_legal(bench, space, [new for _, new in drawn], made)
 
 
-def apply_legal(bench: ServerBench, space: Space, wanted: list[Body], fallback: list[Body]) -> list[Body]:
+def apply_legal(
+    bench: ServerBench, space: Space, wanted: list[Body], fallback: list[Body]
+) -> list[Body]:
     """Apply what of it is legal, and prove that it holds. Returns what was applied.
 
     What plan refuses stays as `fallback` has it, or is left out.
@@ -111,7 +126,10 @@ def apply_legal(bench: ServerBench, space: Space, wanted: list[Body], fallback: 
         if change.change.after is not None:
             address = Address.parse(change.address)
             live, table = bench.live(address), table_of(address)
-            assert table.compact(live) == table.compact(change.change.after), (change.address, bodies)
+            assert table.compact(live) == table.compact(change.change.after), (
+                change.address,
+                bodies,
+            )
     again = space.plan()
     assert [step.title for step in again.steps] == [], json.dumps(bodies)
     assert not again.has_changes
@@ -124,7 +142,16 @@ def legal(space: Space, wanted: list[Body], fallback: list[Body]) -> tuple[list[
     bodies = [dict(body) for body in wanted]
     safe = {body["name"]: body for body in fallback}
     for _ in range(6):
-        space.write(streams=[body | {"lifecycle": {"on_replace": "recreate"}, "consumers": replaceable_consumers(body)} for body in bodies])
+        space.write(
+            streams=[
+                body
+                | {
+                    "lifecycle": {"on_replace": "recreate"},
+                    "consumers": replaceable_consumers(body),
+                }
+                for body in bodies
+            ]
+        )
         try:
             plan = space.plan()
             errors = [d for d in plan.diagnostics if d.severity == "error"]
@@ -133,7 +160,9 @@ def legal(space: Space, wanted: list[Body], fallback: list[Body]) -> tuple[list[
         if not errors and plan is not None:
             return bodies, plan
         wrong = {d.address for d in errors}
-        bodies = [kept for body in bodies if (kept := without_refused(body, wrong, safe)) is not None]
+        bodies = [
+            kept for body in bodies if (kept := without_refused(body, wrong, safe)) is not None
+        ]
     raise AssertionError(f"still refused: {errors}")
 
 
@@ -146,5 +175,7 @@ def without_refused(body: Body, wrong: set[str | None], safe: dict[str, Body]) -
     """A stream without the consumers that were refused; one that was refused itself as it was before, or not at all."""
     if f"main/stream/{body['name']}" in wrong:
         return safe.pop(body["name"], None)
-    kept = [c for c in body["consumers"] if f"main/consumer/{body['name']}/{c['name']}" not in wrong]
+    kept = [
+        c for c in body["consumers"] if f"main/consumer/{body['name']}/{c['name']}" not in wrong
+    ]
     return body | {"consumers": kept}

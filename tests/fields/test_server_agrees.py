@@ -21,14 +21,20 @@ if TYPE_CHECKING:
 NEWEST = 5
 MANY = int(os.environ.get("JSPLAN_EXAMPLES", "30000"))
 SEEDED = settings(
-    max_examples=800, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=800,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 OPEN_ENDED = settings(SEEDED, max_examples=MANY, derandomize=False)
 
 Pair = tuple[dict[str, Any], dict[str, Any]]
 STREAM_PAIRS = strategies.pairs(strategies.streams("U", NEWEST))
 CONSUMER_PAIRS = st.sampled_from(sorted(PARENTS)).flatmap(
-    lambda stream: st.tuples(st.just(stream), strategies.pairs(strategies.consumers("c", stream, NEWEST)))
+    lambda stream: st.tuples(
+        st.just(stream), strategies.pairs(strategies.consumers("c", stream, NEWEST))
+    )
 )
 
 

@@ -25,7 +25,11 @@ def test_all_cases_are_there() -> None:
     assert len([case for case in ALL if case.kind == "stream"]) == 120
     assert len([case for case in ALL if case.kind == "consumer"]) == 67
     assert all(case.measured.keys() == measured_rules.LEVELS.keys() for case in ALL)
-    exceptions = {*measured_rules.ACCEPTED_BUT_REPLACED, *measured_rules.REFUSED_ONLY_RAW, *measured_rules.REFUSED_BY_SURROUNDINGS}
+    exceptions = {
+        *measured_rules.ACCEPTED_BUT_REPLACED,
+        *measured_rules.REFUSED_ONLY_RAW,
+        *measured_rules.REFUSED_BY_SURROUNDINGS,
+    }
     assert exceptions <= {str(case) for case in ALL}
 
 
@@ -56,11 +60,21 @@ def test_this_server_does_what_was_measured_and_predicted(case: Case, bench: Ser
 
 def summary(outcome: dict[str, Any]) -> tuple[Any, ...]:
     """Outcome, error code and changed values; the server's own metadata aside."""
-    changes = {name: pair for name, pair in (outcome.get("echo_changes") or {}).items() if name != "metadata"}
-    return outcome["outcome"].replace("_but_dropped", ""), outcome.get("error", "").split(" ")[0], changes
+    changes = {
+        name: pair
+        for name, pair in (outcome.get("echo_changes") or {}).items()
+        if name != "metadata"
+    }
+    return (
+        outcome["outcome"].replace("_but_dropped", ""),
+        outcome.get("error", "").split(" ")[0],
+        changes,
+    )
 
 
-def play_on_server(case: Case, raw: Raw, bench: ServerBench) -> tuple[dict[str, Any], dict[str, Any]]:
+def play_on_server(
+    case: Case, raw: Raw, bench: ServerBench
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the server did, as the data files write it, and its echo before the update (empty if it made nothing)."""
     return _stream(case, raw) if case.kind == "stream" else _consumer(case, raw, bench)
 
@@ -96,16 +110,23 @@ def _consumer(case: Case, raw: Raw, bench: ServerBench) -> tuple[dict[str, Any],
             return {"outcome": "create_failed", "error": _error(made)}, {}
         with bench.listening("dlv" if "active subscriber" in case.name else None):
             answer = raw.api(api, {"stream_name": "S", "config": case.after, "action": "update"})
-        return _outcome(answer, made["config"], raw.api_ok("$JS.API.CONSUMER.INFO.S.c")["config"]), made["config"]
+        return _outcome(
+            answer, made["config"], raw.api_ok("$JS.API.CONSUMER.INFO.S.c")["config"]
+        ), made["config"]
     finally:
         raw.api_ok("$JS.API.STREAM.DELETE.S")
 
 
-def _outcome(answer: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+def _outcome(
+    answer: dict[str, Any], before: dict[str, Any], after: dict[str, Any]
+) -> dict[str, Any]:
     if "error" in answer:
         return {"outcome": "rejected", "error": _error(answer)}
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    return {"outcome": "accepted", "echo_changes": {name: [before.get(name), after.get(name)] for name in names}}
+    return {
+        "outcome": "accepted",
+        "echo_changes": {name: [before.get(name), after.get(name)] for name in names},
+    }
 
 
 def _error(answer: dict[str, Any]) -> str:

@@ -22,18 +22,35 @@ from tests.fuzz.targets import TARGETS
 def main() -> int:
     """Read documents and print what is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("targets", nargs="+", metavar="TARGET[:COUNT]", help=f"all, {', '.join(TARGETS)}")
+    parser.add_argument(
+        "targets", nargs="+", metavar="TARGET[:COUNT]", help=f"all, {', '.join(TARGETS)}"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1000, help="how many documents of each target that says none")
-    parser.add_argument("--most", type=int, default=harness.MAX_FAILURES, help="different failures after which it ends")
+    parser.add_argument(
+        "--count", type=int, default=1000, help="how many documents of each target that says none"
+    )
+    parser.add_argument(
+        "--most",
+        type=int,
+        default=harness.MAX_FAILURES,
+        help="different failures after which it ends",
+    )
     parser.add_argument("--only", type=int, help="the document of this number alone")
     parser.add_argument("--file", type=Path, help="a document that was kept, alone")
-    parser.add_argument("--kept", action="store_true", help="first the seeds and the documents under tests/fuzz/found/; they must be right")
+    parser.add_argument(
+        "--kept",
+        action="store_true",
+        help="first the seeds and the documents under tests/fuzz/found/; they must be right",
+    )
     parser.add_argument("--print", action="store_true", help="print the document as well")
-    parser.add_argument("--keep", action="store_true", help="keep the smallest documents under tests/fuzz/found/")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the smallest documents under tests/fuzz/found/"
+    )
     parser.add_argument("--quick", action="store_true", help="do not make them smaller")
     given = parser.parse_args()
-    named = dict(text.partition(":")[::2] for text in (TARGETS if "all" in given.targets else given.targets))
+    named = dict(
+        text.partition(":")[::2] for text in (TARGETS if "all" in given.targets else given.targets)
+    )
     if unknown := named.keys() - TARGETS:
         parser.error(f"there is no target {', '.join(unknown)}")
     bad = 0
@@ -46,7 +63,9 @@ def main() -> int:
 
 def _run_target(target: harness.Target, given: argparse.Namespace, count: int) -> int:
     if given.file is not None or given.only is not None:
-        document = load(given.file) if given.file is not None else target.document(given.seed, given.only)
+        document = (
+            load(given.file) if given.file is not None else target.document(given.seed, given.only)
+        )
         if given.print:
             print(dump(document))
         failure = harness.check_document(target, document)

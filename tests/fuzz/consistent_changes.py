@@ -16,7 +16,9 @@ _VALUE: Final = re.compile(rb'"([A-Za-z0-9_][A-Za-z0-9_./=: -]{0,60})"(?!\s*:)')
 _EDGE: Final = '"/. @:'
 
 
-def rename_value(document: Document, among: list[str], dice: Random, own: tuple[str, ...]) -> Document:
+def rename_value(
+    document: Document, among: list[str], dice: Random, own: tuple[str, ...]
+) -> Document:
     """The document with another text for one of its values, wherever that stands as a name: in values, addresses, subjects and requests.
 
     So a hostile name reaches what a name that is only written once does not: everything agrees on it.
@@ -28,14 +30,25 @@ def rename_value(document: Document, among: list[str], dice: Random, own: tuple[
     escaped = json.dumps(new)[1:-1].encode()
     in_content = re.compile(f"(?<=[{_EDGE}]){re.escape(old)}(?=[{_EDGE}])".encode())
     in_name = re.compile(f"(?<=[{_EDGE}]){re.escape(old)}(?=[{_EDGE}])")
-    named = {in_name.sub(lambda _: new, name) if name.startswith("$") else name: content for name, content in document.items()}
-    return {name: content if name == "$" else in_content.sub(lambda _: escaped, content) for name, content in named.items()}
+    named = {
+        in_name.sub(lambda _: new, name) if name.startswith("$") else name: content
+        for name, content in document.items()
+    }
+    return {
+        name: content if name == "$" else in_content.sub(lambda _: escaped, content)
+        for name, content in named.items()
+    }
 
 
 def fill_maps(document: Document, among: list[str], dice: Random, own: tuple[str, ...]) -> Document:
     """The document with hostile entries in all maps of one name that have texts, as metadata: their keys are somebody's own."""
-    trees = {name: tree for name in among if isinstance(tree := parse_tree(document[name], "json"), dict)}
-    maps = {name: [(holder, key) for holder, key in places(tree) if _is_map(holder, key)] for name, tree in trees.items()}
+    trees = {
+        name: tree for name in among if isinstance(tree := parse_tree(document[name], "json"), dict)
+    }
+    maps = {
+        name: [(holder, key) for holder, key in places(tree) if _is_map(holder, key)]
+        for name, tree in trees.items()
+    }
     known = sorted({str(key) for there in maps.values() for _, key in there})
     if not known:
         return document
@@ -44,7 +57,9 @@ def fill_maps(document: Document, among: list[str], dice: Random, own: tuple[str
     out = dict(document)
     for name, kept in trees.items():
         tree = copy_tree(kept)
-        for holder, key in [place for place in places(tree) if place[1] == wanted and _is_map(*place)]:
+        for holder, key in [
+            place for place in places(tree) if place[1] == wanted and _is_map(*place)
+        ]:
             holder[key] |= more
         out[name] = json_text(tree).encode()
     return out
@@ -52,4 +67,9 @@ def fill_maps(document: Document, among: list[str], dice: Random, own: tuple[str
 
 def _is_map(holder: Any, key: Any) -> bool:
     found = holder[key]
-    return isinstance(holder, dict) and isinstance(found, dict) and bool(found) and all(isinstance(value, str) for value in found.values())
+    return (
+        isinstance(holder, dict)
+        and isinstance(found, dict)
+        and bool(found)
+        and all(isinstance(value, str) for value in found.values())
+    )

@@ -78,7 +78,9 @@ class DocumentRun:
 
     def part(self, name: str, default: bytes = b"") -> bytes:
         """A part as it is read, with what stands for places filled in."""
-        return self.document.get(name, default).replace(hostile_values.BESIDE.encode(), str(self.base / "outside").encode())
+        return self.document.get(name, default).replace(
+            hostile_values.BESIDE.encode(), str(self.base / "outside").encode()
+        )
 
     def command(self) -> list[str]:
         """The part `$` as words."""
@@ -115,7 +117,14 @@ class DocumentRun:
         )
         asked = {name for content in self.document.values() for name in _ASKED.findall(content)}
         others = (name.decode() for name in asked if not name.startswith((b"FUZZ_", b"NONE")))
-        os.environ.update({name: f"https://h/{hostile_values.IN_ENVIRONMENT}" if name.endswith("HOOK") else hostile_values.IN_ENVIRONMENT for name in others})
+        os.environ.update(
+            {
+                name: f"https://h/{hostile_values.IN_ENVIRONMENT}"
+                if name.endswith("HOOK")
+                else hostile_values.IN_ENVIRONMENT
+                for name in others
+            }
+        )
         tempfile.tempdir = str(self.tmp)
         os.chdir(self.ws)
         endpoints._DECLARED.clear()  # noqa: SLF001 - what a document left here would decide what the next one does
@@ -172,7 +181,9 @@ class DocumentRun:
     def _check_ended(self, ended: CommandResult, args: Sequence[str]) -> None:
         shown = ended.err + ended.out
         if "this is a bug in jsplan" in shown or "Traceback (most recent call last)" in shown:
-            raise Violation(f"bug: {error_location(shown)}", f"jsplan {' '.join(args)}\n{shown[-3000:]}")
+            raise Violation(
+                f"bug: {error_location(shown)}", f"jsplan {' '.join(args)}\n{shown[-3000:]}"
+            )
         if ended.code not in _CODES:
             raise Violation(f"exit code {ended.code}", shown[-2000:])
 
@@ -184,7 +195,12 @@ class DocumentRun:
 
     def check_output(self, text: str, form: str) -> None:
         """Check what a user would see, in the form that it has."""
-        for secret in (hostile_values.IN_ENVIRONMENT, hostile_values.OUTSIDE, hostile_values.IN_CREDENTIALS, *self.hidden):
+        for secret in (
+            hostile_values.IN_ENVIRONMENT,
+            hostile_values.OUTSIDE,
+            hostile_values.IN_CREDENTIALS,
+            *self.hidden,
+        ):
             if secret in text:
                 at = text.index(secret)
                 raise Violation(f"shows {secret}", text[max(0, at - 300) : at + 100])
@@ -211,7 +227,9 @@ def _text(stream: io.TextIOWrapper) -> str:
 def error_location(shown: str) -> str:
     """The last place of jsplan in a traceback, and what was raised there."""
     frames = _LAST.findall(shown)
-    raised = re.findall(r"^([A-Za-z_.]+(?:Error|Exception|Warning|Exit|Stopped|Interrupt))\b", shown, re.MULTILINE)
+    raised = re.findall(
+        r"^([A-Za-z_.]+(?:Error|Exception|Warning|Exit|Stopped|Interrupt))\b", shown, re.MULTILINE
+    )
     return f"{raised[-1] if raised else '?'} in {':'.join(frames[-1]) if frames else '?'}"
 
 
@@ -220,7 +238,9 @@ def _check_text(text: str) -> None:
         if unicodedata.category(character) in _HIDDEN and character != "\n":
             at = text.index(character)
             raise Violation(
-                f"shows U+{ord(character):04X}" if ord(character) < 32 else "shows an invisible character",
+                f"shows U+{ord(character):04X}"
+                if ord(character) < 32
+                else "shows an invisible character",
                 ascii(text[max(0, at - 200) : at + 50]),
             )
 

@@ -27,7 +27,9 @@ def bytes_of(text: str) -> bytes:
 
 def dump(document: Document) -> str:
     """The document as it is kept."""
-    return json.dumps({name: text_of(content) for name, content in document.items()}, indent=1) + "\n"
+    return (
+        json.dumps({name: text_of(content) for name, content in document.items()}, indent=1) + "\n"
+    )
 
 
 def load(path: Path) -> Document:

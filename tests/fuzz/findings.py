@@ -40,7 +40,9 @@ def shrink_failure(target: Target, found: FoundFailure) -> Document:
 Shows = Callable[[Document], bool]
 
 
-def _fewer_parts(target: Target, document: Document, shows: Shows, more: Callable[[], bool]) -> Document:
+def _fewer_parts(
+    target: Target, document: Document, shows: Shows, more: Callable[[], bool]
+) -> Document:
     for name in [*document]:
         without = {part: content for part, content in document.items() if part != name}
         if name != "$" and more() and shows(without):
@@ -48,7 +50,9 @@ def _fewer_parts(target: Target, document: Document, shows: Shows, more: Callabl
     return document
 
 
-def _smaller_trees(target: Target, document: Document, shows: Shows, more: Callable[[], bool]) -> Document:
+def _smaller_trees(
+    target: Target, document: Document, shows: Shows, more: Callable[[], bool]
+) -> Document:
     for name in [*document]:
         try:
             tree = json.loads(document[name])
@@ -66,7 +70,13 @@ def _smaller_trees(target: Target, document: Document, shows: Shows, more: Calla
 def _paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if path:
         yield path
-    inside = tree.items() if isinstance(tree, dict) else reversed([*enumerate(tree)]) if isinstance(tree, list) else ()
+    inside = (
+        tree.items()
+        if isinstance(tree, dict)
+        else reversed([*enumerate(tree)])
+        if isinstance(tree, list)
+        else ()
+    )
     for key, value in inside:
         yield from _paths(value, (*path, key))
 
@@ -86,12 +96,18 @@ def _without(tree: Any, path: tuple[Any, ...]) -> Any:
     return None
 
 
-def _smaller_text(target: Target, document: Document, shows: Shows, more: Callable[[], bool]) -> Document:
+def _smaller_text(
+    target: Target, document: Document, shows: Shows, more: Callable[[], bool]
+) -> Document:
     for name in [*document]:
         if not target.changes(name):
             continue
         lines = document[name].splitlines(keepends=True)
-        pieces = lines if len(lines) > 3 else [document[name][at : at + 1] for at in range(len(document[name]))]
+        pieces = (
+            lines
+            if len(lines) > 3
+            else [document[name][at : at + 1] for at in range(len(document[name]))]
+        )
         step = max(1, len(pieces) // 2)
         while step and more():
             at = 0
@@ -128,7 +144,11 @@ def format_report(report: Report, seed: int, *, smaller: bool = True) -> str:
     parts = []
     for found in sorted(report.found.values(), key=lambda found: found.number):
         document = shrink_failure(report.target, found) if smaller else found.document
-        shown = "\n".join(f"    {name}: {text_of(content)[:1500]!r}" for name, content in document.items() if name == "$" or content)
+        shown = "\n".join(
+            f"    {name}: {text_of(content)[:1500]!r}"
+            for name, content in document.items()
+            if name == "$" or content
+        )
         parts.append(
             f"--- {report.target.name}: {found.failure.key} ({found.count} of {report.documents} documents, first number {found.number})\n"
             f"{found.failure.detail}\n  smallest document:\n{shown}\n"

@@ -68,7 +68,13 @@ class Guard:
         self.active = False
 
     @contextlib.contextmanager
-    def watching(self, folders: tuple[Path, ...], temporary: Path, seconds: float, pipes: tuple[Path, ...] = ()) -> Iterator[None]:
+    def watching(
+        self,
+        folders: tuple[Path, ...],
+        temporary: Path,
+        seconds: float,
+        pipes: tuple[Path, ...] = (),
+    ) -> Iterator[None]:
         """Let only `folders` be written to, and folders that are made in `temporary`; stop after so many seconds of computing.
 
         `pipes` are files that may be pipes, since the user named them; they end with an error.
@@ -80,7 +86,9 @@ class Guard:
         )
         self.seen, self.active = [], True
         used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-        resource.setrlimit(resource.RLIMIT_CPU, (int(used + 4 * seconds + 20), resource.RLIM_INFINITY))
+        resource.setrlimit(
+            resource.RLIMIT_CPU, (int(used + 4 * seconds + 20), resource.RLIM_INFINITY)
+        )
         signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)
         signal.setitimer(signal.ITIMER_REAL, WALL, 1.0)
         try:
@@ -133,7 +141,9 @@ class Guard:
         whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 - resolve() would follow links
         real = str(whole.resolve() if event == "open" else whole.parent.resolve() / whole.name)
         inside = any(real == folder or real.startswith(f"{folder}/") for folder in self.folders)
-        below = real.removeprefix(f"{self.temporary}/") if real.startswith(f"{self.temporary}/") else ""
+        below = (
+            real.removeprefix(f"{self.temporary}/") if real.startswith(f"{self.temporary}/") else ""
+        )
         if not inside and not ("/" in below or (below and event in ("os.mkdir", "os.rmdir"))):
             self.stop(f"changes {whole} with {event}")
 
@@ -167,7 +177,9 @@ def install() -> None:
     os.fsync = _nothing  # what is tested is not the disk
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
         pages = int(file.read().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, resource.RLIM_INFINITY))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, resource.RLIM_INFINITY)
+    )
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

@@ -87,7 +87,9 @@ class Target:
                     )
                 )
             else:
-                document[name] = mutate_part(document[name], self.form(name), dice, others, self.words)
+                document[name] = mutate_part(
+                    document[name], self.form(name), dice, others, self.words
+                )
         return document
 
 
@@ -145,7 +147,11 @@ def read(target: Target, document: Document, base: Path, *, seed: bool = False) 
         scene.clear()
     if GUARD.seen:
         what = GUARD.seen[0]
-        key = what if what.startswith(("computes", "waits", "compiles")) else what.split(" ")[0] + " " + what.rpartition(" ")[2]
+        key = (
+            what
+            if what.startswith(("computes", "waits", "compiles"))
+            else what.split(" ")[0] + " " + what.rpartition(" ")[2]
+        )
         return Failure(key, f"{what}\n{failure.detail if failure else ''}")
     if seed and failure is None and scene.refusals and WRONG not in document:
         return Failure(REFUSED, "\n".join(scene.refusals))
@@ -198,7 +204,15 @@ def _forked(
     return status
 
 
-def _child(target: Target, documents: Iterable[tuple[int, Document]], at: mmap.mmap, writer: int, base: Path, *, seeds: bool) -> None:
+def _child(
+    target: Target,
+    documents: Iterable[tuple[int, Document]],
+    at: mmap.mmap,
+    writer: int,
+    base: Path,
+    *,
+    seeds: bool,
+) -> None:
     code = 1
     try:
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
@@ -239,7 +253,9 @@ def check_document(target: Target, document: Document) -> Failure | None:
     return told[0] if told else _describe_exit(status)
 
 
-def check_documents(target: Target, documents: Mapping[str, Document], *, seeds: bool = False) -> dict[str, Failure]:
+def check_documents(
+    target: Target, documents: Mapping[str, Document], *, seeds: bool = False
+) -> dict[str, Failure]:
     """What is wrong with each of the documents, by name."""
     found: dict[str, Failure] = {}
     names = [*documents]
@@ -275,7 +291,14 @@ def _describe_exit(status: int) -> Failure | None:
     return None
 
 
-def run(target: Target, seed: int, numbers: range, *, most: int = MAX_FAILURES, clock: Callable[[], float] = lambda: sum(os.times()[:4])) -> Report:
+def run(
+    target: Target,
+    seed: int,
+    numbers: range,
+    *,
+    most: int = MAX_FAILURES,
+    clock: Callable[[], float] = lambda: sum(os.times()[:4]),
+) -> Report:
     """Read documents of these numbers. `seconds` of the report are those of computing."""
     _preload()
     report, begun, left = Report(target), clock(), iter(_chunks(numbers))

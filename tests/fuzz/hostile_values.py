@@ -22,7 +22,9 @@ UNICODE: Final = (
     "\U0001f469\u200d\U0001f680", "\u0430", "e\u0301", "\r", "\n", "\t", "\u0085",
 )  # fmt: skip
 #: Every one of them at once.
-ALL_OF_UNICODE: Final = "A" + "".join(character for character in UNICODE if character not in ("\0", "\ud800", "\udfff"))
+ALL_OF_UNICODE: Final = "A" + "".join(
+    character for character in UNICODE if character not in ("\0", "\ud800", "\udfff")
+)
 PATHS: Final = (
     "../x", "../../x", "../outside/secret.txt", f"{BESIDE}/secret.txt", f"{BESIDE}/new.txt",
     "../home/authorized_keys", "/dev/zero", "/dev/stdin", "~/x", "~nobody-here/x", ".", "..", "/", "", "a/../../x",

@@ -51,7 +51,13 @@ def places(tree: Tree) -> list[Place]:
     todo = [tree]
     while todo:
         node = todo.pop()
-        inside = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        inside = (
+            node.items()
+            if isinstance(node, dict)
+            else enumerate(node)
+            if isinstance(node, list)
+            else ()
+        )
         for key, value in inside:
             found.append((node, key))
             todo.append(value)
@@ -67,7 +73,12 @@ def _depth(tree: Tree) -> int:
         if count > MOST_VALUES or level > DEEPEST:
             return DEEPEST + 1
         deep = max(deep, level)
-        todo += [(value, level + 1) for value in (node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())]
+        todo += [
+            (value, level + 1)
+            for value in (
+                node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+            )
+        ]
     return deep
 
 
@@ -81,7 +92,9 @@ def copy_tree(tree: Tree) -> Tree:
 class Mutator:
     """Mutations of one document; `donors` are other trees of its kind, of which pieces are taken."""
 
-    def __init__(self, dice: Random, own: tuple[str, ...], raw: tuple[str, ...], donors: list[Tree]) -> None:
+    def __init__(
+        self, dice: Random, own: tuple[str, ...], raw: tuple[str, ...], donors: list[Tree]
+    ) -> None:
         self.dice = dice
         self.own = own
         self.raw = raw
@@ -94,7 +107,9 @@ class Mutator:
             there = places(box)
             if len(there) > MOST_VALUES:
                 break
-            place = self.dice.choice(there[1:] if len(there) > 1 and self.dice.random() < 0.97 else there)
+            place = self.dice.choice(
+                there[1:] if len(there) > 1 and self.dice.random() < 0.97 else there
+            )
             place = self._step_by_step(box) if self.dice.random() < 0.3 else place
             self.dice.choice(self._mutations_for(place))(*place)
         return box[0]
@@ -102,8 +117,15 @@ class Mutator:
     def _step_by_step(self, box: list[Tree]) -> Place:
         """A place by a way down from the root: what stands high is not drowned by the many values below it."""
         place: Place = (box, 0)
-        while (inside := place[0][place[1]]) and isinstance(inside, dict | list) and (place[0] is box or self.dice.random() < 0.6):
-            place = (inside, self.dice.choice(list(inside) if isinstance(inside, dict) else range(len(inside))))
+        while (
+            (inside := place[0][place[1]])
+            and isinstance(inside, dict | list)
+            and (place[0] is box or self.dice.random() < 0.6)
+        ):
+            place = (
+                inside,
+                self.dice.choice(list(inside) if isinstance(inside, dict) else range(len(inside))),
+            )
         return place
 
     def _mutations_for(self, place: Place) -> tuple[Callable[[Any, Any], None], ...]:
@@ -129,7 +151,9 @@ class Mutator:
             return (*common, self._repeat, self._empty)
         if isinstance(value, dict):
             common += (self._empty, self._add)
-        return (*common, self._anchor, self._merge) if self.raw is hostile_values.RAW_YAML else common
+        return (
+            (*common, self._anchor, self._merge) if self.raw is hostile_values.RAW_YAML else common
+        )
 
     def _remove(self, holder: Any, key: Any) -> None:
         if isinstance(holder, dict | list) and len(holder) > 0:
@@ -139,7 +163,9 @@ class Mutator:
 
     def text(self) -> str:
         """A hostile text."""
-        return self.dice.choice(self.own if self.own and self.dice.random() < 0.4 else hostile_values.TEXTS)
+        return self.dice.choice(
+            self.own if self.own and self.dice.random() < 0.4 else hostile_values.TEXTS
+        )
 
     def _scalar(self) -> Tree:
         kind = self.dice.randrange(10)
@@ -148,8 +174,16 @@ class Mutator:
         if kind < 6:
             return self.dice.choice(hostile_values.NUMBERS)
         if kind < 8:
-            return self.dice.choice((None, None, True, False, [], {}, "", [None], {"": None}, "text"))
-        return Raw(self.dice.choice(hostile_values.BOMBS if self.raw is hostile_values.RAW_YAML and self.dice.random() < 0.7 else self.raw))
+            return self.dice.choice(
+                (None, None, True, False, [], {}, "", [None], {"": None}, "text")
+            )
+        return Raw(
+            self.dice.choice(
+                hostile_values.BOMBS
+                if self.raw is hostile_values.RAW_YAML and self.dice.random() < 0.7
+                else self.raw
+            )
+        )
 
     def _replace(self, holder: Any, key: Any) -> None:
         holder[key] = self._scalar()
@@ -187,14 +221,18 @@ class Mutator:
 
     def _swap(self, holder: Any, key: Any) -> None:
         if isinstance(holder, dict | list) and len(holder) > 1:
-            other = self.dice.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+            other = self.dice.choice(
+                list(holder) if isinstance(holder, dict) else range(len(holder))
+            )
             holder[key], holder[other] = holder[other], holder[key]
 
     def _duplicate_key(self, holder: Any, key: Any) -> None:
         if isinstance(holder, list):
             holder.insert(self.dice.randrange(len(holder) + 1), copy_tree(holder[key]))
         else:
-            holder[Key(key)] = copy_tree(holder[key]) if self.dice.random() < 0.5 else self._scalar()
+            holder[Key(key)] = (
+                copy_tree(holder[key]) if self.dice.random() < 0.5 else self._scalar()
+            )
 
     def _rename(self, holder: Any, key: Any) -> None:
         choices = [
@@ -208,7 +246,9 @@ class Mutator:
         holder[self.dice.choice(choices)] = holder.pop(key)
 
     def _known_key(self) -> str:
-        there = [key for holder, key in places(self.dice.choice(self.donors)) if isinstance(holder, dict)]
+        there = [
+            key for holder, key in places(self.dice.choice(self.donors)) if isinstance(holder, dict)
+        ]
         return str(self.dice.choice(there)) if there else "x"
 
     def _add(self, holder: Any, key: Any) -> None:
@@ -217,7 +257,9 @@ class Mutator:
     def _anchor(self, holder: Any, key: Any) -> None:
         """Name this value, and write the name where another one is."""
         name = self.dice.choice("abc")
-        others = [place for place in places(holder[key]) or [(holder, key)] if place != (holder, key)]
+        others = [
+            place for place in places(holder[key]) or [(holder, key)] if place != (holder, key)
+        ]
         if others and self.dice.random() < 0.1:  # inside of itself
             other, where = self.dice.choice(others)
             other[where] = Raw(f"*{name}")
@@ -228,7 +270,9 @@ class Mutator:
 
     def _merge(self, holder: Any, key: Any) -> None:
         if isinstance(holder, dict):
-            holder[Raw("<<")] = self.dice.choice((copy_tree(holder[key]), Raw("*a"), [copy_tree(holder[key]), Raw("*b")]))
+            holder[Raw("<<")] = self.dice.choice(
+                (copy_tree(holder[key]), Raw("*a"), [copy_tree(holder[key]), Raw("*b")])
+            )
 
     def _edit(self, holder: Any, key: Any) -> None:
         text, word = str(holder[key]), self.text()
@@ -247,7 +291,9 @@ class Mutator:
 
     def _long(self, holder: Any, key: Any) -> None:
         holder[key] = (
-            (str(holder[key]) or "x") * self.dice.choice((2, 50, 1000, 20_000)) if len(str(holder[key])) < 10 else str(holder[key]) * 9
+            (str(holder[key]) or "x") * self.dice.choice((2, 50, 1000, 20_000))
+            if len(str(holder[key])) < 10
+            else str(holder[key]) * 9
         )
 
     def _digits(self, holder: Any, key: Any) -> None:
@@ -255,8 +301,12 @@ class Mutator:
         found = list(re.finditer(r"\d+", str(holder[key])))
         if found:
             match = self.dice.choice(found)
-            number = self.dice.choice((0, 5_000, 1_000_000, self.dice.choice(hostile_values.NUMBERS)))
-            holder[key] = f"{str(holder[key])[: match.start()]}{number}{str(holder[key])[match.end() :]}"
+            number = self.dice.choice(
+                (0, 5_000, 1_000_000, self.dice.choice(hostile_values.NUMBERS))
+            )
+            holder[key] = (
+                f"{str(holder[key])[: match.start()]}{number}{str(holder[key])[match.end() :]}"
+            )
 
     def _number(self, holder: Any, key: Any) -> None:
         value = holder[key]
@@ -269,7 +319,9 @@ class Mutator:
                 value - 1,
                 -value,
                 value * 1000,
-                Raw(f"{value}.5") if isinstance(value, int) else value + 0.5,  # an integer of any size
+                Raw(f"{value}.5")
+                if isinstance(value, int)
+                else value + 0.5,  # an integer of any size
                 str(value),
                 self.dice.choice(hostile_values.NUMBERS),
             )
@@ -305,7 +357,10 @@ def yaml_text(tree: Tree, indent: int = 0) -> str:
     """The tree as YAML in blocks."""
     pad = " " * indent
     if isinstance(tree, dict) and tree and indent < 40:
-        return "".join(f"{pad}{key if isinstance(key, Raw) else _plain(str(key))}:{_nest_lines(value, indent)}" for key, value in tree.items())
+        return "".join(
+            f"{pad}{key if isinstance(key, Raw) else _plain(str(key))}:{_nest_lines(value, indent)}"
+            for key, value in tree.items()
+        )
     if isinstance(tree, list) and tree and indent < 40:
         return "".join(f"{pad}-{_nest_lines(value, indent)}" for value in tree)
     return f"{pad}{json_text(tree, escaped=False)}\n"
@@ -318,7 +373,11 @@ def _nest_lines(value: Tree, indent: int) -> str:
 
 
 def _plain(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key) else json.dumps(key, ensure_ascii=False)
+    return (
+        key
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key)
+        else json.dumps(key, ensure_ascii=False)
+    )
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -327,7 +386,9 @@ def _plain(key: str) -> str:
 def form_of(name: str) -> str:
     """How a part is written, by its name."""
     ending = name.rpartition(".")[2]
-    return {"json": "json", "yaml": "yaml", "yml": "yaml", "journal": "lines", "plan": "json"}.get(ending, "bytes")
+    return {"json": "json", "yaml": "yaml", "yml": "yaml", "journal": "lines", "plan": "json"}.get(
+        ending, "bytes"
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -341,11 +402,7 @@ def parse_tree(content: bytes, form: str) -> Tree:
 
 
 def mutate_part(
-    content: bytes,
-    form: str,
-    dice: Random,
-    others: list[bytes],
-    own: tuple[str, ...] = (),
+    content: bytes, form: str, dice: Random, others: list[bytes], own: tuple[str, ...] = ()
 ) -> bytes:
     """The part with one or several changes; `others` are other contents of the same kind."""
     if form == "number":
@@ -371,7 +428,9 @@ def mutate_part(
     return out[:LARGEST]
 
 
-def _mutate_lines(content: bytes, dice: Random, others: list[bytes], own: tuple[str, ...], count: int) -> bytes:
+def _mutate_lines(
+    content: bytes, dice: Random, others: list[bytes], own: tuple[str, ...], count: int
+) -> bytes:
     """Lines of JSON, each with a structure of its own."""
     lines = content.split(b"\n")
     known = [line for other in (content, *others) for line in other.split(b"\n") if line]
@@ -428,7 +487,9 @@ def _bytes_once(content: bytes, dice: Random, others: list[bytes]) -> bytes:
     end = min(len(content), at + dice.choice((1, 2, 8, 64, 1000)))
     match dice.randrange(9):
         case 0 if at < len(content):
-            return content[:at] + bytes([content[at] ^ (1 << dice.randrange(8))]) + content[at + 1 :]
+            return (
+                content[:at] + bytes([content[at] ^ (1 << dice.randrange(8))]) + content[at + 1 :]
+            )
         case 1:
             return content[:at]
         case 2:
@@ -441,11 +502,18 @@ def _bytes_once(content: bytes, dice: Random, others: list[bytes]) -> bytes:
         case 5:
             return content[:at] + dice.choice(hostile_values.BYTE_WORDS) + content[at:]
         case 6:
-            return _substituted(content, _WORD, dice.choice((*hostile_values.BYTE_WORDS, b"x")), dice)
+            return _substituted(
+                content, _WORD, dice.choice((*hostile_values.BYTE_WORDS, b"x")), dice
+            )
         case 7:
             return content[:at] + dice.randbytes(dice.choice((1, 4, 30))) + content[end:]
         case _:
-            return _substituted(content, _NUMBER, dice.choice((*hostile_values.BYTE_NUMBERS, b"-%d" % dice.randrange(1, 100))), dice)
+            return _substituted(
+                content,
+                _NUMBER,
+                dice.choice((*hostile_values.BYTE_NUMBERS, b"-%d" % dice.randrange(1, 100))),
+                dice,
+            )
 
 
 def _substituted(content: bytes, pattern: re.Pattern[bytes], by: bytes, dice: Random) -> bytes:

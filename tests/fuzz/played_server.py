@@ -123,12 +123,18 @@ class Script:
             return self._put(subject.partition("$KV.")[2].partition(".")[2], payload, headers)
         verb = subject.partition(".API.")[2]
         said = _parsed(payload)
-        if verb.partition(".KV_")[2] and self.bucket and (found := self._bucket_answer(verb, said)) is not None:
+        if (
+            verb.partition(".KV_")[2]
+            and self.bucket
+            and (found := self._bucket_answer(verb, said)) is not None
+        ):
             return json.dumps(found).encode()
         return json.dumps(self._default_answer(subject, verb, said)).encode()
 
     def _recorded_answer(self, subject: str, payload: bytes) -> bytes | None:
-        first_page = [f'{subject} {{"offset":0}}'] if b'"offset"' in payload else []  # a server that says the same on every page
+        first_page = (
+            [f'{subject} {{"offset":0}}'] if b'"offset"' in payload else []
+        )  # a server that says the same on every page
         for asked in (f"{subject} {text_of(payload)}", subject, *first_page):
             self.asked[asked] += 1
             for number in range(self.asked[asked], 0, -1):
@@ -147,7 +153,11 @@ class Script:
 
     def _default_answer(self, subject: str, verb: str, said: dict[str, Any]) -> dict[str, Any]:
         if verb == "INFO":
-            domain = subject.split(".")[1] if subject.startswith("$JS.") and subject.count(".") == 3 else "hub"
+            domain = (
+                subject.split(".")[1]
+                if subject.startswith("$JS.") and subject.count(".") == 3
+                else "hub"
+            )
             return _ACCOUNT | {"domain": domain}
         words = verb.split(".")
         kind, what, name = words[0], ".".join(words[1:2]), ".".join(words[2:])
@@ -171,9 +181,15 @@ class Script:
         if what in ("DELETE", "PURGE", "PAUSE"):
             self.made.pop(key, None)
             return {"success": True, "purged": 0}
-        if what == "INFO" and (key in self.made or (self.known and kind == "STREAM" and not name.startswith("KV_"))):
+        if what == "INFO" and (
+            key in self.made or (self.known and kind == "STREAM" and not name.startswith("KV_"))
+        ):
             return self.made.get(key) or stream(name)
-        code, text = next(found for start, found in _NOT_FOUND.items() if verb.startswith(start) or start == "STREAM")
+        code, text = next(
+            found
+            for start, found in _NOT_FOUND.items()
+            if verb.startswith(start) or start == "STREAM"
+        )
         return {"error": {"code": 404, "err_code": code, "description": text}}
 
     # --- the bucket ---------------------------------------------------------------------------------------------------
@@ -184,24 +200,40 @@ class Script:
         if headers.get("Nats-Rollup") == "sub":
             self.kept[key] = []
         block = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
-        self.kept.setdefault(key, []).append((self.sequence, b"NATS/1.0\r\n" + block + b"\r\n" if block else b"", data))
+        self.kept.setdefault(key, []).append(
+            (self.sequence, b"NATS/1.0\r\n" + block + b"\r\n" if block else b"", data)
+        )
         return self.sequence
 
     def _put(self, key: str, data: bytes, headers: Mapping[str, str]) -> bytes:
         expected = headers.get("Nats-Expected-Last-Subject-Sequence")
-        of = headers.get("Nats-Expected-Last-Subject-Sequence-Subject", f"$KV.x.{key}").partition("$KV.")[2].partition(".")[2]
+        of = (
+            headers.get("Nats-Expected-Last-Subject-Sequence-Subject", f"$KV.x.{key}")
+            .partition("$KV.")[2]
+            .partition(".")[2]
+        )
         there = self.kept.get(of, [])
         last = headers.get("Nats-Expected-Last-Sequence")
-        if (expected is not None and int(expected) != (there[-1][0] if there else 0)) or (last is not None and int(last) != self.sequence):
-            return b'{"error": {"code": 400, "err_code": 10071, "description": "wrong last sequence"}}'
+        if (expected is not None and int(expected) != (there[-1][0] if there else 0)) or (
+            last is not None and int(last) != self.sequence
+        ):
+            return (
+                b'{"error": {"code": 400, "err_code": 10071, "description": "wrong last sequence"}}'
+            )
         return b'{"stream": "KV_x", "seq": %d}' % self.store(key, headers, data)
 
     def _bucket_answer(self, verb: str, said: dict[str, Any]) -> dict[str, Any] | None:
         if verb.startswith("STREAM.MSG.GET."):
-            wanted = str(said.get("last_by_subj") or said.get("next_by_subj")).partition("$KV.")[2].partition(".")[2]
+            wanted = (
+                str(said.get("last_by_subj") or said.get("next_by_subj"))
+                .partition("$KV.")[2]
+                .partition(".")[2]
+            )
             found = [one for one in self.kept.get(wanted, []) if one[0] >= int(said.get("seq", 0))]
             if not found:
-                return {"error": {"code": 404, "err_code": 10037, "description": "no message found"}}
+                return {
+                    "error": {"code": 404, "err_code": 10037, "description": "no message found"}
+                }
             sequence, block, data = found[0] if "next_by_subj" in said else found[-1]
             more = {"hdrs": base64.b64encode(block).decode()} if block else {}
             return {
@@ -214,8 +246,14 @@ class Script:
                 | more
             }
         if verb.startswith("STREAM.INFO."):
-            pattern = str(said.get("subjects_filter", ">")).partition("$KV.")[2].partition(".")[2] or ">"
-            keys = {f"$KV.{verb[15:]}.{key}": len(every) for key, every in self.kept.items() if every and subjects.is_subset(key, pattern)}
+            pattern = (
+                str(said.get("subjects_filter", ">")).partition("$KV.")[2].partition(".")[2] or ">"
+            )
+            keys = {
+                f"$KV.{verb[15:]}.{key}": len(every)
+                for key, every in self.kept.items()
+                if every and subjects.is_subset(key, pattern)
+            }
             page = dict(list(keys.items())[int(said.get("offset", 0)) :])
             info = stream(
                 verb[12:],
@@ -229,7 +267,11 @@ class Script:
             }
         if verb.startswith("STREAM.PURGE."):
             pattern = str(said.get("filter", ">")).partition("$KV.")[2].partition(".")[2]
-            self.kept = {key: every for key, every in self.kept.items() if not subjects.is_subset(key, pattern)}
+            self.kept = {
+                key: every
+                for key, every in self.kept.items()
+                if not subjects.is_subset(key, pattern)
+            }
             return {"success": True, "purged": 1}
         return None
 

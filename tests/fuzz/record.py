@@ -70,14 +70,22 @@ class RecordedLink(NatsConnection):
     @classmethod
     def remember(cls, subject: str, payload: bytes, answer: bytes) -> None:
         """One answer."""
-        asked = subject if not payload or any(word in subject for word in WRITES) else f"{subject} {text_of(payload)}"
+        asked = (
+            subject
+            if not payload or any(word in subject for word in WRITES)
+            else f"{subject} {text_of(payload)}"
+        )
         if cls.changing or cls.answers[asked][-1:] != [answer]:
             cls.answers[asked].append(answer)
 
-    async def request_many(self, subject: str, payload: bytes, timeout: float | None = None) -> list[tuple[bytes, bytes]]:
+    async def request_many(
+        self, subject: str, payload: bytes, timeout: float | None = None
+    ) -> list[tuple[bytes, bytes]]:
         """As it is, and remembered."""
         answers = await super().request_many(subject, payload, timeout)
-        self.many[subject] = json.dumps([[text_of(block), text_of(data)] for block, data in answers]).encode()
+        self.many[subject] = json.dumps(
+            [[text_of(block), text_of(data)] for block, data in answers]
+        ).encode()
         return answers
 
     @contextlib.asynccontextmanager
@@ -174,7 +182,9 @@ def record(folder: Path, said: dict[str, Any], *args: str, known: tuple[str, ...
     for asked, answers in RecordedLink.answers.items():
         for number, answer in enumerate(answers, 1):
             document[f"{ANSWER}{asked}{f' #{number}' if number > 1 else ''}.json"] = answer
-    return document | {f"{MANY}{subject}.json": content for subject, content in RecordedLink.many.items()}
+    return document | {
+        f"{MANY}{subject}.json": content for subject, content in RecordedLink.many.items()
+    }
 
 
 def main_() -> None:
@@ -202,7 +212,9 @@ def main_() -> None:
         less["streams"][0] |= {"max_msgs": 10, "max_age": "1d"}
         less["streams"][1]["max_msgs_per_subject"] = 1
         less["kv"], less["streams"][0]["consumers"][0]["filter_subject"] = [], "A.two"
-        seeds["change"] = record(folder, less, "plan", "-o", "change.plan", "--allow-hazard", "DELETES_MESSAGES")
+        seeds["change"] = record(
+            folder, less, "plan", "-o", "change.plan", "--allow-hazard", "DELETES_MESSAGES"
+        )
         with Raw(url, "acc", "acc") as raw:
             raw.api_ok(
                 "$JS.hub.API.STREAM.CREATE.X",
@@ -228,7 +240,11 @@ def main_() -> None:
         pool.NatsConnection = NatsConnection  # type: ignore[attr-defined]
         main(["backup", "hub/stream/A", "hub/stream/S", "saved"])
         pool.NatsConnection = RecordedLink  # type: ignore[attr-defined]
-        saved = tuple(str(path.relative_to(folder)) for path in (folder / "saved").iterdir() if path.name != ".lock")
+        saved = tuple(
+            str(path.relative_to(folder))
+            for path in (folder / "saved").iterdir()
+            if path.name != ".lock"
+        )
         with Raw(url, "acc", "acc") as raw:
             raw.api_ok("$JS.hub.API.STREAM.DELETE.A")
         seeds["restore"] = record(folder, base, "restore", "saved", "-y", known=saved)
@@ -242,7 +258,9 @@ def main_() -> None:
             "--allow-hazard",
             "BREAKS_REPLICATION",
         )
-        plans = {f"{name}.plan": (folder / f"{name}.plan").read_bytes() for name in ("create", "change")}
+        plans = {
+            f"{name}.plan": (folder / f"{name}.plan").read_bytes() for name in ("create", "change")
+        }
     for name, document in seeds.items():
         (SEEDS / f"{name}.json").write_text(dump(document), "utf-8")
     (SEEDS / "plans.json").write_text(dump(plans), "utf-8")

@@ -18,8 +18,21 @@ SEED: Final = 15
 #: Documents of each target in `make test`, a seeded minute of computing in all. A process reads several targets: it takes three
 #: seconds to load all of jsplan and to compile its schemas.
 FEW: Final = {
-    "workspaces": {"config": 250, "config-file": 250, "connection": 250, "job": 300, "job-script": 300},
-    "documents": {"plan": 100, "state": 130, "state-parts": 120, "lock": 300, "manifest": 200, "archive": 500},
+    "workspaces": {
+        "config": 250,
+        "config-file": 250,
+        "connection": 250,
+        "job": 300,
+        "job-script": 300,
+    },
+    "documents": {
+        "plan": 100,
+        "state": 130,
+        "state-parts": 120,
+        "lock": 300,
+        "manifest": 200,
+        "archive": 500,
+    },
     "servers": {"wire": 1000, "answers": 150, "advisories": 1500},
 }
 #: Documents of all targets in `make soak`.
@@ -28,9 +41,15 @@ MANY: Final = 200_000
 
 def fuzz(*args: str) -> subprocess.CompletedProcess[str]:
     """Run the fuzzer as a developer does. It forks, so it is a process of its own."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("JSPLAN_", "NATS_"))}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JSPLAN_", "NATS_"))
+    }
     command = [sys.executable, "-m", "tests.fuzz", *args]
-    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+    )
 
 
 def require_no_findings(ended: subprocess.CompletedProcess[str]) -> None:
@@ -42,7 +61,14 @@ def require_no_findings(ended: subprocess.CompletedProcess[str]) -> None:
 @pytest.mark.parametrize("group", FEW)
 def test_hostile_documents_are_refused_in_words(group: str) -> None:
     """What was found once, the seeds themselves, and documents of a fixed seed: no traceback, hang, escape or secret."""
-    require_no_findings(fuzz(*(f"{target}:{count}" for target, count in FEW[group].items()), "--kept", "--seed", str(SEED)))
+    require_no_findings(
+        fuzz(
+            *(f"{target}:{count}" for target, count in FEW[group].items()),
+            "--kept",
+            "--seed",
+            str(SEED),
+        )
+    )
 
 
 def test_every_target_is_read() -> None:
@@ -61,7 +87,9 @@ def test_very_many_hostile_documents(request: pytest.FixtureRequest) -> None:
         ended = dict(
             zip(
                 counts,
-                pool.map(lambda name: fuzz(name, "--seed", seed, "--count", str(counts[name])), counts),
+                pool.map(
+                    lambda name: fuzz(name, "--seed", seed, "--count", str(counts[name])), counts
+                ),
                 strict=True,
             )
         )
@@ -73,4 +101,8 @@ def test_very_many_hostile_documents(request: pytest.FixtureRequest) -> None:
     reporter.write_line(f"in all: {sum(counts.values()):,} documents of seed {seed}")
 
     assert sum(counts.values()) >= MANY
-    assert {} == {name: one.stdout[-4000:] + one.stderr[-2000:] for name, one in ended.items() if one.returncode}
+    assert {} == {
+        name: one.stdout[-4000:] + one.stderr[-2000:]
+        for name, one in ended.items()
+        if one.returncode
+    }

@@ -35,7 +35,9 @@ STORES: dict[str, Any] = {
 
 def write_workspace(folder: Path, **sections: Any) -> Path:
     """A workspace with these sections over the head."""
-    (folder / "jsplan.yaml").write_text(yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8")
+    (folder / "jsplan.yaml").write_text(
+        yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8"
+    )
     return folder
 
 

@@ -39,14 +39,31 @@ def test_each_format_is_made(tmp_path: Path, capsys: Capture) -> None:
     document = json.loads(out["json"])
     jsonschema.Draft202012Validator(schemas()["graph-v1.json"]).validate(document)
     assert set(document) == set(schemas()["graph-v1.json"]["properties"])
-    assert (document["kind"], len(document["domains"]), len(document["links"])) == ("graph", 201, 400)
+    assert (document["kind"], len(document["domains"]), len(document["links"])) == (
+        "graph",
+        201,
+        400,
+    )
     assert main(["-C", folder, "graph", "--format", "html"]) == 64
 
 
 def test_json_goes_into_a_file_too(tmp_path: Path, capsys: Capture) -> None:
     """--json-into writes the data beside the picture."""
     folder = write_workspace(tmp_path, streams=[{"name": "A", "subjects": ["a"]}])
-    assert main(["-C", str(folder), "graph", "--format", "svg", "--json-into", str(tmp_path / "graph.json")]) == 0
+    assert (
+        main(
+            [
+                "-C",
+                str(folder),
+                "graph",
+                "--format",
+                "svg",
+                "--json-into",
+                str(tmp_path / "graph.json"),
+            ]
+        )
+        == 0
+    )
 
     assert capsys.readouterr().out.startswith("<svg")
     assert json.loads((tmp_path / "graph.json").read_bytes())["nodes"][0]["id"] == "hub/stream/A"
@@ -54,7 +71,11 @@ def test_json_goes_into_a_file_too(tmp_path: Path, capsys: Capture) -> None:
 
 def test_a_target_is_drawn_alone(tmp_path: Path, capsys: Capture) -> None:
     """--target takes a glob; one that names nothing is wrong usage."""
-    folder = str(write_workspace(tmp_path, streams=[{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]))
+    folder = str(
+        write_workspace(
+            tmp_path, streams=[{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]
+        )
+    )
     assert main(["-C", folder, "graph", "--target", "*/stream/A", "--json"]) == 0
     assert [node["name"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["A"]
 
@@ -69,7 +90,9 @@ def test_a_file_that_is_no_plan_is_reported(tmp_path: Path, capsys: Capture) -> 
     assert "is not a jsplan plan document" in capsys.readouterr().err
 
 
-def test_a_plan_is_drawn_with_what_becomes_of_things(clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture) -> None:
+def test_a_plan_is_drawn_with_what_becomes_of_things(
+    clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture
+) -> None:
     """Created, updated, replaced, deleted and deferred things have their fate; of an updated stream's flows only what comes or goes."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
 
@@ -77,34 +100,65 @@ def test_a_plan_is_drawn_with_what_becomes_of_things(clean_hub_leaf: Sandbox, tm
         return [
             {"name": "A", "domain": "leaf", "subjects": ["a"]},
             {"name": "B", "domain": "hub", "subjects": ["b"]} | more.get("b", {}),
-            {"name": "T", "domain": "hub", "subjects": ["t"], "lifecycle": {"on_replace": "recreate"}} | more.get("t", {}),
-            {"name": "ALL", "domain": "hub", "sources": more.get("sources", [{"name": "A", "domain": "leaf"}, {"name": "T"}]),
-             "consumers": more.get("consumers", [{"name": "OLD", "ack_policy": "explicit"}])},
+            {
+                "name": "T",
+                "domain": "hub",
+                "subjects": ["t"],
+                "lifecycle": {"on_replace": "recreate"},
+            }
+            | more.get("t", {}),
+            {
+                "name": "ALL",
+                "domain": "hub",
+                "sources": more.get("sources", [{"name": "A", "domain": "leaf"}, {"name": "T"}]),
+                "consumers": more.get("consumers", [{"name": "OLD", "ack_policy": "explicit"}]),
+            },
             *more.get("others", [{"name": "GONE", "domain": "hub", "subjects": ["gone"]}]),
-        ]  # fmt: skip
+        ]
 
     space.write(streams=streams()).apply()
     clean_hub_leaf["leaf"].stop()
     changed = streams(
-        b={"max_age": "1d"}, t={"storage": "memory"}, sources=[{"name": "A", "domain": "leaf"}, {"name": "B"}],
-        consumers=[{"name": "NEW", "ack_policy": "explicit"}], others=[{"name": "M", "domain": "hub", "mirror": {"name": "B"}}],
-    )  # fmt: skip
+        b={"max_age": "1d"},
+        t={"storage": "memory"},
+        sources=[{"name": "A", "domain": "leaf"}, {"name": "B"}],
+        consumers=[{"name": "NEW", "ack_policy": "explicit"}],
+        others=[{"name": "M", "domain": "hub", "mirror": {"name": "B"}}],
+    )
     path = tmp_path / "x.plan"
     save_plan(space.write(streams=changed).plan(), path)
     graph = build_plan_graph(path)
 
     assert {node.id: node.fate for node in graph.nodes} == {
-        "leaf/stream/A": "deferred", "hub/stream/B": "update", "hub/stream/T": "replace", "hub/stream/ALL": "update",
-        "hub/stream/M": "create", "hub/stream/GONE": "delete",
-    }  # fmt: skip
+        "leaf/stream/A": "deferred",
+        "hub/stream/B": "update",
+        "hub/stream/T": "replace",
+        "hub/stream/ALL": "update",
+        "hub/stream/M": "create",
+        "hub/stream/GONE": "delete",
+    }
     (collected,) = (node for node in graph.nodes if node.name == "ALL")
-    assert {reader.name: reader.fate for reader in collected.consumers} == {"NEW": "create", "OLD": "delete"}
+    assert {reader.name: reader.fate for reader in collected.consumers} == {
+        "NEW": "create",
+        "OLD": "delete",
+    }
     assert {(link.origin, link.copy): link.fate for link in graph.links} == {
-        ("leaf/stream/A", "hub/stream/ALL"): "", ("hub/stream/B", "hub/stream/ALL"): "create",
-        ("hub/stream/T", "hub/stream/ALL"): "delete", ("hub/stream/B", "hub/stream/M"): "create",
-    }  # fmt: skip
+        ("leaf/stream/A", "hub/stream/ALL"): "",
+        ("hub/stream/B", "hub/stream/ALL"): "create",
+        ("hub/stream/T", "hub/stream/ALL"): "delete",
+        ("hub/stream/B", "hub/stream/M"): "create",
+    }
     jsonschema.Draft202012Validator(schemas()["graph-v1.json"]).validate(graph.to_json())
     assert main(["graph", str(path), "--format", "svg"]) == 0
     picture = capsys.readouterr().out
-    for words in ("test: planned changes", "+ create", "~ update", "± replace", "− delete", "… deferred", "+ NEW", "− OLD"):
+    for words in (
+        "test: planned changes",
+        "+ create",
+        "~ update",
+        "± replace",
+        "− delete",
+        "… deferred",
+        "+ NEW",
+        "− OLD",
+    ):
         assert words in picture, words

@@ -17,29 +17,63 @@ if TYPE_CHECKING:
 
 def test_streams_consumers_and_flows_are_in_it(tmp_path: Path) -> None:
     """Each stream has its subjects, limits and consumers, each flow its filter; both ends are nodes."""
-    graph = build_graph(tmp_path, streams=[
-        {"name": "A", "domain": "leaf", "subjects": ["a.*"], "max_age": "30d", "max_bytes": "1GiB", "num_replicas": 3},
-        {"name": "B", "retention": "interest", "storage": "memory", "sources": [{"name": "A", "domain": "leaf", "filter_subject": "a.x"}],
-         "consumers": [{"name": "C", "ack_policy": "explicit", "filter_subject": "a.x"}, {"name": "D", "deliver_subject": "out"}]},
-        {"name": "M", "mirror": {"name": "B"}},
-    ])  # fmt: skip
+    graph = build_graph(
+        tmp_path,
+        streams=[
+            {
+                "name": "A",
+                "domain": "leaf",
+                "subjects": ["a.*"],
+                "max_age": "30d",
+                "max_bytes": "1GiB",
+                "num_replicas": 3,
+            },
+            {
+                "name": "B",
+                "retention": "interest",
+                "storage": "memory",
+                "sources": [{"name": "A", "domain": "leaf", "filter_subject": "a.x"}],
+                "consumers": [
+                    {"name": "C", "ack_policy": "explicit", "filter_subject": "a.x"},
+                    {"name": "D", "deliver_subject": "out"},
+                ],
+            },
+            {"name": "M", "mirror": {"name": "B"}},
+        ],
+    )
 
     assert {node.id: node for node in graph.nodes} == {
         "leaf/stream/A": Node("leaf/stream/A", "leaf", "stream", "A", ("a.*",), "30d · 1GiB · R3"),
-        "hub/stream/B": Node("hub/stream/B", "hub", "stream", "B", (), "interest · in memory",
-                             (ConsumerNode("C", "a.x · ack explicit"), ConsumerNode("D", "to out · no acks"))),
+        "hub/stream/B": Node(
+            "hub/stream/B",
+            "hub",
+            "stream",
+            "B",
+            (),
+            "interest · in memory",
+            (ConsumerNode("C", "a.x · ack explicit"), ConsumerNode("D", "to out · no acks")),
+        ),
         "hub/stream/M": Node("hub/stream/M", "hub", "stream", "M"),
-    }  # fmt: skip
-    assert graph.links == [Link("leaf/stream/A", "hub/stream/B", "source", "a.x"), Link("hub/stream/B", "hub/stream/M", "mirror")]
+    }
+    assert graph.links == [
+        Link("leaf/stream/A", "hub/stream/B", "source", "a.x"),
+        Link("hub/stream/B", "hub/stream/M", "mirror"),
+    ]
 
 
 def test_buckets_are_shown_without_the_subjects_that_they_all_have(tmp_path: Path) -> None:
     """A bucket is its name and its limits; a bucket that collects another one is a flow between buckets."""
-    graph = build_graph(tmp_path, kv=[{"bucket": "K", "ttl": "1h"}, {"bucket": "L", "sources": [{"name": "K"}]}], object_stores=[{"bucket": "O"}])
+    graph = build_graph(
+        tmp_path,
+        kv=[{"bucket": "K", "ttl": "1h"}, {"bucket": "L", "sources": [{"name": "K"}]}],
+        object_stores=[{"bucket": "O"}],
+    )
 
     assert [(node.kind, node.name, node.subjects, node.facts) for node in graph.nodes] == [
-        ("kv", "K", (), "1h"), ("kv", "L", (), ""), ("object_store", "O", (), ""),
-    ]  # fmt: skip
+        ("kv", "K", (), "1h"),
+        ("kv", "L", (), ""),
+        ("object_store", "O", (), ""),
+    ]
     assert [(link.origin, link.copy) for link in graph.links] == [("hub/kv/K", "hub/kv/L")]
 
 
@@ -48,20 +82,42 @@ def test_what_others_own_is_drawn_as_theirs(tmp_path: Path) -> None:
     graph = build_graph(
         tmp_path,
         consumers=[{"stream": "THEIRS", "name": "TAP", "ack_policy": "none"}],
-        streams=[{"name": "A", "sources": [{"name": "X", "domain": "leaf"}, {"name": "Y", "external": {"api": "JS.far.API"}}]}],
+        streams=[
+            {
+                "name": "A",
+                "sources": [
+                    {"name": "X", "domain": "leaf"},
+                    {"name": "Y", "external": {"api": "JS.far.API"}},
+                ],
+            }
+        ],
     )
 
     assert {(node.id, node.kind) for node in graph.nodes} == {
-        ("hub/stream/A", "stream"), ("hub/stream/THEIRS", "outside"), ("leaf/stream/X", "outside"), ("JS.far.API/stream/Y", "outside"),
-    }  # fmt: skip
+        ("hub/stream/A", "stream"),
+        ("hub/stream/THEIRS", "outside"),
+        ("leaf/stream/X", "outside"),
+        ("JS.far.API/stream/Y", "outside"),
+    }
     assert {cluster.key for cluster in graph.domain_groups} == {"hub", "leaf", "JS.far.API"}
 
 
 def test_another_way_to_a_domain_is_that_domain(tmp_path: Path) -> None:
     """What is declared over `same_as` stands in the domain that it really is in."""
-    domains = {"hub": {"connection": "acc"}, "by-b": {"connection": "b", "api_prefix": "JS.hub.API", "same_as": "hub"}}
-    connections = {"acc": {"url": "nats://127.0.0.1:1"}, "b": {"url": "nats://127.0.0.1:1", "user": "b"}}
-    graph = build_graph(tmp_path, connections=connections, domains=domains, streams=[{"name": "A", "domain": "by-b", "subjects": ["a"]}])
+    domains = {
+        "hub": {"connection": "acc"},
+        "by-b": {"connection": "b", "api_prefix": "JS.hub.API", "same_as": "hub"},
+    }
+    connections = {
+        "acc": {"url": "nats://127.0.0.1:1"},
+        "b": {"url": "nats://127.0.0.1:1", "user": "b"},
+    }
+    graph = build_graph(
+        tmp_path,
+        connections=connections,
+        domains=domains,
+        streams=[{"name": "A", "domain": "by-b", "subjects": ["a"]}],
+    )
 
     assert [node.id for node in graph.nodes] == ["hub/stream/A"]
 
@@ -69,10 +125,14 @@ def test_another_way_to_a_domain_is_that_domain(tmp_path: Path) -> None:
 def test_a_transform_is_shown_on_the_flow(tmp_path: Path) -> None:
     """The label says which subjects pass and what they become; where all pass as they are there is none."""
     transforms = [{"src": "a.*", "dest": "b.{{wildcard(1)}}"}]
-    graph = build_graph(tmp_path, streams=[
-        {"name": "A", "subjects": ["a.*"]}, {"name": "B", "sources": [{"name": "A", "subject_transforms": transforms}]},
-        {"name": "C", "mirror": {"name": "A"}},
-    ])  # fmt: skip
+    graph = build_graph(
+        tmp_path,
+        streams=[
+            {"name": "A", "subjects": ["a.*"]},
+            {"name": "B", "sources": [{"name": "A", "subject_transforms": transforms}]},
+            {"name": "C", "mirror": {"name": "A"}},
+        ],
+    )
 
     assert [link.label for link in graph.links] == ["a.* → b.{{wildcard(1)}}", ""]
 
@@ -80,9 +140,12 @@ def test_a_transform_is_shown_on_the_flow(tmp_path: Path) -> None:
 def test_targets_bring_their_neighbours(tmp_path: Path) -> None:
     """What is named is drawn with its origins and copies, and nothing else; what names nothing is wrong usage."""
     streams: list[dict[str, Any]] = [
-        {"name": "A", "domain": "leaf", "subjects": ["a"]}, {"name": "B", "mirror": {"name": "A", "domain": "leaf"}},
-        {"name": "C", "mirror": {"name": "B"}}, {"name": "D", "mirror": {"name": "C"}}, {"name": "E", "subjects": ["e"]},
-    ]  # fmt: skip
+        {"name": "A", "domain": "leaf", "subjects": ["a"]},
+        {"name": "B", "mirror": {"name": "A", "domain": "leaf"}},
+        {"name": "C", "mirror": {"name": "B"}},
+        {"name": "D", "mirror": {"name": "C"}},
+        {"name": "E", "subjects": ["e"]},
+    ]
     graph = build_graph(tmp_path, "hub/stream/B", streams=streams)
 
     assert {node.name for node in graph.nodes} == {"A", "B", "C"}
@@ -104,10 +167,19 @@ def test_two_hundred_stores_are_one(tmp_path: Path) -> None:
     """Domains that differ in their names alone are one, with their number, and so are their flows."""
     graph = fold_graph(build_graph(tmp_path, **STORES))
 
-    assert [(c.title, c.count) for c in graph.domain_groups] == [("store-{001..200}", 200), ("hub", 1)]
+    assert [(c.title, c.count) for c in graph.domain_groups] == [
+        ("store-{001..200}", 200),
+        ("hub", 1),
+    ]
     sales = next(node for node in graph.nodes if node.name == "SALES")
-    assert (sales.subjects, sales.consumers[0].words) == (("sales.${domain}.>",), "sales.${domain}.receipts · ack explicit")
-    assert [(link.kind, link.label, link.count) for link in graph.links] == [("source", "sales.*.done", 200), ("mirror", "", 200)]
+    assert (sales.subjects, sales.consumers[0].words) == (
+        ("sales.${domain}.>",),
+        "sales.${domain}.receipts · ack explicit",
+    )
+    assert [(link.kind, link.label, link.count) for link in graph.links] == [
+        ("source", "sales.*.done", 200),
+        ("mirror", "", 200),
+    ]
 
 
 def test_a_store_that_differs_stands_alone(tmp_path: Path) -> None:
@@ -115,34 +187,51 @@ def test_a_store_that_differs_stands_alone(tmp_path: Path) -> None:
     other = {"store-017": {"connection": "acc", "labels": ["edge"], "vars": {"keep": "90d"}}}
     graph = fold_graph(build_graph(tmp_path, **(STORES | {"domains": STORES["domains"] | other})))
 
-    assert {(c.title, c.count) for c in graph.domain_groups} == {("store-{001..016}, store-{018..200}", 199), ("store-017", 1), ("hub", 1)}
+    assert {(c.title, c.count) for c in graph.domain_groups} == {
+        ("store-{001..016}, store-{018..200}", 199),
+        ("store-017", 1),
+        ("hub", 1),
+    }
     assert sorted(link.count for link in graph.links) == [1, 1, 199, 199]
 
 
 def test_few_domains_are_written_out(tmp_path: Path) -> None:
     """Three that are alike are three."""
-    domains = {"hub": {"connection": "acc"}, "store-{1..3}": {"connection": "acc", "labels": ["edge"], "vars": {"keep": "1d"}}}
+    domains = {
+        "hub": {"connection": "acc"},
+        "store-{1..3}": {"connection": "acc", "labels": ["edge"], "vars": {"keep": "1d"}},
+    }
 
-    assert len(fold_graph(build_graph(tmp_path, **(STORES | {"domains": domains}))).domain_groups) == 4
+    assert (
+        len(fold_graph(build_graph(tmp_path, **(STORES | {"domains": domains}))).domain_groups) == 4
+    )
 
 
 def test_numbered_streams_are_one(tmp_path: Path) -> None:
     """Streams of one domain that differ in a number are one; another limit, or another flow, keeps one apart."""
-    streams: list[dict[str, Any]] = [{"name": f"S{n}", "subjects": [f"s.{n}.>"], "max_age": "1d"} for n in range(1, 9)]
+    streams: list[dict[str, Any]] = [
+        {"name": f"S{n}", "subjects": [f"s.{n}.>"], "max_age": "1d"} for n in range(1, 9)
+    ]
     streams[6]["max_age"] = "2d"
     streams.append({"name": "COPY", "mirror": {"name": "S8"}})
     graph = fold_graph(build_graph(tmp_path, streams=streams))
 
     assert [(node.name, node.subjects, node.count) for node in graph.nodes] == [
-        ("S{1..6}", ("s.{1..6}.>",), 6), ("S7", ("s.7.>",), 1), ("S8", ("s.8.>",), 1), ("COPY", (), 1),
-    ]  # fmt: skip
+        ("S{1..6}", ("s.{1..6}.>",), 6),
+        ("S7", ("s.7.>",), 1),
+        ("S8", ("s.8.>",), 1),
+        ("COPY", (), 1),
+    ]
 
 
 def test_sources_of_numbered_streams_are_one_flow(tmp_path: Path) -> None:
     """A stream that collects them has one flow, with their number."""
-    streams: list[dict[str, Any]] = [{"name": f"S{n}", "subjects": [f"s.{n}.>"]} for n in range(1, 6)]
+    streams: list[dict[str, Any]] = [
+        {"name": f"S{n}", "subjects": [f"s.{n}.>"]} for n in range(1, 6)
+    ]
     streams.append({"name": "ALL", "sources": [{"name": f"S{n}"} for n in range(1, 6)]})
 
-    assert [(link.origin, link.copy, link.count) for link in fold_graph(build_graph(tmp_path, streams=streams)).links] == [
-        ("hub/stream/S{1..5}", "hub/stream/ALL", 5)
-    ]
+    assert [
+        (link.origin, link.copy, link.count)
+        for link in fold_graph(build_graph(tmp_path, streams=streams)).links
+    ] == [("hub/stream/S{1..5}", "hub/stream/ALL", 5)]

@@ -19,11 +19,21 @@ if TYPE_CHECKING:
 
 
 def apart(one: Box, other: Box) -> bool:
-    return one.right <= other.x or other.right <= one.x or one.bottom <= other.y or other.bottom <= one.y
+    return (
+        one.right <= other.x
+        or other.right <= one.x
+        or one.bottom <= other.y
+        or other.bottom <= one.y
+    )
 
 
 def inside(small: Box, large: Box) -> bool:
-    return small.x >= large.x and small.right <= large.right and small.y >= large.y and small.bottom <= large.bottom
+    return (
+        small.x >= large.x
+        and small.right <= large.right
+        and small.y >= large.y
+        and small.bottom <= large.bottom
+    )
 
 
 def check(graph: Graph) -> None:
@@ -44,14 +54,24 @@ def graphs(draw: st.DrawFn) -> Graph:
     """Any few domains with any few streams, and any flows, circles included."""
     domains = [f"d{n}" for n in range(draw(st.integers(1, 5)))]
     nodes = [
-        Node(f"{domain}/stream/S{n}", domain, "stream", f"S{n}", tuple(draw(st.lists(st.sampled_from(["a.>", "b.*.c"]), max_size=3))))
+        Node(
+            f"{domain}/stream/S{n}",
+            domain,
+            "stream",
+            f"S{n}",
+            tuple(draw(st.lists(st.sampled_from(["a.>", "b.*.c"]), max_size=3))),
+        )
         for domain in domains
         for n in range(draw(st.integers(0, 5)))
     ]
     used = [domain for domain in domains if any(node.domain == domain for node in nodes)]
     ids = st.sampled_from([node.id for node in nodes] or ["none"])
     pairs = draw(st.lists(st.tuples(ids, ids), max_size=12)) if nodes else []
-    links = [Link(a, b, draw(st.sampled_from(["mirror", "source"])), draw(st.sampled_from(["", "a.x"]))) for a, b in pairs if a != b]
+    links = [
+        Link(a, b, draw(st.sampled_from(["mirror", "source"])), draw(st.sampled_from(["", "a.x"])))
+        for a, b in pairs
+        if a != b
+    ]
     return Graph("any", False, [DomainGroup(key, key) for key in used], nodes, links)
 
 
@@ -65,7 +85,8 @@ def test_nothing_lies_on_anything_else(graph: Graph) -> None:
 def test_a_fleet_is_laid_out(tmp_path: Path) -> None:
     """Two hundred stores that all differ have a place each."""
     domains = {"hub": {"connection": "acc"}} | {
-        f"store-{n:03}": {"connection": "acc", "labels": ["edge"], "vars": {"keep": f"{n}d"}} for n in range(1, 201)
+        f"store-{n:03}": {"connection": "acc", "labels": ["edge"], "vars": {"keep": f"{n}d"}}
+        for n in range(1, 201)
     }
     graph = fold_graph(build_graph(tmp_path, **(STORES | {"domains": domains})))
 
@@ -82,9 +103,16 @@ def test_what_is_collected_goes_to_the_right(tmp_path: Path) -> None:
 
 def test_copies_are_right_of_their_origins(tmp_path: Path) -> None:
     """Inside of a domain a chain of copies is read from left to right, too."""
-    layout = arrange(build_graph(tmp_path, streams=[
-        {"name": "C", "mirror": {"name": "B"}}, {"name": "B", "mirror": {"name": "A"}}, {"name": "A", "subjects": ["a"]},
-    ]))  # fmt: skip
+    layout = arrange(
+        build_graph(
+            tmp_path,
+            streams=[
+                {"name": "C", "mirror": {"name": "B"}},
+                {"name": "B", "mirror": {"name": "A"}},
+                {"name": "A", "subjects": ["a"]},
+            ],
+        )
+    )
     a, b, c = (layout.boxes[f"hub/stream/{name}"] for name in "ABC")
 
     assert a.right < b.x < b.right < c.x
@@ -92,7 +120,11 @@ def test_copies_are_right_of_their_origins(tmp_path: Path) -> None:
 
 def test_columns_follow_the_flows() -> None:
     """Each key is behind all that flow into it; of a circle the last flow is turned."""
-    assert assign_columns("abcd", [("a", "b"), ("b", "c"), ("a", "c")]) == [["a", "d"], ["b"], ["c"]]
+    assert assign_columns("abcd", [("a", "b"), ("b", "c"), ("a", "c")]) == [
+        ["a", "d"],
+        ["b"],
+        ["c"],
+    ]
     assert assign_columns("abc", [("a", "b"), ("b", "c"), ("c", "a")]) == [["a"], ["b"], ["c"]]
     assert assign_columns("ab", [("b", "a"), ("a", "b")]) == [["b"], ["a"]]
     assert assign_columns("", []) == []
@@ -103,7 +135,9 @@ def test_a_long_chain_is_no_recursion() -> None:
     keys = list(range(10_000))
     edges = [*((n, n + 1) for n in keys[:-1]), (9_999, 0)]
 
-    assert assign_columns(keys[:2_000], [edge for edge in edges if max(edge) < 2_000])[-1] == [1_999]
+    assert assign_columns(keys[:2_000], [edge for edge in edges if max(edge) < 2_000])[-1] == [
+        1_999
+    ]
     assert len(assign_columns(keys, edges[:-1])) == 10_000
 
 

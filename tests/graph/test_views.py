@@ -28,9 +28,24 @@ def svg_texts(svg: str) -> list[str]:
 @pytest.fixture
 def odd() -> Graph:
     """A graph whose every word is odd."""
-    node = Node(f"hub/stream/{ODD}", "hub", "stream", ODD, (ODD,), ODD, (ConsumerNode(ODD, ODD, "create"),), "delete")
+    node = Node(
+        f"hub/stream/{ODD}",
+        "hub",
+        "stream",
+        ODD,
+        (ODD,),
+        ODD,
+        (ConsumerNode(ODD, ODD, "create"),),
+        "delete",
+    )
     other = Node("hub/stream/B", "hub", "outside", "B")
-    return Graph(ODD, True, [DomainGroup("hub", ODD)], [node, other], [Link(node.id, other.id, "mirror", ODD, "delete")])
+    return Graph(
+        ODD,
+        True,
+        [DomainGroup("hub", ODD)],
+        [node, other],
+        [Link(node.id, other.id, "mirror", ODD, "delete")],
+    )
 
 
 def test_svg_is_complete_and_needs_nothing(tmp_path: Path) -> None:
@@ -38,19 +53,38 @@ def test_svg_is_complete_and_needs_nothing(tmp_path: Path) -> None:
     svg = graph_svg.render(build_graph(tmp_path, **STORES))
     found = svg_texts(svg)
 
-    for word in ("drawn", "store-{001..200}  ×200", "SALES", "sales.${domain}.>", "PRICES", "prices.>", "mirror", "source"):
+    for word in (
+        "drawn",
+        "store-{001..200}  ×200",
+        "SALES",
+        "sales.${domain}.>",
+        "PRICES",
+        "prices.>",
+        "mirror",
+        "source",
+    ):
         assert word in found, word
     assert any(text.startswith("▸ PRINTER") for text in found)
     assert any("200 flows" in text for text in found)
     assert re.findall(r"https?://[^\"' ]+", svg) == ["http://www.w3.org/2000/svg"]
     assert not re.search(r"<script|<image|<foreignObject|@import|href=", svg)
     root = ET.fromstring(svg)  # noqa: S314 - our own
-    assert root.findtext(f"{SVG}desc") == "402 streams and buckets in 201 domains, 400 mirrors and sources."
+    assert (
+        root.findtext(f"{SVG}desc")
+        == "402 streams and buckets in 201 domains, 400 mirrors and sources."
+    )
 
 
 def test_svg_shows_what_becomes_of_things(odd: Graph) -> None:
     """What is planned has its sign in words, on streams and on consumers, and in the legend."""
-    odd.nodes[0] = Node("hub/stream/A", "hub", "stream", "A", consumers=(ConsumerNode("R", "", "create"),), fate="replace")
+    odd.nodes[0] = Node(
+        "hub/stream/A",
+        "hub",
+        "stream",
+        "A",
+        consumers=(ConsumerNode("R", "", "create"),),
+        fate="replace",
+    )
     odd.links = []
     found = svg_texts(graph_svg.render(odd))
 
@@ -100,11 +134,17 @@ def test_mermaid_takes_odd_names(odd: Graph) -> None:
 def check_mermaid(text: str) -> None:
     quoted = r'"[^"\n]*"'
     forms = [
-        r"flowchart LR", r"  %% .*", rf"  subgraph d\d+\[{quoted}\]", r"  end",
+        r"flowchart LR",
+        r"  %% .*",
+        rf"  subgraph d\d+\[{quoted}\]",
+        r"  end",
         rf"    n\d+(\[\({quoted}\)\]|\[\[{quoted}\]\]|\[{quoted}\])",
-        rf"    n\d+c\d+\(\[{quoted}\]\)", r"    n\d+ --- n\d+c\d+", rf"  n\d+ (==>|-\.->)\|{quoted}\| n\d+",
-        r"  classDef \w+ [-\w:#, ]+", r"  class [\w,]+ \w+",
-    ]  # fmt: skip
+        rf"    n\d+c\d+\(\[{quoted}\]\)",
+        r"    n\d+ --- n\d+c\d+",
+        rf"  n\d+ (==>|-\.->)\|{quoted}\| n\d+",
+        r"  classDef \w+ [-\w:#, ]+",
+        r"  class [\w,]+ \w+",
+    ]
     for line in text.splitlines():
         assert any(re.fullmatch(form, line) for form in forms), line
         assert not re.search(r"#(?!quot;|lt;|gt;|amp;|\d+;|[0-9a-f]{6})", line), line
@@ -130,9 +170,14 @@ def test_dot_takes_odd_names(odd: Graph) -> None:
 def check_dot(text: str) -> None:
     attributes = rf"\[(\w+=({STRING}|\w+)(, )?)+\];"
     forms = [
-        r"digraph jsplan \{", rf"  (graph|node|edge) {attributes}", r"  subgraph cluster_\d+ \{", r"  \}", r"\}",
-        rf"    label={STRING}; style=filled; color=\w+; fillcolor=\w+;", rf"    {STRING} {attributes}",
+        r"digraph jsplan \{",
+        rf"  (graph|node|edge) {attributes}",
+        r"  subgraph cluster_\d+ \{",
+        r"  \}",
+        r"\}",
+        rf"    label={STRING}; style=filled; color=\w+; fillcolor=\w+;",
+        rf"    {STRING} {attributes}",
         rf"  +{STRING} -> {STRING} {attributes}",
-    ]  # fmt: skip
+    ]
     for line in text.splitlines():
         assert any(re.fullmatch(form, line) for form in forms), line

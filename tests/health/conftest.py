@@ -28,12 +28,22 @@ ROUTES = {"hub": ("hub", "a"), "leaf": ("leaf", "a"), "other": ("hub", "b")}
 
 def accounts() -> str:
     """A owns the streams, B imports some of what a copy of them needs."""
-    services = [(f"$JS.hub.API.CONSUMER.CREATE.{name}", f"JS.a.API.CONSUMER.CREATE.{name}") for name in CREATES]
+    services = [
+        (f"$JS.hub.API.CONSUMER.CREATE.{name}", f"JS.a.API.CONSUMER.CREATE.{name}")
+        for name in CREATES
+    ]
     services += [(f"$JS.FC.{name}.>", f"$JS.FC.{name}.>") for name in FLOWS]
-    exports = [f"{{service: {json.dumps(subject)}}}" for subject, _ in services] + ['{stream: "deliver.a.>"}']
-    imports = [f"{{service: {{account: A, subject: {json.dumps(s)}}}, to: {json.dumps(to)}}}" for s, to in services]
+    exports = [f"{{service: {json.dumps(subject)}}}" for subject, _ in services] + [
+        '{stream: "deliver.a.>"}'
+    ]
+    imports = [
+        f"{{service: {{account: A, subject: {json.dumps(s)}}}, to: {json.dumps(to)}}}"
+        for s, to in services
+    ]
     imports += ['{stream: {account: A, subject: "deliver.a.>"}}']
-    return static_accounts({"A": f"exports: [{', '.join(exports)}]", "B": f"imports: [{', '.join(imports)}]"})
+    return static_accounts(
+        {"A": f"exports: [{', '.join(exports)}]", "B": f"imports: [{', '.join(imports)}]"}
+    )
 
 
 @dataclass
@@ -48,9 +58,13 @@ class LinkedServers:
         """One request to the JetStream of a way, which succeeds."""
         return self.raws[way].api_ok(f"$JS.API.{verb}", payload)
 
-    def stream(self, way: str, name: str, messages: int = 0, *, size: int = 8, **config: Any) -> None:
+    def stream(
+        self, way: str, name: str, messages: int = 0, *, size: int = 8, **config: Any
+    ) -> None:
         """A stream that stores `<name>.>`, with messages of so many bytes."""
-        self.request(way, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config)
+        self.request(
+            way, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config
+        )
         self.publish(way, f"{name}.a", messages, size=size)
 
     def publish(self, way: str, subject: str, messages: int, *, size: int = 8) -> None:
@@ -70,11 +84,16 @@ class LinkedServers:
 
     def wait_until_copied(self, way: str, stream: str, last: int) -> None:
         """Wait until a copy has had so much."""
-        self.wait_until(lambda: self.state(way, stream)["last_seq"] >= last, f"have {last} messages in {stream}")
+        self.wait_until(
+            lambda: self.state(way, stream)["last_seq"] >= last, f"have {last} messages in {stream}"
+        )
 
     def is_linked(self) -> bool:
         """Whether the hub reaches its leaf, and the leaf its hub. Raises OSError where nobody says no and nobody answers."""
-        return all(self.sandbox[way].request(f"$JS.{to}.API.INFO") is not None for way, to in (("hub", "leaf"), ("leaf", "hub")))
+        return all(
+            self.sandbox[way].request(f"$JS.{to}.API.INFO") is not None
+            for way, to in (("hub", "leaf"), ("leaf", "hub"))
+        )
 
     def clean(self) -> LinkedServers:
         """The link up, no stream anywhere."""
@@ -87,14 +106,28 @@ class LinkedServers:
     def space(self, folder: Path) -> Space:
         """A workspace over all of it; requests are waited for 2 s."""
         connections = {
-            key: {"url": self.sandbox[server].url, "user": name, "password": name, "account": name.upper(), "timeout": "2s"}
+            key: {
+                "url": self.sandbox[server].url,
+                "user": name,
+                "password": name,
+                "account": name.upper(),
+                "timeout": "2s",
+            }
             for key, (server, name) in ROUTES.items()
         }
         domains = {
-            "hub": {"connection": "hub"}, "leaf": {"connection": "leaf"}, "other": {"connection": "other", "js_domain": "hub"},
-        }  # fmt: skip
+            "hub": {"connection": "hub"},
+            "leaf": {"connection": "leaf"},
+            "other": {"connection": "other", "js_domain": "hub"},
+        }
         imports = [{"from": "hub", "into": "other", "api": "JS.a.API", "deliver": "deliver.a"}]
-        base = {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "imports": imports}
+        base = {
+            "jsplan": 1,
+            "workspace": "test",
+            "connections": connections,
+            "domains": domains,
+            "imports": imports,
+        }
         return Space(folder, base | {"defaults": {"domain": "hub"}})
 
 
@@ -106,13 +139,34 @@ def _linked_servers() -> Iterator[LinkedServers]:
             relay.target = port_of("hub.leafnodes")
             # Without `advertise` the leaf would learn the hub's own address and go round the relay.
             listen = f'leafnodes {{ listen: "{HOST}:{relay.target}", advertise: "{HOST}:{relay.port}" }}\n'
-            hub = Node("hub", port_of("hub"), domain="hub", login=static_user("A"), extra=listen + accounts())
+            hub = Node(
+                "hub",
+                port_of("hub"),
+                domain="hub",
+                login=static_user("A"),
+                extra=listen + accounts(),
+            )
             remote = f'{{urls: ["nats://a:a@{HOST}:{relay.port}"], account: A}}'
             text = f"leafnodes {{\n    reconnect: 1\n    remotes = [{remote}]\n}}\n{static_accounts({'A': ''})}"
-            return Layout("hub-and-leaf", (hub, Node("leaf", port_of("leaf"), domain="leaf", login=static_user("A"), extra=text)))
+            return Layout(
+                "hub-and-leaf",
+                (
+                    hub,
+                    Node(
+                        "leaf", port_of("leaf"), domain="leaf", login=static_user("A"), extra=text
+                    ),
+                ),
+            )
 
         with Sandbox(layout, binary=PROGRAM) as sandbox:
-            land = LinkedServers(sandbox, relay, {way: Raw(sandbox[server].url, name, name) for way, (server, name) in ROUTES.items()})
+            land = LinkedServers(
+                sandbox,
+                relay,
+                {
+                    way: Raw(sandbox[server].url, name, name)
+                    for way, (server, name) in ROUTES.items()
+                },
+            )
             try:
                 land.wait_until(land.is_linked, "be linked")
                 yield land

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
@@ -46,36 +46,60 @@ STARTED = (
 
 def drift_replication(space: Space) -> dict[str, Any]:
     """The replication part of a drift run, by copy."""
-    return {flow["to"]: flow for flow in drift(space.load, DriftOptions(), RecordingObserver()).replication}
+    return {
+        flow["to"]: flow
+        for flow in drift(space.load, DriftOptions(), RecordingObserver()).replication
+    }
 
 
 def mirrors_and_sources() -> list[dict[str, Any]]:
     """Everything that is copied in this country."""
     nope = {"name": "O", "external": {"api": "$JS.nope.API"}}
 
-    def copy(name: str, of: str, domain: str, kind: str = "mirror", **config: Any) -> dict[str, Any]:
+    def copy(
+        name: str, of: str, domain: str, kind: str = "mirror", **config: Any
+    ) -> dict[str, Any]:
         to, _, stream = name.partition("/")
         origin = {"name": of, "domain": domain, **config}
         return {"name": stream, "domain": to, kind: origin if kind == "mirror" else [origin]}
 
     return [
-        copy("hub/NOWHERE", "NONE", "leaf"), copy("hub/NOWHERE_SOURCED", "NONE", "leaf", "sources"),
-        {"name": "STRANGE", "domain": "leaf", "mirror": nope}, {"name": "STRANGE_SOURCED", "sources": [nope]},
-        copy("other/UNMADE", "UNMADE", "hub"), copy("other/UNDELIVERED", "UNDELIVERED", "hub", deliver="nowhere.to"),
-        copy("other/STALLED", "STALLED", "hub"), copy("other/WELL", "FULL", "hub"),
-        copy("leaf/AGAIN", "TWICE", "hub"), copy("leaf/AGAIN_SOURCED", "TWICE", "hub", "sources"),
+        copy("hub/NOWHERE", "NONE", "leaf"),
+        copy("hub/NOWHERE_SOURCED", "NONE", "leaf", "sources"),
+        {"name": "STRANGE", "domain": "leaf", "mirror": nope},
+        {"name": "STRANGE_SOURCED", "sources": [nope]},
+        copy("other/UNMADE", "UNMADE", "hub"),
+        copy("other/UNDELIVERED", "UNDELIVERED", "hub", deliver="nowhere.to"),
+        copy("other/STALLED", "STALLED", "hub"),
+        copy("other/WELL", "FULL", "hub"),
+        copy("leaf/AGAIN", "TWICE", "hub"),
+        copy("leaf/AGAIN_SOURCED", "TWICE", "hub", "sources"),
         copy("hub/DRAIN", "QUEUE", "hub", "sources"),
-        copy("hub/CUT", "FAR", "leaf"), copy("hub/CUT_SOURCED", "FAR", "leaf", "sources"), copy("leaf/CUT_IDLE", "IDLE", "hub"),
-        copy("hub/PURGED", "EMPTIED", "hub"), copy("hub/GAPS", "HOLED", "hub"),
+        copy("hub/CUT", "FAR", "leaf"),
+        copy("hub/CUT_SOURCED", "FAR", "leaf", "sources"),
+        copy("leaf/CUT_IDLE", "IDLE", "hub"),
+        copy("hub/PURGED", "EMPTIED", "hub"),
+        copy("hub/GAPS", "HOLED", "hub"),
         copy("hub/FILTERED", "HOLED", "hub", filter_subject="HOLED.a"),
-        copy("hub/TRANSFORMED", "HOLED", "hub", "sources", subject_transforms=[{"src": "HOLED.a", "dest": "t.a"}]),
+        copy(
+            "hub/TRANSFORMED",
+            "HOLED",
+            "hub",
+            "sources",
+            subject_transforms=[{"src": "HOLED.a", "dest": "t.a"}],
+        ),
         copy("hub/LATER", "HOLED", "hub", opt_start_seq=1000),
-    ]  # fmt: skip
+    ]
 
 
 def origins(linked_servers: LinkedServers) -> None:
     """Nobody manages them: what becomes of them is their owners' business."""
-    for name, messages, size in (("FULL", 30, 100_000), ("UNMADE", 2, 8), ("UNDELIVERED", 2, 8), ("STALLED", 30, 100_000)):
+    for name, messages, size in (
+        ("FULL", 30, 100_000),
+        ("UNMADE", 2, 8),
+        ("UNDELIVERED", 2, 8),
+        ("STALLED", 30, 100_000),
+    ):
         linked_servers.stream("hub", name, messages, size=size)
     linked_servers.stream("hub", "TWICE", 5)
     linked_servers.stream("hub", "IDLE", 1)
@@ -103,11 +127,16 @@ def test_every_cause_is_named(linked_servers: LinkedServers, tmp_path: Path) -> 
     linked_servers.stream("hub", "TWICE", 3)
     linked_servers.relay.cut()
     linked_servers.publish("leaf", "FAR.a", 1)
-    linked_servers.wait_until(lambda: linked_servers.request("leaf", "STREAM.INFO.CUT_IDLE")["mirror"]["active"] > 3.1e9, "be silent")
+    linked_servers.wait_until(
+        lambda: linked_servers.request("leaf", "STREAM.INFO.CUT_IDLE")["mirror"]["active"] > 3.1e9,
+        "be silent",
+    )
     found = drift_replication(space)
     took = time.monotonic() - began
 
     causes = {to: (flow["cause"] or "").split(":")[0] or None for to, flow in found.items()}
     assert causes == EXPECTED
-    assert {to: flow["healthy"] for to, flow in found.items()} == {to: cause is None for to, cause in EXPECTED.items()}
+    assert {to: flow["healthy"] for to, flow in found.items()} == {
+        to: cause is None for to, cause in EXPECTED.items()
+    }
     assert took < 15

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.health.conftest import ROUTES
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver
@@ -32,11 +32,26 @@ def mirrors_and_sources() -> list[dict[str, Any]]:
     small = {"max_msgs": 1000}
     return [
         {"name": "M", "domain": "leaf", "mirror": {"name": "H", "domain": "hub"}, **small},
-        {"name": "MF", "domain": "leaf", "mirror": {"name": "H", "domain": "hub", "filter_subject": "H.c"}, **small},
+        {
+            "name": "MF",
+            "domain": "leaf",
+            "mirror": {"name": "H", "domain": "hub", "filter_subject": "H.c"},
+            **small,
+        },
         {"name": "S", "domain": "leaf", "sources": [{"name": "H", "domain": "hub"}], **small},
-        {"name": "ST", "domain": "leaf", "sources": [{"name": "H", "domain": "hub", "subject_transforms": renamed}], **small},
+        {
+            "name": "ST",
+            "domain": "leaf",
+            "sources": [{"name": "H", "domain": "hub", "subject_transforms": renamed}],
+            **small,
+        },
         {"name": "ML", "domain": "hub", "mirror": {"name": "L", "domain": "leaf"}, **small},
-        {"name": "BOTH", "domain": "hub", "sources": [{"name": "L", "domain": "leaf"}, {"name": "H", "domain": "hub"}], **small},
+        {
+            "name": "BOTH",
+            "domain": "hub",
+            "sources": [{"name": "L", "domain": "leaf"}, {"name": "H", "domain": "hub"}],
+            **small,
+        },
         {"name": "WELL", "domain": "other", "mirror": {"name": "FULL", "domain": "hub"}, **small},
         {"name": "CHAIN", "domain": "hub", "mirror": {"name": "ML", "domain": "hub"}, **small},
     ]
@@ -58,7 +73,9 @@ def under_load(linked_servers: LinkedServers, seed: int) -> Iterator[None]:
         except BaseException as error:  # noqa: BLE001 - raised again where the test sees it
             failed.append(error)
 
-    threads = [threading.Thread(target=work, args=(number, *busy)) for number, busy in enumerate(BUSY)]
+    threads = [
+        threading.Thread(target=work, args=(number, *busy)) for number, busy in enumerate(BUSY)
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -92,7 +109,9 @@ def require_healthy(linked_servers: LinkedServers, folder: Path, seconds: float,
     with under_load(linked_servers, seed):
         while time.monotonic() < end or runs < 2:
             found = drift(space.load, DriftOptions(), RecordingObserver()).replication
-            assert [flow for flow in found if flow["healthy"] is not True] == [], f"seed {seed}, run {runs}"
+            assert [flow for flow in found if flow["healthy"] is not True] == [], (
+                f"seed {seed}, run {runs}"
+            )
             assert len(found) == 9
             runs += 1
     return runs

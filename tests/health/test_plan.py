@@ -4,8 +4,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from jsplan.facts.replication.sampler import ReplicationSampler
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def replication_warnings(space: Space) -> dict[str | None, str]:
     return {d.address: d.summary for d in space.plan().diagnostics if d.code == CODE}
 
 
-def test_a_plan_looks_once_and_only_where_sequences_differ(linked_servers: LinkedServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_looks_once_and_only_where_sequences_differ(
+    linked_servers: LinkedServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Copies that have everything cost nothing; for the others there is one look, and what that proves is a warning with its line."""
     linked_servers.stream("hub", "O", 5)
     linked_servers.stream("hub", "TWICE", 5)
@@ -62,8 +64,12 @@ def test_a_plan_looks_once_and_only_where_sequences_differ(linked_servers: Linke
 
     assert one == [{"leaf/stream/AGAIN"}]
     told = [d for d in found.diagnostics if d.code == CODE]
-    assert [(d.severity, d.address, d.range is not None) for d in told] == [("warning", "leaf/stream/AGAIN", True)]
-    assert told[0].summary.startswith("its mirror hub/stream/TWICE is not followed: origin re-created: ")
+    assert [(d.severity, d.address, d.range is not None) for d in told] == [
+        ("warning", "leaf/stream/AGAIN", True)
+    ]
+    assert told[0].summary.startswith(
+        "its mirror hub/stream/TWICE is not followed: origin re-created: "
+    )
     assert (found.errored, found.has_changes) == (False, False)
 
 
@@ -74,23 +80,47 @@ def test_another_server_answers(linked_servers: LinkedServers, tmp_path: Path) -
     space = linked_servers.space(tmp_path).write(streams=streams)
     space.apply(allow_hazards=("DELETES_MESSAGES",))
     linked_servers.wait_until_copied("hub", "DRAIN", 2)
-    loud, found = replication_warnings(space), drift(space.load, DriftOptions(), RecordingObserver())
-    mute = {"address": "hub/stream/DRAIN", "owner": "ops", "reason": "the hub does the work", "until": "2999-12-31"}
+    loud, found = (
+        replication_warnings(space),
+        drift(space.load, DriftOptions(), RecordingObserver()),
+    )
+    mute = {
+        "address": "hub/stream/DRAIN",
+        "owner": "ops",
+        "reason": "the hub does the work",
+        "until": "2999-12-31",
+    }
     space.write(streams=streams, drift={"mute": [mute]})
-    muted, quiet = replication_warnings(space), drift(space.load, DriftOptions(), RecordingObserver())
+    muted, quiet = (
+        replication_warnings(space),
+        drift(space.load, DriftOptions(), RecordingObserver()),
+    )
 
     assert list(loud) == ["hub/stream/DRAIN"]
     assert (found.exit_code, found.summary["unhealthy"]) == (2, 1)
-    assert (muted, quiet.exit_code, quiet.summary["unhealthy"], quiet.summary["muted"]) == ({}, 0, 0, 1)
+    assert (muted, quiet.exit_code, quiet.summary["unhealthy"], quiet.summary["muted"]) == (
+        {},
+        0,
+        0,
+        1,
+    )
 
 
-def test_a_plan_that_mends_it_does_not_complain(linked_servers: LinkedServers, tmp_path: Path) -> None:
+def test_a_plan_that_mends_it_does_not_complain(
+    linked_servers: LinkedServers, tmp_path: Path
+) -> None:
     """Where the plan changes what is copied, what is wrong with the old source is no news."""
     linked_servers.stream("hub", "O", 1)
-    space = linked_servers.space(tmp_path).write(streams=[{"name": "S", "sources": [{"name": "O", "external": {"api": "$JS.nope.API"}}]}])
+    space = linked_servers.space(tmp_path).write(
+        streams=[{"name": "S", "sources": [{"name": "O", "external": {"api": "$JS.nope.API"}}]}]
+    )
     space.apply()
     assert list(replication_warnings(space)) == ["hub/stream/S"]
     space.write(streams=[{"name": "S", "sources": [{"name": "O", "domain": "hub"}]}])
 
     assert replication_warnings(space) == {}
-    assert drift(space.load, DriftOptions(), RecordingObserver()).replication[0]["cause"].startswith("domain unknown")
+    assert (
+        drift(space.load, DriftOptions(), RecordingObserver())
+        .replication[0]["cause"]
+        .startswith("domain unknown")
+    )

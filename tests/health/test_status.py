@@ -10,8 +10,8 @@ import pytest
 
 from jsplan.cli.main import main
 from jsplan.documents.schema import schemas
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from jsplan.workflows.status import status
 from tests.support.process import start_process
 from tests.support.stream_content import consumer, pull_acks
@@ -42,25 +42,45 @@ def create_streams(linked_servers: LinkedServers, folder: Path) -> Space:
 
 
 @pytest.mark.matrix
-def test_status_shows_what_is_there(linked_servers: LinkedServers, tmp_path: Path, server_version: tuple[int, ...]) -> None:
+def test_status_shows_what_is_there(
+    linked_servers: LinkedServers, tmp_path: Path, server_version: tuple[int, ...]
+) -> None:
     """Domains with version and use, streams with their counts, consumers with their places, flows: as the servers have them."""
     found = status(create_streams(linked_servers, tmp_path).load, RecordingObserver())
 
     domains = {d["domain"]: d for d in found.domains}
     version = ".".join(map(str, server_version))
     assert {key: (d["reachable"], d["server"], d["version"]) for key, d in domains.items()} == {
-        "hub": (True, "hub-server", version), "leaf": (True, "leaf-server", version), "other": (True, "hub-server", version),
-    }  # fmt: skip
-    assert (domains["hub"]["streams"], domains["hub"]["messages"], domains["other"]["streams"]) == (2, 7, 0)
+        "hub": (True, "hub-server", version),
+        "leaf": (True, "leaf-server", version),
+        "other": (True, "hub-server", version),
+    }
+    assert (domains["hub"]["streams"], domains["hub"]["messages"], domains["other"]["streams"]) == (
+        2,
+        7,
+        0,
+    )
     assert {s["address"]: (s["managed"], s["messages"], s["fed_by"]) for s in found.streams} == {
-        "hub/stream/ORDERS": (True, 5, None), "hub/stream/OTHERS": (False, 2, None), "leaf/stream/COPY": (True, 5, "mirror"),
-    }  # fmt: skip
-    places = {c["address"]: (c["managed"], c["pending"], c["ack_pending"], c["delivered"]["stream_seq"]) for c in found.consumers}
-    assert places == {"hub/consumer/ORDERS/NEW": (True, 3, 2, 2), "hub/consumer/OTHERS/tail": (False, 2, 0, 0)}
-    assert [(f["from"], f["to"], f["healthy"], f["lag"]) for f in found.replication] == [("hub/stream/ORDERS", "leaf/stream/COPY", True, 0)]
+        "hub/stream/ORDERS": (True, 5, None),
+        "hub/stream/OTHERS": (False, 2, None),
+        "leaf/stream/COPY": (True, 5, "mirror"),
+    }
+    places = {
+        c["address"]: (c["managed"], c["pending"], c["ack_pending"], c["delivered"]["stream_seq"])
+        for c in found.consumers
+    }
+    assert places == {
+        "hub/consumer/ORDERS/NEW": (True, 3, 2, 2),
+        "hub/consumer/OTHERS/tail": (False, 2, 0, 0),
+    }
+    assert [(f["from"], f["to"], f["healthy"], f["lag"]) for f in found.replication] == [
+        ("hub/stream/ORDERS", "leaf/stream/COPY", True, 0)
+    ]
 
 
-def test_status_on_the_command_line(linked_servers: LinkedServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_on_the_command_line(
+    linked_servers: LinkedServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`--json` prints the document of the schema, `--target` leaves the rest out, text ends with the summary."""
     create_streams(linked_servers, tmp_path)
     assert main(["-C", str(tmp_path), "status", "--json", "--target", "leaf/**"]) == 0
@@ -78,7 +98,10 @@ def test_watching(linked_servers: LinkedServers, tmp_path: Path) -> None:
     """`--watch` prints one document per line until Ctrl-C, goes on without a server, and knows from earlier looks what does not move."""
     for name in ("FULL", "UNDELIVERED"):
         linked_servers.stream("hub", name, 2)
-    strays = [{"name": name, "domain": "other", "mirror": {"name": name, "domain": "hub"}} for name in ("FULL", "UNDELIVERED")]
+    strays = [
+        {"name": name, "domain": "other", "mirror": {"name": name, "domain": "hub"}}
+        for name in ("FULL", "UNDELIVERED")
+    ]
     strays[1]["mirror"] |= {"deliver": "nowhere.to"}  # type: ignore[operator]
     linked_servers.space(tmp_path).write(streams=strays).apply()
 
@@ -105,7 +128,9 @@ def _until_named(lines: Any) -> dict[str, Any]:
     return found
 
 
-def test_what_an_offline_domain_leaves_unknown(linked_servers: LinkedServers, tmp_path: Path) -> None:
+def test_what_an_offline_domain_leaves_unknown(
+    linked_servers: LinkedServers, tmp_path: Path
+) -> None:
     """Seen through the hub alone, a leaf behind a cut link is offline: of what it gives nothing is known, and nothing is unhealthy."""
     space = linked_servers.space(tmp_path)
     space.base["domains"]["leaf"] = {"connection": "hub", "may_be_offline": "7d"}
@@ -121,7 +146,13 @@ def test_what_an_offline_domain_leaves_unknown(linked_servers: LinkedServers, tm
 
     cause = "not known: the origin's domain leaf is away"
     assert [(f["healthy"], f["cause"]) for f in found.replication] == [(None, cause)]
-    assert (found.exit_code, found.summary["unhealthy"], [a["domain"] for a in found.offline]) == (0, 0, ["leaf"])
-    assert [(d["domain"], d["reachable"], d["excused"]) for d in shown.domains if not d["reachable"]] == [("leaf", False, True)]
+    assert (found.exit_code, found.summary["unhealthy"], [a["domain"] for a in found.offline]) == (
+        0,
+        0,
+        ["leaf"],
+    )
+    assert [
+        (d["domain"], d["reachable"], d["excused"]) for d in shown.domains if not d["reachable"]
+    ] == [("leaf", False, True)]
     assert [f["cause"] for f in shown.replication] == [cause]
     assert took < 40

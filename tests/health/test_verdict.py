@@ -14,22 +14,59 @@ from jsplan.health.report import build_replication_element
 from jsplan.units import SECOND
 
 ORIGIN = OriginSample("2026-01-01T00:00:00Z", 1, 100, 100, "2026-01-01T00:00:01Z", workqueue=False)
-SAMPLE = ReplicationSample(0.0, ORIGIN, "2026-01-01T00:00:00Z", 100, 1, 100, "2026-01-01T00:00:01Z", 0, SECOND // 2, 100, answers=True, apart=False)
+SAMPLE = ReplicationSample(
+    0.0,
+    ORIGIN,
+    "2026-01-01T00:00:00Z",
+    100,
+    1,
+    100,
+    "2026-01-01T00:00:01Z",
+    0,
+    SECOND // 2,
+    100,
+    answers=True,
+    apart=False,
+)
 
 
 def flow(kind: str = "mirror", **config: Any) -> Flow:
     """A flow from hub to leaf."""
     origin, copy = Address("hub", "stream", "O"), Address("leaf", "stream", "C")
-    return Flow(copy, kind, "O", "$JS.hub.API", "O", origin, bool(config.pop("imported", False)), {"name": "O", **config})
+    return Flow(
+        copy,
+        kind,
+        "O",
+        "$JS.hub.API",
+        "O",
+        origin,
+        bool(config.pop("imported", False)),
+        {"name": "O", **config},
+    )
 
 
 def lagging_sample(at: float, **more: Any) -> ReplicationSample:
     """A look at a mirror that lacks ten messages, or is at another `position`."""
     place = more.pop("position", 90)
-    return replace(SAMPLE, **({"at": at, "stored": place, "messages": place, "position": place, "waiting": True, "lag": 10} | more))
+    return replace(
+        SAMPLE,
+        **(
+            {
+                "at": at,
+                "stored": place,
+                "messages": place,
+                "position": place,
+                "waiting": True,
+                "lag": 10,
+            }
+            | more
+        ),
+    )
 
 
-def stalled_samples(seconds: float = STALLED_AFTER, looks: int = MIN_SAMPLES, **more: Any) -> list[ReplicationSample]:
+def stalled_samples(
+    seconds: float = STALLED_AFTER, looks: int = MIN_SAMPLES, **more: Any
+) -> list[ReplicationSample]:
     """Looks at a mirror that does not move, evenly over the time."""
     return [lagging_sample(seconds * i / (looks - 1), **more) for i in range(looks)]
 
@@ -53,7 +90,10 @@ def test_one_that_is_behind_and_moves_is_healthy() -> None:
     assert assess(flow(), [first, second]).healthy is True
 
 
-@pytest.mark.parametrize(("seconds", "looks"), [(STALLED_AFTER - 1, MIN_SAMPLES), (STALLED_AFTER, MIN_SAMPLES - 1), (0.0, 2)])
+@pytest.mark.parametrize(
+    ("seconds", "looks"),
+    [(STALLED_AFTER - 1, MIN_SAMPLES), (STALLED_AFTER, MIN_SAMPLES - 1), (0.0, 2)],
+)
 def test_patience_is_time_and_looks(seconds: float, looks: int) -> None:
     """Too little time, or too few looks in it, prove nothing: a busy machine takes its looks slowly."""
     found = assess(flow(imported=True), stalled_samples(seconds, looks))
@@ -71,7 +111,14 @@ def test_silent_with_a_closed_way_is_the_link() -> None:
     looks = stalled_samples(active=9 * SECOND, answers=False, apart=True)
 
     assert cause(assess(flow(), looks)) == "link down"
-    assert cause(assess(flow(imported=True), stalled_samples(active=9 * SECOND, answers=None, apart=True))) == "link down"
+    assert (
+        cause(
+            assess(
+                flow(imported=True), stalled_samples(active=9 * SECOND, answers=None, apart=True)
+            )
+        )
+        == "link down"
+    )
 
 
 @pytest.mark.parametrize("active", [-1, 9 * SECOND])
@@ -85,14 +132,23 @@ def test_silent_between_accounts_of_one_server_is_an_export(active: int) -> None
 def test_a_copy_ahead_of_its_origin_is_looked_at_twice() -> None:
     """Both ends are read at once, so that the copy may seem ahead; only an earlier copy proves that the origin is another."""
     ahead = replace(SAMPLE, position=101, stored=101, messages=101)
-    later = replace(SAMPLE, at=0.6, position=103, stored=103, messages=103, origin=replace(ORIGIN, last=103, messages=103))
+    later = replace(
+        SAMPLE,
+        at=0.6,
+        position=103,
+        stored=103,
+        messages=103,
+        origin=replace(ORIGIN, last=103, messages=103),
+    )
 
     assert not assess(flow(), [ahead]).is_conclusive
     assert assess(flow(), [ahead, later]).healthy is True
     assert cause(assess(flow(), [ahead, replace(ahead, at=0.6)])) == "origin re-created"
 
 
-@pytest.mark.parametrize("look", [replace(SAMPLE, messages=108), replace(SAMPLE, first_ts="2026-01-02T00:00:00Z")])
+@pytest.mark.parametrize(
+    "look", [replace(SAMPLE, messages=108), replace(SAMPLE, first_ts="2026-01-02T00:00:00Z")]
+)
 def test_a_mirror_with_messages_of_two_origins_is_known(look: ReplicationSample) -> None:
     """More messages than sequences, or another message under the first sequence, are left over from an origin that is no more."""
     assert cause(assess(flow(), [look])) == "origin re-created"
@@ -104,7 +160,10 @@ def test_a_mirror_with_messages_of_two_origins_is_known(look: ReplicationSample)
         (lagging_sample(0, waiting=False), {}),
         (replace(SAMPLE, position=0, stored=0, messages=0, origin=replace(ORIGIN, messages=0)), {}),
         (replace(SAMPLE, position=199, stored=199, messages=0, first=200), {"opt_start_seq": 200}),
-        (lagging_sample(0, waiting=False, origin=replace(ORIGIN, first=95)), {"filter_subject": "a"}),
+        (
+            lagging_sample(0, waiting=False, origin=replace(ORIGIN, first=95)),
+            {"filter_subject": "a"},
+        ),
     ],
     ids=["gaps at the end", "purged", "begins later", "filtered"],
 )
@@ -121,10 +180,14 @@ def test_a_source_without_a_position_is_believed_while_it_hears_something() -> N
     assert not assess(flow("source"), [replace(look, active=-1)]).is_conclusive
     assert is_in_sync(flow("source"), look)
 
-    younger = replace(look, origin=replace(ORIGIN, created="2026-02-01T00:00:00Z", last=3, messages=3))
+    younger = replace(
+        look, origin=replace(ORIGIN, created="2026-02-01T00:00:00Z", last=3, messages=3)
+    )
     assert not is_in_sync(flow("source"), younger)
     assert not assess(flow("source"), [younger]).is_conclusive
-    assert assess(flow("source"), [younger, replace(younger, at=0.1, searched=True)]).healthy is True
+    assert (
+        assess(flow("source"), [younger, replace(younger, at=0.1, searched=True)]).healthy is True
+    )
     held = [replace(younger, at=at, position=8, searched=True) for at in (0.1, 0.7)]
     assert cause(assess(flow("source"), [younger, *held])) == "origin re-created"
 
@@ -145,7 +208,10 @@ def test_nothing_is_missing_while_a_server_comes_back() -> None:
 def test_a_glance_says_only_what_it_proves() -> None:
     """Two looks in a row prove ten seconds of silence, not that something stands still."""
     still = [lagging_sample(0), lagging_sample(0.01)]
-    silent = [lagging_sample(0, active=11 * SECOND, answers=False, apart=True), lagging_sample(0.01, active=11 * SECOND, answers=False, apart=True)]
+    silent = [
+        lagging_sample(0, active=11 * SECOND, answers=False, apart=True),
+        lagging_sample(0.01, active=11 * SECOND, answers=False, apart=True),
+    ]
 
     assert assess(flow(), still, quick=True).healthy is None
     assert cause(assess(flow(), silent, quick=True)) == "link down"
@@ -156,4 +222,6 @@ def test_how_far_behind() -> None:
     dropped = replace(lagging_sample(0), origin=replace(ORIGIN, first=95, messages=6))
     looks = (SAMPLE, lagging_sample(0), dropped, lagging_sample(0, waiting=False))
 
-    assert [build_replication_element(flow(), assess(flow(), [look]), look)["lag"] for look in looks] == [0, 10, 6, 0]
+    assert [
+        build_replication_element(flow(), assess(flow(), [look]), look)["lag"] for look in looks
+    ] == [0, 10, 6, 0]

@@ -10,8 +10,8 @@ import pytest
 
 from jsplan.cli.main import main
 from jsplan.codes import HAZARDS
+from jsplan.options import PlanOptions
 from jsplan.workflows.history import history
-from jsplan.workflows.options import PlanOptions
 from jsplan.workflows.revert import RevertOptions, plan_revert, revert
 from tests.support.explained_steps import require_explained
 from tests.support.process import ProcessResult
@@ -41,13 +41,19 @@ def undo(space: Space, number: int, **options: Any) -> tuple[Plan, ApplyResult]:
     """Undo one apply with every permission."""
     chosen = {name: options.pop(name) for name in ("targets", "excludes") if name in options}
     planning = PlanOptions(**{"allow_hazards": ALL} | options)
-    plan, result = revert(space.load, RevertOptions(number, planning=planning, **chosen), approve, RecordingObserver())
+    plan, result = revert(
+        space.load, RevertOptions(number, planning=planning, **chosen), approve, RecordingObserver()
+    )
     return require_explained(plan), result
 
 
 def plan_undo(space: Space, number: int, **options: Any) -> Plan:
     """The plan that would undo it."""
-    return require_explained(plan_revert(space.load, RevertOptions(number, planning=PlanOptions(**options)), RecordingObserver()))
+    return require_explained(
+        plan_revert(
+            space.load, RevertOptions(number, planning=PlanOptions(**options)), RecordingObserver()
+        )
+    )
 
 
 def entries(space: Space) -> list[dict[str, Any]]:
@@ -80,12 +86,18 @@ def server_configs(sandbox: Sandbox) -> dict[tuple[str, ...], dict[str, Any]]:
                 seen[domain, stream] = _plain(raw.api_ok(f"{api}.STREAM.INFO.{stream}")["config"])
                 for name in raw.api(f"{api}.CONSUMER.NAMES.{stream}", {}).get("consumers") or []:
                     if not name.startswith("JS_"):
-                        seen[domain, stream, name] = _plain(raw.api_ok(f"{api}.CONSUMER.INFO.{stream}.{name}")["config"])
+                        seen[domain, stream, name] = _plain(
+                            raw.api_ok(f"{api}.CONSUMER.INFO.{stream}.{name}")["config"]
+                        )
     return seen
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    theirs = {name: value for name, value in (config.pop("metadata", None) or {}).items() if not name.startswith("_nats.")}
+    theirs = {
+        name: value
+        for name, value in (config.pop("metadata", None) or {}).items()
+        if not name.startswith("_nats.")
+    }
     return config | ({"metadata": theirs} if theirs else {})
 
 
@@ -111,7 +123,10 @@ class HistorySpace:
     def change_outside(self, name: str, **fields: Any) -> None:
         """Somebody else changes a stream."""
         with Raw(self.server.url) as raw:
-            raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"] | fields)
+            raw.api_ok(
+                f"$JS.API.STREAM.UPDATE.{name}",
+                raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"] | fields,
+            )
 
     def publish(self, subject: str, count: int) -> None:
         """Messages, stored."""
@@ -121,7 +136,9 @@ class HistorySpace:
 
 
 @pytest.fixture
-def history_space(tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> HistorySpace:
+def history_space(
+    tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> HistorySpace:
     """A workspace without a stream, on an empty server."""
     space = single_space(tmp_path, server)
 

@@ -34,12 +34,16 @@ SAMPLE = {
 def cases() -> list[object]:
     """Every case that carries something out."""
     made: list[object] = []
-    assert {*SAMPLE, *ONE_WAY} <= {str(path.relative_to(CASES).with_suffix("")) for path in CASES.rglob("*.yaml")}
+    assert {*SAMPLE, *ONE_WAY} <= {
+        str(path.relative_to(CASES).with_suffix("")) for path in CASES.rglob("*.yaml")
+    }
     for path in sorted(CASES.rglob("*.yaml")):
         name = str(path.relative_to(CASES).with_suffix(""))
         expect = read_yaml(path.read_text("utf-8"))["expect"]
         if "error" not in expect and "refused" not in expect:
-            made.append(pytest.param(path, id=name, marks=() if name in SAMPLE else pytest.mark.soak))
+            made.append(
+                pytest.param(path, id=name, marks=() if name in SAMPLE else pytest.mark.soak)
+            )
     return made
 
 
@@ -49,7 +53,9 @@ def test_back_exactly(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> No
     """Applied and undone, every stream and consumer of both domains is as it was; and the next plan is what was foretold."""
     case = Case.load(path, tmp_path, clean_hub_leaf)
     with case.raw:
-        if case.text.get("level", 0) > (case.raw.api("$JS.API.INFO").get("api") or {}).get("level", 0):
+        if case.text.get("level", 0) > (case.raw.api("$JS.API.INFO").get("api") or {}).get(
+            "level", 0
+        ):
             return  # this server does not know what the case is about
         case._prepare()  # noqa: SLF001 - the harness is ours
         before = server_configs(clean_hub_leaf)
@@ -66,8 +72,12 @@ def test_back_exactly(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> No
 
         assert ended.exit_code == 0, ended
         assert server_configs(clean_hub_leaf) == before
-        again = case.space.plan(**{name: value for name, value in options.items() if name != "replace"}).summary
-        assert undone.options["revert"]["next"] == {name: again[name] for name in COUNTED if again[name]}
+        again = case.space.plan(
+            **{name: value for name, value in options.items() if name != "replace"}
+        ).summary
+        assert undone.options["revert"]["next"] == {
+            name: again[name] for name in COUNTED if again[name]
+        }
 
 
 COUNTED = ("import", "add", "change", "replace", "destroy", "forget")

@@ -41,7 +41,9 @@ class SimulatedKill(Exception):
 
 
 @contextmanager
-def kill_after(monkeypatch: pytest.MonkeyPatch, *, lines: int = 1_000, puts: int = 1_000) -> Iterator[None]:
+def kill_after(
+    monkeypatch: pytest.MonkeyPatch, *, lines: int = 1_000, puts: int = 1_000
+) -> Iterator[None]:
     """A process that dies once so much is in its journal: lines of any kind, or ends of steps."""
     append, left = LocalBackend.append, {"lines": lines, "puts": puts}
 
@@ -82,17 +84,26 @@ def test_an_apply_is_recorded(any_backend_space: HistorySpace) -> None:
     found = entry(place.space, number)
 
     assert [e["id"] for e in entries(place.space)] == [number, number - 1]
-    assert {name: found[name] for name in ("id", "who", "host", "operation", "environment", "result", "jsplan_version")} == {
-        "id": number, "who": here.who, "host": here.host, "operation": "apply", "environment": None, "result": "done",
+    assert {
+        name: found[name]
+        for name in ("id", "who", "host", "operation", "environment", "result", "jsplan_version")
+    } == {
+        "id": number,
+        "who": here.who,
+        "host": here.host,
+        "operation": "apply",
+        "environment": None,
+        "result": "done",
         "jsplan_version": __version__,
-    }  # fmt: skip
+    }
     assert found["plan"] == {"id": plan.id, "sha256": saved["sha256"]}
     assert found["at"] <= found["ended"]
     assert (found["summary"]["changed"], found["summary"]["destroyed"]) == (1, 1)
     changed = {c["address"]: c for c in found["changes"]}
     assert {f["path"]: (f["before"], f["after"]) for f in changed["main/stream/A"]["fields"]} == {
-        "max_age": (3_600_000_000_000, 7_200_000_000_000), "description": ("", "x"),
-    }  # fmt: skip
+        "max_age": (3_600_000_000_000, 7_200_000_000_000),
+        "description": ("", "x"),
+    }
     assert (changed["main/stream/B"]["actions"], changed["main/stream/B"]["costs"]) == (
         ["delete"],
         [{"code": "DELETES_STREAM", "messages": 3}],
@@ -127,25 +138,46 @@ def test_every_operation(any_backend_space: HistorySpace) -> None:
     apply(place.space, destroy=True)
 
     told = [(e["operation"], e["result"]) for e in reversed(entries(place.space))]
-    assert told == [(name, "done") for name in (
-        "import", "apply", "refresh", "state rm", "state push", "apply", "revert", "destroy")]  # fmt: skip
+    assert told == [
+        (name, "done")
+        for name in (
+            "import",
+            "apply",
+            "refresh",
+            "state rm",
+            "state push",
+            "apply",
+            "revert",
+            "destroy",
+        )
+    ]
     by = {e["operation"]: e["id"] for e in entries(place.space)}
-    assert [c["address"] for c in entry(place.space, by["state rm"])["changes"]] == ["main/stream/OLD"]
-    assert [c["address"] for c in entry(place.space, by["state push"])["changes"]] == ["main/stream/A", "main/stream/OLD"]
+    assert [c["address"] for c in entry(place.space, by["state rm"])["changes"]] == [
+        "main/stream/OLD"
+    ]
+    assert [c["address"] for c in entry(place.space, by["state push"])["changes"]] == [
+        "main/stream/A",
+        "main/stream/OLD",
+    ]
     assert [c["address"] for c in entry(place.space, by["refresh"])["changes"]] == ["main/stream/A"]
 
 
 def test_half_way(history_space: HistorySpace) -> None:
     """An apply of which one step was refused is in the history as partial, with the server's reason at what it refused."""
     apply(history_space.write({"name": "A", "max_age": "1h"}).space)
-    plan = history_space.write({"name": "A", "max_age": "2h"}, {"name": "X", "subjects": ["x"]}).space.plan()
+    plan = history_space.write(
+        {"name": "A", "max_age": "2h"}, {"name": "X", "subjects": ["x"]}
+    ).space.plan()
     with Raw(history_space.server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "subjects": ["x"]})
     assert history_space.space.apply_saved(plan).exit_code == 6
     found = entry(history_space.space, 2)
 
     assert found["result"] == "partial"
-    assert {c["address"]: c["status"] for c in found["changes"]} == {"main/stream/A": "done", "main/stream/X": "failed"}
+    assert {c["address"]: c["status"] for c in found["changes"]} == {
+        "main/stream/A": "done",
+        "main/stream/X": "failed",
+    }
     assert "overlap" in next(c["error"] for c in found["changes"] if c["status"] == "failed")
 
 
@@ -154,9 +186,14 @@ def test_killed(history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch) ->
     apply(history_space.write({"name": "A", "max_age": "1h"}, {"name": "B", "max_age": "1h"}).space)
     before = history_space.config("A"), history_space.config("B")
     with kill_after(monkeypatch, puts=1), pytest.raises(SimulatedKill):
-        history_space.write({"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}).space.apply(parallelism=1)
+        history_space.write(
+            {"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}
+        ).space.apply(parallelism=1)
     assert (history_space.config("A"), history_space.config("B")) != before
-    assert (entry(history_space.space, 2)["result"], entry(history_space.space, 2)["ended"]) == ("started", None)
+    assert (entry(history_space.space, 2)["result"], entry(history_space.space, 2)["ended"]) == (
+        "started",
+        None,
+    )
     assert "cut off" in history_space.run("history").out
     with hold_lock(local_state(history_space.space.folder)):
         assert "under way" in history_space.run("history").out
@@ -166,7 +203,9 @@ def test_killed(history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch) ->
     assert (history_space.config("A"), history_space.config("B")) == before
 
 
-def test_killed_while_a_stream_is_recreated(history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_while_a_stream_is_recreated(
+    history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is there then is neither before nor after: the revert finishes the replacement as what was before."""
     body: dict[str, Any] = {"name": "A", "lifecycle": {"on_replace": "preserve"}}
     apply(history_space.write(body).space)
@@ -182,7 +221,10 @@ def test_killed_while_a_stream_is_recreated(history_space: HistorySpace, monkeyp
 def test_commands(history_space: HistorySpace) -> None:
     """The table has one line each, an entry its fields; JSON is the document of the schema; an id that is not there says which are."""
     history_space.write()
-    assert history_space.run("history").out == "Nothing was applied here yet, or by releases before this one, which kept no history.\n"
+    assert (
+        history_space.run("history").out
+        == "Nothing was applied here yet, or by releases before this one, which kept no history.\n"
+    )
     apply(history_space.write({"name": "A"}).space)
     apply(history_space.write({"name": "A", "max_msgs": 5}).space)
     table = history_space.run("history").out.splitlines()
@@ -207,14 +249,19 @@ def test_no_secret(history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch)
     """What came from the environment is nowhere in it, also where a server's error repeats it."""
     monkeypatch.setenv("WORD", "hush-hush")
     history_space.space.base["connections"]["main"] |= {"user": "ann", "password": "${env.WORD}"}
-    history_space.space.base["drift"] = {"sinks": [{"webhook": {"url": "http://127.0.0.1/${env.WORD}"}}]}
+    history_space.space.base["drift"] = {
+        "sinks": [{"webhook": {"url": "http://127.0.0.1/${env.WORD}"}}]
+    }
     history_space.write({"name": "A"}, {"name": "X", "subjects": ["hush-hush"]})
     path = str(history_space.space.folder / "saved.plan")
     assert history_space.run("plan", "-o", path).code == 0
     with Raw(history_space.server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "subjects": ["hush-hush"]})
     assert history_space.run("apply", path).code == 6
-    told, shown = history_space.run("history", "1", "--json").out, history_space.run("history", "1").out
+    told, shown = (
+        history_space.run("history", "1", "--json").out,
+        history_space.run("history", "1").out,
+    )
 
     assert {c["status"] for c in json.loads(told)["entries"][0]["changes"]} == {"done", "failed"}
     assert ("hush-hush" in told, "hush-hush" in shown) == (False, False)
@@ -226,7 +273,12 @@ def test_environments(history_space: HistorySpace) -> None:
     history_space.write({"name": "A"})
     assert history_space.run("-e", "staging", "apply", "-y").code == 0
     assert history_space.run("-e", "prod", "history", "--json").out.count('"operation"') == 0
-    assert document(history_space.run("-e", "staging", "history", "--json"))["entries"][0]["environment"] == "staging"
+    assert (
+        document(history_space.run("-e", "staging", "history", "--json"))["entries"][0][
+            "environment"
+        ]
+        == "staging"
+    )
 
 
 # --- what is kept ------------------------------------------------------------------------------------------------
@@ -240,7 +292,12 @@ def history_entry(number: int, changes: list[dict[str, Any]] | None = None) -> d
 def change(number: int) -> dict[str, Any]:
     """What became of one stream."""
     before = {"name": f"S{number}", "subjects": [f"s.{number}"], "max_age": 0}
-    said = {"address": f"main/stream/S{number}", "actions": ["update"], "status": "done", "reason": "update_because_config_changed"}
+    said = {
+        "address": f"main/stream/S{number}",
+        "actions": ["update"],
+        "status": "done",
+        "reason": "update_because_config_changed",
+    }
     return said | {"before": before, "entry": None, "after": None}
 
 
@@ -264,7 +321,12 @@ def test_large_ones_are_packed() -> None:
     assert len(json.dumps(one)) < len(json.dumps(changes)) / 5
     assert unpack_changes(history_entry(8, changes[:3])) == changes[:3]
     size = one["changes"]["bytes"]
-    for harmed in ({"zlib": "AAAA", "bytes": 3}, {"zlib": "\u00e9", "bytes": 3}, one["changes"] | {"bytes": size - 1}, [{"address": 5}]):
+    for harmed in (
+        {"zlib": "AAAA", "bytes": 3},
+        {"zlib": "\u00e9", "bytes": 3},
+        one["changes"] | {"bytes": size - 1},
+        [{"address": 5}],
+    ):
         with pytest.raises(StateError, match="entry 7 of the history is damaged"):
             unpack_changes(one | {"changes": harmed})
 
@@ -272,9 +334,18 @@ def test_large_ones_are_packed() -> None:
 def test_the_history_is_bounded() -> None:
     """Beyond that the older entries keep what they say of themselves, without their changes; the newest keeps everything."""
     large = {"zlib": "x" * (MAX_CHANGES_BYTES // 2 + 1)}
-    known = with_entry([{"id": 1, "changes": large}, {"id": 2, "changes": large}], history_entry(3, [change(3)]))
-    assert [unpack_changes(e) if isinstance(e["changes"], list) else e["changes"] for e in known] == [None, large, [change(3)]]
-    assert with_entry(known, {"id": 4, "changes": {"zlib": "x" * (MAX_CHANGES_BYTES + 1)}})[-1]["changes"] is not None
+    known = with_entry(
+        [{"id": 1, "changes": large}, {"id": 2, "changes": large}], history_entry(3, [change(3)])
+    )
+    assert [
+        unpack_changes(e) if isinstance(e["changes"], list) else e["changes"] for e in known
+    ] == [None, large, [change(3)]]
+    assert (
+        with_entry(known, {"id": 4, "changes": {"zlib": "x" * (MAX_CHANGES_BYTES + 1)}})[-1][
+            "changes"
+        ]
+        is not None
+    )
     assert COMPRESS_FROM_BYTES < MAX_CHANGES_BYTES
 
 
@@ -302,10 +373,23 @@ def test_states_without_a_history(history_space: HistorySpace) -> None:
     assert history(history_space.space.load)["entries"] == []
     with pytest.raises(JsplanError, match="nothing is known of an apply 1"):
         undo(history_space.space, 1)
-    assert [e["id"] for e in (apply(history_space.write({"name": "A", "max_msgs": 3}).space), entries(history_space.space))[1]] == [2]
+    assert [
+        e["id"]
+        for e in (
+            apply(history_space.write({"name": "A", "max_msgs": 3}).space),
+            entries(history_space.space),
+        )[1]
+    ] == [2]
 
 
 def test_joined() -> None:
     """What is pushed brings what it knows besides; where both know an entry, that of this place counts."""
-    here, theirs = [history_entry(2) | {"who": "here"}, history_entry(3)], [history_entry(1), history_entry(2) | {"who": "there"}]
-    assert [(e["id"], e.get("who")) for e in merge_histories(here, theirs)] == [(1, None), (2, "here"), (3, None)]
+    here, theirs = (
+        [history_entry(2) | {"who": "here"}, history_entry(3)],
+        [history_entry(1), history_entry(2) | {"who": "there"}],
+    )
+    assert [(e["id"], e.get("who")) for e in merge_histories(here, theirs)] == [
+        (1, None),
+        (2, "here"),
+        (3, None),
+    ]

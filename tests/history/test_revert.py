@@ -28,7 +28,11 @@ def state_resources(history_space: HistorySpace) -> dict[str, Any]:
     """The resources of the state, without the times at which they were written down and made."""
     resources = json.loads(pull(history_space.space.load))["resources"]
     return {
-        address: {name: value for name, value in entry.items() if name not in ("applied_at", "created", "seen")}
+        address: {
+            name: value
+            for name, value in entry.items()
+            if name not in ("applied_at", "created", "seen")
+        }
         for address, entry in resources.items()
     }
 
@@ -38,17 +42,39 @@ def test_there_and_back_and_there_again(history_space: HistorySpace, backend: st
     """A revert brings back servers and state; undoing it brings back the apply; with the files put back the plan is empty."""
     if backend == "kv":
         history_space.space.base["backend"] = {"kv": {"bucket": new_bucket()}}
-    old = ({"name": "A", "max_age": "1h"}, {"name": "B", "consumers": [{"name": "C", "ack_policy": "explicit"}]})
+    old = (
+        {"name": "A", "max_age": "1h"},
+        {"name": "B", "consumers": [{"name": "C", "ack_policy": "explicit"}]},
+    )
     apply(history_space.write(*old).space)
-    before, was = (history_space.config("A"), history_space.config("B"), None), state_resources(history_space)
-    number = apply(history_space.write({"name": "A", "max_age": "2h", "metadata": {"a": "b"}}, {"name": "NEW"}).space)
-    after, became = (history_space.config("A"), None, history_space.config("NEW")), state_resources(history_space)
+    before, was = (
+        (history_space.config("A"), history_space.config("B"), None),
+        state_resources(history_space),
+    )
+    number = apply(
+        history_space.write(
+            {"name": "A", "max_age": "2h", "metadata": {"a": "b"}}, {"name": "NEW"}
+        ).space
+    )
+    after, became = (
+        (history_space.config("A"), None, history_space.config("NEW")),
+        state_resources(history_space),
+    )
     back = undo(history_space.space, number)[1].state["serial"]
-    assert ((history_space.config("A"), history_space.config("B"), history_space.config("NEW")), state_resources(history_space)) == (before, was)
+    assert (
+        (history_space.config("A"), history_space.config("B"), history_space.config("NEW")),
+        state_resources(history_space),
+    ) == (before, was)
 
     undo(history_space.space, back)
-    assert ((history_space.config("A"), history_space.config("B"), history_space.config("NEW")), state_resources(history_space)) == (after, became)
-    assert [(e["operation"], e.get("reverts")) for e in entries(history_space.space)[:2]] == [("revert", back), ("revert", number)]
+    assert (
+        (history_space.config("A"), history_space.config("B"), history_space.config("NEW")),
+        state_resources(history_space),
+    ) == (after, became)
+    assert [(e["operation"], e.get("reverts")) for e in entries(history_space.space)[:2]] == [
+        ("revert", back),
+        ("revert", number),
+    ]
     undo(history_space.space, back + 1)
     assert not history_space.write(*old).space.plan().has_changes
 
@@ -66,19 +92,36 @@ def test_saved(history_space: HistorySpace) -> None:
 
     assert history_space.run("apply", str(path)).code == 0
     assert (history_space.config("A") or {})["max_age"] == 3_600_000_000_000
-    assert (entries(history_space.space)[0]["operation"], entries(history_space.space)[0].get("reverts")) == ("revert", number)
-    assert entry(history_space.space, 3)["plan"]["sha256"] == json.loads(path.read_bytes())["sha256"]
+    assert (
+        entries(history_space.space)[0]["operation"],
+        entries(history_space.space)[0].get("reverts"),
+    ) == ("revert", number)
+    assert (
+        entry(history_space.space, 3)["plan"]["sha256"] == json.loads(path.read_bytes())["sha256"]
+    )
     assert history_space.run("apply", str(path)).code == StalePlanError.exit_code
 
 
 def test_destroy(history_space: HistorySpace) -> None:
     """After a destroy everything is there again, guarded as it was, and empty."""
-    apply(history_space.write({"name": "A"}, {"name": "B", "consumers": [{"name": "C"}]}, kv=[{"bucket": "K", "history": 3}]).space)
+    apply(
+        history_space.write(
+            {"name": "A"},
+            {"name": "B", "consumers": [{"name": "C"}]},
+            kv=[{"bucket": "K", "history": 3}],
+        ).space
+    )
     history_space.publish("A", 4)
-    before, was = (history_space.config("A"), history_space.config("B"), history_space.config("KV_K")), state_resources(history_space)
+    before, was = (
+        (history_space.config("A"), history_space.config("B"), history_space.config("KV_K")),
+        state_resources(history_space),
+    )
     plan, _ = undo(history_space.space, apply(history_space.space, destroy=True))
 
-    assert ((history_space.config("A"), history_space.config("B"), history_space.config("KV_K")), state_resources(history_space)) == (before, was)
+    assert (
+        (history_space.config("A"), history_space.config("B"), history_space.config("KV_K")),
+        state_resources(history_space),
+    ) == (before, was)
     assert [(a, s) for a, s, _ in findings_of(plan, "JS491")] == [
         ("main/consumer/B/C", "the position that the consumer had does not come back"),
         (A, "4 messages that were deleted with the stream cannot be restored"),
@@ -99,13 +142,19 @@ def test_other_fields_stay(history_space: HistorySpace) -> None:
     undo(history_space.space, number)
     config = history_space.config("A") or {}
 
-    assert (config["max_age"], config["max_msgs"], config["description"]) == (3_600_000_000_000, 7, "by hand")
+    assert (config["max_age"], config["max_msgs"], config["description"]) == (
+        3_600_000_000_000,
+        7,
+        "by hand",
+    )
 
 
 def test_the_same_field_was_changed_by_an_apply(history_space: HistorySpace) -> None:
     """It says what it was, what this apply made it, what it is now and who did that, changes nothing, and exits 3."""
     apply(history_space.write({"name": "A", "max_age": "1h"}, {"name": "B", "max_age": "1h"}).space)
-    number = apply(history_space.write({"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}).space)
+    number = apply(
+        history_space.write({"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}).space
+    )
     apply(history_space.write({"name": "A", "max_age": "3h"}, {"name": "B", "max_age": "2h"}).space)
     ended = history_space.run("revert", str(number), "-y")
 
@@ -114,7 +163,9 @@ def test_the_same_field_was_changed_by_an_apply(history_space: HistorySpace) -> 
     assert "max_age was 1h before, 2h after it, and is 3h now" in ended.err
     assert (history_space.config("B") or {})["max_age"] == 7_200_000_000_000
     assert history_space.run("revert", str(number), "-y", "--exclude", A).code == 0
-    assert [(history_space.config(name) or {})["max_age"] // 3_600_000_000_000 for name in "AB"] == [3, 1]
+    assert [
+        (history_space.config(name) or {})["max_age"] // 3_600_000_000_000 for name in "AB"
+    ] == [3, 1]
 
 
 def test_the_same_field_was_changed_outside(history_space: HistorySpace) -> None:
@@ -125,7 +176,9 @@ def test_the_same_field_was_changed_outside(history_space: HistorySpace) -> None
     with pytest.raises(ConflictError) as raised:
         undo(history_space.space, number)
 
-    assert [d.detail.splitlines()[0] for d in raised.value.diagnostics] == ["max_age was 1h before, 2h after it, and is 1h30m now"]
+    assert [d.detail.splitlines()[0] for d in raised.value.diagnostics] == [
+        "max_age was 1h before, 2h after it, and is 1h30m now"
+    ]
 
 
 def test_what_was_made_was_changed_since(history_space: HistorySpace) -> None:
@@ -133,7 +186,11 @@ def test_what_was_made_was_changed_since(history_space: HistorySpace) -> None:
     number = apply(history_space.write({"name": "A"}, {"name": "B"}, {"name": "C"}).space)
     history_space.change_outside("A", max_msgs=3)
     apply(
-        history_space.write({"name": "A", "max_msgs": 3}, {"name": "B", "consumers": [{"name": "NEW"}]}, {"name": "C"}).space,
+        history_space.write(
+            {"name": "A", "max_msgs": 3},
+            {"name": "B", "consumers": [{"name": "NEW"}]},
+            {"name": "C"},
+        ).space,
         replace=("main/stream/C",),
     )
     history_space.change_outside("A", max_msgs=4)
@@ -160,7 +217,11 @@ def test_what_was_deleted_is_there_again(history_space: HistorySpace) -> None:
 
     assert state_resources(history_space).keys() == {A, "main/stream/B"}
     plan, result = undo(history_space.space, number)
-    assert (plan.has_changes, result.exit_code, {s for _, s, _ in findings_of(plan, "JS493")}) == (False, 0, {"is there, as it was before"})
+    assert (plan.has_changes, result.exit_code, {s for _, s, _ in findings_of(plan, "JS493")}) == (
+        False,
+        0,
+        {"is there, as it was before"},
+    )
 
 
 # --- what does not come back -------------------------------------------------------------------------------------
@@ -176,9 +237,15 @@ def test_messages_do_not_come_back(history_space: HistorySpace) -> None:
     told = {a: (s, d) for a, s, d in findings_of(plan_undo(history_space.space, number), "JS491")}
 
     assert told[A][0] == "2 messages that were deleted cannot be restored"
-    assert told["main/stream/B"][0] == "2 messages that were deleted with the stream cannot be restored"
+    assert (
+        told["main/stream/B"][0]
+        == "2 messages that were deleted with the stream cannot be restored"
+    )
     folder = entry(history_space.space, number)["backup"]
-    assert f"--exclude main/stream/B and run: jsplan restore {folder} --target main/stream/B" in told["main/stream/B"][1]
+    assert (
+        f"--exclude main/stream/B and run: jsplan restore {folder} --target main/stream/B"
+        in told["main/stream/B"][1]
+    )
     assert history_space.run("revert", str(number), "-y", "--exclude", "main/stream/B").code == 0
     assert history_space.run("restore", folder, "-y", "--target", "main/stream/B").code == 0
     with Raw(history_space.server.url) as raw:
@@ -191,11 +258,18 @@ def test_a_revert_has_hazards_as_any_plan(history_space: HistorySpace) -> None:
     number = apply(history_space.write({"name": "A"}).space)
     history_space.publish("A", 3)
     refused = history_space.run("revert", str(number), "-y")
-    assert (refused.code, "deletes the stream with 3 messages" in refused.err) == (RefusedError.exit_code, True)
+    assert (refused.code, "deletes the stream with 3 messages" in refused.err) == (
+        RefusedError.exit_code,
+        True,
+    )
     assert history_space.config("A") is not None
     assert history_space.run("revert", str(number)).code == 3
-    assert history_space.run("revert", str(number), "--allow-hazard", "DELETES_STREAM").code == 1  # nobody there to ask
-    assert history_space.run("revert", str(number), "-y", "--allow-hazard", "DELETES_STREAM").code == 0
+    assert (
+        history_space.run("revert", str(number), "--allow-hazard", "DELETES_STREAM").code == 1
+    )  # nobody there to ask
+    assert (
+        history_space.run("revert", str(number), "-y", "--allow-hazard", "DELETES_STREAM").code == 0
+    )
     assert history_space.config("A") is None
 
 
@@ -209,7 +283,9 @@ def test_a_guard_holds(history_space: HistorySpace) -> None:
 def test_half_way(history_space: HistorySpace) -> None:
     """Of an apply that failed half-way, what was done is undone."""
     apply(history_space.write({"name": "A", "max_age": "1h"}).space)
-    plan = history_space.write({"name": "A", "max_age": "2h"}, {"name": "X", "subjects": ["x"]}).space.plan()
+    plan = history_space.write(
+        {"name": "A", "max_age": "2h"}, {"name": "X", "subjects": ["x"]}
+    ).space.plan()
     with Raw(history_space.server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "subjects": ["x"]})
     assert history_space.space.apply_saved(plan).exit_code == 6
@@ -223,7 +299,10 @@ def test_an_offline_domain(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """Its part is deferred and said; the rest is undone, and the same revert later does what was left."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["connections"]["hub"]["timeout"] = "2s"
-    both: list[dict[str, Any]] = [{"name": "A", "domain": "hub"}, {"name": "A", "domain": "leaf", "subjects": ["b"]}]
+    both: list[dict[str, Any]] = [
+        {"name": "A", "domain": "hub"},
+        {"name": "A", "domain": "leaf", "subjects": ["b"]},
+    ]
     apply(space.write(streams=both))
     number = apply(space.write(streams=[body | {"max_msgs": 5} for body in both]))
     clean_hub_leaf["leaf"].freeze()
@@ -234,8 +313,12 @@ def test_an_offline_domain(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     assert [d.address for d in plan.deferred] == ["leaf/stream/A"]
     clean_hub_leaf.wait_ready()
     undo(space, number)
-    with Raw(clean_hub_leaf["hub"].url, clean_hub_leaf["hub"].user, clean_hub_leaf["hub"].password) as raw:
-        assert [raw.api_ok(f"$JS.{d}.API.STREAM.INFO.A")["config"]["max_msgs"] for d in ("hub", "leaf")] == [-1, -1]
+    with Raw(
+        clean_hub_leaf["hub"].url, clean_hub_leaf["hub"].user, clean_hub_leaf["hub"].password
+    ) as raw:
+        assert [
+            raw.api_ok(f"$JS.{d}.API.STREAM.INFO.A")["config"]["max_msgs"] for d in ("hub", "leaf")
+        ] == [-1, -1]
 
 
 # --- what the files say ------------------------------------------------------------------------------------------
@@ -243,7 +326,12 @@ def test_an_offline_domain(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
 
 def test_the_files_say_otherwise(history_space: HistorySpace) -> None:
     """For each field that the files bring back: the place, what they say, what to write. And what the next plan would be."""
-    apply(history_space.write({"name": "A", "max_age": "30d"}, {"name": "GONE", "subjects": ["g"], "max_bytes": 1 << 20}).space)
+    apply(
+        history_space.write(
+            {"name": "A", "max_age": "30d"},
+            {"name": "GONE", "subjects": ["g"], "max_bytes": 1 << 20},
+        ).space
+    )
     number = apply(history_space.write({"name": "A", "max_age": "6d"}, {"name": "NEW"}).space)
     plan, _ = undo(history_space.space, number)
     told = {a: (s, d) for a, s, d in findings_of(plan, "JS492")}
@@ -268,12 +356,20 @@ def test_what_it_says_to_write_is_right(history_space: HistorySpace) -> None:
     """The files written as it says make the next plan empty, for streams, consumers and buckets."""
     kv = [{"bucket": "K", "history": 5, "ttl": "1h", "compression": True}]
     consumer = {"name": "C", "ack_policy": "explicit", "ack_wait": "10s", "filter_subject": "S"}
-    apply(history_space.write({"name": "S", "max_age": "1h", "consumers": [consumer]}, kv=kv, object_stores=[{"bucket": "O"}]).space)
+    apply(
+        history_space.write(
+            {"name": "S", "max_age": "1h", "consumers": [consumer]},
+            kv=kv,
+            object_stores=[{"bucket": "O"}],
+        ).space
+    )
     plan, _ = undo(history_space.space, apply(history_space.write().space))
     sections: dict[str, list[Any]] = {}
     for _, _, detail in findings_of(plan, "JS492"):
         _, section, line = detail.splitlines()
-        sections.setdefault(section.removesuffix(":"), []).append(json.loads(line.removeprefix("  - ")))
+        sections.setdefault(section.removesuffix(":"), []).append(
+            json.loads(line.removeprefix("  - "))
+        )
 
     history_space.space.write(**sections)
     assert [s.title for s in history_space.space.plan().steps if s.op != "state.update"] == []
@@ -318,14 +414,23 @@ def test_a_domain_that_left(history_space: HistorySpace) -> None:
     history_space.space.base["defaults"] = {"domain": "other"}
     with pytest.raises(ConflictError) as raised:
         undo(history_space.write().space, number)
-    assert [d.summary for d in raised.value.diagnostics] == ["its domain main is no longer declared"]
+    assert [d.summary for d in raised.value.diagnostics] == [
+        "its domain main is no longer declared"
+    ]
 
 
 def test_json(history_space: HistorySpace) -> None:
     """Applied it prints the apply document, planned the plan; what stands in the way is in the error document."""
     apply(history_space.write({"name": "A", "max_age": "1h"}).space)
     number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
-    assert document(history_space.run("revert", str(number), "-o", str(history_space.space.folder / "p"), "--json"))["mode"] == "revert"
+    assert (
+        document(
+            history_space.run(
+                "revert", str(number), "-o", str(history_space.space.folder / "p"), "--json"
+            )
+        )["mode"]
+        == "revert"
+    )
     assert document(history_space.run("revert", str(number), "-y", "--json"))["kind"] == "apply"
     apply(history_space.write({"name": "A", "max_age": "3h"}).space)
     refused = document(history_space.run("revert", str(number), "-y", "--json"))
@@ -334,7 +439,11 @@ def test_json(history_space: HistorySpace) -> None:
 
 def test_messages_that_were_carried_over_stay(history_space: HistorySpace) -> None:
     """A stream that was made anew with its messages is made anew as it was, again with all of them, and with its consumer's place."""
-    body: dict[str, Any] = {"name": "A", "lifecycle": {"on_replace": "preserve"}, "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+    body: dict[str, Any] = {
+        "name": "A",
+        "lifecycle": {"on_replace": "preserve"},
+        "consumers": [{"name": "C", "ack_policy": "explicit"}],
+    }
     apply(history_space.write(body).space)
     history_space.publish("A", 20)
     before = history_space.config("A")
@@ -357,5 +466,7 @@ def test_a_restore_is_undone(history_space: HistorySpace) -> None:
     assert [e["operation"] for e in entries(history_space.space)] == ["restore", "apply", "apply"]
     plan, _ = undo(history_space.space, gone + 1)
 
-    assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [("DELETES_STREAM", 3)]
+    assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [
+        ("DELETES_STREAM", 3)
+    ]
     assert history_space.config("A") is None

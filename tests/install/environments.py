@@ -29,14 +29,25 @@ class Installation:
         """The variables of a bare machine: no PYTHONPATH, and no nats-server on PATH but its own."""
         home = self.folder.parent / "home"
         home.mkdir(exist_ok=True)
-        return {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8", **self.variables}
+        return {
+            "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin",
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            **self.variables,
+        }
 
     def jsplan(self, folder: Path, *words: str) -> ProcessResult:
         """Run one command in a folder to its end."""
         ended = subprocess.run(
-            [self.program, *words], cwd=folder, env=self.environment, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            [self.program, *words],
+            cwd=folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         return ProcessResult(ended.returncode, ended.stdout, ended.stderr)
 
 
@@ -50,10 +61,22 @@ def build_wheel(folder: Path) -> Path:
 
 def install(requirement: str, folder: Path, pip_cache: Path) -> Installation:
     """Install a requirement, and what it needs, into an empty environment."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60
+    )
     command = [
-        sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--cache-dir", str(pip_cache),
-        "--disable-pip-version-check", "install", "--quiet", "--no-compile", requirement,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(folder / "bin" / "python"),
+        "--cache-dir",
+        str(pip_cache),
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+        "--no-compile",
+        requirement,
+    ]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": ""}, check=True, timeout=110)
     return Installation(folder)

@@ -25,14 +25,28 @@ README = "README.md"
 
 def set_up(home: Path, pip_cache: Path) -> tuple[list[str], dict[str, str]]:
     """Do what README says before its first `jsplan`; returns the lines, and the variables that are set after them."""
-    (block,) = [block for block in blocks(ROOT / README) if block.language == "shell" and UP in block.text]
+    (block,) = [
+        block for block in blocks(ROOT / README) if block.language == "shell" and UP in block.text
+    ]
     lines = [line.partition("#")[0].strip() for line in block.text.splitlines()]
     variables = {
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8",
-        "PIP_CACHE_DIR": str(pip_cache), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1",
-    }  # fmt: skip
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "PIP_CACHE_DIR": str(pip_cache),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_QUIET": "1",
+    }
     script = "\n".join(["set -eu", *(line for line in lines if line != UP), 'echo "$PATH"'])
-    done = subprocess.run(["/bin/bash", "-c", script], cwd=ROOT, env=variables, check=True, stdout=subprocess.PIPE, text=True, timeout=110)
+    done = subprocess.run(
+        ["/bin/bash", "-c", script],
+        cwd=ROOT,
+        env=variables,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=110,
+    )
     return lines, variables | {"PATH": done.stdout.splitlines()[-1]}
 
 
@@ -41,11 +55,17 @@ def servers(variables: dict[str, str]) -> Iterator[dict[str, str]]:
     """Keep `jsplan sandbox up` running, on free ports; gives the URL of each server."""
     command = [*UP.split(), "--free-ports"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=variables, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command, env=variables, stdout=pipe, stderr=subprocess.STDOUT, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             said = list(iter(process.stdout.readline, "Running. Ctrl-C ends it.\n"))
-            yield {found[1]: found[2] for line in said if (found := re.match(r"(\w+): (nats://\S+), domain", line))}
+            yield {
+                found[1]: found[2]
+                for line in said
+                if (found := re.match(r"(\w+): (nats://\S+), domain", line))
+            }
         finally:
             process.terminate()
 

@@ -55,7 +55,9 @@ class Shop:
     def run(self, command: str, code: int = 0) -> str:
         """Run a command that has to end with this exit code; returns all that it said."""
         ended = self._installed.jsplan(self.folder, *command.split())
-        assert ended.code == code, f"jsplan {command}: exit code {ended.code}\n{ended.out}{ended.err}"
+        assert ended.code == code, (
+            f"jsplan {command}: exit code {ended.code}\n{ended.out}{ended.err}"
+        )
         return ended.text
 
     def newest_apply(self) -> int:
@@ -65,7 +67,9 @@ class Shop:
 
 
 @pytest.mark.parametrize("extras", ["", "[sandbox]"])
-def test_every_command_works_in_an_empty_environment(extras: str, pip_cache: Path, clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_every_command_works_in_an_empty_environment(
+    extras: str, pip_cache: Path, clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
     """From the first plan to the last destroy nothing is missing; what needs Spark is refused with the line to install it."""
     wheel = build_wheel(tmp_path / "dist")
     installed = install(f"{wheel}{extras}", tmp_path / "venv", pip_cache)
@@ -97,7 +101,9 @@ def adopt_and_undo(shop: Shop, servers: Sandbox) -> None:
     """Adoption of what others have made, and the way back from an apply."""
     with Raw(servers["hub"].url, "acc", "acc") as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.FOUND", {"name": "FOUND", "subjects": ["found.>"]})
-    assert "1 to import" in shop.run("import --all --domain hub --generate-config found.jsplan.yaml -y")
+    assert "1 to import" in shop.run(
+        "import --all --domain hub --generate-config found.jsplan.yaml -y"
+    )
     shop.declare("1d")
     assert "1 changed" in shop.run("apply -y")
     assert "1 changed" in shop.run(f"revert {shop.newest_apply()} -y")
@@ -109,7 +115,12 @@ def copying_is_refused(shop: Shop) -> None:
     """An entry can be planned and looked at; copying its messages says what to install, before anything is changed."""
     shop.declare("8d", BACKFILL)
     assert "history" in shop.run("backfill status")
-    for command in ("backfill run history", "backfill plan history", "backfill verify history", "apply -y"):
+    for command in (
+        "backfill run history",
+        "backfill plan history",
+        "backfill verify history",
+        "apply -y",
+    ):
         assert INSTALL_SPARK in shop.run(command, code=1)
     assert "Plan: 0 to add, 1 to change, 0 to destroy, 1 to backfill" in shop.run("plan")
     shop.declare("8d")
@@ -126,7 +137,9 @@ def servers_of_its_own(shop: Shop, extras: str) -> None:
 def save_destroy_and_bring_back(shop: Shop) -> None:
     """A backup, the end of everything, and the way back from that."""
     shop.run("backup ** saved")
-    gone = shop.run("destroy -y --allow-hazard DELETES_STREAM --allow-hazard BREAKS_REPLICATION --allow-hazard REMOVES_SUBJECTS")
+    gone = shop.run(
+        "destroy -y --allow-hazard DELETES_STREAM --allow-hazard BREAKS_REPLICATION --allow-hazard REMOVES_SUBJECTS"
+    )
     assert "5 destroyed" in gone
     assert "restore stream ORDERS" in shop.run("restore saved -y")
     assert "FOUND" in shop.run("status")

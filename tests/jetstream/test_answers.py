@@ -36,9 +36,33 @@ COMMANDS = {
     "discover": ["domains", "discover"],
 }  # fmt: skip
 #: What takes the place of a value.
-WRONG: tuple[Any, ...] = (None, "x", "", -1, 5, 1.5, True, [], {}, [None], [5], {"x": "y"}, 2**63, "a.b/c", [[["x"]]])
+WRONG: tuple[Any, ...] = (
+    None,
+    "x",
+    "",
+    -1,
+    5,
+    1.5,
+    True,
+    [],
+    {},
+    [None],
+    [5],
+    {"x": "y"},
+    2**63,
+    "a.b/c",
+    [[["x"]]],
+)
 #: Changed answers that are tried of each command.
-SAMPLE = {"plan": 60, "status": 60, "drift": 40, "apply": 30, "state": 60, "import": 15, "discover": 10}
+SAMPLE = {
+    "plan": 60,
+    "status": 60,
+    "drift": 40,
+    "apply": 30,
+    "state": 60,
+    "import": 15,
+    "discover": 10,
+}
 JsonPath = tuple[str | int, ...]
 
 
@@ -48,15 +72,20 @@ class Scene:
     def __init__(self, folder: Path, impostor: FakeApi, server: Server) -> None:
         self.folder, self.impostor, self.server = folder, impostor, server
         self.document: dict[str, Any] = {
-            "jsplan": 1, "workspace": "shop", "connections": {"main": {"url": server.url, "timeout": "5s"}},
-            "domains": {DOMAIN: {"connection": "main"}}, "defaults": {"domain": DOMAIN},
-        }  # fmt: skip
+            "jsplan": 1,
+            "workspace": "shop",
+            "connections": {"main": {"url": server.url, "timeout": "5s"}},
+            "domains": {DOMAIN: {"connection": "main"}},
+            "defaults": {"domain": DOMAIN},
+        }
 
     def begin(self) -> None:
         """Applied once, with something that others made beside it; the files say something else by now."""
         with Raw(self.server.url) as raw:
             delete_all_streams(raw)
-        self.document["backend"] = {"kv": {"bucket": new_bucket(), "domain": DOMAIN, "lock_ttl": "1m"}}
+        self.document["backend"] = {
+            "kv": {"bucket": new_bucket(), "domain": DOMAIN, "lock_ttl": "1m"}
+        }
         self.write(BODIES)
         assert main(["-C", str(self.folder), "apply", "-y"]) == 0
         with Raw(self.server.url) as raw:
@@ -72,7 +101,13 @@ class Scene:
     def run(self, command: str) -> int:
         """Run it as the command line does."""
         (self.folder / "found.jsplan.yaml").unlink(missing_ok=True)
-        return main(["-C", str(self.folder), *(word.format(folder=self.folder) for word in COMMANDS[command])])
+        return main(
+            [
+                "-C",
+                str(self.folder),
+                *(word.format(folder=self.folder) for word in COMMANDS[command]),
+            ]
+        )
 
 
 @pytest.fixture
@@ -88,7 +123,13 @@ def scene(tmp_path: Path, server: Server) -> Iterator[Scene]:
 def paths(value: Any, so_far: JsonPath = ()) -> Iterator[JsonPath]:
     """Every place in a document, itself included."""
     yield so_far
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, each in items:
         yield from paths(each, (*so_far, key))
 
@@ -113,7 +154,12 @@ def change_answer(api: str, path: JsonPath, value: Any, asked: str, answer: Any)
     return replace_at(answer, path, value) if asked == api else answer
 
 
-def check(scene: Scene, command: str, choice: list[tuple[str, JsonPath, Any]], capfd: pytest.CaptureFixture[str]) -> None:
+def check(
+    scene: Scene,
+    command: str,
+    choice: list[tuple[str, JsonPath, Any]],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """Run the command with each of the changed answers: it ends with a code of its own, in words."""
     for api, path, value in choice:
         if command in ("apply", "import"):
@@ -131,14 +177,26 @@ def check(scene: Scene, command: str, choice: list[tuple[str, JsonPath, Any]], c
 def wrong_answers(scene: Scene, command: str) -> list[tuple[str, JsonPath, Any]]:
     """Each place in each answer that the command reads, with each wrong value."""
     scene.run(command)
-    return [(api, path, value) for api, answer in sorted(scene.impostor.seen.items()) for path in paths(answer) for value in WRONG]
+    return [
+        (api, path, value)
+        for api, answer in sorted(scene.impostor.seen.items())
+        for path in paths(answer)
+        for value in WRONG
+    ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_some_answers_of_the_wrong_shape(scene: Scene, command: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_some_answers_of_the_wrong_shape(
+    scene: Scene, command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A seeded sample of wrong values in real answers."""
     found = wrong_answers(scene, command)
-    check(scene, command, random.Random(command).sample(found, min(SAMPLE[command], len(found))), capfd)
+    check(
+        scene,
+        command,
+        random.Random(command).sample(found, min(SAMPLE[command], len(found))),
+        capfd,
+    )
 
 
 def newer_document(value: Any, *, nested: bool = True) -> Any:
@@ -149,7 +207,10 @@ def newer_document(value: Any, *, nested: bool = True) -> Any:
         return value
     words = {name: "brand-new" for name in ("persist_mode", "priority_policy") if name in value}
     kept = ("metadata", "limits", "subjects")
-    more = {name: each if name in kept or not nested else newer_document(each, nested=name != "config") for name, each in value.items()}
+    more = {
+        name: each if name in kept or not nested else newer_document(each, nested=name != "config")
+        for name, each in value.items()
+    }
     return more | {"brand_new": {"a": [1, None]}} | words
 
 
@@ -179,7 +240,9 @@ def test_a_newer_server(scene: Scene, command: str, capfd: pytest.CaptureFixture
         ({"config": {"name": "EVIL"}}, "created is missing, expected a value"),
     ],
 )
-def test_an_answer_that_is_none(scene: Scene, answer: Any, words: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_that_is_none(
+    scene: Scene, answer: Any, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The error names the domain, the request, and what is wrong with the answer, and says what to do; nothing is planned."""
     scene.impostor.change_answer = lambda api, real: answer if api == "STREAM.INFO.A" else real
 
@@ -189,10 +252,16 @@ def test_an_answer_that_is_none(scene: Scene, answer: Any, words: str, capfd: py
     assert words in shown
 
 
-@pytest.mark.parametrize("more", [{"config": 5}, {"config": {"name": "A"}}, {"storage": "brand-new"}], ids=str)
-def test_a_newer_configuration(scene: Scene, more: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "more", [{"config": 5}, {"config": {"name": "A"}}, {"storage": "brand-new"}], ids=str
+)
+def test_a_newer_configuration(
+    scene: Scene, more: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
     """A field that happens to be called as the one that holds a configuration, and another kind of storage, are no bug."""
-    scene.impostor.change_answer = lambda api, real: real | {"config": real["config"] | more} if api == "STREAM.INFO.A" else real
+    scene.impostor.change_answer = lambda api, real: (
+        real | {"config": real["config"] | more} if api == "STREAM.INFO.A" else real
+    )
 
     code = scene.run("plan")
     shown = "".join(capfd.readouterr())
@@ -202,7 +271,9 @@ def test_a_newer_configuration(scene: Scene, more: dict[str, Any], capfd: pytest
 
 def test_a_time_that_is_none(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
     """When an answer was made is calculated with."""
-    scene.impostor.change_answer = lambda api, real: real | {"ts": "x"} if api == "STREAM.INFO.A" else real
+    scene.impostor.change_answer = lambda api, real: (
+        real | {"ts": "x"} if api == "STREAM.INFO.A" else real
+    )
 
     assert scene.run("plan") == 1
     assert "ts is 'x', expected" in " ".join("".join(capfd.readouterr()).split())
@@ -210,7 +281,9 @@ def test_a_time_that_is_none(scene: Scene, capfd: pytest.CaptureFixture[str]) ->
 
 def test_an_answer_about_something_else(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
     """What is said of another stream is not taken for the one that was asked for."""
-    scene.impostor.change_answer = lambda api, real: replace_at(real, ("config", "name"), "EVIL") if api == "STREAM.INFO.A" else real
+    scene.impostor.change_answer = lambda api, real: (
+        replace_at(real, ("config", "name"), "EVIL") if api == "STREAM.INFO.A" else real
+    )
 
     assert scene.run("plan") == 1
     assert "config.name is 'EVIL', expected 'A'" in " ".join("".join(capfd.readouterr()).split())
@@ -219,7 +292,11 @@ def test_an_answer_about_something_else(scene: Scene, capfd: pytest.CaptureFixtu
 @pytest.mark.parametrize("command", ["status", "drift", "state"])
 @pytest.mark.parametrize("moving", [False, True], ids=["same", "moving"])
 def test_lists_without_an_end(
-    scene: Scene, command: str, moving: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    scene: Scene,
+    command: str,
+    moving: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A list that says that it has a thousand million elements ends with the page that brings nothing new, or after the most pages."""
     monkeypatch.setattr(api_module, "MAX_PAGES", 20)
@@ -231,7 +308,10 @@ def test_lists_without_an_end(
         page = pages.setdefault(api, real) | {"total": 10**9}  # the first page again and again
         if moving and page.get("streams"):
             name = f"MOVING{next(count)}"
-            page["streams"] = [name if isinstance(each, str) else replace_at(each, ("config", "name"), name) for each in page["streams"][:1]]
+            page["streams"] = [
+                name if isinstance(each, str) else replace_at(each, ("config", "name"), name)
+                for each in page["streams"][:1]
+            ]
         return page
 
     scene.impostor.change_answer = endless
@@ -245,7 +325,9 @@ def test_lists_without_an_end(
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_many_answers_of_the_wrong_shape(scene: Scene, command: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_many_answers_of_the_wrong_shape(
+    scene: Scene, command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A larger sample."""
     found = wrong_answers(scene, command)
     check(scene, command, random.Random(1).sample(found, min(1_500, len(found))), capfd)

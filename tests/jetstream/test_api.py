@@ -10,7 +10,14 @@ import nats
 import pytest
 
 from jsplan.config.model import Connection, Domain
-from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    ConnectError,
+    NoRespondersError,
+    NotPermittedError,
+    ServerRefusedError,
+)
 from jsplan.facts.reader import read_live
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import STREAM_NOT_FOUND
@@ -29,9 +36,15 @@ PLAIN = Domain("main", "main", None, "$JS.API")
 
 
 @asynccontextmanager
-async def linked(server: Server, *, timeout: float = 5.0, **settings: str) -> AsyncIterator[NatsConnection]:
+async def linked(
+    server: Server, *, timeout: float = 5.0, **settings: str
+) -> AsyncIterator[NatsConnection]:
     """An open connection to a server."""
-    link = NatsConnection(resolve_settings(Connection("main", url=server.url, timeout=int(timeout * SECOND), **settings), {}))  # type: ignore[arg-type]
+    link = NatsConnection(
+        resolve_settings(
+            Connection("main", url=server.url, timeout=int(timeout * SECOND), **settings), {}
+        )
+    )  # type: ignore[arg-type]
     await link.open()
     try:
         yield link
@@ -46,7 +59,9 @@ async def test_answers_and_refusals(server: Server) -> None:
         assert (await api.request("INFO"))["type"].endswith("account_info_response")
         assert await api.stream_info("NOPE") is None
         assert await api.consumer_info("NOPE", "C") is None
-        with pytest.raises(ServerRefusedError, match=r"domain main refused STREAM.DELETE.NOPE: stream not found") as caught:
+        with pytest.raises(
+            ServerRefusedError, match=r"domain main refused STREAM.DELETE.NOPE: stream not found"
+        ) as caught:
             await api.request("STREAM.DELETE.NOPE")
         assert (caught.value.code, caught.value.err_code) == (404, STREAM_NOT_FOUND)
 
@@ -74,7 +89,9 @@ async def test_names_page_by_page(server: Server) -> None:
     """More names than a page holds are all found, once each."""
     with Raw(server.url) as raw:
         for number in range(1030):
-            raw.publish(f"$JS.API.STREAM.CREATE.P{number}", b'{"name": "P%d", "storage": "memory"}' % number)
+            raw.publish(
+                f"$JS.API.STREAM.CREATE.P{number}", b'{"name": "P%d", "storage": "memory"}' % number
+            )
         raw.api_ok("$JS.API.INFO")
         async with linked(server) as link:
             api = DomainApi(PLAIN, link, read_only=True)
@@ -89,7 +106,9 @@ async def test_no_responder_and_no_answer(server: Server) -> None:
     """An unknown domain is nobody, at once; a frozen server is silence, for as long as the timeout; a killed one is a lost connection."""
     async with linked(server, timeout=0.3) as link:
         with pytest.raises(NoRespondersError, match=r"domain other does not answer"):
-            await DomainApi(Domain("other", "main", "other", "$JS.other.API"), link, read_only=True).request("INFO")
+            await DomainApi(
+                Domain("other", "main", "other", "$JS.other.API"), link, read_only=True
+            ).request("INFO")
         server.freeze()
         started = time.monotonic()
         with pytest.raises(ApiTimeoutError, match=r"no answer to \$JS.API.INFO .* within 0.3 s"):
@@ -107,15 +126,21 @@ async def test_who_leads_is_not_known_yet(server: Server) -> None:
         if unheard[message.subject]:
             unheard[message.subject] -= 1
             return
-        await between.publish(message.subject.replace("slow.", "$JS."), message.data, reply=message.reply)
+        await between.publish(
+            message.subject.replace("slow.", "$JS."), message.data, reply=message.reply
+        )
 
     await between.subscribe("slow.API.>", cb=hand_on)
     await between.flush()
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A"})
-        raw.api_ok("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": {"durable_name": "C"}})
+        raw.api_ok(
+            "$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": {"durable_name": "C"}}
+        )
     async with linked(server, timeout=2.0) as link:
-        assert (await DomainApi(domain, link, read_only=True).consumer_info("A", "C") or {})["name"] == "C"
+        assert (await DomainApi(domain, link, read_only=True).consumer_info("A", "C") or {})[
+            "name"
+        ] == "C"
     unheard["slow.API.INFO"] = 10**6
     async with linked(server, timeout=0.3) as link:
         with pytest.raises(ApiTimeoutError, match=r"no answer to slow\.API\.INFO"):
@@ -130,7 +155,9 @@ async def test_a_denied_request_ends_at_once(make_server: MakeServer) -> None:
     async with linked(make_server(extra=extra), user="a", password="a") as link:
         api = DomainApi(PLAIN, link, read_only=False)
         started = time.monotonic()
-        denied = [api.request(f"STREAM.CREATE.S{n}", {"name": f"S{n}"}, timeout=30) for n in range(5)]
+        denied = [
+            api.request(f"STREAM.CREATE.S{n}", {"name": f"S{n}"}, timeout=30) for n in range(5)
+        ]
         answers = await asyncio.gather(*denied, api.request("INFO"), return_exceptions=True)
 
         assert [type(answer) for answer in answers] == [NotPermittedError] * 5 + [dict]
@@ -142,17 +169,19 @@ async def test_a_denied_request_ends_at_once(make_server: MakeServer) -> None:
 async def test_a_denial_names_what_the_server_checks(make_server: MakeServer) -> None:
     """Permission for `$JS.main.API` is none for the server's own domain, which it checks as `$JS.API`: the hint has the name that helps."""
     extra = 'no_auth_user: a\nauthorization {users: [{user: a, password: a, permissions: {publish: {allow: ["$JS.main.API.>"]}}}]}'
-    async with linked(make_server(domain="main", extra=extra), user="a", password="a", timeout=60) as link:
+    async with linked(
+        make_server(domain="main", extra=extra), user="a", password="a", timeout=60
+    ) as link:
         with pytest.raises(NotPermittedError, match=r"\$JS.main.API.INFO") as denied:
-            await DomainApi(Domain("main", "main", "main", "$JS.main.API"), link, read_only=True).request("INFO")
+            await DomainApi(
+                Domain("main", "main", "main", "$JS.main.API"), link, read_only=True
+            ).request("INFO")
     assert "permission to publish to $JS.API.INFO" in str(denied.value.hint)
 
 
 async def test_a_user_that_may_not_receive_answers(make_server: MakeServer) -> None:
     """A user without its inbox hears nothing; that is said at once, and is no domain that is away."""
-    extra = (
-        'no_auth_user: b\nauthorization {users: [{user: b, password: b}, {user: a, password: a, permissions: {subscribe: {deny: [">"]}}}]}'
-    )
+    extra = 'no_auth_user: b\nauthorization {users: [{user: b, password: b}, {user: a, password: a, permissions: {subscribe: {deny: [">"]}}}]}'
     async with linked(make_server(extra=extra), user="a", password="a", timeout=60) as link:
         with pytest.raises(NotPermittedError, match="may not receive answers") as denied:
             await DomainApi(PLAIN, link, read_only=True).request("INFO")
@@ -182,7 +211,10 @@ async def test_every_connection_is_asked_once(clean_hub_leaf: Sandbox) -> None:
     async with Pool(connections, {}, read_only=True) as pool:
         await pool.open(["hub", "down", "wrong", "hub"])
         assert list(pool.connections) == ["hub"]
-        assert {key: error.is_offline for key, error in pool.failures.items()} == {"down": True, "wrong": False}
+        assert {key: error.is_offline for key, error in pool.failures.items()} == {
+            "down": True,
+            "wrong": False,
+        }
         assert (await pool.api(domains["hub"]).request("INFO"))["domain"] == "hub"
         with pytest.raises(ConnectError, match="connection down"):
             pool.api(domains["down"])

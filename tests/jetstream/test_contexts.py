@@ -15,8 +15,22 @@ from jsplan.units import SECOND
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A home with two contexts of the nats CLI, `shop` selected."""
-    write(tmp_path, "shop", {"url": "nats://shop:4222", "user": "u", "password": "p", "jetstream_domain": "x", "tls_first": True})
-    write(tmp_path, "other", {"url": "nats://other:4222", "creds": "~/a.creds", "ca": "/ca.pem", "inbox_prefix": "_I"})
+    write(
+        tmp_path,
+        "shop",
+        {
+            "url": "nats://shop:4222",
+            "user": "u",
+            "password": "p",
+            "jetstream_domain": "x",
+            "tls_first": True,
+        },
+    )
+    write(
+        tmp_path,
+        "other",
+        {"url": "nats://other:4222", "creds": "~/a.creds", "ca": "/ca.pem", "inbox_prefix": "_I"},
+    )
     (tmp_path / ".config" / "nats" / "context.txt").write_text("shop\n")
     return tmp_path
 
@@ -24,22 +38,48 @@ def home(tmp_path: Path) -> Path:
 def write(home: Path, name: str, context: Any) -> None:
     folder = home / ".config" / "nats" / "context"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(context if isinstance(context, str) else json.dumps(context))
+    (folder / f"{name}.json").write_text(
+        context if isinstance(context, str) else json.dumps(context)
+    )
 
 
 def test_a_connection_that_names_a_url_ignores_everything_else(home: Path) -> None:
     """Neither NATS_* nor the selected context has a say in it."""
-    environ = {"HOME": str(home), "NATS_USER": "env", "NATS_CREDS": "/env.creds", "NATS_URL": "nats://env", "NATS_CONTEXT": "other"}
-    found = resolve_settings(Connection("hub", url="nats://files:4222", timeout=2 * SECOND), environ)
+    environ = {
+        "HOME": str(home),
+        "NATS_USER": "env",
+        "NATS_CREDS": "/env.creds",
+        "NATS_URL": "nats://env",
+        "NATS_CONTEXT": "other",
+    }
+    found = resolve_settings(
+        Connection("hub", url="nats://files:4222", timeout=2 * SECOND), environ
+    )
 
-    assert (found.url, found.user, found.creds, found.timeout) == ("nats://files:4222", None, None, 2.0)
+    assert (found.url, found.user, found.creds, found.timeout) == (
+        "nats://files:4222",
+        None,
+        None,
+        2.0,
+    )
 
 
 def test_a_connection_that_names_a_context(home: Path) -> None:
     """The context is read as the nats CLI reads it; NATS_* has no say, and keys beside it win."""
-    environ = {"HOME": str(home), "NATS_USER": "env", "NATS_CREDS": "/env.creds", "NATS_URL": "nats://env"}
+    environ = {
+        "HOME": str(home),
+        "NATS_USER": "env",
+        "NATS_CREDS": "/env.creds",
+        "NATS_URL": "nats://env",
+    }
     shop = resolve_settings(Connection("hub", context="shop", password="mine"), environ)
-    assert (shop.url, shop.user, shop.password, shop.creds, shop.tls_first) == ("nats://shop:4222", "u", "mine", None, True)
+    assert (shop.url, shop.user, shop.password, shop.creds, shop.tls_first) == (
+        "nats://shop:4222",
+        "u",
+        "mine",
+        None,
+        True,
+    )
 
     other = resolve_settings(Connection("hub", context="other"), environ)
     assert other.creds == str(Path("~/a.creds").expanduser())
@@ -50,10 +90,24 @@ def test_a_connection_that_names_nothing(home: Path) -> None:
     """The selected context fills it, NATS_* wins over that, what the files say wins over both; with none it is the local server."""
     environ = {"HOME": str(home)}
     assert resolve_settings(Connection("hub"), environ).url == "nats://shop:4222"
-    assert resolve_settings(Connection("hub"), environ | {"NATS_CONTEXT": "other"}).url == "nats://other:4222"
-    assert resolve_settings(Connection("hub"), environ | {"NATS_URL": "nats://env"}).url == "nats://env"
-    assert resolve_settings(Connection("hub", user="files"), environ | {"NATS_USER": "env", "NATS_PASSWORD": "e"}).user == "files"
-    tls = resolve_settings(Connection("hub", tls=Tls(ca=Path("/files.pem"))), environ | {"NATS_CA": "/env.pem", "NATS_CERT": "/c", "NATS_KEY": "/k"})
+    assert (
+        resolve_settings(Connection("hub"), environ | {"NATS_CONTEXT": "other"}).url
+        == "nats://other:4222"
+    )
+    assert (
+        resolve_settings(Connection("hub"), environ | {"NATS_URL": "nats://env"}).url
+        == "nats://env"
+    )
+    assert (
+        resolve_settings(
+            Connection("hub", user="files"), environ | {"NATS_USER": "env", "NATS_PASSWORD": "e"}
+        ).user
+        == "files"
+    )
+    tls = resolve_settings(
+        Connection("hub", tls=Tls(ca=Path("/files.pem"))),
+        environ | {"NATS_CA": "/env.pem", "NATS_CERT": "/c", "NATS_KEY": "/k"},
+    )
     assert (tls.ca, tls.cert, tls.key_file) == ("/files.pem", "/c", "/k")
     assert resolve_settings(Connection("hub"), {"HOME": "/nowhere"}).url == DEFAULT_URL
 

@@ -32,7 +32,11 @@ def operator_server(creds: Path) -> Iterator[Server]:
     operator = Operator()
     login = User("A", None, None, operator.account("A").creds(creds.parent, creds.stem))
     with Sandbox(
-        lambda port_of: Layout("single", (Node("server", port_of("server"), login=login, extra=operator.configuration()),)), binary=PROGRAM
+        lambda port_of: Layout(
+            "single",
+            (Node("server", port_of("server"), login=login, extra=operator.configuration()),),
+        ),
+        binary=PROGRAM,
     ) as sandbox:
         yield sandbox["server"]
 
@@ -53,9 +57,13 @@ def _changed(creds: Path, folder: Path, old: bytes, new: bytes) -> Path:
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"], ids=["unix", "windows"])
-async def test_a_creds_file_of_any_system(operator_server: Server, creds: Path, tmp_path: Path, line_end: bytes) -> None:
+async def test_a_creds_file_of_any_system(
+    operator_server: Server, creds: Path, tmp_path: Path, line_end: bytes
+) -> None:
     """A creds file that came by way of Windows logs in as well."""
-    assert b"account_info_response" in await _answer(operator_server, _changed(creds, tmp_path, b"\n", line_end))
+    assert b"account_info_response" in await _answer(
+        operator_server, _changed(creds, tmp_path, b"\n", line_end)
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +75,9 @@ async def test_a_creds_file_of_any_system(operator_server: Server, creds: Path, 
     ],
     ids=["no JWT", "no seed", "broken seed"],
 )
-async def test_a_damaged_creds_file(operator_server: Server, creds: Path, tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
+async def test_a_damaged_creds_file(
+    operator_server: Server, creds: Path, tmp_path: Path, old: bytes, new: bytes, words: str
+) -> None:
     """What is wrong with the file is said, and is neither waited for without end nor taken for a refusal of the server."""
     with pytest.raises(ConnectError, match=words) as failed:
         await _answer(operator_server, _changed(creds, tmp_path, old, new))

@@ -24,7 +24,9 @@ DEADLINE, LONG = 0.3, 20.0
 
 
 def target(port: int) -> ConnectionSettings:
-    return ConnectionSettings(key="main", url=f"nats://127.0.0.1:{port}", shown="it", timeout=DEADLINE)
+    return ConnectionSettings(
+        key="main", url=f"nats://127.0.0.1:{port}", shown="it", timeout=DEADLINE
+    )
 
 
 async def by_link(wanted: ConnectionSettings) -> None:
@@ -67,13 +69,18 @@ GREETINGS = {
 async def test_a_greeting_that_never_ends(connect: Any, kind: str) -> None:
     """The whole greeting has one deadline, whatever comes: the connection counts as one that cannot be reached."""
     begun = time.monotonic()
-    with ListeningServer(GREETINGS[kind]) as server, pytest.raises(ConnectError, match="cannot be reached"):
+    with (
+        ListeningServer(GREETINGS[kind]) as server,
+        pytest.raises(ConnectError, match="cannot be reached"),
+    ):
         await connect(target(server.port))
 
     assert time.monotonic() - begun < LONG
 
 
-async def test_a_server_that_does_not_let_go(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_does_not_let_go(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The end of an encrypted connection does not wait for a server that says nothing any more."""
     monkeypatch.setattr(links, "CLOSE_TIMEOUT", 0.05)
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -89,7 +96,15 @@ async def test_a_server_that_does_not_let_go(tmp_path: Any, monkeypatch: pytest.
             server.over.wait()
 
     with ListeningServer(serve) as server:
-        link = NatsConnection(ConnectionSettings(key="main", url=f"nats://127.0.0.1:{server.port}", shown="it", ca=str(tmp_path / "ca.pem"), timeout=LONG))
+        link = NatsConnection(
+            ConnectionSettings(
+                key="main",
+                url=f"nats://127.0.0.1:{server.port}",
+                shown="it",
+                ca=str(tmp_path / "ca.pem"),
+                timeout=LONG,
+            )
+        )
         await link.open()
         begun = time.monotonic()
         await link.close()

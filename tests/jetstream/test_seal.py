@@ -29,7 +29,9 @@ MAIN = Domain("main", "main", None, "$JS.API")
 )
 async def test_a_sealed_connection_sends_nothing_that_writes(server: Server, subject: str) -> None:
     """Whatever code asks for it, a request, a collected request and a message that are no reading requests never leave."""
-    async with Pool({"main": Connection("main", url=server.url)}, {}, read_only=True, guarded=True) as pool:
+    async with Pool(
+        {"main": Connection("main", url=server.url)}, {}, read_only=True, guarded=True
+    ) as pool:
         await pool.open(["main"])
         api = pool.api(MAIN)
         assert (await api.request("INFO"))["streams"] == 0
@@ -41,7 +43,9 @@ async def test_a_sealed_connection_sends_nothing_that_writes(server: Server, sub
 
 async def test_a_sealed_pool_has_no_writing_api(server: Server) -> None:
     """Of a sealed connection no API that may write can be made, and its own refuses verbs that write."""
-    async with Pool({"main": Connection("main", url=server.url)}, {}, read_only=False, guarded=True) as pool:
+    async with Pool(
+        {"main": Connection("main", url=server.url)}, {}, read_only=False, guarded=True
+    ) as pool:
         await pool.open(["main"])
         assert pool.api(MAIN).read_only
         with pytest.raises(AssertionError, match="cannot write"):

@@ -13,7 +13,14 @@ from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.s2_frames import S2Frames
-from jsplan.jetstream.snapshots import NAME_IN_USE, RESTORE_FAILED, Snapshot, is_memory_stream, open_snapshot, restore_stream
+from jsplan.jetstream.snapshots import (
+    NAME_IN_USE,
+    RESTORE_FAILED,
+    Snapshot,
+    is_memory_stream,
+    open_snapshot,
+    restore_stream,
+)
 from tests.support.links import open_link
 from tests.support.raw import Raw
 
@@ -28,7 +35,14 @@ HUB = Domain("hub", "main", "hub", "$JS.hub.API")
 LEAF = Domain("leaf", "main", "leaf", "$JS.leaf.API")
 
 TIME = "2026-01-01T00:00:00Z"
-STATE = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "first_ts": TIME, "last_ts": TIME}
+STATE = {
+    "messages": 0,
+    "bytes": 0,
+    "first_seq": 0,
+    "last_seq": 0,
+    "first_ts": TIME,
+    "last_ts": TIME,
+}
 ANSWER = json.dumps({"config": {"name": "S"}, "state": STATE}).encode()
 BEGIN = b"\xff\x06\x00\x00S2sTwO"
 
@@ -41,25 +55,48 @@ def api_of(link: NatsConnection, domain: Domain = PLAIN, *, read_only: bool = Fa
     return DomainApi(domain, link, read_only=read_only)
 
 
-def fill(raw: Raw, name: str = "S", *, messages: int = 50, size: int = 200, prefix: str = "$JS.API", **config: Any) -> None:
+def fill(
+    raw: Raw,
+    name: str = "S",
+    *,
+    messages: int = 50,
+    size: int = 200,
+    prefix: str = "$JS.API",
+    **config: Any,
+) -> None:
     """A stream with a gap, headers, and two consumers of which one has pending, acked and redelivered messages."""
-    raw.api_ok(f"{prefix}.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "allow_direct": True, **config})
+    raw.api_ok(
+        f"{prefix}.STREAM.CREATE.{name}",
+        {"name": name, "subjects": [f"{name}.*"], "allow_direct": True, **config},
+    )
     noise = random.Random(7)
     for number in range(messages):
         raw.publish(f"{name}.{number % 5}", noise.randbytes(size), {"Number": str(number)})
     while raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"] < messages:
         pass
     while not raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"].get("num_deleted"):
-        raw.api(f"{prefix}.STREAM.MSG.DELETE.{name}", {"seq": 7})  # a slow disk: now and then it is not found, deleted now or not
+        raw.api(
+            f"{prefix}.STREAM.MSG.DELETE.{name}", {"seq": 7}
+        )  # a slow disk: now and then it is not found, deleted now or not
     for consumer in ("C", "OTHER"):
-        body = {"durable_name": consumer, "name": consumer, "ack_policy": "explicit", "ack_wait": 3600 * 10**9}
-        raw.api_ok(f"{prefix}.CONSUMER.CREATE.{name}.{consumer}", {"stream_name": name, "config": body})
+        body = {
+            "durable_name": consumer,
+            "name": consumer,
+            "ack_policy": "explicit",
+            "ack_wait": 3600 * 10**9,
+        }
+        raw.api_ok(
+            f"{prefix}.CONSUMER.CREATE.{name}.{consumer}", {"stream_name": name, "config": body}
+        )
 
 
 def all_messages(raw: Raw, name: str, prefix: str = "$JS.API") -> list[dict[str, Any]]:
     """Every message with sequence, time, subject, headers and payload."""
     state = raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]
-    found = [raw.api(f"{prefix}.STREAM.MSG.GET.{name}", {"seq": seq}) for seq in range(state["first_seq"] or 1, state["last_seq"] + 1)]
+    found = [
+        raw.api(f"{prefix}.STREAM.MSG.GET.{name}", {"seq": seq})
+        for seq in range(state["first_seq"] or 1, state["last_seq"] + 1)
+    ]
     return [one.get("message", {"gone": one.get("error", {}).get("err_code")}) for one in found]
 
 
@@ -94,21 +131,31 @@ async def test_what_was_deleted_comes_back_equal(server: Server, messages: int, 
             snap, data = await archive(api)
             raw.api_ok("$JS.API.STREAM.DELETE.S")
             seen: list[int] = []
-            answer = await restore_stream(api, snap.config, snap.state, sent_snapshot(data), on_progress=seen.append)
+            answer = await restore_stream(
+                api, snap.config, snap.state, sent_snapshot(data), on_progress=seen.append
+            )
 
             assert answer["config"]["name"] == "S"
             assert all_messages(raw, "S")[:50] == before
             after = raw.api_ok("$JS.API.STREAM.INFO.S")["state"]
-    assert after == state | ({"first_seq": after["first_seq"]} if not messages else {})  # 0 or 1 where nothing ever was
+    assert after == state | (
+        {"first_seq": after["first_seq"]} if not messages else {}
+    )  # 0 or 1 where nothing ever was
     assert snap.state["last_seq"] == messages
     assert snap.frames.bytes == len(data)
-    assert 0.9 * snap.state["bytes"] <= snap.frames.uncompressed_bytes <= 1.1 * snap.state["bytes"] + 10_000
+    assert (
+        0.9 * snap.state["bytes"]
+        <= snap.frames.uncompressed_bytes
+        <= 1.1 * snap.state["bytes"] + 10_000
+    )
     assert seen == sorted(seen)
     assert seen[-1] == len(data)
 
 
 @pytest.mark.matrix
-async def test_from_one_domain_into_another_without_a_file(clean_hub_leaf: Sandbox, server_version: tuple[int, ...]) -> None:
+async def test_from_one_domain_into_another_without_a_file(
+    clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
+) -> None:
     """A snapshot of the hub pours into a restore in the leaf, over one connection, with gaps, headers and consumers."""
     hub = clean_hub_leaf["hub"]
     async with open_link(hub, user=hub.user, password=hub.password) as link:
@@ -121,7 +168,10 @@ async def test_from_one_domain_into_another_without_a_file(clean_hub_leaf: Sandb
                 answer = await restore_stream(api_of(link, LEAF), config, snap.state, snap.chunks)
 
             assert all_messages(raw, "S", "$JS.leaf.API") == before
-            assert sorted(raw.api_ok("$JS.leaf.API.CONSUMER.NAMES.S")["consumers"]) == ["C", "OTHER"]
+            assert sorted(raw.api_ok("$JS.leaf.API.CONSUMER.NAMES.S")["consumers"]) == [
+                "C",
+                "OTHER",
+            ]
     assert answer["config"]["subjects"] == ["elsewhere.*"]
     assert snap.frames.archive_format == ("natsarc1" if server_version >= (2, 15) else "tar")
     assert snap.frames.bytes > 7_000_000
@@ -183,11 +233,17 @@ async def test_a_failed_restore_leaves_nothing(server: Server, harm: str) -> Non
         api = api_of(link)
         with Raw(server.url) as raw:
             fill(raw, messages=200, size=3000)
-            body = {"durable_name": "FREE", "name": "FREE", "ack_policy": "none"}  # a work queue does not take that
+            body = {
+                "durable_name": "FREE",
+                "name": "FREE",
+                "ack_policy": "none",
+            }  # a work queue does not take that
             raw.api_ok("$JS.API.CONSUMER.CREATE.S.FREE", {"stream_name": "S", "config": body})
             snap, data = await archive(api)
             raw.api_ok("$JS.API.STREAM.DELETE.S")
-            config = {**snap.config, "retention": "workqueue"} if harm == "consumer" else snap.config
+            config = (
+                {**snap.config, "retention": "workqueue"} if harm == "consumer" else snap.config
+            )
 
             async def source() -> AsyncIterator[bytes]:
                 half = len(data) // 2
@@ -262,7 +318,10 @@ async def test_a_stalled_reader_gets_an_error(server: Server) -> None:
                 await asyncio.sleep(7)
                 await read_snapshot(snap)
 
-        with pytest.raises(ApiError, match=r"snapshot of stream S in domain main was ended by the server after \d+ bytes: 408"):
+        with pytest.raises(
+            ApiError,
+            match=r"snapshot of stream S in domain main was ended by the server after \d+ bytes: 408",
+        ):
             await dawdle()
 
 
@@ -274,27 +333,39 @@ async def answered_by(server: Server, *messages: tuple[str, str, bytes]) -> Snap
         await request.respond(ANSWER)
         for reply, status, data in messages:
             headers = {"Status": status} if status else None
-            await player.publish(json.loads(request.data)["deliver_subject"], data, reply=reply, headers=headers)
+            await player.publish(
+                json.loads(request.data)["deliver_subject"], data, reply=reply, headers=headers
+            )
 
     await player.subscribe("FAKE.STREAM.SNAPSHOT.S", cb=play)
     await player.flush()
     try:
         async with open_link(server) as link:
-            return (await archive(api_of(link, Domain("fake", "main", None, "FAKE"), read_only=True), idle=0.3))[0]
+            return (
+                await archive(
+                    api_of(link, Domain("fake", "main", None, "FAKE"), read_only=True), idle=0.3
+                )
+            )[0]
     finally:
         await player.close()
 
 
 async def test_a_lost_chunk_is_noticed(server: Server) -> None:
     """Chunks are numbered: one that did not come is an error, not a short archive."""
-    with pytest.raises(ApiError, match=r"snapshot of stream S in domain fake lost a chunk on the way, after 10 bytes"):
+    with pytest.raises(
+        ApiError,
+        match=r"snapshot of stream S in domain fake lost a chunk on the way, after 10 bytes",
+    ):
         await answered_by(server, ("ack.10.1", "", bytes(10)), ("ack.10.3", "", bytes(10)))
 
 
 async def test_an_archive_that_is_cut_off(server: Server) -> None:
     """An end in the middle of a frame is an error, whatever the server says of it."""
     for status in ("", "204"):
-        with pytest.raises(ApiError, match=r"snapshot of stream S in domain fake ended in the middle, after 7 bytes"):
+        with pytest.raises(
+            ApiError,
+            match=r"snapshot of stream S in domain fake ended in the middle, after 7 bytes",
+        ):
             await answered_by(server, ("", "", BEGIN[:7]), ("", status, b""))
     assert (await answered_by(server, ("", "", BEGIN), ("", "204", b""))).frames.is_complete
 
@@ -331,19 +402,32 @@ async def test_a_restore_that_the_server_gave_up(server: Server) -> None:
 def test_frames_in_pieces_of_any_size() -> None:
     """Where frames end, what they hold and what they are does not depend on how they arrive."""
     stream = (
-        BEGIN + frame(0x00, b"crc." + b"\x80\x02" + b"\x1cNATSARC1" + bytes(50)) + frame(0x01, b"crc." + bytes(100)) + frame(0xFE, bytes(9))
+        BEGIN
+        + frame(0x00, b"crc." + b"\x80\x02" + b"\x1cNATSARC1" + bytes(50))
+        + frame(0x01, b"crc." + bytes(100))
+        + frame(0xFE, bytes(9))
     )
     for size in (1, 2, 3, 7, 20, 1000):
         frames = S2Frames()
         for start in range(0, len(stream), size):
             assert not frames.is_complete or start in (10, len(BEGIN) + 69, len(BEGIN) + 69 + 108)
             frames.feed(stream[start : start + size])
-        assert (frames.is_complete, frames.bytes, frames.uncompressed_bytes, frames.archive_format) == (True, len(stream), 256 + 100, "natsarc1")
+        assert (
+            frames.is_complete,
+            frames.bytes,
+            frames.uncompressed_bytes,
+            frames.archive_format,
+        ) == (True, len(stream), 256 + 100, "natsarc1")
 
 
 def test_what_is_no_such_stream_is_never_whole() -> None:
     """Something else, nothing, and a stream that begins without its beginning are not whole."""
-    for data in (b"", b"hello world, this is text" * 9, frame(0x01, b"crc." + bytes(10)), BEGIN[:3]):
+    for data in (
+        b"",
+        b"hello world, this is text" * 9,
+        frame(0x01, b"crc." + bytes(10)),
+        BEGIN[:3],
+    ):
         frames = S2Frames()
         frames.feed(data)
         assert not frames.is_complete

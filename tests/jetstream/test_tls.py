@@ -30,7 +30,10 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An authority and certificates that it issued, as files."""
     folder, authority = tmp_path_factory.mktemp("pems"), trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    for name, issued in (("server", authority.issue_cert("127.0.0.1")), ("client", authority.issue_cert("client@example.com"))):
+    for name, issued in (
+        ("server", authority.issue_cert("127.0.0.1")),
+        ("client", authority.issue_cert("client@example.com")),
+    ):
         issued.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
         issued.private_key_pem.write_to_path(str(folder / f"{name}.key"))
     return {path.name: str(path) for path in folder.iterdir()}
@@ -43,8 +46,13 @@ def secure(pems: dict[str, str]) -> Iterator[Callable[[str], int]]:
 
     def port(more: str) -> int:
         if more not in made:
-            extra = more.replace("TLS", f'cert_file: "{pems["server.pem"]}", key_file: "{pems["server.key"]}", ca_file: "{pems["ca.pem"]}"')
-            made[more] = Sandbox.single(extra=f"{extra}\nauthorization {{ user: u, password: {SECRET} }}", binary=PROGRAM)
+            extra = more.replace(
+                "TLS",
+                f'cert_file: "{pems["server.pem"]}", key_file: "{pems["server.key"]}", ca_file: "{pems["ca.pem"]}"',
+            )
+            made[more] = Sandbox.single(
+                extra=f"{extra}\nauthorization {{ user: u, password: {SECRET} }}", binary=PROGRAM
+            )
             server = made[more]["server"]
             server.launch()
             server.wait_until(lambda: "Server is ready" in server.log_path.read_text(), "get ready")
@@ -75,7 +83,9 @@ async def by_link(wanted: ConnectionSettings) -> None:
 
 
 async def by_subscriber(wanted: ConnectionSettings) -> None:
-    listener = Subscriber(wanted, ["x"], on_message=lambda *_: None, on_gap=lambda _: None, on_denied=lambda _: None)
+    listener = Subscriber(
+        wanted, ["x"], on_message=lambda *_: None, on_gap=lambda _: None, on_denied=lambda _: None
+    )
     try:
         await listener.open()
     finally:
@@ -110,12 +120,17 @@ SPELLINGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def fill_settings(settings: dict[str, Any], pems: dict[str, str]) -> dict[str, Any]:
-    return {name: pems.get(value, value) if isinstance(value, str) else value for name, value in settings.items()}
+    return {
+        name: pems.get(value, value) if isinstance(value, str) else value
+        for name, value in settings.items()
+    }
 
 
 @pytest.mark.parametrize("connect", CLIENTS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("spelling", SPELLINGS)
-async def test_a_server_without_tls_sees_no_credential(connect: Any, spelling: str, pems: dict[str, str]) -> None:
+async def test_a_server_without_tls_sees_no_credential(
+    connect: Any, spelling: str, pems: dict[str, str]
+) -> None:
     """However TLS is asked for, and whoever connects: a server that does not offer it is sent nothing, and the message says so."""
     url, settings = SPELLINGS[spelling]
     with ListeningServer(serve_greeting()) as server:
@@ -124,7 +139,9 @@ async def test_a_server_without_tls_sees_no_credential(connect: Any, spelling: s
 
         assert (b"CONNECT" in server.received, SECRET.encode() in server.received) == (False, False)
         assert server.connections
-    assert settings.get("tls_first") or "does not offer TLS on this port. Nothing was sent to it." in str(refused.value)
+    assert settings.get(
+        "tls_first"
+    ) or "does not offer TLS on this port. Nothing was sent to it." in str(refused.value)
 
 
 @pytest.mark.parametrize("connect", CLIENTS, ids=lambda way: way.__name__)
@@ -144,9 +161,14 @@ async def test_a_server_that_only_promises_tls_sees_no_credential(connect: Any, 
 
 
 @pytest.mark.parametrize("connect", [by_link, by_wire], ids=lambda way: way.__name__)
-async def test_a_web_socket_in_the_clear_sees_no_credential(connect: Any, pems: dict[str, str]) -> None:
+async def test_a_web_socket_in_the_clear_sees_no_credential(
+    connect: Any, pems: dict[str, str]
+) -> None:
     """`ws://` with `tls` settings is refused; a copy of messages speaks no WebSocket at all."""
-    for url, settings in (("ws://127.0.0.1:{0}", {"ca": pems["ca.pem"]}), ("wss://127.0.0.1:{0}", {})):
+    for url, settings in (
+        ("ws://127.0.0.1:{0}", {"ca": pems["ca.pem"]}),
+        ("wss://127.0.0.1:{0}", {}),
+    ):
         with ListeningServer(serve_greeting()) as server:
             with pytest.raises(JsplanError):
                 await connect(target(url.format(server.port), **settings))
@@ -165,17 +187,27 @@ SERVERS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("connect", CLIENTS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("kind", SERVERS)
 async def test_a_server_with_tls(
-    connect: Any, kind: str, secure: Callable[[str], int], pems: dict[str, str], caplog: pytest.LogCaptureFixture
+    connect: Any,
+    kind: str,
+    secure: Callable[[str], int],
+    pems: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is reached encrypted, also where it would take a connection in the clear; nothing is logged about it, by asyncio neither."""
     extra, settings = SERVERS[kind]
-    await connect(target(f"tls://127.0.0.1:{secure(extra)}", ca=pems["ca.pem"], **fill_settings(settings, pems)))
+    await connect(
+        target(
+            f"tls://127.0.0.1:{secure(extra)}", ca=pems["ca.pem"], **fill_settings(settings, pems)
+        )
+    )
     await asyncio.sleep(0)
 
     assert [record.getMessage() for record in caplog.records] == []
 
 
-async def test_a_link_that_comes_back_to_a_server_without_tls(secure: Callable[[str], int], pems: dict[str, str]) -> None:
+async def test_a_link_that_comes_back_to_a_server_without_tls(
+    secure: Callable[[str], int], pems: dict[str, str]
+) -> None:
     """The connection is lost instead: the server that took the other's place is sent nothing, and the error says why."""
     with Relay() as relay, ListeningServer(serve_greeting()) as plain:
         relay.target = secure("tls { TLS }")
@@ -195,12 +227,20 @@ async def test_a_link_that_comes_back_to_a_server_without_tls(secure: Callable[[
         assert bytes(plain.received) == b""
 
 
-async def test_a_listener_that_comes_back_to_a_server_without_tls(secure: Callable[[str], int], pems: dict[str, str]) -> None:
+async def test_a_listener_that_comes_back_to_a_server_without_tls(
+    secure: Callable[[str], int], pems: dict[str, str]
+) -> None:
     """However often it tries, it sends nothing and counts as not listening."""
     with Relay() as relay, ListeningServer(serve_greeting()) as plain:
         relay.target = secure("tls { TLS }")
         wanted = target(f"nats://127.0.0.1:{relay.port}", ca=pems["ca.pem"])
-        listener = Subscriber(wanted, ["x"], on_message=lambda *_: None, on_gap=lambda _: None, on_denied=lambda _: None)
+        listener = Subscriber(
+            wanted,
+            ["x"],
+            on_message=lambda *_: None,
+            on_gap=lambda _: None,
+            on_denied=lambda _: None,
+        )
         hearing = asyncio.ensure_future(listener.listen())
         try:
             await wait_until(lambda: listener.is_connected)

@@ -21,8 +21,15 @@ CASES = Path(__file__).parent / "cases"
 HEAD: dict[str, Any] = {
     "jsplan": 1,
     "workspace": "advice",
-    "connections": {"acc": {"url": "nats://127.0.0.1:4222"}, "other": {"url": "nats://127.0.0.1:4223"}},
-    "domains": {"hub": {"connection": "acc"}, "leaf": {"connection": "acc"}, "other": {"connection": "other"}},
+    "connections": {
+        "acc": {"url": "nats://127.0.0.1:4222"},
+        "other": {"url": "nats://127.0.0.1:4223"},
+    },
+    "domains": {
+        "hub": {"connection": "acc"},
+        "leaf": {"connection": "acc"},
+        "other": {"connection": "other"},
+    },
     "defaults": {"domain": "hub"},
 }
 
@@ -54,11 +61,16 @@ def cases() -> list[Case]:
 
 def view(sections: dict[str, Any], folder: Path, live: dict[str, Any] | None = None) -> View:
     """A view of a workspace that consists of the head and these sections."""
-    (folder / "jsplan.yaml").write_text(yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8")
+    (folder / "jsplan.yaml").write_text(
+        yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8"
+    )
     workspace = load(LoadOptions(folder))
     topology = build_topology(workspace)
     assert not [d for d in (*workspace.diagnostics, *topology.diagnostics) if d.severity == "error"]
-    there = {Address.parse(a): LiveObject(Address.parse(a), config, "2026-01-01T00:00:00Z", {}) for a, config in (live or {}).items()}
+    there = {
+        Address.parse(a): LiveObject(Address.parse(a), config, "2026-01-01T00:00:00Z", {})
+        for a, config in (live or {}).items()
+    }
     return View(workspace, topology, live=there)
 
 

@@ -24,7 +24,12 @@ Capture = pytest.CaptureFixture[str]
 SCHEMA = json.loads((Path(__file__).parent / "sarif-part.json").read_text("utf-8"))
 TWICE: list[dict[str, Any]] = [
     {"name": "A", "subjects": ["a"], "max_age": "1d"},
-    {"name": "A", "domain": "leaf", "subjects": ["a"], "lint": {"ignore": [{"code": "JS220", "reason": "a museum: all of it"}]}},
+    {
+        "name": "A",
+        "domain": "leaf",
+        "subjects": ["a"],
+        "lint": {"ignore": [{"code": "JS220", "reason": "a museum: all of it"}]},
+    },
 ]
 
 
@@ -36,15 +41,21 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, **sections: Any) -> None:
-    (folder / "jsplan.yaml").write_text(yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8")
+    (folder / "jsplan.yaml").write_text(
+        yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8"
+    )
 
 
-def test_findings_are_reported_with_their_place_and_what_to_do(folder: Path, capsys: Capture) -> None:
+def test_findings_are_reported_with_their_place_and_what_to_do(
+    folder: Path, capsys: Capture
+) -> None:
     """The text has one paragraph for each finding, the worst first, and a line with their number; it is no failure."""
     assert main(["-C", str(folder), "lint"]) == 0
     out = capsys.readouterr().out
 
-    assert out.index('Warning: hub/stream/A: "a": also stored by leaf/stream/A') < out.index("Note: hub/stream/B")
+    assert out.index('Warning: hub/stream/A: "a": also stored by leaf/stream/A') < out.index(
+        "Note: hub/stream/B"
+    )
     assert "at jsplan.yaml:" in out
     assert "Lint: 1 warning, 1 note, 1 ignored." in out
     assert "jsplan lint --explain JS201" in out
@@ -63,10 +74,14 @@ def test_nothing_to_say_is_said(tmp_path: Path, capsys: Capture) -> None:
     write(tmp_path, streams=[{"name": "A", "subjects": ["a"], "max_age": "1d"}])
     assert main(["-C", str(tmp_path), "lint"]) == 0
 
-    assert capsys.readouterr().out == f"Lint: nothing found by {len(RULES) + 1} rules in 1 resource.\n"
+    assert (
+        capsys.readouterr().out == f"Lint: nothing found by {len(RULES) + 1} rules in 1 resource.\n"
+    )
 
 
-@pytest.mark.parametrize(("fail_on", "code"), [("error", 0), ("warning", 3), ("note", 3), ("never", 0)])
+@pytest.mark.parametrize(
+    ("fail_on", "code"), [("error", 0), ("warning", 3), ("note", 3), ("never", 0)]
+)
 def test_what_fails_is_a_choice(folder: Path, fail_on: str, code: int, capsys: Capture) -> None:
     """--fail-on ends with 3 from the severity on that it names."""
     assert main(["-C", str(folder), "lint", "--fail-on", fail_on]) == code
@@ -90,9 +105,12 @@ def test_json_has_all_of_it(folder: Path, capsys: Capture) -> None:
     assert set(document) == set(schemas()["lint-v1.json"]["properties"])
     assert document["summary"] == {"errors": 0, "warnings": 1, "notes": 1, "ignored": 1}
     assert [(f["code"], f["severity"], f["address"]) for f in document["findings"]] == [
-        ("JS201", "warning", "hub/stream/A"), ("JS220", "info", "hub/stream/B"),
-    ]  # fmt: skip
-    assert [(f["code"], f["reason"]) for f in document["ignored"]] == [("JS220", "a museum: all of it")]
+        ("JS201", "warning", "hub/stream/A"),
+        ("JS220", "info", "hub/stream/B"),
+    ]
+    assert [(f["code"], f["reason"]) for f in document["ignored"]] == [
+        ("JS220", "a museum: all of it")
+    ]
     assert document["findings"][0]["range"]["file"] == "jsplan.yaml"
 
 
@@ -109,12 +127,20 @@ def test_sarif_is_sarif(folder: Path, capsys: Capture, monkeypatch: pytest.Monke
     for result in run["results"]:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
         (location,) = result["locations"]
-        assert location["physicalLocation"]["artifactLocation"]["uri"] == f"{folder.name}/jsplan.yaml"
-    suppressed = [(r["ruleId"], r["suppressions"][0]["justification"]) for r in run["results"] if "suppressions" in r]
+        assert (
+            location["physicalLocation"]["artifactLocation"]["uri"] == f"{folder.name}/jsplan.yaml"
+        )
+    suppressed = [
+        (r["ruleId"], r["suppressions"][0]["justification"])
+        for r in run["results"]
+        if "suppressions" in r
+    ]
     assert suppressed == [("JS220", "a museum: all of it")]
 
 
-def test_a_folder_whose_name_is_not_utf8(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_whose_name_is_not_utf8(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its bytes are escaped as URIs escape them."""
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
@@ -131,7 +157,13 @@ def test_a_fingerprint_follows_the_finding(folder: Path, capsys: Capture) -> Non
     def fingerprints() -> dict[str, tuple[str, int]]:
         assert main(["-C", str(folder), "lint", "--format", "sarif"]) == 0
         results = json.loads(capsys.readouterr().out)["runs"][0]["results"]
-        places = [(r["partialFingerprints"]["jsplan/v1"], r["locations"][0]["physicalLocation"]["region"]["startLine"]) for r in results]
+        places = [
+            (
+                r["partialFingerprints"]["jsplan/v1"],
+                r["locations"][0]["physicalLocation"]["region"]["startLine"],
+            )
+            for r in results
+        ]
         return {r["ruleId"]: place for r, place in zip(results, places, strict=True)}
 
     before = fingerprints()
@@ -139,7 +171,9 @@ def test_a_fingerprint_follows_the_finding(folder: Path, capsys: Capture) -> Non
     path.write_text("# one line more\n" + path.read_text())
     after = fingerprints()
 
-    assert {code: name for code, (name, _) in before.items()} == {code: name for code, (name, _) in after.items()}
+    assert {code: name for code, (name, _) in before.items()} == {
+        code: name for code, (name, _) in after.items()
+    }
     assert all(after[code][1] == line + 1 for code, (_, line) in before.items())
 
 
@@ -150,16 +184,29 @@ def test_wrong_files_are_findings_too(folder: Path, capsys: Capture) -> None:
     document = json.loads(capsys.readouterr().out)
 
     jsonschema.Draft7Validator(SCHEMA).validate(document)
-    assert [(r["ruleId"], r["level"]) for r in document["runs"][0]["results"]] == [("JS105", "error")]
+    assert [(r["ruleId"], r["level"]) for r in document["runs"][0]["results"]] == [
+        ("JS105", "error")
+    ]
 
     assert main(["-C", str(folder), "lint", "--format", "github"]) == 1
     assert capsys.readouterr().out.startswith("::error file=")
 
 
-def test_annotations_are_one_line_each(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_annotations_are_one_line_each(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """GitHub gets a command for each finding, with what has a meaning in it escaped."""
     monkeypatch.chdir(folder)
-    write(folder, streams=[{"name": "A", "subjects": ["a%"], "lint": {"ignore": [{"code": "JS230", "reason": "x"}]}}])
+    write(
+        folder,
+        streams=[
+            {
+                "name": "A",
+                "subjects": ["a%"],
+                "lint": {"ignore": [{"code": "JS230", "reason": "x"}]},
+            }
+        ],
+    )
     assert main(["lint", "--format", "github"]) == 0
     lines = capsys.readouterr().out.splitlines()
 
@@ -186,7 +233,11 @@ def test_a_code_is_explained(capsys: Capture) -> None:
 
     assert main(["lint", "--explain", "JS201", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["kind"], document["code"], document["level"]) == ("explanation", "JS201", "warning")
+    assert (document["kind"], document["code"], document["level"]) == (
+        "explanation",
+        "JS201",
+        "warning",
+    )
 
 
 def test_all_rules_are_listed(capsys: Capture) -> None:
@@ -203,28 +254,47 @@ def test_an_unknown_code_is_wrong_usage(capsys: Capture) -> None:
     assert 'there is no lint rule "JS2011". The closest are JS2' in capsys.readouterr().err
 
 
-def test_servers_are_read_when_asked_for(clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture) -> None:
+def test_servers_are_read_when_asked_for(
+    clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture
+) -> None:
     """With --live a stream that is in no file is seen to store the same subject, and a source that changes to start again."""
     hub = clean_hub_leaf["hub"]
     source = {"name": "A", "external": {"api": "$JS.leaf.API"}}
     with Raw(hub.url, hub.user, hub.password) as raw:
         raw.api_ok("$JS.leaf.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["a.>"]})
-        raw.api_ok("$JS.hub.API.STREAM.CREATE.ALL", {"name": "ALL", "sources": [source | {"filter_subject": "a.x"}]})
+        raw.api_ok(
+            "$JS.hub.API.STREAM.CREATE.ALL",
+            {"name": "ALL", "sources": [source | {"filter_subject": "a.x"}]},
+        )
         before = [stream["config"] for stream in raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"]]
-    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[
-        {"name": "A", "domain": "hub", "subjects": ["a.new"], "max_age": "1d"},
-        {"name": "ALL", "domain": "hub", "max_age": "1d", "sources": [source | {"filter_subject": "a.y"}]},
-    ])  # fmt: skip
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
+        streams=[
+            {"name": "A", "domain": "hub", "subjects": ["a.new"], "max_age": "1d"},
+            {
+                "name": "ALL",
+                "domain": "hub",
+                "max_age": "1d",
+                "sources": [source | {"filter_subject": "a.y"}],
+            },
+        ]
+    )
 
     assert main(["-C", str(space.folder), "lint", "--json"]) == 0
-    assert {"JS201", "JS208"}.isdisjoint(f["code"] for f in json.loads(capsys.readouterr().out)["findings"])
+    assert {"JS201", "JS208"}.isdisjoint(
+        f["code"] for f in json.loads(capsys.readouterr().out)["findings"]
+    )
     assert main(["-C", str(space.folder), "lint", "--live", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
 
-    assert {(f["code"], f["address"]) for f in document["findings"]} >= {("JS201", "hub/stream/A"), ("JS208", "hub/stream/ALL")}
+    assert {(f["code"], f["address"]) for f in document["findings"]} >= {
+        ("JS201", "hub/stream/A"),
+        ("JS208", "hub/stream/ALL"),
+    }
     assert document["live"] is True
     with Raw(hub.url, hub.user, hub.password) as raw:
-        assert [stream["config"] for stream in raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"]] == before
+        assert [
+            stream["config"] for stream in raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"]
+        ] == before
 
 
 @pytest.mark.timeout(180)
@@ -234,18 +304,30 @@ def test_a_cluster_is_seen(tmp_path: Path, capsys: Capture) -> None:
         server = cluster["n1"]
         connections = {"acc": {"url": server.url, "user": server.user, "password": server.password}}
         streams = [{"name": "A", "subjects": ["a"], "max_age": "1d"}]
-        write(tmp_path, connections=connections, domains={"hub": {"connection": "acc", "js_domain": None}}, streams=streams)
+        write(
+            tmp_path,
+            connections=connections,
+            domains={"hub": {"connection": "acc", "js_domain": None}},
+            streams=streams,
+        )
         found = {}
         for words in ([], ["--live"]):
             assert main(["-C", str(tmp_path), "lint", "--json", *words]) == 0
-            found["".join(words)] = [f["code"] for f in json.loads(capsys.readouterr().out)["findings"]]
+            found["".join(words)] = [
+                f["code"] for f in json.loads(capsys.readouterr().out)["findings"]
+            ]
 
     assert found == {"": [], "--live": ["JS222"]}
 
 
-def test_an_offline_domain_is_reported(clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture) -> None:
+def test_an_offline_domain_is_reported(
+    clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture
+) -> None:
     """What is found about it is found in the files alone, which is said; the rest goes on."""
-    streams = [{"name": "A", "domain": domain, "subjects": ["a"], "max_age": "1d"} for domain in ("hub", "leaf")]
+    streams = [
+        {"name": "A", "domain": domain, "subjects": ["a"], "max_age": "1d"}
+        for domain in ("hub", "leaf")
+    ]
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams)
     clean_hub_leaf["leaf"].stop()
     hub = clean_hub_leaf["hub"]

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BARE: dict[str, Any] = {"streams": [{"name": "A", "subjects": ["a"]}]}
-FLEET: dict[str, Any] = {"store-{1..3}": {"connection": "acc", "labels": ["edge"], "vars": {"window": "1m"}}}
+FLEET: dict[str, Any] = {
+    "store-{1..3}": {"connection": "acc", "labels": ["edge"], "vars": {"window": "1m"}}
+}
 
 
 def finding_texts(found: list[Any]) -> set[tuple[str, str, str]]:
@@ -32,14 +34,19 @@ def test_the_files_set_the_severity(tmp_path: Path) -> None:
         report = lint_findings(BARE | {"lint": {"JS220": level}}, tmp_path)
         assert finding_texts(report.findings) == {(severity, "JS220", "hub/stream/A")}
 
-    assert finding_texts(lint_findings(BARE, tmp_path).findings) == {("info", "JS220", "hub/stream/A")}
+    assert finding_texts(lint_findings(BARE, tmp_path).findings) == {
+        ("info", "JS220", "hub/stream/A")
+    }
     assert lint_findings(BARE | {"lint": {"JS220": "ignore"}}, tmp_path).findings == []
 
 
 def test_an_ignored_finding_keeps_its_reason(tmp_path: Path) -> None:
     """It is no finding any more, and is told apart from those with the reason of the files."""
     ignore = {"lint": {"ignore": [{"code": "JS220", "reason": "a museum"}]}}
-    report = lint_findings({"streams": [{"name": "A", "subjects": ["a"]} | ignore, {"name": "B", "subjects": ["b"]}]}, tmp_path)
+    report = lint_findings(
+        {"streams": [{"name": "A", "subjects": ["a"]} | ignore, {"name": "B", "subjects": ["b"]}]},
+        tmp_path,
+    )
 
     assert finding_texts(report.findings) == {("info", "JS220", "hub/stream/B")}
     assert [(d.address, why) for d, why in report.ignored] == [("hub/stream/A", "a museum")]
@@ -48,21 +55,35 @@ def test_an_ignored_finding_keeps_its_reason(tmp_path: Path) -> None:
 def test_any_of_the_streams_concerned_may_ignore(tmp_path: Path) -> None:
     """A finding about two streams is told at one of them; the reason may stand at the other."""
     ignore = {"lint": {"ignore": [{"code": "JS201", "reason": "the leaf denies it"}]}}
-    streams = [{"name": "A", "subjects": ["a"], "max_age": "1d"}, {"name": "A", "domain": "leaf", "subjects": ["a"], "max_age": "1d"}]
+    streams = [
+        {"name": "A", "subjects": ["a"], "max_age": "1d"},
+        {"name": "A", "domain": "leaf", "subjects": ["a"], "max_age": "1d"},
+    ]
 
-    assert finding_texts(lint_findings({"streams": streams}, tmp_path).findings) == {("warning", "JS201", "hub/stream/A")}
+    assert finding_texts(lint_findings({"streams": streams}, tmp_path).findings) == {
+        ("warning", "JS201", "hub/stream/A")
+    }
     assert lint_findings({"streams": [streams[0], streams[1] | ignore]}, tmp_path).findings == []
 
 
 def test_an_ignore_of_many_domains_is_used_by_one_of_them(tmp_path: Path) -> None:
     """What is written once for a fleet is used if it is needed anywhere in it, and told once if nowhere."""
-    head = {"domains": FLEET | {"store-2": {"connection": "acc", "labels": ["edge"], "vars": {"window": "1d"}}}}
+    head = {
+        "domains": FLEET
+        | {"store-2": {"connection": "acc", "labels": ["edge"], "vars": {"window": "1d"}}}
+    }
     stream = {
-        "name": "S", "domain": "label:edge", "subjects": ["s.${domain}"], "max_age": "30d", "duplicate_window": "${domain.window}",
+        "name": "S",
+        "domain": "label:edge",
+        "subjects": ["s.${domain}"],
+        "max_age": "30d",
+        "duplicate_window": "${domain.window}",
         "lint": {"ignore": [{"code": "JS231", "reason": "slow tills"}]},
-    }  # fmt: skip
+    }
     used = lint_findings(head | {"defaults": {}, "streams": [stream]}, tmp_path)
-    unused = lint_findings(head | {"defaults": {}, "streams": [stream | {"duplicate_window": "1m"}]}, tmp_path)
+    unused = lint_findings(
+        head | {"defaults": {}, "streams": [stream | {"duplicate_window": "1m"}]}, tmp_path
+    )
 
     assert used.findings == []
     assert [d.address for d, _ in used.ignored] == ["store-2/stream/S"]
@@ -71,7 +92,12 @@ def test_an_ignore_of_many_domains_is_used_by_one_of_them(tmp_path: Path) -> Non
 
 def test_a_misspelt_code_is_corrected(tmp_path: Path) -> None:
     """An ignore of a code that is none says which was meant, at its place in the file."""
-    stream = {"name": "A", "subjects": ["a"], "max_age": "1d", "lint": {"ignore": [{"code": "JS299", "reason": "?"}]}}
+    stream = {
+        "name": "A",
+        "subjects": ["a"],
+        "max_age": "1d",
+        "lint": {"ignore": [{"code": "JS299", "reason": "?"}]},
+    }
     (found,) = lint_findings({"streams": [stream]}, tmp_path).findings
 
     assert found.summary == "lint.ignore: there is no finding JS299"
@@ -91,10 +117,14 @@ def test_a_finding_is_reported_at_its_field(tmp_path: Path) -> None:
 
 def test_only_what_is_in_focus_is_reported(tmp_path: Path) -> None:
     """With a focus the rest of the graph is looked at, and nothing said of it."""
-    seen = view({"streams": [{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]}, tmp_path)
+    seen = view(
+        {"streams": [{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]}, tmp_path
+    )
     seen.focus = {Address("hub", "stream", "B")}
 
-    assert finding_texts(run_rules(seen, RULES, unused=False).findings) == {("info", "JS220", "hub/stream/B")}
+    assert finding_texts(run_rules(seen, RULES, unused=False).findings) == {
+        ("info", "JS220", "hub/stream/B")
+    }
 
 
 def test_rules_are_chosen_by_the_severity_that_they_have_here(tmp_path: Path) -> None:
@@ -109,19 +139,27 @@ def test_rules_are_chosen_by_the_severity_that_they_have_here(tmp_path: Path) ->
 
 def test_a_server_says_whether_it_is_a_cluster(tmp_path: Path) -> None:
     """One copy is told where the server is in a cluster, and not where it is alone, whatever other streams ask for."""
-    streams = [{"name": "A", "subjects": ["a"], "max_age": "1d"}, {"name": "B", "subjects": ["b"], "max_age": "1d", "num_replicas": 3}]
+    streams = [
+        {"name": "A", "subjects": ["a"], "max_age": "1d"},
+        {"name": "B", "subjects": ["b"], "max_age": "1d", "num_replicas": 3},
+    ]
     found = {}
     for server in ({"name": "n1", "cluster": "C1"}, {"name": "n1"}):
         seen = view({"streams": streams}, tmp_path)
         seen.domains = {"hub": DomainFacts("hub", reachable=True, level=5, server=server)}
-        found[server.get("cluster", "")] = [d.address for d in run_rules(seen, RULES).findings if d.code == "JS222"]
+        found[server.get("cluster", "")] = [
+            d.address for d in run_rules(seen, RULES).findings if d.code == "JS222"
+        ]
 
     assert found == {"C1": ["hub/stream/A"], "": []}
 
 
 def test_an_older_server_has_the_window_that_newer_ones_lost(tmp_path: Path) -> None:
     """That a stream with sources has no duplicate window is told where the server is 2.14 or newer, or nobody asked."""
-    streams = [{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"], "sources": [{"name": "A"}]}]
+    streams = [
+        {"name": "A", "subjects": ["a"]},
+        {"name": "B", "subjects": ["b"], "sources": [{"name": "A"}]},
+    ]
     seen = view({"streams": streams}, tmp_path)
     seen.domains = {"hub": DomainFacts("hub", reachable=True, level=2, server={"name": "n1"})}
 
@@ -133,7 +171,12 @@ def test_a_fleet_that_shares_a_subject_is_one_finding(tmp_path: Path) -> None:
     """Three hundred stores that all store one subject are told once, not once for each pair."""
     fleet = {"store-{001..300}": {"connection": "acc", "labels": ["edge"]}}
     report = lint_findings(
-        {"domains": fleet, "defaults": {}, "streams": [{"name": "P", "domain": "label:edge", "subjects": ["prices.>"]}]}, tmp_path
+        {
+            "domains": fleet,
+            "defaults": {},
+            "streams": [{"name": "P", "domain": "label:edge", "subjects": ["prices.>"]}],
+        },
+        tmp_path,
     )
     (found,) = [d for d in report.findings if d.code == "JS201"]
 
@@ -150,15 +193,27 @@ def test_a_severity_of_no_rule_is_reported(tmp_path: Path) -> None:
     (found,) = load(LoadOptions(tmp_path)).diagnostics
 
     assert seen.workspace.diagnostics == ()
-    assert (found.severity, found.code, found.summary) == ("warning", "JS140", "there is no lint rule JS299, so this sets nothing")
+    assert (found.severity, found.code, found.summary) == (
+        "warning",
+        "JS140",
+        "there is no lint rule JS299, so this sets nothing",
+    )
     assert found.range is not None
 
 
-def test_circles_of_copies_are_among_the_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_circles_of_copies_are_among_the_findings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What the graph itself shows, a circle over two domains, is told by lint too."""
     sections = {
         "streams": [
-            {"name": "A", "subjects": ["a"], "max_age": "1d", "sources": [{"name": "B", "domain": "leaf"}], "duplicate_window": "2m"},
+            {
+                "name": "A",
+                "subjects": ["a"],
+                "max_age": "1d",
+                "sources": [{"name": "B", "domain": "leaf"}],
+                "duplicate_window": "2m",
+            },
             {
                 "name": "B",
                 "domain": "leaf",

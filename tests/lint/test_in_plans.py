@@ -46,12 +46,18 @@ def test_a_plan_warns_of_what_it_changes(space: Space) -> None:
     space.write(streams=[STREAM, other]).apply()
     changed = STREAM | {"consumers": [{"name": "C", "description": "another"}]}
 
-    assert advice(space.write(streams=[changed, other]).plan()) == [("warning", "JS240", "main/consumer/A/C")]
+    assert advice(space.write(streams=[changed, other]).plan()) == [
+        ("warning", "JS240", "main/consumer/A/C")
+    ]
 
 
 def test_an_ignored_warning_is_not_in_the_plan(space: Space) -> None:
     """The reason in the files counts there too, and an ignore that this plan does not need is not told."""
-    ignore = {"lint": {"ignore": [{"code": "JS240", "reason": "a tail"}, {"code": "JS254", "reason": "unused"}]}}
+    ignore = {
+        "lint": {
+            "ignore": [{"code": "JS240", "reason": "a tail"}, {"code": "JS254", "reason": "unused"}]
+        }
+    }
     plan = space.write(streams=[STREAM | {"consumers": [{"name": "C"} | ignore]}]).plan()
 
     assert advice(plan) == []
@@ -66,7 +72,11 @@ def test_an_error_refuses_the_apply(space: Space, server: Server) -> None:
     with pytest.raises(RefusedError, match="ack_policy is left out"):
         space.apply()
 
-    for command in (["plan", "--detailed-exitcode", "-o", "x.plan"], ["apply", "-y"], ["apply", "x.plan"]):
+    for command in (
+        ["plan", "--detailed-exitcode", "-o", "x.plan"],
+        ["apply", "-y"],
+        ["apply", "x.plan"],
+    ):
         assert jsplan(space.folder, *command).code == 3, command
     with Raw(server.url) as raw:
         assert raw.api_ok("$JS.API.STREAM.NAMES")["streams"] is None

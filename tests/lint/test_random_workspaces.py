@@ -26,7 +26,13 @@ def check_findings(folder: Path, sections: dict[str, Any], head: dict[str, Any] 
     """Lint a workspace, if it is one at all, and look at what every finding has to have."""
     (folder / "jsplan.yaml").write_text(json.dumps(head | sections), encoding="utf-8")
     try:
-        workspace = load(LoadOptions(folder, environment="staging" if "environments" in sections else None, environ={"ACC_PASSWORD": "x"}))
+        workspace = load(
+            LoadOptions(
+                folder,
+                environment="staging" if "environments" in sections else None,
+                environ={"ACC_PASSWORD": "x"},
+            )
+        )
     except ConfigError:
         return
     report = run_rules(View(workspace, build_topology(workspace)), RULES)
@@ -46,7 +52,12 @@ def test_no_acceptance_case_is_too_much(tmp_path: Path) -> None:
             check_findings(tmp_path, text.get(side) or {})
 
 
-SUBJECTS = st.lists(st.sampled_from(["a.>", "a.*", "a.b", "b.>", "_INBOX.>", "x*", "c"]), min_size=1, max_size=2, unique=True)
+SUBJECTS = st.lists(
+    st.sampled_from(["a.>", "a.*", "a.b", "b.>", "_INBOX.>", "x*", "c"]),
+    min_size=1,
+    max_size=2,
+    unique=True,
+)
 CONSUMER = st.fixed_dictionaries(
     {},
     optional={
@@ -58,7 +69,10 @@ CONSUMER = st.fixed_dictionaries(
     },
 )  # fmt: skip
 ORIGIN = st.fixed_dictionaries(
-    {"name": st.sampled_from(["S0", "S1", "S2", "THEIRS"]), "domain": st.sampled_from(["hub", "leaf", "other"])},
+    {
+        "name": st.sampled_from(["S0", "S1", "S2", "THEIRS"]),
+        "domain": st.sampled_from(["hub", "leaf", "other"]),
+    },
     optional={
         "filter_subject": st.sampled_from(["a.b", "z", ">"]),
         "subject_transforms": st.just([{"src": "a.*", "dest": "q.{{wildcard(1)}}"}]),
@@ -80,7 +94,9 @@ STREAM = st.fixed_dictionaries(
 HOLDS = st.one_of(
     st.fixed_dictionaries({"subjects": SUBJECTS}),
     st.fixed_dictionaries({"mirror": ORIGIN}),
-    st.fixed_dictionaries({"sources": st.lists(ORIGIN, min_size=1, max_size=2)}, optional={"subjects": SUBJECTS}),
+    st.fixed_dictionaries(
+        {"sources": st.lists(ORIGIN, min_size=1, max_size=2)}, optional={"subjects": SUBJECTS}
+    ),
 )
 
 
@@ -89,7 +105,12 @@ def sections(draw: st.DrawFn) -> dict[str, Any]:
     streams = []
     for number in range(draw(st.integers(1, 4))):
         consumers = [{"name": f"C{n}"} | draw(CONSUMER) for n in range(draw(st.integers(0, 2)))]
-        streams.append({"name": f"S{number}"} | draw(STREAM) | draw(HOLDS) | ({"consumers": consumers} if consumers else {}))
+        streams.append(
+            {"name": f"S{number}"}
+            | draw(STREAM)
+            | draw(HOLDS)
+            | ({"consumers": consumers} if consumers else {})
+        )
     return {"streams": streams}
 
 

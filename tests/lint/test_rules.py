@@ -41,7 +41,9 @@ def test_what_looks_alike_is_not_found(case: Case, tmp_path: Path) -> None:
 
 def test_every_rule_has_a_case_and_an_explanation() -> None:
     """Codes, rules and cases are the same set; each rule says why and what to do."""
-    assert {rule.code for rule in RULES} | {UNUSED_IGNORE} == set(LINT) == {case.code for case in ALL}
+    assert (
+        {rule.code for rule in RULES} | {UNUSED_IGNORE} == set(LINT) == {case.code for case in ALL}
+    )
     assert len(RULES) >= 25
     for rule in RULES:
         assert rule.title == LINT[rule.code]

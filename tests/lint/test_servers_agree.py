@@ -32,7 +32,9 @@ class LintServers:
         return self.raw.api_ok(f"$JS.{domain}.API.{verb}", payload)
 
     def stream(self, domain: str, name: str, **config: Any) -> dict[str, Any]:
-        made: dict[str, Any] = self.api(domain, f"STREAM.CREATE.{name}", {"name": name} | config)["config"]
+        made: dict[str, Any] = self.api(domain, f"STREAM.CREATE.{name}", {"name": name} | config)[
+            "config"
+        ]
         return made
 
     def consumer(self, domain: str, stream: str, name: str, **config: Any) -> dict[str, Any]:
@@ -48,7 +50,13 @@ class LintServers:
 
         def heard() -> bool:
             info = self.api(domain, f"STREAM.INFO.{name}")
-            return all(flow["active"] >= 0 for flow in [*info.get("sources", ()), *([info["mirror"]] if "mirror" in info else ())])
+            return all(
+                flow["active"] >= 0
+                for flow in [
+                    *info.get("sources", ()),
+                    *([info["mirror"]] if "mirror" in info else ()),
+                ]
+            )
 
         wait_until(heard)
 
@@ -77,8 +85,15 @@ def lint_servers(clean_hub_leaf: Sandbox) -> Iterator[LintServers]:
 def test_what_is_found_is_accepted(case: Case, lint_servers: LintServers, tmp_path: Path) -> None:
     """A server takes every stream and consumer that a case has a finding for: lint is advice, and no second validation."""
     seen = case.view("bad", tmp_path)
-    for address in sorted(seen.topology.bodies, key=lambda a: (a.kind == "consumer", not seen.topology.bodies[a].get("subjects"))):
-        body = {name: value for name, value in seen.topology.bodies[address].items() if value is not None and name != "num_replicas"}
+    for address in sorted(
+        seen.topology.bodies,
+        key=lambda a: (a.kind == "consumer", not seen.topology.bodies[a].get("subjects")),
+    ):
+        body = {
+            name: value
+            for name, value in seen.topology.bodies[address].items()
+            if value is not None and name != "num_replicas"
+        }
         config = {name: value for name, value in body.items() if name != "name"}
         if address.kind == "consumer":
             lint_servers.consumer(address.domain, address.stream, address.consumer, **config)
@@ -103,7 +118,12 @@ def test_object_stores_cross_and_buckets_do_not(lint_servers: LintServers) -> No
 def test_a_message_comes_by_both_ways(lint_servers: LintServers) -> None:
     """JS202: what a stream stores and sources is in it twice."""
     lint_servers.stream("leaf", "S", subjects=["sales.>"])
-    lint_servers.stream("hub", "ALL", subjects=["sales.>"], sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}}])
+    lint_servers.stream(
+        "hub",
+        "ALL",
+        subjects=["sales.>"],
+        sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}}],
+    )
     lint_servers.wait_until_copying("hub", "ALL")
     lint_servers.publish("sales.x")
 
@@ -124,7 +144,11 @@ def test_what_is_delivered_can_be_stored(lint_servers: LintServers) -> None:
     """JS204: a stream of the delivery prefix gets what is on its way to a mirror."""
     lint_servers.stream("leaf", "S", subjects=["sales.>"])
     lint_servers.stream("hub", "LOG", subjects=["deliver.>"])
-    lint_servers.stream("hub", "M", mirror={"name": "S", "external": {"api": "$JS.leaf.API", "deliver": "deliver.x"}})
+    lint_servers.stream(
+        "hub",
+        "M",
+        mirror={"name": "S", "external": {"api": "$JS.leaf.API", "deliver": "deliver.x"}},
+    )
     lint_servers.wait_until_copying("hub", "M")
     lint_servers.publish("sales.x")
 
@@ -146,11 +170,20 @@ def test_ids_of_another_origin_are_duplicates(lint_servers: LintServers) -> None
     lint_servers.publish("b", "1", "2")
 
     wait_until(lambda: lint_servers.messages("hub", "ALL") == 3)
-    wait_until(lambda: lint_servers.api("hub", "STREAM.MSG.GET.FEWER", {"last_by_subj": "b"})["message"]["hdrs"] != "")
+    wait_until(
+        lambda: (
+            lint_servers.api("hub", "STREAM.MSG.GET.FEWER", {"last_by_subj": "b"})["message"][
+                "hdrs"
+            ]
+            != ""
+        )
+    )
     assert lint_servers.messages("hub", "FEWER") == 2
 
 
-def test_publishers_to_a_stream_with_sources_may_repeat_themselves(lint_servers: LintServers) -> None:
+def test_publishers_to_a_stream_with_sources_may_repeat_themselves(
+    lint_servers: LintServers,
+) -> None:
     """JS210: without a window of its own the same id is stored twice."""
     lint_servers.stream("hub", "A", subjects=["a"])
     lint_servers.stream("hub", "ALL", subjects=["all"], sources=[{"name": "A"}])
@@ -169,7 +202,9 @@ def test_a_copy_keeps_what_expires(lint_servers: LintServers) -> None:
     lint_servers.publish("a", **{"Nats-TTL": "1s"})
     wait_until(lambda: lint_servers.messages("hub", "KEEPS") == 1)
 
-    wait_until(lambda: lint_servers.messages("hub", "A") == 0 == lint_servers.messages("hub", "FOLLOWS"))
+    wait_until(
+        lambda: lint_servers.messages("hub", "A") == 0 == lint_servers.messages("hub", "FOLLOWS")
+    )
     assert lint_servers.messages("hub", "KEEPS") == 1
 
 
@@ -222,8 +257,13 @@ def test_the_default_is_no_acknowledgement(lint_servers: LintServers) -> None:
 
 def test_a_durable_consumer_expires(lint_servers: LintServers) -> None:
     """JS245: a threshold ends it, be it that of its stream."""
-    lint_servers.stream("hub", "A", subjects=["a"], consumer_limits={"inactive_threshold": MINUTE // 300})
-    assert lint_servers.consumer("hub", "A", "C", ack_policy="explicit")["inactive_threshold"] == MINUTE // 300
+    lint_servers.stream(
+        "hub", "A", subjects=["a"], consumer_limits={"inactive_threshold": MINUTE // 300}
+    )
+    assert (
+        lint_servers.consumer("hub", "A", "C", ack_policy="explicit")["inactive_threshold"]
+        == MINUTE // 300
+    )
 
     wait_until(lambda: "error" in lint_servers.raw.api("$JS.hub.API.CONSUMER.INFO.A.C"))
 
@@ -232,14 +272,18 @@ def test_given_up_work_stays(lint_servers: LintServers, clean_hub_leaf: Sandbox)
     """JS253: the server says that it gives up, and the message is still there."""
     hub = clean_hub_leaf["hub"]
     lint_servers.stream("hub", "Q", subjects=["q"], retention="workqueue")
-    lint_servers.consumer("hub", "Q", "C", ack_policy="explicit", max_deliver=1, ack_wait=MINUTE // 300)
+    lint_servers.consumer(
+        "hub", "Q", "C", ack_policy="explicit", max_deliver=1, ack_wait=MINUTE // 300
+    )
     lint_servers.publish("q")
     with Raw(hub.url, hub.user, hub.password, timeout=30) as listener:
         listener.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.Q.C")
         lint_servers.raw.subscribe("taken")
         lint_servers.raw.publish("$JS.hub.API.CONSUMER.MSG.NEXT.Q.C", b"", reply="taken")
         assert lint_servers.raw.next_message()[2] == b"x"
-        lint_servers.raw.publish("$JS.hub.API.CONSUMER.MSG.NEXT.Q.C", b"", reply="taken")  # somebody has to want it again
+        lint_servers.raw.publish(
+            "$JS.hub.API.CONSUMER.MSG.NEXT.Q.C", b"", reply="taken"
+        )  # somebody has to want it again
         listener.next_message()
         lint_servers.raw.unsubscribe()
 

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox, Server
     from tests.conftest import MakeServer
 
-ACCOUNT = (
-    "accounts {{ A: {{ users: [{{user: a, password: a}}, {{user: b, password: b}}], jetstream: {{ {limits} }} }} }}\nno_auth_user: a\n"
-)
+ACCOUNT = "accounts {{ A: {{ users: [{{user: a, password: a}}, {{user: b, password: b}}], jetstream: {{ {limits} }} }} }}\nno_auth_user: a\n"
 
 
 def limited(make_server: MakeServer, limits: str) -> Server:
@@ -34,8 +32,15 @@ def limited(make_server: MakeServer, limits: str) -> Server:
 
 def space_on(folder: Path, server: Server, **more: Any) -> Space:
     """A workspace with one domain on the server."""
-    base = {"jsplan": 1, "workspace": "test", "connections": {"main": {"url": server.url}}, "defaults": {"domain": "main"}}
-    return Space(folder, base | {"domains": {"main": {"connection": "main", "js_domain": None}}} | more)
+    base = {
+        "jsplan": 1,
+        "workspace": "test",
+        "connections": {"main": {"url": server.url}},
+        "defaults": {"domain": "main"},
+    }
+    return Space(
+        folder, base | {"domains": {"main": {"connection": "main", "js_domain": None}}} | more
+    )
 
 
 def errors(plan: Plan) -> list[tuple[str, str | None]]:
@@ -75,52 +80,113 @@ def test_reservations_are_added_up_per_storage(tmp_path: Path, make_server: Make
     space = space_on(tmp_path, limited(make_server, "max_file: 10000, max_mem: 5000"))
     within = [*streams("A", "B", max_bytes=5000), *streams("M", max_bytes=5000, storage="memory")]
 
-    over = space.write(streams=[*streams("A", "B", max_bytes=5000), *streams("M", max_bytes=5001, storage="memory")]).plan()
+    over = space.write(
+        streams=[
+            *streams("A", "B", max_bytes=5000),
+            *streams("M", max_bytes=5001, storage="memory"),
+        ]
+    ).plan()
     assert errors(over) == [("JS441", "main/**")]
-    assert "max_memory is 5,000 bytes: 0 bytes reserved" in next(d.summary for d in over.diagnostics)
+    assert "max_memory is 5,000 bytes: 0 bytes reserved" in next(
+        d.summary for d in over.diagnostics
+    )
     assert space.write(streams=within).apply()[1].exit_code == 0
 
     larger = space.write(streams=[*streams("A", max_bytes=5001), *within[1:]]).plan()
     (found,) = larger.diagnostics
-    assert found.summary == "max_storage is 10,000 bytes: 10,000 bytes reserved by max_bytes, 10,001 bytes with this plan (10047)"
-    assert errors(space.write(streams=[*within, *streams("ENDLESS")]).plan()) == [("JS441", "main/**")]
-    moved = [*streams("A", max_bytes=4000), *streams("B", max_bytes=5000), *within[2:], *streams("C", max_bytes=1000)]
+    assert (
+        found.summary
+        == "max_storage is 10,000 bytes: 10,000 bytes reserved by max_bytes, 10,001 bytes with this plan (10047)"
+    )
+    assert errors(space.write(streams=[*within, *streams("ENDLESS")]).plan()) == [
+        ("JS441", "main/**")
+    ]
+    moved = [
+        *streams("A", max_bytes=4000),
+        *streams("B", max_bytes=5000),
+        *within[2:],
+        *streams("C", max_bytes=1000),
+    ]
     assert errors(space.write(streams=moved).plan()) == []
 
 
 @pytest.mark.matrix
 def test_what_the_plan_refuses_the_server_refuses(tmp_path: Path, make_server: MakeServer) -> None:
     """The same configurations sent by hand fail with the numbers that the plan names."""
-    server = limited(make_server, "max_file: 10000, max_streams: 2, max_consumers: 1, max_ack_pending: 100")
+    server = limited(
+        make_server, "max_file: 10000, max_streams: 2, max_consumers: 1, max_ack_pending: 100"
+    )
     with Raw(server.url) as raw:
-        assert raw.api("$JS.API.STREAM.CREATE.A", {"name": "A", "max_bytes": 10001})["error"]["err_code"] == 10047
+        assert (
+            raw.api("$JS.API.STREAM.CREATE.A", {"name": "A", "max_bytes": 10001})["error"][
+                "err_code"
+            ]
+            == 10047
+        )
         raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "max_bytes": 10000})
         assert raw.api("$JS.API.STREAM.CREATE.B", {"name": "B"})["error"]["err_code"] == 10047
         raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "storage": "memory"})
-        assert raw.api("$JS.API.STREAM.CREATE.C", {"name": "C", "storage": "memory"})["error"]["err_code"] == 10027
-        consumer = {"durable_name": "C", "name": "C", "ack_policy": "explicit", "max_ack_pending": 101}
-        assert raw.api("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": consumer})["error"]["err_code"] == 10121
+        assert (
+            raw.api("$JS.API.STREAM.CREATE.C", {"name": "C", "storage": "memory"})["error"][
+                "err_code"
+            ]
+            == 10027
+        )
+        consumer = {
+            "durable_name": "C",
+            "name": "C",
+            "ack_policy": "explicit",
+            "max_ack_pending": 101,
+        }
+        assert (
+            raw.api("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": consumer})[
+                "error"
+            ]["err_code"]
+            == 10121
+        )
 
     space = space_on(tmp_path, server)
     plan = space.write(
-        streams=[{"name": "A", "max_bytes": 10000, "consumers": [{"name": "C", "ack_policy": "explicit", "max_ack_pending": 101}]}]
+        streams=[
+            {
+                "name": "A",
+                "max_bytes": 10000,
+                "consumers": [{"name": "C", "ack_policy": "explicit", "max_ack_pending": 101}],
+            }
+        ]
     )
     assert errors(plan.plan()) == [("JS444", "main/consumer/A/C")]
 
 
 @pytest.mark.matrix
-def test_the_account_may_require_max_bytes_and_cap_it(tmp_path: Path, make_server: MakeServer) -> None:
+def test_the_account_may_require_max_bytes_and_cap_it(
+    tmp_path: Path, make_server: MakeServer
+) -> None:
     """Each stream that breaks the rule is named with its place in the files; one that is as it was is not."""
-    server = limited(make_server, "max_file: 100000, max_bytes_required: true, disk_max_stream_bytes: 1000, mem_max_stream_bytes: 10")
+    server = limited(
+        make_server,
+        "max_file: 100000, max_bytes_required: true, disk_max_stream_bytes: 1000, mem_max_stream_bytes: 10",
+    )
     space = space_on(tmp_path, server)
-    declared = [*streams("A"), *streams("B", max_bytes=1001), *streams("C", max_bytes=1000), *streams("M", max_bytes=11, storage="memory")]
+    declared = [
+        *streams("A"),
+        *streams("B", max_bytes=1001),
+        *streams("C", max_bytes=1000),
+        *streams("M", max_bytes=11, storage="memory"),
+    ]
 
     plan = space.write(streams=declared).plan()
 
-    assert errors(plan) == [("JS443", "main/stream/A"), ("JS443", "main/stream/B"), ("JS443", "main/stream/M")]
+    assert errors(plan) == [
+        ("JS443", "main/stream/A"),
+        ("JS443", "main/stream/B"),
+        ("JS443", "main/stream/M"),
+    ]
     assert all(d.range is not None for d in plan.diagnostics)
     assert space.write(streams=streams("C", max_bytes=1000)).apply()[1].exit_code == 0
-    assert errors(space.write(streams=streams("C", max_bytes=-1)).plan()) == [("JS443", "main/stream/C")]
+    assert errors(space.write(streams=streams("C", max_bytes=-1)).plan()) == [
+        ("JS443", "main/stream/C")
+    ]
 
 
 @pytest.mark.matrix
@@ -131,28 +197,50 @@ def test_consumers_are_counted_per_stream(tmp_path: Path, make_server: MakeServe
 
     def write(*names: str) -> Space:
         consumers = [{"name": name, "ack_policy": "explicit"} for name in names]
-        return space.write(streams=[{"name": "A", "consumers": consumers}, {"name": "B", "consumers": consumers}])
+        return space.write(
+            streams=[{"name": "A", "consumers": consumers}, {"name": "B", "consumers": consumers}]
+        )
 
-    assert errors(write("C", "D", "E").plan()) == [("JS442", "main/consumer/A/E"), ("JS442", "main/consumer/B/E")]
+    assert errors(write("C", "D", "E").plan()) == [
+        ("JS442", "main/consumer/A/E"),
+        ("JS442", "main/consumer/B/E"),
+    ]
     assert write("C").apply()[1].exit_code == 0
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.CONSUMER.CREATE.A.X", {"stream_name": "A", "config": {"name": "X", "durable_name": "X"}})
+        raw.api_ok(
+            "$JS.API.CONSUMER.CREATE.A.X",
+            {"stream_name": "A", "config": {"name": "X", "durable_name": "X"}},
+        )
 
     plan = write("C", "D").plan()
     assert errors(plan) == [("JS442", "main/consumer/A/D")]
-    assert plan.diagnostics[0].summary == "max_consumers of the account is 2 per stream: A has 2, 3 with this plan (10026)"
+    assert (
+        plan.diagnostics[0].summary
+        == "max_consumers of the account is 2 per stream: A has 2, 3 with this plan (10026)"
+    )
     assert errors(write("D").plan()) == []
 
 
 @pytest.mark.matrix
-def test_a_stream_of_2_15_has_at_most_a_thousand_consumers(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_a_stream_of_2_15_has_at_most_a_thousand_consumers(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """Without max_consumers the server of level 5 takes no more; with it, or on an older server, it does."""
     consumers = [{"name": f"C{number}", "ack_policy": "explicit"} for number in range(1001)]
     space = space_on(tmp_path, server)
 
     plan = space.write(streams=[{"name": "A", "consumers": consumers}]).plan()
-    assert errors(plan) == ([("JS442", "main/consumer/A/C999")] if server_version >= (2, 15) else [])
-    assert errors(space.write(streams=[{"name": "A", "max_consumers": 2000, "consumers": consumers}]).plan()) == []
+    assert errors(plan) == (
+        [("JS442", "main/consumer/A/C999")] if server_version >= (2, 15) else []
+    )
+    assert (
+        errors(
+            space.write(
+                streams=[{"name": "A", "max_consumers": 2000, "consumers": consumers}]
+            ).plan()
+        )
+        == []
+    )
     assert errors(space.write(streams=[{"name": "A", "consumers": consumers[:1000]}]).plan()) == []
 
 
@@ -160,7 +248,11 @@ def test_a_stream_of_2_15_has_at_most_a_thousand_consumers(tmp_path: Path, serve
 def test_a_consumer_left_to_the_account_converges(tmp_path: Path, make_server: MakeServer) -> None:
     """Where the account allows fewer unacknowledged messages than the default, its limit is the default."""
     space = space_on(tmp_path, limited(make_server, "max_ack_pending: 100"))
-    consumers = [{"name": "C", "ack_policy": "explicit"}, {"name": "D"}, {"name": "E", "ack_policy": "all", "max_ack_pending": 7}]
+    consumers = [
+        {"name": "C", "ack_policy": "explicit"},
+        {"name": "D"},
+        {"name": "E", "ack_policy": "all", "max_ack_pending": 7},
+    ]
     declared = [
         {"name": "A", "consumers": consumers},
         {"name": "B", "consumer_limits": {"max_ack_pending": 50}, "consumers": consumers[:1]},
@@ -169,12 +261,23 @@ def test_a_consumer_left_to_the_account_converges(tmp_path: Path, make_server: M
     plan, result = space.write(streams=declared).apply()
 
     assert result.exit_code == 0
-    shown = {c.address: (c.change.after or {}).get("max_ack_pending") for c in plan.resource_changes if c.type == "consumer"}
-    assert shown == {"main/consumer/A/C": 100, "main/consumer/A/D": None, "main/consumer/A/E": 7, "main/consumer/B/C": 50}
+    shown = {
+        c.address: (c.change.after or {}).get("max_ack_pending")
+        for c in plan.resource_changes
+        if c.type == "consumer"
+    }
+    assert shown == {
+        "main/consumer/A/C": 100,
+        "main/consumer/A/D": None,
+        "main/consumer/A/E": 7,
+        "main/consumer/B/C": 50,
+    }
     assert not space.plan().steps
 
 
-def test_one_account_behind_two_domain_keys_counts_once(tmp_path: Path, make_server: MakeServer) -> None:
+def test_one_account_behind_two_domain_keys_counts_once(
+    tmp_path: Path, make_server: MakeServer
+) -> None:
     """Two ways to one account share its limits: by `same_as`, by the same login, and by the account's name."""
     server = limited(make_server, "max_streams: 2")
 
@@ -187,7 +290,10 @@ def test_one_account_behind_two_domain_keys_counts_once(tmp_path: Path, make_ser
             {"x": connection("a"), "y": connection("b")},
             {"x": {"connection": "x"} | plain, "y": {"connection": "y", "same_as": "x"} | plain},
         ),
-        ({"x": connection("a"), "y": connection("a")}, {"x": {"connection": "x"} | plain, "y": {"connection": "y"} | plain}),
+        (
+            {"x": connection("a"), "y": connection("a")},
+            {"x": {"connection": "x"} | plain, "y": {"connection": "y"} | plain},
+        ),
         (
             {"x": connection("a", account="A"), "y": connection("b", account="A")},
             {"x": {"connection": "x"} | plain, "y": {"connection": "y"} | plain},
@@ -195,7 +301,11 @@ def test_one_account_behind_two_domain_keys_counts_once(tmp_path: Path, make_ser
     ]
     for connections, domains in ways:
         space = space_on(tmp_path, server, connections=connections, domains=domains)
-        three = [{"name": "A", "domain": "x"}, {"name": "B", "domain": "y"}, {"name": "C", "domain": "y"}]
+        three = [
+            {"name": "A", "domain": "x"},
+            {"name": "B", "domain": "y"},
+            {"name": "C", "domain": "y"},
+        ]
 
         plan = space.write(streams=three).plan()
 
@@ -206,8 +316,16 @@ def test_limits_of_another_domain_are_its_own(tmp_path: Path, clean_hub_leaf: Sa
     """An account without limits plans what it likes, in two domains at once."""
     hub = clean_hub_leaf["hub"]
     connections = {"hub": {"url": hub.url, "user": hub.user, "password": hub.password}}
-    space = space_on(tmp_path, hub, connections=connections, domains={"hub": {"connection": "hub"}, "leaf": {"connection": "hub"}})
-    declared = [{"name": f"S{number}", "domain": ["hub", "leaf"], "max_bytes": "1GiB"} for number in range(20)]
+    space = space_on(
+        tmp_path,
+        hub,
+        connections=connections,
+        domains={"hub": {"connection": "hub"}, "leaf": {"connection": "hub"}},
+    )
+    declared = [
+        {"name": f"S{number}", "domain": ["hub", "leaf"], "max_bytes": "1GiB"}
+        for number in range(20)
+    ]
 
     assert errors(space.write(streams=declared).plan()) == []
 
@@ -218,9 +336,19 @@ def test_limits_of_another_domain_are_its_own(tmp_path: Path, clean_hub_leaf: Sa
 def tiered(space: Space, tiers: dict[str, Any]) -> list[str]:
     """What is found for the workspace where INFO answers with these tiers and nothing is there yet."""
     world = load_context(space.load)
-    live = Live(domains={"main": DomainFacts("main", reachable=True, level=5, info={"tiers": tiers, "limits": {"max_streams": 0}})})
-    inputs = PlanInputs(world.workspace, world.topology, world.state, live, PlanRequest(now=datetime.now(UTC)))
-    verdicts: dict[Any, ResourceDecision] = {address: decide(inputs, address) for address in world.workspace.resources}
+    live = Live(
+        domains={
+            "main": DomainFacts(
+                "main", reachable=True, level=5, info={"tiers": tiers, "limits": {"max_streams": 0}}
+            )
+        }
+    )
+    inputs = PlanInputs(
+        world.workspace, world.topology, world.state, live, PlanRequest(now=datetime.now(UTC))
+    )
+    verdicts: dict[Any, ResourceDecision] = {
+        address: decide(inputs, address) for address in world.workspace.resources
+    }
     return [f"{d.code} {d.summary}" for d in check_account_limits(inputs, verdicts)]
 
 
@@ -232,8 +360,12 @@ def test_each_tier_has_limits_of_its_own(tmp_path: Path, server: Server) -> None
     fits = [*streams("A", max_bytes=1000), *streams("B", max_bytes=1000, num_replicas=3)]
 
     assert tiered(space.write(streams=fits), {"R1": tier, "R3": tier}) == []
-    assert tiered(space, {"R1": tier}) == ["JS440 the account has no limits for streams with 3 copies (10120)"]
-    assert tiered(space.write(streams=[*fits, *streams("C", num_replicas=3)]), {"R1": tier, "R3": tier}) == [
+    assert tiered(space, {"R1": tier}) == [
+        "JS440 the account has no limits for streams with 3 copies (10120)"
+    ]
+    assert tiered(
+        space.write(streams=[*fits, *streams("C", num_replicas=3)]), {"R1": tier, "R3": tier}
+    ) == [
         "JS440 max_streams is 1: 0 used, 2 with this plan (10027)",
         "JS441 max_storage is 1,000 bytes: 0 bytes reserved by max_bytes, 1,000 bytes with this plan (10047)",
     ]

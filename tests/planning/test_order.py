@@ -37,17 +37,26 @@ def bodies(rng: random.Random) -> list[dict[str, Any]]:
         subjects = [f"s{number}" for number in range(7)] + ["w.*", "w.x.>"]
         rng.shuffle(subjects)
         for name in rng.sample(NAMES, rng.randint(1, 5)):
-            body: dict[str, Any] = {"name": name, "domain": domain, "lifecycle": {"on_replace": "recreate"}}
+            body: dict[str, Any] = {
+                "name": name,
+                "domain": domain,
+                "lifecycle": {"on_replace": "recreate"},
+            }
             other = {"name": rng.choice(NAMES), "domain": rng.choice(DOMAINS)}
             itself = (other["name"], other["domain"]) == (name, domain)
             if rng.random() < 0.3 and not itself:
                 body["mirror"] = other
             else:
-                body["subjects"] = [subjects.pop() for _ in range(min(len(subjects), rng.randint(1, 2)))] or [f"{name}.own"]
+                body["subjects"] = [
+                    subjects.pop() for _ in range(min(len(subjects), rng.randint(1, 2)))
+                ] or [f"{name}.own"]
                 if rng.random() < 0.3 and not itself:
                     body["sources"] = [other]
             body["storage"] = rng.choice(["file", "file", "memory"])
-            body["consumers"] = [{"name": c, "ack_policy": "explicit"} for c in rng.sample(["X", "Y"], rng.randint(0, 2))]
+            body["consumers"] = [
+                {"name": c, "ack_policy": "explicit"}
+                for c in rng.sample(["X", "Y"], rng.randint(0, 2))
+            ]
             out.append(body)
     return out
 
@@ -63,7 +72,12 @@ class ServerModel:
         self.clock = 0
 
     def plan(self, streams: list[dict[str, Any]]) -> Plan:
-        text = {"jsplan": 1, "workspace": "test", "domains": {key: {} for key in DOMAINS}, "streams": streams}
+        text = {
+            "jsplan": 1,
+            "workspace": "test",
+            "domains": {key: {} for key in DOMAINS},
+            "streams": streams,
+        }
         (self.folder / "jsplan.yaml").write_text(json.dumps(text))
         workspace = load(LoadOptions(self.folder))
         live = Live({key: DomainFacts(key, reachable=True, level=5) for key in DOMAINS})
@@ -71,8 +85,18 @@ class ServerModel:
         entries, moved = apply_moves(workspace, self.state.resources)
         topology = build_topology(workspace)
         # Streams that copy in a circle are refused for what they would copy; that there is an order for them too is asked here.
-        topology.diagnostics = [replace(d, severity="warning") if d.code in CIRCLES else d for d in topology.diagnostics]
-        inputs = PlanInputs(workspace, topology, self.state, live, PlanRequest(now=datetime.now(UTC)), entries, moved)
+        topology.diagnostics = [
+            replace(d, severity="warning") if d.code in CIRCLES else d for d in topology.diagnostics
+        ]
+        inputs = PlanInputs(
+            workspace,
+            topology,
+            self.state,
+            live,
+            PlanRequest(now=datetime.now(UTC)),
+            entries,
+            moved,
+        )
         inputs.selected = candidate_addresses(inputs)
         return build_plan(inputs, decide_all(inputs))
 
@@ -98,10 +122,15 @@ class ServerModel:
                     del self.live[a]
             case "create":
                 assert address not in self.live, f"{step.title}: it is there"
-                assert parent is None or parent in self.live, f"{step.title}: its stream is not there"
+                assert parent is None or parent in self.live, (
+                    f"{step.title}: its stream is not there"
+                )
                 assert after is not None
                 self.clock += 1
-                self.live[address], self.created[address] = after, f"2026-01-01T00:00:{self.clock:09}Z"
+                self.live[address], self.created[address] = (
+                    after,
+                    f"2026-01-01T00:00:{self.clock:09}Z",
+                )
             case "update":
                 assert address in self.live or step.request is None, f"{step.title}: there is none"
                 parked = "park" in step.title and step.request is not None
@@ -111,10 +140,17 @@ class ServerModel:
         self._remember(step, address)
 
     def _no_subject_twice(self, domain: str, title: str) -> None:
-        taken = [(a, s) for a, raw in self.live.items() if a.domain == domain and a.parent is None for s in raw.get("subjects") or ()]
+        taken = [
+            (a, s)
+            for a, raw in self.live.items()
+            if a.domain == domain and a.parent is None
+            for s in raw.get("subjects") or ()
+        ]
         for number, (one, subject) in enumerate(taken):
             for other, theirs in taken[number + 1 :]:
-                assert one == other or not overlaps(subject, theirs), f"{title}: {subject} of {one} and {theirs} of {other}"
+                assert one == other or not overlaps(subject, theirs), (
+                    f"{title}: {subject} of {one} and {theirs} of {other}"
+                )
 
     def _remember(self, step: Step, address: Address) -> None:
         if step.op == "state.forget" or step.op.endswith(".delete"):
@@ -122,9 +158,13 @@ class ServerModel:
         elif step.record is not None:
             record = step.record
             self.state.resources[address] = Entry(
-                self.live[address], record["declared"], self.created[address], record["origin"],
-                record["prevent_destroy"], record["depends_on"],
-            )  # fmt: skip
+                self.live[address],
+                record["declared"],
+                self.created[address],
+                record["origin"],
+                record["prevent_destroy"],
+                record["depends_on"],
+            )
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.errors import RefusedError
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.support.raw import Raw
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, single_space
@@ -75,14 +75,18 @@ def test_everything_that_is_made_is_marked(space: Space, raw: Raw) -> None:
     owner = f"one/{read_state(space.folder, 'one').ownership['id']}"
 
     assert metadata(raw, "A") == {"team": "x", "jsplan.owner": owner}
-    assert [metadata(raw, what).get("jsplan.owner") for what in ("A.C", "KV_K", "OBJ_O")] == [owner] * 3
+    assert [metadata(raw, what).get("jsplan.owner") for what in ("A.C", "KV_K", "OBJ_O")] == [
+        owner
+    ] * 3
     require_converged(space)
 
 
 def test_turning_it_on_and_off_is_an_update_of_metadata_alone(space: Space, raw: Raw) -> None:
     """Each object gets the mark, keeps everything else, and loses it again; each time the second plan is empty."""
     space.write(**EVERYTHING).apply()
-    before = {what: raw.api_ok(f"$JS.API.STREAM.INFO.{what}")["config"] for what in ("A", "KV_K", "OBJ_O")}
+    before = {
+        what: raw.api_ok(f"$JS.API.STREAM.INFO.{what}")["config"] for what in ("A", "KV_K", "OBJ_O")
+    }
     plan, result = space.write(**MARKED, **EVERYTHING).apply()
 
     assert result.exit_code == 0
@@ -119,12 +123,20 @@ def test_own_tag_of_a_lost_state_is_not_unmanaged(space: Space, other: Space, ra
     with pytest.raises(RefusedError) as caught:
         space.apply()
 
-    assert "carries the mark of this workspace, one, by a state that is not the one in use" in str(caught.value)
+    assert "carries the mark of this workspace, one, by a state that is not the one in use" in str(
+        caught.value
+    )
     found = next(d for d in space.plan().diagnostics if d.code == "JS306")
-    assert all(word in found.detail for word in ("lost", "--adopt", "backend", "another workspace of the same name"))
+    assert all(
+        word in found.detail
+        for word in ("lost", "--adopt", "backend", "another workspace of the same name")
+    )
     _, result = space.apply(adopt=True)
     assert result.exit_code == 0
-    assert metadata(raw, "A")["jsplan.owner"] == f"one/{read_state(space.folder, 'one').ownership['id']}"
+    assert (
+        metadata(raw, "A")["jsplan.owner"]
+        == f"one/{read_state(space.folder, 'one').ownership['id']}"
+    )
     require_converged(space)
     with pytest.raises(RefusedError, match="belongs to workspace one"):
         other.write(streams=[{"name": "A"}]).apply()
@@ -162,7 +174,10 @@ def test_a_removed_owner_tag_comes_back(space: Space, raw: Raw) -> None:
     """It is no drift, since nothing else changed; the next apply writes it again, also after an update by somebody else."""
     space.write(**MARKED, streams=[{"name": "A"}]).apply()
     config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
-    raw.api_ok("$JS.API.STREAM.UPDATE.A", {key: value for key, value in config.items() if key != "metadata"})
+    raw.api_ok(
+        "$JS.API.STREAM.UPDATE.A",
+        {key: value for key, value in config.items() if key != "metadata"},
+    )
     assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
     space.apply()
 
@@ -175,8 +190,18 @@ def test_updates_and_replacements_keep_the_mark(space: Space, raw: Raw) -> None:
     space.write(**MARKED, streams=[first]).apply()
     mark = metadata(raw, "A")
     bodies = [
-        {"name": "A", "max_age": "1d", "metadata": {"jsplan.owner": "me"}, "consumers": [{"name": "C", "ack_policy": "all"}]},
-        {"name": "A", "storage": "memory", "lifecycle": {"on_replace": "recreate"}, "consumers": [{"name": "C", "ack_policy": "all"}]},
+        {
+            "name": "A",
+            "max_age": "1d",
+            "metadata": {"jsplan.owner": "me"},
+            "consumers": [{"name": "C", "ack_policy": "all"}],
+        },
+        {
+            "name": "A",
+            "storage": "memory",
+            "lifecycle": {"on_replace": "recreate"},
+            "consumers": [{"name": "C", "ack_policy": "all"}],
+        },
     ]
     for body in bodies:
         _, result = space.write(**MARKED, streams=[body]).apply(allow_hazards=("DELETES_STREAM",))

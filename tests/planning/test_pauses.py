@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.options import DriftOptions
 from jsplan.planning.pauses import is_expired
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, single_space
 
@@ -86,7 +86,9 @@ def test_a_pause_alone_needs_no_update(space: Space) -> None:
     assert not space.plan().steps
 
 
-def test_a_declared_pause_lifted_outside_is_drift_and_comes_back(space: Space, server: Server) -> None:
+def test_a_declared_pause_lifted_outside_is_drift_and_comes_back(
+    space: Space, server: Server
+) -> None:
     """And one that somebody sets where the files name none is neither."""
     write(space, pause_until=LATER).apply()
     with Raw(server.url) as raw:
@@ -107,7 +109,10 @@ def test_a_pause_that_passed_is_no_drift_when_it_is_cleared(space: Space, server
     """The server shows a time that has passed; without it nothing has changed."""
     write(space, pause_until="2021-01-01T00:00:00Z").apply()
     with Raw(server.url) as raw:
-        assert raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["config"]["pause_until"] == "2021-01-01T00:00:00Z"
+        assert (
+            raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["config"]["pause_until"]
+            == "2021-01-01T00:00:00Z"
+        )
         raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C")
 
     assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
@@ -115,7 +120,9 @@ def test_a_pause_that_passed_is_no_drift_when_it_is_cleared(space: Space, server
 
 
 @pytest.mark.matrix
-def test_a_server_that_cannot_pause_is_named_by_the_plan(space: Space, server_version: tuple[int, ...]) -> None:
+def test_a_server_that_cannot_pause_is_named_by_the_plan(
+    space: Space, server_version: tuple[int, ...]
+) -> None:
     """A 2.10 would drop the field in silence and not answer the call; newer ones pause and resume."""
     plan = write(space, pause_until=LATER).plan()
     if server_version < (2, 11):

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jsplan.options import PlanOptions
 from jsplan.planning.hazard_permissions import check_permissions
 from jsplan.workflows import apply as applying
-from jsplan.workflows.options import PlanOptions
 from jsplan.workflows.plan import save_plan
 from tests.support.workspaces import RecordingObserver, single_space
 
@@ -19,12 +19,19 @@ UNKNOWN_ADDRESS = "DELETES_STREAM:main/stream/ODRERS"
 def test_a_permission_that_names_nothing(tmp_path: Path, server: Server) -> None:
     """A mistyped address is a warning with a guess, in a plan and when a saved plan is applied; it stops nothing."""
     space = single_space(tmp_path, server).write(streams=[{"name": "ORDERS"}])
-    allowed = ("DELETES_STREAM", "DELETES_STREAM:main/stream/ORDERS", "DELETES_STREAM:*/stream/O*", UNKNOWN_ADDRESS)
+    allowed = (
+        "DELETES_STREAM",
+        "DELETES_STREAM:main/stream/ORDERS",
+        "DELETES_STREAM:*/stream/O*",
+        UNKNOWN_ADDRESS,
+    )
     plan = space.plan(allow_hazards=allowed)
     [found] = [d for d in plan.diagnostics if d.code == "JS429"]
     save_plan(plan, tmp_path / "p.plan")
     observer = RecordingObserver()
-    _, result = applying.apply_saved(space.load, tmp_path / "p.plan", PlanOptions(allow_hazards=(UNKNOWN_ADDRESS,)), observer)
+    _, result = applying.apply_saved(
+        space.load, tmp_path / "p.plan", PlanOptions(allow_hazards=(UNKNOWN_ADDRESS,)), observer
+    )
 
     assert (found.severity, found.detail) == ("warning", 'Did you mean "main/stream/ORDERS"?')
     assert UNKNOWN_ADDRESS in found.summary

@@ -34,18 +34,45 @@ TEN_DAYS = stream_facts(1000, 10_000_000, "2026-01-01T00:00:00.123456789Z")
         ({"max_msgs": 1000}, TEN_DAYS, 10 * DAY, "max_msgs"),
         ({"max_msgs": 500}, TEN_DAYS, 5 * DAY, "max_msgs"),
         ({"max_bytes": 20_000_000}, TEN_DAYS, 20 * DAY, "max_bytes"),
-        ({"max_bytes": 20_000_000, "max_msgs": 700, "max_age": 30 * DAY}, TEN_DAYS, 7 * DAY, "max_msgs"),
+        (
+            {"max_bytes": 20_000_000, "max_msgs": 700, "max_age": 30 * DAY},
+            TEN_DAYS,
+            7 * DAY,
+            "max_msgs",
+        ),
         ({"max_msgs": 500, "discard": "new"}, TEN_DAYS, None, None),
         ({"max_msgs": 500, "max_age": 30 * DAY, "discard": "new"}, TEN_DAYS, 30 * DAY, "max_age"),
         ({"max_msgs": 1_000_000}, TEN_DAYS, None, None),
         ({"max_msgs": 500}, stream_facts(0, 0, "0001-01-01T00:00:00Z"), None, None),
         ({"max_msgs": 500}, None, None, None),
         ({"max_msgs": 500}, stream_facts(500, 1, "2026-01-10T23:59:58Z"), None, None),
-        ({"max_msgs": 500}, stream_facts(500, 1, "2026-01-10T22:59:59Z"), 3600 * SECOND, "max_msgs"),
+        (
+            {"max_msgs": 500},
+            stream_facts(500, 1, "2026-01-10T22:59:59Z"),
+            3600 * SECOND,
+            "max_msgs",
+        ),
     ],
-    ids=["none", "age", "new", "msgs", "over", "bytes", "least", "refuses", "refuses-age", "too-far", "empty", "absent", "burst", "hour"],
+    ids=[
+        "none",
+        "age",
+        "new",
+        "msgs",
+        "over",
+        "bytes",
+        "least",
+        "refuses",
+        "refuses-age",
+        "too-far",
+        "empty",
+        "absent",
+        "burst",
+        "hour",
+    ],
 )
-def test_what_lasts_least(config: dict[str, Any], live: LiveObject | None, keeps: int | None, limit: str | None) -> None:
+def test_what_lasts_least(
+    config: dict[str, Any], live: LiveObject | None, keeps: int | None, limit: str | None
+) -> None:
     """The limit that is reached first counts; one that refuses new messages drops none, one that is hardly used says nothing."""
     found = shortest_retention(config, live, NOW)
 

@@ -9,26 +9,47 @@ import pytest
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import ResourceDecision
-from jsplan.planning.split_updates import delayed_limits, is_reorganised, split_reorganisation, split_update
+from jsplan.planning.split_updates import (
+    delayed_limits,
+    is_reorganised,
+    split_reorganisation,
+    split_update,
+)
 from jsplan.resources import STREAM
 
 ADDRESS = Address.parse("main/stream/A")
-BASE = {"name": "A", "subjects": ["a"], "num_replicas": 1, "unknown_to_tables": 7, "metadata": {"_nats.level": "5", "team": "x"}}
+BASE = {
+    "name": "A",
+    "subjects": ["a"],
+    "num_replicas": 1,
+    "unknown_to_tables": 7,
+    "metadata": {"_nats.level": "5", "team": "x"},
+}
 
 
-def first_update(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
+def first_update(
+    before: dict[str, Any], after: dict[str, Any]
+) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
     """The first part of the update from one raw configuration to another."""
     live = LiveObject(ADDRESS, BASE | before, "2026-01-01T00:00:00Z", {})
     wanted = STREAM.compact(BASE | after)
-    return split_reorganisation(ResourceDecision(ADDRESS, ["update"], "test", live, None, wanted), BASE | after)
+    return split_reorganisation(
+        ResourceDecision(ADDRESS, ["update"], "test", live, None, wanted), BASE | after
+    )
 
 
 WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "scale only": ({}, {"num_replicas": 3}),
     "move only": ({}, {"placement": {"tags": ["ssd"]}}),
     "a placement that goes is no move": ({"placement": {"tags": ["ssd"]}}, {"num_replicas": 3}),
-    "limits that only grow": ({"consumer_limits": {"max_ack_pending": 5}}, {"consumer_limits": {"max_ack_pending": 9}}),
-    "limits that only shrink": ({}, {"consumer_limits": {"max_ack_pending": 9, "inactive_threshold": 10}}),
+    "limits that only grow": (
+        {"consumer_limits": {"max_ack_pending": 5}},
+        {"consumer_limits": {"max_ack_pending": 9}},
+    ),
+    "limits that only shrink": (
+        {},
+        {"consumer_limits": {"max_ack_pending": 9, "inactive_threshold": 10}},
+    ),
     "something else": ({}, {"description": "x", "max_age": 10**12}),
 }
 
@@ -41,7 +62,9 @@ def test_what_the_server_takes_at_once_is_one_step(case: str) -> None:
 
 def test_it_is_moved_before_it_grows() -> None:
     """More copies come after the move: the first part has the new place, the old number, and everything else as it was."""
-    part = first_update({}, {"num_replicas": 3, "placement": {"tags": ["ssd"]}, "description": "later"})
+    part = first_update(
+        {}, {"num_replicas": 3, "placement": {"tags": ["ssd"]}, "description": "later"}
+    )
 
     assert part is not None
     title, sent, expect = part
@@ -59,7 +82,11 @@ def test_it_shrinks_before_it_is_moved() -> None:
 
     assert part is not None
     assert one is not None
-    assert part == ("scale it to 3 copies", BASE | {"num_replicas": 3, "placement": {"tags": ["hdd"]}}, {"num_replicas": 3})
+    assert part == (
+        "scale it to 3 copies",
+        BASE | {"num_replicas": 3, "placement": {"tags": ["hdd"]}},
+        {"num_replicas": 3},
+    )
     assert (one[0], one[2]) == ("scale it to 1 copy", {"num_replicas": None})
 
 
@@ -96,8 +123,17 @@ def test_limits_that_shrink_are_held_back(case: str) -> None:
 def test_an_update_is_made_in_parts_only_where_limits_wait() -> None:
     """Without consumers that change it is one; with them it is two, or only the later one where nothing else changes."""
     live = LiveObject(ADDRESS, BASE, "2026-01-01T00:00:00Z", {})
-    more = ResourceDecision(ADDRESS, ["update"], "test", live, None, STREAM.compact(BASE | {"max_consumers": 2, "description": "x"}))
-    alone = ResourceDecision(ADDRESS, ["update"], "test", live, None, STREAM.compact(BASE | {"max_consumers": 2}))
+    more = ResourceDecision(
+        ADDRESS,
+        ["update"],
+        "test",
+        live,
+        None,
+        STREAM.compact(BASE | {"max_consumers": 2, "description": "x"}),
+    )
+    alone = ResourceDecision(
+        ADDRESS, ["update"], "test", live, None, STREAM.compact(BASE | {"max_consumers": 2})
+    )
 
     assert split_update(more, delays_limits=False) == (more, None, {})
     now, last, waiting = split_update(more, delays_limits=True)
@@ -112,6 +148,8 @@ def test_an_update_is_made_in_parts_only_where_limits_wait() -> None:
     [({}, {"num_replicas": 3}, True), ({}, {"placement": {"cluster": "w"}}, True), ({"placement": {"cluster": "w"}}, {}, False),
      ({}, {"max_age": 1}, False)],
 )  # fmt: skip
-def test_when_a_cluster_keeps_working(before: dict[str, Any], after: dict[str, Any], works: bool) -> None:
+def test_when_a_cluster_keeps_working(
+    before: dict[str, Any], after: dict[str, Any], works: bool
+) -> None:
     """After a move or a change of copies others have to wait; after anything else they need not."""
     assert is_reorganised(STREAM.compact(BASE | before), STREAM.compact(BASE | after)) == works

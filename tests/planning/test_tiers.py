@@ -26,8 +26,21 @@ pytestmark = pytest.mark.matrix
 
 _OVERALL = ("mem_storage", "disk_storage", "streams", "consumer")
 TIERS = {
-    "R1": {"disk_storage": 10_000, "mem_storage": -1, "streams": 3, "consumer": 2, "max_ack_pending": 100},
-    "R3": {"disk_storage": 30_000, "mem_storage": 0, "streams": 2, "consumer": 3, "max_ack_pending": 0, "disk_max_stream_bytes": 25_000},
+    "R1": {
+        "disk_storage": 10_000,
+        "mem_storage": -1,
+        "streams": 3,
+        "consumer": 2,
+        "max_ack_pending": 100,
+    },
+    "R3": {
+        "disk_storage": 30_000,
+        "mem_storage": 0,
+        "streams": 2,
+        "consumer": 3,
+        "max_ack_pending": 0,
+        "disk_max_stream_bytes": 25_000,
+    },
 }
 NAMES = ("n1", "n2", "n3")
 
@@ -87,7 +100,10 @@ def raw(cluster: Sandbox, tiered_cluster: TieredCluster) -> Iterator[Raw]:
         with Raw(server.url, creds=tiered_cluster.creds, timeout=2) as other:
             delete_all_streams(other)
             tiers = other.api_ok("$JS.API.INFO")["tiers"].values()
-            return not any(tier["streams"] or tier["reserved_storage"] or tier["reserved_memory"] for tier in tiers)
+            return not any(
+                tier["streams"] or tier["reserved_storage"] or tier["reserved_memory"]
+                for tier in tiers
+            )
 
     server.wait_until(empty, "forget its streams", 60)
     with Raw(server.url, creds=tiered_cluster.creds, timeout=30) as raw:
@@ -99,7 +115,9 @@ def space(cluster: Sandbox, tiered_cluster: TieredCluster, tmp_path: Path) -> Sp
     """A workspace that reaches the account by its creds file."""
     connections = {"main": {"url": cluster["n1"].url, "creds": str(tiered_cluster.creds)}}
     domains = {"main": {"connection": "main", "js_domain": None}}
-    return Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains})
+    return Space(
+        tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains}
+    )
 
 
 def errors(plan: Plan) -> list[str]:
@@ -153,7 +171,9 @@ def test_streams_against_tiers(space: Space, raw: Raw, case: str) -> None:
     answer = raw.api(f"$JS.API.STREAM.{verb}.{wanted['name']}", wanted)
 
     assert answer.get("error", {}).get("err_code") == refusal
-    assert [f"({refusal})" in text for text in errors(plan)] == ([True] if refusal else []), errors(plan)
+    assert [f"({refusal})" in text for text in errors(plan)] == ([True] if refusal else []), errors(
+        plan
+    )
 
 
 @pytest.mark.parametrize(("copies", "most"), [(1, 2), (3, 3)])
@@ -164,33 +184,48 @@ def test_consumers_against_tiers(space: Space, raw: Raw, copies: int, most: int)
     assert space.write(streams=[body | {"consumers": named[:most]}]).apply()[1].exit_code == 0
 
     plan = space.write(streams=[body | {"consumers": named}]).plan()
-    answer = raw.api(f"$JS.API.CONSUMER.CREATE.A.C{most}", {"stream_name": "A", "config": named[most], "action": "create"})
+    answer = raw.api(
+        f"$JS.API.CONSUMER.CREATE.A.C{most}",
+        {"stream_name": "A", "config": named[most], "action": "create"},
+    )
 
     assert answer["error"]["err_code"] == 10026
-    assert [f"max_consumers of the account is {most} per stream" in text for text in errors(plan)] == [True]
+    assert [
+        f"max_consumers of the account is {most} per stream" in text for text in errors(plan)
+    ] == [True]
 
 
 @pytest.mark.parametrize(("copies", "asked", "default"), [(1, 101, 100), (3, 5_000, 1_000)])
-def test_unacknowledged_messages_against_tiers(space: Space, raw: Raw, copies: int, asked: int, default: int) -> None:
+def test_unacknowledged_messages_against_tiers(
+    space: Space, raw: Raw, copies: int, asked: int, default: int
+) -> None:
     """What a consumer may leave unacknowledged, and what it has by default, is that of the tier of its copies."""
     body = stream("A", copies, max_bytes=1)
     consumers: list[dict[str, Any]] = [{"name": "C", "ack_policy": "explicit"}]
     plan, result = space.write(streams=[body | {"consumers": consumers}]).apply()
     assert result.exit_code == 0
-    assert {(c.change.after or {}).get("max_ack_pending") for c in plan.resource_changes if c.type == "consumer"} == {default}
+    assert {
+        (c.change.after or {}).get("max_ack_pending")
+        for c in plan.resource_changes
+        if c.type == "consumer"
+    } == {default}
     assert space.plan().steps == []
 
     consumers.append({"name": "D", "ack_policy": "explicit", "max_ack_pending": asked})
     plan = space.write(streams=[body | {"consumers": consumers}]).plan()
     config = consumers[1] | {"durable_name": "D"}
-    answer = raw.api("$JS.API.CONSUMER.CREATE.A.D", {"stream_name": "A", "config": config, "action": "create"})
+    answer = raw.api(
+        "$JS.API.CONSUMER.CREATE.A.D", {"stream_name": "A", "config": config, "action": "create"}
+    )
 
     assert ("error" in answer) == bool(errors(plan)) == (copies == 1), (answer, errors(plan))
 
 
 def test_unmanaged_are_noticed_in_every_tier(space: Space, raw: Raw) -> None:
     """An account with tiers counts its streams there: one of somebody else is found where it holds a subject."""
-    raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", stream("THEIRS", 3, max_bytes=1, subjects=["theirs"]))
+    raw.api_ok(
+        "$JS.API.STREAM.CREATE.THEIRS", stream("THEIRS", 3, max_bytes=1, subjects=["theirs"])
+    )
 
     plan = space.write(streams=[stream("OURS", max_bytes=1, subjects=["theirs"])]).plan()
 

@@ -42,7 +42,9 @@ def create_unmanaged(raw: Raw, name: str, **config: Any) -> None:
         (["nobody.>"], True),
     ],
 )
-def test_subjects_of_unmanaged_streams(server: Server, tmp_path: Path, subjects: list[str], free: bool) -> None:
+def test_subjects_of_unmanaged_streams(
+    server: Server, tmp_path: Path, subjects: list[str], free: bool
+) -> None:
     """A plan refuses exactly the subjects that the server would refuse beside streams that are in no file."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
@@ -62,8 +64,16 @@ LIMITS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("copied", {"inactive_threshold": 10 * SECOND, "max_ack_pending": 1000}, {}),
     ("copied", {"max_ack_pending": 1000}, {}),
     ("copied", {"inactive_threshold": SECOND, "max_ack_pending": 1000}, {"retention": "interest"}),
-    ("copied", {"inactive_threshold": 60 * SECOND, "max_ack_pending": 999}, {"retention": "interest"}),
-    ("copied", {"inactive_threshold": 60 * SECOND, "max_ack_pending": 999}, {"retention": "workqueue"}),
+    (
+        "copied",
+        {"inactive_threshold": 60 * SECOND, "max_ack_pending": 999},
+        {"retention": "interest"},
+    ),
+    (
+        "copied",
+        {"inactive_threshold": 60 * SECOND, "max_ack_pending": 999},
+        {"retention": "workqueue"},
+    ),
 ]
 
 
@@ -75,24 +85,40 @@ def test_limits_for_unmanaged_consumers(
     """Limits are refused by the plan exactly where consumers of other people, or those that copies read by, forbid them (10069)."""
     space, ours = single_space(tmp_path, server), {"name": "A", "subjects": ["a"]} | stream
     copies = [{"name": "COPY", "sources": [{"name": "A"}]}] if who == "copied" else []
-    assert space.write(streams=[ours, *copies]).apply(allow_hazards=("DELETES_MESSAGES",))[1].exit_code == 0
+    assert (
+        space.write(streams=[ours, *copies]).apply(allow_hazards=("DELETES_MESSAGES",))[1].exit_code
+        == 0
+    )
     with Raw(server.url) as raw:
         if who == "theirs":
-            config = {"durable_name": "THEIRS", "ack_policy": "explicit", "max_ack_pending": 200, "inactive_threshold": 60 * SECOND}
+            config = {
+                "durable_name": "THEIRS",
+                "ack_policy": "explicit",
+                "max_ack_pending": 200,
+                "inactive_threshold": 60 * SECOND,
+            }
             raw.api_ok("$JS.API.CONSUMER.CREATE.A.THEIRS", {"stream_name": "A", "config": config})
         else:
-            server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.COPY")["sources"][0]["active"] >= 0, "the copy to begin", 30)
+            server.wait_until(
+                lambda: raw.api_ok("$JS.API.STREAM.INFO.COPY")["sources"][0]["active"] >= 0,
+                "the copy to begin",
+                30,
+            )
         plan = space.write(streams=[ours | {"consumer_limits": limits}, *copies]).plan()
         answer = raw.api("$JS.API.STREAM.UPDATE.A", ours | {"consumer_limits": limits})
 
-    found = [text for text in errors(plan) if "(10082)" not in text]  # what stops a copy later, and the server takes now
+    found = [
+        text for text in errors(plan) if "(10082)" not in text
+    ]  # what stops a copy later, and the server takes now
     assert bool(found) == ("error" in answer), (errors(plan), answer.get("error"))
     assert all("(10069)" in text for text in found)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("theirs", "ours"), [("q.a", "q.*"), ("q.a", "q.b"), (None, "q.b")])
-def test_unmanaged_work_queues(server: Server, tmp_path: Path, theirs: str | None, ours: str) -> None:
+def test_unmanaged_work_queues(
+    server: Server, tmp_path: Path, theirs: str | None, ours: str
+) -> None:
     """A consumer of a work queue is refused by the plan exactly where another one, or an unseen copy, wants the same messages."""
     space = single_space(tmp_path, server)
     consumer = {"durable_name": "OURS", "ack_policy": "explicit", "filter_subject": ours}
@@ -104,9 +130,18 @@ def test_unmanaged_work_queues(server: Server, tmp_path: Path, theirs: str | Non
             config = consumer | {"durable_name": "THEIRS", "filter_subject": theirs}
             raw.api_ok("$JS.API.CONSUMER.CREATE.Q.THEIRS", {"stream_name": "Q", "config": config})
         else:
-            server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.COPY")["sources"][0]["active"] >= 0, "the copy to begin", 30)
-        plan = space.write(streams=[queue | {"consumers": [{"name": "OURS"} | consumer]}, *copies]).plan()
-        answer = raw.api("$JS.API.CONSUMER.CREATE.Q.OURS", {"stream_name": "Q", "config": consumer, "action": "create"})
+            server.wait_until(
+                lambda: raw.api_ok("$JS.API.STREAM.INFO.COPY")["sources"][0]["active"] >= 0,
+                "the copy to begin",
+                30,
+            )
+        plan = space.write(
+            streams=[queue | {"consumers": [{"name": "OURS"} | consumer]}, *copies]
+        ).plan()
+        answer = raw.api(
+            "$JS.API.CONSUMER.CREATE.Q.OURS",
+            {"stream_name": "Q", "config": consumer, "action": "create"},
+        )
 
     assert bool(errors(plan)) == ("error" in answer), (errors(plan), answer.get("error"))
     assert all("(10099, 10100)" in text for text in errors(plan))
@@ -120,9 +155,15 @@ def listings(seen: list[str]) -> list[str]:
 def test_no_request_without_unmanaged_streams(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Without strangers a plan costs what it did: the counts say that there is nobody, so nothing is listed."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
-    first = [{"name": f"S{n}", "domain": "hub", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]} for n in range(3)]
+    first = [
+        {"name": f"S{n}", "domain": "hub", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]}
+        for n in range(3)
+    ]
     space.write(streams=first).apply()
-    changed = [stream | {"subjects": [f"t{n}"], "consumer_limits": {"max_ack_pending": 9}} for n, stream in enumerate(first)]
+    changed = [
+        stream | {"subjects": [f"t{n}"], "consumer_limits": {"max_ack_pending": 9}}
+        for n, stream in enumerate(first)
+    ]
     space.write(streams=changed)
 
     with audit_requests(clean_hub_leaf) as seen:
@@ -134,7 +175,10 @@ def test_no_request_without_unmanaged_streams(clean_hub_leaf: Sandbox, tmp_path:
 def test_many_subjects_are_looked_up_in_pages(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Where a plan takes many subjects all streams are listed once, instead of one request for each subject."""
     streams = [{"name": f"S{n}", "domain": "hub", "subjects": [f"s.{n}"]} for n in range(20)]
-    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams), clean_hub_leaf["hub"]
+    space, hub = (
+        hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams),
+        clean_hub_leaf["hub"],
+    )
     with Raw(hub.url, hub.user, hub.password) as raw:
         create_unmanaged(raw, "THEIRS", subjects=["s.7", "s.8"])
         create_unmanaged(raw, "KV_B", subjects=["$KV.B.>"])
@@ -143,7 +187,10 @@ def test_many_subjects_are_looked_up_in_pages(clean_hub_leaf: Sandbox, tmp_path:
         plan = space.plan()
 
     assert listings(seen) == ["hub STREAM.LIST"]
-    assert [d.address for d in plan.diagnostics if d.severity == "error"] == ["hub/stream/S7", "hub/stream/S8"]
+    assert [d.address for d in plan.diagnostics if d.severity == "error"] == [
+        "hub/stream/S7",
+        "hub/stream/S8",
+    ]
 
 
 def test_missing_list_permission_is_reported(make_server: MakeServer, tmp_path: Path) -> None:
@@ -155,9 +202,14 @@ def test_missing_list_permission_is_reported(make_server: MakeServer, tmp_path: 
         create_unmanaged(raw, "THEIRS", subjects=["theirs"])
     connection = {"url": server.url, "user": "b", "password": "b"}
     domains = {"main": {"connection": "main", "js_domain": None}}
-    space = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains})
+    space = Space(
+        tmp_path,
+        {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains},
+    )
 
     plan = space.write(streams=[{"name": "OURS", "subjects": ["ours"]}]).plan()
 
-    assert [(d.severity, d.code, d.address) for d in plan.diagnostics] == [("warning", "JS447", "main/**")]
+    assert [(d.severity, d.code, d.address) for d in plan.diagnostics] == [
+        ("warning", "JS447", "main/**")
+    ]
     assert plan.applyable

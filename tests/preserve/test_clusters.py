@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.matrix
 
-BASE: dict[str, Any] = {"name": "A", "subjects": ["A.>"], "num_replicas": 3, "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+BASE: dict[str, Any] = {
+    "name": "A",
+    "subjects": ["A.>"],
+    "num_replicas": 3,
+    "consumers": [{"name": "C", "ack_policy": "explicit"}],
+}
 
 
 def test_a_stream_with_three_replicas(tmp_path: Path, server_version: tuple[int, ...]) -> None:
@@ -28,7 +33,13 @@ def test_a_stream_with_three_replicas(tmp_path: Path, server_version: tuple[int,
         node = next(iter(cluster.servers.values()))
         connection = {"url": node.url, "user": node.user, "password": node.password}
         domains = {"main": {"connection": "main", "js_domain": None}}
-        base = {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains, "defaults": {"domain": "main"}}
+        base = {
+            "jsplan": 1,
+            "workspace": "test",
+            "connections": {"main": connection},
+            "domains": domains,
+            "defaults": {"domain": "main"},
+        }
         space = Space(tmp_path, base).write(streams=[BASE])
         space.apply()
         with Raw(node.url, node.user, node.password, timeout=30) as raw:
@@ -38,8 +49,13 @@ def test_a_stream_with_three_replicas(tmp_path: Path, server_version: tuple[int,
             for after in ({"storage": "memory"}, {"storage": "file", "num_replicas": 1}):
                 replace_stream(space, BASE | after | PRESERVE)
                 kept = stream_content.messages(raw, "A")
-                assert stream_content.without_sequences(kept) == stream_content.without_sequences(held)
+                assert stream_content.without_sequences(kept) == stream_content.without_sequences(
+                    held
+                )
                 assert kept == held or level(server_version) < 2
                 # A replica of the consumer that has just become its leader has not counted yet what is pending.
-                node.wait_until(lambda: 470 <= stream_content.positions(raw, "A")["C"][3] <= 480, "count 470 to 480 pending messages")
+                node.wait_until(
+                    lambda: 470 <= stream_content.positions(raw, "A")["C"][3] <= 480,
+                    "count 470 to 480 pending messages",
+                )
             assert streams(raw) == ["A"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.support import stream_content
 from tests.support.process import jsplan, start_process
 from tests.support.raw import Raw, delete_all_streams, streams
@@ -28,8 +28,17 @@ if TYPE_CHECKING:
 PERMITTED = ("REMOVES_SUBJECTS", "DUPLICATES_MESSAGES", "IRREVERSIBLE")
 CONSUMERS = [{"name": "C", "ack_policy": "explicit"}, {"name": "N", "ack_policy": "none"}]
 BEFORE: dict[str, Any] = {"name": "A", "subjects": ["A.>"], "max_age": "1d", "consumers": CONSUMERS}
-AFTER: dict[str, Any] = BEFORE | {"storage": "memory", "max_age": "2d", "lifecycle": {"on_replace": "preserve"}}
-QUEUE: dict[str, Any] = {"name": "A", "subjects": ["A.>"], "retention": "workqueue", "consumers": CONSUMERS[:1]}
+AFTER: dict[str, Any] = BEFORE | {
+    "storage": "memory",
+    "max_age": "2d",
+    "lifecycle": {"on_replace": "preserve"},
+}
+QUEUE: dict[str, Any] = {
+    "name": "A",
+    "subjects": ["A.>"],
+    "retention": "workqueue",
+    "consumers": CONSUMERS[:1],
+}
 OURS = {"main/stream/A", "main/consumer/A/C", "main/consumer/A/N"}
 
 
@@ -71,9 +80,14 @@ class Scene:
         with Raw(self.server.url) as raw:
             assert streams(raw) == ["A"]
             kept = stream_content.messages(raw, "A")
-            assert stream_content.without_sequences(kept) == stream_content.without_sequences(self.held)
+            assert stream_content.without_sequences(kept) == stream_content.without_sequences(
+                self.held
+            )
             assert kept == self.held or not places
-            left = {name: numbers[2] + numbers[3] for name, numbers in stream_content.positions(raw, "A").items()}
+            left = {
+                name: numbers[2] + numbers[3]
+                for name, numbers in stream_content.positions(raw, "A").items()
+            }
             assert left["C"] == len(self.held) - (0 if self.body is QUEUE else 10)
             raw.request("A.after", b"")
         state = read_state(self.space.folder)
@@ -83,11 +97,16 @@ class Scene:
         assert ([s.title for s in again.steps], [d.summary for d in again.diagnostics]) == ([], [])
 
 
-def kill_at_points(scene: Scene, after: dict[str, Any], points: Iterable[int], *, places: bool) -> None:
+def kill_at_points(
+    scene: Scene, after: dict[str, Any], points: Iterable[int], *, places: bool
+) -> None:
     """Let an apply die after so many things that it does, for each of the points; one more apply ends it."""
     for point in points:
         scene.reset(after)
-        with kill_after(point), suppress(SimulatedKill):  # how many pieces an archive comes in is not the same each time
+        with (
+            kill_after(point),
+            suppress(SimulatedKill),
+        ):  # how many pieces an archive comes in is not the same each time
             scene.space.apply(allow_hazards=PERMITTED)
         scene.require_nothing_lost()
         _, result = scene.space.apply(allow_hazards=PERMITTED)
@@ -107,7 +126,11 @@ def count_kill_points(scene: Scene, after: dict[str, Any], *, places: bool) -> i
 
 def in_memory(body: dict[str, Any]) -> dict[str, Any]:
     """The same stream in another storage, with its messages."""
-    return AFTER if body is BEFORE else body | {"storage": "memory", "lifecycle": {"on_replace": "preserve"}}
+    return (
+        AFTER
+        if body is BEFORE
+        else body | {"storage": "memory", "lifecycle": {"on_replace": "preserve"}}
+    )
 
 
 BODIES = pytest.mark.parametrize("body", [BEFORE, QUEUE], ids=["stream", "queue"])
@@ -115,24 +138,38 @@ BODIES = pytest.mark.parametrize("body", [BEFORE, QUEUE], ids=["stream", "queue"
 
 @pytest.mark.matrix
 @BODIES
-def test_death_at_some_moments(body: dict[str, Any], tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_death_at_some_moments(
+    body: dict[str, Any], tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """Wherever it dies the messages are in some stream, drift does not call theirs missing, and one more apply ends it."""
-    scene, places = Scene(single_space(tmp_path, server), server, body, 60), server_version >= (2, 12)
+    scene, places = (
+        Scene(single_space(tmp_path, server), server, body, 60),
+        server_version >= (2, 12),
+    )
     total = count_kill_points(scene, in_memory(body), places=places)
     assert total > 20
 
-    kill_at_points(scene, in_memory(body), sorted(random.Random(4).sample(range(1, total), 6)), places=places)
+    kill_at_points(
+        scene, in_memory(body), sorted(random.Random(4).sample(range(1, total), 6)), places=places
+    )
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1"])
 @BODIES
-def test_death_at_every_moment(body: dict[str, Any], version: str, tmp_path: Path, make_server: MakeServer) -> None:
+def test_death_at_every_moment(
+    body: dict[str, Any], version: str, tmp_path: Path, make_server: MakeServer
+) -> None:
     """The same for every single moment, in each way that servers have."""
     server = make_server(version=version)
     scene, places = Scene(single_space(tmp_path, server), server, body, 60), version >= "2.12"
 
-    kill_at_points(scene, in_memory(body), range(1, count_kill_points(scene, in_memory(body), places=places)), places=places)
+    kill_at_points(
+        scene,
+        in_memory(body),
+        range(1, count_kill_points(scene, in_memory(body), places=places)),
+        places=places,
+    )
 
 
 @pytest.mark.soak
@@ -151,7 +188,9 @@ def test_what_dies_by_kill_9_is_taken_up(tmp_path: Path, server: Server) -> None
     """A process that is really killed while it copies: the plan says where the messages are, and apply ends it."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 5_000)
     scene.reset(AFTER)
-    process = start_process(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED))
+    process = start_process(
+        tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED)
+    )
     assert process.stderr is not None
     while b"copy" not in (line := process.stderr.readline()):
         assert line, "apply ended too early"
@@ -160,9 +199,14 @@ def test_what_dies_by_kill_9_is_taken_up(tmp_path: Path, server: Server) -> None
 
     planned = jsplan(tmp_path, "plan")
     assert planned.code == 0
-    assert "A is down: publishes to A.> are rejected, because its replacement was interrupted" in planned.text
+    assert (
+        "A is down: publishes to A.> are rejected, because its replacement was interrupted"
+        in planned.text
+    )
     assert "Its messages are in the old stream" in planned.text
-    assert jsplan(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED)).code == 0
+    assert (
+        jsplan(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED)).code == 0
+    )
     scene.require_preserved(places=True)
 
 
@@ -175,7 +219,9 @@ def test_files_that_change_their_mind(tmp_path: Path, server: Server) -> None:
         scene.space.apply(allow_hazards=PERMITTED)
     plan, result = scene.space.write(streams=[BEFORE]).apply()
 
-    assert [c.action_reason for c in plan.resource_changes if c.type == "stream"] == ["replacement_rolled_back"]
+    assert [c.action_reason for c in plan.resource_changes if c.type == "stream"] == [
+        "replacement_rolled_back"
+    ]
     assert result.exit_code == 0
     scene.require_preserved(places=True)
 

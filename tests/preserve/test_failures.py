@@ -9,10 +9,10 @@ import pytest
 
 from jsplan.drift.alerts import build_alerts
 from jsplan.errors import ExitCode
+from jsplan.options import DriftOptions
 from jsplan.render import drift_rows
 from jsplan.sandbox import binary
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from jsplan.workflows.revert import RevertOptions, revert
 from jsplan.workflows.status import status
 from tests.conftest import PROGRAM
@@ -40,7 +40,9 @@ BEFORE_THE_OLD_ONE_IS_GONE = {
     "probe": ("STREAM.CREATE.JSPLAN_STAGING", 1),
     "probe-at-last": ("STREAM.UPDATE.JSPLAN_STAGING", 1),
     "stop": ("STREAM.UPDATE.A", 1),
-    "copy": ("STREAM.RESTORE.JSPLAN_STAGING", 1) if ARCHIVES else ("STREAM.CREATE.JSPLAN_STAGING", 2),
+    "copy": ("STREAM.RESTORE.JSPLAN_STAGING", 1)
+    if ARCHIVES
+    else ("STREAM.CREATE.JSPLAN_STAGING", 2),
     "retire": ("STREAM.DELETE.A", 1),
 } | ({"hold": ("CONSUMER.PAUSE.A", 1)} if LEVEL else {})
 REFILL = "STREAM.RESTORE.A" if ARCHIVES else "STREAM.CREATE.A"
@@ -71,20 +73,35 @@ def is_rejected(server: Server) -> bool:
 
 def require_reported_down(scene: Scene, result: Any = None) -> None:
     """Everything says that the stream is down, where its messages are, and what ends that."""
-    looked, shown = drift(scene.space.load, DriftOptions(fail_on=frozenset({"missing"})), RecordingObserver()), status(scene.space.load, RecordingObserver())
+    looked, shown = (
+        drift(scene.space.load, DriftOptions(fail_on=frozenset({"missing"})), RecordingObserver()),
+        status(scene.space.load, RecordingObserver()),
+    )
     told = [d for d in scene.space.plan().diagnostics if d.code == "JS424"]
 
     (alert,) = build_alerts(looked, ())
-    assert (alert.kind, alert.severity, alert.says) == ("interrupted", "destructive", looked.interrupted[0]["summary"])
+    assert (alert.kind, alert.severity, alert.says) == (
+        "interrupted",
+        "destructive",
+        looked.interrupted[0]["summary"],
+    )
     assert next(row.kind for row in drift_rows.rows(looked)) == "interrupted"
     assert is_rejected(scene.server)
     scene.require_nothing_lost()
     assert looked.exit_code == ExitCode.CHANGES
     assert looked.summary["unhealthy"] == 1
-    assert [(s["address"], s["down"]) for s in shown.streams if s["down"]] == [("main/stream/A", True)]
-    for said in (looked.interrupted, shown.interrupted, *([result.interrupted] if result is not None else [])):
+    assert [(s["address"], s["down"]) for s in shown.streams if s["down"]] == [
+        ("main/stream/A", True)
+    ]
+    for said in (
+        looked.interrupted,
+        shown.interrupted,
+        *([result.interrupted] if result is not None else []),
+    ):
         assert [item["rejected"] for item in said] == [["A.>"]]
-        assert said[0]["summary"].startswith("A is down: publishes to A.> are rejected, because its replacement was interrupted. ")
+        assert said[0]["summary"].startswith(
+            "A is down: publishes to A.> are rejected, because its replacement was interrupted. "
+        )
         assert [said[0]["summary"]] == [d.summary for d in told]
         assert "To finish it: jsplan apply." in said[0]["detail"]
 
@@ -108,8 +125,11 @@ def test_a_refusal_before_the_old_stream_is_gone_changes_nothing(step: str, scen
     failed = [s.error or "" for s in result.steps if s.status == "failed"]
     assert (result.exit_code, len(failed), result.interrupted) == (6, 1, [])
     assert "insufficient memory resources available" in failed[0]
-    assert failed[0].endswith("the old stream has its subjects back, and nothing of it is lost" if step in ("hold", "copy", "retire")
-                              else "the stream was not touched")  # fmt: skip
+    assert failed[0].endswith(
+        "the old stream has its subjects back, and nothing of it is lost"
+        if step in ("hold", "copy", "retire")
+        else "the stream was not touched"
+    )
     require_unchanged(scene)
 
 
@@ -117,7 +137,9 @@ def failure_cases() -> Iterator[Any]:
     """A refusal at each step after the old stream is gone, and a death at those whose request comes once."""
     for step, where in AFTER_IT_IS_GONE.items():
         yield pytest.param(lambda where=where: refuse_request(*where), id=f"refused-{step}")
-    yield pytest.param(lambda: kill_at_request("STREAM.DELETE.A", answered=True), id="killed-retire")
+    yield pytest.param(
+        lambda: kill_at_request("STREAM.DELETE.A", answered=True), id="killed-retire"
+    )
     yield pytest.param(lambda: kill_at_request(REFILL, answered=True), id="killed-refill")
 
 
@@ -151,7 +173,9 @@ def test_the_way_forward(failing: Any, scene: Scene) -> None:
 def test_the_way_back_by_the_files(failing: Any, scene: Scene) -> None:
     """With the old files, which name no on_replace, an apply without any flag makes the stream what it was, with all its messages."""
     fail(scene, failing)
-    _, result = scene.space.write(streams=[BEFORE | {"lifecycle": {"prevent_destroy": True}}]).apply()
+    _, result = scene.space.write(
+        streams=[BEFORE | {"lifecycle": {"prevent_destroy": True}}]
+    ).apply()
 
     assert [s.error for s in result.steps if s.error] == []
     scene.require_preserved(places=LEVEL >= 2)
@@ -192,7 +216,9 @@ def test_smaller_limits_than_those_that_were_begun_with(scene: Scene) -> None:
     """What the files ask for by now and would delete messages is counted, and refused until it is allowed."""
     fail(scene, lambda: refuse_request(*AFTER_IT_IS_GONE["return"]))
     plan = scene.space.write(streams=[AFTER | {"max_msgs": 20}]).plan()
-    hazards = {h.code: (h.messages, h.exact, h.allowed) for c in plan.resource_changes for h in c.hazards}
+    hazards = {
+        h.code: (h.messages, h.exact, h.allowed) for c in plan.resource_changes for h in c.hazards
+    }
 
     assert hazards["DELETES_MESSAGES"] == (2, True, False)
     _, result = scene.space.apply(allow_hazards=("DELETES_MESSAGES",))
@@ -205,10 +231,16 @@ def test_a_death_before_the_stream_is_stopped_stops_no_publisher(scene: Scene) -
     """A probe that an apply left behind rejects no publisher, is no down stream, and goes with the next apply."""
     with kill_at_request("STREAM.UPDATE.JSPLAN_STAGING", answered=True), suppress(SimulatedKill):
         scene.space.apply(allow_hazards=PERMITTED)
-    looked, shown = drift(scene.space.load, DriftOptions(), RecordingObserver()), status(scene.space.load, RecordingObserver())
+    looked, shown = (
+        drift(scene.space.load, DriftOptions(), RecordingObserver()),
+        status(scene.space.load, RecordingObserver()),
+    )
 
     assert [item["rejected"] for item in looked.interrupted] == [[]]
-    assert looked.interrupted[0]["summary"] == "the replacement of A was interrupted. Its messages are in the old stream"
+    assert (
+        looked.interrupted[0]["summary"]
+        == "the replacement of A was interrupted. Its messages are in the old stream"
+    )
     assert [s["down"] for s in shown.streams] == [False]
     _, result = scene.space.write(streams=[BEFORE]).apply()
     assert result.exit_code == 0

@@ -41,7 +41,9 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_streams_of_every_kind(kind: str, tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_streams_of_every_kind(
+    kind: str, tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """What a setting makes special about a stream neither stands in the way nor is lost."""
     before, after, needs = KINDS[kind]
     if level(server_version) < needs:
@@ -76,7 +78,9 @@ def test_a_sealed_stream(tmp_path: Path, server: Server) -> None:
         assert b"seq" in raw.request("A.x", b"")[1]
 
 
-def test_messages_with_a_time_of_their_own(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_messages_with_a_time_of_their_own(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """A message that was to live for some seconds more lives for them in the new stream, and not longer."""
     if level(server_version) < 2:
         assert level(server_version) in (0, 1)  # new times begin anew there, which the plan says
@@ -87,17 +91,27 @@ def test_messages_with_a_time_of_their_own(tmp_path: Path, server: Server, serve
         raw.request("A.short", b"", {"Nats-TTL": "4s"})
         raw.request("A.long", b"", {"Nats-TTL": "1h"})
         replace_stream(space, BASE | {"allow_msg_ttl": True, "storage": "memory"} | PRESERVE)
-        server.wait_until(lambda: [m[1] for m in stream_content.messages(raw, "A")] == ["A.long"], "let the short one go", 20)
+        server.wait_until(
+            lambda: [m[1] for m in stream_content.messages(raw, "A")] == ["A.long"],
+            "let the short one go",
+            20,
+        )
 
 
 def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
     """What its origin has no more stays in it, and it goes on copying; where servers cannot restore into a mirror that is refused."""
-    origin, mirror = {"name": "X", "subjects": ["X.>"], "max_msgs": 5}, {"name": "A", "mirror": {"name": "X"}}
+    origin, mirror = (
+        {"name": "X", "subjects": ["X.>"], "max_msgs": 5},
+        {"name": "A", "mirror": {"name": "X"}},
+    )
     space = single_space(tmp_path, server).write(streams=[origin | {"max_msgs": 100}, mirror])
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "X", 20)
-        server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20, "mirror 20 messages")
+        server.wait_until(
+            lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20,
+            "mirror 20 messages",
+        )
     space.write(streams=[origin, mirror]).apply(allow_hazards=("DELETES_MESSAGES",))
     if level(server_version) < 5:
         plan = space.write(streams=[origin, mirror | {"storage": "memory"} | PRESERVE]).plan()
@@ -107,7 +121,10 @@ def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...
 
     with Raw(server.url) as raw:
         raw.request("X.new", b"")
-        server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 21, "mirror the new message too")
+        server.wait_until(
+            lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 21,
+            "mirror the new message too",
+        )
 
 
 def test_counters(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
@@ -158,7 +175,9 @@ def test_what_cannot_be_kept_is_refused(case: str, tmp_path: Path, server: Serve
         assert read_state(space.folder).replacements == {}
 
 
-def test_before_2_12_new_numbers_break_no_consumer(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_before_2_12_new_numbers_break_no_consumer(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """Where messages get new sequences, a stream that is mirrored is refused, and one with a consumer that starts by sequence."""
     mirror = {"name": "M", "mirror": {"name": "A"}}
     consumer = {"name": "C", "deliver_policy": "by_start_sequence", "opt_start_seq": 5}
@@ -186,7 +205,11 @@ def test_a_copy_that_fails_gives_everything_back(tmp_path: Path, server: Server)
         stream_content.fill(raw, "A", 20)
         before = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
     plan = space.write(streams=[body | {"storage": "memory"} | PRESERVE]).plan()
-    name = next(step.object for step in plan.steps if step.op == "stream.copy" and step.object != step.address)
+    name = next(
+        step.object
+        for step in plan.steps
+        if step.op == "stream.copy" and step.object != step.address
+    )
     assert name is not None
     with Raw(server.url) as raw:
         raw.api_ok(f"$JS.API.STREAM.CREATE.{name.rsplit('/')[-1]}", {"name": name.rsplit("/")[-1]})
@@ -203,7 +226,9 @@ def test_a_copy_that_fails_gives_everything_back(tmp_path: Path, server: Server)
     replace_stream(space, body | {"storage": "memory"} | PRESERVE)
 
 
-def test_before_2_12_a_stream_with_gaps_that_is_sourced(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_before_2_12_a_stream_with_gaps_that_is_sourced(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """Its messages would get lower numbers than its copy knows, which passes over what comes next: refused, but not without a gap."""
     space = single_space(tmp_path, server)
     for theirs in (False, True):

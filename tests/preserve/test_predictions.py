@@ -25,13 +25,22 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.matrix
 
-BASE: dict[str, Any] = {"name": "A", "subjects": ["A.>"], "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+BASE: dict[str, Any] = {
+    "name": "A",
+    "subjects": ["A.>"],
+    "consumers": [{"name": "C", "ack_policy": "explicit"}],
+}
 HOUR = 3600 * 10**9
 
 
 def deletion_counts(plan: Plan) -> list[tuple[int | None, bool]]:
     """The messages of each DELETES_MESSAGES, and whether that is exact."""
-    return [(h.messages, bool(h.exact)) for c in plan.resource_changes for h in c.hazards if h.code == "DELETES_MESSAGES"]
+    return [
+        (h.messages, bool(h.exact))
+        for c in plan.resource_changes
+        for h in c.hazards
+        if h.code == "DELETES_MESSAGES"
+    ]
 
 
 @pytest.mark.parametrize("before", [{"max_consumers": 5}, {}], ids=["unchanged", "set"])
@@ -49,7 +58,12 @@ def test_a_limit_of_consumers(before: dict[str, Any], tmp_path: Path, server: Se
 @pytest.mark.parametrize("headers", [0, 1, 2])
 @pytest.mark.parametrize(("storage", "other"), [("file", "memory"), ("memory", "file")])
 def test_messages_that_grow_on_their_way(
-    storage: str, other: str, headers: int, tmp_path: Path, server: Server, server_version: tuple[int, ...]
+    storage: str,
+    other: str,
+    headers: int,
+    tmp_path: Path,
+    server: Server,
+    server_version: tuple[int, ...],
 ) -> None:
     """What an unchanged max_bytes deletes, since messages count more in another storage or with a source's header, is exact."""
     body = {"name": "A", "subjects": ["A.>"], "max_bytes": 2400, "storage": storage}
@@ -57,9 +71,15 @@ def test_messages_that_grow_on_their_way(
     space.apply()
     with Raw(server.url) as raw:
         for number in range(40):
-            raw.request(f"A.{number}", b"x" * 40, {"X": "y" * number} if headers and number % headers == 0 else None)
+            raw.request(
+                f"A.{number}",
+                b"x" * 40,
+                {"X": "y" * number} if headers and number % headers == 0 else None,
+            )
         held = stream_content.messages(raw, "A")
-        plan, result = space.write(streams=[body | {"storage": other} | PRESERVE]).apply(allow_hazards=PERMITTED)
+        plan, result = space.write(streams=[body | {"storage": other} | PRESERVE]).apply(
+            allow_hazards=PERMITTED
+        )
         kept = stream_content.messages(raw, "A")
 
     assert [s.error for s in result.steps if s.error] == []
@@ -77,9 +97,16 @@ def test_gaps_and_an_earlier_source(tmp_path: Path, server: Server) -> None:
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 50)
         for storage in ("memory", "file"):
-            stream_content.delete(raw, "A", stream_content.messages(raw, "A")[3][0], stream_content.messages(raw, "A")[-1][0])
+            stream_content.delete(
+                raw,
+                "A",
+                stream_content.messages(raw, "A")[3][0],
+                stream_content.messages(raw, "A")[-1][0],
+            )
             before = len(stream_content.messages(raw, "A"))
-            plan, result = space.write(streams=[body | {"storage": storage} | PRESERVE]).apply(allow_hazards=PERMITTED)
+            plan, result = space.write(streams=[body | {"storage": storage} | PRESERVE]).apply(
+                allow_hazards=PERMITTED
+            )
             gone = before - len(stream_content.messages(raw, "A"))
             assert [s.error for s in result.steps if s.error] == []
             assert deletion_counts(plan) == ([(gone, True)] if gone else [])
@@ -88,7 +115,10 @@ def test_gaps_and_an_earlier_source(tmp_path: Path, server: Server) -> None:
 def test_buckets_whose_keys_were_purged(tmp_path: Path, server: Server) -> None:
     """A key that was purged left a message with Nats-Rollup, as every object has one: they are kept on each version."""
     space = single_space(tmp_path, server)
-    buckets: dict[str, Any] = {"kv": [{"bucket": "K", "history": 5} | PRESERVE], "object_stores": [{"bucket": "O"} | PRESERVE]}
+    buckets: dict[str, Any] = {
+        "kv": [{"bucket": "K", "history": 5} | PRESERVE],
+        "object_stores": [{"bucket": "O"} | PRESERVE],
+    }
     space.write(**buckets).apply()
     with Raw(server.url) as raw:
         for key in range(3):
@@ -97,29 +127,48 @@ def test_buckets_whose_keys_were_purged(tmp_path: Path, server: Server) -> None:
             raw.request(f"$O.O.M.m{key}", b"{}", {"Nats-Rollup": "sub"})
         raw.request("$KV.K.k1", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
         raw.request("$KV.K.k2", b"y")
-        held = [stream_content.without_sequences(stream_content.messages(raw, name)) for name in ("KV_K", "OBJ_O")]
-        _, result = space.write(**{kind: [one | {"storage": "memory"} for one in some] for kind, some in buckets.items()}).apply(
-            allow_hazards=PERMITTED
-        )
+        held = [
+            stream_content.without_sequences(stream_content.messages(raw, name))
+            for name in ("KV_K", "OBJ_O")
+        ]
+        _, result = space.write(
+            **{
+                kind: [one | {"storage": "memory"} for one in some]
+                for kind, some in buckets.items()
+            }
+        ).apply(allow_hazards=PERMITTED)
 
         assert [s.error for s in result.steps if s.error] == []
-        assert [stream_content.without_sequences(stream_content.messages(raw, name)) for name in ("KV_K", "OBJ_O")] == held
-        assert [raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]["allow_rollup_hdrs"] for name in ("KV_K", "OBJ_O")] == [True, True]
+        assert [
+            stream_content.without_sequences(stream_content.messages(raw, name))
+            for name in ("KV_K", "OBJ_O")
+        ] == held
+        assert [
+            raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]["allow_rollup_hdrs"]
+            for name in ("KV_K", "OBJ_O")
+        ] == [True, True]
     assert not space.plan().has_changes
 
 
 def test_limits_for_consumers_that_stay(tmp_path: Path, server: Server) -> None:
     """An inactive_threshold for all consumers stays in force while messages are copied, where the server does not let go of it."""
-    body = BASE | {"consumer_limits": {"inactive_threshold": HOUR}, "consumers": [{"name": "C", "ack_policy": "none"}]}
+    body = BASE | {
+        "consumer_limits": {"inactive_threshold": HOUR},
+        "consumers": [{"name": "C", "ack_policy": "none"}],
+    }
     space = single_space(tmp_path, server).write(streams=[body])
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 5)
         replace_stream(space, body | {"storage": "memory"} | PRESERVE)
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["consumer_limits"] == {"inactive_threshold": HOUR}
+        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["consumer_limits"] == {
+            "inactive_threshold": HOUR
+        }
 
 
-def test_limits_for_consumers_that_forbid_copying(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_limits_for_consumers_that_forbid_copying(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """Before 2.14 a limit of unacknowledged messages binds the server's own consumers too and cannot be taken out: refused by the plan."""
     body = BASE | {"consumer_limits": {"max_ack_pending": 5}}
     space = single_space(tmp_path, server).write(streams=[body])
@@ -132,11 +181,19 @@ def test_limits_for_consumers_that_forbid_copying(tmp_path: Path, server: Server
         return
     refused = [d.summary for d in wanted.plan().diagnostics if d.code == "JS303"]
     assert len(refused) == 1
-    assert "its consumer_limits (max_ack_pending) also bind the consumers by which servers before 2.14 copy" in refused[0]
+    assert (
+        "its consumer_limits (max_ack_pending) also bind the consumers by which servers before 2.14 copy"
+        in refused[0]
+    )
 
 
-@pytest.mark.parametrize(("limits", "other"), [("max_file: 100000", {"retention": "workqueue"}), ("max_mem: 50000", {"storage": "memory"})])
-def test_an_account_that_cannot_hold_the_copy(limits: str, other: dict[str, Any], tmp_path: Path, make_server: MakeServer) -> None:
+@pytest.mark.parametrize(
+    ("limits", "other"),
+    [("max_file: 100000", {"retention": "workqueue"}), ("max_mem: 50000", {"storage": "memory"})],
+)
+def test_an_account_that_cannot_hold_the_copy(
+    limits: str, other: dict[str, Any], tmp_path: Path, make_server: MakeServer
+) -> None:
     """What the account has no place for, twice in the same storage or once in another, is refused by the plan."""
     server = limited(make_server, limits)
     space = space_on(tmp_path, server)
@@ -144,19 +201,29 @@ def test_an_account_that_cannot_hold_the_copy(limits: str, other: dict[str, Any]
     with Raw(server.url, server.user, server.password) as raw:
         for _ in range(10):
             raw.request("A.x", b"x" * 8000)
-    refused = [d.summary for d in space.write(streams=[BASE | other | PRESERVE]).plan().diagnostics if d.code == "JS303"]
+    refused = [
+        d.summary
+        for d in space.write(streams=[BASE | other | PRESERVE]).plan().diagnostics
+        if d.code == "JS303"
+    ]
 
     assert len(refused) == 1
     assert "while the others are there; the account uses " in refused[0]
     assert f"({'max_storage' if 'file' in limits else 'max_memory'})" in refused[0]
 
 
-def test_an_account_that_cannot_have_one_stream_more(tmp_path: Path, make_server: MakeServer) -> None:
+def test_an_account_that_cannot_have_one_stream_more(
+    tmp_path: Path, make_server: MakeServer
+) -> None:
     """Where the stand-in would be one stream too many, the plan says so."""
     server = limited(make_server, "max_streams: 1")
     space = space_on(tmp_path, server)
     space.write(streams=[BASE]).apply()
-    refused = [d.summary for d in space.write(streams=[BASE | {"storage": "memory"} | PRESERVE]).plan().diagnostics if d.code == "JS303"]
+    refused = [
+        d.summary
+        for d in space.write(streams=[BASE | {"storage": "memory"} | PRESERVE]).plan().diagnostics
+        if d.code == "JS303"
+    ]
 
     assert len(refused) == 1
     assert "one more stream for a while, and the account uses 1 of 1 (max_streams)" in refused[0]
@@ -170,15 +237,27 @@ def test_memory_that_the_server_does_not_have(tmp_path: Path, server: Server) ->
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 10)
         before = raw.api_ok("$JS.API.STREAM.INFO.A")
-        _, result = space.write(streams=[body | {"storage": "memory"} | PRESERVE]).apply(allow_hazards=PERMITTED)
+        _, result = space.write(streams=[body | {"storage": "memory"} | PRESERVE]).apply(
+            allow_hazards=PERMITTED
+        )
         failed = [s for s in result.steps if s.status == "failed"]
         after = raw.api_ok("$JS.API.STREAM.INFO.A")
 
         assert [s.op for s in failed] == ["stream.probe"]
-        assert (failed[0].error or "").startswith("the server refuses what main/stream/A is to become: insufficient memory")
+        assert (failed[0].error or "").startswith(
+            "the server refuses what main/stream/A is to become: insufficient memory"
+        )
         assert (failed[0].error or "").endswith("; the stream was not touched")
-        assert (after["config"], after["state"], streams(raw)) == (before["config"], before["state"], ["A"])
-    assert (result.exit_code, result.interrupted, read_state(space.folder).replacements) == (6, [], {})
+        assert (after["config"], after["state"], streams(raw)) == (
+            before["config"],
+            before["state"],
+            ["A"],
+        )
+    assert (result.exit_code, result.interrupted, read_state(space.folder).replacements) == (
+        6,
+        [],
+        {},
+    )
 
 
 def test_a_stream_that_reserves_most_of_the_disk(tmp_path: Path, server: Server) -> None:
@@ -193,35 +272,58 @@ def test_a_stream_that_reserves_most_of_the_disk(tmp_path: Path, server: Server)
 
 def test_messages_reserve_their_place_in_another_storage() -> None:
     """The probe of a stream without max_bytes reserves in the other storage what its messages take there, within what a stream may have."""
-    old = LiveObject(Address.parse("hub/stream/A"), {"name": "A", "storage": "file"}, "", {"bytes": 10_000, "messages": 100})
+    old = LiveObject(
+        Address.parse("hub/stream/A"),
+        {"name": "A", "storage": "file"},
+        "",
+        {"bytes": 10_000, "messages": 100},
+    )
 
     assert additional_bytes(old, {"storage": "memory"}, {}) == 10_000 - 18 * 100
-    assert additional_bytes(old, {"storage": "memory"}, {"limits": {"memory_max_stream_bytes": 500}}) == 500
+    assert (
+        additional_bytes(old, {"storage": "memory"}, {"limits": {"memory_max_stream_bytes": 500}})
+        == 500
+    )
     assert additional_bytes(old, {"storage": "file"}, {}) == 0
     assert additional_bytes(old, {"storage": "file"}, {"limits": {"max_bytes_required": True}}) == 1
     assert additional_bytes(old, {"storage": "file", "max_bytes": 50_000}, {}) == 50_000
-    bounded = LiveObject(old.address, old.raw | {"max_bytes": 30_000, "num_replicas": 3}, "", old.state)
+    bounded = LiveObject(
+        old.address, old.raw | {"max_bytes": 30_000, "num_replicas": 3}, "", old.state
+    )
     assert additional_bytes(bounded, {"storage": "file", "max_bytes": 50_000}, {}) == 0
-    assert additional_bytes(bounded, {"storage": "file", "max_bytes": 50_000, "num_replicas": 3}, {}) == 20_000
+    assert (
+        additional_bytes(bounded, {"storage": "file", "max_bytes": 50_000, "num_replicas": 3}, {})
+        == 20_000
+    )
 
 
-def test_what_is_shown_of_consumers_that_come_back(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_what_is_shown_of_consumers_that_come_back(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """Where a server cannot take consumers to a position the plan shows that they start by sequence instead, and says which."""
     space = single_space(tmp_path, server).write(streams=[BASE])
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 5)
         stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 3))
-        plan, _ = space.write(streams=[BASE | {"storage": "memory"} | PRESERVE]).apply(allow_hazards=PERMITTED)
+        plan, _ = space.write(streams=[BASE | {"storage": "memory"} | PRESERVE]).apply(
+            allow_hazards=PERMITTED
+        )
         config = raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["config"]
 
     shown = next(c.change for c in plan.resource_changes if c.type == "consumer")
-    said = [d.summary for d in plan.diagnostics if d.code == "JS425" and "by_start_sequence" in d.summary]
+    said = [
+        d.summary
+        for d in plan.diagnostics
+        if d.code == "JS425" and "by_start_sequence" in d.summary
+    ]
     assert shown.actions == ["no-op"]
-    assert {name: (shown.after or {}).get(name) for name in ("deliver_policy", "opt_start_seq")} == {
-        name: config.get(name) for name in ("deliver_policy", "opt_start_seq")
-    }
-    assert (shown.unknown, len(said)) == (([], 0) if level(server_version) >= 4 else (["opt_start_seq"], 1))
+    assert {
+        name: (shown.after or {}).get(name) for name in ("deliver_policy", "opt_start_seq")
+    } == {name: config.get(name) for name in ("deliver_policy", "opt_start_seq")}
+    assert (shown.unknown, len(said)) == (
+        ([], 0) if level(server_version) >= 4 else (["opt_start_seq"], 1)
+    )
 
 
 def test_what_is_shown_of_a_stream_that_is_sealed_at_last(tmp_path: Path, server: Server) -> None:
@@ -246,6 +348,9 @@ def test_limits_that_consumers_come_to_keep(tmp_path: Path, server: Server) -> N
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 5)
-        limited_now = {"consumer_limits": {"max_ack_pending": 10}, "consumers": [old | {"max_ack_pending": 5}]}
+        limited_now = {
+            "consumer_limits": {"max_ack_pending": 10},
+            "consumers": [old | {"max_ack_pending": 5}],
+        }
         replace_stream(space, BASE | {"storage": "memory"} | limited_now | PRESERVE)
         assert raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["config"]["max_ack_pending"] == 5

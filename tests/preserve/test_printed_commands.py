@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
 
 DOWN = "A is down: publishes to A.> are rejected, because its replacement was interrupted. Its messages are in "
-FINISH, BACK = r"To finish it: (jsplan [a-z]+)\.", r"put the old configuration back into the files, and run (jsplan [a-z]+)\."
+FINISH, BACK = (
+    r"To finish it: (jsplan [a-z]+)\.",
+    r"put the old configuration back into the files, and run (jsplan [a-z]+)\.",
+)
 
 
 @pytest.fixture
@@ -49,7 +52,9 @@ def storage(server: Server) -> str:
 
 
 @pytest.mark.parametrize("command", ["plan", "drift", "status"])
-def test_the_printed_way_forward(command: str, scene: Scene, tmp_path: Path, server: Server) -> None:
+def test_the_printed_way_forward(
+    command: str, scene: Scene, tmp_path: Path, server: Server
+) -> None:
     """`plan`, `drift` and `status` say first that the stream is down, and the command that they name finishes the replacement."""
     said = jsplan(tmp_path, command)
     (printed,) = set(re.findall(FINISH, said.text))
@@ -116,7 +121,11 @@ def test_the_printed_way_out_of_a_stream_that_left_the_files(scene: Scene, tmp_p
     """A stream that is down and in no file: put back, the command that is named finishes it, and then it can go."""
     scene.space.write(streams=[])
     refused = jsplan(tmp_path, "plan")
-    (printed,) = set(re.findall(r"Put it back into the files and run: (jsplan [a-z]+)\. Then it can go\.", refused.text))
+    (printed,) = set(
+        re.findall(
+            r"Put it back into the files and run: (jsplan [a-z]+)\. Then it can go\.", refused.text
+        )
+    )
 
     assert refused.code == 1
     scene.space.write(streams=[AFTER])
@@ -126,25 +135,42 @@ def test_the_printed_way_out_of_a_stream_that_left_the_files(scene: Scene, tmp_p
     assert jsplan(tmp_path, "apply", "-y", "--allow-hazard=DELETES_STREAM").code == 0
 
 
-def test_the_printed_command_after_outside_changes(scene: Scene, tmp_path: Path, server: Server) -> None:
+def test_the_printed_command_after_outside_changes(
+    scene: Scene, tmp_path: Path, server: Server
+) -> None:
     """With another stream under the name the replacement cannot be finished: the command that is named forgets it and deletes nothing."""
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.DELETE.A")
         raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
         refused, looked = jsplan(tmp_path, "plan"), jsplan(tmp_path, "drift")
-        (printed,) = set(re.findall(r"which deletes nothing: (jsplan state rm main/stream/A)", refused.text))
+        (printed,) = set(
+            re.findall(r"which deletes nothing: (jsplan state rm main/stream/A)", refused.text)
+        )
 
         assert (refused.code, looked.code) == (1, 2)
         assert run(tmp_path, printed).code == 0
         kept = next(name for name in streams(raw) if name != "A")
         assert {m[3] for m in stream_content.messages(raw, kept)} >= {m[3] for m in scene.held}
-        assert jsplan(tmp_path, "apply", "-y", "--adopt", *(f"--allow-hazard={code}" for code in PERMITTED)).code == 0
+        assert (
+            jsplan(
+                tmp_path,
+                "apply",
+                "-y",
+                "--adopt",
+                *(f"--allow-hazard={code}" for code in PERMITTED),
+            ).code
+            == 0
+        )
         assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"] == "memory"
 
 
 def test_an_interrupted_consumer_in_a_revert(tmp_path: Path, server: Server) -> None:
     """Of a consumer whose replacement was interrupted a revert names the command that finishes it."""
-    body = {"name": "A", "subjects": ["A.>"], "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+    body = {
+        "name": "A",
+        "subjects": ["A.>"],
+        "consumers": [{"name": "C", "ack_policy": "explicit"}],
+    }
     space = single_space(tmp_path, server).write(streams=[body])
     space.apply()
     space.write(streams=[body | {"consumers": [{"name": "C", "ack_policy": "all"}]}])

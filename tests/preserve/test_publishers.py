@@ -67,17 +67,28 @@ def test_what_was_acknowledged_is_there_once(tmp_path: Path, server: Server) -> 
     for publisher in publishers:
         publisher.start()
     try:
-        server.wait_until(lambda: all(len(p.acknowledged) > 20 for p in publishers), "take the first messages")
-        plan, result = space.write(streams=[body | {"storage": "memory"} | PRESERVE]).apply(allow_hazards=PERMITTED)
+        server.wait_until(
+            lambda: all(len(p.acknowledged) > 20 for p in publishers), "take the first messages"
+        )
+        plan, result = space.write(streams=[body | {"storage": "memory"} | PRESERVE]).apply(
+            allow_hazards=PERMITTED
+        )
         counts = [len(p.acknowledged) for p in publishers]
-        server.wait_until(lambda: all(len(p.acknowledged) > n + 20 for p, n in zip(publishers, counts, strict=True)), "take messages again")
+        server.wait_until(
+            lambda: all(
+                len(p.acknowledged) > n + 20 for p, n in zip(publishers, counts, strict=True)
+            ),
+            "take messages again",
+        )
     finally:
         for publisher in publishers:
             publisher.enough.set()
             publisher.join()
 
     assert [s.error for s in result.steps if s.error] == []
-    hazard = next(h for c in plan.resource_changes for h in c.hazards if h.code == "REMOVES_SUBJECTS")
+    hazard = next(
+        h for c in plan.resource_changes for h in c.hazards if h.code == "REMOVES_SUBJECTS"
+    )
     assert "publishers to A.> get no acknowledgement while" in hazard.message
     with Raw(server.url) as raw:
         found = stream_content.messages(raw, "A")
@@ -86,5 +97,7 @@ def test_what_was_acknowledged_is_there_once(tmp_path: Path, server: Server) -> 
         numbers = [int(m[3]) for m in found if m[1] == f"A.{publisher.label}"]
         twice = publisher.unanswered
         assert list(dict.fromkeys(numbers)) == publisher.acknowledged
-        assert [n for n in numbers if n not in twice] == [n for n in publisher.acknowledged if n not in twice]
+        assert [n for n in numbers if n not in twice] == [
+            n for n in publisher.acknowledged if n not in twice
+        ]
     assert len([m for m in found if m[1] not in ("A.one", "A.two")]) == 2_000

@@ -63,12 +63,23 @@ def numbers(raw: Raw) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    ("case", "holes"), [*((case, ()) for case in CASES), ("not the first", (2, 5, 14)), ("two with filters", (2, 5, 14))]
+    ("case", "holes"),
+    [
+        *((case, ()) for case in CASES),
+        ("not the first", (2, 5, 14)),
+        ("two with filters", (2, 5, 14)),
+    ],
 )
-def test_what_goes_and_what_comes_again_is_as_planned(case: str, holes: tuple[int, ...], tmp_path: Path, server: Server) -> None:
+def test_what_goes_and_what_comes_again_is_as_planned(
+    case: str, holes: tuple[int, ...], tmp_path: Path, server: Server
+) -> None:
     """What stands before a consumer's position goes, by its filters; what was acknowledged behind that comes once more."""
     before, after, given = CASES[case]
-    space, acked, again = single_space(tmp_path, server).write(streams=[body(before)]), set[int](), set[int]()
+    space, acked, again = (
+        single_space(tmp_path, server).write(streams=[body(before)]),
+        set[int](),
+        set[int](),
+    )
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 20)
@@ -79,17 +90,26 @@ def test_what_goes_and_what_comes_again_is_as_planned(case: str, holes: tuple[in
             acked |= {int(replies[number - 1].split(".")[-4]) - 1 for number in which}
         held = numbers(raw)
     wanted = body(after or before, retention="workqueue")
-    plan, result = space.write(streams=[wanted]).apply(allow_hazards=(*PERMITTED, "DELETES_CONSUMER", "LOSES_CONSUMER_POSITION"))
+    plan, result = space.write(streams=[wanted]).apply(
+        allow_hazards=(*PERMITTED, "DELETES_CONSUMER", "LOSES_CONSUMER_POSITION")
+    )
 
     assert result.exit_code == 0, result
     with Raw(server.url) as raw:
         left = numbers(raw)
         for consumer in after or before:
-            again |= {number_of(payload) for payload in stream_content.payloads(raw, "A", consumer["name"])}
+            again |= {
+                number_of(payload)
+                for payload in stream_content.payloads(raw, "A", consumer["name"])
+            }
     hazards = next(c.hazards for c in plan.resource_changes if c.address == "main/stream/A")
     assert left >= held - acked
     assert bounds(hazards, "DELETES_MESSAGES") == (len(held - left), len(held - left))
-    out = sum(count - len(which) for name, (count, which) in given.items() if name in {c["name"] for c in after or before})
+    out = sum(
+        count - len(which)
+        for name, (count, which) in given.items()
+        if name in {c["name"] for c in after or before}
+    )
     least, most = bounds(hazards, "DUPLICATES_MESSAGES")
     assert least <= len(again & acked) + out <= most
     assert len(again & acked) + out == most or holes or after
@@ -104,10 +124,15 @@ def test_an_unknown_position_gives_bounds(tmp_path: Path, server: Server) -> Non
         space.write(streams=[body([ALL | {"deliver_policy": "new"}])]).apply()
         stream_content.fill(raw, "A", 5)
         stream_content.pull_acks(raw, "A", "C", 3)
-    plan, result = space.write(streams=[body([ALL], retention="workqueue")]).apply(allow_hazards=PERMITTED)
+    plan, result = space.write(streams=[body([ALL], retention="workqueue")]).apply(
+        allow_hazards=PERMITTED
+    )
 
     assert result.exit_code == 0, result
     with Raw(server.url) as raw:
         gone = 10 - len(stream_content.messages(raw, "A"))
-    least, most = bounds(next(c.hazards for c in plan.resource_changes if c.address == "main/stream/A"), "DELETES_MESSAGES")
+    least, most = bounds(
+        next(c.hazards for c in plan.resource_changes if c.address == "main/stream/A"),
+        "DELETES_MESSAGES",
+    )
     assert least <= gone <= most

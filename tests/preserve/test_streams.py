@@ -18,9 +18,20 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.matrix
 
-PERMITTED = ("REMOVES_SUBJECTS", "DUPLICATES_MESSAGES", "IRREVERSIBLE", "DELETES_MESSAGES", "BREAKS_REPLICATION")
+PERMITTED = (
+    "REMOVES_SUBJECTS",
+    "DUPLICATES_MESSAGES",
+    "IRREVERSIBLE",
+    "DELETES_MESSAGES",
+    "BREAKS_REPLICATION",
+)
 PRESERVE: dict[str, Any] = {"lifecycle": {"on_replace": "preserve"}}
-BASE: dict[str, Any] = {"name": "A", "subjects": ["A.>"], "max_age": "1d", "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+BASE: dict[str, Any] = {
+    "name": "A",
+    "subjects": ["A.>"],
+    "max_age": "1d",
+    "consumers": [{"name": "C", "ack_policy": "explicit"}],
+}
 
 #: What changes, from and to; each needs a new stream, in both directions. The third is the API level that it needs.
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
@@ -59,7 +70,9 @@ def replace_stream(space: Space, *bodies: dict[str, Any], **sections: Any) -> No
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_messages_are_kept(change: str, tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_messages_are_kept(
+    change: str, tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """Messages, subjects and payloads are as before; from 2.12 on also sequences, times, headers and gaps."""
     before, after, needs = CHANGES[change]
     if level(server_version) < needs:
@@ -85,11 +98,17 @@ def test_messages_are_kept(change: str, tmp_path: Path, server: Server, server_v
         assert stream_content.messages(raw, "A")[-1][0] > held[-1][0] or level(server_version) < 2
 
 
-def test_consumers_resume_at_their_position(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_consumers_resume_at_their_position(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """Whoever reads goes on behind its floor, other people's consumers too; archives keep even what was acknowledged above it."""
     space = single_space(tmp_path, server)
     body = BASE | {
-        "consumers": [{"name": "C", "ack_policy": "explicit"}, {"name": "N", "ack_policy": "none"}, {"name": "F", "filter_subject": "A.1"}]
+        "consumers": [
+            {"name": "C", "ack_policy": "explicit"},
+            {"name": "N", "ack_policy": "none"},
+            {"name": "F", "filter_subject": "A.1"},
+        ]
     }
     space.write(streams=[body]).apply()
     with Raw(server.url) as raw:
@@ -110,14 +129,21 @@ def test_consumers_resume_at_their_position(tmp_path: Path, server: Server, serv
         if level(server_version) >= 5:
             assert after == before
         left = {name: numbers[2] + numbers[3] for name, numbers in after.items()}
-        assert left == {"C": 254 if level(server_version) >= 5 else 259, "N": 269, "F": 100, "OTHERS": 199}
+        assert left == {
+            "C": 254 if level(server_version) >= 5 else 259,
+            "N": 269,
+            "F": 100,
+            "OTHERS": 199,
+        }
         assert stream_content.payloads(raw, "A", "OTHERS")[0] == b"message 100 " * 3
 
 
 def test_consumers_change_with_their_stream(tmp_path: Path, server: Server) -> None:
     """One changes, one goes, one comes, in the same plan as their stream is made anew: each ends as the files say, and is counted."""
     space = single_space(tmp_path, server)
-    consumers = [{"name": name, "ack_policy": "explicit"} for name in ("KEPT", "CHANGED", "GONE", "ANEW")]
+    consumers = [
+        {"name": name, "ack_policy": "explicit"} for name in ("KEPT", "CHANGED", "GONE", "ANEW")
+    ]
     space.write(streams=[BASE | {"consumers": consumers}]).apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 50)
@@ -133,15 +159,33 @@ def test_consumers_change_with_their_stream(tmp_path: Path, server: Server) -> N
     plan, result = space.apply(allow_hazards=(*PERMITTED, "DELETES_CONSUMER"))
 
     assert [step.error for step in result.steps if step.error] == []
-    assert {c.address.rsplit("/")[-1]: c.change.actions for c in plan.resource_changes if c.type == "consumer"} == {
-        "ANEW": ["create", "delete"], "CHANGED": ["update"], "GONE": ["delete"], "KEPT": ["no-op"], "NEW": ["create"],
-    }  # fmt: skip
+    assert {
+        c.address.rsplit("/")[-1]: c.change.actions
+        for c in plan.resource_changes
+        if c.type == "consumer"
+    } == {
+        "ANEW": ["create", "delete"],
+        "CHANGED": ["update"],
+        "GONE": ["delete"],
+        "KEPT": ["no-op"],
+        "NEW": ["create"],
+    }
     assert [plan.summary[word] for word in ("add", "change", "replace", "destroy")] == [1, 1, 2, 1]
-    assert [result.summary[word] for word in ("added", "changed", "replaced", "destroyed")] == [1, 1, 2, 1]
+    assert [result.summary[word] for word in ("added", "changed", "replaced", "destroyed")] == [
+        1,
+        1,
+        2,
+        1,
+    ]
     assert not space.plan().has_changes
     with Raw(server.url) as raw:
         found = stream_content.positions(raw, "A")
-        assert {name: numbers[3] for name, numbers in found.items()} == {"KEPT": 40, "CHANGED": 40, "ANEW": 40, "NEW": 50}
+        assert {name: numbers[3] for name, numbers in found.items()} == {
+            "KEPT": 40,
+            "CHANGED": 40,
+            "ANEW": 40,
+            "NEW": 50,
+        }
         assert raw.api_ok("$JS.API.CONSUMER.INFO.A.CHANGED")["config"]["max_deliver"] == 7
 
 
@@ -163,14 +207,18 @@ def test_excluded_consumers_stay_unchanged(tmp_path: Path, server: Server) -> No
         assert (config["description"], config["max_deliver"]) == ("old", 5)
         assert stream_content.positions(raw, "A")["C"][3] == 40
     plan = space.plan()
-    assert [(c.address, [f.path for f in c.change.fields]) for c in plan.resource_changes if c.change.actions != ["no-op"]] == [
-        ("main/consumer/A/C", ["description", "max_deliver"])
-    ]
+    assert [
+        (c.address, [f.path for f in c.change.fields])
+        for c in plan.resource_changes
+        if c.change.actions != ["no-op"]
+    ] == [("main/consumer/A/C", ["description", "max_deliver"])]
     assert space.apply()[1].exit_code == 0
     assert not space.plan().has_changes
 
 
-def test_an_empty_stream_continues_its_sequence(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_an_empty_stream_continues_its_sequence(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """A stream whose messages were all purged goes on with the next sequence, where sequences can be kept."""
     space = single_space(tmp_path, server).write(streams=[BASE])
     space.apply()
@@ -181,7 +229,9 @@ def test_an_empty_stream_continues_its_sequence(tmp_path: Path, server: Server, 
 
     with Raw(server.url) as raw:
         raw.request("A.x", b"")
-        assert [m[0] for m in stream_content.messages(raw, "A")] == [21 if level(server_version) >= 2 else 1]
+        assert [m[0] for m in stream_content.messages(raw, "A")] == [
+            21 if level(server_version) >= 2 else 1
+        ]
 
 
 def test_a_stream_becomes_a_work_queue(tmp_path: Path, server: Server) -> None:
@@ -192,16 +242,22 @@ def test_a_stream_becomes_a_work_queue(tmp_path: Path, server: Server) -> None:
         stream_content.fill(raw, "A", 100)
         stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 30))
     plan = space.write(streams=[BASE | {"retention": "workqueue"} | PRESERVE]).plan()
-    hazard = next(h for c in plan.resource_changes for h in c.hazards if h.code == "DELETES_MESSAGES")
+    hazard = next(
+        h for c in plan.resource_changes for h in c.hazards if h.code == "DELETES_MESSAGES"
+    )
     assert (hazard.messages, hazard.exact) == (30, True)
     replace_stream(space, BASE | {"retention": "workqueue"} | PRESERVE)
 
     with Raw(server.url) as raw:
         assert len(stream_content.messages(raw, "A")) == 70
-        assert stream_content.payloads(raw, "A", "C") == [f"message {n} ".encode() * 3 for n in range(30, 100)]
+        assert stream_content.payloads(raw, "A", "C") == [
+            f"message {n} ".encode() * 3 for n in range(30, 100)
+        ]
 
 
-def test_a_stream_with_sources_does_not_copy_them_again(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_a_stream_with_sources_does_not_copy_them_again(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """A stream that collects others goes on with what it has not got yet; before 2.12 that is refused."""
     origin = {"name": "X", "subjects": ["X.>"]}
     body = {"name": "A", "subjects": ["A.>"], "sources": [{"name": "X"}]}
@@ -209,7 +265,10 @@ def test_a_stream_with_sources_does_not_copy_them_again(tmp_path: Path, server: 
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "X", 50)
-        server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 50, "50 messages copied")
+        server.wait_until(
+            lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 50,
+            "50 messages copied",
+        )
     if level(server_version) < 2:
         plan = space.write(streams=[origin, body | {"storage": "memory"} | PRESERVE]).plan()
         assert any(d.code == "JS303" and "sources" in d.summary for d in plan.diagnostics)
@@ -218,11 +277,18 @@ def test_a_stream_with_sources_does_not_copy_them_again(tmp_path: Path, server: 
 
     with Raw(server.url) as raw:
         stream_content.fill(raw, "X", 10)
-        server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] >= 60, "ten more copied")
-        assert stream_content.without_sequences(stream_content.messages(raw, "A")) == stream_content.without_sequences(stream_content.messages(raw, "X"))
+        server.wait_until(
+            lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] >= 60,
+            "ten more copied",
+        )
+        assert stream_content.without_sequences(
+            stream_content.messages(raw, "A")
+        ) == stream_content.without_sequences(stream_content.messages(raw, "X"))
 
 
-def test_a_bucket_keeps_its_history(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_a_bucket_keeps_its_history(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """Keys, revisions and what was deleted are as before, and a compare-and-set goes on from the old revisions."""
     space = single_space(tmp_path, server).write(kv=[{"bucket": "B", "history": 5}])
     space.apply()
@@ -242,5 +308,7 @@ def test_a_bucket_keeps_its_history(tmp_path: Path, server: Server, server_versi
         if level(server_version) >= 2:
             assert kept == held
         last = next(seq for seq, subject, *_ in reversed(kept) if subject == "$KV.B.key1")
-        _, answer = raw.request("$KV.B.key1", b"next", {"Nats-Expected-Last-Subject-Sequence": str(last)})
+        _, answer = raw.request(
+            "$KV.B.key1", b"next", {"Nats-Expected-Last-Subject-Sequence": str(last)}
+        )
         assert b"error" not in answer

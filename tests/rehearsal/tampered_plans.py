@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jsplan.context import build_inputs, build_request, open_context, open_pool, refresh
 from jsplan.documents.plan import Plan, Step
+from jsplan.event_loop import run_until_complete
+from jsplan.options import PlanOptions
 from jsplan.planning.build import build_plan, decide_all
-from jsplan.workflows.context import build_inputs, build_request, open_context, open_pool, refresh
-from jsplan.workflows.event_loop import run_until_complete
-from jsplan.workflows.options import PlanOptions
 from jsplan.workflows.rehearse import rehearse
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 Tamper = Callable[[dict[str, Any]], None]
 
 
-def rehearse_tampered(space: Space, tamper: dict[str, Tamper], *, api: str | None = None, **options: Any) -> Plan:
+def rehearse_tampered(
+    space: Space, tamper: dict[str, Tamper], *, api: str | None = None, **options: Any
+) -> Plan:
     """The plan of the workspace, rehearsed after each request in `tamper` (by address) was changed; `api` is sent instead of theirs."""
     return run_until_complete(_rehearse(space, tamper, api, options))
 
 
-async def _rehearse(space: Space, tamper: dict[str, Tamper], api: str | None, options: dict[str, Any]) -> Plan:
+async def _rehearse(
+    space: Space, tamper: dict[str, Tamper], api: str | None, options: dict[str, Any]
+) -> Plan:
     asked, observer = PlanOptions(**options), RecordingObserver()
     async with open_context(space.load) as world, open_pool(world, read_only=True) as pool:
         inputs = build_inputs(world, build_request(asked))
@@ -53,7 +57,11 @@ def _change(step: Step, tamper: Tamper, api: str | None) -> None:
 
 def refusals(plan: Plan) -> dict[str, str]:
     """The err_code, in parentheses as messages have it, of each refusal in the plan by its resource."""
-    return {str(d.address): d.summary.rpartition("(")[2].rstrip(")") for d in plan.diagnostics if d.code == "JS460"}
+    return {
+        str(d.address): d.summary.rpartition("(")[2].rstrip(")")
+        for d in plan.diagnostics
+        if d.code == "JS460"
+    }
 
 
 def create_on_server(server: Server, *requests: tuple[str, Any]) -> None:
@@ -85,6 +93,8 @@ def leftover_files(folder: Path) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                line = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
                 found += [f"{entry.name} {line}"] if str(folder) in line else []
     return found

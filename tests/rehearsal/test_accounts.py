@@ -33,7 +33,9 @@ OVERLAPS = {"subjects": ["orders.a"]}
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[Space]:
     """One server with two accounts: domain hub is ACC's, domain own is B's, and domain import is hub again, reached through B."""
-    layout = lambda ports: Layout("single", (Node("server", ports("server"), domain="hub", extra=ACCOUNTS, login=LOGIN),))  # noqa: E731
+    layout = lambda ports: Layout(
+        "single", (Node("server", ports("server"), domain="hub", extra=ACCOUNTS, login=LOGIN),)
+    )  # noqa: E731
     with Sandbox(layout, binary=PROGRAM) as sandbox:
         url = sandbox["server"].url
         with Raw(url, "acc", "acc") as raw:
@@ -44,7 +46,10 @@ def space(tmp_path: Path) -> Iterator[Space]:
             "own": {"connection": "b", "js_domain": "hub"},
             "import": {"connection": "b", "api_prefix": "JS.acc@hub.API", "same_as": "hub"},
         }
-        yield Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains})
+        yield Space(
+            tmp_path,
+            {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains},
+        )
 
 
 @pytest.mark.matrix
@@ -52,7 +57,9 @@ def test_accounts_of_one_server_are_rehearsed_apart(space: Space) -> None:
     """What overlaps in one account does not in another of the same server."""
     space.write(streams=[{"name": "A", "domain": "hub"}, {"name": "A", "domain": "own"}])
 
-    plan = rehearse_tampered(space, {"hub/stream/A": with_fields(OVERLAPS), "own/stream/A": with_fields(OVERLAPS)})
+    plan = rehearse_tampered(
+        space, {"hub/stream/A": with_fields(OVERLAPS), "own/stream/A": with_fields(OVERLAPS)}
+    )
 
     assert refusals(plan) == {"hub/stream/A": "10065"}
     assert plan.rehearsal is not None
@@ -60,21 +67,34 @@ def test_accounts_of_one_server_are_rehearsed_apart(space: Space) -> None:
 
 
 @pytest.mark.matrix
-def test_what_is_reached_through_an_import_is_rehearsed_in_the_exporting_account(space: Space) -> None:
+def test_what_is_reached_through_an_import_is_rehearsed_in_the_exporting_account(
+    space: Space,
+) -> None:
     """A domain that is another way to one gets what that one has: the same streams refuse, whichever way they are asked."""
-    space.write(streams=[{"name": "A", "domain": "import"}, {"name": "B", "domain": "import", "subjects": ["b"]}])
+    space.write(
+        streams=[
+            {"name": "A", "domain": "import"},
+            {"name": "B", "domain": "import", "subjects": ["b"]},
+        ]
+    )
 
     plan = rehearse_tampered(space, {"import/stream/A": with_fields(OVERLAPS)})
 
     assert refusals(plan) == {"import/stream/A": "10065"}
     assert plan.rehearsal is not None
-    assert [(server.domain, plan.rehearsal.steps, plan.rehearsal.left_out) for server in plan.rehearsal.servers] == [("import", 2, 0)]
+    assert [
+        (server.domain, plan.rehearsal.steps, plan.rehearsal.left_out)
+        for server in plan.rehearsal.servers
+    ] == [("import", 2, 0)]
 
 
 def test_two_ways_to_one_domain_meet_in_one_account(space: Space) -> None:
     """Streams that are planned by two ways to one JetStream overlap with each other in the rehearsal, as they would there."""
     space.write(
-        streams=[{"name": "A", "domain": "import", "subjects": ["a"]}, {"name": "B", "domain": "hub", "depends_on": ["import/stream/A"]}]
+        streams=[
+            {"name": "A", "domain": "import", "subjects": ["a"]},
+            {"name": "B", "domain": "hub", "depends_on": ["import/stream/A"]},
+        ]
     )
 
     plan = rehearse_tampered(space, {"hub/stream/B": with_fields({"subjects": ["a"]})})

@@ -9,12 +9,28 @@ import pytest
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.sites import Account, Site
 from tests.conftest import PROGRAM
-from tests.rehearsal.tampered_plans import leftover_files, refusals, rehearse_tampered, temporary_folder
+from tests.rehearsal.tampered_plans import (
+    leftover_files,
+    refusals,
+    rehearse_tampered,
+    temporary_folder,
+)
 from tests.support.workspaces import Space
 
-CLUSTER = Site("n", (Account("A1"),), domain="hub", cluster="east", size=3, tags=(("ssd", "az:1"), ("ssd", "az:2"), ("az:3",)))
+CLUSTER = Site(
+    "n",
+    (Account("A1"),),
+    domain="hub",
+    cluster="east",
+    size=3,
+    tags=(("ssd", "az:1"), ("ssd", "az:2"), ("az:3",)),
+)
 THERE: list[dict[str, Any]] = [
-    {"name": "EVERYWHERE", "num_replicas": 3, "consumers": [{"name": "C", "ack_policy": "explicit"}]},
+    {
+        "name": "EVERYWHERE",
+        "num_replicas": 3,
+        "consumers": [{"name": "C", "ack_policy": "explicit"}],
+    },
     {"name": "FAST", "num_replicas": 2, "placement": {"tags": ["ssd"]}},
 ]
 
@@ -30,20 +46,35 @@ def cluster() -> Iterator[Sandbox]:
 def space(cluster: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Space:
     """A workspace with the cluster as domain hub, and two streams applied."""
     connections = {"hub": {"url": cluster["n-1"].url, "user": "A1", "password": "secret"}}
-    base = {"jsplan": 1, "workspace": "test", "connections": connections, "domains": {"hub": {"connection": "hub"}}}
+    base = {
+        "jsplan": 1,
+        "workspace": "test",
+        "connections": connections,
+        "domains": {"hub": {"connection": "hub"}},
+    }
     made = Space(tmp_path_factory.mktemp("space"), base).write(streams=THERE)
     assert made.apply()[1].exit_code == 0
     return made
 
 
 @pytest.mark.matrix
-def test_replicas_tags_and_moves_are_rehearsed_on_a_cluster_of_the_same_size(space: Space, tmp_path: Path) -> None:
+def test_replicas_tags_and_moves_are_rehearsed_on_a_cluster_of_the_same_size(
+    space: Space, tmp_path: Path
+) -> None:
     """Three copies, tags that a live stream proves, scaling and moving: all of it is tried on three servers, and none is refused."""
     everywhere, fast = THERE
-    space.write(streams=[
-        everywhere | {"num_replicas": 1, "description": "scaled"}, fast | {"description": "changed"},
-        {"name": "NEW", "num_replicas": 3}, {"name": "ALSO_FAST", "num_replicas": 2, "placement": {"tags": ["ssd"], "cluster": "east"}},
-    ])  # fmt: skip
+    space.write(
+        streams=[
+            everywhere | {"num_replicas": 1, "description": "scaled"},
+            fast | {"description": "changed"},
+            {"name": "NEW", "num_replicas": 3},
+            {
+                "name": "ALSO_FAST",
+                "num_replicas": 2,
+                "placement": {"tags": ["ssd"], "cluster": "east"},
+            },
+        ]
+    )
 
     with temporary_folder(tmp_path / "tmp"):
         plan = rehearse_tampered(space, {})
@@ -58,7 +89,9 @@ def test_replicas_tags_and_moves_are_rehearsed_on_a_cluster_of_the_same_size(spa
 @pytest.mark.matrix
 def test_more_replicas_than_the_cluster_has_servers_are_refused(space: Space) -> None:
     """Planning cannot know how many servers a cluster has; five copies on three are refused in the rehearsal, on their resource."""
-    space.write(streams=[*THERE, {"name": "FIVE", "num_replicas": 5}, {"name": "THREE", "num_replicas": 3}])
+    space.write(
+        streams=[*THERE, {"name": "FIVE", "num_replicas": 5}, {"name": "THREE", "num_replicas": 3}]
+    )
 
     plan = space.plan(rehearse=True)
 
@@ -67,20 +100,31 @@ def test_more_replicas_than_the_cluster_has_servers_are_refused(space: Space) ->
 
 def test_tags_that_no_stream_proves_are_said_and_not_refused(space: Space) -> None:
     """A client cannot see the tags of a server: what is placed by an unknown one is a warning, and the rest of it is rehearsed."""
-    space.write(streams=[*THERE, {"name": "TAPE", "placement": {"tags": ["tape"]}}, {"name": "ALL_FAST", "num_replicas": 3,
-                                                                                     "placement": {"tags": ["ssd"]}}])  # fmt: skip
+    space.write(
+        streams=[
+            *THERE,
+            {"name": "TAPE", "placement": {"tags": ["tape"]}},
+            {"name": "ALL_FAST", "num_replicas": 3, "placement": {"tags": ["ssd"]}},
+        ]
+    )
 
     plan = space.plan(rehearse=True)
 
     said = {str(d.address): d.summary for d in plan.diagnostics}
     assert refusals(plan) == {}
     assert said.keys() == {"hub/stream/TAPE", "hub/stream/ALL_FAST"}
-    assert said["hub/stream/TAPE"].startswith("not rehearsed: whether enough servers have the tags tape")
+    assert said["hub/stream/TAPE"].startswith(
+        "not rehearsed: whether enough servers have the tags tape"
+    )
 
 
 def test_what_is_placed_in_another_cluster_is_left_out(space: Space) -> None:
     """Whether another cluster exists behind the same domain cannot be known: the step is left out with those that depend on it."""
-    elsewhere = {"name": "WEST", "placement": {"cluster": "west"}, "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+    elsewhere = {
+        "name": "WEST",
+        "placement": {"cluster": "west"},
+        "consumers": [{"name": "C", "ack_policy": "explicit"}],
+    }
     space.write(streams=[*THERE, elsewhere, {"name": "EAST", "placement": {"cluster": "east"}}])
 
     plan = space.plan(rehearse=True)

@@ -36,13 +36,21 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def start_rehearsal(folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, program: Path) -> subprocess.Popen[bytes]:
+def start_rehearsal(
+    folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, program: Path
+) -> subprocess.Popen[bytes]:
     """A `jsplan plan --rehearse` whose embedded server is running."""
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setenv(binary.BINARY_VARIABLE, str(program))
     process = start_process(folder, "plan", "--rehearse")
-    wait_for(lambda: any(".conf" in found for found in leftover_files(temporary)) or process.poll() is not None, "no server is started")
+    wait_for(
+        lambda: (
+            any(".conf" in found for found in leftover_files(temporary))
+            or process.poll() is not None
+        ),
+        "no server is started",
+    )
     return process
 
 
@@ -54,12 +62,22 @@ def hanging(tmp_path: Path) -> Path:
     return program
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
+)
 def test_nothing_is_left_of_a_rehearsal_that_is_ended_while_it_starts(
-    clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: Path, number: signal.Signals, code: int
+    clean_hub_leaf: Sandbox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hanging: Path,
+    number: signal.Signals,
+    code: int,
 ) -> None:
     """Ctrl-C, SIGTERM and even kill -9 leave neither a process nor a folder, and nothing was written to the real servers."""
-    hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": "A", "domain": "hub"}, {"name": "B", "domain": "leaf"}])
+    hub_leaf_space(tmp_path, clean_hub_leaf).write(
+        streams=[{"name": "A", "domain": "hub"}, {"name": "B", "domain": "leaf"}]
+    )
 
     with audit_requests(clean_hub_leaf) as seen:
         process = start_rehearsal(tmp_path, tmp_path / "tmp", monkeypatch, hanging)
@@ -67,13 +85,20 @@ def test_nothing_is_left_of_a_rehearsal_that_is_ended_while_it_starts(
         process.communicate(timeout=30)
 
     assert process.returncode == code
-    wait_for(lambda: leftover_files(tmp_path / "tmp") == [], f"left behind: {leftover_files(tmp_path / 'tmp')}")
+    wait_for(
+        lambda: leftover_files(tmp_path / "tmp") == [],
+        f"left behind: {leftover_files(tmp_path / 'tmp')}",
+    )
     assert writes(seen) == []
 
 
-def test_nothing_is_left_when_ctrl_c_comes_at_any_moment(clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_when_ctrl_c_comes_at_any_moment(
+    clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C as soon as a real embedded server runs: the command ends as interrupted, or was done already; nothing is left either way."""
-    hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": f"S{n}", "domain": "hub"} for n in range(50)])
+    hub_leaf_space(tmp_path, clean_hub_leaf).write(
+        streams=[{"name": f"S{n}", "domain": "hub"} for n in range(50)]
+    )
 
     with audit_requests(clean_hub_leaf) as seen:
         process = start_rehearsal(tmp_path, tmp_path / "tmp", monkeypatch, PROGRAM)
@@ -81,5 +106,8 @@ def test_nothing_is_left_when_ctrl_c_comes_at_any_moment(clean_hub_leaf: Sandbox
         process.communicate(timeout=30)
 
     assert process.returncode in {0, 130}
-    wait_for(lambda: leftover_files(tmp_path / "tmp") == [], f"left behind: {leftover_files(tmp_path / 'tmp')}")
+    wait_for(
+        lambda: leftover_files(tmp_path / "tmp") == [],
+        f"left behind: {leftover_files(tmp_path / 'tmp')}",
+    )
     assert writes(seen) == []

@@ -9,7 +9,12 @@ from jsplan.render import plan_text
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.sites import Account, Site
 from tests.conftest import PROGRAM
-from tests.rehearsal.tampered_plans import create_on_server, refusals, rehearse_tampered, with_fields
+from tests.rehearsal.tampered_plans import (
+    create_on_server,
+    refusals,
+    rehearse_tampered,
+    with_fields,
+)
 from tests.render.texts import text_of
 from tests.support.process import jsplan
 from tests.support.workspaces import Space, hub_leaf_space
@@ -24,18 +29,37 @@ STREAMS: list[dict[str, Any]] = [
 #: The first of each is there; the others are planned.
 JOBS: dict[str, Any] = {
     "retention": "workqueue",
-    "consumers": [{"name": name, "filter_subject": f"jobs.{name}", "ack_policy": "explicit"} for name in ("MINE", "SAME", "ALL")],
+    "consumers": [
+        {"name": name, "filter_subject": f"jobs.{name}", "ack_policy": "explicit"}
+        for name in ("MINE", "SAME", "ALL")
+    ],
 }
 CONSUMED: dict[str, list[dict[str, Any]]] = {
-    "consumers": [{"name": "FIXED", "ack_policy": "explicit"}, {"name": "FILTERS"}, {"name": "POLICY"}]
+    "consumers": [
+        {"name": "FIXED", "ack_policy": "explicit"},
+        {"name": "FILTERS"},
+        {"name": "POLICY"},
+    ]
 }
-GREEDY = {"name": "GREEDY", "durable_name": "GREEDY", "ack_policy": "explicit", "max_ack_pending": 900}
+GREEDY = {
+    "name": "GREEDY",
+    "durable_name": "GREEDY",
+    "ack_policy": "explicit",
+    "max_ack_pending": 900,
+}
 MIRRORS = [
     {"name": "MIRROR", "domain": "hub", "mirror": {"name": "ORIGIN"}},
     {"name": "REACHES", "domain": "leaf", "mirror": {"name": "ORIGIN", "domain": "hub"}},
     {"name": "LISTENS", "domain": "leaf", "mirror": {"name": "ORIGIN", "domain": "hub"}},
 ]
-THERE = ("stream/STORED", "stream/LIMITS", "stream/MIRROR", "stream/JOBS", "consumer/JOBS/MINE", "consumer/CONSUMED/FIXED")
+THERE = (
+    "stream/STORED",
+    "stream/LIMITS",
+    "stream/MIRROR",
+    "stream/JOBS",
+    "consumer/JOBS/MINE",
+    "consumer/CONSUMED/FIXED",
+)
 #: What each request is made to ask for, and the err_code of the rule that forbids it.
 FORBIDDEN: dict[str, tuple[dict[str, Any], str]] = {
     "hub/stream/OVERLAP": ({"subjects": ["wide.a"]}, "10065"),
@@ -44,12 +68,18 @@ FORBIDDEN: dict[str, tuple[dict[str, Any], str]] = {
     "hub/stream/LIMITS": ({"consumer_limits": {"max_ack_pending": 5}}, "10069"),
     "hub/stream/MISNAMED": ({"name": "OTHERWISE"}, "10056"),
     "hub/stream/MIRROR": ({"mirror": {"name": "WIDE"}}, "10055"),
-    "leaf/stream/REACHES": ({"mirror": {"name": "ORIGIN", "external": {"api": "$JS.API", "deliver": ""}}}, "10021"),
+    "leaf/stream/REACHES": (
+        {"mirror": {"name": "ORIGIN", "external": {"api": "$JS.API", "deliver": ""}}},
+        "10021",
+    ),
     "leaf/stream/LISTENS": ({"subjects": ["listens"]}, "10034"),
     "hub/consumer/JOBS/ALL": ({"filter_subject": ""}, "10099"),
     "hub/consumer/JOBS/SAME": ({"filter_subject": "jobs.MINE"}, "10100"),
     "hub/consumer/CONSUMED/FIXED": ({"deliver_policy": "new"}, "10012"),
-    "hub/consumer/CONSUMED/FILTERS": ({"filter_subject": "consumed.a", "filter_subjects": ["consumed.b"]}, "10136"),
+    "hub/consumer/CONSUMED/FILTERS": (
+        {"filter_subject": "consumed.a", "filter_subjects": ["consumed.b"]},
+        "10136",
+    ),
     "hub/consumer/CONSUMED/POLICY": ({"deliver_policy": "by_start_sequence"}, "10094"),
 }
 
@@ -58,14 +88,19 @@ def streams(*touched: str) -> list[dict[str, Any]]:
     """All streams; those that are named have a description, so that there is an update to forbid."""
     changed: dict[str, dict[str, Any]] = {name: {"description": "changed"} for name in touched}
     extra: dict[str, dict[str, Any]] = {"JOBS": JOBS, "CONSUMED": CONSUMED}
-    found = [stream | extra.get(stream["name"], {}) | changed.get(stream["name"], {}) for stream in (*STREAMS, *MIRRORS)]
+    found = [
+        stream | extra.get(stream["name"], {}) | changed.get(stream["name"], {})
+        for stream in (*STREAMS, *MIRRORS)
+    ]
     first, *rest = CONSUMED["consumers"]
     found[5]["consumers"] = [first | changed.get("CONSUMED/FIXED", {}), *rest]
     return found
 
 
 @pytest.mark.matrix
-def test_thirteen_rules_of_the_server_refuse_each_on_its_resource(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_thirteen_rules_of_the_server_refuse_each_on_its_resource(
+    clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
     """Thirteen requests of one plan that as many rules forbid: each refusal is on its resource, with its err_code and its place."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams())
     space.apply(targets=tuple(f"hub/{address}" for address in THERE))
@@ -76,21 +111,35 @@ def test_thirteen_rules_of_the_server_refuse_each_on_its_resource(clean_hub_leaf
     )
     space.write(streams=streams("STORED", "LIMITS", "MIRROR", "CONSUMED/FIXED"))
 
-    plan = rehearse_tampered(space, {address: with_fields(asked) for address, (asked, _) in FORBIDDEN.items()})
+    plan = rehearse_tampered(
+        space, {address: with_fields(asked) for address, (asked, _) in FORBIDDEN.items()}
+    )
 
     assert refusals(plan) == {address: err_code for address, (_, err_code) in FORBIDDEN.items()}
     assert len({err_code for _, err_code in FORBIDDEN.values()}) == len(FORBIDDEN)
     assert {str(d.range).split(":")[0] for d in plan.diagnostics} == {"jsplan.yaml"}
     assert (plan.errored, plan.applyable, plan.steps) == (True, False, [])
     assert plan.rehearsal is not None
-    assert (plan.rehearsal.steps, plan.rehearsal.refused, plan.rehearsal.behind, plan.rehearsal.left_out) == (13, 13, 0, 0)
+    assert (
+        plan.rehearsal.steps,
+        plan.rehearsal.refused,
+        plan.rehearsal.behind,
+        plan.rehearsal.left_out,
+    ) == (13, 13, 0, 0)
     text = text_of(lambda console: plan_text.render(plan, console))
     assert "13 steps, 13 refused." in text
     assert "The plan has errors; nothing can be applied." in text
 
 
 LIMITED = Account(
-    "A1", {"max_file": 9_900, "max_streams": 3, "max_bytes_required": True, "disk_max_stream_bytes": 4000, "max_ack_pending": 50}
+    "A1",
+    {
+        "max_file": 9_900,
+        "max_streams": 3,
+        "max_bytes_required": True,
+        "disk_max_stream_bytes": 4000,
+        "max_ack_pending": 50,
+    },
 )
 BEYOND: dict[str, tuple[dict[str, Any], str]] = {
     "main/stream/ENDLESS": ({"max_bytes": -1}, "10113"),
@@ -102,7 +151,16 @@ BEYOND: dict[str, tuple[dict[str, Any], str]] = {
 def limited_space(folder: Path, server: Server) -> Space:
     connections = {"main": {"url": server.url, "user": "A1", "password": "secret"}}
     domains = {"main": {"connection": "main", "js_domain": None}}
-    return Space(folder, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "defaults": {"domain": "main"}})
+    return Space(
+        folder,
+        {
+            "jsplan": 1,
+            "workspace": "test",
+            "connections": connections,
+            "domains": domains,
+            "defaults": {"domain": "main"},
+        },
+    )
 
 
 @pytest.mark.matrix
@@ -113,13 +171,27 @@ def test_going_over_the_accounts_limits_is_refused_as_on_the_real_server(tmp_pat
         there = {"name": "HALF", "max_bytes": 3500}
         space.write(streams=[there]).apply()
         wanted = [{"name": name, "max_bytes": 10} for name in ("ENDLESS", "LARGE")]
-        space.write(streams=[there | {"consumers": [{"name": "MANY", "ack_policy": "explicit"}]}, *wanted])
-        plan = rehearse_tampered(space, {address: with_fields(asked) for address, (asked, _) in BEYOND.items()})
+        space.write(
+            streams=[there | {"consumers": [{"name": "MANY", "ack_policy": "explicit"}]}, *wanted]
+        )
+        plan = rehearse_tampered(
+            space, {address: with_fields(asked) for address, (asked, _) in BEYOND.items()}
+        )
         fits = rehearse_tampered(space, {}, targets=("main/stream/*", "main/consumer/**"))
-        create_on_server(real["main"], *((f"STREAM.CREATE.{name}", {"name": name, "max_bytes": 3000}) for name in ("OTHERS", "THEIRS")))
+        create_on_server(
+            real["main"],
+            *(
+                (f"STREAM.CREATE.{name}", {"name": name, "max_bytes": 3000})
+                for name in ("OTHERS", "THEIRS")
+            ),
+        )
         space.write(streams=[there | {"description": "changed"}])
         full = rehearse_tampered(space, {"main/stream/HALF": with_fields({"max_bytes": 4000})})
-        more = rehearse_tampered(space, {"main/stream/HALF": with_fields({"name": "NEW", "max_bytes": 10})}, api="STREAM.CREATE.NEW")
+        more = rehearse_tampered(
+            space,
+            {"main/stream/HALF": with_fields({"name": "NEW", "max_bytes": 10})},
+            api="STREAM.CREATE.NEW",
+        )
 
     assert refusals(plan) == {address: err_code for address, (_, err_code) in BEYOND.items()}
     assert refusals(fits) == {}
@@ -128,15 +200,24 @@ def test_going_over_the_accounts_limits_is_refused_as_on_the_real_server(tmp_pat
 
 
 @pytest.mark.matrix
-def test_a_refusal_ends_the_command_with_1_and_says_where(clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]) -> None:
+def test_a_refusal_ends_the_command_with_1_and_says_where(
+    clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]
+) -> None:
     """A field that only x_raw knows passes planning; the rehearsal shows that the server refuses it, or drops it if it is an old one."""
     hub_leaf_space(tmp_path, clean_hub_leaf).write(
-        streams=[{"name": "NEWER", "domain": "hub", "x_raw": {"from_the_future": 1}}, {"name": "KNOWN", "domain": "leaf"}]
+        streams=[
+            {"name": "NEWER", "domain": "hub", "x_raw": {"from_the_future": 1}},
+            {"name": "KNOWN", "domain": "leaf"},
+        ]
     )
 
     blind, ended = jsplan(tmp_path, "plan"), jsplan(tmp_path, "plan", "--rehearse", "-o", "p")
 
-    says = "does not keep from_the_future" if server_version < (2, 12) else 'json: unknown field "from_the_future" (10025)'
+    says = (
+        "does not keep from_the_future"
+        if server_version < (2, 12)
+        else 'json: unknown field "from_the_future" (10025)'
+    )
     assert (blind.code, ended.code) == (0, 1)
     assert says in ended.text
     assert "Error: hub/stream/NEWER: " in ended.text

@@ -11,7 +11,14 @@ from jsplan.rehearsal import layout
 from jsplan.render import plan_text
 from jsplan.sandbox import Sandbox, binary, versions
 from jsplan.workflows.plan import load_plan, save_plan
-from tests.rehearsal.tampered_plans import create_on_server, leftover_files, refusals, rehearse_tampered, temporary_folder, with_fields
+from tests.rehearsal.tampered_plans import (
+    create_on_server,
+    leftover_files,
+    refusals,
+    rehearse_tampered,
+    temporary_folder,
+    with_fields,
+)
 from tests.render.texts import text_of
 from tests.support.api_audit import audit_requests, writes
 from tests.support.raw import Raw, api, publish
@@ -22,7 +29,12 @@ if TYPE_CHECKING:
 
 ALL_KINDS: dict[str, Any] = {
     "streams": [
-        {"name": "ORDERS", "domain": "hub", "subjects": ["orders.>"], "consumers": [{"name": "NEW", "ack_policy": "explicit"}]},
+        {
+            "name": "ORDERS",
+            "domain": "hub",
+            "subjects": ["orders.>"],
+            "consumers": [{"name": "NEW", "ack_policy": "explicit"}],
+        },
         {"name": "COPY", "domain": "leaf", "mirror": {"name": "ORDERS", "domain": "hub"}},
         {"name": "SALES", "domain": "leaf", "subjects": ["sales.>"]},
         {"name": "ALL", "domain": "hub", "sources": [{"name": "SALES", "domain": "leaf"}]},
@@ -33,7 +45,9 @@ ALL_KINDS: dict[str, Any] = {
 
 
 @pytest.mark.matrix
-def test_a_sound_plan_is_rehearsed_without_touching_the_real_servers(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_a_sound_plan_is_rehearsed_without_touching_the_real_servers(
+    clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
     """Every step is tried on a hub and a leaf of this version; the real ones are only read, and nothing is left behind."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
 
@@ -45,13 +59,20 @@ def test_a_sound_plan_is_rehearsed_without_touching_the_real_servers(clean_hub_l
     assert leftover_files(tmp_path / "tmp") == []
     assert {path.name for path in tmp_path.iterdir()} == {"jsplan.yaml", "tmp"}
     assert plan.rehearsal is not None
-    assert {(s.domain, s.version) for s in plan.rehearsal.servers} == {("hub", version), ("leaf", version)}
+    assert {(s.domain, s.version) for s in plan.rehearsal.servers} == {
+        ("hub", version),
+        ("leaf", version),
+    }
     assert (plan.errored, plan.applyable, len(plan.steps), plan.diagnostics) == (False, True, 7, [])
-    assert f"Rehearsed on nats-server {version}: 7 steps, none refused.\n" in text_of(lambda console: plan_text.render(plan, console))
+    assert f"Rehearsed on nats-server {version}: 7 steps, none refused.\n" in text_of(
+        lambda console: plan_text.render(plan, console)
+    )
 
 
 @pytest.mark.matrix
-def test_changes_and_deletions_are_rehearsed_against_what_is_live(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_changes_and_deletions_are_rehearsed_against_what_is_live(
+    clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
     """Updates, replacements and deletions start from the live configuration, mirrors and consumers included; then apply does the same."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
     space.apply()
@@ -59,7 +80,13 @@ def test_changes_and_deletions_are_rehearsed_against_what_is_live(clean_hub_leaf
     changed[0] |= {"storage": "memory", "lifecycle": {"on_replace": "recreate"}}
     space.write(**ALL_KINDS | {"streams": changed, "object_stores": []})
 
-    allowed = ("DELETES_STREAM", "BREAKS_REPLICATION", "REMOVES_SUBJECTS", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER")
+    allowed = (
+        "DELETES_STREAM",
+        "BREAKS_REPLICATION",
+        "REMOVES_SUBJECTS",
+        "LOSES_CONSUMER_POSITION",
+        "DELETES_CONSUMER",
+    )
     plan, result = space.apply(rehearse=True, allow_hazards=allowed)
 
     assert plan.rehearsal is not None
@@ -69,11 +96,15 @@ def test_changes_and_deletions_are_rehearsed_against_what_is_live(clean_hub_leaf
 
 
 @pytest.mark.matrix
-def test_replacing_a_consumer_with_its_position_is_rehearsed_without_data(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_replacing_a_consumer_with_its_position_is_rehearsed_without_data(
+    clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
     """A consumer that has a position is made anew on an empty stream without complaint; what the server refuses of the new one is shown."""
     hub, consumer = clean_hub_leaf["hub"], {"name": "C", "ack_policy": "explicit"}
     stream = {"name": "A", "domain": "hub", "subjects": ["a"]}
-    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[stream | {"consumers": [consumer]}])
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
+        streams=[stream | {"consumers": [consumer]}]
+    )
     space.apply()
     publish(hub.url, hub.user, hub.password, "a", *[b"x"] * 10)
     with Raw(hub.url, hub.user, hub.password) as raw:
@@ -84,7 +115,13 @@ def test_replacing_a_consumer_with_its_position_is_rehearsed_without_data(clean_
         raw.flush()
     space.write(streams=[stream | {"consumers": [consumer | {"max_waiting": 10}]}])
 
-    sound, refused = rehearse_tampered(space, {}), rehearse_tampered(space, {"hub/consumer/A/C": with_fields({"filter_subject": "a", "filter_subjects": ["b"]})})
+    sound, refused = (
+        rehearse_tampered(space, {}),
+        rehearse_tampered(
+            space,
+            {"hub/consumer/A/C": with_fields({"filter_subject": "a", "filter_subjects": ["b"]})},
+        ),
+    )
 
     assert [step.op for step in sound.steps] == ["consumer.replace"]
     assert sound.rehearsal is not None
@@ -103,7 +140,9 @@ def test_the_outcome_is_kept_in_a_saved_plan(clean_hub_leaf: Sandbox, tmp_path: 
     assert space.apply_saved(plan).exit_code == 0
 
 
-def test_a_plan_that_writes_nothing_needs_no_server(clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_writes_nothing_needs_no_server(
+    clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where there is nothing to try, nothing is started or looked for."""
     monkeypatch.setenv(binary.BINARY_VARIABLE, "/nowhere/nats-server")
 
@@ -112,13 +151,21 @@ def test_a_plan_that_writes_nothing_needs_no_server(clean_hub_leaf: Sandbox, tmp
     assert plan.rehearsal is None
 
 
-def test_a_refusal_stops_an_apply_before_anything_is_changed(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_a_refusal_stops_an_apply_before_anything_is_changed(
+    clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
     """Apply --rehearse ends with the plan's errors, and neither servers nor state have changed."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
-        streams=[{"name": "FINE", "domain": "leaf"}, {"name": "NEWER", "domain": "hub", "x_raw": {"from_the_future": 1}}]
+        streams=[
+            {"name": "FINE", "domain": "leaf"},
+            {"name": "NEWER", "domain": "hub", "x_raw": {"from_the_future": 1}},
+        ]
     )
 
-    with audit_requests(clean_hub_leaf) as seen, pytest.raises(PlanError, match="nothing was changed"):
+    with (
+        audit_requests(clean_hub_leaf) as seen,
+        pytest.raises(PlanError, match="nothing was changed"),
+    ):
         space.apply(rehearse=True)
 
     assert writes(seen) == []
@@ -126,11 +173,19 @@ def test_a_refusal_stops_an_apply_before_anything_is_changed(clean_hub_leaf: San
 
 def test_everything_in_the_account_is_rebuilt(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Streams of other people, more than one page of a list has, are all in the way in the rehearsal as they are on the real servers."""
-    create_on_server(clean_hub_leaf["hub"], *((f"STREAM.CREATE.S{n}", {"name": f"S{n}", "subjects": [f"s.{n}"]}) for n in range(300)))
+    create_on_server(
+        clean_hub_leaf["hub"],
+        *((f"STREAM.CREATE.S{n}", {"name": f"S{n}", "subjects": [f"s.{n}"]}) for n in range(300)),
+    )
     names = [f"A{n}" for n in range(0, 300, 50)]
-    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": name, "domain": "hub"} for name in names])
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
+        streams=[{"name": name, "domain": "hub"} for name in names]
+    )
 
-    plan = rehearse_tampered(space, {f"hub/stream/{name}": with_fields({"subjects": [f"s.{name[1:]}"]}) for name in names})
+    plan = rehearse_tampered(
+        space,
+        {f"hub/stream/{name}": with_fields({"subjects": [f"s.{name[1:]}"]}) for name in names},
+    )
 
     assert refusals(plan) == {f"hub/stream/{name}": "10065" for name in names}
 
@@ -151,12 +206,23 @@ def create_odd_streams(server: Any, version: tuple[int, ...]) -> list[str]:
         raw.api_ok("$JS.API.STREAM.CREATE.ZERO", {"name": "ZERO"})
         raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "sources": [{"name": "ZERO"}]})
         raw.api_ok("$JS.API.STREAM.CREATE.ALSO", {"name": "ALSO", "mirror": {"name": "FIRST"}})
-        raw.api_ok("$JS.API.STREAM.CREATE.LOST", {"name": "LOST", "mirror": {"name": "GONE", "external": {"api": "$JS.nobody.API"}}})
-        for name, more in (("STAYS", {"durable_name": "STAYS"}), ("BRIEF", {"inactive_threshold": 10**9 * 3600})):
+        raw.api_ok(
+            "$JS.API.STREAM.CREATE.LOST",
+            {"name": "LOST", "mirror": {"name": "GONE", "external": {"api": "$JS.nobody.API"}}},
+        )
+        for name, more in (
+            ("STAYS", {"durable_name": "STAYS"}),
+            ("BRIEF", {"inactive_threshold": 10**9 * 3600}),
+        ):
             config = {"name": name, "ack_policy": "explicit"} | more
-            raw.api_ok(f"$JS.API.CONSUMER.CREATE.DIRECT.{name}", {"stream_name": "DIRECT", "config": config})
+            raw.api_ok(
+                f"$JS.API.CONSUMER.CREATE.DIRECT.{name}",
+                {"stream_name": "DIRECT", "config": config},
+            )
         if version >= (2, 11):
-            raw.api_ok("$JS.API.CONSUMER.PAUSE.DIRECT.STAYS", {"pause_until": "2099-01-01T00:00:00Z"})
+            raw.api_ok(
+                "$JS.API.CONSUMER.PAUSE.DIRECT.STAYS", {"pause_until": "2099-01-01T00:00:00Z"}
+            )
         return ["SEALED", "DIRECT", "MANY", "ZERO", "FIRST", "ALSO", "LOST"]
 
 
@@ -167,15 +233,34 @@ def test_what_no_creation_leads_to_is_rebuilt_all_the_same(
     """Sealed streams, settings that only an update takes, copies of copies and of nothing, named and paused consumers are all there."""
     hub = clean_hub_leaf["hub"]
     names = create_odd_streams(hub, server_version)
-    configs = {name: api(hub.url, hub.user, hub.password, f"$JS.API.STREAM.INFO.{name}")["config"] for name in names}
+    configs = {
+        name: api(hub.url, hub.user, hub.password, f"$JS.API.STREAM.INFO.{name}")["config"]
+        for name in names
+    }
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
-        streams=[{"name": name, "domain": "hub", "config_file": f"{name}.json", "description": "adopted"} for name in names],
-        consumers=[
-            {"name": "STAYS", "domain": "hub", "stream": "DIRECT", "ack_policy": "explicit", "description": "adopted"},
-            {"name": "BRIEF", "domain": "hub", "stream": "DIRECT", "ack_policy": "explicit", "description": "adopted",
-             "durable_name": None, "inactive_threshold": "1h"},
+        streams=[
+            {"name": name, "domain": "hub", "config_file": f"{name}.json", "description": "adopted"}
+            for name in names
         ],
-    )  # fmt: skip
+        consumers=[
+            {
+                "name": "STAYS",
+                "domain": "hub",
+                "stream": "DIRECT",
+                "ack_policy": "explicit",
+                "description": "adopted",
+            },
+            {
+                "name": "BRIEF",
+                "domain": "hub",
+                "stream": "DIRECT",
+                "ack_policy": "explicit",
+                "description": "adopted",
+                "durable_name": None,
+                "inactive_threshold": "1h",
+            },
+        ],
+    )
     for name, config in configs.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(config), "utf-8")
 
@@ -185,7 +270,9 @@ def test_what_no_creation_leads_to_is_rebuilt_all_the_same(
     assert [d for d in plan.diagnostics if d.code.startswith("JS46")] == []
     assert plan.rehearsal is not None
     assert plan.rehearsal.left_out == 0
-    assert {step.address for step in plan.steps if step.op.endswith("update")} >= {f"hub/stream/{name}" for name in names}
+    assert {step.address for step in plan.steps if step.op.endswith("update")} >= {
+        f"hub/stream/{name}" for name in names
+    }
 
 
 # --- other versions --------------------------------------------------------------------------------------------
@@ -204,7 +291,9 @@ def test_the_nearest_version_at_hand_stands_in_and_is_named(
 
     assert other.rehearsal is not None
     assert {s.version for s in other.rehearsal.servers} == {new}
-    assert [(d.code, d.severity, d.address) for d in other.diagnostics] == [("JS463", "warning", f"{k}/**") for k in ("hub", "leaf")]
+    assert [(d.code, d.severity, d.address) for d in other.diagnostics] == [
+        ("JS463", "warning", f"{k}/**") for k in ("hub", "leaf")
+    ]
     assert f"the nearest at hand to {old}" in other.diagnostics[0].summary
     assert same.rehearsal is not None
     assert {s.version for s in same.rehearsal.servers} == {old}
@@ -219,11 +308,21 @@ def test_what_an_old_server_does_not_know_is_left_out_and_said(
     create_on_server(server, ("STREAM.CREATE.FAST", {"name": "FAST", "allow_batched": True}))
     monkeypatch.setenv(binary.BINARY_VARIABLE, str(versions.ensure_version(versions.VERSIONS[2])))
     connections, domains = {"hub": {"url": server.url}}, {"hub": {"connection": "hub"}}
-    space = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains})
-    space.write(streams=[
-        {"name": "FAST", "allow_batched": True, "description": "adopted", "consumers": [{"name": "OF_FAST"}]},
-        {"name": "ALSO", "allow_batched": True}, {"name": "KNOWN"},
-    ])  # fmt: skip
+    space = Space(
+        tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains}
+    )
+    space.write(
+        streams=[
+            {
+                "name": "FAST",
+                "allow_batched": True,
+                "description": "adopted",
+                "consumers": [{"name": "OF_FAST"}],
+            },
+            {"name": "ALSO", "allow_batched": True},
+            {"name": "KNOWN"},
+        ]
+    )
 
     plan = rehearse_tampered(space, {}, adopt=True)
 
@@ -249,7 +348,9 @@ def test_without_any_server_the_error_says_how_to_install_one(
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(binary, "_wheel_paths", list)
 
-    with pytest.raises(SandboxError, match="the rehearsal could not be carried out: there is no nats-server") as raised:
+    with pytest.raises(
+        SandboxError, match="the rehearsal could not be carried out: there is no nats-server"
+    ) as raised:
         hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS).plan(rehearse=True)
 
     assert "jsplan[sandbox]" in str(raised.value.hint)
@@ -260,7 +361,9 @@ def test_a_server_that_does_not_start_is_an_error_of_the_rehearsal(
 ) -> None:
     """A program that ends at once fails the rehearsal with its own last words, and leaves nothing behind."""
     broken = tmp_path / "nats-server"
-    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "nats-server: v2.15.1" || echo "nats-server: out of luck"\n')
+    broken.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "nats-server: v2.15.1" || echo "nats-server: out of luck"\n'
+    )
     broken.chmod(0o755)
     monkeypatch.setenv(binary.BINARY_VARIABLE, str(broken))
 
@@ -282,16 +385,26 @@ def test_a_fleet_that_is_rehearsed_in_turns_is_rehearsed_whole(
     monkeypatch.setattr(layout, "MAX_SERVERS", 1)
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
 
-    plan = rehearse_tampered(space, {"leaf/stream/COPY": with_fields({"subjects": ["a"]}), "hub/stream/ORDERS": with_fields({"num_replicas": 3})})
+    plan = rehearse_tampered(
+        space,
+        {
+            "leaf/stream/COPY": with_fields({"subjects": ["a"]}),
+            "hub/stream/ORDERS": with_fields({"num_replicas": 3}),
+        },
+    )
 
     assert refusals(plan) == {"leaf/stream/COPY": "10034", "hub/stream/ORDERS": "10074"}
     assert plan.rehearsal is not None
     assert (plan.rehearsal.steps, plan.rehearsal.refused, plan.rehearsal.left_out) == (7, 2, 0)
 
 
-def test_a_domain_of_unknown_kind_is_taken_for_a_cluster(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_a_domain_of_unknown_kind_is_taken_for_a_cluster(
+    clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
     """Behind a link and without a stream nobody knows whether a domain is a cluster: three copies are tried on one, and that is said."""
-    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": "A", "domain": "leaf", "num_replicas": 3}])
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
+        streams=[{"name": "A", "domain": "leaf", "num_replicas": 3}]
+    )
 
     plan = space.plan(rehearse=True)
 
@@ -301,21 +414,29 @@ def test_a_domain_of_unknown_kind_is_taken_for_a_cluster(clean_hub_leaf: Sandbox
     ]
 
 
-def test_a_consumer_that_expires_in_the_rehearsal_is_no_refusal(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_a_consumer_that_expires_in_the_rehearsal_is_no_refusal(
+    clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
     """A live consumer is used and stays, its stand-in is not: that the server deletes it meanwhile never shows as a refusal."""
     hub = clean_hub_leaf["hub"]
     brief = {"name": "BRIEF", "ack_policy": "explicit", "inactive_threshold": "60ms"}
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.write(
         streams=[{"name": "A", "domain": "hub"}],
-        consumers=[brief | {"domain": "hub", "stream": "A", "durable_name": None, "description": "changed"}],
+        consumers=[
+            brief | {"domain": "hub", "stream": "A", "durable_name": None, "description": "changed"}
+        ],
     )
     create_on_server(hub, ("STREAM.CREATE.A", {"name": "A"}))
     live = {"stream_name": "A", "config": brief | {"inactive_threshold": 60_000_000}}
     with Raw(hub.url, hub.user, hub.password) as raw:
         raw.subscribe("waits")
         raw.api_ok("$JS.API.CONSUMER.CREATE.A.BRIEF", live)
-        raw.publish("$JS.API.CONSUMER.MSG.NEXT.A.BRIEF", json.dumps({"batch": 1, "expires": 30 * 10**9}).encode(), reply="waits")
+        raw.publish(
+            "$JS.API.CONSUMER.MSG.NEXT.A.BRIEF",
+            json.dumps({"batch": 1, "expires": 30 * 10**9}).encode(),
+            reply="waits",
+        )
         raw.flush()
         plan = rehearse_tampered(space, {}, adopt=True)
 

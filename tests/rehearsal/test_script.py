@@ -9,13 +9,29 @@ from jsplan.rehearsal.steps import build_steps
 A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
 
 
-def step(number: str, address: Address, op: Op, precondition: dict[str, Any], *depends_on: str) -> Step:
-    request = None if op.startswith("state.") else {"api": f"STREAM.UPDATE.{address.name}", "payload": {"name": address.name}}
+def step(
+    number: str, address: Address, op: Op, precondition: dict[str, Any], *depends_on: str
+) -> Step:
+    request = (
+        None
+        if op.startswith("state.")
+        else {"api": f"STREAM.UPDATE.{address.name}", "payload": {"name": address.name}}
+    )
     return Step(number, str(address), op, "", request, precondition, list(depends_on))
 
 
 def plan(*steps: Step) -> Plan:
-    return Plan("0", "w", None, "2026-01-01T00:00:00Z", "id", {"lineage": None, "serial": 0}, "", {}, steps=list(steps))
+    return Plan(
+        "0",
+        "w",
+        None,
+        "2026-01-01T00:00:00Z",
+        "id",
+        {"lineage": None, "serial": 0},
+        "",
+        {},
+        steps=list(steps),
+    )
 
 
 def test_preconditions_are_those_of_the_embedded_servers() -> None:
@@ -25,7 +41,10 @@ def test_preconditions_are_those_of_the_embedded_servers() -> None:
 
     script = build_steps(plan(update, create), {}, {A: "sha256:embedded"})
 
-    assert [s.precondition for s in script.steps] == [{"fingerprint": "sha256:embedded"}, {"fingerprint": "absent"}]
+    assert [s.precondition for s in script.steps] == [
+        {"fingerprint": "sha256:embedded"},
+        {"fingerprint": "absent"},
+    ]
     assert update.precondition == {"fingerprint": "sha256:live", "max_deleted": 5}
 
 
@@ -54,15 +73,28 @@ def test_what_depends_on_something_left_out_is_left_out_too() -> None:
     missing = build_steps(plan(*steps), {}, {})
     obstructed = build_steps(plan(*steps), {"s2": "a reason"}, {A: "sha256:embedded"})
 
-    assert (missing.steps, missing.skipped, [*missing.reasons]) == ([], {"s1", "s2", "s3"}, ["hub/stream/A"])
-    assert ([s.id for s in obstructed.steps], obstructed.reasons) == (["s1"], {"hub/stream/B": "a reason"})
+    assert (missing.steps, missing.skipped, [*missing.reasons]) == (
+        [],
+        {"s1", "s2", "s3"},
+        ["hub/stream/A"],
+    )
+    assert ([s.id for s in obstructed.steps], obstructed.reasons) == (
+        ["s1"],
+        {"hub/stream/B": "a reason"},
+    )
 
 
 def test_what_a_step_remembers_is_about_the_staging_stream() -> None:
     """A step that carries data over knows its object by when it was created; in a rehearsal that is when the stand-in was."""
     carrying = step("s1", A, "consumer.replace", {"fingerprint": "sha256:live"})
-    carrying.params = {"old": {"created": "yesterday", "config": {"name": "A"}}, "from": ["yesterday", 5]}
+    carrying.params = {
+        "old": {"created": "yesterday", "config": {"name": "A"}},
+        "from": ["yesterday", 5],
+    }
 
     script = build_steps(plan(carrying), {}, {A: "sha256:embedded"}, {"yesterday": "now"})
 
-    assert script.steps[0].params == {"old": {"created": "now", "config": {"name": "A"}}, "from": ["now", 5]}
+    assert script.steps[0].params == {
+        "old": {"created": "now", "config": {"name": "A"}},
+        "from": ["now", 5],
+    }

@@ -17,22 +17,49 @@ from jsplan.sandbox.sites import Site
 PROGRAMS = {"2.12.8": Path("/old"), "2.15.1": Path("/new")}
 
 
-def jetstream(key: str, *, own: bool = False, account: str = "acc", server: dict[str, str] | None = None, **more: Any) -> Jetstream:
+def jetstream(
+    key: str,
+    *,
+    own: bool = False,
+    account: str = "acc",
+    server: dict[str, str] | None = None,
+    **more: Any,
+) -> Jetstream:
     info = more.pop("info", {})
     facts = DomainFacts(key, True, level=more.pop("level", 5), server=server or {}, info=info)
-    return Jetstream(key, Domain(key, "c", key, f"$JS.{key}.API"), account, "root", own, facts, keys={key}, **more)
+    return Jetstream(
+        key,
+        Domain(key, "c", key, f"$JS.{key}.API"),
+        account,
+        "root",
+        own,
+        facts,
+        keys={key},
+        **more,
+    )
 
 
 def stream(key: str, name: str, servers: list[str], **config: Any) -> LiveObject:
     leader, *others = servers
-    cluster = {"name": "east", "leader": leader, "replicas": [{"name": other, "current": True} for other in others]}
+    cluster = {
+        "name": "east",
+        "leader": leader,
+        "replicas": [{"name": other, "current": True} for other in others],
+    }
     raw = {"name": name, "num_replicas": len(servers)} | config
     return LiveObject(Address(key, "stream", name), raw, "", {}, cluster)
 
 
 def creating(key: str, name: str, **config: Any) -> Step:
     payload = {"name": name} | config
-    return Step("s1", f"{key}/stream/{name}", "stream.create", "", {"api": f"STREAM.CREATE.{name}", "payload": payload}, {})
+    return Step(
+        "s1",
+        f"{key}/stream/{name}",
+        "stream.create",
+        "",
+        {"api": f"STREAM.CREATE.{name}", "payload": payload},
+        {},
+    )
 
 
 def sites(*ones: Jetstream, steps: tuple[Step, ...] = ()) -> list[Site]:
@@ -41,32 +68,59 @@ def sites(*ones: Jetstream, steps: tuple[Step, ...] = ()) -> list[Site]:
 
 def test_leaves_are_linked_to_the_domain_that_the_connection_leads_to() -> None:
     """The connected server's own domain is the hub of all others behind the same connection."""
-    found = {site.name: site.hub for site in sites(jetstream("edge"), jetstream("hub", own=True), jetstream("shop"))}
+    found = {
+        site.name: site.hub
+        for site in sites(jetstream("edge"), jetstream("hub", own=True), jetstream("shop"))
+    }
 
     assert found == {"edge": "hub", "hub": None, "shop": "hub"}
 
 
 def test_each_domain_gets_the_version_that_is_nearest_to_its_own() -> None:
     """A domain that tells no version is placed by its API level."""
-    ones = (jetstream("hub", version="2.15.0"), jetstream("edge", version="2.12.3"), jetstream("far", level=2), jetstream("new", level=5))
+    ones = (
+        jetstream("hub", version="2.15.0"),
+        jetstream("edge", version="2.12.3"),
+        jetstream("far", level=2),
+        jetstream("new", level=5),
+    )
 
-    assert {site.name: str(site.binary) for site in sites(*ones)} == {"hub": "/new", "edge": "/old", "far": "/old", "new": "/new"}
+    assert {site.name: str(site.binary) for site in sites(*ones)} == {
+        "hub": "/new",
+        "edge": "/old",
+        "far": "/old",
+        "new": "/new",
+    }
 
 
 @pytest.mark.parametrize(
     ("one", "steps", "size"),
     [
         (jetstream("hub", server={"name": "n1"}), (creating("hub", "A", num_replicas=3),), 1),
-        (jetstream("hub", server={"name": "n1", "cluster": "east"}, advertised=3), (creating("hub", "A", num_replicas=5),), 3),
-        (jetstream("hub", server={"name": "n1", "cluster": "east"}), (creating("hub", "A", num_replicas=5),), 5),
-        (jetstream("hub", server={"name": "n1", "cluster": "east"}, advertised=20), (), shapes.MAX_CLUSTER_SIZE),
+        (
+            jetstream("hub", server={"name": "n1", "cluster": "east"}, advertised=3),
+            (creating("hub", "A", num_replicas=5),),
+            3,
+        ),
+        (
+            jetstream("hub", server={"name": "n1", "cluster": "east"}),
+            (creating("hub", "A", num_replicas=5),),
+            5,
+        ),
+        (
+            jetstream("hub", server={"name": "n1", "cluster": "east"}, advertised=20),
+            (),
+            shapes.MAX_CLUSTER_SIZE,
+        ),
         (jetstream("hub", server={"name": "n1", "cluster": "east"}), (), 3),
         (jetstream("hub", streams=[stream("hub", "A", ["n1", "n2", "n3", "n4"])]), (), 4),
         (jetstream("hub"), (creating("hub", "A", num_replicas=3),), 3),
         (jetstream("hub"), (creating("hub", "A"),), 1),
     ],
 )
-def test_a_cluster_is_as_large_as_it_shows_itself(one: Jetstream, steps: tuple[Step, ...], size: int) -> None:
+def test_a_cluster_is_as_large_as_it_shows_itself(
+    one: Jetstream, steps: tuple[Step, ...], size: int
+) -> None:
     """What the servers tell decides; where they do not, what the plan needs, and a single server stays one."""
     [site] = sites(one, steps=steps)
 
@@ -75,9 +129,15 @@ def test_a_cluster_is_as_large_as_it_shows_itself(one: Jetstream, steps: tuple[S
 
 def test_tags_are_those_that_live_streams_prove() -> None:
     """A server has the tags of the settled streams on it; one that no stream proves is given to all, and said."""
-    live = [stream("hub", "A", ["n1", "n2"], placement={"tags": ["ssd"]}), stream("hub", "B", ["n3"])]
+    live = [
+        stream("hub", "A", ["n1", "n2"], placement={"tags": ["ssd"]}),
+        stream("hub", "B", ["n3"]),
+    ]
     one = jetstream("hub", server={"name": "n1", "cluster": "east"}, streams=live)
-    steps = (creating("hub", "C", placement={"tags": ["ssd"]}, num_replicas=2), creating("hub", "D", placement={"tags": ["tape"]}))
+    steps = (
+        creating("hub", "C", placement={"tags": ["ssd"]}, num_replicas=2),
+        creating("hub", "D", placement={"tags": ["tape"]}),
+    )
 
     shape = build_rehearsal_layout([one], steps, PROGRAMS)
 
@@ -88,13 +148,25 @@ def test_tags_are_those_that_live_streams_prove() -> None:
 def test_the_account_has_the_limits_of_the_real_one() -> None:
     """Limits that are none are left out; those per number of copies cannot be written down."""
     limits = {
-        "max_memory": 0, "max_storage": 5, "max_streams": -1, "max_consumers": -1, "max_ack_pending": 9, "memory_max_stream_bytes": 0,
-        "storage_max_stream_bytes": 3, "max_bytes_required": True,
-    }  # fmt: skip
+        "max_memory": 0,
+        "max_storage": 5,
+        "max_streams": -1,
+        "max_consumers": -1,
+        "max_ack_pending": 9,
+        "memory_max_stream_bytes": 0,
+        "storage_max_stream_bytes": 3,
+        "max_bytes_required": True,
+    }
     [site] = sites(jetstream("hub", info={"limits": limits}))
     [tiered] = sites(jetstream("hub", info={"limits": limits, "tiers": {"R1": {"limits": limits}}}))
 
-    expected = {"max_mem": 0, "max_file": 5, "max_ack_pending": 9, "disk_max_stream_bytes": 3, "max_bytes_required": True}
+    expected = {
+        "max_mem": 0,
+        "max_file": 5,
+        "max_ack_pending": 9,
+        "disk_max_stream_bytes": 3,
+        "max_bytes_required": True,
+    }
     assert site.accounts[0].limits == expected
     assert tiered.accounts[0].limits == {}
 

@@ -22,7 +22,9 @@ def golden() -> Compare:
         text, file = text_of(view), GOLDEN / f"{name}.txt"
         if WRITE:
             file.write_text(text)
-        assert text == file.read_text(), f"{file.name} differs; look at it, then JSPLAN_GOLDEN=1 pytest tests/render"
+        assert text == file.read_text(), (
+            f"{file.name} differs; look at it, then JSPLAN_GOLDEN=1 pytest tests/render"
+        )
         return text
 
     return compare

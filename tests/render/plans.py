@@ -20,33 +20,75 @@ def many(count: int) -> Plan:
             FieldChange("max_msgs", number + 1, number + 2, "in_place"),
             FieldChange("description", "before", f"after {number}", "in_place"),
         )
-        hazards = (samples.deletes_messages(address, allowed=number % 14 == 0),) if number % 7 == 0 else ()
+        hazards = (
+            (samples.deletes_messages(address, allowed=number % 14 == 0),)
+            if number % 7 == 0
+            else ()
+        )
         kind = number % 5
         if kind == 0:
-            changes.append(samples.resource(address, ["create"], after=samples.STREAM | {"name": f"S{number:04}"}))
+            changes.append(
+                samples.resource(
+                    address, ["create"], after=samples.STREAM | {"name": f"S{number:04}"}
+                )
+            )
         elif kind == 1:
-            changes.append(samples.resource(address, ["delete"], before=samples.STREAM, hazards=hazards))
+            changes.append(
+                samples.resource(address, ["delete"], before=samples.STREAM, hazards=hazards)
+            )
         else:
             changes.append(
-                samples.resource(address, ["update"], before=samples.STREAM, after=samples.STREAM, fields=fields, hazards=hazards)
+                samples.resource(
+                    address,
+                    ["update"],
+                    before=samples.STREAM,
+                    after=samples.STREAM,
+                    fields=fields,
+                    hazards=hazards,
+                )
             )
     return samples.plan(*changes)
 
 
 def hostile() -> Plan:
     """A plan whose every foreign word tries to be more than a word."""
-    field = FieldChange('metadata["</pre><script>"]', "~~~\n</code>", "</script><b>&amp;`~~~~~~`", "in_place")
-    hazard = Hazard("DELETES_MESSAGES", EVIL, flag=f"--allow-hazard DELETES_MESSAGES:{EVIL}", causes=[EVIL + "!"])
-    changed = samples.resource("hub/stream/x", ["update"], fields=(field,), hazards=(hazard,), before={}, after={}, previous="hub/stream/y")
+    field = FieldChange(
+        'metadata["</pre><script>"]', "~~~\n</code>", "</script><b>&amp;`~~~~~~`", "in_place"
+    )
+    hazard = Hazard(
+        "DELETES_MESSAGES",
+        EVIL,
+        flag=f"--allow-hazard DELETES_MESSAGES:{EVIL}",
+        causes=[EVIL + "!"],
+    )
+    changed = samples.resource(
+        "hub/stream/x",
+        ["update"],
+        fields=(field,),
+        hazards=(hazard,),
+        before={},
+        after={},
+        previous="hub/stream/y",
+    )
     changed.address, changed.name, changed.previous_address = EVIL, EVIL, EVIL
-    made = samples.resource("hub/stream/z", ["create"], after=samples.STREAM | {"description": EVIL, "subjects": [EVIL]})
+    made = samples.resource(
+        "hub/stream/z", ["create"], after=samples.STREAM | {"description": EVIL, "subjects": [EVIL]}
+    )
     made.address, made.name = EVIL + "2", EVIL + "2"
     return samples.plan(
-        changed, made, environment="--><script>", variables={"a": EVIL}, targets=[EVIL], allowed_hazards=[EVIL],
-        diagnostics=[Diagnostic("warning", "JS999", EVIL, f"{EVIL}\n<script>", EVIL, SourceRange(EVIL, 1, 1))],
-        deferred=[Deferred(EVIL, EVIL)], backfills=[{"name": EVIL, "from": {"parquet": EVIL}, "to": EVIL, "reason": EVIL}],
+        changed,
+        made,
+        environment="--><script>",
+        variables={"a": EVIL},
+        targets=[EVIL],
+        allowed_hazards=[EVIL],
+        diagnostics=[
+            Diagnostic("warning", "JS999", EVIL, f"{EVIL}\n<script>", EVIL, SourceRange(EVIL, 1, 1))
+        ],
+        deferred=[Deferred(EVIL, EVIL)],
+        backfills=[{"name": EVIL, "from": {"parquet": EVIL}, "to": EVIL, "reason": EVIL}],
         resource_drift=[samples.resource("hub/stream/x", ["delete"], severity="destructive")],
-    )  # fmt: skip
+    )
 
 
 class Page(HTMLParser):

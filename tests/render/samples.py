@@ -80,9 +80,26 @@ def resource(
 ) -> ResourceChange:
     """One element of `resource_changes` with the parts that a test cares for."""
     domain, kind, name = address.split("/", 2)
-    change = Change(actions, before, after, list(fields), [[p] for p in replace_paths], {"id": address} if importing else None)
+    change = Change(
+        actions,
+        before,
+        after,
+        list(fields),
+        [[p] for p in replace_paths],
+        {"id": address} if importing else None,
+    )
     return ResourceChange(
-        address, kind, domain, name, change, "update_because_config_changed", list(hazards), "sha256:" + "0" * 64, [], previous, severity
+        address,
+        kind,
+        domain,
+        name,
+        change,
+        "update_because_config_changed",
+        list(hazards),
+        "sha256:" + "0" * 64,
+        [],
+        previous,
+        severity,
     )
 
 
@@ -91,7 +108,12 @@ def plan(*changes: ResourceChange, **more: Any) -> Plan:
     changing = [c for c in changes if c.change.actions != ["no-op"] or c.change.importing]
     steps = [
         Step(
-            f"s{n}", c.address, "stream.update", f"update {c.address}", {"api": f"STREAM.UPDATE.{c.name}", "payload": {"name": c.name}}, {}
+            f"s{n}",
+            c.address,
+            "stream.update",
+            f"update {c.address}",
+            {"api": f"STREAM.UPDATE.{c.name}", "payload": {"name": c.name}},
+            {},
         )
         for n, c in enumerate(changing, 1)
     ]
@@ -146,17 +168,38 @@ def everything() -> Plan:
         "subjects": None,
         "metadata": {},
         "sources": [
-            {"name": "SALES", "external": {"api": "$JS.store-001.API", "deliver": ""}, "filter_subject": "sales.>"},
-            {"name": "SALES", "external": {"api": "$JS.store-002.API", "deliver": ""}, "filter_subject": "sales.>"},
+            {
+                "name": "SALES",
+                "external": {"api": "$JS.store-001.API", "deliver": ""},
+                "filter_subject": "sales.>",
+            },
+            {
+                "name": "SALES",
+                "external": {"api": "$JS.store-002.API", "deliver": ""},
+                "filter_subject": "sales.>",
+            },
         ],
     }
     changes = (
         resource("hub/consumer/ORDERS/NEW", ["create"], after=CONSUMER),
-        resource("hub/kv/CONFIG", ["no-op"], importing=True, before={"bucket": "CONFIG"}, after={"bucket": "CONFIG"}),
+        resource(
+            "hub/kv/CONFIG",
+            ["no-op"],
+            importing=True,
+            before={"bucket": "CONFIG"},
+            after={"bucket": "CONFIG"},
+        ),
         resource("hub/stream/ALL_SALES", ["create"], after=sales),
         resource("hub/stream/GONE", ["delete"], before=STREAM, hazards=(_deletes_stream(),)),
         resource("hub/stream/LEFT", ["forget"], before=STREAM),
-        resource("hub/stream/ORDERS", ["update"], before=STREAM, after=STREAM, fields=_updates(), hazards=_update_hazards()),
+        resource(
+            "hub/stream/ORDERS",
+            ["update"],
+            before=STREAM,
+            after=STREAM,
+            fields=_updates(),
+            hazards=_update_hazards(),
+        ),
         resource(
             "hub/stream/STATS",
             ["delete", "create"],
@@ -169,14 +212,24 @@ def everything() -> Plan:
             ),
         ),
         resource("hub/stream/SAME", ["no-op"], before=STREAM, after=STREAM),
-        resource("leaf/stream/ORDERS_COPY", ["create"], after=copy, previous="edge/stream/ORDERS_COPY"),
+        resource(
+            "leaf/stream/ORDERS_COPY", ["create"], after=copy, previous="edge/stream/ORDERS_COPY"
+        ),
     )
     drift = (
         resource(
-            "hub/stream/ORDERS", ["update"], severity="destructive", after=STREAM, fields=(FieldChange("max_msgs", -1, 5000, "in_place"),)
+            "hub/stream/ORDERS",
+            ["update"],
+            severity="destructive",
+            after=STREAM,
+            fields=(FieldChange("max_msgs", -1, 5000, "in_place"),),
         ),
         resource(
-            "hub/stream/SAME", ["update"], severity="cosmetic", after=STREAM, fields=(FieldChange("description", "a", "b", "in_place"),)
+            "hub/stream/SAME",
+            ["update"],
+            severity="cosmetic",
+            after=STREAM,
+            fields=(FieldChange("description", "a", "b", "in_place"),),
         ),
     )
     return plan(
@@ -185,7 +238,14 @@ def everything() -> Plan:
         resource_drift=list(drift),
         allowed_hazards=["IRREVERSIBLE:hub/stream/ORDERS"],
         options={"adopt": True, "excludes": [], "replace": [], "safe_below": 0},
-        rehearsal=Rehearsal([RehearsalServer("hub", "2.15.1", "2.15.1"), RehearsalServer("leaf", "2.12.8", "2.12.4")], 12, left_out=1),
+        rehearsal=Rehearsal(
+            [
+                RehearsalServer("hub", "2.15.1", "2.15.1"),
+                RehearsalServer("leaf", "2.12.8", "2.12.4"),
+            ],
+            12,
+            left_out=1,
+        ),
         backfills=[
             {
                 "name": "orders-history",
@@ -199,7 +259,10 @@ def everything() -> Plan:
                 "reason": "history before the first source",
             }
         ],
-        deferred=[Deferred(f"far/stream/S{n}", "domain far is offline: no answer in 5s") for n in range(1, 4)],
+        deferred=[
+            Deferred(f"far/stream/S{n}", "domain far is offline: no answer in 5s")
+            for n in range(1, 4)
+        ],
         diagnostics=[
             Diagnostic(
                 "warning",
@@ -208,7 +271,7 @@ def everything() -> Plan:
                 "It is not sent.",
                 "hub/stream/SAME",
                 SourceRange("streams/orders.yaml", 12, 5),
-            ),
+            )
         ],
     )
 
@@ -227,7 +290,11 @@ def _deletes_stream() -> Hazard:
 
 
 def _updates() -> tuple[FieldChange, ...]:
-    source = {"name": "SALES", "external": {"api": "$JS.leaf.API", "deliver": ""}, "filter_subject": "sales.>"}
+    source = {
+        "name": "SALES",
+        "external": {"api": "$JS.leaf.API", "deliver": ""},
+        "filter_subject": "sales.>",
+    }
     return (
         FieldChange("allow_msg_ttl", None, True, "one_way"),
         FieldChange("description", None, "all orders", "in_place"),
@@ -244,7 +311,12 @@ def _updates() -> tuple[FieldChange, ...]:
 def _update_hazards() -> tuple[Hazard, ...]:
     return (
         deletes_messages("hub/stream/ORDERS"),
-        Hazard("IRREVERSIBLE", "allow_msg_ttl can never be turned off again", allowed=True, causes=["allow_msg_ttl"]),
+        Hazard(
+            "IRREVERSIBLE",
+            "allow_msg_ttl can never be turned off again",
+            allowed=True,
+            causes=["allow_msg_ttl"],
+        ),
         Hazard("MOVES_DATA", "the stream moves to other servers", blocking=False),
     )
 
@@ -252,7 +324,12 @@ def _update_hazards() -> tuple[Hazard, ...]:
 def fleet(size: int) -> Plan:
     """The same small change in many domains, one of them with a hazard."""
     change = (FieldChange("max_age", 30 * DAY, 90 * DAY, "in_place"),)
-    changes = [resource(f"store-{n:03}/stream/SALES", ["update"], before=STREAM, after=STREAM, fields=change) for n in range(1, size + 1)]
+    changes = [
+        resource(
+            f"store-{n:03}/stream/SALES", ["update"], before=STREAM, after=STREAM, fields=change
+        )
+        for n in range(1, size + 1)
+    ]
     if size > 6:
         changes[6].hazards = [deletes_messages("store-007/stream/SALES")]
     return plan(*changes)
@@ -262,14 +339,32 @@ def store_opening(size: int) -> Plan:
     """So many new stores: a stream in each, a source for each in the aggregate, some of them away, findings in all."""
     stores = [f"store-{n:03}" for n in range(1, size + 1)]
     apis = [f"$JS.{s}.API" for s in stores]
-    source = [FieldChange(f'sources["SALES@{api}"]', None, {"name": "SALES", "external": {"api": api}}, "in_place") for api in apis]
+    source = [
+        FieldChange(
+            f'sources["SALES@{api}"]', None, {"name": "SALES", "external": {"api": api}}, "in_place"
+        )
+        for api in apis
+    ]
     plain = {"name": "SALES", "max_bytes": GIB}
-    made = [resource(f"{s}/stream/SALES", ["create"], after=plain | {"subjects": [f"sales.{s}.>"]}) for s in stores[: size // 2]]
-    gone = [(s, f"domain {s} is offline: no responders on $JS.{s}.API") for s in stores[size // 2 :]]
+    made = [
+        resource(f"{s}/stream/SALES", ["create"], after=plain | {"subjects": [f"sales.{s}.>"]})
+        for s in stores[: size // 2]
+    ]
+    gone = [
+        (s, f"domain {s} is offline: no responders on $JS.{s}.API") for s in stores[size // 2 :]
+    ]
     away = [Deferred(f"{s}/stream/{name}", reason) for s, reason in gone for name in "AB"]
-    odd = [Diagnostic("warning", "JS999", f"{s} is odd", "Look at it.", f"{s}/stream/SALES") for s in stores]
-    rates = [Diagnostic("warning", "JS998", f"{n} messages a day", "", f"{s}/stream/SALES") for n, s in enumerate(stores)]
-    every = resource("hub/stream/ALL_SALES", ["update"], before=STREAM, after=STREAM, fields=tuple(source))
+    odd = [
+        Diagnostic("warning", "JS999", f"{s} is odd", "Look at it.", f"{s}/stream/SALES")
+        for s in stores
+    ]
+    rates = [
+        Diagnostic("warning", "JS998", f"{n} messages a day", "", f"{s}/stream/SALES")
+        for n, s in enumerate(stores)
+    ]
+    every = resource(
+        "hub/stream/ALL_SALES", ["update"], before=STREAM, after=STREAM, fields=tuple(source)
+    )
     return plan(every, *made, deferred=away, diagnostics=[*odd, *rates])
 
 
@@ -279,11 +374,27 @@ def partial_apply() -> ApplyResult:
         "p1",
         [
             StepResult("s1", "hub/stream/A", "stream.create", "done"),
-            StepResult("s2", "hub/stream/B", "stream.update", "failed", "no suitable peers for placement (10005)"),
+            StepResult(
+                "s2",
+                "hub/stream/B",
+                "stream.update",
+                "failed",
+                "no suitable peers for placement (10005)",
+            ),
             StepResult("s3", "hub/stream/C", "stream.update", "unknown", "no answer in 5s"),
             StepResult("s4", "hub/consumer/B/X", "consumer.create", "skipped"),
         ],
-        {"imported": 0, "added": 1, "changed": 0, "replaced": 0, "destroyed": 0, "forgotten": 0, "deferred": 1, "failed": 2, "skipped": 1},
+        {
+            "imported": 0,
+            "added": 1,
+            "changed": 0,
+            "replaced": 0,
+            "destroyed": 0,
+            "forgotten": 0,
+            "deferred": 1,
+            "failed": 2,
+            "skipped": 1,
+        },
         {"lineage": "l1", "serial": 8},
         6,
         [{"address": "leaf/stream/X", "reason": "domain leaf is offline: no answer"}],
@@ -293,7 +404,12 @@ def partial_apply() -> ApplyResult:
 def complete_apply() -> ApplyResult:
     """Everything went well."""
     steps = [StepResult("s1", "hub/stream/A", "stream.create", "done")]
-    return ApplyResult("p1", steps, {"added": 2, "changed": 1, "replaced": 1, "destroyed": 0}, {"lineage": "l1", "serial": 8})
+    return ApplyResult(
+        "p1",
+        steps,
+        {"added": 2, "changed": 1, "replaced": 1, "destroyed": 0},
+        {"lineage": "l1", "serial": 8},
+    )
 
 
 def drift() -> Drift:
@@ -339,10 +455,27 @@ def drift() -> Drift:
             Unmanaged("hub/stream/TMP", "stream", 12, 4096, "2026-01-30T08:00:00Z"),
             Unmanaged("hub/consumer/TMP/c", "consumer", None, None, None),
         ],
-        mutes=[{"address": "hub/stream/X", "owner": "ops", "reason": "test of a new limit", "until": "2026-12-31"}],
+        mutes=[
+            {
+                "address": "hub/stream/X",
+                "owner": "ops",
+                "reason": "test of a new limit",
+                "until": "2026-12-31",
+            }
+        ],
         offline=[
-            {"domain": "far", "reason": "no answer in 5s", "may_be_offline": 7 * DAY, "excused": True},
-            {"domain": "near", "reason": "no such domain", "may_be_offline": None, "excused": False},
+            {
+                "domain": "far",
+                "reason": "no answer in 5s",
+                "may_be_offline": 7 * DAY,
+                "excused": True,
+            },
+            {
+                "domain": "near",
+                "reason": "no such domain",
+                "may_be_offline": None,
+                "excused": False,
+            },
         ],
         deferred=[Deferred("far/stream/S1", "domain far is offline: no answer in 5s")],
         pending=2,
@@ -352,7 +485,12 @@ def drift() -> Drift:
 
 def state() -> dict[str, Any]:
     """A state document with a stream and a consumer."""
-    entry = {"declared": {"max_age": 365 * DAY}, "created": "2026-01-01T00:00:00Z", "depends_on": [], "applied_at": "2026-01-02T00:00:00Z"}
+    entry = {
+        "declared": {"max_age": 365 * DAY},
+        "created": "2026-01-01T00:00:00Z",
+        "depends_on": [],
+        "applied_at": "2026-01-02T00:00:00Z",
+    }
     return {
         "format_version": "1.0",
         "kind": "state",
@@ -363,10 +501,31 @@ def state() -> dict[str, Any]:
         "environment": "prod",
         "domains": {"hub": {"name": "hub", "cluster": ""}},
         "ownership": {},
-        "pending": {"hub/stream/NEW": {"id": "s9", "address": "hub/stream/NEW", "op": "stream.create", "expect": {}, "record": None}},
+        "pending": {
+            "hub/stream/NEW": {
+                "id": "s9",
+                "address": "hub/stream/NEW",
+                "op": "stream.create",
+                "expect": {},
+                "record": None,
+            }
+        },
         "deferred": [{"plan": "p1", "steps": ["s3"]}],
-        "replacements": {"hub/stream/ORDERS": {"address": "hub/stream/ORDERS", "detached": ["SALES@$JS.leaf.API"]}},
-        "backfills": {"history": {"name": "history", "entry_hash": "0", "pinned_at": "2026-01-31T12:00:00Z", "done_at": "", "origins": []}},
+        "replacements": {
+            "hub/stream/ORDERS": {
+                "address": "hub/stream/ORDERS",
+                "detached": ["SALES@$JS.leaf.API"],
+            }
+        },
+        "backfills": {
+            "history": {
+                "name": "history",
+                "entry_hash": "0",
+                "pinned_at": "2026-01-31T12:00:00Z",
+                "done_at": "",
+                "origins": [],
+            }
+        },
         "history": [
             {
                 "id": 7,
@@ -384,7 +543,9 @@ def state() -> dict[str, Any]:
             }
         ],
         "resources": {
-            "hub/consumer/ORDERS/NEW": entry | {"config": CONSUMER, "origin": "imported", "prevent_destroy": False},
-            "hub/stream/ORDERS": entry | {"config": STREAM, "origin": "created", "prevent_destroy": True},
+            "hub/consumer/ORDERS/NEW": entry
+            | {"config": CONSUMER, "origin": "imported", "prevent_destroy": False},
+            "hub/stream/ORDERS": entry
+            | {"config": STREAM, "origin": "created", "prevent_destroy": True},
         },
     }

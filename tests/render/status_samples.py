@@ -14,38 +14,86 @@ NO_LIMITS = dict.fromkeys(("max_streams", "max_consumers", "max_memory", "max_st
 def domain(key: str, *, offline_reason: str = "", **more: Any) -> dict[str, Any]:
     """One element of `domains`; `away` is why it does not answer."""
     there = {
-        "domain": key, "js_domain": key, "connection": "hub", "reachable": True, "reason": None, "may_be_offline": None,
-        "last_seen": "2026-01-31T11:00:00Z", "excused": None, "server": f"{key}-server", "cluster": None, "version": "2.15.1",
-        "api_level": 5, "messages": 1200, "bytes": 4096, "streams": 1, "consumers": 1, "memory": 0, "storage": 4096, "limits": NO_LIMITS,
-    }  # fmt: skip
-    gone = dict.fromkeys(("server", "version", "api_level", "streams", "consumers", "memory", "storage", "limits"))
-    gone |= {"reachable": False, "reason": offline_reason, "excused": True, "may_be_offline": 7 * 86_400 * SECOND, "messages": 0, "bytes": 0}
+        "domain": key,
+        "js_domain": key,
+        "connection": "hub",
+        "reachable": True,
+        "reason": None,
+        "may_be_offline": None,
+        "last_seen": "2026-01-31T11:00:00Z",
+        "excused": None,
+        "server": f"{key}-server",
+        "cluster": None,
+        "version": "2.15.1",
+        "api_level": 5,
+        "messages": 1200,
+        "bytes": 4096,
+        "streams": 1,
+        "consumers": 1,
+        "memory": 0,
+        "storage": 4096,
+        "limits": NO_LIMITS,
+    }
+    gone = dict.fromkeys(
+        ("server", "version", "api_level", "streams", "consumers", "memory", "storage", "limits")
+    )
+    gone |= {
+        "reachable": False,
+        "reason": offline_reason,
+        "excused": True,
+        "may_be_offline": 7 * 86_400 * SECOND,
+        "messages": 0,
+        "bytes": 0,
+    }
     return there | (gone if offline_reason else {}) | more
 
 
 def stream(address: str, messages: int = 1200, **more: Any) -> dict[str, Any]:
     """One element of `streams`."""
     return {
-        "address": address, "type": "stream", "managed": True, "down": False, "fed_by": None, "messages": messages, "bytes": messages * 64,
-        "first_seq": 1, "last_seq": messages, "last_time": "2026-01-31T11:59:48.5Z", "consumers": 1, "created": "2026-01-01T00:00:00Z",
-    } | more  # fmt: skip
+        "address": address,
+        "type": "stream",
+        "managed": True,
+        "down": False,
+        "fed_by": None,
+        "messages": messages,
+        "bytes": messages * 64,
+        "first_seq": 1,
+        "last_seq": messages,
+        "last_time": "2026-01-31T11:59:48.5Z",
+        "consumers": 1,
+        "created": "2026-01-01T00:00:00Z",
+    } | more
 
 
 def consumer(address: str, **more: Any) -> dict[str, Any]:
     """One element of `consumers`."""
     place = {"consumer_seq": 1000, "stream_seq": 1100}
     return {
-        "address": address, "managed": True, "pending": 100, "ack_pending": 7, "redelivered": 1, "waiting": 0, "delivered": place,
+        "address": address,
+        "managed": True,
+        "pending": 100,
+        "ack_pending": 7,
+        "redelivered": 1,
+        "waiting": 0,
+        "delivered": place,
         "ack_floor": {"consumer_seq": 990, "stream_seq": 1090},
-    } | more  # fmt: skip
+    } | more
 
 
 def flow(origin: str, to: str, cause: str | None = None, **more: Any) -> dict[str, Any]:
     """One element of `replication`."""
     return {
-        "from": origin, "to": to, "kind": "source", "healthy": cause is None, "cause": cause, "origin_last_seq": 1200, "last_seq": 1200,
-        "lag": 0, "active": SECOND // 2,
-    } | more  # fmt: skip
+        "from": origin,
+        "to": to,
+        "kind": "source",
+        "healthy": cause is None,
+        "cause": cause,
+        "origin_last_seq": 1200,
+        "last_seq": 1200,
+        "lag": 0,
+        "active": SECOND // 2,
+    } | more
 
 
 def status(**parts: Any) -> Status:
@@ -60,24 +108,43 @@ def two_domains() -> Status:
     return status(
         domains=[
             domain("hub", streams=3, consumers=1, messages=2401, storage=88_211, limits=limits),
-            domain("leaf", version=None, api_level=0, memory=2048), domain("far", offline_reason="no responders on $JS.far.API", excused=False),
+            domain("leaf", version=None, api_level=0, memory=2048),
+            domain("far", offline_reason="no responders on $JS.far.API", excused=False),
         ],
         streams=[
-            stream("hub/stream/ORDERS", 1200), stream("hub/kv/CONFIG", 1, type="kv", managed=False, consumers=0),
-            stream("hub/stream/ORDERS_ALL", 1191, copies="sources", consumers=0), stream("leaf/stream/EMPTY", 0, last_time=None),
+            stream("hub/stream/ORDERS", 1200),
+            stream("hub/kv/CONFIG", 1, type="kv", managed=False, consumers=0),
+            stream("hub/stream/ORDERS_ALL", 1191, copies="sources", consumers=0),
+            stream("leaf/stream/EMPTY", 0, last_time=None),
         ],
-        consumers=[consumer("hub/consumer/ORDERS/NEW"), consumer("hub/consumer/ORDERS/tail", managed=False)],
+        consumers=[
+            consumer("hub/consumer/ORDERS/NEW"),
+            consumer("hub/consumer/ORDERS/tail", managed=False),
+        ],
         replication=[
             flow("leaf/stream/ORDERS", "hub/stream/ORDERS_ALL", stalled, lag=9, last_seq=1191),
-            flow("far/stream/ORDERS", "hub/stream/ORDERS_ALL", "not known: the origin's domain far is away", healthy=None, lag=None,
-                 active=None, last_seq=None, origin_last_seq=None),
+            flow(
+                "far/stream/ORDERS",
+                "hub/stream/ORDERS_ALL",
+                "not known: the origin's domain far is away",
+                healthy=None,
+                lag=None,
+                active=None,
+                last_seq=None,
+                origin_last_seq=None,
+            ),
             flow("hub/stream/ORDERS", "leaf/stream/ORDERS_COPY", kind="mirror"),
         ],
         diagnostics=[
-            Diagnostic("warning", "JS415", "exists on the server but is offline there: x", "It uses a feature this server does not know.",
-                       "hub/stream/NEWER"),
+            Diagnostic(
+                "warning",
+                "JS415",
+                "exists on the server but is offline there: x",
+                "It uses a feature this server does not know.",
+                "hub/stream/NEWER",
+            )
         ],
-    )  # fmt: skip
+    )
 
 
 def fleet(stores: int) -> Status:
@@ -89,14 +156,28 @@ def fleet(stores: int) -> Status:
     recreated = f"{was}, and takes of the new one only what comes behind their numbers"
     away = {name: f"not known: the origin's domain {name} is away" for name in gone}
     flows = [
-        flow(f"{name}/stream/SALES", "hub/stream/ALL_SALES", recreated if name == anew else away.get(name),
-             healthy=None if name in gone else name != anew, active=None if name in gone else SECOND)
+        flow(
+            f"{name}/stream/SALES",
+            "hub/stream/ALL_SALES",
+            recreated if name == anew else away.get(name),
+            healthy=None if name in gone else name != anew,
+            active=None if name in gone else SECOND,
+        )
         for name in names
-    ]  # fmt: skip
+    ]
     return status(
         domains=[domain("hub", streams=2, messages=1200 * stores)]
-        + [domain(name, offline_reason=f"no responders on $JS.{name}.API" if name in gone else "") for name in names],
-        streams=[stream("hub/stream/ALL_SALES", 1200 * stores, copies="sources"), *(stream(f"{name}/stream/SALES") for name in there)],
+        + [
+            domain(name, offline_reason=f"no responders on $JS.{name}.API" if name in gone else "")
+            for name in names
+        ],
+        streams=[
+            stream("hub/stream/ALL_SALES", 1200 * stores, copies="sources"),
+            *(stream(f"{name}/stream/SALES") for name in there),
+        ],
         consumers=[consumer(f"{name}/consumer/SALES/TILL") for name in there],
-        replication=[*flows, *(flow("hub/stream/PRICES", f"{name}/stream/PRICES", kind="mirror") for name in there)],
+        replication=[
+            *flows,
+            *(flow("hub/stream/PRICES", f"{name}/stream/PRICES", kind="mirror") for name in there),
+        ],
     )

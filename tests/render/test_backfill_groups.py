@@ -11,11 +11,17 @@ def planned_backfill(number: int, **fields: Any) -> dict[str, Any]:
     """History that a source of hub/stream/ALL leaves out of one shop."""
     origin = f"store-{number:03}/stream/SALES"
     return {
-        "name": f"{origin}>hub/stream/ALL", "declared": False, "runs": True, "to": {"domain": "hub", "stream": "ALL"},
-        "from": [{"domain": f"store-{number:03}", "stream": "SALES", "end_seq": number}], "messages": number, "bytes": 10 * number,
-        "estimate": {"seconds": 2.0, "basis": "at a rate"}, "reason": "it begins at 2026-01-01T00:00:00Z",
+        "name": f"{origin}>hub/stream/ALL",
+        "declared": False,
+        "runs": True,
+        "to": {"domain": "hub", "stream": "ALL"},
+        "from": [{"domain": f"store-{number:03}", "stream": "SALES", "end_seq": number}],
+        "messages": number,
+        "bytes": 10 * number,
+        "estimate": {"seconds": 2.0, "basis": "at a rate"},
+        "reason": "it begins at 2026-01-01T00:00:00Z",
         "command": f"jsplan backfill run --from {origin} --to hub/stream/ALL",
-    } | fields  # fmt: skip
+    } | fields
 
 
 def test_a_fleet_is_one_line() -> None:
@@ -23,30 +29,57 @@ def test_a_fleet_is_one_line() -> None:
     [(found, where)] = group_backfills([planned_backfill(number) for number in range(1, 21)])
 
     assert where == "in 20 domains: store-{001..020}"
-    assert (found["messages"], found["bytes"], found["estimate"]) == (210, 2100, {"seconds": 40.0, "basis": "at a rate"})
+    assert (found["messages"], found["bytes"], found["estimate"]) == (
+        210,
+        2100,
+        {"seconds": 40.0, "basis": "at a rate"},
+    )
     assert found["from"] == [{"domain": "${domain}", "stream": "SALES"}]
-    assert found["command"] == "jsplan backfill run --from ${domain}/stream/SALES --to hub/stream/ALL"
+    assert (
+        found["command"] == "jsplan backfill run --from ${domain}/stream/SALES --to hub/stream/ALL"
+    )
 
 
 def test_what_differs_is_said_apart() -> None:
     """Another reason, another target, or whether apply copies it; and a few are written out."""
     jobs = [planned_backfill(number) for number in range(1, 21)]
-    jobs[3]["reason"], jobs[4]["runs"], jobs[5]["to"] = "it begins at sequence 9", False, {"domain": "hub", "stream": "OTHER"}
+    jobs[3]["reason"], jobs[4]["runs"], jobs[5]["to"] = (
+        "it begins at sequence 9",
+        False,
+        {"domain": "hub", "stream": "OTHER"},
+    )
 
-    assert [where for _, where in group_backfills(jobs)] == ["in 17 domains: store-{001..003}, store-{007..020}", "", "", ""]
+    assert [where for _, where in group_backfills(jobs)] == [
+        "in 17 domains: store-{001..003}, store-{007..020}",
+        "",
+        "",
+        "",
+    ]
     assert [where for _, where in group_backfills(jobs[:3])] == ["", "", ""]
 
 
 def test_what_is_not_known_has_no_sum() -> None:
     """Where nobody can tell how much one of them is, nobody can tell how much all are."""
-    [(found, _)] = group_backfills([planned_backfill(1, messages=None, bytes=None, estimate=None), *(planned_backfill(number) for number in range(2, 9))])
+    [(found, _)] = group_backfills(
+        [
+            planned_backfill(1, messages=None, bytes=None, estimate=None),
+            *(planned_backfill(number) for number in range(2, 9)),
+        ]
+    )
 
     assert (found["messages"], found["bytes"], found["estimate"]) == (None, None, None)
 
 
 def test_entries_are_said_one_by_one() -> None:
     """They have names of their own; what only waits, or turns out to be nothing, is not said here."""
-    entries = [{"name": f"entry-{number}", "from": [], "to": {}, "messages": 1} for number in range(10)]
-    silent = [planned_backfill(1, runs=False, waits="domain store-001 is away"), planned_backfill(2, runs=False, messages=0)]
+    entries = [
+        {"name": f"entry-{number}", "from": [], "to": {}, "messages": 1} for number in range(10)
+    ]
+    silent = [
+        planned_backfill(1, runs=False, waits="domain store-001 is away"),
+        planned_backfill(2, runs=False, messages=0),
+    ]
 
-    assert [found["name"] for found, _ in group_backfills([*entries, *silent])] == [f"entry-{number}" for number in range(10)]
+    assert [found["name"] for found, _ in group_backfills([*entries, *silent])] == [
+        f"entry-{number}" for number in range(10)
+    ]

@@ -31,19 +31,34 @@ HIDDEN = [
     or 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF
 ]  # fmt: skip
 #: As much of it as a description holds.
-HOSTILE = "".join(c for c in HIDDEN if c not in "\x00\ud800" and unicodedata.category(c) != "Cs")[-900:]
+HOSTILE = "".join(c for c in HIDDEN if c not in "\x00\ud800" and unicodedata.category(c) != "Cs")[
+    -900:
+]
 
 
 def test_no_hidden_character_is_left() -> None:
     """Each is shown as an escape of its own, and what fonts draw is left alone."""
     shown = [safe(f"A{character}B") for character in HIDDEN]
-    assert all(re.fullmatch(r"A\\(?:[ntr]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})B", text) for text in shown)
+    assert all(
+        re.fullmatch(r"A\\(?:[ntr]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})B", text)
+        for text in shown
+    )
     assert len(set(shown)) == len(HIDDEN)
     for text in ("ORDERS", "größe 漢字 😀 ✓ → …", "a: b::c", "#[x] ## [y]", "x ::1"):
         assert safe(text) == text
 
 
-@pytest.mark.parametrize("text", ["::error::x", "  ::add-mask::x", "::set-output name=a::b", "x ##[command]y", "##[group]", "\t::x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "::error::x",
+        "  ::add-mask::x",
+        "::set-output name=a::b",
+        "x ##[command]y",
+        "##[group]",
+        "\t::x",
+    ],
+)
 def test_what_a_log_takes_for_a_command_is_shown_and_not_done(text: str) -> None:
     """A runner of GitHub looks at the beginning of lines and for `##[` anywhere; one of GitLab wants carriage returns and escapes."""
     for view in (safe, safe_html, quote_json):
@@ -52,7 +67,9 @@ def test_what_a_log_takes_for_a_command_is_shown_and_not_done(text: str) -> None
     assert safe("section_start:1:a\r\x1b[0Kb") == "section_start:1:a\\r\\x1b[0Kb"
 
 
-def test_no_view_shows_hidden_characters(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_view_shows_hidden_characters(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Names and texts of servers and of files: in text, markdown and pages, and XML stays well-formed."""
     names = [
         "ORD\u200bERS",
@@ -70,13 +87,23 @@ def test_no_view_shows_hidden_characters(server: Server, tmp_path: Path, capsys:
         "description": f"::error::x ##[group]{HOSTILE[:2000]}",
         "metadata": {"k": HOSTILE[:2000]},
     }
-    main_file = {"jsplan": 1, "workspace": "shop", "connections": {"m": {"url": server.url}}, "domains": {"m": {"js_domain": None}}}
+    main_file = {
+        "jsplan": 1,
+        "workspace": "shop",
+        "connections": {"m": {"url": server.url}},
+        "domains": {"m": {"js_domain": None}},
+    }
     streams = [stream, {"name": names[0], "subjects": ["b"]}, {"name": names[3], "subjects": ["c"]}]
     (tmp_path / "jsplan.yaml").write_text(json.dumps(main_file), encoding="utf-8")
-    (tmp_path / "s.jsplan.json").write_text(json.dumps({"streams": streams}), encoding="utf-8")  # JSON has pairs of surrogates
+    (tmp_path / "s.jsplan.json").write_text(
+        json.dumps({"streams": streams}), encoding="utf-8"
+    )  # JSON has pairs of surrogates
     with Raw(server.url) as raw:
         for number, name in enumerate(names[1:3] + names[4:]):
-            raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"s{number}"], "description": HOSTILE})
+            raw.api_ok(
+                f"$JS.API.STREAM.CREATE.{name}",
+                {"name": name, "subjects": [f"s{number}"], "description": HOSTILE},
+            )
 
     def shown(*words: str) -> str:
         capsys.readouterr()
@@ -90,18 +117,38 @@ def test_no_view_shows_hidden_characters(server: Server, tmp_path: Path, capsys:
             assert not line.lstrip().startswith("::")
         return printed.out
 
-    for words in (["validate"], ["plan"], ["plan", "--format", "markdown"], ["plan", "-o", str(tmp_path / "p")]):
+    for words in (
+        ["validate"],
+        ["plan"],
+        ["plan", "--format", "markdown"],
+        ["plan", "-o", str(tmp_path / "p")],
+    ):
         shown(*words)
     shown("show", str(tmp_path / "p"), "--format", "html")
     ET.fromstring(shown("graph", "--format", "svg"))  # noqa: S314 - our own text
-    for words in (["graph", "--format", "mermaid"], ["graph", "--format", "dot"], ["lint"], ["apply", "-y"], ["status"], ["state", "list"]):
+    for words in (
+        ["graph", "--format", "mermaid"],
+        ["graph", "--format", "dot"],
+        ["lint"],
+        ["apply", "-y"],
+        ["status"],
+        ["state", "list"],
+    ):
         shown(*words)
     with Raw(server.url) as raw:
         config = raw.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]
-        raw.api_ok("$JS.API.STREAM.UPDATE.ORDERS", config | {"description": f"\ufffe{HOSTILE[::-1]}"})
+        raw.api_ok(
+            "$JS.API.STREAM.UPDATE.ORDERS", config | {"description": f"\ufffe{HOSTILE[::-1]}"}
+        )
         raw.api_ok(f"$JS.API.STREAM.DELETE.{names[3]}")
     ET.fromstring(shown("drift", "--format", "junit"))  # noqa: S314 - our own text
-    for words in (["drift"], ["drift", "--format", "html"], ["drift", "--format", "markdown"], ["history"], ["history", "1"]):
+    for words in (
+        ["drift"],
+        ["drift", "--format", "html"],
+        ["drift", "--format", "markdown"],
+        ["history"],
+        ["history", "1"],
+    ):
         shown(*words)
     printed = main(["-C", str(tmp_path), "drift", "--json"]), capsys.readouterr().out
     assert "##[" not in printed[1]

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
     from jsplan.documents.plan import Plan, ResourceChange
 
-PLANS = {"everything": samples.everything(), "fleet": samples.fleet(200), "many": plans.many(300), "hostile": plans.hostile()}
+PLANS = {
+    "everything": samples.everything(),
+    "fleet": samples.fleet(200),
+    "many": plans.many(300),
+    "hostile": plans.hostile(),
+}
 
 
 @pytest.fixture(params=PLANS)
@@ -32,7 +37,11 @@ def plan(request: pytest.FixtureRequest) -> Plan:
 
 def changed_addresses(plan: Plan) -> list[ResourceChange]:
     """What the document says changes, read without any view."""
-    return [r for r in plan.resource_changes if r.change.actions != ["no-op"] or r.change.importing or r.previous_address]
+    return [
+        r
+        for r in plan.resource_changes
+        if r.change.actions != ["no-op"] or r.change.importing or r.previous_address
+    ]
 
 
 def test_every_change_is_on_the_page(plan: Plan) -> None:
@@ -44,7 +53,11 @@ def test_every_change_is_on_the_page(plan: Plan) -> None:
     for resource in changes:
         row = next(row for row in rows if f" {safe(resource.address)} " in row["text"])
         codes = set(row["data-hazards"].split()) - {"any", "stop", "warn", "allowed"}
-        assert (row["data-action"], row["data-kind"], row["data-domains"]) == (_become(resource), resource.type, resource.domain)
+        assert (row["data-action"], row["data-kind"], row["data-domains"]) == (
+            _become(resource),
+            resource.type,
+            resource.domain,
+        )
         assert codes == {hazard.code for hazard in resource.hazards}
         assert all(safe(hazard.message) in row["text"] for hazard in resource.hazards)
         assert all(safe(field.path) in row["text"] for field in resource.change.fields)
@@ -52,7 +65,11 @@ def test_every_change_is_on_the_page(plan: Plan) -> None:
 
 def _become(resource: ResourceChange) -> str:
     words = {"delete": "destroy", "delete create": "replace", "create delete": "replace"}
-    return "import" if resource.change.importing else words.get(" ".join(resource.change.actions), resource.change.actions[0])
+    return (
+        "import"
+        if resource.change.importing
+        else words.get(" ".join(resource.change.actions), resource.change.actions[0])
+    )
 
 
 def test_what_is_alike_is_one_row_that_lists_all() -> None:
@@ -86,7 +103,11 @@ def test_each_id_is_one_and_each_link_leads_to_one(plan: Plan) -> None:
 def test_it_stands_alone_and_is_harmless(plan: Plan) -> None:
     """One file that loads nothing: one script and one style, those that its own policy names by their hash."""
     found = Page(plan_html.render(plan))
-    policy = next(value for name, value in found.attributes if name == "content" and value and value.startswith("default-src"))
+    policy = next(
+        value
+        for name, value in found.attributes
+        if name == "content" and value and value.startswith("default-src")
+    )
 
     assert (found.tags.count("script"), found.tags.count("style")) == (1, 1)
     assert not {"src", "onerror", "onclick", "style"} & {name for name, _ in found.attributes}
@@ -102,7 +123,10 @@ def test_foreign_words_are_text() -> None:
     """What looks like markup in a name, a value or a finding is read as it is written."""
     found = Page(plan_html.render(plans.hostile()))
 
-    assert 'hub/stream/"><script>alert("x")</script><img src=x onerror=alert(1)>\\x1b[31m\\u202e-->`|@all</code>' in found.text
+    assert (
+        'hub/stream/"><script>alert("x")</script><img src=x onerror=alert(1)>\\x1b[31m\\u202e-->`|@all</code>'
+        in found.text
+    )
     assert "</script><b>&amp;`~~~~~~`" in found.text
     assert len(found.rows) == 2
 
@@ -110,7 +134,15 @@ def test_foreign_words_are_text() -> None:
 def test_what_costs_comes_first() -> None:
     """The hazards stand before every change, those that stop an apply first; of the changes what is destroyed is first."""
     text = Page(plan_html.render(samples.everything())).text
-    words = ["DELETES_STREAM", "Every action", "Destroyed (1)", "Replaced (1)", "Updated in place (1)", "Created (3)", "Findings (1)"]
+    words = [
+        "DELETES_STREAM",
+        "Every action",
+        "Destroyed (1)",
+        "Replaced (1)",
+        "Updated in place (1)",
+        "Created (3)",
+        "Findings (1)",
+    ]
 
     assert [text.index(word) for word in words] == sorted(text.index(word) for word in words)
     assert text.index("MOVES_DATA") < text.index("can never be turned off again allowed")
@@ -124,7 +156,9 @@ def test_quiet_and_broken_plans() -> None:
     assert "No changes. Your streams match the configuration." in quiet.text
     assert not {"form", "main"} & set(quiet.tags)
     text = Page(plan_html.render(broken)).text
-    assert text.index("The plan has errors") < text.index("Findings (1)") < text.index("Hazards (4)")
+    assert (
+        text.index("The plan has errors") < text.index("Findings (1)") < text.index("Hazards (4)")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -142,11 +176,14 @@ def rows_of(plan: Plan) -> list[dict[str, Any]]:
     """The rows as the script reads them from the elements."""
     return [
         {
-            "action": row["data-action"], "kind": row["data-kind"], "domains": row["data-domains"].split(" "),
-            "hazards": row["data-hazards"].split(" "), "text": row["text"].lower(),
+            "action": row["data-action"],
+            "kind": row["data-kind"],
+            "domains": row["data-domains"].split(" "),
+            "hazards": row["data-hazards"].split(" "),
+            "text": row["text"].lower(),
         }
         for row in Page(plan_html.render(plan)).rows
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("name", ["everything", "many"])
@@ -155,7 +192,10 @@ def test_the_filter_shows_what_the_document_says(name: str, engine: MiniRacer) -
     plan = PLANS[name]
     engine.eval(f"rows = {json.dumps(rows_of(plan))}; null")
     actions, domains = ("", "update", "destroy", "create"), ("", "hub", "d07", "leaf")
-    hazards, searches = ("", "any", "stop", "allowed", "DELETES_MESSAGES"), ("", "MAX_msgs", "orders  all", "S0007 destroyed")
+    hazards, searches = (
+        ("", "any", "stop", "allowed", "DELETES_MESSAGES"),
+        ("", "MAX_msgs", "orders  all", "S0007 destroyed"),
+    )
     texts = {row.members[0].address: _text(row) for row in plan_rows.rows(plan, verbose=True)}
     seen = 0
     for action, domain, hazard, search in product(actions, domains, hazards, searches):
@@ -181,7 +221,9 @@ def _has(hazard: Any, choice: str) -> bool:
 def _text(row: plan_rows.Row) -> str:
     """What is said of one change in the terminal."""
     tag = ", ".join(dict.fromkeys(hazard.code for hazard in row.members[0].hazards))
-    return "\n".join([tag, row.head.plain, *(line.plain for line in [*row.fields, *row.hazards])]).lower()
+    return "\n".join(
+        [tag, row.head.plain, *(line.plain for line in [*row.fields, *row.hazards])]
+    ).lower()
 
 
 def test_kinds_and_domains_of_groups(engine: MiniRacer) -> None:
@@ -190,7 +232,18 @@ def test_kinds_and_domains_of_groups(engine: MiniRacer) -> None:
 
     def count(**choices: str) -> Any:
         given = json.dumps({"action": "", "kind": "", "domain": "", "hazard": ""} | choices)
-        return engine.eval(f"({rows}).filter(row => isWanted(row, {{...{given}, words: []}})).length")
+        return engine.eval(
+            f"({rows}).filter(row => isWanted(row, {{...{given}, words: []}})).length"
+        )
 
-    assert (count(domain="store-007"), count(domain="store-123"), count(domain="store-1"), count(kind="kv")) == (1, 1, 0, 0)
-    assert (count(kind="stream"), count(hazard="any"), count(domain="store-007", hazard="any")) == (2, 1, 1)
+    assert (
+        count(domain="store-007"),
+        count(domain="store-123"),
+        count(domain="store-1"),
+        count(kind="kv"),
+    ) == (1, 1, 0, 0)
+    assert (count(kind="stream"), count(hazard="any"), count(domain="store-007", hazard="any")) == (
+        2,
+        1,
+        1,
+    )

@@ -25,17 +25,34 @@ def tokens(text: str) -> list[Token]:
 
 def test_everything_has_its_place(golden: Compare) -> None:
     """Hazards come first, then what deletes, and each part of a plan has its words."""
-    text = golden("plan_markdown", lambda console: print(plan_markdown.render(samples.everything()), end="", file=console.file))
-    order = ["### Hazards", "### Destroyed (1)", "### Replaced (1)", "### Updated in place (1)", "### Created (3)", "### Findings"]
+    text = golden(
+        "plan_markdown",
+        lambda console: print(
+            plan_markdown.render(samples.everything()), end="", file=console.file
+        ),
+    )
+    order = [
+        "### Hazards",
+        "### Destroyed (1)",
+        "### Replaced (1)",
+        "### Updated in place (1)",
+        "### Created (3)",
+        "### Findings",
+    ]
 
-    assert [text.index(heading) for heading in order] == sorted(text.index(heading) for heading in order)
+    assert [text.index(heading) for heading in order] == sorted(
+        text.index(heading) for heading in order
+    )
 
 
 def test_the_mark_names_workspace_environment_and_plan() -> None:
     """The first line is what a comment is found by, and holds the sha256 of the saved plan."""
     plan = samples.everything()
 
-    assert plan_markdown.render(plan).splitlines()[0] == f"<!-- jsplan:shop.prod:{plan.to_json()['sha256']} -->"
+    assert (
+        plan_markdown.render(plan).splitlines()[0]
+        == f"<!-- jsplan:shop.prod:{plan.to_json()['sha256']} -->"
+    )
     assert plan_rows.marker(replace(plan, environment=None), "0").startswith("<!-- jsplan:shop:0")
 
 
@@ -45,7 +62,10 @@ def test_what_is_alike_is_said_once() -> None:
 
     assert text.count("will be updated in place") == 2
     assert "in 199 domains: store-\\{001..006\\}, store-\\{008..200\\}" in text
-    assert plan_markdown.render(samples.fleet(200), verbose=True).count("will be updated in place") == 200
+    assert (
+        plan_markdown.render(samples.fleet(200), verbose=True).count("will be updated in place")
+        == 200
+    )
 
 
 @pytest.mark.parametrize("count", [250, 2_000, 4_000])
@@ -53,7 +73,9 @@ def test_it_fits_into_a_comment(count: int) -> None:
     """However many changes, the page stays below what GitHub takes, shows what is destroyed, and counts what it leaves out."""
     plan = plans.many(count)
     text = plan_markdown.render(plan)
-    said = re.search(r"✂️ _Cut to fit into a comment: (.*?)\. The whole plan: `jsplan show PLANFILE`", text)
+    said = re.search(
+        r"✂️ _Cut to fit into a comment: (.*?)\. The whole plan: `jsplan show PLANFILE`", text
+    )
     listed = len(re.findall(r"(?m)^(?:- |<details><summary>).*will be ", text))
     missing = re.search(r"([\d,]+) changes not at all \((.*?)\)", said[1]) if said else None
 
@@ -63,15 +85,21 @@ def test_it_fits_into_a_comment(count: int) -> None:
     assert text.index("will be destroyed") < 64_000 // 2
     assert text.count("~~~") % 2 == 0
     if missing:
-        assert sum(int(number.replace(",", "")) for number in re.findall(r"([\d,]+) to ", missing[2])) == int(missing[1].replace(",", ""))
+        assert sum(
+            int(number.replace(",", "")) for number in re.findall(r"([\d,]+) to ", missing[2])
+        ) == int(missing[1].replace(",", ""))
     if count == 4_000:
         assert re.search(r"[\d,]+ hazards not at all", text)
 
 
 def test_one_endless_change_does_not_push_out_the_others() -> None:
     """A change with a thousand fields is cut after so many lines, and says so."""
-    fields = tuple(FieldChange(f'metadata["k{n}"]', None, "x" * 50, "in_place") for n in range(1000))
-    text = plan_markdown.render(samples.plan(samples.resource("hub/stream/A", ["update"], fields=fields)))
+    fields = tuple(
+        FieldChange(f'metadata["k{n}"]', None, "x" * 50, "in_place") for n in range(1000)
+    )
+    text = plan_markdown.render(
+        samples.plan(samples.resource("hub/stream/A", ["update"], fields=fields))
+    )
 
     assert text.count("k79") == 1
     assert "k80" not in text
@@ -89,7 +117,9 @@ def test_foreign_words_stay_words() -> None:
     assert page.attributes == []
     assert [token.type for token in found if token.type in ("link_open", "image")] == []
     assert not any("@all" in token.content for token in found if token.type == "text")
-    assert plans.EVIL.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e") in {t.content for t in found if t.type == "code_inline"}
+    assert plans.EVIL.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e") in {
+        t.content for t in found if t.type == "code_inline"
+    }
     assert [token.content.count("@all") for token in found if token.type == "fence"] == [0, 2, 4, 2]
 
 
@@ -100,21 +130,37 @@ def test_the_page_of_the_sample_is_what_is_meant() -> None:
     assert [token.info for token in found if token.type == "fence"] == ["diff"] * 5 + [""] * 3
     assert sum(token.type == "list_item_open" for token in found) == 10
     assert sum(token.type == "heading_open" for token in found) == 12
-    assert [token.content for token in found if token.type == "html_inline"] == ["<br>", "<br>", "<sub>", "</sub>"]
+    assert [token.content for token in found if token.type == "html_inline"] == [
+        "<br>",
+        "<br>",
+        "<sub>",
+        "</sub>",
+    ]
 
 
 def test_an_empty_and_a_broken_plan_say_so() -> None:
     """No changes is the line that scripts know; a plan with errors says that first, with what is wrong."""
     broken = replace(samples.everything(), errored=True)
 
-    assert "No changes. Your streams match the configuration." in plan_markdown.render(samples.plan())
+    assert "No changes. Your streams match the configuration." in plan_markdown.render(
+        samples.plan()
+    )
     text = plan_markdown.render(broken)
-    assert text.index("The plan has errors") < text.index("### Findings") < text.index("### Hazards")
+    assert (
+        text.index("The plan has errors") < text.index("### Findings") < text.index("### Hazards")
+    )
 
 
 def test_a_way_back_says_what_it_undoes() -> None:
     """A plan that undoes an apply says which on both pages, and that the files still say otherwise."""
-    undone = {"operation": "apply", "id": "a1b2", "who": "ann", "host": "laptop", "at": "2026-01-31T12:00:00Z", "next": {"add": 1}}
+    undone = {
+        "operation": "apply",
+        "id": "a1b2",
+        "who": "ann",
+        "host": "laptop",
+        "at": "2026-01-31T12:00:00Z",
+        "next": {"add": 1},
+    }
     plan = replace(samples.everything(), options={"revert": undone})
 
     for page in (plan_markdown.render(plan), plan_html.render(plan)):
@@ -144,7 +190,12 @@ def test_in_few_words_before_not_at_all() -> None:
     """While all pieces fit in few words none is left out; then details for the first ones are worth a third of the room."""
     pieces = [markdown.PageItem("b" * 10, "f" * 30) for _ in range(10)]
 
-    assert [markdown.fit_items(pieces, room).shortened for room in (300, 299, 140, 100)] == [0, 1, 8, 10]
+    assert [markdown.fit_items(pieces, room).shortened for room in (300, 299, 140, 100)] == [
+        0,
+        1,
+        8,
+        10,
+    ]
     tight = markdown.fit_items(pieces, 90)
     assert (len(tight.texts), len(tight.omitted), tight.shortened) == (6, 4, 5)
     assert sum(map(len, tight.texts)) <= 90

@@ -10,8 +10,14 @@ from jsplan.render.progress import JsonProgress, PlainProgress
 from jsplan.render.progress_live import LiveProgress
 
 STARTED = StepStarted("s1", "hub/stream/A", "create stream A in hub")
-DONE = StepFinished(StepResult("s1", "hub/stream/A", "stream.create", "done"), "create stream A in hub", 0.12)
-FAILED = StepFinished(StepResult("s2", "hub/stream/B", "stream.create", "failed", "no\x1b space"), "create stream B in hub", 1.0)
+DONE = StepFinished(
+    StepResult("s1", "hub/stream/A", "stream.create", "done"), "create stream A in hub", 0.12
+)
+FAILED = StepFinished(
+    StepResult("s2", "hub/stream/B", "stream.create", "failed", "no\x1b space"),
+    "create stream B in hub",
+    1.0,
+)
 
 
 def test_plain_lines() -> None:
@@ -42,7 +48,11 @@ def test_many_steps_are_counted() -> None:
         progress.event(FAILED if number == 700 else DONE)
     lines = stream.getvalue().splitlines()
 
-    assert (len(lines), lines[0], lines[-1]) == (21, "[250/5000] steps finished", "[5000/5000] steps finished")
+    assert (len(lines), lines[0], lines[-1]) == (
+        21,
+        "[250/5000] steps finished",
+        "[5000/5000] steps finished",
+    )
     assert "[701/5000] FAILED: create stream B in hub (1.0s): no\\x1b space" in lines
 
 

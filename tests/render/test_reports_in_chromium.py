@@ -43,7 +43,9 @@ def shown(browser: Browser, **values: str) -> list[Any]:
     return ids
 
 
-def test_two_thousand_changes_open_and_filter_within_a_second(browser: Browser, tmp_path: Path) -> None:
+def test_two_thousand_changes_open_and_filter_within_a_second(
+    browser: Browser, tmp_path: Path
+) -> None:
     """A page of 2,000 changes is drawn within a second, and so is what is left by each filter; the best of five counts."""
     plan, path = plans.many(2_000), tmp_path / "plan.html"
     path.write_text(plan_html.render(plan), encoding="utf-8")
@@ -79,11 +81,20 @@ def test_filters_show_what_the_plan_says(browser: Browser, tmp_path: Path) -> No
     changes = [r for r in plan.resource_changes if r.change.actions != ["no-op"]]
 
     assert len(shown(browser)) == 300
-    assert len(shown(browser, action="destroy")) == sum(r.change.actions == ["delete"] for r in changes)
-    assert browser.run("[...document.querySelectorAll('section.changes:not([hidden]) h2')].map(h => h.textContent)") == ["Destroyed (60)"]
+    assert len(shown(browser, action="destroy")) == sum(
+        r.change.actions == ["delete"] for r in changes
+    )
+    assert browser.run(
+        "[...document.querySelectorAll('section.changes:not([hidden]) h2')].map(h => h.textContent)"
+    ) == ["Destroyed (60)"]
     assert len(shown(browser, domain="d07")) == sum(r.domain == "d07" for r in changes)
-    assert len(shown(browser, hazard="stop")) == sum(any(not h.allowed for h in r.hazards) for r in changes)
-    assert browser.run("document.querySelector('output').value") == f"{len(shown(browser, hazard='stop'))} of 300 changes"
+    assert len(shown(browser, hazard="stop")) == sum(
+        any(not h.allowed for h in r.hazards) for r in changes
+    )
+    assert (
+        browser.run("document.querySelector('output').value")
+        == f"{len(shown(browser, hazard='stop'))} of 300 changes"
+    )
     assert len(shown(browser, search="d07/stream/S0007")) == 1
     assert shown(browser, search="no such words") == []
     assert browser.run("document.getElementById('none').hidden") is False
@@ -99,7 +110,12 @@ def test_hazards_lead_to_their_changes(browser: Browser, tmp_path: Path) -> None
     browser.run("document.querySelector('#hazards a').click()")
     browser.timed("")
 
-    assert browser.run(f"document.querySelector('{target}').open && !document.querySelector('{target}').hidden") is True
+    assert (
+        browser.run(
+            f"document.querySelector('{target}').open && !document.querySelector('{target}').hidden"
+        )
+        is True
+    )
     browser.run("document.querySelector('[name=open]').click()")
     assert browser.run(f"{SHOWN}.every(row => row.open)") is True
     browser.run("document.querySelector('[name=close]').click()")
@@ -119,16 +135,26 @@ def test_dark_and_light(browser: Browser, tmp_path: Path) -> None:
         browser.run("document.getElementById('theme').click()")
         seen.append(browser.run(background))
 
-    assert seen == ["rgb(255, 255, 255)", "rgb(21, 24, 28)", "rgb(21, 24, 28)", "rgb(255, 255, 255)"]
+    assert seen == [
+        "rgb(255, 255, 255)",
+        "rgb(21, 24, 28)",
+        "rgb(21, 24, 28)",
+        "rgb(255, 255, 255)",
+    ]
 
 
 @pytest.mark.parametrize("name", ["plan", "drift"])
-def test_foreign_words_run_nothing_and_load_nothing(browser: Browser, name: str, tmp_path: Path) -> None:
+def test_foreign_words_run_nothing_and_load_nothing(
+    browser: Browser, name: str, tmp_path: Path
+) -> None:
     """A page full of words that look like scripts and pictures runs none of them and asks nobody for anything."""
     drift = samples.drift()
     drift.resource_drift[0].address = drift.mutes[0]["reason"] = plans.EVIL
     path = tmp_path / f"{name}.html"
-    path.write_text(plan_html.render(plans.hostile()) if name == "plan" else drift_html.render(drift), encoding="utf-8")
+    path.write_text(
+        plan_html.render(plans.hostile()) if name == "plan" else drift_html.render(drift),
+        encoding="utf-8",
+    )
     browser.open(path)
 
     assert browser.run("document.scripts.length") == 1
@@ -158,5 +184,7 @@ def test_drift_can_be_filtered(browser: Browser, tmp_path: Path) -> None:
     browser.run("words.value = 'max_age'; words.dispatchEvent(new Event('input'))")
 
     assert browser.run(left) == ["hub/stream/ORDERS"]
-    browser.run("words.value = ''; grade.value = 'destructive'; grade.dispatchEvent(new Event('change'))")
+    browser.run(
+        "words.value = ''; grade.value = 'destructive'; grade.dispatchEvent(new Event('change'))"
+    )
     assert browser.run(left) == ["leaf/stream/LOST", "hub/stream/ORDERS"]

@@ -35,7 +35,9 @@ def _validator(kind: str) -> Any:
 def test_the_files_are_current() -> None:
     """The schemas in the repository are what `tools/make_schemas.py` writes, and there are no others."""
     every = schemas() | {"workspace-v1.json": workspace_schema()}
-    assert {path.name: path.read_bytes() for path in FOLDER.glob("*.json")} == {name: dumps(s) for name, s in every.items()}
+    assert {path.name: path.read_bytes() for path in FOLDER.glob("*.json")} == {
+        name: dumps(s) for name, s in every.items()
+    }
 
 
 @pytest.mark.parametrize("name", sorted(schemas()))

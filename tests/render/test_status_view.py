@@ -31,7 +31,14 @@ def test_a_fleet_is_a_screen(golden: Compare) -> None:
     text = golden("status_fleet", lambda console: status_text.render(samples.fleet(200), console))
 
     assert len(text.splitlines()) < 40
-    assert max(len(line) for line in text.splitlines() if not line.lstrip().startswith(("!", "?", "away"))) <= 100
+    assert (
+        max(
+            len(line)
+            for line in text.splitlines()
+            if not line.lstrip().startswith(("!", "?", "away"))
+        )
+        <= 100
+    )
 
 
 def test_verbose_writes_every_domain() -> None:
@@ -42,7 +49,9 @@ def test_verbose_writes_every_domain() -> None:
     assert text.count(" store-0") + text.count("  store-0") >= 30
 
 
-@pytest.mark.parametrize("found", [samples.two_domains(), samples.fleet(200)], ids=["country", "fleet"])
+@pytest.mark.parametrize(
+    "found", [samples.two_domains(), samples.fleet(200)], ids=["country", "fleet"]
+)
 def test_the_document_is_as_promised(found: Status) -> None:
     """What `status --json` prints is what the schema says, and no top-level field is missing from it."""
     schema, document = schemas()["status-v1.json"], orjson.loads(dumps(found.to_json()))
@@ -54,7 +63,9 @@ def test_the_document_is_as_promised(found: Status) -> None:
 def terminal(width: int, height: int) -> tuple[Console, StringIO]:
     """A terminal of that size, and what it got."""
     stream = StringIO()
-    return Console(file=stream, width=width, height=height, force_terminal=True, color_system=None), stream
+    return Console(
+        file=stream, width=width, height=height, force_terminal=True, color_system=None
+    ), stream
 
 
 def test_a_frame_fits_the_terminal() -> None:
@@ -75,10 +86,16 @@ def test_frames_for_programs_are_lines_of_json() -> None:
     frames.show(samples.two_domains())
     frames.show(samples.two_domains())
 
-    assert [orjson.loads(line)["kind"] for line in stream.getvalue().splitlines()] == ["status", "status"]
+    assert [orjson.loads(line)["kind"] for line in stream.getvalue().splitlines()] == [
+        "status",
+        "status",
+    ]
 
 
-@pytest.mark.parametrize(("text", "width", "shown"), [("store-001/stream/X", 18, "store-001/stream/X"), ("abcdefghij", 7, "abc…hij")])
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [("store-001/stream/X", 18, "store-001/stream/X"), ("abcdefghij", 7, "abc…hij")],
+)
 def test_the_middle_is_left_out(text: str, width: int, shown: str) -> None:
     """Names that are too long for a terminal keep both their ends."""
     assert grid.truncate_middle(text, width) == shown

@@ -44,7 +44,10 @@ def test_top_level() -> None:
     assert [top_level(p) for p in ("a", "a.b", 'a["x"].b')] == ["a", "a", "a"]
 
 
-@pytest.mark.parametrize(("number", "text"), [(0, "0B"), (2**20, "1MiB"), (1572864, "1.50MiB"), (1572865, "1.50MiB (1572865)")])
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0B"), (2**20, "1MiB"), (1572864, "1.50MiB"), (1572865, "1.50MiB (1572865)")],
+)
 def test_sizes_show_the_exact_number_where_the_unit_rounds(number: int, text: str) -> None:
     """What is shown can be written into a file and means the same, or the exact bytes follow."""
     assert size(number) == text
@@ -75,20 +78,33 @@ def test_ranges_of_names(names: list[str], text: str) -> None:
 def test_resources_that_only_look_alike_are_kept_apart() -> None:
     """Two changes are one paragraph only if they differ in nothing but the name of their own domain."""
     alike = [
-        samples.resource(f"d{n}/stream/S", ["update"], fields=(FieldChange("description", "x", f"of d{n}", "in_place"),)) for n in range(6)
+        samples.resource(
+            f"d{n}/stream/S",
+            ["update"],
+            fields=(FieldChange("description", "x", f"of d{n}", "in_place"),),
+        )
+        for n in range(6)
     ]
     alike[3].change.fields[0].after = "of somebody else"
     found = group_domains.group_resources(alike)
 
-    assert [[r.domain for r in group.members] for group in found] == [["d0", "d1", "d2", "d4", "d5"], ["d3"]]
-    assert (found[0].resource.address, found[0].resource.change.fields[0].after) == ("${domain}/stream/S", "of ${domain}")
+    assert [[r.domain for r in group.members] for group in found] == [
+        ["d0", "d1", "d2", "d4", "d5"],
+        ["d3"],
+    ]
+    assert (found[0].resource.address, found[0].resource.change.fields[0].after) == (
+        "${domain}/stream/S",
+        "of ${domain}",
+    )
     assert found[1].resource is alike[3]
 
 
 def test_a_domain_is_a_word() -> None:
     """A domain's name inside of other words is no name: domains called a to e have the same change of max_age."""
     change = (FieldChange("max_age", 1, 2, "in_place"),)
-    found = group_domains.group_resources([samples.resource(f"{name}/stream/S", ["update"], fields=change) for name in "abcde"])
+    found = group_domains.group_resources(
+        [samples.resource(f"{name}/stream/S", ["update"], fields=change) for name in "abcde"]
+    )
 
     assert [group.where for group in found] == ["in 5 domains: a, b, c, d, e"]
     assert found[0].resource.change.fields[0].path == "max_age"
@@ -97,19 +113,34 @@ def test_a_domain_is_a_word() -> None:
 def test_one_flag_permits_a_group_and_nothing_else() -> None:
     """The hazards of a group add up; its flag is a glob unless that would permit something outside of the group too."""
     age = (FieldChange("max_age", 2, 1, "in_place"),)
-    alike = [samples.resource(f"store-{n:03}/stream/SALES", ["update"], fields=age) for n in range(1, 6)]
+    alike = [
+        samples.resource(f"store-{n:03}/stream/SALES", ["update"], fields=age) for n in range(1, 6)
+    ]
     for resource in alike:
         resource.hazards = [samples.deletes_messages(resource.address)]
-    other = samples.resource("store-x/stream/SALES", ["update"], fields=(FieldChange("max_msgs", 2, 1, "in_place"),))
-    together = group_domains.group_resources([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
+    other = samples.resource(
+        "store-x/stream/SALES", ["update"], fields=(FieldChange("max_msgs", 2, 1, "in_place"),)
+    )
+    together = group_domains.group_resources([*alike, other], samples.plan(*alike, other))[
+        0
+    ].resource.hazards[0]
     other.hazards = [samples.deletes_messages(other.address)]
-    apart = group_domains.group_resources([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
+    apart = group_domains.group_resources([*alike, other], samples.plan(*alike, other))[
+        0
+    ].resource.hazards[0]
 
-    assert (together.messages, together.flag) == (5 * 1203, "--allow-hazard DELETES_MESSAGES:store-00*/stream/SALES")
+    assert (together.messages, together.flag) == (
+        5 * 1203,
+        "--allow-hazard DELETES_MESSAGES:store-00*/stream/SALES",
+    )
     assert apart.flag == together.flag, "store-x is not matched"
     other.address = "store-00x/stream/SALES"
-    split = group_domains.group_resources([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
-    assert split.flag.split(" ")[1::2] == [f"DELETES_MESSAGES:store-{n:03}/stream/SALES" for n in range(1, 6)]
+    split = group_domains.group_resources([*alike, other], samples.plan(*alike, other))[
+        0
+    ].resource.hazards[0]
+    assert split.flag.split(" ")[1::2] == [
+        f"DELETES_MESSAGES:store-{n:03}/stream/SALES" for n in range(1, 6)
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,15 @@ import pytest
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.plan import FieldChange, Hazard
-from jsplan.render import apply_text, diagnostics_text, drift_text, plan_text, resource_text, state_text, summary
+from jsplan.render import (
+    apply_text,
+    diagnostics_text,
+    drift_text,
+    plan_text,
+    resource_text,
+    state_text,
+    summary,
+)
 from jsplan.units import SECOND
 from tests.render import samples
 from tests.render.texts import text_of
@@ -19,7 +27,9 @@ if TYPE_CHECKING:
 
 def test_a_plan_with_everything(golden: Compare) -> None:
     """Every action, effect, hazard, drift, deferral and finding reads as people have agreed to read it."""
-    text = golden("plan_everything", lambda console: plan_text.render(samples.everything(), console))
+    text = golden(
+        "plan_everything", lambda console: plan_text.render(samples.everything(), console)
+    )
 
     assert "max_age: 1y -> 1d" in text
     assert "SAME was changed" not in text, "drift of what this plan does not touch is noise"
@@ -27,9 +37,14 @@ def test_a_plan_with_everything(golden: Compare) -> None:
 
 def test_a_plan_without_changes_is_one_line() -> None:
     """Ten thousand resources that do not change cost nothing and are not mentioned."""
-    unchanged = samples.plan(*[samples.resource(f"hub/stream/S{n}", ["no-op"]) for n in range(10_000)])
+    unchanged = samples.plan(
+        *[samples.resource(f"hub/stream/S{n}", ["no-op"]) for n in range(10_000)]
+    )
 
-    assert text_of(lambda console: plan_text.render(unchanged, console)) == "No changes. Your streams match the configuration.\n"
+    assert (
+        text_of(lambda console: plan_text.render(unchanged, console))
+        == "No changes. Your streams match the configuration.\n"
+    )
     assert summary.is_quiet(unchanged)
 
 
@@ -37,7 +52,10 @@ def test_nothing_to_destroy_is_said_as_such() -> None:
     """A destroy of a workspace that manages nothing says that, and not that streams are as they should be."""
     nothing = samples.plan(mode="destroy")
 
-    assert text_of(lambda console: plan_text.render(nothing, console)) == "No changes. There is nothing that this workspace manages.\n"
+    assert (
+        text_of(lambda console: plan_text.render(nothing, console))
+        == "No changes. There is nothing that this workspace manages.\n"
+    )
 
 
 def test_a_fleet_is_one_paragraph(golden: Compare) -> None:
@@ -47,7 +65,9 @@ def test_a_fleet_is_one_paragraph(golden: Compare) -> None:
 
 def test_opening_many_stores_is_a_page(golden: Compare) -> None:
     """New streams, new sources, what is away and what is found: each is said once for all stores that it holds for."""
-    text = golden("plan_opening", lambda console: plan_text.render(samples.store_opening(500), console))
+    text = golden(
+        "plan_opening", lambda console: plan_text.render(samples.store_opening(500), console)
+    )
 
     assert len(text.splitlines()) < 60
     assert 'sources["SALES@$JS.${domain}.API"] in 500 domains: store-{001..500}' in text
@@ -55,9 +75,15 @@ def test_opening_many_stores_is_a_page(golden: Compare) -> None:
 
 def test_verbose_leaves_nothing_out() -> None:
     """With -v each store, each source and each finding has its own line."""
-    text = text_of(lambda console: plan_text.render(samples.store_opening(30), console, verbose=True))
+    text = text_of(
+        lambda console: plan_text.render(samples.store_opening(30), console, verbose=True)
+    )
 
-    assert (text.count('sources["SALES@$JS.store-'), text.count("is odd"), text.count("messages a day")) == (30, 30, 30)
+    assert (
+        text.count('sources["SALES@$JS.store-'),
+        text.count("is odd"),
+        text.count("messages a day"),
+    ) == (30, 30, 30)
     assert text.count("Deferred: domain") == 15
 
 
@@ -71,14 +97,23 @@ def test_verbose_writes_out_the_fleet() -> None:
 def test_a_destroy_plan(golden: Compare) -> None:
     """Destroying says so in its first line."""
     gone = samples.resource("hub/stream/A", ["delete"], before=samples.STREAM)
-    guard = Diagnostic("error", "JS301", "is guarded by prevent_destroy", "Lift it.", "hub/stream/A", SourceRange("jsplan.yaml", 3, 5))
+    guard = Diagnostic(
+        "error",
+        "JS301",
+        "is guarded by prevent_destroy",
+        "Lift it.",
+        "hub/stream/A",
+        SourceRange("jsplan.yaml", 3, 5),
+    )
     made = samples.plan(gone, mode="destroy", targets=["hub/stream/A"], diagnostics=[guard])
     golden("plan_destroy", lambda console: plan_text.render(made, console))
 
 
 def test_an_errored_plan_never_says_no_changes() -> None:
     """A plan with errors ends with the error, not with good news."""
-    broken = samples.plan(errored=True, diagnostics=[Diagnostic("error", "JS410", "wrong environment")])
+    broken = samples.plan(
+        errored=True, diagnostics=[Diagnostic("error", "JS410", "wrong environment")]
+    )
     text = text_of(lambda console: plan_text.render(broken, console))
 
     assert "No changes" not in text
@@ -111,14 +146,21 @@ def test_an_apply_in_part(golden: Compare) -> None:
 def test_failures_in_many_domains_are_one() -> None:
     """The same refusal in forty stores is said once, with the stores; another one keeps its own words."""
     steps = [
-        StepResult(f"s{n}", f"store-{n:03}/stream/A", "stream.create", "failed", f"domain store-{n:03} refused it: no space")
+        StepResult(
+            f"s{n}",
+            f"store-{n:03}/stream/A",
+            "stream.create",
+            "failed",
+            f"domain store-{n:03} refused it: no space",
+        )
         for n in range(40)
     ]
     steps.append(StepResult("s40", "hub/stream/B", "stream.update", "failed", "no suitable peers"))
     text = text_of(lambda console: apply_text.render(ApplyResult("p", steps, {}, {}, 6), console))
 
     assert (
-        "Error: ${domain}/stream/A stream.create failed, in 40 domains: store-{000..039}\n  domain ${domain} refused it: no space" in text
+        "Error: ${domain}/stream/A stream.create failed, in 40 domains: store-{000..039}\n  domain ${domain} refused it: no space"
+        in text
     )
     assert "Error: hub/stream/B stream.update failed\n  no suitable peers" in text
     assert text.count("Error:") == 2
@@ -126,7 +168,16 @@ def test_failures_in_many_domains_are_one() -> None:
 
 def test_what_is_not_done_for_offline_domains() -> None:
     """A domain that is away is no failure of anything: it is said with its steps, many such domains together."""
-    steps = [StepResult(f"s{n}", f"s-{n // 2}/stream/A", "stream.create", "skipped", f"domain s-{n // 2} is away") for n in range(10)]
+    steps = [
+        StepResult(
+            f"s{n}",
+            f"s-{n // 2}/stream/A",
+            "stream.create",
+            "skipped",
+            f"domain s-{n // 2} is away",
+        )
+        for n in range(10)
+    ]
     text = text_of(lambda console: apply_text.render(ApplyResult("p", steps, {}, {}, 6), console))
 
     assert "Not done: domain ${domain} is away, in 5 domains: s-{0..4} (10 steps)" in text
@@ -137,25 +188,58 @@ def test_offline_domains_are_listed_together() -> None:
     """Drift names the domains that it could not read by what it says of them, and what nothing excuses by itself."""
     week = 7 * 86400 * SECOND
     away = [
-        {"domain": f"s-{n:02}", "reason": f"no responders on $JS.s-{n:02}.API", "may_be_offline": week, "excused": True} for n in range(30)
+        {
+            "domain": f"s-{n:02}",
+            "reason": f"no responders on $JS.s-{n:02}.API",
+            "may_be_offline": week,
+            "excused": True,
+        }
+        for n in range(30)
     ]
-    away.append({"domain": "x", "reason": "no answer", "may_be_offline": week, "excused": False, "last_seen": "2026-01-01T00:00:00Z"})
-    text = text_of(lambda console: drift_text.render(replace(samples.drift(), offline=away), console))
+    away.append(
+        {
+            "domain": "x",
+            "reason": "no answer",
+            "may_be_offline": week,
+            "excused": False,
+            "last_seen": "2026-01-01T00:00:00Z",
+        }
+    )
+    text = text_of(
+        lambda console: drift_text.render(replace(samples.drift(), offline=away), console)
+    )
 
-    assert "Away: in 30 domains: s-{00..29}: no responders on $JS.${domain}.API (within its may_be_offline)" in text
-    assert "Not read: x: no answer (longer than its may_be_offline of 1w; last seen 2026-01-01T00:00:00Z)" in text
+    assert (
+        "Away: in 30 domains: s-{00..29}: no responders on $JS.${domain}.API (within its may_be_offline)"
+        in text
+    )
+    assert (
+        "Not read: x: no answer (longer than its may_be_offline of 1w; last seen 2026-01-01T00:00:00Z)"
+        in text
+    )
 
 
 def test_drift(golden: Compare) -> None:
     """Each kind of finding has its section and the greppable line is there."""
-    text = golden("drift", lambda console: drift_text.render(samples.drift(), console, verbose=True))
+    text = golden(
+        "drift", lambda console: drift_text.render(samples.drift(), console, verbose=True)
+    )
 
     assert "Drift: 1 changed, 1 missing, 1 unhealthy, 2 unmanaged." in text
 
 
 def test_no_drift() -> None:
     """Nothing found is said in words and in the greppable line."""
-    quiet = replace(samples.drift(), resource_drift=[], replication=[], unmanaged=[], offline=[], mutes=[], deferred=[], pending=0)
+    quiet = replace(
+        samples.drift(),
+        resource_drift=[],
+        replication=[],
+        unmanaged=[],
+        offline=[],
+        mutes=[],
+        deferred=[],
+        pending=0,
+    )
 
     assert text_of(lambda console: drift_text.render(quiet, console)) == (
         "No drift.\nDrift: 0 changed, 0 missing, 0 unhealthy, 0 unmanaged.\n"
@@ -170,7 +254,14 @@ def test_state(golden: Compare) -> None:
 def test_findings(golden: Compare) -> None:
     """A finding has severity, address, summary, code, place and detail."""
     findings = [
-        Diagnostic("error", "JS101", 'unknown key "max_agee". Did you mean "max_age"?', "", "hub/stream/A", SourceRange("a.yaml", 3, 5)),
+        Diagnostic(
+            "error",
+            "JS101",
+            'unknown key "max_agee". Did you mean "max_age"?',
+            "",
+            "hub/stream/A",
+            SourceRange("a.yaml", 3, 5),
+        ),
         Diagnostic("warning", "JS102", "odd", "Two\nlines."),
         Diagnostic("info", "JS103", "note"),
     ]
@@ -180,10 +271,16 @@ def test_findings(golden: Compare) -> None:
 def test_foreign_text_cannot_move_the_cursor() -> None:
     """Control characters, direction overrides and rich markup from a server are shown, not obeyed."""
     evil = "\x1b[2J[red]\u202eabc\nyes\ud800\x9b"
-    change = samples.resource("hub/stream/[bold]X", ["update"], fields=(FieldChange("description", "old", evil, "in_place"),))
+    change = samples.resource(
+        "hub/stream/[bold]X",
+        ["update"],
+        fields=(FieldChange("description", "old", evil, "in_place"),),
+    )
     change.hazards = [Hazard("MOVES_DATA", evil, blocking=False, causes=[evil + "!"])]
     found = Diagnostic("warning", "JS1", evil, evil, evil, SourceRange(evil, 1, 1))
-    text = text_of(lambda console: plan_text.render(samples.plan(change, diagnostics=[found]), console))
+    text = text_of(
+        lambda console: plan_text.render(samples.plan(change, diagnostics=[found]), console)
+    )
 
     assert not set(text) & {"\x1b", "\u202e", "\ud800", "\x9b"}
     assert "[bold]X" in text
@@ -195,10 +292,22 @@ def test_foreign_text_cannot_move_the_cursor() -> None:
     [
         (FieldChange("max_age", SECOND, 0, "in_place"), "~ max_age: 1s -> unlimited"),
         (FieldChange("max_msgs", 5, -1, "in_place"), "~ max_msgs: 5 -> unlimited"),
-        (FieldChange("max_bytes", 2**30, 2**30 + 1, "in_place"), "~ max_bytes: 1GiB -> 1.00GiB (1073741825)"),
-        (FieldChange("deny_delete", False, True, "one_way"), "~ deny_delete: false -> true  # cannot be undone"),
-        (FieldChange("storage", "file", "memory", "replace"), "~ storage: file -> memory  # forces replacement"),
-        (FieldChange("mirror_direct", False, True, "ignored"), "~ mirror_direct: false -> true  # the server ignores this"),
+        (
+            FieldChange("max_bytes", 2**30, 2**30 + 1, "in_place"),
+            "~ max_bytes: 1GiB -> 1.00GiB (1073741825)",
+        ),
+        (
+            FieldChange("deny_delete", False, True, "one_way"),
+            "~ deny_delete: false -> true  # cannot be undone",
+        ),
+        (
+            FieldChange("storage", "file", "memory", "replace"),
+            "~ storage: file -> memory  # forces replacement",
+        ),
+        (
+            FieldChange("mirror_direct", False, True, "ignored"),
+            "~ mirror_direct: false -> true  # the server ignores this",
+        ),
         (
             FieldChange("consumer_limits.inactive_threshold", SECOND, 2 * SECOND, "in_place"),
             "~ consumer_limits.inactive_threshold: 1s -> 2s",
@@ -206,7 +315,10 @@ def test_foreign_text_cannot_move_the_cursor() -> None:
         (FieldChange("description", "", "x", "in_place"), '+ description: "x"'),
         (FieldChange("unknown_field", 1, {"a": 2}, "in_place"), '~ unknown_field: 1 -> {"a": 2}'),
         (FieldChange('metadata["a.b"]', "x", None, "in_place"), '- metadata["a.b"]: "x"'),
-        (FieldChange('sources["A"].opt_start_seq', None, None, "in_place"), '~ sources["A"].opt_start_seq: (known after apply)'),
+        (
+            FieldChange('sources["A"].opt_start_seq', None, None, "in_place"),
+            '~ sources["A"].opt_start_seq: (known after apply)',
+        ),
     ],
 )
 def test_a_field_line(field: FieldChange, line: str) -> None:
@@ -220,11 +332,27 @@ def test_a_field_line(field: FieldChange, line: str) -> None:
     ("hazard", "amount"),
     [
         (Hazard("DELETES_MESSAGES", "x", messages=1, exact=True), "1 message"),
-        (Hazard("DELETES_MESSAGES", "x", messages=20, exact=False, at_least=5, at_most=20), "5 to 20 messages"),
+        (
+            Hazard("DELETES_MESSAGES", "x", messages=20, exact=False, at_least=5, at_most=20),
+            "5 to 20 messages",
+        ),
         (Hazard("DELETES_MESSAGES", "x", exact=False, at_least=5), "at least 5 messages"),
         (Hazard("DELETES_MESSAGES", "x", messages=7, exact=False), "at most 7 messages"),
-        (Hazard("DELETES_STREAM", "with 4,000 messages (88 bytes) and 2 consumers", messages=4000, bytes=88, consumers=2, exact=True), ""),
-        (Hazard("DELETES_STREAM", "all 14,000 of them", messages=4000, bytes=2048, consumers=1), "4,000 messages, 2.0 KiB, 1 consumer"),
+        (
+            Hazard(
+                "DELETES_STREAM",
+                "with 4,000 messages (88 bytes) and 2 consumers",
+                messages=4000,
+                bytes=88,
+                consumers=2,
+                exact=True,
+            ),
+            "",
+        ),
+        (
+            Hazard("DELETES_STREAM", "all 14,000 of them", messages=4000, bytes=2048, consumers=1),
+            "4,000 messages, 2.0 KiB, 1 consumer",
+        ),
     ],
 )
 def test_the_amount_of_a_hazard(hazard: Hazard, amount: str) -> None:
@@ -235,7 +363,12 @@ def test_the_amount_of_a_hazard(hazard: Hazard, amount: str) -> None:
 def test_a_big_plan_is_written_out() -> None:
     """A thousand changes that all differ are all there."""
     changes = [
-        samples.resource(f"hub/stream/S{n}", ["update"], fields=(FieldChange("max_msgs", n + 1, n + 2, "in_place"),)) for n in range(1000)
+        samples.resource(
+            f"hub/stream/S{n}",
+            ["update"],
+            fields=(FieldChange("max_msgs", n + 1, n + 2, "in_place"),),
+        )
+        for n in range(1000)
     ]
     text = text_of(lambda console: plan_text.render(samples.plan(*changes), console))
 

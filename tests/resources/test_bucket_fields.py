@@ -46,7 +46,9 @@ CLIENT_CONFIGS: list[tuple[Address, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("address", "words", "stream"), CLIENT_CONFIGS)
-def test_a_new_bucket_is_what_nats_go_makes(address: Address, words: dict[str, Any], stream: dict[str, Any]) -> None:
+def test_a_new_bucket_is_what_nats_go_makes(
+    address: Address, words: dict[str, Any], stream: dict[str, Any]
+) -> None:
     """Field by field, nothing more and nothing less."""
     lowered = lower(address, words)
 
@@ -54,23 +56,40 @@ def test_a_new_bucket_is_what_nats_go_makes(address: Address, words: dict[str, A
 
 
 @pytest.mark.parametrize(("address", "words", "stream"), CLIENT_CONFIGS)
-def test_a_stream_is_shown_in_the_words_that_made_it(address: Address, words: dict[str, Any], stream: dict[str, Any]) -> None:
+def test_a_stream_is_shown_in_the_words_that_made_it(
+    address: Address, words: dict[str, Any], stream: dict[str, Any]
+) -> None:
     """Also from the full configuration as the server gives it; what goes without saying is left out."""
     table = KV if address.kind == "kv" else OBJECT_STORE
     full = STREAM.with_defaults(STREAM.compact({"name": address.stream} | stream))
 
-    assert table.compact({"bucket": address.name} | lift(address.kind, address.name, full)) == table.compact(words)
+    assert table.compact(
+        {"bucket": address.name} | lift(address.kind, address.name, full)
+    ) == table.compact(words)
 
 
 @pytest.mark.parametrize(
     ("origin", "expected"),
     [
-        ({"name": "A"}, {"name": "KV_A", "subject_transforms": [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}]}),
-        ({"name": "KV_A"}, {"name": "KV_A", "subject_transforms": [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}]}),
-        ({"name": "CONFIG", "external": {"api": "x"}}, {"name": "KV_CONFIG", "external": {"api": "x"}}),
+        (
+            {"name": "A"},
+            {"name": "KV_A", "subject_transforms": [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}]},
+        ),
+        (
+            {"name": "KV_A"},
+            {"name": "KV_A", "subject_transforms": [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}]},
+        ),
+        (
+            {"name": "CONFIG", "external": {"api": "x"}},
+            {"name": "KV_CONFIG", "external": {"api": "x"}},
+        ),
         (
             {"name": "A", "external": {"api": "x"}},
-            {"name": "KV_A", "external": {"api": "x"}, "subject_transforms": [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}]},
+            {
+                "name": "KV_A",
+                "external": {"api": "x"},
+                "subject_transforms": [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}],
+            },
         ),
         (
             {"name": "A", "subject_transforms": [{"src": "$KV.A.x", "dest": "$KV.CONFIG.y"}]},
@@ -124,14 +143,18 @@ AUTOMATIC = [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}]
         ("sources", None, [{"name": "KV_A", "subject_transforms": AUTOMATIC}], ("sources", None, [{"name": "A"}])),
     ],
 )  # fmt: skip
-def test_changes_are_shown_in_words(path: str, before: Any, after: Any, expected: tuple[str, Any, Any]) -> None:
+def test_changes_are_shown_in_words(
+    path: str, before: Any, after: Any, expected: tuple[str, Any, Any]
+) -> None:
     """The path has the bucket's word, the values are as the files would say them."""
     assert lift_change("kv", "CONFIG", path, before, after) == expected
 
 
 def test_a_sentence_about_the_stream_speaks_of_the_bucket() -> None:
     """Whole words only."""
-    assert with_aliases("kv", "max_age is longer than max_age_of") == "ttl is longer than max_age_of"
+    assert (
+        with_aliases("kv", "max_age is longer than max_age_of") == "ttl is longer than max_age_of"
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +171,9 @@ def test_a_sentence_about_the_stream_speaks_of_the_bucket() -> None:
         ("streams: [{name: OBJ_A}]", "JS132", "object_stores"),
     ],
 )
-def test_what_is_wrong_is_said_in_words(text: str, code: str, words: str, workspace: Loader) -> None:  # noqa: F811 - the fixture
+def test_what_is_wrong_is_said_in_words(
+    text: str, code: str, words: str, workspace: Loader
+) -> None:  # noqa: F811 - the fixture
     """What the server would refuse of the stream is refused in the files, by the name that the files have for it."""
     found = workspace.single_finding(text + "\n")
 

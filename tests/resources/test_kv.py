@@ -11,9 +11,9 @@ import pytest
 from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
 
+from jsplan.options import DriftOptions
 from jsplan.render import plan_text
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.render.texts import text_of
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, single_space
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox, Server
 
 
-def with_client(server: Server, work: Callable[[JetStreamContext], Awaitable[Any]], domain: str | None = None) -> Any:
+def with_client(
+    server: Server, work: Callable[[JetStreamContext], Awaitable[Any]], domain: str | None = None
+) -> Any:
     """Run the work with a nats-py client of the server."""
 
     async def run() -> Any:
@@ -43,7 +45,10 @@ def with_client(server: Server, work: Callable[[JetStreamContext], Awaitable[Any
 
 def changes(plan: Plan) -> dict[str, tuple[str, ...]]:
     """Address to actions, with `import` in front where something is adopted."""
-    return {c.address: (*(["import"] if c.change.importing else []), *c.change.actions) for c in plan.resource_changes}
+    return {
+        c.address: (*(["import"] if c.change.importing else []), *c.change.actions)
+        for c in plan.resource_changes
+    }
 
 
 def config(server: Server, stream: str) -> dict[str, Any]:
@@ -55,13 +60,18 @@ def config(server: Server, stream: str) -> dict[str, Any]:
 
 def is_converged(space: Space) -> bool:
     """Whether nothing is left to do and nothing has drifted."""
-    return not space.plan().steps and not drift(space.load, DriftOptions(), RecordingObserver()).resource_drift
+    return (
+        not space.plan().steps
+        and not drift(space.load, DriftOptions(), RecordingObserver()).resource_drift
+    )
 
 
 @pytest.mark.matrix
 def test_a_client_works_with_a_bucket_of_ours(tmp_path: Path, server: Server) -> None:
     """nats-py puts, gets, deletes and purges in it, and its history is as long as the files say."""
-    space = single_space(tmp_path, server).write(kv=[{"bucket": "CONFIG", "history": 3, "ttl": "1h", "max_value_size": "1KiB"}])
+    space = single_space(tmp_path, server).write(
+        kv=[{"bucket": "CONFIG", "history": 3, "ttl": "1h", "max_value_size": "1KiB"}]
+    )
     space.apply()
 
     async def use(js: JetStreamContext) -> None:
@@ -87,11 +97,15 @@ def test_a_client_works_with_a_bucket_of_ours(tmp_path: Path, server: Server) ->
 
 
 @pytest.mark.matrix
-def test_a_bucket_of_nats_py_is_adopted_without_a_difference(tmp_path: Path, server: Server) -> None:
+def test_a_bucket_of_nats_py_is_adopted_without_a_difference(
+    tmp_path: Path, server: Server
+) -> None:
     """What nats-py chooses otherwise than nats.go is kept, and the values are there afterwards."""
 
     async def make(js: JetStreamContext) -> None:
-        bucket = await js.create_key_value(bucket="CONFIG", history=5, ttl=3600, description="settings", max_bytes=1024 * 1024)
+        bucket = await js.create_key_value(
+            bucket="CONFIG", history=5, ttl=3600, description="settings", max_bytes=1024 * 1024
+        )
         await bucket.put("key", b"value")
         await js.create_key_value(bucket="PLAIN")
 
@@ -100,19 +114,30 @@ def test_a_bucket_of_nats_py_is_adopted_without_a_difference(tmp_path: Path, ser
 
     with_client(server, make)
     before = [config(server, name) for name in ("KV_CONFIG", "KV_PLAIN")]
-    described = {"bucket": "CONFIG", "history": 5, "ttl": "1h", "description": "settings", "max_bytes": "1MiB"}
+    described = {
+        "bucket": "CONFIG",
+        "history": 5,
+        "ttl": "1h",
+        "description": "settings",
+        "max_bytes": "1MiB",
+    }
     space = single_space(tmp_path, server).write(kv=[described, {"bucket": "PLAIN"}])
 
     plan, result = space.apply()
 
-    assert changes(plan) == {"main/kv/CONFIG": ("import", "no-op"), "main/kv/PLAIN": ("import", "no-op")}
+    assert changes(plan) == {
+        "main/kv/CONFIG": ("import", "no-op"),
+        "main/kv/PLAIN": ("import", "no-op"),
+    }
     assert result.summary["imported"] == 2
     assert [config(server, name) for name in ("KV_CONFIG", "KV_PLAIN")] == before
     assert is_converged(space)
     assert with_client(server, value).value == b"value"
 
 
-def test_a_changed_word_leaves_the_choices_of_the_maker_alone(tmp_path: Path, server: Server) -> None:
+def test_a_changed_word_leaves_the_choices_of_the_maker_alone(
+    tmp_path: Path, server: Server
+) -> None:
     """An update of a nats-py bucket changes what the files say and nothing else."""
     with_client(server, lambda js: js.create_key_value(bucket="CONFIG", history=2))
     before = config(server, "KV_CONFIG")
@@ -125,14 +150,18 @@ def test_a_changed_word_leaves_the_choices_of_the_maker_alone(tmp_path: Path, se
     assert is_converged(space)
 
 
-def test_a_field_that_the_files_name_is_no_longer_the_makers(tmp_path: Path, server: Server) -> None:
+def test_a_field_that_the_files_name_is_no_longer_the_makers(
+    tmp_path: Path, server: Server
+) -> None:
     """allow_direct of a nats-py bucket changes once the files name it, and stays when the line goes."""
     with_client(server, lambda js: js.create_key_value(bucket="CONFIG"))
     space = single_space(tmp_path, server).write(kv=[{"bucket": "CONFIG"}])
     space.apply()
     space.write(kv=[{"bucket": "CONFIG", "allow_direct": True}])
 
-    assert [f.path for c in space.plan().resource_changes for f in c.change.fields] == ["allow_direct"]
+    assert [f.path for c in space.plan().resource_changes for f in c.change.fields] == [
+        "allow_direct"
+    ]
     space.apply()
     assert config(server, "KV_CONFIG")["allow_direct"] is True
 
@@ -141,12 +170,24 @@ def test_a_field_that_the_files_name_is_no_longer_the_makers(tmp_path: Path, ser
 
 def test_the_terminal_shows_a_bucket_in_its_own_words(tmp_path: Path, server: Server) -> None:
     """A new bucket, a changed one and a drifted one are told as history, ttl and compression, not as stream fields."""
-    words = {"bucket": "CONFIG", "history": 2, "ttl": "1h", "max_value_size": "1KiB", "compression": True, "sources": [{"name": "A"}]}
+    words = {
+        "bucket": "CONFIG",
+        "history": 2,
+        "ttl": "1h",
+        "max_value_size": "1KiB",
+        "compression": True,
+        "sources": [{"name": "A"}],
+    }
     space = single_space(tmp_path, server).write(kv=[words])
     created = text_of(lambda console: plan_text.render(space.plan(), console))
     assert {line.strip() for line in created.splitlines() if line.strip().startswith("+ ")} == {
-        "+ main/kv/CONFIG will be created", '+ sources["A"]', "+ history: 2", "+ ttl: 1h", "+ max_value_size: 1KiB", "+ compression: true",
-    }  # fmt: skip
+        "+ main/kv/CONFIG will be created",
+        '+ sources["A"]',
+        "+ history: 2",
+        "+ ttl: 1h",
+        "+ max_value_size: 1KiB",
+        "+ compression: true",
+    }
     space.apply()
 
     space.write(kv=[words | {"history": 5, "compression": False, "ttl": None}])
@@ -166,14 +207,21 @@ def test_a_plan_has_whole_stream_configurations(tmp_path: Path, server: Server) 
 
     assert change.change.before is not None
     assert change.change.after is not None
-    assert (change.change.before["max_msgs_per_subject"], change.change.after["max_msgs_per_subject"]) == (2, 3)
-    assert [(f.path, f.before, f.after, f.effect) for f in change.change.fields] == [("history", 2, 3, "in_place")]
+    assert (
+        change.change.before["max_msgs_per_subject"],
+        change.change.after["max_msgs_per_subject"],
+    ) == (2, 3)
+    assert [(f.path, f.before, f.after, f.effect) for f in change.change.fields] == [
+        ("history", 2, 3, "in_place")
+    ]
 
 
 def test_a_mirror_beside_an_origin_without_direct_reads(tmp_path: Path, server: Server) -> None:
     """The server decides whether such a copy answers reads: neither an error of the apply nor a change afterwards."""
     with_client(server, lambda js: js.create_key_value(bucket="CONFIG"))
-    space = single_space(tmp_path, server).write(kv=[{"bucket": "COPY", "mirror": {"name": "CONFIG"}}])
+    space = single_space(tmp_path, server).write(
+        kv=[{"bucket": "COPY", "mirror": {"name": "CONFIG"}}]
+    )
 
     assert space.apply()[1].exit_code == 0
     assert config(server, "KV_COPY")["mirror_direct"] is False
@@ -185,7 +233,9 @@ def test_values_flow_from_bucket_to_bucket(tmp_path: Path, clean_hub_leaf: Sandb
     hub, leaf = clean_hub_leaf["hub"], clean_hub_leaf["leaf"]
     mirror = {"bucket": "CONFIG", "domain": "leaf", "mirror": {"name": "CONFIG", "domain": "hub"}}
     collected = {"bucket": "ALL", "domain": "hub", "sources": [{"name": "CONFIG"}]}
-    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(kv=[{"bucket": "CONFIG", "domain": "hub"}, mirror, collected])
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
+        kv=[{"bucket": "CONFIG", "domain": "hub"}, mirror, collected]
+    )
     space.apply()
 
     async def put(js: JetStreamContext) -> None:
@@ -197,17 +247,32 @@ def test_values_flow_from_bucket_to_bucket(tmp_path: Path, clean_hub_leaf: Sandb
     with_client(hub, put)
     for server, stream in ((hub, "KV_ALL"), (leaf, "KV_CONFIG")):
         with Raw(server.url, server.user, server.password) as raw:
-            server.wait_until(lambda: raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"] == 1, "have the value", 30)  # noqa: B023
+            server.wait_until(
+                lambda: raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"] == 1,
+                "have the value",
+                30,
+            )  # noqa: B023
     assert with_client(hub, get) == b"value"
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
-        assert raw.api_ok("$JS.API.STREAM.MSG.GET.KV_CONFIG", {"last_by_subj": "$KV.CONFIG.key"})["message"]["data"] == "dmFsdWU="
+        assert (
+            raw.api_ok("$JS.API.STREAM.MSG.GET.KV_CONFIG", {"last_by_subj": "$KV.CONFIG.key"})[
+                "message"
+            ]["data"]
+            == "dmFsdWU="
+        )
     assert is_converged(space)
 
 
 @pytest.mark.matrix
-def test_limit_markers_need_a_server_that_knows_them(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_limit_markers_need_a_server_that_knows_them(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """On an older server the plan names the word, the level that it needs and the one that is there, and its place in the files."""
-    plan = single_space(tmp_path, server).write(kv=[{"bucket": "CONFIG", "limit_marker_ttl": "10m"}]).plan()
+    plan = (
+        single_space(tmp_path, server)
+        .write(kv=[{"bucket": "CONFIG", "limit_marker_ttl": "10m"}])
+        .plan()
+    )
 
     found = [d for d in plan.diagnostics if d.code == "JS413"]
     if server_version >= (2, 11):
@@ -219,21 +284,44 @@ def test_limit_markers_need_a_server_that_knows_them(tmp_path: Path, server: Ser
 
 
 @pytest.mark.matrix
-def test_every_word_converges_and_changes(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_every_word_converges_and_changes(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """Made with every word, changed in every word, and left with none: after each apply nothing is left to do."""
     marker = {"limit_marker_ttl": "10m"} if server_version >= (2, 11) else {}
     all_words: dict[str, Any] = {
-        "history": 5, "ttl": "1h", "max_value_size": "1KiB", "max_bytes": "1MiB", "description": "a", "compression": True,
-        "republish": {"src": ">", "dest": "config.>"}, "metadata": {"a": "b"}, "placement": {"tags": []},
-        "num_replicas": 1, "storage": "file",
-    }  # fmt: skip
+        "history": 5,
+        "ttl": "1h",
+        "max_value_size": "1KiB",
+        "max_bytes": "1MiB",
+        "description": "a",
+        "compression": True,
+        "republish": {"src": ">", "dest": "config.>"},
+        "metadata": {"a": "b"},
+        "placement": {"tags": []},
+        "num_replicas": 1,
+        "storage": "file",
+    }
     changed: dict[str, Any] = {
-        "history": 4, "ttl": "2h", "max_value_size": "2KiB", "max_bytes": "2MiB", "description": "b", "compression": False,
-        "republish": {"src": ">", "dest": "other.>", "headers_only": True}, "metadata": {"a": "c"},
-    }  # fmt: skip
+        "history": 4,
+        "ttl": "2h",
+        "max_value_size": "2KiB",
+        "max_bytes": "2MiB",
+        "description": "b",
+        "compression": False,
+        "republish": {"src": ">", "dest": "other.>", "headers_only": True},
+        "metadata": {"a": "c"},
+    }
     space = single_space(tmp_path, server)
-    for words in (all_words | marker, changed | marker, {}, {"history": 1, "ttl": 0, "max_bytes": -1, "max_value_size": 0}):
-        _, result = space.write(kv=[{"bucket": "CONFIG"} | words]).apply(allow_hazards=("DELETES_MESSAGES", "IRREVERSIBLE"))
+    for words in (
+        all_words | marker,
+        changed | marker,
+        {},
+        {"history": 1, "ttl": 0, "max_bytes": -1, "max_value_size": 0},
+    ):
+        _, result = space.write(kv=[{"bucket": "CONFIG"} | words]).apply(
+            allow_hazards=("DELETES_MESSAGES", "IRREVERSIBLE")
+        )
         assert result.exit_code == 0, result
         assert is_converged(space), words
 
@@ -241,8 +329,13 @@ def test_every_word_converges_and_changes(tmp_path: Path, server: Server, server
 def test_a_configuration_file_of_the_nats_cli_is_a_bucket(tmp_path: Path, server: Server) -> None:
     """`nats stream info KV_CONFIG --json` beside an entry is taken in the bucket's words, and keys beside it win."""
     with_client(server, lambda js: js.create_key_value(bucket="CONFIG", history=5, ttl=60))
-    (tmp_path / "config.json").write_text(json.dumps({"config": config(server, "KV_CONFIG"), "created": "2026-01-01T00:00:00Z"}), "utf-8")
-    space = single_space(tmp_path, server).write(kv=[{"bucket": "CONFIG", "config_file": "config.json"}])
+    (tmp_path / "config.json").write_text(
+        json.dumps({"config": config(server, "KV_CONFIG"), "created": "2026-01-01T00:00:00Z"}),
+        "utf-8",
+    )
+    space = single_space(tmp_path, server).write(
+        kv=[{"bucket": "CONFIG", "config_file": "config.json"}]
+    )
     assert changes(space.plan()) == {"main/kv/CONFIG": ("import", "no-op")}
 
     space.write(kv=[{"bucket": "CONFIG", "config_file": "config.json", "history": 6}])
@@ -261,4 +354,6 @@ def test_unmanaged_buckets_are_listed_as_what_they_are(tmp_path: Path, server: S
     space = single_space(tmp_path, server).write(kv=[{"bucket": "OURS"}])
     space.apply()
 
-    assert [u.address for u in drift(space.load, DriftOptions(), RecordingObserver()).unmanaged] == ["main/kv/THEIRS", "main/object_store/THEIRS"]
+    assert [
+        u.address for u in drift(space.load, DriftOptions(), RecordingObserver()).unmanaged
+    ] == ["main/kv/THEIRS", "main/object_store/THEIRS"]

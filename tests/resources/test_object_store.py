@@ -22,7 +22,9 @@ DATA = bytes(range(256)) * 2000
 @pytest.mark.matrix
 def test_a_client_works_with_a_store_of_ours(tmp_path: Path, server: Server) -> None:
     """nats-py puts an object of several chunks, lists it, gets it back whole, and deletes it."""
-    space = single_space(tmp_path, server).write(object_stores=[{"bucket": "ASSETS", "max_bytes": "10MiB", "ttl": "1h"}])
+    space = single_space(tmp_path, server).write(
+        object_stores=[{"bucket": "ASSETS", "max_bytes": "10MiB", "ttl": "1h"}]
+    )
     space.apply()
 
     async def use(js: JetStreamContext) -> None:
@@ -50,7 +52,9 @@ def test_a_store_of_nats_py_is_adopted_without_a_difference(tmp_path: Path, serv
 
     with_client(server, make)
     before = config(server, "OBJ_ASSETS")
-    space = single_space(tmp_path, server).write(object_stores=[{"bucket": "ASSETS", "description": "files", "ttl": "1h"}])
+    space = single_space(tmp_path, server).write(
+        object_stores=[{"bucket": "ASSETS", "description": "files", "ttl": "1h"}]
+    )
 
     plan, _ = space.apply()
 
@@ -60,7 +64,9 @@ def test_a_store_of_nats_py_is_adopted_without_a_difference(tmp_path: Path, serv
     assert is_converged(space)
 
 
-def test_a_store_that_a_client_sealed_is_neither_opened_nor_replaced(tmp_path: Path, server: Server) -> None:
+def test_a_store_that_a_client_sealed_is_neither_opened_nor_replaced(
+    tmp_path: Path, server: Server
+) -> None:
     """Sealing is what clients do at run time; the files need not say it."""
     space = single_space(tmp_path, server).write(object_stores=[{"bucket": "ASSETS"}])
     space.apply()

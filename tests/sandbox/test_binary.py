@@ -34,7 +34,9 @@ def test_a_variable_that_names_nothing_is_an_error(monkeypatch: pytest.MonkeyPat
         binary.find_binary()
 
 
-def test_a_server_on_path_wins_over_the_wheel(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_on_path_wins_over_the_wheel(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the variable the nats-server on PATH is taken."""
     monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv("PATH", str(program.parent))
@@ -50,7 +52,9 @@ def test_the_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path(sys.executable).parent / "nats-server" == binary.find_binary()
 
 
-def test_without_any_server_the_install_command_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_any_server_the_install_command_is_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Where there is no nats-server at all, the error's hint is the pip command."""
     monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv("PATH", "/nowhere")
@@ -81,7 +85,9 @@ def test_a_program_that_cannot_run_has_no_version(tmp_path: Path) -> None:
         binary.read_version(tmp_path)
 
 
-def test_versions_are_kept_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_versions_are_kept_where_the_variable_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The cache is $JSPLAN_SERVER_CACHE, else below $XDG_CACHE_HOME, else below ~/.cache."""
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path / "here"))
     assert versions.cache_folder() == tmp_path / "here"
@@ -93,7 +99,9 @@ def test_versions_are_kept_where_the_variable_says(monkeypatch: pytest.MonkeyPat
     assert versions.cache_folder() == tmp_path / "jsplan/nats-server"
 
 
-def test_a_version_in_the_cache_is_not_installed_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_version_in_the_cache_is_not_installed_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """`ensure` hands out what is in the cache without asking pip."""
     kept = tmp_path / "2.99.0" / "bin" / "nats-server"
     kept.parent.mkdir(parents=True)
@@ -104,7 +112,9 @@ def test_a_version_in_the_cache_is_not_installed_again(monkeypatch: pytest.Monke
     assert kept == versions.ensure_version("2.99.0")
 
 
-def test_a_version_that_cannot_be_installed_leaves_nothing_that_looks_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_version_that_cannot_be_installed_leaves_nothing_that_looks_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A failed download raises SandboxError with what pip said, and the next call tries again."""
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -119,4 +129,6 @@ def test_a_version_that_cannot_be_installed_leaves_nothing_that_looks_installed(
 @pytest.mark.download
 def test_every_supported_version_can_be_had() -> None:
     """Each version of the matrix is downloaded once and says its own number."""
-    assert list(versions.VERSIONS) == [binary.read_version(versions.ensure_version(version)) for version in versions.VERSIONS]
+    assert list(versions.VERSIONS) == [
+        binary.read_version(versions.ensure_version(version)) for version in versions.VERSIONS
+    ]

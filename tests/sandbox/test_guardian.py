@@ -28,7 +28,9 @@ PROGRAM = """
 def start(then: str) -> tuple[subprocess.Popen[str], list[int], Path]:
     """A Python process that runs a hub and a leaf and then does something; the pids of its children and its folder."""
     source = textwrap.dedent(PROGRAM) + then
-    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stdout is not None
     *pids, folder = process.stdout.readline().split()
     process.stdout.close()
@@ -80,7 +82,9 @@ def test_nothing_is_left_after_the_whole_process_group_is_killed() -> None:
 
 def test_a_frozen_server_does_not_survive_either() -> None:
     """A server that is halted when its owner is killed ends too."""
-    process, pids, _ = start("sandbox['leaf'].freeze(); print('frozen', file=sys.stderr); time.sleep(60)")
+    process, pids, _ = start(
+        "sandbox['leaf'].freeze(); print('frozen', file=sys.stderr); time.sleep(60)"
+    )
 
     process.kill()
     process.wait()
@@ -119,6 +123,8 @@ def test_a_forked_child_does_not_stop_the_servers_of_its_parent() -> None:
         sandbox.close()
     """)
 
-    done = subprocess.run([sys.executable, "-c", source], check=False, timeout=60, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", source], check=False, timeout=60, capture_output=True, text=True
+    )
 
     assert (0, "") == (done.returncode, done.stderr)

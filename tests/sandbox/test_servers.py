@@ -46,7 +46,9 @@ def test_jetstream_can_be_left_out(make_server: MakeServer) -> None:
 
 
 @pytest.mark.parametrize(("strict", "refused"), [(True, True), (False, False)])
-def test_the_strict_flag_decides_about_unknown_fields(make_server: MakeServer, strict: bool, refused: bool) -> None:
+def test_the_strict_flag_decides_about_unknown_fields(
+    make_server: MakeServer, strict: bool, refused: bool
+) -> None:
     """With strict an unknown request field is an error, without it is dropped in silence."""
     with client(make_server(strict=strict)) as raw:
         assert refused == ("error" in raw.api("$JS.API.STREAM.NAMES", {"_probe": 1}))
@@ -59,7 +61,9 @@ def test_extra_text_reaches_the_server(make_server: MakeServer) -> None:
 
 def test_a_refused_configuration_is_reported_in_the_servers_words(make_server: MakeServer) -> None:
     """A server that ends at once raises SandboxError with the line of its log that says why."""
-    with pytest.raises(SandboxError, match=r"unknown_word_in_configuration|does not accept clients"):
+    with pytest.raises(
+        SandboxError, match=r"unknown_word_in_configuration|does not accept clients"
+    ):
         make_server(extra="unknown_word_in_configuration: 1")
 
 
@@ -140,7 +144,9 @@ def test_a_folder_of_ones_own_is_kept(tmp_path: Path) -> None:
         with Sandbox.single(folder=tmp_path / "kept") as sandbox, client(sandbox["server"]) as raw:
             raw.api_ok("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
 
-    assert {"accounts.conf", "server.conf", "server.log", "server.store"} == {path.name for path in (tmp_path / "kept").iterdir()}
+    assert {"accounts.conf", "server.conf", "server.log", "server.store"} == {
+        path.name for path in (tmp_path / "kept").iterdir()
+    }
 
 
 def test_a_temporary_folder_is_removed(make_server: MakeServer) -> None:

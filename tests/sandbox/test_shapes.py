@@ -20,7 +20,9 @@ PORTS = {
 
 
 def texts(layout: shapes.Layout) -> dict[str, str]:
-    return {node.name: shapes.render_server_config(node, f"/data/{node.name}") for node in layout.nodes}
+    return {
+        node.name: shapes.render_server_config(node, f"/data/{node.name}") for node in layout.nodes
+    }
 
 
 def test_the_hub_is_the_one_of_the_documentation() -> None:
@@ -58,7 +60,9 @@ def test_a_single_server_has_no_accounts_unless_asked() -> None:
     assert (shapes.ANONYMOUS, shapes.ACC) == (plain.nodes[0].user, accounts.nodes[0].user)
 
 
-@pytest.mark.parametrize(("strict", "line"), [(None, None), (True, "strict: true"), (False, "strict: false")])
+@pytest.mark.parametrize(
+    ("strict", "line"), [(None, None), (True, "strict: true"), (False, "strict: false")]
+)
 def test_strictness_is_written_only_when_it_is_given(strict: bool | None, line: str | None) -> None:
     """Servers before 2.11 do not know the option, so that it is left out unless somebody wants it."""
     text = texts(shapes.single(PORTS, strict=strict))["server"]
@@ -90,11 +94,17 @@ def test_a_path_with_quotes_and_blanks_stays_one_value() -> None:
         (shapes.cluster(PORTS), {"main": {"connection": "n1", "js_domain": None}}),
     ],
 )
-def test_the_workspace_reaches_every_domain(layout: shapes.Layout, domains: dict[str, object]) -> None:
+def test_the_workspace_reaches_every_domain(
+    layout: shapes.Layout, domains: dict[str, object]
+) -> None:
     """The jsplan.yaml of a shape names one connection and every domain behind it."""
     workspace = yaml.safe_load(shapes.render_workspace(layout))
 
-    assert (1, "sandbox", domains) == (workspace["jsplan"], workspace["workspace"], workspace["domains"])
+    assert (1, "sandbox", domains) == (
+        workspace["jsplan"],
+        workspace["workspace"],
+        workspace["domains"],
+    )
     connection = workspace["connections"][layout.nodes[0].name]
     assert connection["url"].startswith(layout.nodes[0].url)
     assert connection.get("user") == layout.nodes[0].user.user

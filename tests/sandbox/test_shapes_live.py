@@ -13,8 +13,14 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
     from tests.conftest import MakeHubLeaf
 
-MIRROR = {"name": "COPY", "mirror": {"name": "ORDERS", "external": {"api": "$JS.hub.API", "deliver": ""}}}
-SOURCED = {"name": "BACK", "sources": [{"name": "COPY", "external": {"api": "$JS.leaf.API", "deliver": ""}}]}
+MIRROR = {
+    "name": "COPY",
+    "mirror": {"name": "ORDERS", "external": {"api": "$JS.hub.API", "deliver": ""}},
+}
+SOURCED = {
+    "name": "BACK",
+    "sources": [{"name": "COPY", "external": {"api": "$JS.leaf.API", "deliver": ""}}],
+}
 
 
 def ask(server: Server, subject: str, payload: Any = None) -> dict[str, Any]:
@@ -22,7 +28,11 @@ def ask(server: Server, subject: str, payload: Any = None) -> dict[str, Any]:
 
 
 def wait_for_messages(server: Server, stream: str, count: int) -> None:
-    server.wait_until(lambda: ask(server, f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"] == count, f"hold {count} messages", 40)
+    server.wait_until(
+        lambda: ask(server, f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"] == count,
+        f"hold {count} messages",
+        40,
+    )
 
 
 @pytest.mark.matrix
@@ -68,7 +78,9 @@ def test_a_stopped_leaf_has_no_responders_and_comes_back(make_hub_leaf: MakeHubL
     hub, leaf = sandbox["hub"], sandbox["leaf"]
 
     leaf.stop()
-    hub.wait_until(lambda: raises_no_responders(lambda: ask(hub, "$JS.leaf.API.INFO")), "lose the leaf")
+    hub.wait_until(
+        lambda: raises_no_responders(lambda: ask(hub, "$JS.leaf.API.INFO")), "lose the leaf"
+    )
     leaf.start()
     sandbox.wait_ready()
 
@@ -103,7 +115,10 @@ def test_extra_text_goes_to_the_server_it_is_for(make_hub_leaf: MakeHubLeaf) -> 
     """`extra` is by server name: what the hub is told the leaf does not hear."""
     sandbox = make_hub_leaf(extra={"hub": "max_payload: 4321"})
 
-    assert (4321, 1 << 20) == (sandbox["hub"].info()["max_payload"], sandbox["leaf"].info()["max_payload"])
+    assert (4321, 1 << 20) == (
+        sandbox["hub"].info()["max_payload"],
+        sandbox["leaf"].info()["max_payload"],
+    )
 
 
 @pytest.mark.matrix

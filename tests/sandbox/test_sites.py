@@ -37,7 +37,10 @@ def test_a_site_says_its_cluster_its_tags_and_its_accounts() -> None:
     assert 'server_tags: ["ssd", "az:1", "jsplan:hub-2"]' in found["hub-2"]
     assert 'server_tags: ["jsplan:hub-3"]' in found["hub-3"]
     assert 'name: "C1"' in found["hub-1"]
-    assert 'A1: {users: [{user: A1, password: "secret"}], jetstream: {max_streams: 2, max_file: 5000}}' in found["hub-1"]
+    assert (
+        'A1: {users: [{user: A1, password: "secret"}], jetstream: {max_streams: 2, max_file: 5000}}'
+        in found["hub-1"]
+    )
     assert 'A2: {users: [{user: A2, password: "secret"}], jetstream: enabled}' in found["hub-1"]
 
 
@@ -51,7 +54,9 @@ def test_a_leaf_is_linked_once_per_account_that_both_have() -> None:
     assert "leafnodes" not in found["hub-2"]
 
 
-def api(sandbox: Sandbox, node: str, account: str, subject: str, payload: Any = None) -> dict[str, Any]:
+def api(
+    sandbox: Sandbox, node: str, account: str, subject: str, payload: Any = None
+) -> dict[str, Any]:
     user = account_user(account, "secret")
     with Raw(sandbox[node].url, user.user, user.password) as raw:
         return raw.api(subject, payload)
@@ -61,12 +66,27 @@ def api(sandbox: Sandbox, node: str, account: str, subject: str, payload: Any = 
 def test_a_cluster_with_tags_and_a_leaf_with_limits_come_up_as_written() -> None:
     """A stream is placed on the servers with its tags, the account may not go over its limits, and the leaf's domain is reached."""
     with Sandbox.of_sites([HUB, LEAF], "secret", binary=PROGRAM) as sandbox:
-        made = api(sandbox, "hub-3", "A1", "$JS.API.STREAM.CREATE.A", {"name": "A", "num_replicas": 2, "placement": {"tags": ["ssd"]}})
-        nowhere = api(sandbox, "hub-1", "A1", "$JS.API.STREAM.CREATE.B", {"name": "B", "placement": {"tags": ["tape"]}})
+        made = api(
+            sandbox,
+            "hub-3",
+            "A1",
+            "$JS.API.STREAM.CREATE.A",
+            {"name": "A", "num_replicas": 2, "placement": {"tags": ["ssd"]}},
+        )
+        nowhere = api(
+            sandbox,
+            "hub-1",
+            "A1",
+            "$JS.API.STREAM.CREATE.B",
+            {"name": "B", "placement": {"tags": ["tape"]}},
+        )
         far = api(sandbox, "hub-2", "A1", "$JS.edge.API.INFO")
         limits = api(sandbox, "hub-1", "A1", "$JS.API.INFO")["limits"]
 
-        servers = {made["cluster"]["leader"], *(peer["name"] for peer in made["cluster"]["replicas"])}
+        servers = {
+            made["cluster"]["leader"],
+            *(peer["name"] for peer in made["cluster"]["replicas"]),
+        }
         assert servers == {"hub-1-server", "hub-2-server"}
         assert made["cluster"]["name"] == "C1"
         assert nowhere["error"]["err_code"] == 10005
@@ -78,7 +98,9 @@ def test_every_site_may_have_a_server_version_of_its_own() -> None:
     """A hub and its leaf run different versions and still reach each other."""
     old, new = versions.VERSIONS[2], versions.VERSIONS[-1]
     hub = Site("hub", (Account("A1"),), domain="hub", binary=versions.ensure_version(new))
-    leaf = Site("edge", (Account("A1"),), domain="edge", hub="hub", binary=versions.ensure_version(old))
+    leaf = Site(
+        "edge", (Account("A1"),), domain="edge", hub="hub", binary=versions.ensure_version(old)
+    )
     with Sandbox.of_sites([hub, leaf], "secret") as sandbox:
         assert (sandbox["hub"].info()["version"], sandbox["edge"].info()["version"]) == (new, old)
         assert api(sandbox, "edge", "A1", "$JS.hub.API.INFO")["domain"] == "hub"

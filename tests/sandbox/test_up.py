@@ -12,7 +12,13 @@ import pytest
 
 from jsplan.errors import SandboxError
 from jsplan.sandbox import Sandbox, shapes
-from jsplan.sandbox.foreground import DOCUMENTED_PORTS, SandboxDescription, describe, make_sandbox, run_in_foreground
+from jsplan.sandbox.foreground import (
+    DOCUMENTED_PORTS,
+    SandboxDescription,
+    describe,
+    make_sandbox,
+    run_in_foreground,
+)
 from tests.support.raw import api
 
 if TYPE_CHECKING:
@@ -33,7 +39,10 @@ def test_a_description_is_enough_to_connect(hub_leaf: Sandbox) -> None:
     hub, leaf = described.servers
     account = described.users[0]
     assert ("ACC", "hub", "leaf") == (account["account"], hub["domain"], leaf["domain"])
-    assert api(leaf["url"], account["user"], account["password"], "$JS.hub.API.INFO")["domain"] == "hub"
+    assert (
+        api(leaf["url"], account["user"], account["password"], "$JS.hub.API.INFO")["domain"]
+        == "hub"
+    )
 
 
 def test_a_server_without_accounts_has_no_users_to_describe() -> None:
@@ -45,7 +54,9 @@ def test_a_server_without_accounts_has_no_users_to_describe() -> None:
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
 def test_up_runs_until_a_signal_and_ends_in_order(ended_by: signal.Signals) -> None:
     """Ctrl-C and SIGTERM stop every server, after which the caller goes on normally."""
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         described = orjson.loads(process.stdout.readline())
         url = described["servers"][0]["url"]
@@ -75,7 +86,9 @@ def test_up_can_be_ended_from_another_thread(tmp_path: Path) -> None:
     """Outside of the main thread the event ends it, and no signal handler is touched."""
     stop, before = threading.Event(), signal.getsignal(signal.SIGINT)
     sandbox = make_sandbox("single", domain="plant", folder=tmp_path)
-    thread = threading.Thread(target=run_in_foreground, args=(sandbox, lambda _: stop.set()), kwargs={"stop": stop})
+    thread = threading.Thread(
+        target=run_in_foreground, args=(sandbox, lambda _: stop.set()), kwargs={"stop": stop}
+    )
 
     thread.start()
     thread.join(30)

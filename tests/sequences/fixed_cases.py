@@ -57,11 +57,13 @@ def change(name: str, who: str, **fields: Any) -> Edit:
 
 def _to_interest_cases() -> Iterator[tuple[str, FixedCase]]:
     """Retention from limits to interest, together with something else."""
-    for number, (field, old, new) in enumerate((
-        ("ack_policy", "none", "explicit"),
-        ("max_waiting", 20, 10),
-        ("deliver_subject", None, "push.interest"),
-    )):  # fmt: skip
+    for number, (field, old, new) in enumerate(
+        (
+            ("ack_policy", "none", "explicit"),
+            ("max_waiting", 20, 10),
+            ("deliver_subject", None, "push.interest"),
+        )
+    ):
         t = f"fa{number}x"
         before = consumer("C") | ({field: old} if old else {})
         world = {"streams": [stream(t, "limits", before)]}
@@ -81,9 +83,14 @@ def _to_interest_cases() -> Iterator[tuple[str, FixedCase]]:
     case = Case(t, world, (publish(t, "abc"),), (retain(t, "interest"),))
     yield "limits to interest, consumer starts behind the end", FixedCase(case)
     t = "fdx"
-    world = {"streams": [stream(t, "limits", consumer("C"), consumer("D", filter_subject=f"{t}.a"))]}
+    world = {
+        "streams": [stream(t, "limits", consumer("C"), consumer("D", filter_subject=f"{t}.a"))]
+    }
     edits = (retain(t, "interest"), Edit("drop", f"{t}S", "C"))
-    yield "limits to interest, consumer deleted", FixedCase(Case(t, world, (publish(t, "abab"),), edits))
+    yield (
+        "limits to interest, consumer deleted",
+        FixedCase(Case(t, world, (publish(t, "abab"),), edits)),
+    )
     t = "fex"
     world = {"streams": [stream(t, "limits", consumer("C", filter_subject=f"{t}.a"))]}
     edits = (retain(t, "interest"), Edit("add", f"{t}S", "D", fields=consumer("D")))
@@ -184,7 +191,10 @@ def _other_cases() -> Iterator[tuple[str, FixedCase]]:
     for number, retention in enumerate(("limits", "interest")):
         t = f"fr{number}x"
         pair = (consumer("C", ack_policy="all"), consumer("E", ack_policy="none"))
-        for out, late in ((2, False), (4, True)):  # the last message that goes is out, or is older than all that are
+        for out, late in (
+            (2, False),
+            (4, True),
+        ):  # the last message that goes is out, or is older than all that are
             name = f"{t}{out}"
             world = {"streams": [stream(name, retention, *pair)]}
             given = Consume("hub", f"{name}S", "C", out, (1,) if late else ())
@@ -192,9 +202,14 @@ def _other_cases() -> Iterator[tuple[str, FixedCase]]:
             load = (publish(name, "bbab" if late else "abbb"), given)
             edits = (fewer,)
             words = "finished" if late else "delivered"
-            yield f"a limit deletes a {words} message, ack_policy all, {retention}", FixedCase(Case(name, world, load, edits))
+            yield (
+                f"a limit deletes a {words} message, ack_policy all, {retention}",
+                FixedCase(Case(name, world, load, edits)),
+            )
     t = "fqx"
-    world = {"streams": [stream(t, "limits", consumer("C"), lifecycle={"ignore_changes": ["retention"]})]}
+    world = {
+        "streams": [stream(t, "limits", consumer("C"), lifecycle={"ignore_changes": ["retention"]})]
+    }
     hand = Ask("hub", f"STREAM.UPDATE.{t}S", merge={"retention": "interest"})
     edits = (change(t, "C", max_waiting=10),)
     case = Case(t, world, (publish(t, "abcde"),), edits, between=(hand,))
@@ -203,5 +218,7 @@ def _other_cases() -> Iterator[tuple[str, FixedCase]]:
 
 #: By what they are about.
 FIXED: Final[dict[str, FixedCase]] = {
-    name: fixed for group in (_to_interest_cases, _from_interest_cases, _interest_cases, _other_cases) for name, fixed in group()
+    name: fixed
+    for group in (_to_interest_cases, _from_interest_cases, _interest_cases, _other_cases)
+    for name, fixed in group()
 }

@@ -72,7 +72,9 @@ class ConsumerPosition:
     def unfinished(self, config: Mapping[str, Any], messages: Iterable[Message]) -> set[Message]:
         """What it has before it: never given and wanted, or given and not acknowledged."""
         behind = {m for m in messages if m.seq not in self.delivered and m.seq >= self.start}
-        return {m for m in behind if wants(config, m.subject)} | {m for m in messages if m.seq in self.outstanding}
+        return {m for m in behind if wants(config, m.subject)} | {
+            m for m in messages if m.seq in self.outstanding
+        }
 
     @property
     def floor(self) -> int:
@@ -81,7 +83,9 @@ class ConsumerPosition:
         return max(before, default=0)
 
 
-def kept_by_interest(messages: Iterable[Message], consumers: Collection[tuple[Mapping[str, Any], ConsumerPosition]]) -> set[Message]:
+def kept_by_interest(
+    messages: Iterable[Message], consumers: Collection[tuple[Mapping[str, Any], ConsumerPosition]]
+) -> set[Message]:
     """What a stream with interest retention keeps of what was published: what a consumer has not finished.
 
     Messages before the start of a consumer count as well: the server looks at filters alone, and none ever takes them.
@@ -91,12 +95,15 @@ def kept_by_interest(messages: Iterable[Message], consumers: Collection[tuple[Ma
         m
         for m in messages
         for config, stands in consumers
-        if m.seq in stands.outstanding or (m.seq not in stands.delivered and wants(config, m.subject))
+        if m.seq in stands.outstanding
+        or (m.seq not in stands.delivered and wants(config, m.subject))
     }
 
 
 def removed_before_start(
-    messages: Iterable[Message], consumers: Collection[tuple[Mapping[str, Any], ConsumerPosition]], copied: Iterable[Message]
+    messages: Iterable[Message],
+    consumers: Collection[tuple[Mapping[str, Any], ConsumerPosition]],
+    copied: Iterable[Message],
 ) -> set[Message]:
     """What an interest stream of 2.14 and newer removes: finished by one reader, and before the start of all others.
 
@@ -106,7 +113,9 @@ def removed_before_start(
     return {
         m
         for m in messages
-        if (m in taken or any(m.seq in s.given and m.seq not in s.outstanding for _, s in consumers))
+        if (
+            m in taken or any(m.seq in s.given and m.seq not in s.outstanding for _, s in consumers)
+        )
         and not any(m in stands.unfinished(config, [m]) for config, stands in consumers)
     }
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jsplan.errors import JsplanError
+from jsplan.options import DriftOptions, PlanOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.plan import plan as make_plan
 from tests.sequences import checks
 from tests.sequences.cases import Ask, Consume, Publish, address_of, bodies, stream_of
@@ -81,7 +81,9 @@ def _clear(side: DomainClient, token: str) -> None:
 
 
 class _CaseRun:
-    def __init__(self, case: Case, space: Space, sides: dict[str, DomainClient], outcome: Outcome) -> None:
+    def __init__(
+        self, case: Case, space: Space, sides: dict[str, DomainClient], outcome: Outcome
+    ) -> None:
         self.case, self.space, self.sides, self.outcome = case, space, sides, outcome
         self.books: dict[tuple[str, str, str], ConsumerLog] = {}
         self.published: dict[Key, list[Message]] = {}
@@ -104,7 +106,9 @@ class _CaseRun:
             self._wait_for_acks_of(deed)
         middle = self._snapshot() if case.between else before
         code = self._apply(plan, told)
-        outcome.word = OUTCOME_BY_EXIT_CODE.get(code, f"exit {code}") if plan.has_changes or code else "empty"
+        outcome.word = (
+            OUTCOME_BY_EXIT_CODE.get(code, f"exit {code}") if plan.has_changes or code else "empty"
+        )
         if code == 0 and not case.between:
             self._wait_for_copies(case.after)
         after = self._snapshot()
@@ -200,8 +204,13 @@ class _CaseRun:
         """Wait until what a deed acknowledged has had its effect, where the consumer is still there."""
         if not isinstance(deed, Consume):
             return
-        side, books = self.sides[deed.domain], self.books.get((deed.domain, deed.stream, deed.consumer))
-        if books is not None and "error" not in side.api(f"CONSUMER.INFO.{deed.stream}.{deed.consumer}"):
+        side, books = (
+            self.sides[deed.domain],
+            self.books.get((deed.domain, deed.stream, deed.consumer)),
+        )
+        if books is not None and "error" not in side.api(
+            f"CONSUMER.INFO.{deed.stream}.{deed.consumer}"
+        ):
             side.wait_for_acks(deed.stream, deed.consumer, len(books.position.outstanding))
 
     def _wait_for_interest(self, body: Body, sections: Sections) -> None:
@@ -210,7 +219,12 @@ class _CaseRun:
         published, side = self.published.get(key, []), self.sides[key[0]]
         kept = {m.seq for m in kept_by_interest(published, stands)}
         if side.version >= (2, 14):
-            readers = [o for b in sections.get("streams", ()) for name, o in checks.origins_of(b).items() if name == key[1]]
+            readers = [
+                o
+                for b in sections.get("streams", ())
+                for name, o in checks.origins_of(b).items()
+                if name == key[1]
+            ]
             copied = [m for m in published if any(_is_selected(origin, m) for origin in readers)]
             kept -= {m.seq for m in removed_before_start(published, stands, copied)}
 
@@ -247,7 +261,9 @@ class _CaseRun:
                 return True
             wanted = {m.body for m in there.messages.values() if _is_selected(origin, m)}
             limited = any(body.get(f"max_{what}", 0) > 0 for what in ("msgs", "bytes"))
-            limited |= body.get("max_msgs_per_subject", 0) > 0 or body.get("retention") == "interest"
+            limited |= (
+                body.get("max_msgs_per_subject", 0) > 0 or body.get("retention") == "interest"
+            )
             return limited or wanted <= set(here.bodies)
 
         wait_until(copied, f"{key[1]} to copy {source[1]}", COPY_TIMEOUT)
@@ -287,7 +303,9 @@ class _CaseRun:
             code = result.exit_code
             errors = [f"{s.address} {s.op}: {s.error}" for s in result.steps if s.error]
             self.outcome.output = "; ".join(errors)
-        allowed = (0, 1, 3, 4, 6) if self.case.between else (0, 1, 3)  # what another person did may stop it half way
+        allowed = (
+            (0, 1, 3, 4, 6) if self.case.between else (0, 1, 3)
+        )  # what another person did may stop it half way
         if code not in allowed:
             text = f"exit {code}: {self.outcome.output}"
             self.outcome.findings.append(Finding("exit", self.case.name, text))
@@ -326,7 +344,11 @@ class _CaseRun:
             got = self.sides[domain].drain(stream, name, books.unacknowledged)
             workqueue = after[key].config["retention"] == "workqueue"
             was = old.get((domain, stream, name))
-            others = (self._log_of(key, other) for d, s, other in old if (d, s) == key and other != name and other in after[key].consumers)
+            others = (
+                self._log_of(key, other)
+                for d, s, other in old
+                if (d, s) == key and other != name and other in after[key].consumers
+            )
             out = {seq for other in others for seq in other.position.outstanding}
             one = ConsumedResult(key, address, was, body, books, got, workqueue, frozenset(out))
             self.outcome.findings += checks.check_consumer(told, one, before, after)

@@ -25,7 +25,11 @@ FORCED: dict[str, tuple[Any, ...]] = {
     "mem_storage": (True, None),
 }
 #: Fields that change in place, and that no delivery depends on.
-QUIET: dict[str, tuple[Any, ...]] = {"description": ("x", "y"), "max_ack_pending": (20, 100), "ack_wait": ("45s",)}
+QUIET: dict[str, tuple[Any, ...]] = {
+    "description": ("x", "y"),
+    "max_ack_pending": (20, 100),
+    "ack_wait": ("45s",),
+}
 
 
 @dataclass
@@ -77,7 +81,9 @@ def _origin(making: _CaseBuilder, letter: str) -> Body:
         "name": name,
         "domain": rng.choice(("hub", "hub", "leaf")),
         "subjects": [f"{making.token}.{letter.lower()}.>"],
-        "retention": rng.choice(("limits", "limits", "interest", "interest", "interest", "workqueue")),
+        "retention": rng.choice(
+            ("limits", "limits", "interest", "interest", "interest", "workqueue")
+        ),
         "lifecycle": {"on_replace": rng.choice(("preserve", "preserve", "preserve", "recreate"))},
         "consumers": [],
     }
@@ -168,7 +174,9 @@ def _buckets(making: _CaseBuilder) -> None:
     rng, body = making.rng, {"lifecycle": {"on_replace": "preserve"}}
     if making.chance(0.12):
         name = f"{making.token}K"
-        making.buckets.append({"bucket": name, "domain": "hub", "history": rng.choice((1, 3, 5)), **body})
+        making.buckets.append(
+            {"bucket": name, "domain": "hub", "history": rng.choice((1, 3, 5)), **body}
+        )
     if making.chance(0.05):
         making.objects.append({"bucket": f"{making.token}O", "domain": "hub", **body})
 
@@ -188,7 +196,9 @@ def _load(making: _CaseBuilder) -> None:
                 making.load.append(_consume(making, stream, consumer))
         if making.chance(0.6):
             making.load.append(_publish(making, stream, rng.randint(1, 4)))
-        making.load += [_consume(making, stream, c) for c in stream["consumers"] if making.chance(0.15)]
+        making.load += [
+            _consume(making, stream, c) for c in stream["consumers"] if making.chance(0.15)
+        ]
     for bucket in making.buckets:
         keys = [f"$KV.{bucket['bucket']}.{rng.choice(TOKENS)}" for _ in range(rng.randint(2, 7))]
         making.load.append(Publish("hub", tuple(keys)))
@@ -244,7 +254,9 @@ def _edits(making: _CaseBuilder) -> tuple[Edit, ...]:
 def _retention(making: _CaseBuilder, stream: Body) -> list[Edit]:
     if not stream.get("subjects"):
         return []
-    others = [r for r in ("limits", "interest", "interest", "workqueue") if r != stream["retention"]]
+    others = [
+        r for r in ("limits", "interest", "interest", "workqueue") if r != stream["retention"]
+    ]
     wanted = making.rng.choice(others)
     edits = [Edit("set", stream["name"], fields={"retention": wanted})]
     if wanted == "workqueue":
@@ -287,14 +299,21 @@ def _subjects(making: _CaseBuilder, stream: Body) -> list[Edit]:
     rng = making.rng
     if not stream.get("subjects"):
         return []
-    others = [s for s in making.streams if s is not stream and s.get("subjects") and s["domain"] == stream["domain"]]
+    others = [
+        s
+        for s in making.streams
+        if s is not stream and s.get("subjects") and s["domain"] == stream["domain"]
+    ]
     if others and making.chance(0.5):
         other = rng.choice(others)["name"]
         return [Edit("swap", stream["name"], other=other, fields={"field": "subjects"})]
     tokens = rng.choice((("a", "b"), ("a",), ("b", "c"), ("a", "b", "c")))
     wanted = [making.subject(stream, t) for t in tokens]
     if making.chance(0.4):
-        wanted = [f"{making.token}.{stream['name'][len(making.token) :].lower()}.>", f"{making.token}.more.>"]
+        wanted = [
+            f"{making.token}.{stream['name'][len(making.token) :].lower()}.>",
+            f"{making.token}.more.>",
+        ]
     if any(w in s.get("subjects", ()) for s in others for w in wanted):
         return []
     return [Edit("set", stream["name"], fields={"subjects": wanted})]
@@ -309,7 +328,9 @@ def _add(making: _CaseBuilder, stream: Body) -> list[Edit]:
     if body is None:
         return []
     if stream.get("retention") != "workqueue" and "opt_start_seq" not in body:
-        body["deliver_policy"] = making.rng.choice(("all", "all", "new", "last", "last_per_subject"))
+        body["deliver_policy"] = making.rng.choice(
+            ("all", "all", "new", "last", "last_per_subject")
+        )
         if body["deliver_policy"] == "last_per_subject" and not _filters(body):
             body["filter_subject"] = f"{making.token}.>"
     return [Edit("add", stream["name"], body["name"], fields=body)]
@@ -356,10 +377,14 @@ def _force(making: _CaseBuilder, stream: Body) -> list[Edit]:
     fields: Body
     if making.chance(0.25):
         pushed = consumer.get("deliver_subject")
-        fields = {"deliver_subject": None if pushed else f"{stream['name']}.push.{consumer['name']}"}
+        fields = {
+            "deliver_subject": None if pushed else f"{stream['name']}.push.{consumer['name']}"
+        }
         fields |= {"max_waiting": None, "max_batch": None}
     else:
-        name = rng.choice([n for n in FORCED if not (consumer.get("deliver_subject") and n.startswith("max_"))])
+        name = rng.choice(
+            [n for n in FORCED if not (consumer.get("deliver_subject") and n.startswith("max_"))]
+        )
         if name == "ack_policy" and stream.get("retention") == "workqueue":
             name = "headers_only"
         fields = {name: rng.choice([v for v in FORCED[name] if v != consumer.get(name)])}
@@ -389,10 +414,22 @@ def _consumer_limits(making: _CaseBuilder, stream: Body) -> list[Edit]:
     """How many consumers a stream takes, and what they may ask for."""
     rng, count = making.rng, len(stream["consumers"])
     if making.chance(0.6):
-        return [Edit("set", stream["name"], fields={"max_consumers": max(1, count + rng.choice((-1, 0, 0, 0, 1)))})]
+        return [
+            Edit(
+                "set",
+                stream["name"],
+                fields={"max_consumers": max(1, count + rng.choice((-1, 0, 0, 0, 1)))},
+            )
+        ]
     limits = Edit("set", stream["name"], fields={"consumer_limits": {"max_ack_pending": 100}})
     fitting = [c["name"] for c in stream["consumers"] if c["ack_policy"] != "none"]
-    return [limits, *(Edit("consumer", stream["name"], name, fields={"max_ack_pending": 50}) for name in fitting)]
+    return [
+        limits,
+        *(
+            Edit("consumer", stream["name"], name, fields={"max_ack_pending": 50})
+            for name in fitting
+        ),
+    ]
 
 
 def _rewire(making: _CaseBuilder, stream: Body) -> list[Edit]:
@@ -403,14 +440,24 @@ def _rewire(making: _CaseBuilder, stream: Body) -> list[Edit]:
         return []
     copied = copies[0]
     if copied.get("mirror"):
-        return [Edit("set", copied["name"], fields={"mirror": None, "subjects": [f"{making.token}.m.>"]})]
+        return [
+            Edit(
+                "set", copied["name"], fields={"mirror": None, "subjects": [f"{making.token}.m.>"]}
+            )
+        ]
     there = {origin["name"] for origin in copied["sources"]}
-    others = [s for s in making.streams if s["name"] not in there and s.get("subjects") and s["retention"] == "limits"]
+    others = [
+        s
+        for s in making.streams
+        if s["name"] not in there and s.get("subjects") and s["retention"] == "limits"
+    ]
     if others and making.chance(0.5):
         joined = [*copied["sources"], _origin_of(making, rng.choice(others), filtered=True)]
         return [Edit("set", copied["name"], fields={"sources": joined})]
     left = copied["sources"][1:]
-    fields: Body = {"sources": left or None} | ({} if left else {"subjects": [f"{making.token}.m.>"]})
+    fields: Body = {"sources": left or None} | (
+        {} if left else {"subjects": [f"{making.token}.m.>"]}
+    )
     return [Edit("set", copied["name"], fields=fields)]
 
 
@@ -418,16 +465,22 @@ def _bucket(making: _CaseBuilder, stream: Body) -> list[Edit]:
     rng = making.rng
     edits = []
     for bucket in making.buckets:
-        fields = rng.choice(({"history": rng.choice((1, 2, 4, 8))}, {"storage": "memory"}, {"max_bytes": 5000}))
+        fields = rng.choice(
+            ({"history": rng.choice((1, 2, 4, 8))}, {"storage": "memory"}, {"max_bytes": 5000})
+        )
         edits.append(Edit("set", bucket["bucket"], fields=fields))
     of_store: tuple[Body, ...] = ({"storage": "memory"}, {"description": "x"})
-    return edits + [Edit("set", store["bucket"], fields=rng.choice(of_store)) for store in making.objects]
+    return edits + [
+        Edit("set", store["bucket"], fields=rng.choice(of_store)) for store in making.objects
+    ]
 
 
 def _remove(making: _CaseBuilder, stream: Body) -> list[Edit]:
     if len(making.streams) < 3:
         return []
-    return [Edit("remove", making.rng.choice([s for s in making.streams if s is not stream])["name"])]
+    return [
+        Edit("remove", making.rng.choice([s for s in making.streams if s is not stream])["name"])
+    ]
 
 
 #: Kinds of edits with their weights.
@@ -465,7 +518,9 @@ def _outside_change(making: _CaseBuilder) -> list[Action]:
     choices: list[Action] = [
         Ask(domain, f"STREAM.UPDATE.{name}", merge={"description": "by hand"}),
         Ask(domain, f"STREAM.UPDATE.{name}", merge={"max_msgs": rng.randint(2, 20)}),
-        Ask(domain, f"STREAM.UPDATE.{name}", merge={"retention": rng.choice(("interest", "limits"))}),
+        Ask(
+            domain, f"STREAM.UPDATE.{name}", merge={"retention": rng.choice(("interest", "limits"))}
+        ),
         Ask(domain, f"CONSUMER.DELETE.{name}.{consumer}"),
         Ask(domain, f"CONSUMER.CREATE.{name}.ODD", {"stream_name": name, "config": odd}),
         Ask(domain, f"CONSUMER.CREATE.{name}.{consumer}", merge={"description": "by hand"}),

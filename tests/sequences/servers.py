@@ -74,7 +74,9 @@ class DomainClient:
     @property
     def version(self) -> tuple[int, ...]:
         """The version of the server, such as (2, 15, 1)."""
-        return tuple(int(part) for part in str(self._server.info()["version"]).split("-")[0].split("."))
+        return tuple(
+            int(part) for part in str(self._server.info()["version"]).split("-")[0].split(".")
+        )
 
     def close(self) -> None:
         """Hang up."""
@@ -121,7 +123,9 @@ class DomainClient:
             return None
         state = info["state"]
         gaps = set(state.get("deleted") or ())
-        spread = range(max(state["first_seq"], 1), state["last_seq"] + 1) if state["messages"] else ()
+        spread = (
+            range(max(state["first_seq"], 1), state["last_seq"] + 1) if state["messages"] else ()
+        )
         there = [seq for seq in spread if seq not in gaps]
         answers = self.request_all((f"STREAM.MSG.GET.{name}", {"seq": seq}) for seq in there)
         messages = {m.seq: m for m in (_stored(a) for a in answers) if m is not None}
@@ -136,7 +140,10 @@ class DomainClient:
 
     def wait_for_acks(self, stream: str, name: str, out: int) -> None:
         """Wait until so many messages of a consumer are out."""
-        wait_until(lambda: self.consumer(stream, name)["num_ack_pending"] == out, f"{stream}/{name}: {out} out")
+        wait_until(
+            lambda: self.consumer(stream, name)["num_ack_pending"] == out,
+            f"{stream}/{name}: {out} out",
+        )
 
     # --- consuming --------------------------------------------------------------------------------
 

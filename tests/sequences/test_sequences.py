@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.sequences.fixed_cases import FIXED
 from tests.sequences.play import play
 from tests.sequences.random_cases import make_case
@@ -38,7 +38,9 @@ MANY = 5_000
 AT_ONCE = 6
 
 
-def play_all(cases: list[Case], sandbox: Sandbox, note: Callable[[str, object], None], *, some: bool = True) -> None:
+def play_all(
+    cases: list[Case], sandbox: Sandbox, note: Callable[[str, object], None], *, some: bool = True
+) -> None:
     """Play the cases, several at a time; none may have a finding, and with `some` most have to be applied."""
 
     def one(case: Case) -> Outcome:
@@ -74,7 +76,9 @@ def test_known_sequences(name: str, hub_leaf: Sandbox, tmp_path: Path) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("portion", PORTIONS)
-def test_plans_of_several_edits(portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]) -> None:
+def test_plans_of_several_edits(
+    portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
+) -> None:
     """No message is gone, no position lost and no apply ends half way but for what the plan announced; the next plan is empty."""
     seeds = range(portion * PORTION, (portion + 1) * PORTION)
     play_all([make_case(seed) for seed in seeds], hub_leaf, record_property)
@@ -87,16 +91,23 @@ def test_plans_of_several_edits_with_another_person(
 ) -> None:
     """What another person changes between plan and apply makes the plan stale, or nothing more is deleted than was announced."""
     seeds = range(portion * PORTION, (portion + 1) * PORTION)
-    play_all([make_case(seed, with_outside_change=True) for seed in seeds], hub_leaf, record_property)
+    play_all(
+        [make_case(seed, with_outside_change=True) for seed in seeds], hub_leaf, record_property
+    )
 
 
 #: Seeds that once found something, with another person and without.
-FOUND = {False: (1826, 2404, 2839, 2999, 5364, 10000), True: (1689, 2069, 2668, 2893, 3321, 4111, 4720, 4911)}
+FOUND = {
+    False: (1826, 2404, 2839, 2999, 5364, 10000),
+    True: (1689, 2069, 2668, 2893, 3321, 4111, 4720, 4911),
+}
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("meddled", FOUND, ids=["alone", "another person"])
-def test_seeds_that_found_something(meddled: bool, hub_leaf: Sandbox, record_property: Callable[[str, object], None]) -> None:
+def test_seeds_that_found_something(
+    meddled: bool, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
+) -> None:
     """What they found stays mended."""
     cases = [make_case(seed, with_outside_change=meddled) for seed in FOUND[meddled]]
     play_all(cases, hub_leaf, record_property, some=False)
@@ -105,17 +116,28 @@ def test_seeds_that_found_something(meddled: bool, hub_leaf: Sandbox, record_pro
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("meddled", [False, True], ids=["alone", "another person"])
-def test_very_many_plans(meddled: bool, hub_leaf: Sandbox, record_property: Callable[[str, object], None]) -> None:
+def test_very_many_plans(
+    meddled: bool, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
+) -> None:
     """The same for thousands of seeds that `make test` does not play."""
     seeds = range(1_000, 1_000 + MANY)
-    play_all([make_case(seed, with_outside_change=meddled) for seed in seeds], hub_leaf, record_property)
+    play_all(
+        [make_case(seed, with_outside_change=meddled) for seed in seeds], hub_leaf, record_property
+    )
 
 
 @pytest.mark.matrix
-def test_a_consumer_made_again_by_hand_is_drift(clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]) -> None:
+def test_a_consumer_made_again_by_hand_is_drift(
+    clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]
+) -> None:
     """A consumer that was deleted and made again with the same configuration has lost its position: drift and plan say so."""
     hub = clean_hub_leaf["hub"]
-    body = {"name": "S", "domain": "hub", "subjects": ["s.>"], "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+    body = {
+        "name": "S",
+        "domain": "hub",
+        "subjects": ["s.>"],
+        "consumers": [{"name": "C", "ack_policy": "explicit"}],
+    }
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[body])
     space.apply()
     with Raw(hub.url, hub.user, hub.password) as raw:
@@ -123,5 +145,7 @@ def test_a_consumer_made_again_by_hand_is_drift(clean_hub_leaf: Sandbox, tmp_pat
         raw.api_ok("$JS.hub.API.CONSUMER.DELETE.S.C")
         raw.api_ok("$JS.hub.API.CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
 
-    found = [r.address for r in drift(space.load, DriftOptions(), RecordingObserver()).resource_drift]
+    found = [
+        r.address for r in drift(space.load, DriftOptions(), RecordingObserver()).resource_drift
+    ]
     assert found == (["hub/consumer/S/C"] if server_version >= (2, 12) else found)

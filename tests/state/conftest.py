@@ -33,7 +33,13 @@ class StateLocation:
         assert workspace is not None
         if self.kind == "local":
             return LocalBackend(self.path, workspace, environment)
-        return kv_backend(self.sandbox["leaf"], self.bucket, js_domain="hub", workspace=workspace, environment=environment)
+        return kv_backend(
+            self.sandbox["leaf"],
+            self.bucket,
+            js_domain="hub",
+            workspace=workspace,
+            environment=environment,
+        )
 
     def overwrite(self, data: bytes) -> None:
         """Write something over the document, past every lock."""
@@ -52,7 +58,12 @@ class StateLocation:
 
 
 @pytest.fixture(params=["local", "kv", "kv-without-ttl"])
-def state_location(request: pytest.FixtureRequest, tmp_path: Path, hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatch) -> StateLocation:
+def state_location(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    hub_leaf: Sandbox,
+    monkeypatch: pytest.MonkeyPatch,
+) -> StateLocation:
     """A place of each kind with nothing in it. The last is a bucket as servers before 2.11 have it, and the fence for them."""
     place = StateLocation(request.param, tmp_path / "deep" / "state.json", hub_leaf, new_bucket())
     if place.kind == "kv-without-ttl":

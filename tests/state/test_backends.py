@@ -37,7 +37,15 @@ def put(address: Address, **fields: Any) -> dict[str, Any]:
 
 def begin(address: Address) -> dict[str, Any]:
     """The journal line of a step that begins."""
-    return {"begin": {"id": "s1", "address": str(address), "op": "stream.create", "expect": None, "record": None}}
+    return {
+        "begin": {
+            "id": "s1",
+            "address": str(address),
+            "op": "stream.create",
+            "expect": None,
+            "record": None,
+        }
+    }
 
 
 @asynccontextmanager
@@ -52,7 +60,10 @@ async def open_backend(state_location: StateLocation, *name: str | None) -> Asyn
 
 async def session(state_location: StateLocation, *changes: dict[str, Any]) -> State:
     """One writing session from start to finish."""
-    async with open_backend(state_location) as backend, backend.lock(LockInfo.for_this_process("apply"), 10 * SECOND):
+    async with (
+        open_backend(state_location) as backend,
+        backend.lock(LockInfo.for_this_process("apply"), 10 * SECOND),
+    ):
         state = await backend.read()
         await backend.start(state)
         backend.append(state, *changes)
@@ -60,9 +71,16 @@ async def session(state_location: StateLocation, *changes: dict[str, Any]) -> St
         return state
 
 
-async def kill_session(state_location: StateLocation, *changes: dict[str, Any], name: tuple[str, str | None] = ("shop", None)) -> State:
+async def kill_session(
+    state_location: StateLocation,
+    *changes: dict[str, Any],
+    name: tuple[str, str | None] = ("shop", None),
+) -> State:
     """A session that ended after `flush` without anything more; its lock went with it."""
-    async with open_backend(state_location, *name) as backend, backend.lock(LockInfo.for_this_process("apply"), 10 * SECOND):
+    async with (
+        open_backend(state_location, *name) as backend,
+        backend.lock(LockInfo.for_this_process("apply"), 10 * SECOND),
+    ):
         state = await backend.read()
         await backend.start(state)
         backend.append(state, *changes)
@@ -85,13 +103,18 @@ async def test_nothing_yet(state_location: StateLocation) -> None:
     assert not state_location.path.parent.exists()
     if state_location.kind == "kv":
         with state_location.hub() as raw:
-            assert raw.api(f"$JS.API.STREAM.INFO.KV_{state_location.bucket}")["error"]["err_code"] == 10059
+            assert (
+                raw.api(f"$JS.API.STREAM.INFO.KV_{state_location.bucket}")["error"]["err_code"]
+                == 10059
+            )
 
 
 async def test_round_trip(state_location: StateLocation) -> None:
     """What was recorded is read again, with the lineage of the first session and a growing serial."""
     first = await session(state_location, put(A))
-    second = await session(state_location, put(B), {"domain": {"key": "hub", "server": {"name": "h1"}}})
+    second = await session(
+        state_location, put(B), {"domain": {"key": "hub", "server": {"name": "h1"}}}
+    )
     found = await read(state_location)
 
     assert (first.serial, second.serial, found.serial) == (1, 2, 2)
@@ -106,16 +129,24 @@ async def test_each_environment_has_its_own(state_location: StateLocation) -> No
         return  # a file has room for one
     names = [("shop", None), ("shop", "prod"), ("shop", "1"), ("shop", "1.1"), ("prod", None)]
     await asyncio.gather(
-        *(kill_session(state_location, put(Address("hub", "stream", f"S{number}")), name=name) for number, name in enumerate(names)),
+        *(
+            kill_session(state_location, put(Address("hub", "stream", f"S{number}")), name=name)
+            for number, name in enumerate(names)
+        )
     )
 
     for number, name in enumerate(names):
-        assert set((await read(state_location, *name)).resources) == {Address("hub", "stream", f"S{number}")}
+        assert set((await read(state_location, *name)).resources) == {
+            Address("hub", "stream", f"S{number}")
+        }
 
 
 async def test_a_session_under_way_is_seen(state_location: StateLocation) -> None:
     """Everything flushed is there for others at once; reading it takes no lock and disturbs nobody."""
-    async with open_backend(state_location) as backend, backend.lock(LockInfo.for_this_process("apply"), 0):
+    async with (
+        open_backend(state_location) as backend,
+        backend.lock(LockInfo.for_this_process("apply"), 0),
+    ):
         state = await backend.read()
         await backend.start(state)
         backend.append(state, put(A))
@@ -143,7 +174,9 @@ async def test_a_process_that_died_leaves_its_steps(state_location: StateLocatio
     assert found.serial == 2
 
 
-async def test_the_next_session_takes_over_what_a_dead_one_left(state_location: StateLocation) -> None:
+async def test_the_next_session_takes_over_what_a_dead_one_left(
+    state_location: StateLocation,
+) -> None:
     """Its steps stay, under a serial of their own, and later ones come on top."""
     await kill_session(state_location, put(A))
     await kill_session(state_location, put(B))
@@ -157,7 +190,10 @@ async def test_the_next_session_takes_over_what_a_dead_one_left(state_location: 
 async def test_many_steps_at_once(state_location: StateLocation) -> None:
     """Steps that end together, each waiting for its own line: all of them are kept, in a state as large as they make it."""
     addresses = [Address("hub", "stream", f"S{number:04}") for number in range(300)]
-    async with open_backend(state_location) as backend, backend.lock(LockInfo.for_this_process("apply"), 0):
+    async with (
+        open_backend(state_location) as backend,
+        backend.lock(LockInfo.for_this_process("apply"), 0),
+    ):
         state = await backend.read()
         await backend.start(state)
 
@@ -177,7 +213,10 @@ async def test_many_steps_at_once(state_location: StateLocation) -> None:
 async def test_a_large_state(state_location: StateLocation) -> None:
     """Ten megabytes, which no message of a server takes, come back as they were; and again after the next session."""
     noise = "".join(chr(33 + (number * 7919 % 89)) for number in range(1000))
-    lines = [put(Address("hub", "stream", f"S{number}"), applied_at=f"{number}{noise}") for number in range(6000)]
+    lines = [
+        put(Address("hub", "stream", f"S{number}"), applied_at=f"{number}{noise}")
+        for number in range(6000)
+    ]
     await session(state_location, *lines)
     first = await read(state_location)
     await session(state_location, {"drop": "hub/stream/S0"})
@@ -213,7 +252,9 @@ async def test_a_foreign_state(state_location: StateLocation) -> None:
         (b"[]", "not a jsplan state"),
     ],
 )
-async def test_what_is_no_state_of_ours(state_location: StateLocation, data: bytes, message: str) -> None:
+async def test_what_is_no_state_of_ours(
+    state_location: StateLocation, data: bytes, message: str
+) -> None:
     """A damaged, newer or other document is an error that says what it is; it is never taken for an empty one, never overwritten."""
     state_location.overwrite(data)
 
@@ -241,7 +282,10 @@ async def test_a_document_is_put_in_place_whole(state_location: StateLocation) -
     """`replace` leaves nothing of what was there, not even of a session that died; and the next session goes on from it."""
     await session(state_location, put(A))
     await kill_session(state_location, put(B))
-    async with open_backend(state_location) as backend, backend.lock(LockInfo.for_this_process("state push"), 0):
+    async with (
+        open_backend(state_location) as backend,
+        backend.lock(LockInfo.for_this_process("state push"), 0),
+    ):
         state = await backend.read()
         state.resources.clear()
         state.serial += 1
@@ -318,7 +362,10 @@ async def test_a_lock_is_let_go_when_its_holder_fails(state_location: StateLocat
 
 async def test_a_holder_may_write(state_location: StateLocation) -> None:
     """Under a lock just taken, a request to a server may take the time it asks for."""
-    async with open_backend(state_location) as backend, backend.lock(LockInfo.for_this_process("apply"), 0):
+    async with (
+        open_backend(state_location) as backend,
+        backend.lock(LockInfo.for_this_process("apply"), 0),
+    ):
         assert backend.may_write(10.0) == 10.0
 
 
@@ -349,7 +396,10 @@ def _stored(state_location: StateLocation) -> bytes:
 async def test_a_state_of_a_newer_minor_version(state_location: StateLocation) -> None:
     """It is read, what it has besides is no matter, and it is never written: that would lose what this release does not know."""
     backend = state_location.open()
-    document = State("shop", None, lineage="l", serial=3).to_json() | {"format_version": "1.7", "newer_field": {"x": 1}}
+    document = State("shop", None, lineage="l", serial=3).to_json() | {
+        "format_version": "1.7",
+        "newer_field": {"x": 1},
+    }
     state_location.overwrite(dumps(document))
     state = await backend.read()
     assert (state.serial, state.newer_format) == (3, "1.7")
@@ -367,7 +417,9 @@ async def test_a_state_of_a_newer_minor_version(state_location: StateLocation) -
 async def test_a_serial_that_is_none(state_location: StateLocation, serial: Any) -> None:
     """A serial that cannot be counted on is damage, said when the state is read."""
     backend = state_location.open()
-    state_location.overwrite(dumps(State("shop", None, lineage="l", serial=3).to_json() | {"serial": serial}))
+    state_location.overwrite(
+        dumps(State("shop", None, lineage="l", serial=3).to_json() | {"serial": serial})
+    )
     with pytest.raises(StateError, match="damaged: serial must be"):
         await backend.read()
     await backend.close()

@@ -65,8 +65,13 @@ async def test_two_links_to_one_state(tmp_path: Path, real: Path) -> None:
                 pass
 
 
-@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EACCES])
-async def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+@pytest.mark.parametrize(
+    "number",
+    [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EACCES],
+)
+async def test_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     """A file system without hard links keeps the documents before all the same, as private copies."""
 
     def refuse(*_: object, **__: object) -> None:
@@ -84,7 +89,9 @@ async def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("failing", ["fsync", "link"])
-async def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+async def test_a_full_disk_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
     """What could not be written whole is removed again, the document is as it was, and the journal still has the steps."""
     backend = LocalBackend(tmp_path / "state.json", "shop", None)
     await session(backend, put(A))
@@ -110,7 +117,9 @@ def _fill_the_disk(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     monkeypatch.setattr(os, failing, full)
 
 
-async def test_a_pushed_document_that_does_not_fit_costs_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pushed_document_that_does_not_fit_costs_no_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An older document that cannot be put in place leaves the newer journal where it is."""
     backend = LocalBackend(tmp_path / "state.json", "shop", None)
     older = await session(backend, put(A))
@@ -125,7 +134,10 @@ async def test_a_pushed_document_that_does_not_fit_costs_no_journal(tmp_path: Pa
     assert set((await backend.read()).resources) == {A, B}
 
 
-@pytest.mark.parametrize("name", ["state.json.tmp", "state.json.backup.tmp", "state.json.journal", "state.json.lock.info"])
+@pytest.mark.parametrize(
+    "name",
+    ["state.json.tmp", "state.json.backup.tmp", "state.json.journal", "state.json.lock.info"],
+)
 async def test_links_in_the_folder_are_not_followed(tmp_path: Path, name: str) -> None:
     """A link that somebody put where a file of ours is to be written is replaced, and what it leads to is not touched."""
     precious = tmp_path / "precious"
@@ -152,10 +164,14 @@ def _device(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "what"), [(Path.mkdir, "a folder"), (_fifo, "a named pipe"), (_device, "a device")], ids=["folder", "pipe", "device"]
+    ("make", "what"),
+    [(Path.mkdir, "a folder"), (_fifo, "a named pipe"), (_device, "a device")],
+    ids=["folder", "pipe", "device"],
 )
 @pytest.mark.parametrize("name", ["state.json", "state.json.journal"])
-async def test_what_is_no_file(tmp_path: Path, make: Callable[[Path], None], what: str, name: str) -> None:
+async def test_what_is_no_file(
+    tmp_path: Path, make: Callable[[Path], None], what: str, name: str
+) -> None:
     """A folder, a named pipe or a device in the place of the state or its journal is refused in words, and never waited for."""
     make(tmp_path / name)
     with pytest.raises(StateError, match=f"is {what}") as raised:
@@ -164,7 +180,9 @@ async def test_what_is_no_file(tmp_path: Path, make: Callable[[Path], None], wha
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, _fifo, _device], ids=["folder", "pipe", "device"])
-async def test_what_is_no_file_is_not_replaced(tmp_path: Path, make: Callable[[Path], None]) -> None:
+async def test_what_is_no_file_is_not_replaced(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
     """`state push --force` does not read the state first, and must not put a file in the place of a device either."""
     path = tmp_path / "state.json"
     make(path)
@@ -183,4 +201,9 @@ async def test_a_pipe_that_says_who_holds_the_lock(tmp_path: Path) -> None:
     """A named pipe where the lock's holder is written down says nothing, and is not waited for."""
     os.mkfifo(tmp_path / "state.json.lock.info")
 
-    assert await asyncio.wait_for(LocalBackend(tmp_path / "state.json", "shop", None).read_holder(), 10) is None
+    assert (
+        await asyncio.wait_for(
+            LocalBackend(tmp_path / "state.json", "shop", None).read_holder(), 10
+        )
+        is None
+    )

@@ -63,7 +63,9 @@ async def write_session(backend: KvBackend, *changes: dict[str, Any]) -> State:
 # --- the bucket -----------------------------------------------------------------------------------------------
 
 
-async def test_the_bucket_that_is_made(server: Server, bucket: str, raw: Raw, server_version: tuple[int, ...]) -> None:
+async def test_the_bucket_that_is_made(
+    server: Server, bucket: str, raw: Raw, server_version: tuple[int, ...]
+) -> None:
     """It is a bucket like those of other clients, with a history, lifetimes of single messages where the server knows them.
 
     Nothing marks the place where one of them ended: a lock that ran out is gone.
@@ -74,8 +76,16 @@ async def test_the_bucket_that_is_made(server: Server, bucket: str, raw: Raw, se
     config = raw.api_ok(f"$JS.API.STREAM.INFO.KV_{bucket}")["config"]
 
     assert config["subjects"] == [f"$KV.{bucket}.>"]
-    assert (config["max_msgs_per_subject"], config["discard"], config["storage"]) == (10, "new", "file")
-    assert (config["deny_delete"], config["allow_rollup_hdrs"], config["allow_direct"]) == (True, True, True)
+    assert (config["max_msgs_per_subject"], config["discard"], config["storage"]) == (
+        10,
+        "new",
+        "file",
+    )
+    assert (config["deny_delete"], config["allow_rollup_hdrs"], config["allow_direct"]) == (
+        True,
+        True,
+        True,
+    )
     assert config.get("allow_msg_ttl", False) is (server_version >= (2, 11))
     assert "subject_delete_marker_ttl" not in config
     assert (config["max_age"], config["num_replicas"]) == (0, 1)
@@ -106,7 +116,9 @@ async def test_what_lies_in_the_bucket(server: Server, bucket: str, raw: Raw) ->
     ("fields", "why"),
     [({"max_age": 3_600_000_000_000}, "has a ttl"), ({"max_msg_size": 1000}, "1000 bytes only")],
 )
-async def test_a_bucket_that_cannot_keep_state(server: Server, bucket: str, raw: Raw, fields: dict[str, Any], why: str) -> None:
+async def test_a_bucket_that_cannot_keep_state(
+    server: Server, bucket: str, raw: Raw, fields: dict[str, Any], why: str
+) -> None:
     """A bucket that deletes what is in it, or takes only small values, is refused before anything is written."""
     make_bucket(raw, bucket, **fields)
     backend = kv_backend(server, bucket)
@@ -163,7 +175,10 @@ async def test_the_server_is_not_there_at_all(make_server: MakeServer) -> None:
     server = make_server()
     server.stop()
     backend = kv_backend(server, "S")
-    with pytest.raises(StateError, match=r"cannot read the state shop in bucket S of domain there: .*cannot be reached") as caught:
+    with pytest.raises(
+        StateError,
+        match=r"cannot read the state shop in bucket S of domain there: .*cannot be reached",
+    ) as caught:
         await backend.read()
     await backend.close()
     assert caught.value.hint
@@ -181,7 +196,9 @@ def kill_after_puts(monkeypatch: pytest.MonkeyPatch, puts: int) -> None:
     left = [puts]
     put_really, purge_really = Bucket.put, Bucket.purge
 
-    async def put(bucket: Bucket, key: str, data: bytes, conditions: Mapping[str, str], *, timeout: float) -> int:
+    async def put(
+        bucket: Bucket, key: str, data: bytes, conditions: Mapping[str, str], *, timeout: float
+    ) -> int:
         if left[0] <= 0:
             raise SimulatedKill
         left[0] -= 1
@@ -220,7 +237,9 @@ async def test_a_large_write_that_is_torn(server: Server, bucket: str, raw: Raw)
         found = (await after.read()).resources[A].applied_at
         assert found in ({f"{puts}{NOISE}"} if whole else {NOISE, f"{puts}{NOISE}"}), puts
         with Raw(server.url) as other:
-            other.api_ok(f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}._lock.shop"})  # its lease, without the wait
+            other.api_ok(
+                f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}._lock.shop"}
+            )  # its lease, without the wait
         await write_session(after, put(A, applied_at=NOISE))
         assert (await after.read()).resources[A].applied_at == NOISE
         await after.close()
@@ -231,7 +250,9 @@ async def test_a_large_write_that_is_torn(server: Server, bucket: str, raw: Raw)
     assert not [key for key in keys(raw, bucket) if key.startswith("_journal.")]
 
 
-async def test_parts_go_with_the_last_document_that_names_them(server: Server, bucket: str, raw: Raw) -> None:
+async def test_parts_go_with_the_last_document_that_names_them(
+    server: Server, bucket: str, raw: Raw
+) -> None:
     """Parts of serials that are kept stay, so that one can go back to them; older ones are removed."""
     backend = kv_backend(server, bucket)
     for number in range(13):
@@ -366,10 +387,15 @@ async def test_something_else_in_place_of_the_lock(server: Server, bucket: str, 
 
 
 @pytest.mark.parametrize("lease", [1e308, -5, 0, "nan", None, True, [60]])
-async def test_a_lock_with_a_lease_that_is_none(server: Server, bucket: str, raw: Raw, lease: Any) -> None:
+async def test_a_lock_with_a_lease_that_is_none(
+    server: Server, bucket: str, raw: Raw, lease: Any
+) -> None:
     """A lease that no `lock_ttl` gives makes it no lock: it is neither waited for nor taken over."""
     make_bucket(raw, bucket)
-    lock = {"lock": {"id": "x", "who": "a", "host": "b", "pid": 1, "operation": "c", "since": "d"}, "lease": lease}
+    lock = {
+        "lock": {"id": "x", "who": "a", "host": "b", "pid": 1, "operation": "c", "since": "d"},
+        "lease": lease,
+    }
     raw.api_ok(f"$KV.{bucket}._lock.shop", lock)
     backend = kv_backend(server, bucket)
     with pytest.raises(StateError, match="holds something that is no lock"):
@@ -401,8 +427,25 @@ async def test_a_lock_that_was_removed(server: Server, bucket: str) -> None:
 
 
 def _head(data: bytes = b"", **more: Any) -> dict[str, Any]:
-    head = {"kind": "state-in-parts", "format_version": "1.0", "workspace": "shop", "environment": None, "lineage": "l", "serial": 5}
-    return head | {"encoding": "gzip", "parts": "5.ab", "count": 1, "bytes": 2, "sha256": hashlib.sha256(data).hexdigest()} | more
+    head = {
+        "kind": "state-in-parts",
+        "format_version": "1.0",
+        "workspace": "shop",
+        "environment": None,
+        "lineage": "l",
+        "serial": 5,
+    }
+    return (
+        head
+        | {
+            "encoding": "gzip",
+            "parts": "5.ab",
+            "count": 1,
+            "bytes": 2,
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
+        | more
+    )
 
 
 @pytest.mark.parametrize(
@@ -416,7 +459,9 @@ def _head(data: bytes = b"", **more: Any) -> dict[str, Any]:
         ({"serial": 5.0}, "serial must be a whole number"),
     ],
 )
-async def test_a_head_that_promises_too_much(server: Server, bucket: str, raw: Raw, more: dict[str, Any], words: str) -> None:
+async def test_a_head_that_promises_too_much(
+    server: Server, bucket: str, raw: Raw, more: dict[str, Any], words: str
+) -> None:
     """A head is held against its schema, and parts are asked for up to the first that is missing."""
     make_bucket(raw, bucket)
     raw.api_ok(f"$KV.{bucket}.shop", _head(**more))
@@ -511,7 +556,12 @@ async def test_a_cluster_that_loses_the_leader_of_the_bucket(tmp_path: Path) -> 
         backend = KvBackend.open_bucket(
             "S",
             Domain("there", "way", None, "$JS.API"),
-            Connection("way", url=",".join(server.url for server in servers), user=first.user, password=first.password),
+            Connection(
+                "way",
+                url=",".join(server.url for server in servers),
+                user=first.user,
+                password=first.password,
+            ),
             {},
             of=("shop", None),
             lease=60 * SECOND,
@@ -524,7 +574,11 @@ async def test_a_cluster_that_loses_the_leader_of_the_bucket(tmp_path: Path) -> 
             with Raw(first.url, first.user, first.password, timeout=20) as raw:
                 info = raw.api_ok("$JS.API.STREAM.INFO.KV_S")
             assert info["config"]["num_replicas"] == 3
-            leader = next(server for server in servers if server.info()["server_name"] == info["cluster"]["leader"])
+            leader = next(
+                server
+                for server in servers
+                if server.info()["server_name"] == info["cluster"]["leader"]
+            )
             await asyncio.to_thread(leader.stop)
             backend.append(state, put(B))
             await backend.finish(state)

@@ -100,7 +100,19 @@ async def test_a_process_that_died_leaves_its_steps(backend: LocalBackend, folde
     await session(backend, put(A))
     state = await backend.read()
     await backend.start(state)
-    backend.append(state, {"begin": {"id": "s2", "address": str(B), "op": "stream.create", "expect": None, "record": None}}, put(B))
+    backend.append(
+        state,
+        {
+            "begin": {
+                "id": "s2",
+                "address": str(B),
+                "op": "stream.create",
+                "expect": None,
+                "record": None,
+            }
+        },
+        put(B),
+    )
     journal = backend.path.with_name("state.json.journal")
     lines = journal.read_bytes()
     await backend.close()
@@ -118,7 +130,18 @@ async def test_a_torn_last_line(backend: LocalBackend) -> None:
     """A line that was being written when the power went is a step whose end is not known; it stays pending."""
     state = await backend.read()
     await backend.start(state)
-    backend.append(state, {"begin": {"id": "s1", "address": str(A), "op": "stream.create", "expect": None, "record": None}})
+    backend.append(
+        state,
+        {
+            "begin": {
+                "id": "s1",
+                "address": str(A),
+                "op": "stream.create",
+                "expect": None,
+                "record": None,
+            }
+        },
+    )
     await backend.close()
     with backend.path.with_name("state.json.journal").open("ab") as file:
         file.write(b'{"put":{"addr')
@@ -195,7 +218,11 @@ def test_the_lock_of_a_killed_process_is_free(backend: LocalBackend) -> None:
         "        print('held', flush=True); sys.stdin.read()\n"
         "asyncio.run(hold())"
     )
-    child = subprocess.Popen([sys.executable, "-c", code, str(backend.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(backend.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert child.stdout is not None
     assert child.stdin is not None
     with child:
@@ -208,13 +235,19 @@ def test_the_lock_of_a_killed_process_is_free(backend: LocalBackend) -> None:
     asyncio.run(take_lock(backend, "apply", 10 * SECOND))
 
 
-async def test_a_session_that_ends_while_it_is_read(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_that_ends_while_it_is_read(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever has read the document when its journal is folded and goes starts again, and never has the one without the other."""
     state = await session(backend, put(A))
     await backend.start(state)
     backend.append(state, put(B))
     path, lines = backend.path, backend._path_with_suffix(".journal")  # noqa: SLF001 - what lies on the disk is the question
-    reader, read, after = LocalBackend(path, "shop", None), LocalBackend._read_journal, dumps(state.to_json())  # noqa: SLF001
+    reader, read, after = (
+        LocalBackend(path, "shop", None),
+        LocalBackend._read_journal,
+        dumps(state.to_json()),
+    )  # noqa: SLF001
 
     def late(self: LocalBackend) -> bytes:
         if lines.exists():

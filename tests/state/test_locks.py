@@ -59,7 +59,9 @@ def test_two_processes_fight_for_the_lock(where: dict[str, Any], tmp_path: Path)
 
 
 @pytest.mark.soak
-def test_two_processes_fight_for_the_lock_two_hundred_times(where: dict[str, Any], tmp_path: Path) -> None:
+def test_two_processes_fight_for_the_lock_two_hundred_times(
+    where: dict[str, Any], tmp_path: Path
+) -> None:
     """Two hundred times in all, with the same outcome."""
     compete_for_lock(where, 100, tmp_path / "inside")
 
@@ -78,7 +80,9 @@ def test_the_lock_of_a_killed_holder_frees_itself(ttl: bool, server: Server) -> 
         assert other.do(f"lock {PATIENCE}") == "ok"
         waited = time.monotonic() - killed
 
-        assert waited < 30, waited  # one lease and its margin; the rest is for a machine with other things to do
+        assert waited < 30, (
+            waited
+        )  # one lease and its margin; the rest is for a machine with other things to do
         assert other.do("start") == "ok"
         assert other.do("names") == "theirs"
 
@@ -116,7 +120,10 @@ def test_a_stopped_holder_is_fenced_by_the_server(where: dict[str, Any], server:
             assert "StateLockedError" in other.do(f"take_away {held_id(other)}")
             return
         with Raw(server.url) as raw:
-            raw.api_ok(f"$JS.API.STREAM.PURGE.KV_{where['bucket']}", {"filter": f"$KV.{where['bucket']}._lock.shop"})
+            raw.api_ok(
+                f"$JS.API.STREAM.PURGE.KV_{where['bucket']}",
+                {"filter": f"$KV.{where['bucket']}._lock.shop"},
+            )
         assert other.do(f"lock {PATIENCE}") == "ok"
         assert other.do("start") == "ok"
         assert other.do("append " + PUT % "second") == "ok"

@@ -30,7 +30,9 @@ def static_accounts(blocks: Mapping[str, str], *, without: tuple[str, ...] = ())
     rows = []
     for name, text in blocks.items():
         user, stored = name.lower(), "" if name in without else "jetstream: enabled\n"
-        rows.append(f"{name}: {{\nusers: [{{user: {user}, password: {user}}}]\n{stored}{text}\n}}\n")
+        rows.append(
+            f"{name}: {{\nusers: [{{user: {user}, password: {user}}}]\n{stored}{text}\n}}\n"
+        )
     return f"accounts {{\nSYS: {{users: [{{user: sys, password: sys}}]}}\n{''.join(rows)}}}\nsystem_account: SYS\n"
 
 
@@ -56,9 +58,13 @@ def start_servers(
 
     def layout(port_of: Callable[[str], int]) -> Layout:
         links = port_of("hub.leafnodes") if leaf is not None else None
-        nodes = [Node("hub", port_of("hub"), domain=domain, leafnodes=links, login=login, extra=hub)]
+        nodes = [
+            Node("hub", port_of("hub"), domain=domain, leafnodes=links, login=login, extra=hub)
+        ]
         if leaf is not None and links is not None:
-            rows = ", ".join(_remote(links, credentials, account) for credentials, account in remotes)
+            rows = ", ".join(
+                _remote(links, credentials, account) for credentials, account in remotes
+            )
             text = f"leafnodes {{\n    reconnect: 1\n    remotes = [{rows}]\n}}\n{leaf}"
             nodes.append(Node("leaf", port_of("leaf"), domain="leaf", login=leaf_login, extra=text))
         return Layout("hub-and-leaf" if domain else "single", tuple(nodes))
@@ -78,8 +84,13 @@ class FakeNsc:
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
-        adding = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False).add_subparsers(dest="what", required=True)
-        export, import_ = adding.add_parser("export", allow_abbrev=False), adding.add_parser("import", allow_abbrev=False)
+        adding = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False).add_subparsers(
+            dest="what", required=True
+        )
+        export, import_ = (
+            adding.add_parser("export", allow_abbrev=False),
+            adding.add_parser("import", allow_abbrev=False),
+        )
         for parser in (export, import_):
             parser.add_argument("--account", required=True)
             parser.add_argument("--name", required=True)
@@ -100,9 +111,16 @@ class FakeNsc:
         account, kind = self._account(given.account), "service" if given.service else "stream"
         if what == "export":
             assert given.response_type is None or kind == "service"
-            account.export(kind, given.subject, response_type=given.response_type, token_position=given.account_token_position)
+            account.export(
+                kind,
+                given.subject,
+                response_type=given.response_type,
+                token_position=given.account_token_position,
+            )
         else:
-            account.take(kind, self._account(given.src_account), given.remote_subject, given.local_subject)
+            account.take(
+                kind, self._account(given.src_account), given.remote_subject, given.local_subject
+            )
 
     def _account(self, name: str) -> Any:
         return next(a for a in self._operator.accounts.values() if name in (a.name, a.public))
@@ -119,13 +137,18 @@ def publish_many(raw: Raw, subjects: Mapping[str, int], size: int) -> None:
                 assert b'"seq"' in raw.request(subject, payload)[1]
 
 
-def wait_for_messages(raw: Raw, expected: Mapping[str, int], *, prefix: str = "$JS.API", seconds: float = 90) -> dict[str, int]:
+def wait_for_messages(
+    raw: Raw, expected: Mapping[str, int], *, prefix: str = "$JS.API", seconds: float = 90
+) -> dict[str, int]:
     """Wait until each stream has so many messages, as long as more keep coming; what they have in the end."""
     found: dict[str, int] = {}
     end = time.monotonic() + seconds
     while found != dict(expected) and time.monotonic() < end:
         time.sleep(0.05)
-        now = {name: int(raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"]) for name in expected}
+        now = {
+            name: int(raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"])
+            for name in expected
+        }
         end = time.monotonic() + seconds if now != found else end
         found = now
     return found
@@ -133,4 +156,6 @@ def wait_for_messages(raw: Raw, expected: Mapping[str, int], *, prefix: str = "$
 
 def creds_of(operator: Operator, folder: Path) -> dict[str, Path]:
     """A creds file for one user of each account."""
-    return {name: account.creds(folder, name.lower()) for name, account in operator.accounts.items()}
+    return {
+        name: account.creds(folder, name.lower()) for name, account in operator.accounts.items()
+    }

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox
 
 #: Verbs that change nothing.
-READING = ("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.", "CONSUMER.NAMES.", "CONSUMER.LIST.", "CONSUMER.INFO.")
+READING = (
+    "INFO",
+    "STREAM.NAMES",
+    "STREAM.LIST",
+    "STREAM.INFO.",
+    "CONSUMER.NAMES.",
+    "CONSUMER.LIST.",
+    "CONSUMER.INFO.",
+)
 
 #: A mirror or source asks for its own consumer, by itself and at a time of its own: nobody's request.
 SERVERS_OWN = "a copy's own consumer"
@@ -40,7 +48,9 @@ def _read_until_mark(watch: Raw, ask: Raw, domain: str, seen: list[str]) -> None
     """Ask for a stream that is not there, and read advisories up to that question's own. Each server tells in order."""
     mark = f"JSPLAN_MARK_{os.urandom(6).hex()}"
     end = time.monotonic() + 10
-    while time.monotonic() < end:  # the interest in advisories may not have crossed the link at the first question
+    while (
+        time.monotonic() < end
+    ):  # the interest in advisories may not have crossed the link at the first question
         ask.api(f"$JS.{domain}.API.STREAM.INFO.{mark}")
         while (line := _read_request(watch)) is not None:
             seen.append(line)

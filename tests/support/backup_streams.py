@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.support.raw import Raw
 
-POSITION_FIELDS = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_pending", "num_waiting")
+POSITION_FIELDS = (
+    "delivered",
+    "ack_floor",
+    "num_ack_pending",
+    "num_redelivered",
+    "num_pending",
+    "num_waiting",
+)
 HOUR = 3600 * 10**9
 
 
-def create_lively_stream(raw: Raw, name: str, prefix: str, *, messages: int = 60, size: int = 100, **config: Any) -> None:
+def create_lively_stream(
+    raw: Raw, name: str, prefix: str, *, messages: int = 60, size: int = 100, **config: Any
+) -> None:
     """A stream with headers and gaps, and consumers that have pending, acknowledged, redelivered and untouched messages."""
     raw.api_ok(f"{prefix}.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"]} | config)
     consumer(raw, name, "BUSY", prefix, ack_wait=HOUR)
@@ -20,7 +29,11 @@ def create_lively_stream(raw: Raw, name: str, prefix: str, *, messages: int = 60
     consumer(raw, name, "DONE", prefix, ack_policy="none")
     noise = random.Random(name)
     for number in range(messages):
-        raw.publish(f"{name}.{number % 5}", noise.randbytes(size), {"Number": str(number), "Nats-Msg-Id": f"{name}-{number}"})
+        raw.publish(
+            f"{name}.{number % 5}",
+            noise.randbytes(size),
+            {"Number": str(number), "Nats-Msg-Id": f"{name}-{number}"},
+        )
     while raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"] < messages:
         pass
     for seq in (1, 2, 17, messages):
@@ -39,7 +52,9 @@ def pull(raw: Raw, stream: str, name: str, prefix: str, count: int) -> list[str]
     """Deliver so many messages; returns where each wants its ack."""
     inbox = f"pulled.{stream}.{name}"
     raw.subscribe(inbox)
-    raw.publish(f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{name}", b'{"batch": %d}' % count, reply=inbox)
+    raw.publish(
+        f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{name}", b'{"batch": %d}' % count, reply=inbox
+    )
     replies = [raw.next_reply() for _ in range(count)]
     raw.unsubscribe()
     return replies
@@ -66,21 +81,29 @@ def capture_stream(raw: Raw, stream: str, prefix: str) -> dict[str, Any]:
     state = info["state"]
     names = raw.api_ok(f"{prefix}.CONSUMER.NAMES.{stream}")["consumers"] or []
     consumers = {name: raw.api_ok(f"{prefix}.CONSUMER.INFO.{stream}.{name}") for name in names}
-    messages = [raw.api(f"{prefix}.STREAM.MSG.GET.{stream}", {"seq": n}) for n in range(state["first_seq"] or 1, state["last_seq"] + 1)]
+    messages = [
+        raw.api(f"{prefix}.STREAM.MSG.GET.{stream}", {"seq": n})
+        for n in range(state["first_seq"] or 1, state["last_seq"] + 1)
+    ]
     dropped = {"bytes", "last_ts"} if state["last_seq"] in state.get("deleted", ()) else {"bytes"}
     bare = {name: value for name, value in info["config"].items() if name != "metadata"}
     return {
         "config": bare,
         "state": {name: value for name, value in state.items() if name not in dropped},
         "messages": [one.get("message", {"missing": True}) for one in messages],
-        "consumers": {name: _position(one, (state["first_seq"] or 1) - 1) for name, one in consumers.items()},
+        "consumers": {
+            name: _position(one, (state["first_seq"] or 1) - 1) for name, one in consumers.items()
+        },
     }
 
 
 def _position(info: dict[str, Any], least: int) -> dict[str, Any]:
     config = {name: value for name, value in info["config"].items() if name != "metadata"}
     sequences = {
-        name: {"consumer_seq": info[name]["consumer_seq"], "stream_seq": max(info[name]["stream_seq"], least)}
+        name: {
+            "consumer_seq": info[name]["consumer_seq"],
+            "stream_seq": max(info[name]["stream_seq"], least),
+        }
         for name in ("delivered", "ack_floor")
     }
     return {"config": config} | {name: info[name] for name in POSITION_FIELDS} | sequences

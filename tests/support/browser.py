@@ -34,7 +34,9 @@ class Browser:
     """One page in a browser of its own. `requested_urls` are the addresses that the page wanted to load."""
 
     def __init__(self, program: str, *, width: int = 1200, height: int = 900) -> None:
-        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # its helpers may write for a moment longer
+        self._folder = tempfile.TemporaryDirectory(
+            ignore_cleanup_errors=True
+        )  # its helpers may write for a moment longer
         read, self._to = os.pipe()
         self._from, write = os.pipe()
         self._buffer = b""
@@ -45,8 +47,10 @@ class Browser:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, str(read), str(write), program, *_OPTIONS, *window],
             pass_fds=(read, write),
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(read)
         os.close(write)
         try:
@@ -57,14 +61,21 @@ class Browser:
 
     def _attach(self) -> None:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -79,7 +90,11 @@ class Browser:
         """One request and its answer; what happens meanwhile is remembered."""
         self._last += 1
         session = {"sessionId": self._session} if self._session else {}
-        os.write(self._to, json.dumps({"id": self._last, "method": method, "params": params} | session).encode() + b"\0")
+        os.write(
+            self._to,
+            json.dumps({"id": self._last, "method": method, "params": params} | session).encode()
+            + b"\0",
+        )
         while True:
             said = self._next()
             if said.get("id") == self._last:
@@ -114,7 +129,13 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """What an expression of JavaScript gives, a promise when it is kept."""
-        answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True)
+        answer = self.call(
+            "Runtime.evaluate",
+            expression=script,
+            awaitPromise=True,
+            returnByValue=True,
+            userGesture=True,
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
@@ -128,17 +149,30 @@ class Browser:
     @property
     def requested_urls(self) -> list[str]:
         """Addresses of requests since the page was opened."""
-        return [said["params"]["request"]["url"] for said in self._heard if said.get("method") == "Network.requestWillBeSent"]
+        return [
+            said["params"]["request"]["url"]
+            for said in self._heard
+            if said.get("method") == "Network.requestWillBeSent"
+        ]
 
     @property
     def complaints(self) -> list[Any]:
         """Errors of scripts, and what the page's own policy refused."""
-        return [said["params"] for said in self._heard if said.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
+        return [
+            said["params"]
+            for said in self._heard
+            if said.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")
+        ]
 
     def prefer(self, scheme: str) -> None:
         """A person who likes it `dark` or `light`."""
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
 
     def screenshot(self, path: Path) -> None:
         """What is seen, as PNG."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+        path.write_bytes(
+            base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+        )

@@ -36,13 +36,22 @@ def kv_backend(
     """A backend of its own connection to the server; `js_domain` is where the bucket is, `lease` and `timeout` of a request are ns."""
     prefix = f"$JS.{js_domain}.API" if js_domain else "$JS.API"
     domain = Domain("there", "way", js_domain, prefix)
-    connection = Connection("way", url=server.url, user=server.user, password=server.password, timeout=timeout)
-    return KvBackend.open_bucket(bucket, domain, connection, {}, of=(workspace, environment), lease=lease)
+    connection = Connection(
+        "way", url=server.url, user=server.user, password=server.password, timeout=timeout
+    )
+    return KvBackend.open_bucket(
+        bucket, domain, connection, {}, of=(workspace, environment), lease=lease
+    )
 
 
 def bucket_config(bucket: str, **fields: Any) -> dict[str, Any]:
     """A bucket as somebody else makes it."""
-    config = {"name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "max_msgs_per_subject": 10, "allow_rollup_hdrs": True}
+    config = {
+        "name": f"KV_{bucket}",
+        "subjects": [f"$KV.{bucket}.>"],
+        "max_msgs_per_subject": 10,
+        "allow_rollup_hdrs": True,
+    }
     return config | {"discard": "new", "deny_delete": True, "allow_direct": True} | fields
 
 
@@ -54,16 +63,22 @@ def make_bucket(raw: Raw, bucket: str, **fields: Any) -> None:
 def keys(raw: Raw, bucket: str) -> list[str]:
     """The keys that hold something, markers included."""
     info = raw.api_ok(f"$JS.API.STREAM.INFO.KV_{bucket}", {"subjects_filter": ">"})
-    return sorted(subject.removeprefix(f"$KV.{bucket}.") for subject in info["state"].get("subjects") or {})
+    return sorted(
+        subject.removeprefix(f"$KV.{bucket}.") for subject in info["state"].get("subjects") or {}
+    )
 
 
 def value(raw: Raw, bucket: str, key: str) -> bytes:
     """What a key holds."""
-    message = raw.api_ok(f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"})["message"]
+    message = raw.api_ok(
+        f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"}
+    )["message"]
     return base64.b64decode(message.get("data", ""))
 
 
 def revision(raw: Raw, bucket: str, key: str) -> int:
     """The revision that a key is at."""
-    message = raw.api_ok(f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"})["message"]
+    message = raw.api_ok(
+        f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"}
+    )["message"]
     return int(message["seq"])

@@ -18,7 +18,10 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
     "stream.delete": {_DELETED, _RECREATED},
     "stream.restore": {_CREATED},
     "consumer.create": {_CREATED, _RECREATED, _KEPT},
-    "consumer.update": {_CHANGED, _KEPT},  # where two exchange filters, one lets go of its own first
+    "consumer.update": {
+        _CHANGED,
+        _KEPT,
+    },  # where two exchange filters, one lets go of its own first
     "consumer.pause": {_CHANGED},
     "consumer.delete": {_DELETED, _RECREATED},
     "consumer.replace": {_KEPT, _CREATED},
@@ -43,20 +46,35 @@ _ACTIONS_BY_OP: dict[str, set[tuple[str, ...]]] = {
     "stream.resume_consumers": {_KEPT, _CHANGED},
 }
 #: Findings that explain a step: an orphan is removed, a revert forgets what had been adopted.
-_FINDINGS = {"stream.delete_staging": "JS428", "consumer.cleanup": "JS428", "consumer.delete_placeholder": "JS428", "state.forget": "JS494"}
+_FINDINGS = {
+    "stream.delete_staging": "JS428",
+    "consumer.cleanup": "JS428",
+    "consumer.delete_placeholder": "JS428",
+    "state.forget": "JS494",
+}
 
 
 def require_explained(plan: Plan) -> Plan:
     """The plan itself. Raises AssertionError for a step that a reader of its resource changes and findings knows nothing of."""
     changes = {change.address: change for change in plan.resource_changes}
-    silent = [f"{s.op} {s.address}: {s.title}" for s in plan.steps if not _is_explained(s, changes.get(s.address), plan, changes)]
+    silent = [
+        f"{s.op} {s.address}: {s.title}"
+        for s in plan.steps
+        if not _is_explained(s, changes.get(s.address), plan, changes)
+    ]
     assert silent == []
     return plan
 
 
-def _is_explained(step: Step, change: ResourceChange | None, plan: Plan, changes: dict[str, ResourceChange]) -> bool:
-    if step.op == VERIFY_OP:  # reads only; the copy may be unmanaged, and then belongs to the change of its origin
-        return change is not None or any(flow["origin"] in changes for flow in (step.params or {})["flows"])
+def _is_explained(
+    step: Step, change: ResourceChange | None, plan: Plan, changes: dict[str, ResourceChange]
+) -> bool:
+    if (
+        step.op == VERIFY_OP
+    ):  # reads only; the copy may be unmanaged, and then belongs to the change of its origin
+        return change is not None or any(
+            flow["origin"] in changes for flow in (step.params or {})["flows"]
+        )
     if change is None:
         return False
     if step.op == "state.import":

@@ -39,7 +39,9 @@ class FakeApi:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._client: Client = asyncio.run_coroutine_threadsafe(self._connect(), self._loop).result(30)
+        self._client: Client = asyncio.run_coroutine_threadsafe(self._connect(), self._loop).result(
+            30
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -45,11 +45,21 @@ class Fleet:
     def publish(self, domain: str, subject: str, count: int = 1) -> None:
         """Publish to a stream of the domain, each message with its ack."""
         server = self.sandbox[domain]
-        publish(server.url, server.user, server.password, subject, *(b"%d" % number for number in range(count)))
+        publish(
+            server.url,
+            server.user,
+            server.password,
+            subject,
+            *(b"%d" % number for number in range(count)),
+        )
 
     def wait(self, domain: str, stream: str, messages: int) -> None:
         """Wait until the stream has so many messages."""
-        self.sandbox[domain].wait_until(lambda: self.messages(domain, stream) == messages, f"have {messages} messages in {stream}", 60)
+        self.sandbox[domain].wait_until(
+            lambda: self.messages(domain, stream) == messages,
+            f"have {messages} messages in {stream}",
+            60,
+        )
 
     def messages(self, domain: str, stream: str) -> int:
         """How many it has; -1 where it does not exist."""
@@ -62,13 +72,24 @@ def fleet_space(folder: Path, fleet: Fleet, **domain: Any) -> Space:
     connection = {"url": hub.url, "user": hub.user, "password": hub.password, "timeout": "1s"}
     domains: dict[str, Any] = {"hub": {"connection": "hub"}}
     for number, name in enumerate(fleet.stores):
-        domains[name] = {"connection": "hub", "labels": ["edge", "canary"] if number == 0 else ["edge"], **domain}
-    return Space(folder, {"jsplan": 1, "workspace": "test", "connections": {"hub": connection}, "domains": domains})
+        domains[name] = {
+            "connection": "hub",
+            "labels": ["edge", "canary"] if number == 0 else ["edge"],
+            **domain,
+        }
+    return Space(
+        folder,
+        {"jsplan": 1, "workspace": "test", "connections": {"hub": connection}, "domains": domains},
+    )
 
 
 def sales_streams(**fields: Any) -> list[dict[str, Any]]:
     """A stream in each shop, and one in the hub with a source for each."""
     return [
         {"name": "SALES", "domain": "label:edge", "subjects": ["sales.${domain}.>"], **fields},
-        {"name": "ALL_SALES", "domain": "hub", "sources": [{"name": "SALES", "domain": "label:edge"}]},
+        {
+            "name": "ALL_SALES",
+            "domain": "hub",
+            "sources": [{"name": "SALES", "domain": "label:edge"}],
+        },
     ]

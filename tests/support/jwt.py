@@ -39,7 +39,11 @@ class Keys:
     def signed(self, claims: dict[str, Any]) -> str:
         """A JWT over the claims, issued by these keys."""
         claims = {"iss": self.public, "iat": 1_700_000_000} | claims
-        claims["jti"] = base64.b32encode(hashlib.sha256(json.dumps(claims).encode()).digest()).decode().rstrip("=")
+        claims["jti"] = (
+            base64.b32encode(hashlib.sha256(json.dumps(claims).encode()).digest())
+            .decode()
+            .rstrip("=")
+        )
         text = f"{_encoded({'typ': 'JWT', 'alg': 'ed25519-nkey'})}.{_encoded(claims)}"
         return f"{text}.{_base64(self._pair.sign(text.encode()))}"
 
@@ -70,7 +74,14 @@ class Account:
         """The account's public key, by which servers call it."""
         return self.keys.public
 
-    def export(self, kind: Kind, subject: str, *, response_type: str | None = None, token_position: int | None = None) -> None:
+    def export(
+        self,
+        kind: Kind,
+        subject: str,
+        *,
+        response_type: str | None = None,
+        token_position: int | None = None,
+    ) -> None:
         """Offer a subject to other accounts. `response_type` is `Stream` or `Chunked`; a service gives one answer without it."""
         row: dict[str, Any] = {"name": subject, "subject": subject, "type": kind}
         row |= {"response_type": response_type} if response_type else {}
@@ -79,18 +90,40 @@ class Account:
 
     def take(self, kind: Kind, origin: Account, subject: str, local: str | None = None) -> None:
         """Import what `origin` exports, under the same subject or the `local` one (wildcards of it written as `$1`, or alike)."""
-        row: dict[str, Any] = {"name": subject, "subject": subject, "account": origin.public, "type": kind}
+        row: dict[str, Any] = {
+            "name": subject,
+            "subject": subject,
+            "account": origin.public,
+            "type": kind,
+        }
         self.imports.append(row | ({"local_subject": local} if local else {}))
 
     def claims(self) -> dict[str, Any]:
         """What the operator signs."""
-        nats = {"limits": self.limits, "default_permissions": {"pub": {}, "sub": {}}, "type": "account", "version": 2}
-        return {"name": self.name, "sub": self.public, "nats": nats | {"exports": self.exports, "imports": self.imports}}
+        nats = {
+            "limits": self.limits,
+            "default_permissions": {"pub": {}, "sub": {}},
+            "type": "account",
+            "version": 2,
+        }
+        return {
+            "name": self.name,
+            "sub": self.public,
+            "nats": nats | {"exports": self.exports, "imports": self.imports},
+        }
 
     def creds(self, folder: Path, user: str, **permissions: Any) -> Path:
         """A creds file `USER.creds` of a new user; `permissions` are claims such as `pub={"deny": [...]}`."""
         keys = Keys(nkeys.PREFIX_BYTE_USER)
-        nats = {"pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1, "type": "user", "version": 2} | permissions
+        nats = {
+            "pub": {},
+            "sub": {},
+            "subs": -1,
+            "data": -1,
+            "payload": -1,
+            "type": "user",
+            "version": 2,
+        } | permissions
         token = self.keys.signed({"name": user, "sub": keys.public, "nats": nats})
         path = folder / f"{user}.creds"
         path.write_text(_CREDS.format(token=token, seed=keys.seed.decode()), encoding="utf-8")
@@ -131,14 +164,27 @@ class Operator:
     def configuration(self) -> str:
         """Server configuration: the operator, its system account, and every account as it is now, in a memory resolver."""
         operator = self.keys.signed(
-            {"name": self.name, "sub": self.keys.public, "nats": {"type": "operator", "version": 2, "system_account": self.system.public}}
+            {
+                "name": self.name,
+                "sub": self.keys.public,
+                "nats": {"type": "operator", "version": 2, "system_account": self.system.public},
+            }
         )
-        preload = "".join(f"    {a.public}: {self.keys.signed(a.claims())}\n" for a in self.accounts.values())
+        preload = "".join(
+            f"    {a.public}: {self.keys.signed(a.claims())}\n" for a in self.accounts.values()
+        )
         return f"operator: {operator}\nsystem_account: {self.system.public}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
 
 
 def login(creds: Path, nonce: str) -> dict[str, str]:
     """What a client says in CONNECT to be the user of a creds file."""
-    words = [line for line in creds.read_text("utf-8").splitlines() if line and not line.startswith(("-", "*"))]
+    words = [
+        line
+        for line in creds.read_text("utf-8").splitlines()
+        if line and not line.startswith(("-", "*"))
+    ]
     token, seed = words[0], words[-1]
-    return {"jwt": token, "sig": _base64(nkeys.from_seed(bytearray(seed.encode())).sign(nonce.encode()))}
+    return {
+        "jwt": token,
+        "sig": _base64(nkeys.from_seed(bytearray(seed.encode())).sign(nonce.encode())),
+    }

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
 Moment = Literal["before it arrives", "before its answer"]
 #: Parts of the subjects of requests that change something: the ones that make a difference to die at.
-WRITES = (".CREATE.", ".UPDATE.", ".DELETE.", ".PURGE.", ".RESTORE.", ".PAUSE.", ".RESET.", "$KV.", ".DURABLE.")
+WRITES = (
+    ".CREATE.",
+    ".UPDATE.",
+    ".DELETE.",
+    ".PURGE.",
+    ".RESTORE.",
+    ".PAUSE.",
+    ".RESET.",
+    "$KV.",
+    ".DURABLE.",
+)
 
 
 def writes(subject: str) -> bool:
@@ -53,7 +63,12 @@ class KillProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for each in (self._listener, *self._sockets):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def open_link(server: Server, *, timeout: float = 5.0, **settings: Any) -> AsyncIterator[NatsConnection]:
+async def open_link(
+    server: Server, *, timeout: float = 5.0, **settings: Any
+) -> AsyncIterator[NatsConnection]:
     """A connection to the server, closed afterwards; `timeout` is seconds."""
-    link = NatsConnection(resolve_settings(Connection("main", url=server.url, timeout=int(timeout * SECOND), **settings), {}))
+    link = NatsConnection(
+        resolve_settings(
+            Connection("main", url=server.url, timeout=int(timeout * SECOND), **settings), {}
+        )
+    )
     await link.open()
     try:
         yield link

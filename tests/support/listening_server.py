@@ -70,7 +70,15 @@ class ListeningServer:
 
 def info_line(**more: Any) -> bytes:
     """What a nats-server says first."""
-    said = {"server_id": "X", "server_name": "x", "version": "2.11.0", "proto": 1, "headers": True, "max_payload": 1 << 20, "nonce": "abc"}
+    said = {
+        "server_id": "X",
+        "server_name": "x",
+        "version": "2.11.0",
+        "proto": 1,
+        "headers": True,
+        "max_payload": 1 << 20,
+        "nonce": "abc",
+    }
     return b"INFO " + json.dumps(said | more).encode() + b"\r\n"
 
 

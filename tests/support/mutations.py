@@ -43,12 +43,16 @@ def remove(container: Any, key: Any, _: Random) -> None:
 
 def retype(container: Any, key: Any, random: Random) -> None:
     """Put something of another type there."""
-    container[key] = random.choice([None, True, "x", "", -1, 0, 1.5, [], {}, ["x"], {"x": 1}, [{}], {"x": {}}])
+    container[key] = random.choice(
+        [None, True, "x", "", -1, 0, 1.5, [], {}, ["x"], {"x": 1}, [{}], {"x": {}}]
+    )
 
 
 def enlarge(container: Any, key: Any, random: Random) -> None:
     """Put a number there that few things can hold."""
-    container[key] = random.choice([2**31, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 1e308, 1e-320, 5.0])
+    container[key] = random.choice(
+        [2**31, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 1e308, 1e-320, 5.0]
+    )
 
 
 def deepen(container: Any, key: Any, random: Random) -> None:
@@ -59,24 +63,46 @@ def deepen(container: Any, key: Any, random: Random) -> None:
 def garble(container: Any, key: Any, random: Random) -> None:
     """Put a text there that is not allowed, and that is dangerous to print or to join."""
     container[key] = random.choice(
-        ["../../x", "/etc/passwd", "a b", "\x1b[31m", "<b>x</b>", "A\r\nPUB x 1\r\n", "hub/stream/X", "2026-13-01T00:00:00Z", "9" * 400]
+        [
+            "../../x",
+            "/etc/passwd",
+            "a b",
+            "\x1b[31m",
+            "<b>x</b>",
+            "A\r\nPUB x 1\r\n",
+            "hub/stream/X",
+            "2026-13-01T00:00:00Z",
+            "9" * 400,
+        ]
     )
 
 
 def add(container: Any, key: Any, random: Random) -> None:
     """Put a field there that this release does not know, or one element more."""
     if isinstance(container, dict):
-        container[random.choice(["newer_field", "x/y/z", "hub/stream/\n"])] = random.choice([1, "x", None, {"x": 1}])
+        container[random.choice(["newer_field", "x/y/z", "hub/stream/\n"])] = random.choice(
+            [1, "x", None, {"x": 1}]
+        )
     else:
         container.append(copy.deepcopy(container[key]))
 
 
 def move(container: Any, key: Any, random: Random) -> None:
     """Put the value of another place of the same container there."""
-    container[key] = container[random.choice(list(container) if isinstance(container, dict) else range(len(container)))]
+    container[key] = container[
+        random.choice(list(container) if isinstance(container, dict) else range(len(container)))
+    ]
 
 
-MUTATIONS: tuple[Callable[[Any, Any, Random], None], ...] = (remove, retype, enlarge, deepen, garble, add, move)
+MUTATIONS: tuple[Callable[[Any, Any, Random], None], ...] = (
+    remove,
+    retype,
+    enlarge,
+    deepen,
+    garble,
+    add,
+    move,
+)
 
 
 def mutate(document: Any, random: Random, most: int = 3) -> Any:

@@ -36,9 +36,12 @@ def jsplan(folder: Path, *args: str) -> ProcessResult:
     """Run a command line of `jsplan` in a folder to its end, in this process: a new one would import everything first."""
     out, err = io.StringIO(), io.StringIO()
     with (
-        contextlib.chdir(folder), Path(os.devnull).open(encoding="utf-8") as nothing, pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
-    ):  # fmt: skip
+        contextlib.chdir(folder),
+        Path(os.devnull).open(encoding="utf-8") as nothing,
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         patch.setattr(sys, "stdin", nothing)
         code = main(args)
     return ProcessResult(code, out.getvalue(), err.getvalue())
@@ -48,11 +51,21 @@ def run_process(folder: Path, *args: str, timeout: float = 30, **options: Any) -
     """Run the installed `jsplan` in a folder; `options` go to `subprocess.run`, and stdin is empty unless they say otherwise."""
     if "input" not in options:
         options.setdefault("stdin", subprocess.DEVNULL)
-    ended = subprocess.run([PROGRAM, *args], cwd=folder, capture_output=True, text=True, timeout=timeout, check=False, **options)
+    ended = subprocess.run(
+        [PROGRAM, *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        **options,
+    )
     return ProcessResult(ended.returncode, ended.stdout, ended.stderr)
 
 
 def start_process(folder: Path, *args: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start `jsplan` in a folder and leave it running; its output is to be read by the caller. `options` go to `subprocess.Popen`."""
     pipe = subprocess.PIPE
-    return subprocess.Popen([PROGRAM, *args], cwd=folder, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, **options)
+    return subprocess.Popen(
+        [PROGRAM, *args], cwd=folder, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, **options
+    )

@@ -24,11 +24,20 @@ class Raw:
     """One connection as one user; a wait of more than `timeout` seconds raises TimeoutError."""
 
     def __init__(
-        self, url: str, user: str | None = None, password: str | None = None, timeout: float = 5.0, creds: Path | None = None
+        self,
+        url: str,
+        user: str | None = None,
+        password: str | None = None,
+        timeout: float = 5.0,
+        creds: Path | None = None,
     ) -> None:
         place = urlsplit(url)
-        self._socket = socket.create_connection((place.hostname, place.port or 4222), timeout=timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else every request waits 40 ms for an ack
+        self._socket = socket.create_connection(
+            (place.hostname, place.port or 4222), timeout=timeout
+        )
+        self._socket.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # else every request waits 40 ms for an ack
         self._stream = self._socket.makefile("rb")
         self._numbers = itertools.count(2)
         self.info: dict[str, Any] = json.loads(self._stream.readline().removeprefix(b"INFO "))
@@ -48,7 +57,12 @@ class Raw:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -61,14 +75,29 @@ class Raw:
         self._send(b"PING\r\n")
         self._wait(b"PONG")
 
-    def publish(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, reply: str = "") -> None:
+    def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        headers: dict[str, str] | None = None,
+        reply: str = "",
+    ) -> None:
         """Send one message, without an ack."""
         to = f"{subject} {reply}".strip()
         if not headers:
             self._send(f"PUB {to} {len(payload)}\r\n".encode() + payload + b"\r\n")
             return
-        head = ("NATS/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n").encode()
-        self._send(f"HPUB {to} {len(head)} {len(head) + len(payload)}\r\n".encode() + head + payload + b"\r\n")
+        head = (
+            "NATS/1.0\r\n"
+            + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            + "\r\n"
+        ).encode()
+        self._send(
+            f"HPUB {to} {len(head)} {len(head) + len(payload)}\r\n".encode()
+            + head
+            + payload
+            + b"\r\n"
+        )
 
     def subscribe(self, subject: str, *, wait: bool = True) -> None:
         """Receive what is published on the subject; `next_message` hands it out. Where it comes at once, do not `wait` for the server."""
@@ -109,10 +138,14 @@ class Raw:
         assert len(words) == (6 if words[0] == b"HMSG" else 5), words
         return words[3].decode()
 
-    def request(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> tuple[dict[str, str], bytes]:
+    def request(
+        self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None
+    ) -> tuple[dict[str, str], bytes]:
         """Headers and payload of the first answer; raises NoResponders when nobody listens."""
         inbox = f"_INBOX.{os.urandom(9).hex()}"
-        number = next(self._numbers)  # one that was used a moment ago may not be free yet on the server, which then ignores the SUB
+        number = next(
+            self._numbers
+        )  # one that was used a moment ago may not be free yet on the server, which then ignores the SUB
         self._send(f"SUB {inbox} {number}\r\nUNSUB {number} 1\r\n".encode())
         self.publish(subject, payload, headers, reply=inbox)
         while True:
@@ -125,7 +158,13 @@ class Raw:
 
     def api(self, subject: str, payload: Any = None) -> dict[str, Any]:
         """The JSON answer of a JetStream API subject, errors included. `payload` is anything that JSON can say, or bytes."""
-        data = payload if isinstance(payload, bytes) else b"" if payload is None else json.dumps(payload).encode()
+        data = (
+            payload
+            if isinstance(payload, bytes)
+            else b""
+            if payload is None
+            else json.dumps(payload).encode()
+        )
         answer = json.loads(self.request(subject, data)[1])
         assert isinstance(answer, dict)
         return answer
@@ -151,14 +190,21 @@ class Raw:
         self._socket.sendall(data)
 
 
-def api(url: str, user: str | None, password: str | None, subject: str, payload: Any = None) -> dict[str, Any]:
+def api(
+    url: str, user: str | None, password: str | None, subject: str, payload: Any = None
+) -> dict[str, Any]:
     """One request on a connection of its own: the JSON answer, errors included; raises NoResponders or TimeoutError."""
     with Raw(url, user, password) as raw:
         return raw.api(subject, payload)
 
 
 def publish(
-    url: str, user: str | None, password: str | None, subject: str, *payloads: bytes, headers: dict[str, str] | None = None
+    url: str,
+    user: str | None,
+    password: str | None,
+    subject: str,
+    *payloads: bytes,
+    headers: dict[str, str] | None = None,
 ) -> None:
     """Publish to a stream, one message after the other, each with its ack; raises AssertionError when one is refused."""
     with Raw(url, user, password) as raw:

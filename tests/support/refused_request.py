@@ -26,7 +26,10 @@ def refuse_request(verb: str, number: int = 1, but: str = "\0") -> Iterator[None
             if api_verb.startswith(verb) and not api_verb.endswith(but):
                 left -= 1
                 if left == 0:
-                    raise ServerRefusedError.of(f"domain {api.domain.key} refused {api_verb}: {REFUSAL['description']}", REFUSAL)
+                    raise ServerRefusedError.of(
+                        f"domain {api.domain.key} refused {api_verb}: {REFUSAL['description']}",
+                        REFUSAL,
+                    )
             return await request(api, api_verb, *rest, **options)
 
         patch.setattr(DomainApi, "request", answered)

@@ -14,7 +14,9 @@ from typing import Any
 def ask(query: str, document: Any, data: dict[str, Any], modules: dict[str, str]) -> Any:
     """The value of a query; raises AssertionError with the engine's words if there is none."""
     asked = json.dumps({"query": query, "input": document, "data": data, "modules": modules})
-    done = subprocess.run([sys.executable, __file__], input=asked, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, __file__], input=asked, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{query}: {done.returncode} {done.stdout} {done.stderr}"
     return json.loads(done.stdout)["expressions"][0]
 

@@ -92,7 +92,9 @@ class Relay:
         return data
 
     @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket, through: Callable[[bytes], bytes]) -> None:
+    def _pump(
+        source: socket.socket, sink: socket.socket, through: Callable[[bytes], bytes]
+    ) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 sink.sendall(through(data))
@@ -141,4 +143,7 @@ def hub_and_leaf_over(relay: Relay, port_of: PortOf) -> Layout:
     # Without `advertise` the leaf would learn the hub's own address and go round the relay.
     listen = f'leafnodes {{ listen: "{HOST}:{relay.target}", advertise: "{HOST}:{relay.port}" }}\n'
     hub = Node("hub", port_of("hub"), domain="hub", accounts=True, extra=listen)
-    return Layout("hub-and-leaf", (hub, Node("leaf", port_of("leaf"), domain="leaf", accounts=True, hub=relay.port)))
+    return Layout(
+        "hub-and-leaf",
+        (hub, Node("leaf", port_of("leaf"), domain="leaf", accounts=True, hub=relay.port)),
+    )

@@ -34,7 +34,14 @@ def backend_from(where: dict[str, Any]) -> Backend:
     if where["kind"] == "local":
         return LocalBackend(Path(where["path"]), "shop", None)
     domain = Domain("there", "way", None, "$JS.API")
-    return KvBackend.open_bucket(where["bucket"], domain, Connection("way", url=where["url"]), {}, of=("shop", None), lease=where["lease"])
+    return KvBackend.open_bucket(
+        where["bucket"],
+        domain,
+        Connection("way", url=where["url"]),
+        {},
+        of=("shop", None),
+        lease=where["lease"],
+    )
 
 
 class RemoteBackend:
@@ -42,13 +49,20 @@ class RemoteBackend:
 
     def __init__(self, where: dict[str, Any]) -> None:
         command = [sys.executable, "-m", "tests.support.remote"]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self._send_line(json.dumps(where))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.process.send_signal(signal.SIGCONT)
         self.process.kill()
         self.process.communicate()
@@ -105,7 +119,9 @@ class RemoteWorker:
 
     async def lock(self, timeout: str) -> None:
         """Take the lock, waiting as many ns."""
-        await self.lock_stack.enter_async_context(self.backend.lock(LockInfo.for_this_process("apply"), int(timeout or 0)))
+        await self.lock_stack.enter_async_context(
+            self.backend.lock(LockInfo.for_this_process("apply"), int(timeout or 0))
+        )
 
     async def unlock(self, _: str) -> None:
         """Let it go."""
@@ -157,7 +173,9 @@ class RemoteWorker:
     async def _write_session(self, number: int) -> None:
         state = await self.backend.read()
         await self.backend.start(state)
-        self.backend.append(state, {"domain": {"key": f"{os.getpid()}", "server": {"name": str(number)}}})
+        self.backend.append(
+            state, {"domain": {"key": f"{os.getpid()}", "server": {"name": str(number)}}}
+        )
         await self.backend.finish(state)
 
 

@@ -6,16 +6,16 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from jsplan.context import open_context
 from jsplan.state import LocalBackend, LockInfo
-from jsplan.workflows.context import open_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from jsplan.config.model import LoadOptions
+    from jsplan.context import Context
     from jsplan.state import Backend, State
-    from jsplan.workflows.context import Context
 
 
 def local_state(folder: Path, workspace: str = "test") -> LocalBackend:

@@ -46,7 +46,9 @@ def fill(raw: Raw, stream: str, count: int, *, subjects: int = 3, header_every: 
         if number % 500 == 499:
             raw.flush()
     raw.flush()
-    while (last := raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]) < before + count:
+    while (
+        last := raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
+    ) < before + count:
         assert last >= before
 
 
@@ -66,7 +68,11 @@ def pull_acks(raw: Raw, stream: str, name: str, count: int) -> list[str]:
     """Let a pull consumer give `count` messages; their ack subjects."""
     raw.subscribe("taken.here")
     request = {"batch": count, "expires": 5_000_000_000}
-    raw.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}", json.dumps(request).encode(), reply="taken.here")
+    raw.publish(
+        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}",
+        json.dumps(request).encode(),
+        reply="taken.here",
+    )
     replies = [raw.next_reply() for _ in range(count)]
     raw.unsubscribe()
     return replies
@@ -85,7 +91,12 @@ def positions(raw: Raw, stream: str) -> dict[str, tuple[int, ...]]:
     """Of each consumer: delivered, ack floor (stream sequences), unacknowledged, pending."""
     listed = raw.api_ok(f"$JS.API.CONSUMER.LIST.{stream}", {"offset": 0})["consumers"] or []
     return {
-        c["name"]: (c["delivered"]["stream_seq"], c["ack_floor"]["stream_seq"], c["num_ack_pending"], c["num_pending"])
+        c["name"]: (
+            c["delivered"]["stream_seq"],
+            c["ack_floor"]["stream_seq"],
+            c["num_ack_pending"],
+            c["num_pending"],
+        )
         for c in listed
         if not c.get("paused")
     }

@@ -21,11 +21,18 @@ def test_jwt_accounts_are_taken_by_the_real_server(tmp_path: Path) -> None:
     a, b = operator.account("A"), operator.account("B", NO_JETSTREAM)
     a.export("service", "$JS.API.>")
     b.take("service", a, "$JS.API.>", "$JS.A.API.>")
-    creds = {account.name: account.creds(tmp_path, account.name.lower()) for account in operator.accounts.values()}
+    creds = {
+        account.name: account.creds(tmp_path, account.name.lower())
+        for account in operator.accounts.values()
+    }
     login = User("A", None, None, creds["A"])
 
     with Sandbox(
-        lambda port_of: Layout("single", (Node("server", port_of("server"), login=login, extra=operator.configuration()),)), binary=PROGRAM
+        lambda port_of: Layout(
+            "single",
+            (Node("server", port_of("server"), login=login, extra=operator.configuration()),),
+        ),
+        binary=PROGRAM,
     ) as sandbox:
         url = sandbox["server"].url
         with Raw(url, creds=creds["A"]) as raw:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.config.model import LoadOptions
 from jsplan.documents.apply import ApplyEvent
+from jsplan.options import PlanOptions
 from jsplan.workflows import apply as applying
 from jsplan.workflows import plan as planning
-from jsplan.workflows.options import PlanOptions
 from tests.support.explained_steps import require_explained
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ class Space:
 
     def write(self, **sections: Any) -> Space:
         """Write jsplan.yaml (as JSON, which YAML 1.2 contains) with these sections over the base."""
-        (self.folder / "jsplan.yaml").write_text(json.dumps(self.base | sections, ensure_ascii=False), "utf-8")
+        (self.folder / "jsplan.yaml").write_text(
+            json.dumps(self.base | sections, ensure_ascii=False), "utf-8"
+        )
         return self
 
     @property
@@ -66,11 +68,15 @@ class Space:
 
     def plan(self, **options: Any) -> Plan:
         """The plan as it would be now."""
-        return require_explained(planning.plan(self.load, PlanOptions(**options), RecordingObserver()))
+        return require_explained(
+            planning.plan(self.load, PlanOptions(**options), RecordingObserver())
+        )
 
     def apply(self, **options: Any) -> tuple[Plan, ApplyResult]:
         """Plan and carry out, approving."""
-        plan, result = applying.apply(self.load, PlanOptions(**options), approve, RecordingObserver())
+        plan, result = applying.apply(
+            self.load, PlanOptions(**options), approve, RecordingObserver()
+        )
         return require_explained(plan), result
 
     def apply_saved(self, plan: Plan, **options: Any) -> ApplyResult:
@@ -84,10 +90,30 @@ def hub_leaf_space(folder: Path, sandbox: Sandbox) -> Space:
     """A workspace with the domains hub and leaf, both reached through the hub as account ACC."""
     hub = sandbox["hub"]
     connection = {"url": hub.url, "user": hub.user, "password": hub.password}
-    return Space(folder, {"jsplan": 1, "workspace": "test", "connections": {"hub": connection}, "domains": HUB_LEAF_DOMAINS})
+    return Space(
+        folder,
+        {
+            "jsplan": 1,
+            "workspace": "test",
+            "connections": {"hub": connection},
+            "domains": HUB_LEAF_DOMAINS,
+        },
+    )
 
 
 def single_space(folder: Path, server: Server) -> Space:
     """A workspace with one domain, `main`, on a server without a JetStream domain."""
-    connections, domains = {"main": {"url": server.url}}, {"main": {"connection": "main", "js_domain": None}}
-    return Space(folder, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "defaults": {"domain": "main"}})
+    connections, domains = (
+        {"main": {"url": server.url}},
+        {"main": {"connection": "main", "js_domain": None}},
+    )
+    return Space(
+        folder,
+        {
+            "jsplan": 1,
+            "workspace": "test",
+            "connections": connections,
+            "domains": domains,
+            "defaults": {"domain": "main"},
+        },
+    )

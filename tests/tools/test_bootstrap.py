@@ -45,13 +45,22 @@ def test_settings_come_from_the_environment_before_the_files(tmp_path: Path) -> 
     environment = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
 
     assert bootstrap.index_url(environment) == "https://own/simple"
-    assert bootstrap.index_url(environment | {"PIP_CONFIG_FILE": str(named)}) == "https://named/simple"
-    assert bootstrap.index_url(environment | {"PIP_INDEX_URL": "https://told/simple"}) == "https://told/simple"
+    assert (
+        bootstrap.index_url(environment | {"PIP_CONFIG_FILE": str(named)}) == "https://named/simple"
+    )
+    assert (
+        bootstrap.index_url(environment | {"PIP_INDEX_URL": "https://told/simple"})
+        == "https://told/simple"
+    )
 
 
 def test_the_fingerprint_depends_on_the_lock() -> None:
     """Another lock file is another environment; the same one is the same."""
-    assert bootstrap.fingerprint("dev") == bootstrap.fingerprint("dev") != bootstrap.fingerprint("spark")
+    assert (
+        bootstrap.fingerprint("dev")
+        == bootstrap.fingerprint("dev")
+        != bootstrap.fingerprint("spark")
+    )
 
 
 def test_an_interpreter_that_does_not_run_is_not_usable(tmp_path: Path) -> None:
@@ -69,7 +78,9 @@ def index() -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            allowed = self.headers["Authorization"] == "Basic " + base64.b64encode(b"me:p@ss").decode()
+            allowed = (
+                self.headers["Authorization"] == "Basic " + base64.b64encode(b"me:p@ss").decode()
+            )
             body = f'<a href="{offered}">'.encode() if self.path.endswith("/pip/") else b"damaged"
             self.send_response(200 if allowed else 401)
             self.end_headers()

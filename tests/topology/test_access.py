@@ -15,16 +15,24 @@ ACCOUNTS = {"acc": "ACC", "imp": "IMP", "b": "B"}
 KEY = "ADXJSK7I2VHJORTGIWCJC6L2JJEQ644ESFWTCKC6DKEHY5O5GBLBZWAJ"
 
 
-def required_access(folder: Path, text: str, head: str = DOMAINS + ROW, accounts: dict[str, str] | None = None) -> tuple[list[str], list[str]]:
+def required_access(
+    folder: Path, text: str, head: str = DOMAINS + ROW, accounts: dict[str, str] | None = None
+) -> tuple[list[str], list[str]]:
     """What a workspace needs, as `kind subject -> user`, and the codes of what was found."""
     (folder / "jsplan.yaml").write_text(head + text, encoding="utf-8")
     workspace = load(LoadOptions(folder))
-    found, diagnostics = compute_grants(workspace, build_topology(workspace), accounts if accounts is not None else ACCOUNTS)
+    found, diagnostics = compute_grants(
+        workspace, build_topology(workspace), accounts if accounts is not None else ACCOUNTS
+    )
     return [f"{g.kind} {g.subject} -> {g.user}" for g in found], [d.code for d in diagnostics]
 
 
 MIRROR = "streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: hub%s}}]\n"
-FLOW = ["service $JS.FC.S.> -> IMP", "service $JS.hub.API.CONSUMER.CREATE.S%s -> IMP", "stream deliver.acc.hub.imp.> -> IMP"]
+FLOW = [
+    "service $JS.FC.S.> -> IMP",
+    "service $JS.hub.API.CONSUMER.CREATE.S%s -> IMP",
+    "stream deliver.acc.hub.imp.> -> IMP",
+]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +44,10 @@ FLOW = ["service $JS.FC.S.> -> IMP", "service $JS.hub.API.CONSUMER.CREATE.S%s ->
 )  # fmt: skip
 def test_a_copy_asks_with_its_one_filter(more: str, suffix: str, tmp_path: Path) -> None:
     """Exactly one filter is in the subject that makes the copy's consumer, as it is on real servers; none or several are not."""
-    assert required_access(tmp_path, MIRROR % more) == ([line % suffix if "%s" in line else line for line in FLOW], [])
+    assert required_access(tmp_path, MIRROR % more) == (
+        [line % suffix if "%s" in line else line for line in FLOW],
+        [],
+    )
 
 
 def test_a_prefix_below_the_row_is_covered_by_it_and_another_is_not(tmp_path: Path) -> None:
@@ -61,12 +72,17 @@ streams:
 """
     assert required_access(tmp_path, text, DOMAINS + row) == (
         [
-            "service $JS.ACK.S.pull.> -> IMP", "service $JS.ACK.S.push.> -> IMP", "service $JS.ACK.T.unknown.> -> IMP",
-            "service $JS.FC.S.push.> -> IMP", "service $JS.hub.API.CONSUMER.MSG.NEXT.S.pull -> IMP",
-            "service $JS.hub.API.CONSUMER.MSG.NEXT.T.unknown -> IMP", "stream to.imp -> IMP", "stream to.imp.2 -> IMP",
+            "service $JS.ACK.S.pull.> -> IMP",
+            "service $JS.ACK.S.push.> -> IMP",
+            "service $JS.ACK.T.unknown.> -> IMP",
+            "service $JS.FC.S.push.> -> IMP",
+            "service $JS.hub.API.CONSUMER.MSG.NEXT.S.pull -> IMP",
+            "service $JS.hub.API.CONSUMER.MSG.NEXT.T.unknown -> IMP",
+            "stream to.imp -> IMP",
+            "stream to.imp.2 -> IMP",
         ],
         ["JS454"],
-    )  # fmt: skip
+    )
 
 
 def test_what_is_managed_through_an_import(tmp_path: Path) -> None:
@@ -88,33 +104,67 @@ def test_what_is_managed_through_an_import(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_worked_out(text: str, head: str, accounts: dict[str, str], expected: list[str], tmp_path: Path) -> None:
+def test_what_cannot_be_worked_out(
+    text: str, head: str, accounts: dict[str, str], expected: list[str], tmp_path: Path
+) -> None:
     """Nothing is needed inside one account; an unknown account, and an owner that no connection reaches, are said."""
     assert required_access(tmp_path, text, head, accounts) == ([], expected)
 
 
 def grant_of(user: str, subject: str, *, streamed: bool = False) -> Grant:
     """One service, or a stream where the subject is a delivery subject."""
-    return Grant("A", user, "stream" if subject.startswith("to") else "service", subject, subject, "a", "b", streamed)
+    return Grant(
+        "A",
+        user,
+        "stream" if subject.startswith("to") else "service",
+        subject,
+        subject,
+        "a",
+        "b",
+        streamed,
+    )
 
 
 def test_an_export_within_another_is_not_written_twice() -> None:
     """Nsc refuses overlapping exports of one kind: the wider one serves the accounts of both."""
-    found = collect_exports("A", [grant_of("B", "$JS.FC.S.c.>"), grant_of("C", "$JS.FC.S.>"), grant_of("C", "x", streamed=True), grant_of("B", "x")])
-    assert [(e.subject, sorted(e.importers), e.streamed) for e in found] == [("$JS.FC.S.>", ["B", "C"], False), ("x", ["B", "C"], True)]
+    found = collect_exports(
+        "A",
+        [
+            grant_of("B", "$JS.FC.S.c.>"),
+            grant_of("C", "$JS.FC.S.>"),
+            grant_of("C", "x", streamed=True),
+            grant_of("B", "x"),
+        ],
+    )
+    assert [(e.subject, sorted(e.importers), e.streamed) for e in found] == [
+        ("$JS.FC.S.>", ["B", "C"], False),
+        ("x", ["B", "C"], True),
+    ]
 
 
 def test_a_key_in_a_delivery_subject_is_a_token() -> None:
     """Accounts that have their key in the subject share one export, which gives each of them only its own."""
     other = KEY.replace("ADXJ", "AAKR")
     found = [grant_of("B", f"toaccount.{other}.>"), grant_of("C", f"toaccount.{KEY}.>")]
-    assert [(e.subject, e.token_position) for e in collect_exports("A", found)] == [("toaccount.*.>", 2)]
-    assert render_account_config("A", found) == 'exports: [\n    {stream: "toaccount.*.>", account_token_position: 2}\n]\n'
-    assert render_nsc_commands("A", found) == ["nsc add export --account A --name 'toaccount.*.>' --subject 'toaccount.*.>' --account-token-position 2"]
+    assert [(e.subject, e.token_position) for e in collect_exports("A", found)] == [
+        ("toaccount.*.>", 2)
+    ]
+    assert (
+        render_account_config("A", found)
+        == 'exports: [\n    {stream: "toaccount.*.>", account_token_position: 2}\n]\n'
+    )
+    assert render_nsc_commands("A", found) == [
+        "nsc add export --account A --name 'toaccount.*.>' --subject 'toaccount.*.>' --account-token-position 2"
+    ]
 
 
 def test_names_that_are_no_words_are_quoted() -> None:
     """An account's name that the server's configuration, or a shell, would read as something else is put in quotes."""
     odd = Grant("1 A", "B", "service", "x.>", "y.>", "a", "b")
-    assert render_account_config("B", [odd]) == 'imports: [\n    {service: {account: "1 A", subject: "x.>"}, to: "y.>"}\n]\n'
-    assert render_nsc_commands("B", [odd])[0].startswith("nsc add import --account B --src-account '1 A' --name 'y.>'")
+    assert (
+        render_account_config("B", [odd])
+        == 'imports: [\n    {service: {account: "1 A", subject: "x.>"}, to: "y.>"}\n]\n'
+    )
+    assert render_nsc_commands("B", [odd])[0].startswith(
+        "nsc add import --account B --src-account '1 A' --name 'y.>'"
+    )

@@ -11,7 +11,9 @@ def stream(name: str, domain: str, *sources: str, **more: str) -> str:
     return f"  - {{name: {name}, domain: {domain}, sources: [{', '.join(sources)}]{extra}}}\n"
 
 
-PLAIN = stream("A", "hub", "{name: A, domain: leaf}") + stream("A", "leaf", "{name: A, domain: hub}")
+PLAIN = stream("A", "hub", "{name: A, domain: leaf}") + stream(
+    "A", "leaf", "{name: A, domain: hub}"
+)
 CASES = {
     "a message goes round two domains without end": (PLAIN, [("error", "JS407")]),
     "an id may stop it": (PLAIN.replace("}]}", "}], duplicate_window: 2m}"), [("warning", "JS408")]),

@@ -24,12 +24,29 @@ def any_stream(rng: random.Random, name: str) -> dict[str, Any]:
     others = [other for other in NAMES if other != name]
     elsewhere = {"external": {"api": "JS.elsewhere.API", "deliver": "elsewhere"}}
     renamed = {"subject_transforms": [{"src": "t.>", "dest": "u.>"}]}
-    filters: list[dict[str, Any]] = [{}, {}, renamed, {"filter_subject": f"{name}.>"}, {"filter_subject": "x"}, elsewhere]
+    filters: list[dict[str, Any]] = [
+        {},
+        {},
+        renamed,
+        {"filter_subject": f"{name}.>"},
+        {"filter_subject": "x"},
+        elsewhere,
+    ]
     if rng.random() < 0.25:
-        return {"name": name, "storage": "memory", "mirror": {"name": rng.choice(others)} | rng.choice(filters)}
-    sources = [{"name": other} | rng.choice(filters) for other in rng.sample(others, rng.randint(0, 4))]
-    subjects = {"subjects": [f"{name}.a", f"{name}.b.>"]} if not sources or rng.random() < 0.5 else {}
-    return {"name": name, "storage": "memory"} | ({"sources": sources} if sources else {}) | subjects
+        return {
+            "name": name,
+            "storage": "memory",
+            "mirror": {"name": rng.choice(others)} | rng.choice(filters),
+        }
+    sources = [
+        {"name": other} | rng.choice(filters) for other in rng.sample(others, rng.randint(0, 4))
+    ]
+    subjects = (
+        {"subjects": [f"{name}.a", f"{name}.b.>"]} if not sources or rng.random() < 0.5 else {}
+    )
+    return (
+        {"name": name, "storage": "memory"} | ({"sources": sources} if sources else {}) | subjects
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -59,7 +76,11 @@ def is_taken(raw: Raw, verb: str, wanted: dict[str, Any], there: dict[str, dict[
     answer = raw.api(f"$JS.API.STREAM.{verb}.{wanted['name']}", wanted)
     said = answer.get("error", {}).get("description", "")
     assert "error" not in answer or REFUSED in said, answer
-    assert (find_server_cycle(wanted, there.get) is not None) == (REFUSED in said), (verb, wanted, there)
+    assert (find_server_cycle(wanted, there.get) is not None) == (REFUSED in said), (
+        verb,
+        wanted,
+        there,
+    )
     return "error" not in answer
 
 
@@ -74,7 +95,11 @@ def test_sources_are_put_in_an_order_that_the_server_takes() -> None:
     def taken(*names: str) -> list[str] | None:
         given = {"name": "NEW", "sources": [{"name": name} for name in names]}
         found = order_for_server(given, streams.get)
-        return [s["name"] for s in found["sources"]] if find_server_cycle(found, streams.get) is None else None
+        return (
+            [s["name"] for s in found["sources"]]
+            if find_server_cycle(found, streams.get) is None
+            else None
+        )
 
     assert taken("M", "O") == ["M", "O"]
     assert taken("O", "M") == ["M", "O"]

@@ -33,10 +33,19 @@ def test_a_domain_of_the_account_is_reached_by_its_name(resolved: Resolved) -> N
 @pytest.mark.parametrize("domain", ["hub", "hub-by-b"])
 def test_an_import_is_used_for_another_account(domain: str, resolved: Resolved) -> None:
     """Between accounts the imports row gives the prefix, whichever way to the origin's domain is named."""
-    topology = resolved(f"streams: [{{name: C, domain: hub-imp, mirror: {{name: S, domain: {domain}}}}}]")
-    assert mirror(topology, "hub-imp/stream/C") == {"name": "S", "external": {"api": "JS.acc@hub.API"}}
-    assert topology.delivery_prefixes == {Address.parse("hub-imp/stream/C"): {"S@JS.acc@hub.API": "deliver.acc.hub.imp.hub-imp.C"}}
-    assert [(str(e.origin), str(e.downstream)) for e in topology.edges] == [("hub/stream/S", "hub-imp/stream/C")]
+    topology = resolved(
+        f"streams: [{{name: C, domain: hub-imp, mirror: {{name: S, domain: {domain}}}}}]"
+    )
+    assert mirror(topology, "hub-imp/stream/C") == {
+        "name": "S",
+        "external": {"api": "JS.acc@hub.API"},
+    }
+    assert topology.delivery_prefixes == {
+        Address.parse("hub-imp/stream/C"): {"S@JS.acc@hub.API": "deliver.acc.hub.imp.hub-imp.C"}
+    }
+    assert [(str(e.origin), str(e.downstream)) for e in topology.edges] == [
+        ("hub/stream/S", "hub-imp/stream/C")
+    ]
     assert findings(topology) == []
 
 
@@ -58,15 +67,24 @@ def test_sources_get_a_prefix_each(resolved: Resolved) -> None:
 
 def test_a_written_prefix_is_the_last_word(resolved: Resolved) -> None:
     """`deliver:` goes out as it is, and nothing is computed."""
-    topology = resolved("streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: hub, deliver: deliver.acc.hub.mine}}]")
-    assert mirror(topology, "hub-imp/stream/C")["external"] == {"api": "JS.acc@hub.API", "deliver": "deliver.acc.hub.mine"}
+    topology = resolved(
+        "streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: hub, deliver: deliver.acc.hub.mine}}]"
+    )
+    assert mirror(topology, "hub-imp/stream/C")["external"] == {
+        "api": "JS.acc@hub.API",
+        "deliver": "deliver.acc.hub.mine",
+    }
     assert topology.delivery_prefixes == {}
 
 
-@pytest.mark.parametrize(("own", "target"), [("hub", "hub"), ("hub", "hub-by-b"), ("hub-by-b", "hub")])
+@pytest.mark.parametrize(
+    ("own", "target"), [("hub", "hub"), ("hub", "hub-by-b"), ("hub-by-b", "hub")]
+)
 def test_the_own_domain_is_no_external(own: str, target: str, resolved: Resolved) -> None:
     """A reference to the JetStream that the stream lives in goes out without `external`, however both are named."""
-    topology = resolved(f"streams: [{{name: C, domain: {own}, mirror: {{name: S, domain: {target}}}}}, {{name: S, domain: {own}}}]")
+    topology = resolved(
+        f"streams: [{{name: C, domain: {own}, mirror: {{name: S, domain: {target}}}}}, {{name: S, domain: {own}}}]"
+    )
     assert mirror(topology, f"{own}/stream/C") == {"name": "S"}
     assert [str(e.origin) for e in topology.edges] == [f"{own}/stream/S"]
     assert findings(topology) == []
@@ -75,18 +93,31 @@ def test_the_own_domain_is_no_external(own: str, target: str, resolved: Resolved
 def test_an_import_that_only_a_domain_names(resolved: Resolved) -> None:
     """Where no row exists, the prefix of a domain over the same connection is what the account calls the origin."""
     head = DOMAINS + '  theirs: {connection: imp, api_prefix: "JS.other.API", js_domain: far}\n'
-    topology = resolved("streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: theirs, deliver: d.x}}]", head)
-    assert mirror(topology, "hub-imp/stream/C")["external"] == {"api": "JS.other.API", "deliver": "d.x"}
+    topology = resolved(
+        "streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: theirs, deliver: d.x}}]",
+        head,
+    )
+    assert mirror(topology, "hub-imp/stream/C")["external"] == {
+        "api": "JS.other.API",
+        "deliver": "d.x",
+    }
 
 
 @pytest.mark.parametrize(
     ("api", "origin"),
-    [("JS.acc@hub.API", "hub/stream/S"), ("$JS.leaf.API", "leaf/stream/S"), ("$JS.hub.API", None), ("JS.nobody.API", None)],
+    [
+        ("JS.acc@hub.API", "hub/stream/S"),
+        ("$JS.leaf.API", "leaf/stream/S"),
+        ("$JS.hub.API", None),
+        ("JS.nobody.API", None),
+    ],
 )
 def test_a_raw_external_is_understood(api: str, origin: str | None, resolved: Resolved) -> None:
     """What is written as `external` goes out as it is; the edge is drawn where the files know where it leads."""
     external = f'{{api: "{api}", deliver: d.x}}'
-    topology = resolved(f"streams: [{{name: C, domain: hub-imp, mirror: {{name: S, external: {external}}}}}]")
+    topology = resolved(
+        f"streams: [{{name: C, domain: hub-imp, mirror: {{name: S, external: {external}}}}}]"
+    )
     assert mirror(topology, "hub-imp/stream/C")["external"] == {"api": api, "deliver": "d.x"}
     assert [str(e.origin) for e in topology.edges] == ([origin] if origin else [])
     assert findings(topology) == ([("error", "JS409")] if api == "$JS.hub.API" else [])
@@ -99,13 +130,23 @@ NO_ROW = "streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: %s}}]"
     ("head", "text", "expected"),
     [
         (DOMAINS, NO_ROW % "hub", [("error", "JS402")]),  # both call themselves hub
-        (DOMAINS + "  plain: {connection: acc, js_domain: null}\n", NO_ROW % "plain", [("error", "JS402")]),
+        (
+            DOMAINS + "  plain: {connection: acc, js_domain: null}\n",
+            NO_ROW % "plain",
+            [("error", "JS402")],
+        ),
         (DOMAINS, NO_ROW % "leaf", [("warning", "JS450")]),  # another account
-        (DOMAINS + "imports: [{from: hub, into: hub-imp, api: JS.acc@hub.API}]\n", NO_ROW % "hub", [("warning", "JS451")]),
+        (
+            DOMAINS + "imports: [{from: hub, into: hub-imp, api: JS.acc@hub.API}]\n",
+            NO_ROW % "hub",
+            [("warning", "JS451")],
+        ),
         (DOMAINS + ROW, NO_ROW % "hub", []),
     ],
 )
-def test_what_cannot_be_reached_is_said(head: str, text: str, expected: list[tuple[str, str]], resolved: Resolved) -> None:
+def test_what_cannot_be_reached_is_said(
+    head: str, text: str, expected: list[tuple[str, str]], resolved: Resolved
+) -> None:
     """An error where jsplan cannot know the way, a warning where the server takes it and nothing would arrive; both with their line."""
     topology = resolved(text, head)
     assert findings(topology) == expected
@@ -115,6 +156,8 @@ def test_what_cannot_be_reached_is_said(head: str, text: str, expected: list[tup
 def test_a_row_counts_only_for_its_own_domain(resolved: Resolved) -> None:
     """An import into one domain says nothing about another domain of the same account."""
     head = DOMAINS + "  leaf-imp: {connection: imp, js_domain: edge}\n" + ROW
-    topology = resolved("streams: [{name: C, domain: leaf-imp, mirror: {name: S, domain: hub}}]", head)
+    topology = resolved(
+        "streams: [{name: C, domain: leaf-imp, mirror: {name: S, domain: hub}}]", head
+    )
     assert mirror(topology, "leaf-imp/stream/C")["external"] == {"api": "$JS.hub.API"}
     assert findings(topology) == [("warning", "JS450")]

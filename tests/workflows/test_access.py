@@ -10,7 +10,15 @@ import pytest
 from jsplan.sandbox.shapes import User
 from jsplan.workflows.access import access
 from tests.conftest import PROGRAM
-from tests.support.account_sharing import FakeNsc, creds_of, publish_many, start_servers, static_accounts, static_user, wait_for_messages
+from tests.support.account_sharing import (
+    FakeNsc,
+    creds_of,
+    publish_many,
+    start_servers,
+    static_accounts,
+    static_user,
+    wait_for_messages,
+)
 from tests.support.jwt import Operator
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space
@@ -22,21 +30,43 @@ if TYPE_CHECKING:
     from jsplan.documents.access import Access
     from jsplan.sandbox import Sandbox
 
-FILTERED = {"MIRROR": None, "MIRROR_PART": "orders.new", "SOURCE": None, "SOURCE_PART": "orders.new"}
+FILTERED = {
+    "MIRROR": None,
+    "MIRROR_PART": "orders.new",
+    "SOURCE": None,
+    "SOURCE_PART": "orders.new",
+}
 STREAMS: list[dict[str, Any]] = [{"name": "ORDERS", "domain": "hub", "subjects": ["orders.>"]}]
 for _name, _filter in FILTERED.items():
     _origin = {"name": "ORDERS", "domain": "hub"} | ({"filter_subject": _filter} if _filter else {})
-    STREAMS.append({"name": _name, "domain": "imp"} | ({"mirror": _origin} if "MIRROR" in _name else {"sources": [_origin]}))
+    STREAMS.append(
+        {"name": _name, "domain": "imp"}
+        | ({"mirror": _origin} if "MIRROR" in _name else {"sources": [_origin]})
+    )
 IMPORT = {"from": "hub", "into": "imp", "api": "JS.acc@hub.API", "deliver": "deliver.acc.imp"}
-COPIES = ["imp/stream/MIRROR", "imp/stream/MIRROR_PART", "imp/stream/SOURCE", "imp/stream/SOURCE_PART"]
+COPIES = [
+    "imp/stream/MIRROR",
+    "imp/stream/MIRROR_PART",
+    "imp/stream/SOURCE",
+    "imp/stream/SOURCE_PART",
+]
 
 
 def space(folder: Path, url: str = "nats://127.0.0.1:1", **logins: dict[str, Any]) -> Space:
     """A workspace whose accounts ACC and IMP are reached with these logins; by default with passwords."""
     keys = {"acc": "ACC", "imp": "IMP", "sys": "SYS"}
-    connections = {key: {"url": url, "account": account} | logins.get(key, {"user": key, "password": key}) for key, account in keys.items()}
+    connections = {
+        key: {"url": url, "account": account} | logins.get(key, {"user": key, "password": key})
+        for key, account in keys.items()
+    }
     domains = {"hub": {"connection": "acc"}, "imp": {"connection": "imp", "js_domain": "hub"}}
-    base = {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "imports": [IMPORT]}
+    base = {
+        "jsplan": 1,
+        "workspace": "test",
+        "connections": connections,
+        "domains": domains,
+        "imports": [IMPORT],
+    }
     return Space(folder, base).write(streams=STREAMS)
 
 
@@ -55,7 +85,9 @@ def lines(found: Access, account: str) -> str:
     return next(a.configuration for a in found.accounts if a.account == account)
 
 
-def publish_and_compare(url: str, acc: dict[str, Any], imp: dict[str, Any], count: int, size: int) -> None:
+def publish_and_compare(
+    url: str, acc: dict[str, Any], imp: dict[str, Any], count: int, size: int
+) -> None:
     """Publish `count` messages that the filters pass and a hundred that they do not; all four copies must get theirs."""
     with Raw(url, **acc, timeout=60) as raw:
         publish_many(raw, {"orders.new": count, "orders.old": 100}, size)
@@ -84,11 +116,20 @@ def test_what_is_printed(tmp_path: Path) -> None:
         '    {stream: {account: ACC, subject: "deliver.acc.imp.>"}}\n'
         "]\n"
     )
-    whole = ["imp/stream/MIRROR mirrors hub/stream/ORDERS", "imp/stream/SOURCE sources hub/stream/ORDERS"]
-    part = [
-        f"imp/stream/{name}_PART {verb} hub/stream/ORDERS with a filter" for name, verb in (("MIRROR", "mirrors"), ("SOURCE", "sources"))
+    whole = [
+        "imp/stream/MIRROR mirrors hub/stream/ORDERS",
+        "imp/stream/SOURCE sources hub/stream/ORDERS",
     ]
-    assert [sorted(need.needed_by) for need in found.needs] == [sorted(whole + part), whole, part, sorted(whole + part)]
+    part = [
+        f"imp/stream/{name}_PART {verb} hub/stream/ORDERS with a filter"
+        for name, verb in (("MIRROR", "mirrors"), ("SOURCE", "sources"))
+    ]
+    assert [sorted(need.needed_by) for need in found.needs] == [
+        sorted(whole + part),
+        whole,
+        part,
+        sorted(whole + part),
+    ]
     nsc = {a.account: a.nsc for a in found.accounts}
     assert nsc["ACC"][1] == (
         "nsc add export --account ACC --name '$JS.hub.API.CONSUMER.CREATE.ORDERS' --subject '$JS.hub.API.CONSUMER.CREATE.ORDERS' --service"
@@ -118,7 +159,9 @@ def start_static(folder: Path, sandboxes: list[Sandbox], blocks: dict[str, str])
 def test_static_accounts_pass_a_large_flow(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
     """Servers configured from the output pass 50,000 messages and 50 MB to mirrors and sources, filtered or not; nothing is missing."""
     printed = required_access(space(tmp_path))
-    where = start_static(tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")})
+    where = start_static(
+        tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")}
+    )
     plan, result = where.apply()
 
     assert (result.exit_code, plan.summary["add"]) == (0, 5)
@@ -126,11 +169,15 @@ def test_static_accounts_pass_a_large_flow(tmp_path: Path, sandboxes: list[Sandb
     found = check_access(where)
     assert [(need.status, need.detail) for need in found.needs] == [("ok", "")] * 4
     url = sandboxes[-1]["hub"].url
-    publish_and_compare(url, {"user": "acc", "password": "acc"}, {"user": "imp", "password": "imp"}, 50_000, 1024)
+    publish_and_compare(
+        url, {"user": "acc", "password": "acc"}, {"user": "imp", "password": "imp"}, 50_000, 1024
+    )
     assert where.plan().steps == []
 
 
-def jwt_server(folder: Path, sandboxes: list[Sandbox], accounts: list[str], commands: list[str]) -> tuple[dict[str, Path], str]:
+def jwt_server(
+    folder: Path, sandboxes: list[Sandbox], accounts: list[str], commands: list[str]
+) -> tuple[dict[str, Path], str]:
     """A server of JWT accounts that were given these `nsc` commands: a creds file for each account, and the server's URL."""
     operator = Operator()
     for name in accounts:
@@ -139,7 +186,13 @@ def jwt_server(folder: Path, sandboxes: list[Sandbox], accounts: list[str], comm
     for command in commands:
         nsc.run(command)
     creds = creds_of(operator, folder)
-    sandboxes.append(start_servers(operator.configuration(), User(accounts[0], None, None, creds[accounts[0]]), binary=PROGRAM))
+    sandboxes.append(
+        start_servers(
+            operator.configuration(),
+            User(accounts[0], None, None, creds[accounts[0]]),
+            binary=PROGRAM,
+        )
+    )
     sandboxes[-1].start()
     return creds, sandboxes[-1]["hub"].url
 
@@ -147,9 +200,13 @@ def jwt_server(folder: Path, sandboxes: list[Sandbox], accounts: list[str], comm
 @pytest.mark.matrix
 def test_jwt_accounts_pass_a_flow(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
     """The same, smaller, with an operator's accounts, made by the printed `nsc` commands, reached with creds files."""
-    commands = [line for account in required_access(space(tmp_path)).accounts for line in account.nsc]
+    commands = [
+        line for account in required_access(space(tmp_path)).accounts for line in account.nsc
+    ]
     creds, url = jwt_server(tmp_path, sandboxes, ["ACC", "IMP"], commands)
-    where = space(tmp_path, url, **{name.lower(): {"creds": str(path)} for name, path in creds.items()})
+    where = space(
+        tmp_path, url, **{name.lower(): {"creds": str(path)} for name, path in creds.items()}
+    )
     _, result = where.apply()
 
     assert result.exit_code == 0
@@ -162,15 +219,29 @@ def test_jwt_accounts_pass_a_flow(tmp_path: Path, sandboxes: list[Sandbox]) -> N
 
 
 @pytest.mark.parametrize("system", [None, "sys"])
-def test_each_missing_part_is_named_alone(system: str | None, tmp_path: Path, sandboxes: list[Sandbox]) -> None:
+def test_each_missing_part_is_named_alone(
+    system: str | None, tmp_path: Path, sandboxes: list[Sandbox]
+) -> None:
     """With one export taken away, or one import, exactly that subject is missing; the system account tells whose part it is."""
-    count, imports, streams, domains = 8, list[dict[str, Any]](), list[dict[str, Any]](), dict[str, Any]()
+    count, imports, streams, domains = (
+        8,
+        list[dict[str, Any]](),
+        list[dict[str, Any]](),
+        dict[str, Any](),
+    )
     connections = {"sys": {"account": "SYS"}}
     for n in range(count):  # pairs of accounts, each without another part
         connections |= {f"acc{n}": {"account": f"ACC{n}"}, f"imp{n}": {"account": f"IMP{n}"}}
-        domains |= {f"hub{n}": {"connection": f"acc{n}", "js_domain": "hub"}, f"imp{n}": {"connection": f"imp{n}", "js_domain": "hub"}}
+        domains |= {
+            f"hub{n}": {"connection": f"acc{n}", "js_domain": "hub"},
+            f"imp{n}": {"connection": f"imp{n}", "js_domain": "hub"},
+        }
         imports.append(IMPORT | {"from": f"hub{n}", "into": f"imp{n}"})
-        streams += json.loads(json.dumps(STREAMS).replace('"domain": "hub"', f'"domain": "hub{n}"').replace('"imp"', f'"imp{n}"'))
+        streams += json.loads(
+            json.dumps(STREAMS)
+            .replace('"domain": "hub"', f'"domain": "hub{n}"')
+            .replace('"imp"', f'"imp{n}"')
+        )
     where = Space(tmp_path, {"jsplan": 1, "workspace": "test"})
     where.write(connections=connections, domains=domains, imports=imports, streams=streams)
     printed = {account.account: account.nsc for account in required_access(where).accounts}
@@ -179,23 +250,43 @@ def test_each_missing_part_is_named_alone(system: str | None, tmp_path: Path, sa
     for n in range(count):
         del printed[f"{'ACC' if n < count // 2 else 'IMP'}{n}"][n % (count // 2)]
 
-    creds, url = jwt_server(tmp_path, sandboxes, list(printed), [line for commands in printed.values() for line in commands])
+    creds, url = jwt_server(
+        tmp_path,
+        sandboxes,
+        list(printed),
+        [line for commands in printed.values() for line in commands],
+    )
     for key, connection in connections.items():
         connection |= {"url": url, "creds": str(creds[key.upper()])}
-    found = check_access(where.write(connections=connections, domains=domains, imports=imports, streams=streams), system)
+    found = check_access(
+        where.write(connections=connections, domains=domains, imports=imports, streams=streams),
+        system,
+    )
 
     missing = {need.owner: (need.subject, need.detail) for need in found.with_status("missing")}
-    assert {owner: subject for owner, (subject, _) in missing.items()} == {f"ACC{n}": subjects[n % (count // 2)] for n in range(count)}
-    assert (len(found.with_status("missing")), len(found.with_status("ok"))) == (count, count * len(subjects) - count)
+    assert {owner: subject for owner, (subject, _) in missing.items()} == {
+        f"ACC{n}": subjects[n % (count // 2)] for n in range(count)
+    }
+    assert (len(found.with_status("missing")), len(found.with_status("ok"))) == (
+        count,
+        count * len(subjects) - count,
+    )
     if system:
-        whose = [f"account ACC{n} does not export it" if n < count // 2 else f"account IMP{n} does not import it" for n in range(count)]
+        whose = [
+            f"account ACC{n} does not export it"
+            if n < count // 2
+            else f"account IMP{n} does not import it"
+            for n in range(count)
+        ]
         assert [detail for _, (_, detail) in sorted(missing.items())] == whose
 
 
 def test_check_changes_nothing(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
     """Trying every subject leaves streams, consumers, positions and messages as they were, and asks nothing that writes."""
     printed = required_access(space(tmp_path))
-    where = start_static(tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")})
+    where = start_static(
+        tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")}
+    )
     where.apply()
     url = sandboxes[-1]["hub"].url
     with Raw(url, "acc", "acc") as acc, Raw(url, "imp", "imp") as imp:
@@ -209,7 +300,9 @@ def test_check_changes_nothing(tmp_path: Path, sandboxes: list[Sandbox]) -> None
                 acc.api_ok("$JS.API.CONSUMER.LIST.ORDERS")["consumers"],
                 *(imp.api_ok(f"$JS.API.CONSUMER.LIST.{n}")["consumers"] for n in FILTERED),
             ]
-            states = [[(s["config"], s["state"], s["created"]) for s in streams] for streams in shown]
+            states = [
+                [(s["config"], s["state"], s["created"]) for s in streams] for streams in shown
+            ]
             return [states, [[c["name"] for c in found] for found in consumers]]
 
         before = seen()
@@ -220,7 +313,9 @@ def test_check_changes_nothing(tmp_path: Path, sandboxes: list[Sandbox]) -> None
 def test_what_a_stream_would_store_is_not_tried(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
     """A probe that a stream would store is not sent; the system account still knows."""
     printed = required_access(space(tmp_path))
-    where = start_static(tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")})
+    where = start_static(
+        tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")}
+    )
     url = sandboxes[-1]["hub"].url
     with Raw(url, "acc", "acc") as acc:
         acc.api_ok("$JS.API.STREAM.CREATE.ALL", {"name": "ALL", "subjects": ["deliver.>"]})
@@ -233,10 +328,14 @@ def test_what_a_stream_would_store_is_not_tried(tmp_path: Path, sandboxes: list[
         assert acc.api_ok("$JS.API.STREAM.INFO.ALL")["state"]["messages"] == 0
 
 
-def test_a_wide_export_without_an_import(tmp_path: Path, sandboxes: list[Sandbox], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wide_export_without_an_import(
+    tmp_path: Path, sandboxes: list[Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`$JS.API.>` of a server with a domain is an export of its API: what is missing then is the import."""
     monkeypatch.setattr("jsplan.facts.access.ANSWER_TIMEOUT", 0.0)
-    where = start_static(tmp_path, sandboxes, {"ACC": 'exports: [{service: "$JS.API.>"}]', "IMP": ""})
+    where = start_static(
+        tmp_path, sandboxes, {"ACC": 'exports: [{service: "$JS.API.>"}]', "IMP": ""}
+    )
 
     found = {need.subject: need.detail for need in check_access(where, "sys").needs}
     assert found == {

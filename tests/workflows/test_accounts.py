@@ -8,12 +8,19 @@ import pytest
 
 from jsplan.documents.plan import Plan
 from jsplan.errors import ConnectError
+from jsplan.options import DriftOptions
 from jsplan.sandbox.shapes import User
 from jsplan.workflows.access import access
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.conftest import PROGRAM
-from tests.support.account_sharing import creds_of, publish_many, start_servers, static_accounts, static_user, wait_for_messages
+from tests.support.account_sharing import (
+    creds_of,
+    publish_many,
+    start_servers,
+    static_accounts,
+    static_user,
+    wait_for_messages,
+)
 from tests.support.jwt import NO_JETSTREAM, Operator
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space
@@ -38,7 +45,9 @@ COPY = {"name": "COPY", "domain": "imp", "mirror": {"name": "ORDERS", "domain": 
 @pytest.fixture(scope="module")
 def system() -> Iterator[Sandbox]:
     """A server whose account IMP may ask everything of ACC."""
-    with start_servers(static_accounts({"ACC": EXPORTS, "IMP": IMPORTS}), static_user("ACC"), binary=PROGRAM) as sandbox:
+    with start_servers(
+        static_accounts({"ACC": EXPORTS, "IMP": IMPORTS}), static_user("ACC"), binary=PROGRAM
+    ) as sandbox:
         yield sandbox
 
 
@@ -50,16 +59,32 @@ def space(tmp_path: Path, system: Sandbox) -> Space:
         with Raw(url, name, name) as raw:
             for stream in raw.api_ok("$JS.API.STREAM.NAMES")["streams"] or []:
                 raw.api_ok(f"$JS.API.STREAM.DELETE.{stream}")
-    connections = {name: {"url": url, "user": name, "password": name, "account": name.upper()} for name in ("acc", "imp")}
+    connections = {
+        name: {"url": url, "user": name, "password": name, "account": name.upper()}
+        for name in ("acc", "imp")
+    }
     domains = {"hub": {"connection": "acc"}, "imp": {"connection": "imp", "js_domain": "hub"}}
-    return Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "imports": [ROW]})
+    return Space(
+        tmp_path,
+        {
+            "jsplan": 1,
+            "workspace": "test",
+            "connections": connections,
+            "domains": domains,
+            "imports": [ROW],
+        },
+    )
 
 
 def external(system: Sandbox, stream: str = "COPY") -> Any:
     """How the live stream reaches its origins."""
     with Raw(system["hub"].url, "imp", "imp") as raw:
         config = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
-    return config["mirror"]["external"] if "mirror" in config else {o["name"]: o["external"] for o in config["sources"]}
+    return (
+        config["mirror"]["external"]
+        if "mirror" in config
+        else {o["name"]: o["external"] for o in config["sources"]}
+    )
 
 
 def codes(plan: Plan) -> list[tuple[str, str, str]]:
@@ -72,16 +97,28 @@ def test_a_mirror_that_exists_is_equal_whatever_its_prefix(space: Space, system:
     """A mirror made by hand is adopted without a write, keeps its prefix, and neither another row nor another spelling replaces it."""
     with Raw(system["hub"].url, "imp", "imp") as raw:
         by_hand = {"api": "JS.acc@hub.API", "deliver": "deliver.by.hand"}
-        raw.api_ok("$JS.API.STREAM.CREATE.COPY", {"name": "COPY", "mirror": {"name": "ORDERS", "external": by_hand}})
+        raw.api_ok(
+            "$JS.API.STREAM.CREATE.COPY",
+            {"name": "COPY", "mirror": {"name": "ORDERS", "external": by_hand}},
+        )
     plan, result = space.write(streams=[ORDERS, COPY]).apply()
-    assert (plan.summary["import"], plan.summary["add"], plan.summary["change"], result.exit_code) == (1, 1, 0, 0)
+    assert (
+        plan.summary["import"],
+        plan.summary["add"],
+        plan.summary["change"],
+        result.exit_code,
+    ) == (1, 1, 0, 0)
     assert external(system) == by_hand
     with Raw(system["hub"].url, "acc", "acc") as raw:
         publish_many(raw, {"orders.a": 10}, 10)
     with Raw(system["hub"].url, "imp", "imp") as raw:
         assert wait_for_messages(raw, {"COPY": 10}) == {"COPY": 10}
 
-    spelled = {"name": "COPY", "domain": "imp", "mirror": {"name": "ORDERS", "external": {"api": "JS.acc@hub.API"}}}
+    spelled = {
+        "name": "COPY",
+        "domain": "imp",
+        "mirror": {"name": "ORDERS", "external": {"api": "JS.acc@hub.API"}},
+    }
     for sections in (
         {"streams": [ORDERS, COPY]},
         {"streams": [ORDERS, COPY], "imports": [ROW | {"deliver": "deliver.other"}]},
@@ -89,7 +126,11 @@ def test_a_mirror_that_exists_is_equal_whatever_its_prefix(space: Space, system:
     ):
         assert [step.op for step in space.write(**sections).plan().steps if step.request] == []
     found = drift(space.load, DriftOptions(), RecordingObserver())
-    assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (0, 0, 0)
+    assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (
+        0,
+        0,
+        0,
+    )
 
 
 @pytest.mark.matrix
@@ -98,43 +139,68 @@ def test_a_written_prefix_is_meant(space: Space, system: Sandbox) -> None:
     source = {"name": "ALL", "domain": "imp", "sources": [{"name": "ORDERS", "domain": "hub"}]}
     space.write(streams=[ORDERS, COPY, source]).apply()
     assert external(system) == {"api": "JS.acc@hub.API", "deliver": "deliver.imp.imp.COPY"}
-    assert external(system, "ALL") == {"ORDERS": {"api": "JS.acc@hub.API", "deliver": "deliver.imp.imp.ALL.ORDERS"}}
+    assert external(system, "ALL") == {
+        "ORDERS": {"api": "JS.acc@hub.API", "deliver": "deliver.imp.imp.ALL.ORDERS"}
+    }
 
     written = [{**COPY, "mirror": COPY["mirror"] | {"deliver": "deliver.mine"}}]  # type: ignore[operator]
     plan = space.write(streams=[ORDERS, *written, source]).plan()
-    assert [(c.address, c.change.actions) for c in plan.resource_changes if c.change.actions != ["no-op"]] == [
-        ("imp/stream/COPY", ["delete", "create"])
-    ]
+    assert [
+        (c.address, c.change.actions)
+        for c in plan.resource_changes
+        if c.change.actions != ["no-op"]
+    ] == [("imp/stream/COPY", ["delete", "create"])]
     assert ("error", "JS303", "imp/stream/COPY") in codes(plan)
 
 
-def test_a_new_source_gets_its_prefix_and_the_old_one_keeps_its_own(space: Space, system: Sandbox) -> None:
+def test_a_new_source_gets_its_prefix_and_the_old_one_keeps_its_own(
+    space: Space, system: Sandbox
+) -> None:
     """Adding a source updates the stream in place; the prefix of the source that was there is not touched."""
     one = {"name": "ALL", "domain": "imp", "sources": [{"name": "ORDERS", "domain": "hub"}]}
     space.write(streams=[ORDERS, one]).apply()
     other = {"name": "SALES", "domain": "hub", "subjects": ["sales.>"]}
-    both = one | {"sources": [*one["sources"], {"name": "SALES", "domain": "hub", "filter_subject": "sales.x"}]}
+    both = one | {
+        "sources": [
+            *one["sources"],
+            {"name": "SALES", "domain": "hub", "filter_subject": "sales.x"},
+        ]
+    }
     space.write(streams=[ORDERS, other, both], imports=[ROW | {"deliver": "deliver.new"}])
     _, result = space.apply()
     assert result.exit_code == 0
     assert {name: way["deliver"] for name, way in external(system, "ALL").items()} == {
-        "ORDERS": "deliver.imp.imp.ALL.ORDERS", "SALES": "deliver.new.imp.ALL.SALES",
-    }  # fmt: skip
+        "ORDERS": "deliver.imp.imp.ALL.ORDERS",
+        "SALES": "deliver.new.imp.ALL.SALES",
+    }
     assert space.plan().steps == []
 
 
 def test_odd_origins_are_said_and_stop_nothing(space: Space) -> None:
     """An origin that is not there, and a filter that nothing passes, are warnings with a line: the server takes both."""
-    part = {"name": "PART", "domain": "imp", "sources": [{"name": "COPY", "filter_subject": "sales.>"}]}
+    part = {
+        "name": "PART",
+        "domain": "imp",
+        "sources": [{"name": "COPY", "filter_subject": "sales.>"}],
+    }
     lost = {"name": "LOST", "domain": "imp", "mirror": {"name": "NOBODY", "domain": "hub"}}
     plan, result = space.write(streams=[ORDERS, COPY, part, lost]).apply()
 
-    assert codes(plan) == [("warning", "JS452", "imp/stream/LOST"), ("warning", "JS453", "imp/stream/PART")]
+    assert codes(plan) == [
+        ("warning", "JS452", "imp/stream/LOST"),
+        ("warning", "JS453", "imp/stream/PART"),
+    ]
     assert all(d.range is not None for d in plan.diagnostics)
     assert "it stores orders.>" in next(d.summary for d in plan.diagnostics if d.code == "JS453")
     assert (result.exit_code, plan.summary["add"]) == (0, 4)
     assert codes(space.plan()) == codes(plan)
-    with_it = [ORDERS, COPY, part, lost, {"name": "NOBODY", "domain": "hub", "subjects": ["nobody"]}]
+    with_it = [
+        ORDERS,
+        COPY,
+        part,
+        lost,
+        {"name": "NOBODY", "domain": "hub", "subjects": ["nobody"]},
+    ]
     assert codes(space.write(streams=with_it).plan()) == [("warning", "JS453", "imp/stream/PART")]
 
 
@@ -142,7 +208,11 @@ def test_an_unmanaged_origin_is_no_finding(space: Space, system: Sandbox) -> Non
     """An origin that exists and is in no file is there, with the subjects that it has."""
     with Raw(system["hub"].url, "acc", "acc") as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["theirs.>"]})
-    ours = {"name": "OURS", "domain": "imp", "sources": [{"name": "THEIRS", "domain": "hub", "filter_subject": "theirs.a"}]}
+    ours = {
+        "name": "OURS",
+        "domain": "imp",
+        "sources": [{"name": "THEIRS", "domain": "hub", "filter_subject": "theirs.a"}],
+    }
     assert codes(space.write(streams=[ours]).plan()) == []
 
 
@@ -150,16 +220,33 @@ def test_a_mirror_that_leads_back_is_not_equal(space: Space, system: Sandbox) ->
     """A live mirror whose external is its own JetStream copies nothing, so it is not taken for the one that is wanted."""
     with Raw(system["hub"].url, "acc", "acc") as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
-        raw.api_ok("$JS.API.STREAM.CREATE.HERE", {"name": "HERE", "mirror": {"name": "ORDERS", "external": {"api": "$JS.hub.API"}}})
-    plan = space.write(streams=[ORDERS, {"name": "HERE", "domain": "hub", "mirror": {"name": "ORDERS", "domain": "hub"}}]).plan()
-    assert {c.address: c.change.actions for c in plan.resource_changes}["hub/stream/HERE"] == ["delete", "create"]
+        raw.api_ok(
+            "$JS.API.STREAM.CREATE.HERE",
+            {"name": "HERE", "mirror": {"name": "ORDERS", "external": {"api": "$JS.hub.API"}}},
+        )
+    plan = space.write(
+        streams=[
+            ORDERS,
+            {"name": "HERE", "domain": "hub", "mirror": {"name": "ORDERS", "domain": "hub"}},
+        ]
+    ).plan()
+    assert {c.address: c.change.actions for c in plan.resource_changes}["hub/stream/HERE"] == [
+        "delete",
+        "create",
+    ]
 
 
 def test_an_import_that_is_not_there_is_named(space: Space) -> None:
     """A domain that is reached by an import nobody made is no domain that is offline: plan says what is missing, and where to see it."""
-    space.base["domains"]["hub-by-imp"] = {"connection": "imp", "api_prefix": "JS.nobody.API", "same_as": "hub"}
+    space.base["domains"]["hub-by-imp"] = {
+        "connection": "imp",
+        "api_prefix": "JS.nobody.API",
+        "same_as": "hub",
+    }
     consumer = {"domain": "hub-by-imp", "stream": "ORDERS", "name": "C", "ack_policy": "explicit"}
-    with pytest.raises(ConnectError, match=r"nobody answers JS\.nobody\.API over connection imp") as caught:
+    with pytest.raises(
+        ConnectError, match=r"nobody answers JS\.nobody\.API over connection imp"
+    ) as caught:
         space.write(streams=[ORDERS], consumers=[consumer]).plan()
     assert "jsplan access" in (caught.value.hint or "")
 
@@ -190,37 +277,84 @@ LEAF_TUTORIAL = {
 @pytest.mark.matrix
 def test_the_exports_of_the_leaf_node_tutorial(tmp_path: Path) -> None:
     """With them a little flows unfiltered, as the tutorial shows; the check names what a filter and more data need besides."""
-    with start_servers(static_accounts(LEAF_TUTORIAL), static_user("ACC"), binary=PROGRAM) as sandbox:
+    with start_servers(
+        static_accounts(LEAF_TUTORIAL), static_user("ACC"), binary=PROGRAM
+    ) as sandbox:
         url = sandbox["hub"].url
-        names = {"acc": "ACC", "mirror": "IMPORT_MIRROR", "client": "IMPORT_CLIENT", "system": "SYS"}
+        names = {
+            "acc": "ACC",
+            "mirror": "IMPORT_MIRROR",
+            "client": "IMPORT_CLIENT",
+            "system": "SYS",
+        }
         connections = {
-            key: {"url": url, "user": account.lower(), "password": account.lower(), "account": account} for key, account in names.items()
+            key: {
+                "url": url,
+                "user": account.lower(),
+                "password": account.lower(),
+                "account": account,
+            }
+            for key, account in names.items()
         }
         domains = {
-            "hub": {"connection": "acc"}, "hub-mirror": {"connection": "mirror", "js_domain": "hub"},
-            "hub-client": {"connection": "client", "api_prefix": "JS.acc@hub.API", "same_as": "hub"},
-        }  # fmt: skip
+            "hub": {"connection": "acc"},
+            "hub-mirror": {"connection": "mirror", "js_domain": "hub"},
+            "hub-client": {
+                "connection": "client",
+                "api_prefix": "JS.acc@hub.API",
+                "same_as": "hub",
+            },
+        }
         deliver = "deliver.acc.hub.import_mirror"
         imports = [
             {"from": "hub", "into": "hub-mirror", "api": "JS.acc@hub.API", "deliver": deliver},
-            {"from": "hub", "into": "hub-client", "api": "JS.acc@hub.API", "consumers": ["aggregate-test-leaf/dur"]},
+            {
+                "from": "hub",
+                "into": "hub-client",
+                "api": "JS.acc@hub.API",
+                "consumers": ["aggregate-test-leaf/dur"],
+            },
         ]
         origin = {"name": "aggregate-test-leaf", "domain": "hub"}
         streams = [
-            {"name": "aggregate-test-leaf", "domain": "hub", "subjects": ["test", "test.>"],
-             "consumers": [{"name": "dur", "ack_policy": "explicit"}]},
+            {
+                "name": "aggregate-test-leaf",
+                "domain": "hub",
+                "subjects": ["test", "test.>"],
+                "consumers": [{"name": "dur", "ack_policy": "explicit"}],
+            },
             {"name": "aggregate-test-leaf-from-acc", "domain": "hub-mirror", "mirror": origin},
-        ]  # fmt: skip
-        space = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "imports": imports})
+        ]
+        space = Space(
+            tmp_path,
+            {
+                "jsplan": 1,
+                "workspace": "test",
+                "connections": connections,
+                "domains": domains,
+                "imports": imports,
+            },
+        )
         _, result = space.write(streams=streams).apply()
         assert result.exit_code == 0
         with Raw(url, "acc", "acc") as raw:
             publish_many(raw, {"test": 5}, 100)
         with Raw(url, "import_mirror", "import_mirror") as raw:
-            assert wait_for_messages(raw, {"aggregate-test-leaf-from-acc": 5}) == {"aggregate-test-leaf-from-acc": 5}
-        part = {"name": "part", "domain": "hub-mirror", "sources": [origin | {"filter_subject": "test.a"}]}
+            assert wait_for_messages(raw, {"aggregate-test-leaf-from-acc": 5}) == {
+                "aggregate-test-leaf-from-acc": 5
+            }
+        part = {
+            "name": "part",
+            "domain": "hub-mirror",
+            "sources": [origin | {"filter_subject": "test.a"}],
+        }
         for system_connection in (None, "system"):
-            found = access(space.write(streams=[*streams, part]).load, RecordingObserver(), ask=True, system=system_connection)
+            found = access(
+                space.write(streams=[*streams, part]).load,
+                RecordingObserver(),
+                ask=True,
+                system=system_connection,
+            )
             assert [(need.subject, need.user) for need in found.with_status("missing")] == [
                 ("$JS.FC.aggregate-test-leaf.>", "IMPORT_MIRROR"),
                 ("$JS.hub.API.CONSUMER.CREATE.aggregate-test-leaf.>", "IMPORT_MIRROR"),
@@ -229,8 +363,12 @@ def test_the_exports_of_the_leaf_node_tutorial(tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize(("domain", "exported"), [(None, "$JS.API"), ("hub", "$JS.API"), ("hub", "$JS.hub.API")])
-def test_the_exports_of_the_sharing_tutorial(domain: str | None, exported: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("domain", "exported"), [(None, "$JS.API"), ("hub", "$JS.API"), ("hub", "$JS.hub.API")]
+)
+def test_the_exports_of_the_sharing_tutorial(
+    domain: str | None, exported: str, tmp_path: Path
+) -> None:
     """`$JS.API.>`, with or without the domain in it, `$JS.FC.>` and `toaccount.*.>` do for a mirror of 5 MB and for B's consumers."""
     operator = Operator()
     a, b, c = operator.account("A"), operator.account("B", NO_JETSTREAM), operator.account("C")
@@ -242,24 +380,45 @@ def test_the_exports_of_the_sharing_tutorial(domain: str | None, exported: str, 
         account.take("stream", a, f"toaccount.{account.public}.>")
         account.take("service", a, "$JS.FC.>")
     creds = creds_of(operator, tmp_path)
-    with start_servers(operator.configuration(), User("A", None, None, creds["A"]), domain=domain, binary=PROGRAM) as sandbox:
+    with start_servers(
+        operator.configuration(), User("A", None, None, creds["A"]), domain=domain, binary=PROGRAM
+    ) as sandbox:
         url = sandbox["hub"].url
-        connections = {name.lower(): {"url": url, "creds": str(path), "account": name} for name, path in creds.items()}
+        connections = {
+            name.lower(): {"url": url, "creds": str(path), "account": name}
+            for name, path in creds.items()
+        }
         domains = {
-            "a": {"connection": "a", "js_domain": domain}, "c": {"connection": "c", "js_domain": domain},
+            "a": {"connection": "a", "js_domain": domain},
+            "c": {"connection": "c", "js_domain": domain},
             "a-by-b": {"connection": "b", "api_prefix": "$JS.A.API", "same_as": "a"},
-        }  # fmt: skip
-        imports = [{"from": "a", "into": "c", "api": "$JS.A.API", "deliver": f"toaccount.{c.public}"}]
-        base = {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "imports": imports}
-        push = {"deliver_subject": f"toaccount.{b.public}.bb", "flow_control": True, "idle_heartbeat": "30s", "ack_policy": "none"}
+        }
+        imports = [
+            {"from": "a", "into": "c", "api": "$JS.A.API", "deliver": f"toaccount.{c.public}"}
+        ]
+        base = {
+            "jsplan": 1,
+            "workspace": "test",
+            "connections": connections,
+            "domains": domains,
+            "imports": imports,
+        }
+        push = {
+            "deliver_subject": f"toaccount.{b.public}.bb",
+            "flow_control": True,
+            "idle_heartbeat": "30s",
+            "ack_policy": "none",
+        }
         space = Space(tmp_path, base).write(
             streams=[
                 {"name": "S", "domain": "a", "subjects": ["S.>"]},
                 {"name": "SS", "domain": "c", "mirror": {"name": "S", "domain": "a"}},
             ],
-            consumers=[{"domain": "a-by-b", "stream": "S", "name": "b", "ack_policy": "none"},
-                       {"domain": "a-by-b", "stream": "S", "name": "bb", **push}],
-        )  # fmt: skip
+            consumers=[
+                {"domain": "a-by-b", "stream": "S", "name": "b", "ack_policy": "none"},
+                {"domain": "a-by-b", "stream": "S", "name": "bb", **push},
+            ],
+        )
         plan, result = space.apply()
         assert (codes(plan), result.exit_code, plan.summary["add"]) == ([], 0, 4)
         assert space.plan().steps == []
@@ -270,7 +429,9 @@ def test_the_exports_of_the_sharing_tutorial(domain: str | None, exported: str, 
         found = access(space.load, RecordingObserver(), ask=True, system="sys")
         assert [(need.subject, need.detail) for need in found.needs if need.status != "ok"] == [
             (
-                f"$JS.{domain}.API.CONSUMER.MSG.NEXT.S.b" if domain else "$JS.API.CONSUMER.MSG.NEXT.S.b",
+                f"$JS.{domain}.API.CONSUMER.MSG.NEXT.S.b"
+                if domain
+                else "$JS.API.CONSUMER.MSG.NEXT.S.b",
                 "account A exports it for one answer only; it needs response_type: stream",
             )
         ]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.errors import ConnectError, PartialApplyError, StateError, StateLockedError
+from jsplan.options import DriftOptions, PlanOptions
 from jsplan.state import LockInfo
 from jsplan.workflows import apply as applying
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.state import pull, rm
 from jsplan.workflows.status import status
 from tests.support.api_audit import audit_requests
@@ -54,18 +54,24 @@ def test_state_across_domains(space: Space) -> None:
     assert drift(space.load, DriftOptions(), RecordingObserver()).exit_code == 0
     assert sorted(json.loads(pull(space.load))["resources"]) == ["hub/stream/A", "leaf/stream/A"]
     assert rm(space.load, ("hub/**",), 0) == ["hub/stream/A"]
-    assert [str(address) for address in load_context(space.load).state.resources] == ["leaf/stream/A"]
+    assert [str(address) for address in load_context(space.load).state.resources] == [
+        "leaf/stream/A"
+    ]
     assert not (space.folder / "state").exists()
 
 
-def test_the_bucket_is_nobodys_resource(space: Space, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+def test_the_bucket_is_nobodys_resource(
+    space: Space, tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
     """It is neither unmanaged nor planned, here and in a workspace that keeps its state elsewhere; a destroy leaves it."""
     space.write(streams=[{"name": "A", "domain": "leaf"}]).apply()
     (tmp_path / "other").mkdir()
     other = hub_leaf_space(tmp_path / "other", clean_hub_leaf).write(streams=[])
 
     assert drift(space.load, DriftOptions(), RecordingObserver()).unmanaged == []
-    assert [u.address for u in drift(other.load, DriftOptions(), RecordingObserver()).unmanaged] == ["leaf/stream/A"]
+    assert [
+        u.address for u in drift(other.load, DriftOptions(), RecordingObserver()).unmanaged
+    ] == ["leaf/stream/A"]
     space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))
     assert load_context(space.load).state.serial == 2
 
@@ -75,9 +81,20 @@ def test_status_does_not_list_the_bucket(space: Space, clean_hub_leaf: Sandbox) 
     bucket = space.base["backend"]["kv"]["bucket"]
     leaf = clean_hub_leaf["leaf"]
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
-        config = {"name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "max_msgs_per_subject": 10, "allow_direct": True}
-        raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{bucket}", config | {"allow_rollup_hdrs": True, "discard": "new"})
-        raw.api_ok(f"$JS.API.CONSUMER.CREATE.KV_{bucket}.C", {"stream_name": f"KV_{bucket}", "config": {"name": "C", "durable_name": "C"}})
+        config = {
+            "name": f"KV_{bucket}",
+            "subjects": [f"$KV.{bucket}.>"],
+            "max_msgs_per_subject": 10,
+            "allow_direct": True,
+        }
+        raw.api_ok(
+            f"$JS.API.STREAM.CREATE.KV_{bucket}",
+            config | {"allow_rollup_hdrs": True, "discard": "new"},
+        )
+        raw.api_ok(
+            f"$JS.API.CONSUMER.CREATE.KV_{bucket}.C",
+            {"stream_name": f"KV_{bucket}", "config": {"name": "C", "durable_name": "C"}},
+        )
     assert space.write(streams=[{"name": "A", "domain": ["hub", "leaf"]}]).apply()[1].exit_code == 0
     found = status(space.load, RecordingObserver())
 
@@ -94,7 +111,9 @@ async def test_two_applies_at_once(space: Space, clean_hub_leaf: Sandbox) -> Non
         with pytest.raises(StateLockedError, match="for destroy since"):
             await asyncio.to_thread(lambda: space.apply(lock_timeout=0))
         plan = await asyncio.to_thread(space.plan)
-        found = await asyncio.to_thread(lambda: drift(space.load, DriftOptions(), RecordingObserver()))
+        found = await asyncio.to_thread(
+            lambda: drift(space.load, DriftOptions(), RecordingObserver())
+        )
     await holder.close()
 
     assert plan.has_changes
@@ -109,19 +128,29 @@ def test_plan_and_drift_write_nothing(space: Space, clean_hub_leaf: Sandbox) -> 
         drift(space.load, DriftOptions(), RecordingObserver())
 
     assert seen
-    assert [line for line in seen if not any(verb in line for verb in (".INFO", " INFO", ".NAMES", ".LIST", ".GET"))] == []
+    assert [
+        line
+        for line in seen
+        if not any(verb in line for verb in (".INFO", " INFO", ".NAMES", ".LIST", ".GET"))
+    ] == []
 
 
 @pytest.mark.timeout(120)
 def test_a_state_that_cannot_be_reached(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
     """Without the domain that has the state nothing is planned, locked or changed, although the others are there."""
     sandbox = make_hub_leaf()
-    space = with_bucket(hub_leaf_space(tmp_path, sandbox)).write(streams=[{"name": "A", "domain": "hub"}])
+    space = with_bucket(hub_leaf_space(tmp_path, sandbox)).write(
+        streams=[{"name": "A", "domain": "hub"}]
+    )
     space.apply()
     sandbox["leaf"].stop()
     space.write(streams=[{"name": "A", "domain": "hub", "max_age": "1d"}])
 
-    for command in (space.plan, space.apply, lambda: drift(space.load, DriftOptions(), RecordingObserver())):
+    for command in (
+        space.plan,
+        space.apply,
+        lambda: drift(space.load, DriftOptions(), RecordingObserver()),
+    ):
         with pytest.raises((StateError, ConnectError)) as failed:
             command()
         assert int(failed.value.exit_code) == 1
@@ -130,7 +159,9 @@ def test_a_state_that_cannot_be_reached(tmp_path: Path, make_hub_leaf: MakeHubLe
     assert api(hub.url, hub.user, hub.password, "$JS.API.STREAM.INFO.A")["config"]["max_age"] == 0
 
 
-def test_a_short_lease_stops_an_apply(space: Space, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]) -> None:
+def test_a_short_lease_stops_an_apply(
+    space: Space, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
+) -> None:
     """A lock that is taken away in the middle: what is done is in the journal, nothing more begins, exit 6, and the next apply ends it.
 
     Before 2.11 only whoever takes the lock after it changes what the fence looks at; until then work may go on.
@@ -145,9 +176,14 @@ def test_a_short_lease_stops_an_apply(space: Space, clean_hub_leaf: Sandbox, ser
             super().event(event)
             if len(self.events) == 10:
                 with Raw(leaf.url, leaf.user, leaf.password) as raw:
-                    raw.api_ok(f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}._lock.test"})
+                    raw.api_ok(
+                        f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}._lock.test"}
+                    )
 
-    with pytest.raises(PartialApplyError, match=r"was lost: it ran out, or somebody took it away; \d+ of 12 steps are done") as failed:
+    with pytest.raises(
+        PartialApplyError,
+        match=r"was lost: it ran out, or somebody took it away; \d+ of 12 steps are done",
+    ) as failed:
         applying.apply(space.load, PlanOptions(parallelism=1), approve, Thief())
     assert int(failed.value.exit_code) == 6
     hub = clean_hub_leaf["hub"]
@@ -167,7 +203,10 @@ def test_ctrl_c_lets_the_lock_go(space: Space) -> None:
     space.write(streams=[{"name": f"S{n:03}", "domain": "hub"} for n in range(200)])
     process = start_process(space.folder, "apply", "-y", "--parallelism", "2")
     assert process.stderr is not None
-    while not (line := process.stderr.readline()).startswith(b"[") or int(line[1:].split(b"/")[0]) < 10:
+    while (
+        not (line := process.stderr.readline()).startswith(b"[")
+        or int(line[1:].split(b"/")[0]) < 10
+    ):
         assert line, "apply ended too early"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)

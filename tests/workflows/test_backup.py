@@ -37,11 +37,15 @@ DELETING = ("DELETES_STREAM", "DELETES_CONSUMER", "DELETES_MESSAGES", "LOSES_CON
 
 
 def save(space: Space, *addresses: str, folder: str = "bk", **options: Any) -> BackupResult:
-    return backup(space.load, BackupOptions(addresses, space.folder / folder, **options), RecordingObserver())
+    return backup(
+        space.load, BackupOptions(addresses, space.folder / folder, **options), RecordingObserver()
+    )
 
 
 def restore_backup(space: Space, folder: str = "bk", **options: Any) -> tuple[Plan, ApplyResult]:
-    plan, result = restore(space.load, RestoreOptions(space.folder / folder, **options), approve, RecordingObserver())
+    plan, result = restore(
+        space.load, RestoreOptions(space.folder / folder, **options), approve, RecordingObserver()
+    )
     return require_explained(plan), result
 
 
@@ -58,7 +62,9 @@ def raw_of(server: Server) -> Raw:
 def stores(raw: Raw, prefix: str) -> None:
     """A bucket with history and a deleted key, and an object in chunks, as their clients write them."""
     for number in range(4):
-        raw.request(f"{prefix}.$KV.CONFIG.key" if prefix != PLAIN else "$KV.CONFIG.key", b"%d" % number)
+        raw.request(
+            f"{prefix}.$KV.CONFIG.key" if prefix != PLAIN else "$KV.CONFIG.key", b"%d" % number
+        )
     subject = f"{prefix}.$KV.CONFIG.gone" if prefix != PLAIN else "$KV.CONFIG.gone"
     raw.request(subject, b"x")
     raw.request(subject, b"", {"KV-Operation": "DEL"})
@@ -74,11 +80,16 @@ def declared(*names: str, domain: str, **config: Any) -> list[dict[str, Any]]:
         {"name": "BUSY", "ack_policy": "explicit", "ack_wait": "1h"},
         {"name": "DONE", "ack_policy": "none"},
     ]
-    return [{"name": name, "domain": domain, "subjects": [f"{name}.*"], "consumers": consumers} | config for name in names]
+    return [
+        {"name": name, "domain": domain, "subjects": [f"{name}.*"], "consumers": consumers} | config
+        for name in names
+    ]
 
 
 @pytest.mark.matrix
-def test_restore_after_destroy_gives_everything_back(tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]) -> None:
+def test_restore_after_destroy_gives_everything_back(
+    tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
+) -> None:
     """Backup of a whole account, destroy, restore: equal sequences, times, headers, gaps and positions, and an empty plan.
 
     In two domains, with pending, acknowledged and redelivered messages, a bucket and an object store.
@@ -91,7 +102,13 @@ def test_restore_after_destroy_gives_everything_back(tmp_path: Path, clean_hub_l
         kv=[{"bucket": "CONFIG", "domain": "hub", "history": 5}],
         object_stores=[{"bucket": "ASSETS", "domain": "hub"}],
     )
-    there = [("ORDERS", HUB), ("SALES", LEAF), ("KV_CONFIG", HUB), ("OBJ_ASSETS", HUB), *([("QUICK", HUB)] if memory else [])]
+    there = [
+        ("ORDERS", HUB),
+        ("SALES", LEAF),
+        ("KV_CONFIG", HUB),
+        ("OBJ_ASSETS", HUB),
+        *([("QUICK", HUB)] if memory else []),
+    ]
     with raw_of(hub) as raw:
         create_lively_stream(raw, "ORDERS", HUB)
         create_lively_stream(raw, "SALES", LEAF, retention="interest")
@@ -120,7 +137,9 @@ def test_restore_after_destroy_gives_everything_back(tmp_path: Path, clean_hub_l
 
 @pytest.mark.matrix
 @pytest.mark.download
-def test_what_was_saved_by_an_older_release_of_the_server(tmp_path: Path, make_server: MakeServer, server: Server) -> None:
+def test_what_was_saved_by_an_older_release_of_the_server(
+    tmp_path: Path, make_server: MakeServer, server: Server
+) -> None:
     """An archive of the server under test comes back on 2.15; one of 2.15 is refused by older servers before anything is asked."""
     newest, space = make_server(version="2.15.1"), single_space(tmp_path, server)
     with raw_of(server) as raw:
@@ -148,7 +167,9 @@ def test_what_was_saved_by_an_older_release_of_the_server(tmp_path: Path, make_s
 
 
 @pytest.mark.matrix
-def test_memory_streams_before_2_15_are_said_and_hold_up_nothing(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_memory_streams_before_2_15_are_said_and_hold_up_nothing(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """A memory stream that cannot be saved is named with the way out, the others are saved: exit 6."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
@@ -215,7 +236,9 @@ def test_a_killed_backup_resumes(tmp_path: Path, server: Server) -> None:
     with raw_of(server) as raw:
         for number in range(6):
             create_lively_stream(raw, f"S{number}", PLAIN, messages=300, size=100_000)
-        before = {f"S{number}": capture_stream(raw, f"S{number}", PLAIN)["state"] for number in range(6)}
+        before = {
+            f"S{number}": capture_stream(raw, f"S{number}", PLAIN)["state"] for number in range(6)
+        }
     process = start_process(tmp_path, "backup", "main/**", "bk", "--parallelism", "1")
     folder = tmp_path / "bk"
     deadline = time.monotonic() + 40
@@ -243,7 +266,9 @@ def test_a_killed_backup_resumes(tmp_path: Path, server: Server) -> None:
 
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "longer", "gone"])
-def test_a_damaged_snapshot_is_refused_before_anything_is_asked(tmp_path: Path, server: Server, harm: str) -> None:
+def test_a_damaged_snapshot_is_refused_before_anything_is_asked(
+    tmp_path: Path, server: Server, harm: str
+) -> None:
     """A checksum that does not fit stops the whole restore, names the file, and no server hears of it."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
@@ -260,10 +285,16 @@ def test_a_damaged_snapshot_is_refused_before_anything_is_asked(tmp_path: Path, 
     else:
         half = len(data) // 2
         path.write_bytes(
-            {"flipped": data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :], "cut": data[:-1], "longer": data + b"\0"}[harm]
+            {
+                "flipped": data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :],
+                "cut": data[:-1],
+                "longer": data + b"\0",
+            }[harm]
         )
     server.kill()
-    with pytest.raises(BackupError, match=r"bk is damaged, nothing was restored:\n  - .*main_stream_B"):
+    with pytest.raises(
+        BackupError, match=r"bk is damaged, nothing was restored:\n  - .*main_stream_B"
+    ):
         restore_backup(space)
     server.start()
     assert restore_backup(space, targets=("main/stream/A",))[1].exit_code == 0
@@ -283,7 +314,10 @@ def test_folders_that_are_no_place_for_a_backup(tmp_path: Path, server: Server) 
         pass
     with pytest.raises(BackupError, match="holds a backup of workspace other"):
         save(space, "main/**", folder="theirs")
-    with open_for_writing(tmp_path / "busy", "test", None), pytest.raises(BackupError, match="another jsplan is writing a backup"):
+    with (
+        open_for_writing(tmp_path / "busy", "test", None),
+        pytest.raises(BackupError, match="another jsplan is writing a backup"),
+    ):
         save(space, "main/**", folder="busy")
     with pytest.raises(BackupError, match=r"is not a backup folder: it has no manifest\.json"):
         restore_backup(space, "mine")
@@ -313,9 +347,14 @@ def test_a_glob_leaves_out_where_states_are(tmp_path: Path, server: Server) -> N
     space.base |= {"backend": {"kv": {"domain": "main", "bucket": "OURS"}}}
     space.write(streams=declared("S", domain="main"))
     with raw_of(server) as raw:
-        for bucket in ("OURS", "PLAIN"):  # made by hand, so that only the files say what one of them is for
+        for bucket in (
+            "OURS",
+            "PLAIN",
+        ):  # made by hand, so that only the files say what one of them is for
             raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{bucket}", bucket_config(bucket))
-        raw.api_ok("$JS.API.STREAM.CREATE.KV_THEIRS", bucket_config("THEIRS", metadata={"jsplan": "state"}))
+        raw.api_ok(
+            "$JS.API.STREAM.CREATE.KV_THEIRS", bucket_config("THEIRS", metadata={"jsplan": "state"})
+        )
     space.apply()
 
     assert save(space, "main/**").saved == ["main/kv/PLAIN", "main/stream/S"]
@@ -348,7 +387,10 @@ def test_only_what_is_too_old_is_called_too_old(tmp_path: Path, server: Server) 
     aged = {"NEW": (0, 0), "PART": (7200, 0), "ALL": (9000, 7200)}
     with raw_of(server) as raw:
         for name in aged:
-            raw.api_ok(f"{PLAIN}.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "max_age": 3600 * 10**9})
+            raw.api_ok(
+                f"{PLAIN}.STREAM.CREATE.{name}",
+                {"name": name, "subjects": [f"{name}.*"], "max_age": 3600 * 10**9},
+            )
         raw.api_ok(f"{PLAIN}.STREAM.CREATE.FOREVER", {"name": "FOREVER", "subjects": ["FOREVER.*"]})
         raw.api_ok(f"{PLAIN}.STREAM.CREATE.EMPTY", {"name": "EMPTY", "max_age": 10**9})
         for name in (*aged, "FOREVER"):
@@ -358,14 +400,20 @@ def test_only_what_is_too_old_is_called_too_old(tmp_path: Path, server: Server) 
             raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
     saved = manifest(space)
     for one in saved["streams"]:
-        for name, seconds in zip(("first_ts", "last_ts"), aged.get(one["config"]["name"], (0, 0)), strict=True):
+        for name, seconds in zip(
+            ("first_ts", "last_ts"), aged.get(one["config"]["name"], (0, 0)), strict=True
+        ):
             if seconds:
-                one["before"][name] = (now - timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
+                one["before"][name] = (
+                    (now - timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
+                )
     (space.folder / "bk" / MANIFEST).write_text(json.dumps(saved))
     plan, result = restore_backup(space)
 
     assert result.exit_code == 0
-    assert {d.address: d.summary.partition(" by now")[0] for d in plan.diagnostics if d.code == "JS471"} == {
+    assert {
+        d.address: d.summary.partition(" by now")[0] for d in plan.diagnostics if d.code == "JS471"
+    } == {
         "main/stream/PART": "its oldest messages are older than max_age (1h)",
         "main/stream/ALL": "all of its messages are older than max_age (1h)",
     }
@@ -381,7 +429,9 @@ def test_nothing_is_restored_over_something(tmp_path: Path, server: Server) -> N
         save(space, "main/**")
         raw.request("OTHER.1", b"more")
         raw.api_ok(f"{PLAIN}.STREAM.DELETE.GONE")
-        with pytest.raises(RefusedError, match=r"main/stream/OTHER: exists already, and is not as it was saved") as caught:
+        with pytest.raises(
+            RefusedError, match=r"main/stream/OTHER: exists already, and is not as it was saved"
+        ) as caught:
             restore_backup(space)
         assert "SAME" not in str(caught.value)
         assert raw.api(f"{PLAIN}.STREAM.INFO.GONE")["error"]["err_code"] == 10059
@@ -391,18 +441,28 @@ def test_nothing_is_restored_over_something(tmp_path: Path, server: Server) -> N
         plan, result = restore_backup(space, excludes=("*/stream/OTHER",))
 
         assert result.exit_code == 0
-        assert [step.address for step in result.steps if step.op == "stream.restore"] == ["main/stream/GONE"]
-        assert {one["address"] for one in plan.options["restore"] if one["exists"]} == {"main/stream/SAME", "main/stream/EMPTY"}
+        assert [step.address for step in result.steps if step.op == "stream.restore"] == [
+            "main/stream/GONE"
+        ]
+        assert {one["address"] for one in plan.options["restore"] if one["exists"]} == {
+            "main/stream/SAME",
+            "main/stream/EMPTY",
+        }
 
 
 @pytest.mark.matrix
-def test_sources_of_a_restored_origin(tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]) -> None:
+def test_sources_of_a_restored_origin(
+    tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
+) -> None:
     """Since 2.15 a source copies a restored origin again: a hazard with the number, in the way until it is allowed, and true."""
     hub = clean_hub_leaf["hub"]
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write()
     with raw_of(hub) as raw:
         raw.api_ok(f"{HUB}.STREAM.CREATE.ORIGIN", {"name": "ORIGIN", "subjects": ["origin"]})
-        raw.api_ok(f"{LEAF}.STREAM.CREATE.ALL", {"name": "ALL", "sources": [{"name": "ORIGIN", "external": {"api": HUB}}]})
+        raw.api_ok(
+            f"{LEAF}.STREAM.CREATE.ALL",
+            {"name": "ALL", "sources": [{"name": "ORIGIN", "external": {"api": HUB}}]},
+        )
         for number in range(20):
             raw.request("origin", b"%d" % number)
         hub.wait_until(lambda: messages(raw, "ALL", LEAF) == 20, "copy everything", 60)
@@ -413,10 +473,14 @@ def test_sources_of_a_restored_origin(tmp_path: Path, clean_hub_leaf: Sandbox, s
             plan, result = restore_backup(space)
             assert [h for r in plan.resource_changes for h in r.hazards] == []
         else:
-            with pytest.raises(RefusedError, match=r"leaf/stream/ALL may copy up to 20 messages a second time"):
+            with pytest.raises(
+                RefusedError, match=r"leaf/stream/ALL may copy up to 20 messages a second time"
+            ):
                 restore_backup(space)
             assert raw.api(f"{HUB}.STREAM.INFO.ORIGIN")["error"]["err_code"] == 10059
-            plan, result = restore_backup(space, allow_hazards=("DUPLICATES_MESSAGES:hub/stream/ORIGIN",))
+            plan, result = restore_backup(
+                space, allow_hazards=("DUPLICATES_MESSAGES:hub/stream/ORIGIN",)
+            )
         assert result.exit_code == 0
         for number in range(10):
             raw.request("origin", b"%d" % number)
@@ -451,24 +515,42 @@ def test_consumers_that_a_cluster_saves(tmp_path: Path, server_version: tuple[in
                 _, result = restore_backup(space)
                 lost = [step.address for step in result.steps if step.error]
                 assert lost in ([], ["main/consumer/S/FRESH"])
-                assert lost == [] or (server_version < (2, 11) and result.exit_code == 6)  # such a server may let it jump to the end
+                assert lost == [] or (
+                    server_version < (2, 11) and result.exit_code == 6
+                )  # such a server may let it jump to the end
                 # there the count of pending messages may stay one off, and FRESH may jump after we looked
                 old = server_version < (2, 11)
-                back = {name: positions(where, old=old) for name, where in before["consumers"].items() if not (old and name == "FRESH")}
+                back = {
+                    name: positions(where, old=old)
+                    for name, where in before["consumers"].items()
+                    if not (old and name == "FRESH")
+                }
 
                 def now() -> dict[str, Any]:
-                    return {n: positions(w, old=old) for n, w in capture_stream(raw, "S", PLAIN)["consumers"].items() if n in back}
+                    return {
+                        n: positions(w, old=old)
+                        for n, w in capture_stream(raw, "S", PLAIN)["consumers"].items()
+                        if n in back
+                    }
 
                 server.wait_until(lambda: now() == back, "bring consumers back as they were", 30)
                 return
-            with pytest.raises(RefusedError, match=r"main/consumer/S/BUSY: up to 3 messages .* are delivered again"):
+            with pytest.raises(
+                RefusedError, match=r"main/consumer/S/BUSY: up to 3 messages .* are delivered again"
+            ):
                 restore_backup(space)
             _, result = restore_backup(space, allow_hazards=("DUPLICATES_MESSAGES",))
             assert [step.error for step in result.steps if step.error] == []
             busy = f"{PLAIN}.CONSUMER.INFO.S.BUSY"
-            server.wait_until(lambda: raw.api_ok(busy)["num_pending"] == 51, "count what is pending", 30)
+            server.wait_until(
+                lambda: raw.api_ok(busy)["num_pending"] == 51, "count what is pending", 30
+            )
             idle = before["consumers"]["DONE"]
-            server.wait_until(lambda: capture_stream(raw, "S", PLAIN)["consumers"]["DONE"] == idle, "bring the idle one back", 30)
+            server.wait_until(
+                lambda: capture_stream(raw, "S", PLAIN)["consumers"]["DONE"] == idle,
+                "bring the idle one back",
+                30,
+            )
             after = capture_stream(raw, "S", PLAIN)
     assert after["messages"] == before["messages"]
     assert after["consumers"]["DONE"] == before["consumers"]["DONE"]
@@ -492,13 +574,18 @@ def test_an_approval_is_required(tmp_path: Path, server: Server) -> None:
         assert raw.api(f"{PLAIN}.STREAM.INFO.S")["error"]["err_code"] == 10059
 
 
-def test_into_another_domain_and_under_another_name(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+def test_into_another_domain_and_under_another_name(
+    tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
     """`--as leaf/**` puts all into the leaf; a new name needs subjects that nobody has, and a bucket keeps its name."""
     hub = clean_hub_leaf["hub"]
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write()
     with raw_of(hub) as raw:
         create_lively_stream(raw, "ORDERS", HUB)
-        raw.api_ok(f"{HUB}.STREAM.CREATE.KV_CONFIG", {"name": "KV_CONFIG", "subjects": ["$KV.CONFIG.>"], "max_msgs_per_subject": 1})
+        raw.api_ok(
+            f"{HUB}.STREAM.CREATE.KV_CONFIG",
+            {"name": "KV_CONFIG", "subjects": ["$KV.CONFIG.>"], "max_msgs_per_subject": 1},
+        )
         save(space, "hub/**")
         assert restore_backup(space, rename="leaf/**")[1].exit_code == 0
         assert capture_stream(raw, "ORDERS", LEAF) == capture_stream(raw, "ORDERS", HUB)
@@ -605,27 +692,45 @@ def _restorable(space: Space) -> bool:
 
 
 @pytest.mark.matrix
-def test_apply_saves_what_it_is_about_to_delete(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_apply_saves_what_it_is_about_to_delete(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """With --backup each stream is saved right before its first step that deletes messages: a deletion, a replacement, a limit."""
     space = single_space(tmp_path, server)
-    streams = [{"name": name, "subjects": [f"{name}.*"]} for name in ("GOES", "TRIMMED", "REPLACED", "SAME")]
+    streams = [
+        {"name": name, "subjects": [f"{name}.*"]}
+        for name in ("GOES", "TRIMMED", "REPLACED", "SAME")
+    ]
     space.write(streams=streams)
     with raw_of(server) as raw:
         for stream in streams:
             create_lively_stream(raw, stream["name"], PLAIN)  # type: ignore[arg-type]
         space.apply(adopt=True)
-        before = {name: capture_stream(raw, name, PLAIN) for name in ("GOES", "TRIMMED", "REPLACED")}
+        before = {
+            name: capture_stream(raw, name, PLAIN) for name in ("GOES", "TRIMMED", "REPLACED")
+        }
         space.write(
             streams=[
                 {"name": "TRIMMED", "subjects": ["TRIMMED.*"], "max_msgs": 5},
-                {"name": "REPLACED", "subjects": ["REPLACED.*"], "retention": "workqueue", "lifecycle": {"on_replace": "recreate"}},
+                {
+                    "name": "REPLACED",
+                    "subjects": ["REPLACED.*"],
+                    "retention": "workqueue",
+                    "lifecycle": {"on_replace": "recreate"},
+                },
                 {"name": "SAME", "subjects": ["SAME.*"], "description": "still the same"},
             ]
         )
-        _, result = space.apply(allow_hazards=(*DELETING, "BREAKS_REPLICATION"), backup=tmp_path / "safe")
+        _, result = space.apply(
+            allow_hazards=(*DELETING, "BREAKS_REPLICATION"), backup=tmp_path / "safe"
+        )
         assert result.exit_code == 0, [step.error for step in result.steps]
         assert result.backup is not None
-        assert result.backup["streams"] == ["main/stream/GOES", "main/stream/REPLACED", "main/stream/TRIMMED"]
+        assert result.backup["streams"] == [
+            "main/stream/GOES",
+            "main/stream/REPLACED",
+            "main/stream/TRIMMED",
+        ]
         assert raw.api_ok(f"{PLAIN}.STREAM.INFO.TRIMMED")["state"]["messages"] == 5
         folder = Path(result.backup["folder"])
         assert folder.parent == tmp_path / "safe"
@@ -650,12 +755,18 @@ def test_without_a_snapshot_nothing_is_deleted(tmp_path: Path, server: Server) -
 
 
 @pytest.mark.download
-def test_memory_streams_stop_an_apply_with_backup_beforehand(tmp_path: Path, make_server: MakeServer) -> None:
+def test_memory_streams_stop_an_apply_with_backup_beforehand(
+    tmp_path: Path, make_server: MakeServer
+) -> None:
     """Before 2.15 a memory stream cannot be saved: an apply that would have to is refused before anything is changed."""
     server = make_server(version="2.14.6")
-    space = single_space(tmp_path, server).write(streams=[{"name": "RAM", "storage": "memory"}, {"name": "DISK"}])
+    space = single_space(tmp_path, server).write(
+        streams=[{"name": "RAM", "storage": "memory"}, {"name": "DISK"}]
+    )
     space.apply()
-    with pytest.raises(RefusedError, match=r"in memory, and servers before 2.15.*\n  - main/stream/RAM"):
+    with pytest.raises(
+        RefusedError, match=r"in memory, and servers before 2.15.*\n  - main/stream/RAM"
+    ):
         space.apply(destroy=True, allow_hazards=DELETING, backup=tmp_path / "safe")
     assert not (tmp_path / "safe").exists()
     with raw_of(server) as raw:
@@ -673,8 +784,14 @@ def test_the_command_line(tmp_path: Path, server: Server) -> None:
         assert "+ main/stream/S  56 messages" in ended.out
         assert "[1/1] done: main/stream/S" in ended.err
         document = json.loads(jsplan(tmp_path, "backup", "main/**", "bk", "--json").out)
-        jsonschema.validate(json.loads((tmp_path / "bk" / MANIFEST).read_bytes()), schemas()["backup-v1.json"])
-        assert (document["kind"], document["kept"], document["exit_code"]) == ("backup", ["main/stream/S"], 0)
+        jsonschema.validate(
+            json.loads((tmp_path / "bk" / MANIFEST).read_bytes()), schemas()["backup-v1.json"]
+        )
+        assert (document["kind"], document["kept"], document["exit_code"]) == (
+            "backup",
+            ["main/stream/S"],
+            0,
+        )
         raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
         refused = jsplan(tmp_path, "restore", "bk")
         assert refused.code == 1

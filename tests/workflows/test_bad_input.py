@@ -111,25 +111,44 @@ def test_wrong_credentials(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     space.base["connections"]["hub"]["password"] = "wr0ng"
     ended = jsplan(space.write(streams=[{"name": "A", "domain": "hub"}]).folder, "plan")
 
-    require_clean_exit(ended, 1, "connection hub", "refused the credentials", "Check user, password")
+    require_clean_exit(
+        ended, 1, "connection hub", "refused the credentials", "Check user, password"
+    )
     assert "wr0ng" not in ended.text
 
 
-def test_wrong_credentials_of_one_of_two_connections(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+def test_wrong_credentials_of_one_of_two_connections(
+    tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
     """Credentials that are refused are no domain that is offline: nothing is deferred, it is an error."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
-    space.base["connections"]["leaf"] = {"url": clean_hub_leaf["leaf"].url, "user": "acc", "password": "wr0ng"}
+    space.base["connections"]["leaf"] = {
+        "url": clean_hub_leaf["leaf"].url,
+        "user": "acc",
+        "password": "wr0ng",
+    }
     space.base["domains"] = {"hub": {"connection": "hub"}, "leaf": {"connection": "leaf"}}
     streams = [{"name": "A", "domain": "hub"}, {"name": "A", "domain": "leaf"}]
 
-    require_clean_exit(jsplan(space.write(streams=streams).folder, "plan"), 1, "connection leaf", "refused the credentials")
+    require_clean_exit(
+        jsplan(space.write(streams=streams).folder, "plan"),
+        1,
+        "connection leaf",
+        "refused the credentials",
+    )
 
 
 def test_a_server_without_jetstream(make_server: MakeServer, tmp_path: Path) -> None:
     """It says that JetStream is missing, not that a domain is away."""
     space = single_space(tmp_path, make_server(jetstream=False))
 
-    require_clean_exit(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "domain main", "has no JetStream", "Enable jetstream")
+    require_clean_exit(
+        jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"),
+        1,
+        "domain main",
+        "has no JetStream",
+        "Enable jetstream",
+    )
 
 
 def test_an_account_without_jetstream(make_server: MakeServer, tmp_path: Path) -> None:
@@ -137,7 +156,13 @@ def test_an_account_without_jetstream(make_server: MakeServer, tmp_path: Path) -
     space = single_space(tmp_path, make_server(extra=TWO_ACCOUNTS))
     space.base["connections"]["main"] |= {"user": "b", "password": "b"}
 
-    require_clean_exit(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "domain main", "not enabled for this account", "Enable jetstream")
+    require_clean_exit(
+        jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"),
+        1,
+        "domain main",
+        "not enabled for this account",
+        "Enable jetstream",
+    )
 
 
 def test_a_server_with_another_domain_name(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
@@ -147,7 +172,13 @@ def test_a_server_with_another_domain_name(tmp_path: Path, clean_hub_leaf: Sandb
     streams = [{"name": "A", "domain": "center"}]
     ended = jsplan(space.write(streams=streams).folder, "plan")
 
-    require_clean_exit(ended, 1, "domain center", "calls its JetStream domain hub", "center: {connection: hub, js_domain: hub}")
+    require_clean_exit(
+        ended,
+        1,
+        "domain center",
+        "calls its JetStream domain hub",
+        "center: {connection: hub, js_domain: hub}",
+    )
     space.base["domains"] = {"center": {"connection": "hub", "js_domain": "hub"}}
     require_clean_exit(jsplan(space.write(streams=streams).folder, "plan"), 0, "1 to add")
 
@@ -157,15 +188,26 @@ def test_a_server_without_a_domain(scene: Scene) -> None:
     scene.space.base["domains"] = {"main": {"connection": "main"}}
     scene.write({"name": "A"})
 
-    require_clean_exit(jsplan(scene.folder, "plan"), 1, "without a domain", "main: {connection: main, js_domain: null}")
+    require_clean_exit(
+        jsplan(scene.folder, "plan"),
+        1,
+        "without a domain",
+        "main: {connection: main, js_domain: null}",
+    )
 
 
-def test_a_server_with_a_domain_where_none_is_expected(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+def test_a_server_with_a_domain_where_none_is_expected(
+    tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
     """It prints the domain's name as the line to write."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["domains"] = {"main": {"connection": "hub", "js_domain": None}}
 
-    require_clean_exit(jsplan(space.write(streams=[{"name": "A", "domain": "main"}]).folder, "plan"), 1, "main: {connection: hub, js_domain: hub}")
+    require_clean_exit(
+        jsplan(space.write(streams=[{"name": "A", "domain": "main"}]).folder, "plan"),
+        1,
+        "main: {connection: hub, js_domain: hub}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,9 +224,22 @@ def test_a_server_with_a_domain_where_none_is_expected(tmp_path: Path, clean_hub
         ({"url": "nats://127.0.0.1:99999"}, ["jsplan.yaml:", "main", "99999"]),
         ({"url": "http://127.0.0.1"}, ["jsplan.yaml:", "main", '"http"', "nats://"]),
     ],
-    ids=["context", "creds", "ca", "ca-broken", "tls-to-plain", "creds-broken", "nkey-broken", "port", "port-too-large", "scheme"],
+    ids=[
+        "context",
+        "creds",
+        "ca",
+        "ca-broken",
+        "tls-to-plain",
+        "creds-broken",
+        "nkey-broken",
+        "port",
+        "port-too-large",
+        "scheme",
+    ],
 )
-def test_wrong_settings_of_a_connection(scene: Scene, connection: dict[str, Any], words: list[str]) -> None:
+def test_wrong_settings_of_a_connection(
+    scene: Scene, connection: dict[str, Any], words: list[str]
+) -> None:
     """Each wrong setting is named, with the file or the value it came from."""
     wanted = dict(scene.connection) | connection
     if wanted.pop("scheme", None):
@@ -204,10 +259,18 @@ def test_a_denied_permission(make_server: MakeServer, tmp_path: Path) -> None:
     started = time.monotonic()
     ended = jsplan(space.write(streams=[{"name": "A"}]).folder, "apply", "-y")
 
-    require_clean_exit(ended, 6, "does not permit", "$JS.API.STREAM.CREATE.A", "permission", "connection main")
+    require_clean_exit(
+        ended, 6, "does not permit", "$JS.API.STREAM.CREATE.A", "permission", "connection main"
+    )
     assert time.monotonic() - started < 30, "the timeout is a minute"
     space.base["connections"]["main"] |= {"user": "blind", "password": "blind"}
-    require_clean_exit(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "does not permit", "$JS.API.INFO", "connection main")
+    require_clean_exit(
+        jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"),
+        1,
+        "does not permit",
+        "$JS.API.INFO",
+        "connection main",
+    )
 
 
 # --- files ---------------------------------------------------------------------------------------------------
@@ -217,7 +280,10 @@ def test_a_denied_permission(make_server: MakeServer, tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("jsplan: 1\nworkspace: [", ["jsplan.yaml:2"]),
-        ("jsplan: 1\nworkspace: test\nstreems: []\n", ["jsplan.yaml:3:1", "streems", 'Did you mean "streams"?']),
+        (
+            "jsplan: 1\nworkspace: test\nstreems: []\n",
+            ["jsplan.yaml:3:1", "streems", 'Did you mean "streams"?'],
+        ),
         (
             HEAD + "streams: [{name: A, domain: d, max_age: 5 parsecs}]\n",
             ["jsplan.yaml:4", "parsecs"],
@@ -236,7 +302,18 @@ def test_a_denied_permission(make_server: MakeServer, tmp_path: Path) -> None:
             ["jsplan.yaml:4", "nope"],
         ),
     ],
-    ids=["broken", "unknown-key", "duration", "newer", "binary", "empty", "list", "workspace", "names", "variable"],
+    ids=[
+        "broken",
+        "unknown-key",
+        "duration",
+        "newer",
+        "binary",
+        "empty",
+        "list",
+        "workspace",
+        "names",
+        "variable",
+    ],
 )
 def test_broken_files(tmp_path: Path, text: str, words: list[str]) -> None:
     """Each says file and line, and what is wrong there."""
@@ -286,7 +363,9 @@ def _emptied(plan: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=["newer", "edited", "kind", "hollow"],
 )
-def test_a_plan_that_is_none(scene: Scene, change: Callable[[dict[str, Any]], dict[str, Any]], words: list[str]) -> None:
+def test_a_plan_that_is_none(
+    scene: Scene, change: Callable[[dict[str, Any]], dict[str, Any]], words: list[str]
+) -> None:
     """A plan of a newer format, an edited one and another document are refused before anything is done."""
     scene.write({"name": "A"})
     assert jsplan(scene.folder, "plan", "-o", "p").code == 0
@@ -336,8 +415,17 @@ def test_a_state_that_is_cut(scene: Scene) -> None:
     half = path.read_bytes()[:200]
     path.write_bytes(half)
 
-    for args in (["plan"], ["apply", "-y"], ["drift"], ["destroy", "-y"], ["state", "list"], ["show", "--state"]):
-        require_clean_exit(jsplan(scene.folder, *args), 1, "test.json is damaged", "state push --force")
+    for args in (
+        ["plan"],
+        ["apply", "-y"],
+        ["drift"],
+        ["destroy", "-y"],
+        ["state", "list"],
+        ["show", "--state"],
+    ):
+        require_clean_exit(
+            jsplan(scene.folder, *args), 1, "test.json is damaged", "state push --force"
+        )
     assert path.read_bytes() == half
 
 
@@ -349,7 +437,9 @@ def test_a_journal_that_is_damaged(scene: Scene) -> None:
     session = b'{"session": {"lineage": "x", "serial": 9}}\n'
     journal.write_bytes(session + b'{"put": {"addr\n{"end": "main/stream/A"}\n')
     require_clean_exit(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
-    journal.write_bytes(session + b'{"put": {"address": "main/stream/A", "entry": {}}}\n{"end": "x"}\n')
+    journal.write_bytes(
+        session + b'{"put": {"address": "main/stream/A", "entry": {}}}\n{"end": "x"}\n'
+    )
     require_clean_exit(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
     journal.write_bytes(session + b'{"session": 5}\n[1]\n')
     require_clean_exit(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
@@ -363,7 +453,9 @@ def test_a_state_that_may_not_be_written(scene: Scene, taken: str) -> None:
     (scene.folder / "state" / f"test.json{taken}").mkdir(parents=True)
     scene.write({"name": "A"})
 
-    require_clean_exit(jsplan(scene.folder, "apply", "-y"), 1, f"test.json{taken}", "Move away what is there")
+    require_clean_exit(
+        jsplan(scene.folder, "apply", "-y"), 1, f"test.json{taken}", "Move away what is there"
+    )
     with Raw(scene.server.url) as raw:
         assert streams(raw) == []
 
@@ -383,9 +475,17 @@ def test_a_full_disk(scene: Scene) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (small, small))
 
-    require_clean_exit(run_process(scene.folder, "apply", "-y", preexec_fn=limit), 6, "test.json", "File too large")
+    require_clean_exit(
+        run_process(scene.folder, "apply", "-y", preexec_fn=limit), 6, "test.json", "File too large"
+    )
     small = 10
-    require_clean_exit(run_process(scene.folder, "apply", "-y", preexec_fn=limit), 1, "test.json.lock.info", "File too large", "Make room on the disk.")
+    require_clean_exit(
+        run_process(scene.folder, "apply", "-y", preexec_fn=limit),
+        1,
+        "test.json.lock.info",
+        "File too large",
+        "Make room on the disk.",
+    )
     require_clean_exit(jsplan(scene.folder, "apply", "-y"), 0)
     require_clean_exit(jsplan(scene.folder, "plan", "--detailed-exitcode"), 0, "No changes")
     assert len(jsplan(scene.folder, "state", "list").out.split()) == 40
@@ -398,19 +498,38 @@ def test_closed_streams(scene: Scene) -> None:
     """A closed stdin is nobody to ask; a closed stdout or stderr is no traceback."""
     scene.write({"name": "A"})
 
-    require_clean_exit(run_process(scene.folder, "apply", stdin=None, preexec_fn=lambda: os.close(0)), 1, "--auto-approve")
-    assert run_process(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(1)).code == 2
-    assert run_process(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(2)).code == 2
+    require_clean_exit(
+        run_process(scene.folder, "apply", stdin=None, preexec_fn=lambda: os.close(0)),
+        1,
+        "--auto-approve",
+    )
+    assert (
+        run_process(
+            scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(1)
+        ).code
+        == 2
+    )
+    assert (
+        run_process(
+            scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(2)
+        ).code
+        == 2
+    )
 
 
 def test_names_at_the_edge(scene: Scene) -> None:
     """The longest names and names in any script work from plan to destroy; longer ones are refused by validate."""
     longest, script, strange = "L" * 255, "Bestellungen-日本-ü-🐇", "a$b=c%d~{x}"
-    streams = [{"name": name, "subjects": [f"s{i}"], "consumers": [{"name": name}]} for i, name in enumerate((longest, script, strange))]
+    streams = [
+        {"name": name, "subjects": [f"s{i}"], "consumers": [{"name": name}]}
+        for i, name in enumerate((longest, script, strange))
+    ]
     scene.write(*streams)
     require_clean_exit(jsplan(scene.folder, "apply", "-y"), 0, "6 added")
     require_clean_exit(jsplan(scene.folder, "plan", "--detailed-exitcode"), 0, "No changes")
-    require_clean_exit(jsplan(scene.folder, "destroy", "-y", "--allow-hazard", "DELETES_STREAM"), 0, "6 destroyed")
+    require_clean_exit(
+        jsplan(scene.folder, "destroy", "-y", "--allow-hazard", "DELETES_STREAM"), 0, "6 destroyed"
+    )
     scene.write({"name": "L" * 256})
     require_clean_exit(jsplan(scene.folder, "validate"), 1, "jsplan.yaml:1", "255")
 
@@ -418,15 +537,30 @@ def test_names_at_the_edge(scene: Scene) -> None:
 def test_nothing_to_import_is_said(scene: Scene) -> None:
     """Where all that the files declare is managed already, or not there, import says so, for what it was asked, and what to do."""
     scene.write({"name": "A"})
-    said = ("nothing is on the server that is not managed already", "declare it first", "jsplan apply")
+    said = (
+        "nothing is on the server that is not managed already",
+        "declare it first",
+        "jsplan apply",
+    )
     for _ in range(2):
-        require_clean_exit(jsplan(scene.folder, "import", "--all", "--domain", "main", "-y"), 0, "Nothing to import in main: ", *said)
-        require_clean_exit(jsplan(scene.folder, "import", "--all", "-y"), 0, "Nothing to import: ", *said)
+        require_clean_exit(
+            jsplan(scene.folder, "import", "--all", "--domain", "main", "-y"),
+            0,
+            "Nothing to import in main: ",
+            *said,
+        )
+        require_clean_exit(
+            jsplan(scene.folder, "import", "--all", "-y"), 0, "Nothing to import: ", *said
+        )
         ended = jsplan(scene.folder, "import", "main/stream/A*", "-y")
         require_clean_exit(ended, 0, "Nothing to import under main/stream/A*: ", *said)
         assert "match the configuration" not in ended.text
         require_clean_exit(jsplan(scene.folder, "apply", "-y"), 0)
-    require_clean_exit(jsplan(scene.folder, "plan", "--target", "main/**"), 0, "No changes. Your streams match the configuration.")
+    require_clean_exit(
+        jsplan(scene.folder, "plan", "--target", "main/**"),
+        0,
+        "No changes. Your streams match the configuration.",
+    )
 
 
 def test_an_empty_wave_is_wrong_also_where_nothing_changes(scene: Scene) -> None:
@@ -434,7 +568,9 @@ def test_an_empty_wave_is_wrong_also_where_nothing_changes(scene: Scene) -> None
     scene.write({"name": "A"})
     require_clean_exit(jsplan(scene.folder, "apply", "-y", "--wave", "ma*"), 0, "1 added")
     require_clean_exit(jsplan(scene.folder, "apply", "-y", "--wave", "ma*"), 0, "No changes")
-    require_clean_exit(jsplan(scene.folder, "apply", "-y", "--wave", "bogus"), 64, "--wave bogus names no domain")
+    require_clean_exit(
+        jsplan(scene.folder, "apply", "-y", "--wave", "bogus"), 64, "--wave bogus names no domain"
+    )
 
 
 @pytest.mark.parametrize(

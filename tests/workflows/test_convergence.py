@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.config import load
+from jsplan.options import DriftOptions
 from jsplan.units import SECOND
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, single_space
 
@@ -109,14 +109,19 @@ def workspace(seed: int, count: int = 30) -> list[Body]:
     for number in range(count):
         body = legal(pick_fields(STREAM, rng))
         body["lifecycle"] = {"on_replace": "recreate"}
-        body["consumers"] = [{"name": "C", "lifecycle": {"on_replace": "recreate"}} | consumer(rng, body)]
+        body["consumers"] = [
+            {"name": "C", "lifecycle": {"on_replace": "recreate"}} | consumer(rng, body)
+        ]
         bodies.append({"name": f"S{number:02}", "subjects": [f"s{number}.>"]} | body)
     return bodies
 
 
 def differing(plan: Plan) -> dict[str, list[str]]:
     """What the plan would change; a start that only a new stream would have is told each time and never sent."""
-    fields = {c.address: [f.path for f in c.change.fields if f.effect != "ignored"] for c in plan.resource_changes}
+    fields = {
+        c.address: [f.path for f in c.change.fields if f.effect != "ignored"]
+        for c in plan.resource_changes
+    }
     return {address: paths for address, paths in fields.items() if paths}
 
 
@@ -128,7 +133,14 @@ def require_converged(space: Space) -> None:
     assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
 
 
-EVERYTHING = ("DELETES_STREAM", "DELETES_MESSAGES", "DELETES_CONSUMER", "IRREVERSIBLE", "LOSES_CONSUMER_POSITION", "REMOVES_SUBJECTS")
+EVERYTHING = (
+    "DELETES_STREAM",
+    "DELETES_MESSAGES",
+    "DELETES_CONSUMER",
+    "IRREVERSIBLE",
+    "LOSES_CONSUMER_POSITION",
+    "REMOVES_SUBJECTS",
+)
 
 
 def _without_limits(bodies: list[Body]) -> None:
@@ -139,7 +151,9 @@ def _without_limits(bodies: list[Body]) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("seed", [1, 2])
-def test_from_any_configuration_to_any_other(seed: int, tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_from_any_configuration_to_any_other(
+    seed: int, tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
     """Created, updated or replaced into each other, random configurations converge at the first apply."""
     space = single_space(tmp_path, server)
     for bodies in (workspace(seed), workspace(seed + 100), workspace(seed)):
@@ -163,7 +177,10 @@ def test_what_others_made_is_equal_to_its_own_description(tmp_path: Path, server
             if made.address.kind == "stream":
                 raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name} | config)
             else:
-                payload = {"stream_name": stream, "config": {"name": "C", "durable_name": "C"} | config}
+                payload = {
+                    "stream_name": stream,
+                    "config": {"name": "C", "durable_name": "C"} | config,
+                }
                 raw.api_ok(f"$JS.API.CONSUMER.CREATE.{stream}.C", payload)
         for body in bodies:
             path = tmp_path / f"{body['name']}.json"
@@ -171,7 +188,9 @@ def test_what_others_made_is_equal_to_its_own_description(tmp_path: Path, server
             consumer_path = tmp_path / f"{body['name']}.C.json"
             consumer_path.write_bytes(raw.request(f"$JS.API.CONSUMER.INFO.{body['name']}.C")[1])
             consumers = [{"name": "C", "config_file": consumer_path.name}]
-            declared.append({"name": body["name"], "config_file": path.name, "consumers": consumers})
+            declared.append(
+                {"name": body["name"], "config_file": path.name, "consumers": consumers}
+            )
     for wanted in (bodies, declared):
         plan, result = space.write(streams=wanted).apply()
         assert differing(plan) == {}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.errors import StalePlanError, UsageError
+from jsplan.options import PlanOptions
 from jsplan.workflows import apply as applying
 from jsplan.workflows import plan as planning
-from jsplan.workflows.options import PlanOptions
 from tests.support.fleets import Fleet, fleet_space, sales_streams
 from tests.support.workspaces import RecordingObserver, Space
 
@@ -26,9 +26,13 @@ def save_plan(space: Space) -> Path:
     return path
 
 
-def apply_deferred(space: Space, path: Path, watch: RecordingObserver | None = None, **options: Any) -> ApplyResult:
+def apply_deferred(
+    space: Space, path: Path, watch: RecordingObserver | None = None, **options: Any
+) -> ApplyResult:
     """What is left of it, applied."""
-    return applying.apply_saved(space.load, path, PlanOptions(deferred=True, **options), watch or RecordingObserver())[1]
+    return applying.apply_saved(
+        space.load, path, PlanOptions(deferred=True, **options), watch or RecordingObserver()
+    )[1]
 
 
 def test_what_was_left_is_applied_later(fleet: Fleet, tmp_path: Path) -> None:
@@ -39,15 +43,21 @@ def test_what_was_left_is_applied_later(fleet: Fleet, tmp_path: Path) -> None:
     fleet.sandbox[store].stop()
     first = applying.apply_saved(space.load, path, PlanOptions(), RecordingObserver())[1]
     more = {"name": "MORE", "domain": "hub"}
-    other = space.write(streams=[*sales_streams(), more], kv=[{"bucket": "CONFIG", "domain": "label:edge"}]).apply()[1]
+    other = space.write(
+        streams=[*sales_streams(), more], kv=[{"bucket": "CONFIG", "domain": "label:edge"}]
+    ).apply()[1]
     fleet.sandbox.start()
     second = apply_deferred(space, path)
 
     assert (first.exit_code, other.exit_code) == (6, 0)
-    assert {s.address for s in first.steps if s.status != "done"} == {f"{store}/kv/CONFIG", f"{store}/stream/SALES"}
+    assert {s.address for s in first.steps if s.status != "done"} == {
+        f"{store}/kv/CONFIG",
+        f"{store}/stream/SALES",
+    }
     assert (second.exit_code, {s.address: s.status for s in second.steps}) == (
-        0, {f"{store}/kv/CONFIG": "done", f"{store}/stream/SALES": "done"},
-    )  # fmt: skip
+        0,
+        {f"{store}/kv/CONFIG": "done", f"{store}/stream/SALES": "done"},
+    )
     assert second.summary["added"] == 2
     assert not space.plan().has_changes
     with pytest.raises(StalePlanError, match=r"nothing of .* is deferred"):
@@ -68,9 +78,13 @@ def test_still_offline(fleet: Fleet, tmp_path: Path) -> None:
     second = apply_deferred(space, path)
 
     assert (first.exit_code, {s.address: s.status for s in first.steps}) == (
-        6, {f"{stores[0]}/stream/SALES": "done", f"{stores[1]}/stream/SALES": "skipped"},
-    )  # fmt: skip
-    assert (second.exit_code, [s.address for s in second.steps]) == (0, [f"{stores[1]}/stream/SALES"])
+        6,
+        {f"{stores[0]}/stream/SALES": "done", f"{stores[1]}/stream/SALES": "skipped"},
+    )
+    assert (second.exit_code, [s.address for s in second.steps]) == (
+        0,
+        [f"{stores[1]}/stream/SALES"],
+    )
 
 
 def test_changed_outside_meanwhile(fleet: Fleet, tmp_path: Path) -> None:
@@ -99,9 +113,14 @@ def test_offline_already_when_planned(fleet: Fleet, tmp_path: Path) -> None:
     result = apply_deferred(space, path, watch)
 
     assert [s.address for s in result.steps] == [f"{other}/stream/SALES"]
-    assert "1 resource in 1 domain were away already when this was planned, so it has no steps for them: they need a new plan" in watch.texts
+    assert (
+        "1 resource in 1 domain were away already when this was planned, so it has no steps for them: they need a new plan"
+        in watch.texts
+    )
     assert fleet.messages(store, "SALES") == -1
-    assert [c.address for c in space.plan().resource_changes if c.change.actions == ["create"]] == [f"{store}/stream/SALES"]
+    assert [c.address for c in space.plan().resource_changes if c.change.actions == ["create"]] == [
+        f"{store}/stream/SALES"
+    ]
 
 
 def test_not_applied_yet(fleet: Fleet, tmp_path: Path) -> None:
@@ -111,6 +130,8 @@ def test_not_applied_yet(fleet: Fleet, tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="was not applied yet"):
         apply_deferred(space, path)
-    assert applying.apply_saved(space.load, path, PlanOptions(), RecordingObserver())[1].exit_code == 0
+    assert (
+        applying.apply_saved(space.load, path, PlanOptions(), RecordingObserver())[1].exit_code == 0
+    )
     with pytest.raises(StalePlanError):
         apply_deferred(space, path)

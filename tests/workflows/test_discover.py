@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 
 def workspace(folder: Path, **connections: dict[str, Any]) -> LoadOptions:
     """A workspace that has connections and nothing else yet."""
-    rows = "".join(f"  {key}: {{{', '.join(f'{k}: {v}' for k, v in settings.items())}}}\n" for key, settings in connections.items())
-    (folder / "jsplan.yaml").write_text(f"jsplan: 1\nworkspace: test\nconnections:\n{rows}", encoding="utf-8")
+    rows = "".join(
+        f"  {key}: {{{', '.join(f'{k}: {v}' for k, v in settings.items())}}}\n"
+        for key, settings in connections.items()
+    )
+    (folder / "jsplan.yaml").write_text(
+        f"jsplan: 1\nworkspace: test\nconnections:\n{rows}", encoding="utf-8"
+    )
     return LoadOptions(folder)
 
 
@@ -52,27 +57,46 @@ def test_all_domains_of_the_account_are_seen(tmp_path: Path, make_hub_leaf: Make
     found = discover_until(["hub", "edge", "leaf"], options)
 
     assert reached(found) == [("hub", "hub"), ("edge", "edge"), ("leaf", "leaf")]
-    assert [list(d.visible.servers) for d in found.domains] == [["hub-server"], ["edge-server"], ["leaf-server"]]
+    assert [list(d.visible.servers) for d in found.domains] == [
+        ["hub-server"],
+        ["edge-server"],
+        ["leaf-server"],
+    ]
     with (tmp_path / "jsplan.yaml").open("a", encoding="utf-8") as file:
         file.write(render_text(found) + "\n")
     domains = load(options).domains
-    assert {key: (d.connection, d.js_domain) for key, d in domains.items()} == {key: ("acc", key) for key in ("hub", "edge", "leaf")}
+    assert {key: (d.connection, d.js_domain) for key, d in domains.items()} == {
+        key: ("acc", key) for key in ("hub", "edge", "leaf")
+    }
     again = discover_until(["hub", "edge", "leaf"], options)
     assert all(d.declared for d in again.domains)
-    assert render_text(again).startswith("# No domain was found that the files do not have.\n# declared already: hub: 0 streams; hub-server ")
+    assert render_text(again).startswith(
+        "# No domain was found that the files do not have.\n# declared already: hub: 0 streams; hub-server "
+    )
 
 
-def test_an_offline_domain_is_named_by_its_downstream(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
+def test_an_offline_domain_is_named_by_its_downstream(
+    tmp_path: Path, make_hub_leaf: MakeHubLeaf
+) -> None:
     """A leaf that is down is told of where a stream copies from it, and is no line to paste."""
     sandbox = make_hub_leaf()
     hub = sandbox["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.COPY", {"name": "COPY", "sources": [{"name": "S", "external": {"api": "$JS.leaf.API"}}]})
+        raw.api_ok(
+            "$JS.API.STREAM.CREATE.COPY",
+            {"name": "COPY", "sources": [{"name": "S", "external": {"api": "$JS.leaf.API"}}]},
+        )
     sandbox["leaf"].stop()
-    found = discover_domains(workspace(tmp_path, acc={"url": hub.url, "user": "acc", "password": "acc"}), RecordingObserver())
+    found = discover_domains(
+        workspace(tmp_path, acc={"url": hub.url, "user": "acc", "password": "acc"}),
+        RecordingObserver(),
+    )
 
     assert reached(found) == [("hub", "hub")]
-    assert "\n# domain leaf does not answer over connection acc, named by stream COPY: " in render_text(found)
+    assert (
+        "\n# domain leaf does not answer over connection acc, named by stream COPY: "
+        in render_text(found)
+    )
     assert "  leaf:" not in render_text(found)
 
 
@@ -80,9 +104,21 @@ def test_an_offline_domain_is_named_by_its_downstream(tmp_path: Path, make_hub_l
 def test_the_system_account_is_not_needed_to_be_joined(tmp_path: Path) -> None:
     """A leaf whose system account is its own still tells its domain to the account that it shares."""
     accounts = static_accounts({"ACC": ""})
-    with start_servers(accounts, static_user("ACC"), leaf=accounts, leaf_login=static_user("ACC"), remotes=[("acc:acc", "ACC")], binary=PROGRAM) as sandbox:
-        options = workspace(tmp_path, acc={"url": sandbox["hub"].url, "user": "acc", "password": "acc"})
-        assert reached(discover_until(["hub", "leaf"], options)) == [("hub", "hub"), ("leaf", "leaf")]
+    with start_servers(
+        accounts,
+        static_user("ACC"),
+        leaf=accounts,
+        leaf_login=static_user("ACC"),
+        remotes=[("acc:acc", "ACC")],
+        binary=PROGRAM,
+    ) as sandbox:
+        options = workspace(
+            tmp_path, acc={"url": sandbox["hub"].url, "user": "acc", "password": "acc"}
+        )
+        assert reached(discover_until(["hub", "leaf"], options)) == [
+            ("hub", "hub"),
+            ("leaf", "leaf"),
+        ]
 
 
 def test_the_system_account_knows_more(tmp_path: Path) -> None:
@@ -90,24 +126,39 @@ def test_the_system_account_knows_more(tmp_path: Path) -> None:
     limited = '{user: acc, password: acc, permissions: {publish: {deny: "$SYS.>"}}}'
     hub = static_accounts({"ACC": "", "OTHER": ""}).replace("{user: acc, password: acc}", limited)
     remotes = [("sys:sys", "SYS"), ("other:other", "OTHER")]
-    with start_servers(hub, static_user("OTHER"), leaf=static_accounts({"OTHER": ""}), leaf_login=static_user("OTHER"), remotes=remotes, binary=PROGRAM) as sandbox:
+    with start_servers(
+        hub,
+        static_user("OTHER"),
+        leaf=static_accounts({"OTHER": ""}),
+        leaf_login=static_user("OTHER"),
+        remotes=remotes,
+        binary=PROGRAM,
+    ) as sandbox:
         url = sandbox["hub"].url
         options = workspace(
-            tmp_path, acc={"url": url, "user": "acc", "password": "acc"}, system={"url": url, "user": "sys", "password": "sys"}
+            tmp_path,
+            acc={"url": url, "user": "acc", "password": "acc"},
+            system={"url": url, "user": "sys", "password": "sys"},
         )
         plain = discover_domains(options, RecordingObserver(), connection="acc")
         assert [d.key for d in plain.domains] == ["hub"]
         more = discover_until(["hub", "leaf"], options, system="system")
         assert reached(more) == [("hub", "hub")]
-        assert [(d.key, d.visible.reported_by) for d in more.domains if d.visible.failure] == [("leaf", ["the system account"])]
+        assert [(d.key, d.visible.reported_by) for d in more.domains if d.visible.failure] == [
+            ("leaf", ["the system account"])
+        ]
 
 
 def test_two_accounts_of_one_server_get_keys_of_their_own(tmp_path: Path) -> None:
     """The same domain in two accounts is two domains: the second key has its connection's name in it."""
-    with start_servers(static_accounts({"ACC": "", "IMP": ""}), static_user("ACC"), binary=PROGRAM) as sandbox:
+    with start_servers(
+        static_accounts({"ACC": "", "IMP": ""}), static_user("ACC"), binary=PROGRAM
+    ) as sandbox:
         url = sandbox["hub"].url
         options = workspace(
-            tmp_path, acc={"url": url, "user": "acc", "password": "acc"}, imp={"url": url, "user": "imp", "password": "imp"}
+            tmp_path,
+            acc={"url": url, "user": "acc", "password": "acc"},
+            imp={"url": url, "user": "imp", "password": "imp"},
         )
         found = discover_domains(options, RecordingObserver())
     assert reached(found) == [("hub", "hub"), ("hub-imp", "hub")]
@@ -117,15 +168,23 @@ def test_two_accounts_of_one_server_get_keys_of_their_own(tmp_path: Path) -> Non
 def test_no_workspace_and_no_domain(tmp_path: Path, make_server: MakeServer) -> None:
     """Without files the environment says where to ask; a server without a domain gets the line that says so."""
     server = make_server()
-    found = discover_domains(LoadOptions(tmp_path, environ={"NATS_URL": server.url}), RecordingObserver())
-    assert render_text(found).splitlines()[1].startswith("  default: {connection: default, js_domain: null}")
+    found = discover_domains(
+        LoadOptions(tmp_path, environ={"NATS_URL": server.url}), RecordingObserver()
+    )
+    assert (
+        render_text(found)
+        .splitlines()[1]
+        .startswith("  default: {connection: default, js_domain: null}")
+    )
 
 
 def test_what_cannot_be_asked(tmp_path: Path, make_server: MakeServer) -> None:
     """A connection that cannot be opened is told of beside what was found, and is an error when it is the only one."""
     server = make_server(domain="one")
     dead = {"url": "nats://127.0.0.1:1"}
-    found = discover_domains(workspace(tmp_path, live={"url": server.url}, dead=dead), RecordingObserver())
+    found = discover_domains(
+        workspace(tmp_path, live={"url": server.url}, dead=dead), RecordingObserver()
+    )
     assert reached(found) == [("one", "one")]
     assert list(found.failures) == ["dead"]
     with pytest.raises(ConnectError):

@@ -48,7 +48,10 @@ class Scene:
         """The streams in the state file itself; there must be no journal beside it."""
         folder = self.space.folder / "state"
         assert not (folder / "test.json.journal").exists()
-        return {address.split("/")[2] for address in json.loads((folder / "test.json").read_bytes())["resources"]}
+        return {
+            address.split("/")[2]
+            for address in json.loads((folder / "test.json").read_bytes())["resources"]
+        }
 
 
 def nothing_to_change(scene: Scene) -> int:
@@ -109,7 +112,11 @@ def locked(scene: Scene) -> int:
 
 def a_step_that_the_server_refuses(scene: Scene) -> int:
     """A field that only newer servers know is passed through unread, so no plan knows what this one says to it."""
-    scene.write({"name": "A"}, {"name": "B", "x_raw": {"not_known_yet": True}}, {"name": "C", "consumers": [{"name": "ONE"}]})
+    scene.write(
+        {"name": "A"},
+        {"name": "B", "x_raw": {"not_known_yet": True}},
+        {"name": "C", "consumers": [{"name": "ONE"}]},
+    )
     code = scene.run("apply", "-y")
     assert scene.names() == scene.state_streams() == {"A", "C"}
     return code
@@ -123,10 +130,22 @@ def wrong_usage(scene: Scene) -> int:
 def interrupted(scene: Scene, times: int = 1, number: signal.Signals = signal.SIGINT) -> int:
     """Ctrl-C while the server is frozen, so that a call is under way for sure; it is finished once the server goes on."""
     scene.write(*({"name": f"S{each:03}"} for each in range(300)))
-    heard = partial(signal.signal, number, signal.SIG_DFL)  # under nohup the tests would hand on that it is ignored
-    process = start_process(scene.space.folder, "apply", "-y", "--parallelism", "2", preexec_fn=None if number == signal.SIGINT else heard)
+    heard = partial(
+        signal.signal, number, signal.SIG_DFL
+    )  # under nohup the tests would hand on that it is ignored
+    process = start_process(
+        scene.space.folder,
+        "apply",
+        "-y",
+        "--parallelism",
+        "2",
+        preexec_fn=None if number == signal.SIGINT else heard,
+    )
     assert process.stderr is not None
-    while not (line := process.stderr.readline()).startswith(b"[") or int(line[1:].split(b"/")[0]) < 10:
+    while (
+        not (line := process.stderr.readline()).startswith(b"[")
+        or int(line[1:].split(b"/")[0]) < 10
+    ):
         assert line, "apply ended too early"
     scene.server.freeze()
     process.send_signal(number)
@@ -181,7 +200,11 @@ TABLE: list[tuple[int, Callable[[Scene], int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "happens"), TABLE, ids=[f"{code}-{happens.__name__}" for code, happens in TABLE])
-def test_exit_code(code: int, happens: Callable[[Scene], int], tmp_path: Path, server: Server) -> None:
+@pytest.mark.parametrize(
+    ("code", "happens"), TABLE, ids=[f"{code}-{happens.__name__}" for code, happens in TABLE]
+)
+def test_exit_code(
+    code: int, happens: Callable[[Scene], int], tmp_path: Path, server: Server
+) -> None:
     """The installed `jsplan`, run as a process, ends with the code that the contract has for what happened."""
     assert happens(Scene(single_space(tmp_path, server), server)) == code

@@ -12,9 +12,9 @@ import pytest
 
 from jsplan.errors import ApiTimeoutError, ConnectError, NoRespondersError, RefusedError
 from jsplan.jetstream import DomainApi
+from jsplan.options import DriftOptions, PlanOptions
 from jsplan.sandbox import Sandbox, shapes
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions, PlanOptions
 from tests.conftest import PROGRAM
 from tests.support.fleets import Fleet, fleet_space, sales_streams
 from tests.support.raw import Raw
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 
 def changes(plan: Plan) -> dict[str, list[str]]:
-    return {c.address: list(c.change.actions) for c in plan.resource_changes if c.change.actions != ["no-op"]}
+    return {
+        c.address: list(c.change.actions)
+        for c in plan.resource_changes
+        if c.change.actions != ["no-op"]
+    }
 
 
 def found(plan: Plan, code: str) -> list[Any]:
@@ -43,8 +47,16 @@ def test_a_new_store_is_one_plan(fleet: Fleet, tmp_path: Path) -> None:
     space.base["domains"] = whole
     plan, result = space.write(streams=sales_streams()).apply()
 
-    assert (result.exit_code, changes(plan)) == (0, {"hub/stream/ALL_SALES": ["update"], f"{new}/stream/SALES": ["create"]})
-    paths = [f.path for c in plan.resource_changes if c.address == "hub/stream/ALL_SALES" for f in c.change.fields]
+    assert (result.exit_code, changes(plan)) == (
+        0,
+        {"hub/stream/ALL_SALES": ["update"], f"{new}/stream/SALES": ["create"]},
+    )
+    paths = [
+        f.path
+        for c in plan.resource_changes
+        if c.address == "hub/stream/ALL_SALES"
+        for f in c.change.fields
+    ]
     assert paths == [f'sources["SALES@$JS.{new}.API"]']
     assert not space.plan().has_changes
     for store in fleet.stores:
@@ -66,8 +78,14 @@ def test_many_silent_domains_are_one_wait(fleet: Fleet, tmp_path: Path) -> None:
     took = time.monotonic() - started
 
     assert took < 8, "one timeout of a second, not one for each"
-    assert {d.address for d in plan.deferred} == {f"{s}/stream/{n}" for s in (*frozen, stopped) for n in ("SALES", "MORE")}
-    rest = {f"{s}/stream/{n}": [a] for s in fleet.stores[4:] for n, a in (("SALES", "update"), ("MORE", "create"))}
+    assert {d.address for d in plan.deferred} == {
+        f"{s}/stream/{n}" for s in (*frozen, stopped) for n in ("SALES", "MORE")
+    }
+    rest = {
+        f"{s}/stream/{n}": [a]
+        for s in fleet.stores[4:]
+        for n, a in (("SALES", "update"), ("MORE", "create"))
+    }
     assert changes(plan) == rest
     result = space.apply()[1]
     for name in frozen:
@@ -76,7 +94,9 @@ def test_many_silent_domains_are_one_wait(fleet: Fleet, tmp_path: Path) -> None:
     later = space.plan()
 
     assert (result.exit_code, result.summary["changed"], result.summary["added"]) == (0, 2, 2)
-    assert set(changes(later)) == {d.address for d in plan.deferred}, "a later plan picks up what was left, and nothing else"
+    assert set(changes(later)) == {d.address for d in plan.deferred}, (
+        "a later plan picks up what was left, and nothing else"
+    )
     assert all(actions in (["update"], ["create"]) for actions in changes(later).values())
 
 
@@ -84,17 +104,27 @@ class LeafOutage:
     """Takes a leaf away at one moment of what is asked of it in an apply: a request about its stream SALES."""
 
     def __init__(self, patch: pytest.MonkeyPatch, fleet: Fleet, name: str, moment: str) -> None:
-        self._server, self._when, self.happened = fleet.sandbox[name], moment.partition(" ")[0], False
+        self._server, self._when, self.happened = (
+            fleet.sandbox[name],
+            moment.partition(" ")[0],
+            False,
+        )
         self._request, self._verb = DomainApi.request, moment.rpartition(" ")[2]
 
         async def request(api: DomainApi, verb: str, *rest: Any, **more: Any) -> dict[str, Any]:
-            if self.happened or api.read_only or (api.domain.key, verb) != (name, f"{self._verb}.SALES"):
+            if (
+                self.happened
+                or api.read_only
+                or (api.domain.key, verb) != (name, f"{self._verb}.SALES")
+            ):
                 return await self._request(api, verb, *rest, **more)
             return await self._check_request(api, verb, *rest, **more)
 
         patch.setattr(DomainApi, "request", request)
 
-    async def _check_request(self, api: DomainApi, verb: str, *rest: Any, **more: Any) -> dict[str, Any]:
+    async def _check_request(
+        self, api: DomainApi, verb: str, *rest: Any, **more: Any
+    ) -> dict[str, Any]:
         self.happened = True
         if self._when == "during":
             self._server.freeze()
@@ -126,10 +156,14 @@ class LeafOutage:
         ("during STREAM.CREATE", "unknown"), ("after STREAM.CREATE", "unknown"),
     ],
 )  # fmt: skip
-def test_a_leaf_killed_during_an_apply(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, status: str) -> None:
+def test_a_leaf_killed_during_an_apply(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, status: str
+) -> None:
     """However the step at which a leaf went away ends, the others and the aggregate are done, and the next apply completes it."""
     space, victim = fleet_space(tmp_path, fleet), fleet.stores[-1]
-    space.write(streams=[*sales_streams(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))])
+    space.write(
+        streams=[*sales_streams(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))]
+    )
     plan = space.plan()
     with monkeypatch.context() as patch:
         gone = LeafOutage(patch, fleet, victim, moment)
@@ -139,9 +173,13 @@ def test_a_leaf_killed_during_an_apply(fleet: Fleet, tmp_path: Path, monkeypatch
     assert gone.happened
     assert result.exit_code == 6
     assert ends[f"{victim}/stream/SALES"] == status
-    assert {status for address, status in ends.items() if not address.startswith(victim)} == {"done"}
+    assert {status for address, status in ends.items() if not address.startswith(victim)} == {
+        "done"
+    }
     assert ends["hub/stream/ALL_SALES"] == "done", "a source may be made before its origin is there"
-    assert not [d["reason"] for d in result.deferred if "does not answer" in d["reason"]], "that it is away is said once"
+    assert not [d["reason"] for d in result.deferred if "does not answer" in d["reason"]], (
+        "that it is away is said once"
+    )
     fleet.sandbox[victim].thaw()
     fleet.sandbox.start()
     fleet.sandbox.wait_ready()
@@ -169,7 +207,9 @@ def test_killed_and_restarted_while_planning(fleet: Fleet, tmp_path: Path) -> No
     from jsplan.workflows import plan as planning  # noqa: PLC0415 - the module, whose function has the same name
 
     space = fleet_space(tmp_path, fleet)
-    space.write(streams=[*sales_streams(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))]).apply()
+    space.write(
+        streams=[*sales_streams(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))]
+    ).apply()
     silent = fleet.stores[:2]
     plan = planning.plan(space.load, PlanOptions(), FreezingObserver(fleet, silent))
     for name in silent:
@@ -240,7 +280,9 @@ def test_limits_that_do_not_last(fleet: Fleet, tmp_path: Path) -> None:
 
     short = space.write(streams=[*sales_streams(max_age="6d"), lone]).plan()
 
-    assert [d.address for d in found(short, "JS481")] == [f"{each}/stream/SALES" for each in sorted(fleet.stores)]
+    assert [d.address for d in found(short, "JS481")] == [
+        f"{each}/stream/SALES" for each in sorted(fleet.stores)
+    ]
     said = found(short, "JS481")[0]
     assert "max_age is 6d" in said.summary
     assert "may be offline for 1w" in said.summary
@@ -301,7 +343,13 @@ def test_one_stream_that_is_missing_is_no_new_server(fleet: Fleet, tmp_path: Pat
 def two_servers(ports: shapes.PortOf) -> shapes.Layout:
     """A hub and two leaves that say that they are the same domain."""
     whole = shapes.hub_and_leaf(ports, leaves=("one", "two", "other"))
-    return replace(whole, nodes=tuple(replace(node, domain="leaf") if node.name in ("one", "two") else node for node in whole.nodes))
+    return replace(
+        whole,
+        nodes=tuple(
+            replace(node, domain="leaf") if node.name in ("one", "two") else node
+            for node in whole.nodes
+        ),
+    )
 
 
 @pytest.mark.matrix
@@ -314,9 +362,20 @@ def test_two_servers_for_one_domain(tmp_path: Path) -> None:
                 raw.api_ok("$JS.API.STREAM.CREATE.X", {"name": "X"})
         connection = {"url": hub.url, "user": hub.user, "password": hub.password}
         domains = {name: {"connection": "hub"} for name in ("hub", "leaf", "other")}
-        space = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": {"hub": connection}, "domains": domains})
+        space = Space(
+            tmp_path,
+            {
+                "jsplan": 1,
+                "workspace": "test",
+                "connections": {"hub": connection},
+                "domains": domains,
+            },
+        )
         space.write(streams=[{"name": "A", "domain": "*"}])
-        with pytest.raises(ConnectError, match=r"more than one server answers for domain leaf \(one-server and two-server\)") as error:
+        with pytest.raises(
+            ConnectError,
+            match=r"more than one server answers for domain leaf \(one-server and two-server\)",
+        ) as error:
             space.plan()
         assert error.value.hint is not None
         assert "--exclude 'leaf/**'" in error.value.hint

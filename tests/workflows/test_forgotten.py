@@ -28,7 +28,10 @@ FORGOTTEN = ["leaf/consumer/A/C", "leaf/stream/A", "leaf/stream/B"]
 def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
     """A workspace whose leaf left the files, with what was in it."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
-    there = [{"name": "A", "domain": "leaf", "consumers": [{"name": "C"}]}, {"name": "B", "domain": "leaf"}]
+    there = [
+        {"name": "A", "domain": "leaf", "consumers": [{"name": "C"}]},
+        {"name": "B", "domain": "leaf"},
+    ]
     space.write(streams=[{"name": "H", "domain": "hub"}, *there]).apply()
     space.base["domains"] = {"hub": {"connection": "hub"}}
     return space.write(streams=[{"name": "H", "domain": "hub"}], removed=GONE)
@@ -42,7 +45,11 @@ def test_a_plan_lists_what_is_forgotten(space: Space, capsys: pytest.CaptureFixt
     """Text, JSON, markdown, HTML and `show` name each resource of a domain that left the files, and count them."""
     plan = space.plan()
     save_plan(plan, space.folder / "p.plan")
-    assert (forgets(plan), [s.address for s in plan.steps], plan.summary["forget"]) == (FORGOTTEN, FORGOTTEN, 3)
+    assert (forgets(plan), [s.address for s in plan.steps], plan.summary["forget"]) == (
+        FORGOTTEN,
+        FORGOTTEN,
+        3,
+    )
     assert [c.change.before is not None for c in plan.resource_changes] == [True] * 4
 
     shown = {name: plan_view(plan, name) for name in ("markdown", "html")}
@@ -76,18 +83,28 @@ def test_the_history_has_what_was_forgotten(space: Space) -> None:
         ({"destroy": True}, FORGOTTEN),
     ],
 )
-def test_only_what_is_asked_for_is_forgotten(space: Space, options: dict[str, Any], expected: list[str]) -> None:
+def test_only_what_is_asked_for_is_forgotten(
+    space: Space, options: dict[str, Any], expected: list[str]
+) -> None:
     """Targets, exclusions and a refresh hold for domains that left the files too."""
     plan = space.plan(**options)
 
-    assert [step.address for step in plan.steps if step.op == "state.forget"] == expected == forgets(plan)
+    assert (
+        [step.address for step in plan.steps if step.op == "state.forget"]
+        == expected
+        == forgets(plan)
+    )
 
 
 def test_waves_forget_too(space: Space) -> None:
     """A rollout in waves forgets what is in no domain of the files."""
     plan, result = space.apply(waves=("100%",))
 
-    assert (forgets(plan), result.exit_code, remembering.list_(space.load, ())) == (FORGOTTEN, 0, ["hub/stream/H"])
+    assert (forgets(plan), result.exit_code, remembering.list_(space.load, ())) == (
+        FORGOTTEN,
+        0,
+        ["hub/stream/H"],
+    )
 
 
 def test_an_interrupted_create_that_left_the_files(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
@@ -95,13 +112,21 @@ def test_an_interrupted_create_that_left_the_files(tmp_path: Path, clean_hub_lea
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.write(streams=[{"name": "H", "domain": "hub"}]).apply()
     state = json.loads((tmp_path / "state/test.json").read_bytes())
-    begun = {"id": "s1", "address": "hub/stream/X", "op": "stream.create", "expect": None, "record": None}
+    begun = {
+        "id": "s1",
+        "address": "hub/stream/X",
+        "op": "stream.create",
+        "expect": None,
+        "record": None,
+    }
     state["pending"]["hub/stream/X"] = begun
     (tmp_path / "state/test.json").write_text(json.dumps(state), "utf-8")
     plan, result = space.apply()
 
     assert [(s.op, s.address) for s in plan.steps] == [("state.update", "hub/stream/X")]
-    assert [(c.address, c.change.actions) for c in plan.resource_changes if c.action_reason == "pending_step_recorded"] == [
-        ("hub/stream/X", ["no-op"])
-    ]
+    assert [
+        (c.address, c.change.actions)
+        for c in plan.resource_changes
+        if c.action_reason == "pending_step_recorded"
+    ] == [("hub/stream/X", ["no-op"])]
     assert (result.exit_code, space.plan().steps) == (0, [])

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.options import DriftOptions
 from jsplan.state import LocalBackend, State
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.support.process import jsplan, start_process
 from tests.support.raw import Raw, delete_all_streams, streams
 from tests.support.simulated_kill import SimulatedKill, kill_after, kill_at_request
@@ -31,8 +31,17 @@ BEFORE: list[dict[str, Any]] = [
     {"name": "SWAP_B", "subjects": ["b"]},
 ]
 AFTER: list[dict[str, Any]] = [
-    {"name": "KEPT", "max_age": "2d", "consumers": [{"name": "ONE", "max_deliver": 3}, {"name": "TWO"}]},
-    {"name": "REPLACED", "storage": "memory", "lifecycle": {"on_replace": "recreate"}, "consumers": [{"name": "ONE"}]},
+    {
+        "name": "KEPT",
+        "max_age": "2d",
+        "consumers": [{"name": "ONE", "max_deliver": 3}, {"name": "TWO"}],
+    },
+    {
+        "name": "REPLACED",
+        "storage": "memory",
+        "lifecycle": {"on_replace": "recreate"},
+        "consumers": [{"name": "ONE"}],
+    },
     {"name": "SWAP_A", "subjects": ["b"]},
     {"name": "SWAP_B", "subjects": ["a"]},
     {"name": "NEW", "description": "made by a dying process"},
@@ -69,7 +78,11 @@ def owned_addresses(space: Space) -> set[str]:
 
 def declared(*bodies: dict[str, Any]) -> set[str]:
     """The addresses of some streams and their consumers."""
-    consumers = {f"main/consumer/{body['name']}/{c['name']}" for body in bodies for c in body.get("consumers", [])}
+    consumers = {
+        f"main/consumer/{body['name']}/{c['name']}"
+        for body in bodies
+        for c in body.get("consumers", [])
+    }
     return {f"main/stream/{body['name']}" for body in bodies} | consumers
 
 
@@ -89,7 +102,9 @@ def require_no_outside_changes(space: Space) -> None:
     plan = space.plan()
     reasons = {change.action_reason for change in plan.resource_changes}
     assert plan.resource_drift == []
-    assert not {reason for reason in reasons if reason.endswith(("_missing", "_not_ours", "_drifted"))}
+    assert not {
+        reason for reason in reasons if reason.endswith(("_missing", "_not_ours", "_drifted"))
+    }
 
 
 def test_death_at_every_moment(tmp_path: Path, server: Server) -> None:
@@ -102,7 +117,10 @@ def test_death_at_every_moment(tmp_path: Path, server: Server) -> None:
 
     for moment in range(1, whole.done):
         reset_server(space, server)
-        with kill_after(moment), suppress(SimulatedKill):  # one line less where a domain was seen in the same second before
+        with (
+            kill_after(moment),
+            suppress(SimulatedKill),
+        ):  # one line less where a domain was seen in the same second before
             space.apply(allow_hazards=PERMITTED, parallelism=1)
         require_no_outside_changes(space)
         _, result = space.apply(allow_hazards=PERMITTED)
@@ -120,17 +138,31 @@ ACKS = {"ack_policy": "explicit"}
     ("stream", "before", "after"),
     [
         ({"name": "Q"}, [ACKS | {"name": "C"}], [{"name": "C", "ack_policy": "all"}]),
-        ({"name": "Q"}, [{"name": "C"}], [{"name": "C", "description": "new", "pause_until": "2050-01-01T00:00:00Z"}]),
+        (
+            {"name": "Q"},
+            [{"name": "C"}],
+            [{"name": "C", "description": "new", "pause_until": "2050-01-01T00:00:00Z"}],
+        ),
         (
             QUEUE,
-            [ACKS | {"name": "C", "filter_subject": "q.1"}, ACKS | {"name": "D", "filter_subjects": ["q.2", "q.3"]}],
-            [ACKS | {"name": "C", "filter_subjects": ["q.2", "q.3"]}, ACKS | {"name": "D", "filter_subject": "q.1"}],
+            [
+                ACKS | {"name": "C", "filter_subject": "q.1"},
+                ACKS | {"name": "D", "filter_subjects": ["q.2", "q.3"]},
+            ],
+            [
+                ACKS | {"name": "C", "filter_subjects": ["q.2", "q.3"]},
+                ACKS | {"name": "D", "filter_subject": "q.1"},
+            ],
         ),
     ],
     ids=["replaced", "paused", "filters swapped"],
 )
 def test_death_between_the_steps_of_a_consumer(
-    tmp_path: Path, server: Server, stream: dict[str, Any], before: list[dict[str, Any]], after: list[dict[str, Any]]
+    tmp_path: Path,
+    server: Server,
+    stream: dict[str, Any],
+    before: list[dict[str, Any]],
+    after: list[dict[str, Any]],
 ) -> None:
     """A consumer that changes in several steps is never called changed outside between two of them."""
     space = single_space(tmp_path, server)
@@ -162,10 +194,16 @@ def kill_after_delete(space: Space) -> None:
     assert [begun["op"] for begun in read_state(space.folder).pending.values()] == ["stream.delete"]
 
 
-@pytest.mark.parametrize("then", [[], [{"name": "A", "consumers": [{"name": "B"}]}]], ids=["left", "back"])
-def test_what_a_dead_apply_deleted_was_deleted_by_us(tmp_path: Path, server: Server, then: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    "then", [[], [{"name": "A", "consumers": [{"name": "B"}]}]], ids=["left", "back"]
+)
+def test_what_a_dead_apply_deleted_was_deleted_by_us(
+    tmp_path: Path, server: Server, then: list[dict[str, Any]]
+) -> None:
     """A deletion whose end was never recorded, that of its consumers included, is ours in plan and drift, and leaves the state."""
-    space = single_space(tmp_path, server).write(streams=[{"name": "A", "consumers": [{"name": "B"}, {"name": "C"}]}])
+    space = single_space(tmp_path, server).write(
+        streams=[{"name": "A", "consumers": [{"name": "B"}, {"name": "C"}]}]
+    )
     space.apply()
     space.write(streams=[])
     kill_after_delete(space)
@@ -183,7 +221,9 @@ def test_what_a_dead_apply_deleted_was_deleted_by_us(tmp_path: Path, server: Ser
 
 def test_a_deletion_is_not_forgotten_by_a_second_death(tmp_path: Path, server: Server) -> None:
     """An apply that begins to make again what a dead one deleted, and dies too, still knows who deleted it."""
-    space = single_space(tmp_path, server).write(streams=[{"name": "A", "consumers": [{"name": "B"}]}])
+    space = single_space(tmp_path, server).write(
+        streams=[{"name": "A", "consumers": [{"name": "B"}]}]
+    )
     space.apply()
     space.write(streams=[])
     kill_after_delete(space)
@@ -207,16 +247,23 @@ def test_a_deletion_outside_is_still_distinguished(tmp_path: Path, server: Serve
         raw.api_ok("$JS.API.STREAM.DELETE.B")
     found = drift(space.load, DriftOptions(), RecordingObserver())
 
-    assert [(r.address, r.action_reason) for r in found.resource_drift] == [("main/stream/B", "drift_missing")]
+    assert [(r.address, r.action_reason) for r in found.resource_drift] == [
+        ("main/stream/B", "drift_missing")
+    ]
 
 
 def test_what_a_dead_apply_deleted_under_an_earlier_name(tmp_path: Path, server: Server) -> None:
     """Names that moved after the death change nothing: the old name leaves the state with what was deleted."""
-    space = single_space(tmp_path, server).write(streams=[{"name": "A", "consumers": [{"name": "B"}]}])
+    space = single_space(tmp_path, server).write(
+        streams=[{"name": "A", "consumers": [{"name": "B"}]}]
+    )
     space.apply()
     space.write(streams=[])
     kill_after_delete(space)
-    domains = {"domains": {"new": {"connection": "main", "js_domain": None}}, "defaults": {"domain": "new"}}
+    domains = {
+        "domains": {"new": {"connection": "main", "js_domain": None}},
+        "defaults": {"domain": "new"},
+    }
     space.write(streams=[], moved=[{"from": "main/**", "to": "new/**"}], **domains)
 
     require_no_outside_changes(space)
@@ -224,8 +271,14 @@ def test_what_a_dead_apply_deleted_under_an_earlier_name(tmp_path: Path, server:
     assert owned_addresses(space) == set()
 
 
-@pytest.mark.parametrize(("then", "action"), [([{"name": "A", "max_msgs": 9}], "update"), ([], "delete")], ids=["changed", "left"])
-def test_what_a_dead_apply_created_is_ours(tmp_path: Path, server: Server, then: list[dict[str, Any]], action: str) -> None:
+@pytest.mark.parametrize(
+    ("then", "action"),
+    [([{"name": "A", "max_msgs": 9}], "update"), ([], "delete")],
+    ids=["changed", "left"],
+)
+def test_what_a_dead_apply_created_is_ours(
+    tmp_path: Path, server: Server, then: list[dict[str, Any]], action: str
+) -> None:
     """After a death the files may change first: what was created is updated without --adopt, and deleted when it left the files."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A", "max_msgs": 5}])
     kill_after_request(space)
@@ -281,7 +334,9 @@ def kill_after_request(space: Space) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kill_9(seed: int, tmp_path: Path, server: Server) -> None:
     """A process that is really killed, somewhere in the middle: plan, drift and apply go on, and nothing is left unowned."""
-    bodies = [{"name": f"S{n:02}", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]} for n in range(40)]
+    bodies = [
+        {"name": f"S{n:02}", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]} for n in range(40)
+    ]
     space = single_space(tmp_path, server).write(streams=bodies)
     process = start_process(tmp_path, "apply", "-y", "--parallelism", "4")
     assert process.stderr is not None

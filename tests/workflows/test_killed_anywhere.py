@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from tests.support.buckets import new_bucket
 from tests.support.kill_proxy import KillPoint, KillProxy, writes
 from tests.support.process import start_process
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
 
 #: What a plan says of a resource that others changed or deleted.
-OUTSIDE = {"create_because_missing", "forget_because_missing", "forget_because_recreated_elsewhere", "update_because_drifted"}
+OUTSIDE = {
+    "create_because_missing",
+    "forget_because_missing",
+    "forget_because_recreated_elsewhere",
+    "update_because_drifted",
+}
 Bodies = list[dict[str, Any]]
 #: Of a lock in a bucket: short, so that a dead holder's is gone soon. Whoever goes on has one of its own.
 SHORT, LONG = "2s", "1m"
@@ -54,7 +59,10 @@ class Scenario:
 
 
 def _streams(prefix: str, count: int, **fields: Any) -> Bodies:
-    return [{"name": f"{prefix}{n}", "subjects": [f"{prefix.lower()}{n}"]} | fields for n in range(count)]
+    return [
+        {"name": f"{prefix}{n}", "subjects": [f"{prefix.lower()}{n}"]} | fields
+        for n in range(count)
+    ]
 
 
 WITH_ACKS = [{"name": "C", "ack_policy": "explicit"}]
@@ -120,11 +128,17 @@ class Scene:
         """Apply in a process that is killed there; the requests that it made."""
         with KillProxy(self.server.port, boundary) as reaper:
             self.use(reaper.url, SHORT if boundary else LONG, self.scenario.after)
-            allowed = [part for code in self.scenario.permitted for part in ("--allow-hazard", code)]
-            process = start_process(self.space.folder, "apply", "-y", "--parallelism", "3", *allowed)
+            allowed = [
+                part for code in self.scenario.permitted for part in ("--allow-hazard", code)
+            ]
+            process = start_process(
+                self.space.folder, "apply", "-y", "--parallelism", "3", *allowed
+            )
             reaper.watch(process)
             _, err = process.communicate(timeout=50)
-            ended = {-9, 0, 6} if boundary else {0}  # a few requests more or less: it may end; on a busy machine its lease may
+            ended = (
+                {-9, 0, 6} if boundary else {0}
+            )  # a few requests more or less: it may end; on a busy machine its lease may
             assert process.returncode in ended, err.decode()
             self.deaths += process.returncode == -9
             return list(reaper.seen)
@@ -134,13 +148,21 @@ class Scene:
         self.reset()
         numbers = [number for number, subject in enumerate(self.kill_at(None)) if writes(subject)]
         assert len(numbers) > 15
-        return [KillPoint(number, moment) for number in numbers for moment in ("before it arrives", "before its answer")]
+        return [
+            KillPoint(number, moment)
+            for number in numbers
+            for moment in ("before it arrives", "before its answer")
+        ]
 
     def require_converged(self) -> None:
         """The next plan tells the truth, and the next apply leaves just what the files say, all of it ours, and every message."""
         space, scenario = self.use(self.server.url, LONG, self.scenario.after), self.scenario
         found = drift(space.load, DriftOptions(), RecordingObserver())
-        assert (found.resource_drift, found.unmanaged, found.exit_code) == ([], [], 2 if found.interrupted else 0)
+        assert (found.resource_drift, found.unmanaged, found.exit_code) == (
+            [],
+            [],
+            2 if found.interrupted else 0,
+        )
         plan, result = space.apply(allow_hazards=scenario.permitted, lock_timeout=40_000_000_000)
         assert result.exit_code == 0, result
         assert [d.summary for d in plan.diagnostics if d.severity == "error"] == []
@@ -149,14 +171,21 @@ class Scene:
 
         state = load_context(space.load).state
         declared = {f"main/stream/{body['name']}" for body in scenario.after}
-        declared |= {f"main/consumer/{body['name']}/{c['name']}" for body in scenario.after for c in body.get("consumers", [])}
+        declared |= {
+            f"main/consumer/{body['name']}/{c['name']}"
+            for body in scenario.after
+            for c in body.get("consumers", [])
+        }
         assert {str(address) for address in state.resources} == declared
         assert (state.pending, state.replacements) == ({}, {})
         assert [step.title for step in space.plan().steps] == []
         with Raw(self.server.url, timeout=PATIENT) as raw:
             theirs = {name for name in streams(raw) if not name.startswith("KV_STATE_")}
             assert theirs == {body["name"] for body in scenario.after}
-            kept = [raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["state"]["messages"] for name in scenario.message_counts]
+            kept = [
+                raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["state"]["messages"]
+                for name in scenario.message_counts
+            ]
         assert kept == [scenario.messages] * len(kept)
 
 

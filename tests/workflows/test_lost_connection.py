@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 #: Seconds a request may take: a black hole is waited for.
 PATIENCE = "300ms"
-BEFORE: list[dict[str, Any]] = [{"name": f"S{n}", "consumers": [{"name": "C", "ack_policy": "explicit"}]} for n in range(6)]
+BEFORE: list[dict[str, Any]] = [
+    {"name": f"S{n}", "consumers": [{"name": "C", "ack_policy": "explicit"}]} for n in range(6)
+]
 AFTER: list[dict[str, Any]] = [body | {"max_age": "1d"} for body in BEFORE]
 COMMANDS = {
     "plan": ["plan", "--detailed-exitcode"],
@@ -40,7 +42,9 @@ class Scene:
         self.space, self.server, self.command = single_space(folder, server), server, command
         self.space.write(streams=BEFORE).apply()
         with Raw(server.url) as raw:
-            raw.api_ok("$JS.API.STREAM.UPDATE.S5", {"name": "S5", "subjects": ["S5"], "max_msgs": 7})
+            raw.api_ok(
+                "$JS.API.STREAM.UPDATE.S5", {"name": "S5", "subjects": ["S5"], "max_msgs": 7}
+            )
             raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER"})
 
     def run(self, failure: Failure, after: float) -> tuple[int, int]:
@@ -49,14 +53,24 @@ class Scene:
             connections = {"main": {"url": f"nats://127.0.0.1:{relay.port}", "timeout": PATIENCE}}
             self.space.write(streams=AFTER, connections=connections)
             folder = str(self.space.folder)
-            code = main(["-C", folder, *(word.format(folder=folder) for word in COMMANDS[self.command])])
+            code = main(
+                ["-C", folder, *(word.format(folder=folder) for word in COMMANDS[self.command])]
+            )
             return code, relay.answered
 
     def has_happened(self) -> bool:
         """Whether the servers are as the command is to leave them."""
         with Raw(self.server.url) as raw:
-            configs = [raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"] for name in streams(raw) if name != "OTHER"]
-        return not configs if self.command == "destroy" else all(config["max_age"] for config in configs)
+            configs = [
+                raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
+                for name in streams(raw)
+                if name != "OTHER"
+            ]
+        return (
+            not configs
+            if self.command == "destroy"
+            else all(config["max_age"] for config in configs)
+        )
 
 
 #: What the command ends with when it has read and done everything.
@@ -81,7 +95,13 @@ def answers(folder: Path, server: Server, command: str) -> int:
 
 @pytest.mark.parametrize("failure", ["reset", "hole", "garbage"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_only_domain_is_lost(tmp_path: Path, server: Server, command: str, failure: Failure, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_only_domain_is_lost(
+    tmp_path: Path,
+    server: Server,
+    command: str,
+    failure: Failure,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """Whatever was answered before, a command that did not read and do everything ends with 1, or with 6 where it had begun to write."""
     total = answers(reset_server(tmp_path, server), server, command)
     for part in (0.25, 0.6, 0.9):
@@ -109,7 +129,9 @@ def test_one_of_two_domains_is_lost(tmp_path: Path, server: Server, failure: Fai
 
     def plan_over(relay: Failing) -> Plan:
         far = {"url": f"nats://127.0.0.1:{relay.port}", "timeout": PATIENCE}
-        space.write(streams=bodies, domains=domains, connections={"main": {"url": server.url}, "far": far})
+        space.write(
+            streams=bodies, domains=domains, connections={"main": {"url": server.url}, "far": far}
+        )
         return space.plan()
 
     with Failing(server.port, failure, math.inf) as relay:
@@ -117,5 +139,7 @@ def test_one_of_two_domains_is_lost(tmp_path: Path, server: Server, failure: Fai
     with Failing(server.port, failure, relay.answered * 0.7) as lost:
         plan = plan_over(lost)
 
-    assert [deferred.address for deferred in plan.deferred] == [f"far/stream/FAR{n}" for n in range(4)]
+    assert [deferred.address for deferred in plan.deferred] == [
+        f"far/stream/FAR{n}" for n in range(4)
+    ]
     assert [step.address for step in plan.steps] == ["main/stream/NEAR"]

@@ -29,7 +29,9 @@ def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
     return space
 
 
-@pytest.mark.parametrize(("origin", "to"), [("leaf/stream/A", "leaf/stream/B"), ("leaf/stream/A*", "hub/stream/B*")])
+@pytest.mark.parametrize(
+    ("origin", "to"), [("leaf/stream/A", "leaf/stream/B"), ("leaf/stream/A*", "hub/stream/B*")]
+)
 def test_another_name(space: Space, origin: str, to: str) -> None:
     """Validate refuses to move a stream to another name, and says where and what to do; `state mv` gives the same reason."""
     moved = [{"from": origin, "to": to}]
@@ -49,7 +51,10 @@ def test_another_name(space: Space, origin: str, to: str) -> None:
 
 def test_another_server(space: Space, clean_hub_leaf: Sandbox) -> None:
     """An entry that gives a stream another domain while it stays where it was is an error: it would be left behind without a word."""
-    space.write(streams=[{"name": "A", "domain": "hub"}], moved=[{"from": "leaf/stream/A", "to": "hub/stream/A"}])
+    space.write(
+        streams=[{"name": "A", "domain": "hub"}],
+        moved=[{"from": "leaf/stream/A", "to": "hub/stream/A"}],
+    )
     plan = space.plan()
     [found] = [d for d in plan.diagnostics if d.code == "JS427"]
 
@@ -63,7 +68,16 @@ def test_another_server(space: Space, clean_hub_leaf: Sandbox) -> None:
 
 def test_an_old_name_for_another_domain(space: Space) -> None:
     """The old name of a domain may be given to another one in the same change."""
-    space.base["domains"] = {"edge": HUB | {"js_domain": "leaf"}, "leaf": HUB | {"js_domain": "hub"}}
-    plan, result = space.write(streams=[{"name": "A", "domain": "edge"}], moved=[{"from": "leaf/**", "to": "edge/**"}]).apply()
+    space.base["domains"] = {
+        "edge": HUB | {"js_domain": "leaf"},
+        "leaf": HUB | {"js_domain": "hub"},
+    }
+    plan, result = space.write(
+        streams=[{"name": "A", "domain": "edge"}], moved=[{"from": "leaf/**", "to": "edge/**"}]
+    ).apply()
 
-    assert (plan.diagnostics, result.exit_code, remembering.list_(space.load, ())) == ([], 0, ["edge/stream/A"])
+    assert (plan.diagnostics, result.exit_code, remembering.list_(space.load, ())) == (
+        [],
+        0,
+        ["edge/stream/A"],
+    )

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.address import Address
+from jsplan.context import open_context, open_pool
+from jsplan.event_loop import run_until_complete
+from jsplan.options import DriftOptions
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.backup import BackupOptions, backup
-from jsplan.workflows.context import open_context, open_pool
 from jsplan.workflows.drift import check_addresses, drift
-from jsplan.workflows.event_loop import run_until_complete
 from jsplan.workflows.lint import lint
-from jsplan.workflows.options import DriftOptions
 from jsplan.workflows.status import status
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw, delete_all_streams
@@ -35,7 +35,11 @@ authorization {{ users: [
     {{user: ci, password: ci, permissions: {{publish: {MAY}, subscribe: "_INBOX.>"}}}}
 ] }}
 """
-STREAM = {"name": "LOGS", "subjects": ["logs.>"], "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+STREAM = {
+    "name": "LOGS",
+    "subjects": ["logs.>"],
+    "consumers": [{"name": "C", "ack_policy": "explicit"}],
+}
 NOT_LISTED = "what else is in domain main cannot be listed, so what is unmanaged there is not known: domain main: "
 
 
@@ -54,11 +58,17 @@ def space(tmp_path: Path, restricted_server: Server) -> Space:
         raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
     connection = {"url": restricted_server.url, "user": "ci", "password": "ci"}
     domains = {"main": {"connection": "main", "js_domain": None}}
-    found = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains})
+    found = Space(
+        tmp_path,
+        {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains},
+    )
     found.write(defaults={"domain": "main"}, streams=[STREAM])
     assert found.apply()[1].exit_code == 0
     with Raw(restricted_server.url) as raw:
-        raw.api_ok("$JS.API.CONSUMER.CREATE.LOGS.THEIRS", {"stream_name": "LOGS", "config": {"durable_name": "THEIRS"}})
+        raw.api_ok(
+            "$JS.API.CONSUMER.CREATE.LOGS.THEIRS",
+            {"stream_name": "LOGS", "config": {"durable_name": "THEIRS"}},
+        )
     return found
 
 
@@ -72,39 +82,74 @@ def test_drift_does_with_what_apply_needs(space: Space, restricted_server: Serve
     found = drift(space.load, DriftOptions(), RecordingObserver())
     assert (found.exit_code, found.resource_drift, found.unmanaged) == (0, [], [])
     assert finding_texts(found) == [("JS447", NOT_LISTED)]
-    assert drift(space.load, DriftOptions(targets=("main/**",)), RecordingObserver()).diagnostics == []
-    assert drift(space.load, DriftOptions(fail_on=frozenset({"changed", "unmanaged"})), RecordingObserver()).exit_code == 1
+    assert (
+        drift(space.load, DriftOptions(targets=("main/**",)), RecordingObserver()).diagnostics == []
+    )
+    assert (
+        drift(
+            space.load,
+            DriftOptions(fail_on=frozenset({"changed", "unmanaged"})),
+            RecordingObserver(),
+        ).exit_code
+        == 1
+    )
 
     with Raw(restricted_server.url) as raw:
         raw.api_ok("$JS.API.CONSUMER.DELETE.LOGS.C")
     found = drift(space.load, DriftOptions(), RecordingObserver())
-    assert (found.exit_code, [change.address for change in found.resource_drift]) == (2, ["main/consumer/LOGS/C"])
+    assert (found.exit_code, [change.address for change in found.resource_drift]) == (
+        2,
+        ["main/consumer/LOGS/C"],
+    )
 
 
 def test_the_scheduled_job_looks_at_what_it_may(space: Space) -> None:
     """An advisory about a stream that this user may not read is no error, and what is managed is compared."""
 
     async def look() -> Drift:
-        async with open_context(space.load) as world, open_pool(world, read_only=True, guarded=True) as pool:
-            named = ("main/stream/LOGS", "main/stream/OTHER", "main/consumer/OTHER/X", "main/consumer/LOGS/THEIRS")
-            return await check_addresses(world, pool, [Address.parse(name) for name in named], DriftOptions())
+        async with (
+            open_context(space.load) as world,
+            open_pool(world, read_only=True, guarded=True) as pool,
+        ):
+            named = (
+                "main/stream/LOGS",
+                "main/stream/OTHER",
+                "main/consumer/OTHER/X",
+                "main/consumer/LOGS/THEIRS",
+            )
+            return await check_addresses(
+                world, pool, [Address.parse(name) for name in named], DriftOptions()
+            )
 
     found = run_until_complete(look())
-    assert (found.exit_code, found.resource_drift, [u.address for u in found.unmanaged]) == (0, [], ["main/consumer/LOGS/THEIRS"])
+    assert (found.exit_code, found.resource_drift, [u.address for u in found.unmanaged]) == (
+        0,
+        [],
+        ["main/consumer/LOGS/THEIRS"],
+    )
     assert finding_texts(found) == [("JS447", NOT_LISTED)]
 
 
 def test_the_other_commands_do_with_it_too(space: Space, tmp_path: Path) -> None:
     """`status` shows what is managed, `lint --live` warns, `backup` names what it needs besides, `plan` and `destroy` work."""
     shown = status(space.load, RecordingObserver())
-    assert [one["address"] for one in (*shown.streams, *shown.consumers)] == ["main/stream/LOGS", "main/consumer/LOGS/C"]
-    assert finding_texts(shown) == [("JS447", "what it holds beyond this workspace cannot be listed: domain main: ")]
+    assert [one["address"] for one in (*shown.streams, *shown.consumers)] == [
+        "main/stream/LOGS",
+        "main/consumer/LOGS/C",
+    ]
+    assert finding_texts(shown) == [
+        ("JS447", "what it holds beyond this workspace cannot be listed: domain main: ")
+    ]
     quiet = RecordingObserver()
     assert lint(space.load, quiet, ask=True).summary["errors"] == 0
     assert [text.split("nats://")[0] for text in quiet.texts if "listed" in text] == [
         "what else is in domain main cannot be listed: domain main: "
     ]
-    saved = backup(space.load, BackupOptions(("main/stream/LOGS",), tmp_path / "bk"), RecordingObserver())
-    assert ["$JS.API.CONSUMER.NAMES.LOGS" in why for why in saved.manifest.missing.values()] == [True]
+    saved = backup(
+        space.load, BackupOptions(("main/stream/LOGS",), tmp_path / "bk"), RecordingObserver()
+    )
+    assert ["$JS.API.CONSUMER.NAMES.LOGS" in why for why in saved.manifest.missing.values()] == [
+        True
+    ]
     assert space.plan().steps == []
     assert space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))[1].exit_code == 0

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.cli.views import drift_view, plan_view
+from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions
 from jsplan.workflows.status import status
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
 
@@ -39,10 +39,15 @@ def test_a_misspelt_leaf(space: Space) -> None:
     """Plan, apply, drift and status warn of a name that nothing answers to, and say what it may have been meant to be."""
     expected = [("domain laef has never answered", "laef/**")]
     plan, result = space.apply()
-    found, shown = drift(space.load, DriftOptions(), RecordingObserver()), status(space.load, RecordingObserver())
+    found, shown = (
+        drift(space.load, DriftOptions(), RecordingObserver()),
+        status(space.load, RecordingObserver()),
+    )
 
     assert (result.exit_code, [d.address for d in plan.deferred]) == (0, ["laef/stream/S"])
-    assert [warnings_of(document.diagnostics) for document in (plan, found, shown)] == [expected] * 3
+    assert [warnings_of(document.diagnostics) for document in (plan, found, shown)] == [
+        expected
+    ] * 3
     for document in (plan, found, shown):
         [one] = [d for d in document.diagnostics if d.code == CODE]
         assert 'Did you mean "leaf"?' in one.detail
@@ -51,7 +56,10 @@ def test_a_misspelt_leaf(space: Space) -> None:
         assert one.range is not None
     assert "has never answered" in plan_view(plan, "markdown")
     assert "has never answered" in plan_view(plan, "html")
-    assert all("has never answered" in drift_view(found, name, ()) for name in ("markdown", "html", "github"))
+    assert all(
+        "has never answered" in drift_view(found, name, ())
+        for name in ("markdown", "html", "github")
+    )
 
 
 def test_an_absence_is_no_typing_error(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
@@ -66,17 +74,28 @@ def test_an_absence_is_no_typing_error(tmp_path: Path, clean_hub_leaf: Sandbox) 
     clean_hub_leaf.start()
 
     assert (len(offline.deferred), warnings_of(offline.diagnostics)) == (1, [])
-    assert warnings_of(renamed.diagnostics) == [("domain leaf has never answered as laef", "leaf/**")]
+    assert warnings_of(renamed.diagnostics) == [
+        ("domain leaf has never answered as laef", "leaf/**")
+    ]
 
 
 def test_a_fleet_that_is_not_there_yet(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """Two hundred sites that are planned before they are installed are one warning, and nothing fails."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
-    space.base["domains"] = {"hub": HUB, "store-{001..200}": HUB | {"labels": ["store"]}, "oslo": HUB}
-    space.write(streams=[{"name": "S", "domain": "label:store"}, {"name": "S", "domain": ["hub", "oslo"]}])
+    space.base["domains"] = {
+        "hub": HUB,
+        "store-{001..200}": HUB | {"labels": ["store"]},
+        "oslo": HUB,
+    }
+    space.write(
+        streams=[{"name": "S", "domain": "label:store"}, {"name": "S", "domain": ["hub", "oslo"]}]
+    )
     plan = space.plan()
 
-    assert (len(plan.deferred), warnings_of(plan.diagnostics)) == (201, [("201 domains have never answered: oslo, store-{001..200}", None)])
+    assert (len(plan.deferred), warnings_of(plan.diagnostics)) == (
+        201,
+        [("201 domains have never answered: oslo, store-{001..200}", None)],
+    )
 
 
 def test_its_connection_cannot_be_opened(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
@@ -84,7 +103,11 @@ def test_its_connection_cannot_be_opened(tmp_path: Path, clean_hub_leaf: Sandbox
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["connections"]["edge"] = {"url": "nats://127.0.0.1:1"}
     space.base["domains"] = {"hub": HUB, "edge": {"connection": "edge"}}
-    [found] = [d for d in space.write(streams=[{"name": "S", "domain": ["hub", "edge"]}]).plan().diagnostics if d.code == CODE]
+    [found] = [
+        d
+        for d in space.write(streams=[{"name": "S", "domain": ["hub", "edge"]}]).plan().diagnostics
+        if d.code == CODE
+    ]
 
     assert "Behind connection" not in found.detail
     assert "jsplan domains discover" in found.detail

@@ -9,10 +9,10 @@ import pytest
 
 from jsplan.documents.apply import StepFinished
 from jsplan.errors import ConnectError
+from jsplan.options import DriftOptions, PlanOptions
 from jsplan.workflows import apply as applying
 from jsplan.workflows import state as remembering
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions, PlanOptions
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space
 
@@ -40,7 +40,11 @@ def on(domain: str, *names: str, **fields: Any) -> list[dict[str, Any]]:
 
 
 def changes(plan: Plan) -> dict[str, list[str]]:
-    return {c.address: list(c.change.actions) for c in plan.resource_changes if c.change.actions != ["no-op"]}
+    return {
+        c.address: list(c.change.actions)
+        for c in plan.resource_changes
+        if c.change.actions != ["no-op"]
+    }
 
 
 def names(sandbox: Sandbox, domain: str) -> list[str]:
@@ -61,14 +65,21 @@ def test_frozen_while_planning(space: Space, clean_hub_leaf: Sandbox) -> None:
     clean_hub_leaf["leaf"].thaw()
 
     assert took < 15, "one wait, not one for each of thirty"
-    assert (result.exit_code, changes(plan), len(plan.deferred), plan.complete) == (0, {"hub/stream/H": ["create"]}, 31, False)
-    assert result.summary["deferred"] == 31
-    assert {d.reason.split("$")[0] for d in plan.deferred} == {"domain leaf is offline: no answer to "}
-    assert (found.exit_code, [a["domain"] for a in found.offline], [d.address for d in found.deferred]) == (
-        1,
-        ["leaf"],
-        ["leaf/stream/SAME"],
+    assert (result.exit_code, changes(plan), len(plan.deferred), plan.complete) == (
+        0,
+        {"hub/stream/H": ["create"]},
+        31,
+        False,
     )
+    assert result.summary["deferred"] == 31
+    assert {d.reason.split("$")[0] for d in plan.deferred} == {
+        "domain leaf is offline: no answer to "
+    }
+    assert (
+        found.exit_code,
+        [a["domain"] for a in found.offline],
+        [d.address for d in found.deferred],
+    ) == (1, ["leaf"], ["leaf/stream/SAME"])
     assert names(clean_hub_leaf, "leaf") == ["SAME"]
     assert sorted(changes(space.plan())) == sorted(f"leaf/stream/L{n}" for n in range(30))
 
@@ -101,8 +112,11 @@ def test_gone_between_plan_and_apply(space: Space, clean_hub_leaf: Sandbox, tmp_
 
     assert result.exit_code == 6
     assert {s.address: s.status for s in result.steps} == {
-        "hub/stream/H": "done", "hub/stream/COPY": "done", "leaf/stream/L": "skipped", "leaf/stream/THERE": "skipped",
-    }  # fmt: skip
+        "hub/stream/H": "done",
+        "hub/stream/COPY": "done",
+        "leaf/stream/L": "skipped",
+        "leaf/stream/THERE": "skipped",
+    }
     assert sorted(d["address"] for d in result.deferred) == ["leaf/stream/L", "leaf/stream/THERE"]
     _, result = space.apply()
     assert (result.exit_code, result.summary["added"], result.summary["imported"]) == (0, 1, 1)
@@ -118,19 +132,33 @@ class FreezingObserver(RecordingObserver):
 
     def event(self, event: ApplyEvent) -> None:
         """Freeze once."""
-        if isinstance(event, StepFinished) and event.result.address.startswith("leaf/") and not self._leaf.frozen:
+        if (
+            isinstance(event, StepFinished)
+            and event.result.address.startswith("leaf/")
+            and not self._leaf.frozen
+        ):
             self._leaf.freeze()
 
 
 def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
     """A leaf that freezes during an apply is waited for once, not once per step, and does not hold up the hub."""
-    space.write(streams=[*on("leaf", *(f"L{n:02}" for n in range(40))), *on("hub", *(f"H{n:02}" for n in range(40)))])
+    space.write(
+        streams=[
+            *on("leaf", *(f"L{n:02}" for n in range(40))),
+            *on("hub", *(f"H{n:02}" for n in range(40))),
+        ]
+    )
     started = time.monotonic()
-    _, result = applying.apply(space.load, PlanOptions(parallelism=1), approve, FreezingObserver(clean_hub_leaf))
+    _, result = applying.apply(
+        space.load, PlanOptions(parallelism=1), approve, FreezingObserver(clean_hub_leaf)
+    )
     took = time.monotonic() - started
     clean_hub_leaf["leaf"].thaw()
 
-    ends = {domain: {s.status for s in result.steps if s.address.startswith(domain)} for domain in ("hub", "leaf")}
+    ends = {
+        domain: {s.status for s in result.steps if s.address.startswith(domain)}
+        for domain in ("hub", "leaf")
+    }
     assert took < 15, "one wait, not one for each of thirty"
     assert (result.exit_code, ends["hub"]) == (6, {"done"})
     assert {"done", "skipped"} <= ends["leaf"] <= {"done", "skipped", "unknown"}
@@ -169,8 +197,15 @@ def test_offline_fail(space: Space, clean_hub_leaf: Sandbox) -> None:
 
 def test_a_server_that_is_down(space: Space, clean_hub_leaf: Sandbox) -> None:
     """A leaf that is down is away at once, without any waiting, and its own connection may be refused; back, it is planned again."""
-    space.base["connections"]["leaf"] = {"url": clean_hub_leaf["leaf"].url, "user": "acc", "password": "acc"}
-    space.base["domains"] = {"hub": {"connection": "hub"}, "leaf": {"connection": "leaf", "may_be_offline": "1d"}}
+    space.base["connections"]["leaf"] = {
+        "url": clean_hub_leaf["leaf"].url,
+        "user": "acc",
+        "password": "acc",
+    }
+    space.base["domains"] = {
+        "hub": {"connection": "hub"},
+        "leaf": {"connection": "leaf", "may_be_offline": "1d"},
+    }
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")])
     clean_hub_leaf["leaf"].stop()
     plan, result = space.apply()

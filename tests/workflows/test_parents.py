@@ -9,8 +9,8 @@ import pytest
 
 from jsplan.documents.apply import StepStarted
 from jsplan.errors import StalePlanError
+from jsplan.options import PlanOptions
 from jsplan.workflows import apply as applying
-from jsplan.workflows.options import PlanOptions
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, approve, single_space
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.matrix
 
-BEFORE: list[dict[str, Any]] = [{"name": name, "ack_policy": "explicit"} for name in ("GOES", "CHANGES", "REPLACED")]
+BEFORE: list[dict[str, Any]] = [
+    {"name": name, "ack_policy": "explicit"} for name in ("GOES", "CHANGES", "REPLACED")
+]
 AFTER: list[dict[str, Any]] = [
     {"name": "CHANGES", "ack_policy": "explicit", "description": "x"},
     {"name": "REPLACED", "ack_policy": "explicit", "max_waiting": 10},
@@ -39,7 +41,9 @@ def stream(consumers: list[dict[str, Any]], **fields: Any) -> list[dict[str, Any
     return [{"name": "S", "subjects": ["s"], "consumers": consumers} | ignored | fields]
 
 
-def plan_changes(space: Space, raw: Raw, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Plan:
+def plan_changes(
+    space: Space, raw: Raw, before: list[dict[str, Any]], after: list[dict[str, Any]]
+) -> Plan:
     """A plan for what is there, with three messages in the stream."""
     assert space.write(streams=before).apply()[1].exit_code == 0
     for _ in range(3):
@@ -71,11 +75,16 @@ def test_another_retention_makes_a_plan_stale(change: str, tmp_path: Path, serve
     names = {c["name"]: c for c in AFTER}
     kept = [c for c in BEFORE if c["name"] != change]
     with Raw(server.url) as raw:
-        plan = plan_changes(space, raw, stream(BEFORE), stream(kept + ([names[change]] if change in names else [])))
+        plan = plan_changes(
+            space, raw, stream(BEFORE), stream(kept + ([names[change]] if change in names else []))
+        )
         assert [step.precondition["parent"]["retention"] for step in plan.steps] == ["limits"]
         keep_by_interest(raw)
 
-        with pytest.raises(StalePlanError, match=r"main/stream/S has interest retention now, and had limits. Nothing was changed"):
+        with pytest.raises(
+            StalePlanError,
+            match=r"main/stream/S has interest retention now, and had limits. Nothing was changed",
+        ):
             space.apply_saved(plan)
 
         assert server_counts(raw) == (3, ["CHANGES", "GOES", "REPLACED"])
@@ -87,7 +96,9 @@ def test_another_stream_makes_a_plan_stale(tmp_path: Path, server: Server) -> No
     with Raw(server.url) as raw:
         plan = plan_changes(space, raw, stream([]), stream([AFTER[2]]))
         recreate(raw)
-        with pytest.raises(StalePlanError, match=r"main/stream/S was recreated. Nothing was changed"):
+        with pytest.raises(
+            StalePlanError, match=r"main/stream/S was recreated. Nothing was changed"
+        ):
             space.apply_saved(plan)
         assert server_counts(raw) == (0, [])
 
@@ -110,17 +121,28 @@ class InterferingObserver(RecordingObserver):
             meddle()
 
 
-def test_another_retention_stops_a_step_right_before_its_write(tmp_path: Path, server: Server) -> None:
+def test_another_retention_stops_a_step_right_before_its_write(
+    tmp_path: Path, server: Server
+) -> None:
     """What was checked before the first write is checked again before each: nothing is deleted by a retention that came in between."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         plan_changes(space, raw, stream(BEFORE), stream(AFTER))
 
-        result = applying.apply(space.load, PlanOptions(allow_hazards=ANY_HAZARD), approve, InterferingObserver(lambda: keep_by_interest(raw)))[1]
+        result = applying.apply(
+            space.load,
+            PlanOptions(allow_hazards=ANY_HAZARD),
+            approve,
+            InterferingObserver(lambda: keep_by_interest(raw)),
+        )[1]
 
         assert result.exit_code == 6
         assert {step.status for step in result.steps} <= {"failed", "skipped"}
-        assert all("was planned; nothing was written" in (s.error or "") for s in result.steps if s.status == "failed")
+        assert all(
+            "was planned; nothing was written" in (s.error or "")
+            for s in result.steps
+            if s.status == "failed"
+        )
         assert server_counts(raw) == (3, ["CHANGES", "GOES", "REPLACED"])
 
 
@@ -155,7 +177,9 @@ def test_other_consumers_make_a_replacement_with_messages_stale(
     consumers = [{"name": "C", "ack_policy": "explicit"}]
     kept = {"retention": "interest", "lifecycle": {"on_replace": "preserve"}}
     with Raw(server.url) as raw:
-        plan = plan_changes(space, raw, stream(consumers, **kept), stream(consumers, storage="memory", **kept))
+        plan = plan_changes(
+            space, raw, stream(consumers, **kept), stream(consumers, storage="memory", **kept)
+        )
         change(raw)
 
         with pytest.raises(StalePlanError, match=f"main/stream/S {says}. Nothing was changed"):
@@ -165,17 +189,23 @@ def test_other_consumers_make_a_replacement_with_messages_stale(
 
 
 @pytest.mark.parametrize(("before", "after"), [("interest", "limits"), ("limits", "interest")])
-def test_what_the_plan_does_to_the_stream_is_expected(before: str, after: str, tmp_path: Path, server: Server) -> None:
+def test_what_the_plan_does_to_the_stream_is_expected(
+    before: str, after: str, tmp_path: Path, server: Server
+) -> None:
     """A retention that an earlier step of the same plan changed stops nothing, whatever becomes of the consumers."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
-        plan = plan_changes(space, raw, stream(BEFORE, retention=before), stream(AFTER, retention=after))
+        plan = plan_changes(
+            space, raw, stream(BEFORE, retention=before), stream(AFTER, retention=after)
+        )
         assert space.apply_saved(plan).exit_code == 0
         assert server_counts(raw)[1] == ["CHANGES", "NEW", "REPLACED"]
     assert space.plan().steps == []
 
 
-def test_a_stream_that_the_plan_makes_is_none_of_its_preconditions(tmp_path: Path, server: Server) -> None:
+def test_a_stream_that_the_plan_makes_is_none_of_its_preconditions(
+    tmp_path: Path, server: Server
+) -> None:
     """Of a stream that is created or replaced nobody knows yet when it was created."""
     space = single_space(tmp_path, server)
     new = space.write(streams=stream([AFTER[2]])).plan()
@@ -184,4 +214,6 @@ def test_a_stream_that_the_plan_makes_is_none_of_its_preconditions(tmp_path: Pat
     replaced = space.write(streams=memory).plan(allow_hazards=("DELETES_STREAM",))
     assert space.apply_saved(replaced).exit_code == 0
 
-    assert [step for plan in (new, replaced) for step in plan.steps if "parent" in step.precondition] == []
+    assert [
+        step for plan in (new, replaced) for step in plan.steps if "parent" in step.precondition
+    ] == []

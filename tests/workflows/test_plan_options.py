@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.errors import JsplanError, PlanError, RefusedError, StalePlanError, UsageError
+from jsplan.options import DriftOptions, PlanOptions
 from jsplan.units import SECOND
 from jsplan.workflows import apply as applying
 from jsplan.workflows import import_ as importing
 from jsplan.workflows import plan as planning
 from jsplan.workflows import state as remembering
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions, PlanOptions
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space, single_space
 
@@ -37,7 +37,11 @@ def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
 
 def changes(plan: Plan) -> dict[str, str]:
     """What is planned for each address that changes: as `create` or `delete+create`."""
-    return {c.address: "+".join(c.change.actions) for c in plan.resource_changes if c.change.actions != ["no-op"]}
+    return {
+        c.address: "+".join(c.change.actions)
+        for c in plan.resource_changes
+        if c.change.actions != ["no-op"]
+    }
 
 
 def codes(plan: Plan) -> list[str]:
@@ -68,10 +72,18 @@ def require_converged(space: Space) -> None:
 def test_a_target_takes_along_what_it_depends_on(space: Space) -> None:
     """The origin of a targeted mirror, its origin and the stream of a consumer are planned with it; nothing else is."""
     space.write(
-        streams=[stream("A"), mirror("B", "leaf", "A", "hub"), mirror("C", "hub", "B", "leaf"), stream("D", depends_on=["hub/stream/C"])]
+        streams=[
+            stream("A"),
+            mirror("B", "leaf", "A", "hub"),
+            mirror("C", "hub", "B", "leaf"),
+            stream("D", depends_on=["hub/stream/C"]),
+        ]
     )
     plan = space.plan(targets=("hub/stream/C",))
-    assert (list(changes(plan)), plan.complete) == (["hub/stream/A", "hub/stream/C", "leaf/stream/B"], False)
+    assert (list(changes(plan)), plan.complete) == (
+        ["hub/stream/A", "hub/stream/C", "leaf/stream/B"],
+        False,
+    )
     assert len(changes(space.plan(targets=("hub/stream/D",)))) == 4
     order = [step.address for step in space.plan().steps]
     assert order == ["hub/stream/A", "leaf/stream/B", "hub/stream/C", "hub/stream/D"]
@@ -82,7 +94,9 @@ def test_a_target_takes_along_what_it_depends_on(space: Space) -> None:
 
 def test_destroying_a_target_spares_what_it_depends_on(space: Space) -> None:
     """Deleting a mirror does not delete its origin; deleting a stream takes its own consumers along, and nothing is left in state."""
-    space.write(streams=[stream("A", consumers=[{"name": "C"}]), mirror("M", "leaf", "A", "hub")]).apply()
+    space.write(
+        streams=[stream("A", consumers=[{"name": "C"}]), mirror("M", "leaf", "A", "hub")]
+    ).apply()
 
     plan, _ = space.apply(destroy=True, targets=("leaf/stream/M",), allow_hazards=GONE)
     assert changes(plan) == {"leaf/stream/M": "delete"}
@@ -94,7 +108,9 @@ def test_destroying_a_target_spares_what_it_depends_on(space: Space) -> None:
 def test_a_targeted_replacement_makes_its_consumers_again(space: Space) -> None:
     """Consumers that were not targeted go with their stream and come back with it."""
     space.write(streams=[stream("A", consumers=[{"name": "C"}]), stream("B")]).apply()
-    plan, result = space.apply(targets=("hub/stream/A",), replace=("hub/stream/A",), allow_hazards=GONE)
+    plan, result = space.apply(
+        targets=("hub/stream/A",), replace=("hub/stream/A",), allow_hazards=GONE
+    )
 
     assert changes(plan) == {"hub/consumer/A/C": "delete+create", "hub/stream/A": "delete+create"}
     assert (result.exit_code, result.summary["replaced"]) == (0, 2)
@@ -128,7 +144,10 @@ def test_refresh_only_updates_state_and_nothing_else(space: Space, clean_hub_lea
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
         live = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
-        raw.api_ok("$JS.API.STREAM.UPDATE.A", live | {"max_age": 2 * 86400 * SECOND, "description": "theirs"})
+        raw.api_ok(
+            "$JS.API.STREAM.UPDATE.A",
+            live | {"max_age": 2 * 86400 * SECOND, "description": "theirs"},
+        )
         raw.api_ok("$JS.API.STREAM.DELETE.B")
         plan, result = space.apply(refresh_only=True)
         assert result.exit_code == 0
@@ -137,7 +156,10 @@ def test_refresh_only_updates_state_and_nothing_else(space: Space, clean_hub_lea
         assert state_addresses(space) == ["hub/stream/A"]
 
         plan = space.plan()
-        assert [c.action_reason for c in plan.resource_changes] == ["update_because_config_changed", "create_because_new"]
+        assert [c.action_reason for c in plan.resource_changes] == [
+            "update_because_config_changed",
+            "create_because_new",
+        ]
         assert plan.resource_drift == []
         assert not space.plan(refresh_only=True).has_changes
         require_converged(space)
@@ -149,14 +171,26 @@ def test_refresh_only_updates_state_and_nothing_else(space: Space, clean_hub_lea
 
 
 def rename_leaf(space: Space) -> None:
-    space.base["domains"] = {"hub": {"connection": "hub"}, "edge": {"connection": "hub", "js_domain": "leaf"}}
+    space.base["domains"] = {
+        "hub": {"connection": "hub"},
+        "edge": {"connection": "hub", "js_domain": "leaf"},
+    }
 
 
 def test_a_domain_gets_a_new_name(space: Space) -> None:
     """Without `moved` it is an error that prints the blocks; with the one pasted nothing is written, and what left the files goes."""
-    space.write(streams=[stream("A", "leaf", consumers=[{"name": "C"}]), stream("OLD", "leaf"), mirror("M", "hub", "A", "leaf")]).apply()
+    space.write(
+        streams=[
+            stream("A", "leaf", consumers=[{"name": "C"}]),
+            stream("OLD", "leaf"),
+            mirror("M", "hub", "A", "leaf"),
+        ]
+    ).apply()
     rename_leaf(space)
-    wanted: list[dict[str, Any]] = [stream("A", "edge", consumers=[{"name": "C"}]), mirror("M", "hub", "A", "edge")]
+    wanted: list[dict[str, Any]] = [
+        stream("A", "edge", consumers=[{"name": "C"}]),
+        mirror("M", "hub", "A", "edge"),
+    ]
     plan = space.write(streams=wanted).plan()
     assert codes(plan) == ["JS414"]
     detail = next(d.detail for d in plan.diagnostics if d.code == "JS414")
@@ -167,7 +201,11 @@ def test_a_domain_gets_a_new_name(space: Space) -> None:
     space.write(streams=wanted, moved=[{"from": "leaf/**", "to": "edge/**"}])
     plan, result = space.apply(allow_hazards=GONE)
     assert (changes(plan), result.exit_code) == ({"edge/stream/OLD": "delete"}, 0)
-    assert {c.previous_address for c in plan.resource_changes} >= {"leaf/stream/A", "leaf/stream/OLD", "leaf/consumer/A/C"}
+    assert {c.previous_address for c in plan.resource_changes} >= {
+        "leaf/stream/A",
+        "leaf/stream/OLD",
+        "leaf/consumer/A/C",
+    }
     assert state_addresses(space) == ["edge/consumer/A/C", "edge/stream/A", "hub/stream/M"]
     assert space.plan().steps == []
     space.write(streams=wanted)
@@ -181,7 +219,9 @@ def test_a_domain_is_given_up(space: Space, clean_hub_leaf: Sandbox) -> None:
     space.write(streams=[stream("B")])
     detail = next(d.detail for d in space.plan().diagnostics if d.code == "JS414")
     assert 'removed: [{address: "leaf/**", destroy: false}]' in detail
-    _, result = space.write(streams=[stream("B")], removed=[{"address": "leaf/**", "destroy": False}]).apply()
+    _, result = space.write(
+        streams=[stream("B")], removed=[{"address": "leaf/**", "destroy": False}]
+    ).apply()
 
     assert (result.exit_code, state_addresses(space)) == (0, ["hub/stream/B"])
     space.write(removed=[{"address": "hub/stream/B", "destroy": False}])
@@ -195,7 +235,10 @@ def test_a_domain_is_given_up(space: Space, clean_hub_leaf: Sandbox) -> None:
 def test_only_some_of_a_domain_move(space: Space) -> None:
     """A glob in the middle moves what fits; a name in the new domain that is taken already is not overwritten."""
     space.write(streams=[stream("A_1", "leaf"), stream("A_2", "leaf"), stream("B", "leaf")]).apply()
-    space.base["domains"] = {"leaf": {"connection": "hub"}, "edge": {"connection": "hub", "api_prefix": "$JS.leaf.API", "same_as": "leaf"}}
+    space.base["domains"] = {
+        "leaf": {"connection": "hub"},
+        "edge": {"connection": "hub", "api_prefix": "$JS.leaf.API", "same_as": "leaf"},
+    }
     there = [stream("A_1", "edge"), stream("A_2", "edge"), stream("B", "leaf")]
     space.write(streams=there, moved=[{"from": "leaf/stream/A_*", "to": "edge/stream/A_*"}])
     plan, result = space.apply()
@@ -206,8 +249,13 @@ def test_only_some_of_a_domain_move(space: Space) -> None:
 
 def test_one_stream_by_two_ways(space: Space) -> None:
     """The same thing declared in a domain and in another way to it is an error; each would delete it from under the other."""
-    space.base["domains"] = {"leaf": {"connection": "hub"}, "edge": {"connection": "hub", "api_prefix": "$JS.leaf.API", "same_as": "leaf"}}
-    plan = space.write(streams=[stream("A", "edge"), stream("A", "leaf"), stream("B", "edge")]).plan()
+    space.base["domains"] = {
+        "leaf": {"connection": "hub"},
+        "edge": {"connection": "hub", "api_prefix": "$JS.leaf.API", "same_as": "leaf"},
+    }
+    plan = space.write(
+        streams=[stream("A", "edge"), stream("A", "leaf"), stream("B", "edge")]
+    ).plan()
 
     assert codes(plan) == ["JS405"]
 
@@ -215,11 +263,20 @@ def test_one_stream_by_two_ways(space: Space) -> None:
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
 def test_a_consumer_over_another_domain_is_not_unmanaged(space: Space, retention: str) -> None:
     """A consumer that is declared by another way to its stream's domain counts as it will be, and changes before the limits forbid it."""
-    space.base["domains"] = {"leaf": {"connection": "hub"}, "edge": {"connection": "hub", "api_prefix": "$JS.leaf.API", "same_as": "leaf"}}
+    space.base["domains"] = {
+        "leaf": {"connection": "hub"},
+        "edge": {"connection": "hub", "api_prefix": "$JS.leaf.API", "same_as": "leaf"},
+    }
     ours: dict[str, Any] = {"domain": "edge", "stream": "A", "ack_policy": "explicit"}
     for most in (500, 50):
-        limits = {"consumer_limits": {"max_ack_pending": most, "inactive_threshold": "1h"}, "retention": retention}
-        theirs = [ours | {"name": name, "filter_subject": f"A.{name}", "max_ack_pending": most} for name in "CD"]
+        limits = {
+            "consumer_limits": {"max_ack_pending": most, "inactive_threshold": "1h"},
+            "retention": retention,
+        }
+        theirs = [
+            ours | {"name": name, "filter_subject": f"A.{name}", "max_ack_pending": most}
+            for name in "CD"
+        ]
         space.write(streams=[stream("A", "leaf", subjects=["A.*"], **limits)], consumers=theirs)
         plan, result = space.apply()
         assert [d.summary for d in plan.diagnostics if d.severity == "error"] == []
@@ -244,16 +301,27 @@ def test_a_guard_holds_in_every_way_to_delete(space: Space) -> None:
     guarded = stream("A", lifecycle={"prevent_destroy": True})
     space.write(streams=[guarded]).apply()
     anew = guarded | {"storage": "memory"}
-    recreate, preserve = ({"lifecycle": {"prevent_destroy": True, "on_replace": mode}} for mode in ("recreate", "preserve"))
+    recreate, preserve = (
+        {"lifecycle": {"prevent_destroy": True, "on_replace": mode}}
+        for mode in ("recreate", "preserve")
+    )
     for wanted, options, words in (
         ([], {}, "would be deleted$"),
         ([anew | recreate], {}, "would be replaced, which deletes what it holds$"),
         ([anew | preserve], {}, "would be replaced, with what it holds carried over$"),
         ([guarded], {"destroy": True}, "would be deleted$"),
-        ([guarded], {"replace": ("hub/stream/A",)}, "would be replaced, which deletes what it holds$"),
+        (
+            [guarded],
+            {"replace": ("hub/stream/A",)},
+            "would be replaced, which deletes what it holds$",
+        ),
     ):
         space.write(streams=[*wanted, stream("NEW")])
-        assert [re.search(words, d.summary) is not None for d in space.plan(**options).diagnostics if d.code == "JS301"] == [True]
+        assert [
+            re.search(words, d.summary) is not None
+            for d in space.plan(**options).diagnostics
+            if d.code == "JS301"
+        ] == [True]
         with pytest.raises(RefusedError, match="prevent_destroy"):
             space.apply(allow_hazards=GONE, **options)
     space.write(streams=[stream("A", lifecycle={"prevent_destroy": False})])
@@ -261,7 +329,9 @@ def test_a_guard_holds_in_every_way_to_delete(space: Space) -> None:
     assert changes(space.apply(destroy=True, allow_hazards=GONE)[0]) == {"hub/stream/A": "delete"}
 
 
-def test_environments_have_states_of_their_own(tmp_path: Path, server: Server, make_server: MakeServer) -> None:
+def test_environments_have_states_of_their_own(
+    tmp_path: Path, server: Server, make_server: MakeServer
+) -> None:
     """Each environment has its servers and its state; a plan of one is not applied in the other."""
     space = single_space(tmp_path, server)
     other = make_server()
@@ -271,10 +341,15 @@ def test_environments_have_states_of_their_own(tmp_path: Path, server: Server, m
     for load in (prod, test):
         assert applying.apply(load, PlanOptions(), approve, RecordingObserver())[1].exit_code == 0
 
-    assert {path.name for path in (tmp_path / "state").glob("*.json")} == {"test.prod.json", "test.test.json"}
+    assert {path.name for path in (tmp_path / "state").glob("*.json")} == {
+        "test.prod.json",
+        "test.test.json",
+    }
     with Raw(server.url) as one, Raw(other.url) as two:
         assert (streams(one), streams(two)) == (["A", "ONLY_PROD"], ["A"])
-    planning.save_plan(planning.plan(prod, PlanOptions(destroy=True), RecordingObserver()), tmp_path / "p")
+    planning.save_plan(
+        planning.plan(prod, PlanOptions(destroy=True), RecordingObserver()), tmp_path / "p"
+    )
     with pytest.raises(UsageError, match="environment prod"):
         applying.apply_saved(test, tmp_path / "p", PlanOptions(), RecordingObserver())
 
@@ -286,7 +361,9 @@ def test_the_wrong_server(tmp_path: Path, server: Server) -> None:
     plan = space.write(streams=[{"name": "A"}, {"name": "B"}]).plan()
     assert plan.domains["main"]["server"] == {"name": "server-server"}
     plan.domains["main"]["server"] = {"name": "production"}
-    with pytest.raises(StalePlanError, match="was server production when planned and is server server-server now"):
+    with pytest.raises(
+        StalePlanError, match="was server production when planned and is server server-server now"
+    ):
         space.apply_saved(plan)
 
     path = tmp_path / "state" / "test.json"
@@ -313,25 +390,41 @@ def make(sandbox: Sandbox, *configs: dict[str, Any]) -> None:
             raw.api_ok(f"$JS.API.STREAM.CREATE.{config['name']}", config)
 
 
-def import_resources(space: Space, *addresses: str, adopt: bool = False) -> tuple[dict[str, str], list[str]]:
-    plan, result = importing.import_(space.load, addresses, PlanOptions(adopt=adopt), approve, RecordingObserver())
+def import_resources(
+    space: Space, *addresses: str, adopt: bool = False
+) -> tuple[dict[str, str], list[str]]:
+    plan, result = importing.import_(
+        space.load, addresses, PlanOptions(adopt=adopt), approve, RecordingObserver()
+    )
     assert result.exit_code == 0
     return changes(plan), [c.address for c in plan.resource_changes if c.change.importing]
 
 
-def test_import_takes_what_it_names_and_writes_nothing(space: Space, clean_hub_leaf: Sandbox) -> None:
+def test_import_takes_what_it_names_and_writes_nothing(
+    space: Space, clean_hub_leaf: Sandbox
+) -> None:
     """A glob takes what is there; managed resources that differ or left the files are not touched by it."""
     make(clean_hub_leaf, {"name": "EQUAL"}, {"name": "DIFFERS", "max_msgs": 5})
     space.write(streams=[stream("MANAGED"), stream("LEFT")]).apply()
-    space.write(streams=[stream("MANAGED", max_age="1d"), stream("EQUAL"), stream("DIFFERS", max_msgs=7), stream("NOT_THERE")])
+    space.write(
+        streams=[
+            stream("MANAGED", max_age="1d"),
+            stream("EQUAL"),
+            stream("DIFFERS", max_msgs=7),
+            stream("NOT_THERE"),
+        ]
+    )
 
     assert import_resources(space, "hub/stream/EQ*") == ({}, ["hub/stream/EQUAL"])
     with pytest.raises(RefusedError, match="--adopt"):
         import_resources(space, "hub/stream/DIFFERS")
     assert import_resources(space, "hub/**", adopt=True) == ({}, ["hub/stream/DIFFERS"])
     assert changes(space.plan()) == {
-        "hub/stream/DIFFERS": "update", "hub/stream/LEFT": "delete", "hub/stream/MANAGED": "update", "hub/stream/NOT_THERE": "create",
-    }  # fmt: skip
+        "hub/stream/DIFFERS": "update",
+        "hub/stream/LEFT": "delete",
+        "hub/stream/MANAGED": "update",
+        "hub/stream/NOT_THERE": "create",
+    }
     with pytest.raises(PlanError):
         import_resources(space, "hub/stream/NOT_THERE")
     with pytest.raises(PlanError, match="managed already"):
@@ -346,7 +439,10 @@ def test_state_is_renamed_and_forgotten_by_hand(space: Space, clean_hub_leaf: Sa
     space.write(streams=[stream("A", "edge", consumers=[{"name": "C"}]), stream("B")])
     assert space.plan().steps == []
 
-    assert remembering.rm(space.load, ("edge/**",), SECOND) == ["edge/consumer/A/C", "edge/stream/A"]
+    assert remembering.rm(space.load, ("edge/**",), SECOND) == [
+        "edge/consumer/A/C",
+        "edge/stream/A",
+    ]
     plan = space.plan()
     assert (changes(plan), plan.summary["import"]) == ({}, 2)
     with pytest.raises(JsplanError, match="different things"):
@@ -413,13 +509,17 @@ def test_a_circle_of_depends_on(space: Space) -> None:
 
 def test_a_promoted_mirror_and_its_origin(space: Space) -> None:
     """An origin that goes waits for the mirror that stops copying it; where the mirror needs the origin's subject it comes after."""
-    space.write(streams=[stream("A", "leaf", subjects=["a"]), mirror("M", "hub", "A", "leaf")]).apply()
+    space.write(
+        streams=[stream("A", "leaf", subjects=["a"]), mirror("M", "hub", "A", "leaf")]
+    ).apply()
     space.write(streams=[stream("M", subjects=["a"])])
     plan, result = space.apply(allow_hazards=(*GONE, "BREAKS_REPLICATION"))
     assert ([s.op for s in plan.steps], result.exit_code) == (["stream.update", "stream.delete"], 0)
     assert not space.plan().has_changes
 
-    space.write(streams=[stream("O", subjects=["o"]), mirror("P", "hub", "O", "hub")]).apply(allow_hazards=GONE)
+    space.write(streams=[stream("O", subjects=["o"]), mirror("P", "hub", "O", "hub")]).apply(
+        allow_hazards=GONE
+    )
     space.write(streams=[stream("P", subjects=["o"])])
     plan, result = space.apply(allow_hazards=(*GONE, "BREAKS_REPLICATION"))
     assert ([s.op for s in plan.steps], result.exit_code) == (["stream.delete", "stream.update"], 0)
@@ -430,14 +530,23 @@ def test_consumers_of_a_stream_that_is_replaced(space: Space) -> None:
     first = [{"name": "KEPT"}, {"name": "CHANGED"}, {"name": "LEFT"}]
     then = [{"name": "KEPT"}, {"name": "CHANGED", "max_deliver": 3}, {"name": "NEW"}]
     space.write(streams=[stream("A", consumers=first)]).apply()
-    space.write(streams=[stream("A", storage="memory", lifecycle={"on_replace": "recreate"}, consumers=then)])
+    space.write(
+        streams=[
+            stream("A", storage="memory", lifecycle={"on_replace": "recreate"}, consumers=then)
+        ]
+    )
     plan, result = space.apply(allow_hazards=GONE)
 
     assert changes(plan) == {
-        "hub/consumer/A/CHANGED": "delete+create", "hub/consumer/A/KEPT": "delete+create", "hub/consumer/A/LEFT": "delete",
-        "hub/consumer/A/NEW": "create", "hub/stream/A": "delete+create",
-    }  # fmt: skip
+        "hub/consumer/A/CHANGED": "delete+create",
+        "hub/consumer/A/KEPT": "delete+create",
+        "hub/consumer/A/LEFT": "delete",
+        "hub/consumer/A/NEW": "create",
+        "hub/stream/A": "delete+create",
+    }
     assert [s.op for s in plan.steps].count("consumer.delete") == 0
     assert result.exit_code == 0
-    assert state_addresses(space) == [f"hub/consumer/A/{name}" for name in ("CHANGED", "KEPT", "NEW")] + ["hub/stream/A"]
+    assert state_addresses(space) == [
+        f"hub/consumer/A/{name}" for name in ("CHANGED", "KEPT", "NEW")
+    ] + ["hub/stream/A"]
     assert not space.plan().has_changes

@@ -7,12 +7,12 @@ import pytest
 from jsplan.documents.apply import StepStarted
 from jsplan.documents.plan import Plan
 from jsplan.errors import RefusedError, StalePlanError
+from jsplan.options import DriftOptions, PlanOptions
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.workflows import apply as applying
 from jsplan.workflows import state as remembering
 from jsplan.workflows import validate as validating
 from jsplan.workflows.drift import drift
-from jsplan.workflows.options import DriftOptions, PlanOptions
 from tests.support.api_audit import audit_requests, writes
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space, single_space
@@ -42,7 +42,9 @@ class InterferingObserver(RecordingObserver):
 
 def apply_while(space: Space, meddle: Callable[[], object], **options: Any) -> ApplyResult:
     """Apply one step after the other; `meddle` runs after all preconditions were checked and before the first write."""
-    return applying.apply(space.load, PlanOptions(parallelism=1, **options), approve, InterferingObserver(meddle))[1]
+    return applying.apply(
+        space.load, PlanOptions(parallelism=1, **options), approve, InterferingObserver(meddle)
+    )[1]
 
 
 def update(raw: Raw, name: str, **fields: Any) -> None:
@@ -82,19 +84,29 @@ def test_a_writer_between_the_check_and_the_write(tmp_path: Path, server: Server
         result = apply_while(space, lambda: update(raw, "B", description="theirs"))
 
         assert result.exit_code == 6
-        assert {s.address[-1]: s.status for s in result.steps} == {"A": "done", "B": "failed", "C": "done"}
+        assert {s.address[-1]: s.status for s in result.steps} == {
+            "A": "done",
+            "B": "failed",
+            "C": "done",
+        }
         assert [config(raw, name)["max_age"] > 0 for name in "ABC"] == [True, False, True]
         assert config(raw, "B")["description"] == "theirs"
-    assert [(c.address, c.change.actions) for c in space.plan().resource_changes if c.change.actions != ["no-op"]] == [
-        ("main/stream/B", ["update"])
-    ]
+    assert [
+        (c.address, c.change.actions)
+        for c in space.plan().resource_changes
+        if c.change.actions != ["no-op"]
+    ] == [("main/stream/B", ["update"])]
 
 
 def test_created_outside_before_our_create(tmp_path: Path, server: Server) -> None:
     """A stream that appears before our create is neither overwritten nor taken for ours."""
-    space = single_space(tmp_path, server).write(streams=[{"name": name, "max_msgs": 5} for name in "AB"])
+    space = single_space(tmp_path, server).write(
+        streams=[{"name": name, "max_msgs": 5} for name in "AB"]
+    )
     with Raw(server.url) as raw:
-        result = apply_while(space, lambda: raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "max_msgs": 6}))
+        result = apply_while(
+            space, lambda: raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "max_msgs": 6})
+        )
         assert config(raw, "B")["max_msgs"] == 6
 
     assert result.exit_code == 6
@@ -105,7 +117,9 @@ def test_created_outside_before_our_create(tmp_path: Path, server: Server) -> No
 
 def test_more_messages_than_the_plan_said(tmp_path: Path, server: Server) -> None:
     """A deletion is measured again: what has grown by more than a tenth since the plan is not deleted."""
-    space = single_space(tmp_path, server).write(streams=[{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}])
+    space = single_space(tmp_path, server).write(
+        streams=[{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]
+    )
     space.apply()
     with Raw(server.url) as raw:
         for number in range(22):
@@ -118,7 +132,10 @@ def test_more_messages_than_the_plan_said(tmp_path: Path, server: Server) -> Non
         for _ in range(2):
             raw.request("a", b"")
         raw.request("b", b"")
-        with pytest.raises(StalePlanError, match=r"main/stream/B would delete 6 messages by now.*Nothing was changed"):
+        with pytest.raises(
+            StalePlanError,
+            match=r"main/stream/B would delete 6 messages by now.*Nothing was changed",
+        ):
             space.apply_saved(plan)
         raw.api_ok("$JS.API.STREAM.PURGE.B")
         assert space.apply_saved(plan).exit_code == 0
@@ -140,31 +157,56 @@ def with_older_table(monkeypatch: pytest.MonkeyPatch, table: Table, *names: str)
     monkeypatch.setitem(vars(table), "by_name", {row.name: row for row in rows})
 
 
-def test_fields_of_a_newer_server_survive(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fields_of_a_newer_server_survive(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fields that this release does not know stay as they are through every update, are no drift, and can be set with x_raw."""
     space = single_space(tmp_path, server).write(
-        streams=[{"name": "A", "subjects": ["a"], "republish": {"src": "a", "dest": "b"}, "allow_direct": True,
-                  "consumers": [{"name": "C", "ack_policy": "explicit", "max_batch": 7}]}]
-    )  # fmt: skip
+        streams=[
+            {
+                "name": "A",
+                "subjects": ["a"],
+                "republish": {"src": "a", "dest": "b"},
+                "allow_direct": True,
+                "consumers": [{"name": "C", "ack_policy": "explicit", "max_batch": 7}],
+            }
+        ]
+    )
     space.apply()
     with_older_table(monkeypatch, STREAM, "republish", "allow_direct")
     with_older_table(monkeypatch, CONSUMER, "max_batch")
     space.write(
         streams=[
-            {"name": "A", "subjects": ["a"], "max_age": "1h", "consumers": [{"name": "C", "ack_policy": "explicit", "max_deliver": 4}]}
+            {
+                "name": "A",
+                "subjects": ["a"],
+                "max_age": "1h",
+                "consumers": [{"name": "C", "ack_policy": "explicit", "max_deliver": 4}],
+            }
         ]
     )
     assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
     plan, result = space.apply()
-    assert (result.exit_code, [c.change.actions for c in plan.resource_changes]) == (0, [["update"], ["update"]])
+    assert (result.exit_code, [c.change.actions for c in plan.resource_changes]) == (
+        0,
+        [["update"], ["update"]],
+    )
     assert not space.plan().has_changes
     with Raw(server.url) as raw:
         live = config(raw, "A")
-        assert (live["max_age"], live["republish"], live["allow_direct"]) == (3600 * 10**9, {"src": "a", "dest": "b"}, True)
+        assert (live["max_age"], live["republish"], live["allow_direct"]) == (
+            3600 * 10**9,
+            {"src": "a", "dest": "b"},
+            True,
+        )
         consumer = raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["config"]
         assert (consumer["max_batch"], consumer["max_deliver"]) == (7, 4)
 
-        space.write(streams=[{"name": "A", "subjects": ["a"], "x_raw": {"republish": {"src": "a", "dest": "c"}}}])
+        space.write(
+            streams=[
+                {"name": "A", "subjects": ["a"], "x_raw": {"republish": {"src": "a", "dest": "c"}}}
+            ]
+        )
         assert space.apply(allow_hazards=("DELETES_CONSUMER",))[1].exit_code == 0
         assert config(raw, "A")["republish"]["dest"] == "c"
     assert not space.plan().has_changes
@@ -183,13 +225,22 @@ def test_who_only_looks_writes_nothing(tmp_path: Path, clean_hub_leaf: Sandbox) 
     space.write(streams=bodies)
     with audit_requests(clean_hub_leaf) as first:
         space.apply()
-    assert sorted(writes(first)) == ["hub CONSUMER.CREATE.A.C", "hub STREAM.CREATE.A", "leaf STREAM.CREATE.COPY"]
+    assert sorted(writes(first)) == [
+        "hub CONSUMER.CREATE.A.C",
+        "hub STREAM.CREATE.A",
+        "leaf STREAM.CREATE.COPY",
+    ]
     with Raw(clean_hub_leaf["hub"].url, "acc", "acc") as raw:
         raw.request("A", b"what a deletion would cost")
 
     with audit_requests(clean_hub_leaf) as seen:
         space.apply()
-        space.write(streams=[{"name": "A", "domain": "hub", "max_age": "1d"}, {"name": "NEW", "domain": "leaf"}])
+        space.write(
+            streams=[
+                {"name": "A", "domain": "hub", "max_age": "1d"},
+                {"name": "NEW", "domain": "leaf"},
+            ]
+        )
         plan = space.plan(destroy=True)
         space.plan(), space.plan(refresh_only=True), space.plan(replace=("hub/stream/A",))
         with pytest.raises(RefusedError):
@@ -207,7 +258,8 @@ def test_only_what_differs_is_written(tmp_path: Path, clean_hub_leaf: Sandbox) -
     """Of many resources, an apply writes to the one that differs and to nothing else; taking over equal ones writes nothing."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     bodies: list[dict[str, Any]] = [
-        {"name": f"S{n}", "domain": "hub", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]} for n in range(8)
+        {"name": f"S{n}", "domain": "hub", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]}
+        for n in range(8)
     ]
     space.write(streams=bodies).apply()
     bodies[3]["max_msgs"] = 5
@@ -217,7 +269,9 @@ def test_only_what_differs_is_written(tmp_path: Path, clean_hub_leaf: Sandbox) -
     assert writes(seen) == ["hub STREAM.UPDATE.S3"]
 
     (tmp_path / "other").mkdir()
-    other = hub_leaf_space(tmp_path / "other", clean_hub_leaf).write(workspace="other", streams=bodies)
+    other = hub_leaf_space(tmp_path / "other", clean_hub_leaf).write(
+        workspace="other", streams=bodies
+    )
     with audit_requests(clean_hub_leaf) as seen:
         plan, result = other.apply()
     assert (result.exit_code, plan.summary["import"], writes(seen)) == (0, 16, [])
@@ -232,13 +286,23 @@ def test_unmanaged_resources_are_left_alone(tmp_path: Path, server: Server) -> N
     space.apply()
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS"})
-        raw.api_ok("$JS.API.CONSUMER.CREATE.A.THEIRS", {"stream_name": "A", "config": {"name": "THEIRS", "durable_name": "THEIRS"}})
-        space.write(streams=[{"name": "A", "subjects": ["a"], "max_age": "1d", "consumers": [{"name": "OURS"}]}]).apply()
+        raw.api_ok(
+            "$JS.API.CONSUMER.CREATE.A.THEIRS",
+            {"stream_name": "A", "config": {"name": "THEIRS", "durable_name": "THEIRS"}},
+        )
+        space.write(
+            streams=[
+                {"name": "A", "subjects": ["a"], "max_age": "1d", "consumers": [{"name": "OURS"}]}
+            ]
+        ).apply()
         space.write(streams=[{"name": "A", "subjects": ["a"], "max_age": "1d"}]).apply()
         assert raw.api_ok("$JS.API.CONSUMER.NAMES.A")["consumers"] == ["THEIRS"]
 
         found = drift(space.load, DriftOptions(), RecordingObserver())
-        assert [u.address for u in found.unmanaged] == ["main/consumer/A/THEIRS", "main/stream/THEIRS"]
+        assert [u.address for u in found.unmanaged] == [
+            "main/consumer/A/THEIRS",
+            "main/stream/THEIRS",
+        ]
         plan, result = space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))
         assert [h.consumers for c in plan.resource_changes for h in c.hazards] == [1]
         assert (result.exit_code, streams(raw)) == (0, ["THEIRS"])
@@ -247,17 +311,28 @@ def test_unmanaged_resources_are_left_alone(tmp_path: Path, server: Server) -> N
 def test_what_was_recreated_outside_is_not_deleted(tmp_path: Path, server: Server) -> None:
     """Another object under an old name is not ours: it leaves state and stays on the server, also in destroy."""
     for destroy in (False, True):
-        space = single_space(tmp_path, server).write(streams=[{"name": "A", "consumers": [{"name": "C"}]}])
+        space = single_space(tmp_path, server).write(
+            streams=[{"name": "A", "consumers": [{"name": "C"}]}]
+        )
         space.apply()
         with Raw(server.url) as raw:
             raw.api_ok("$JS.API.STREAM.DELETE.A")
             raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A"})
-            raw.api_ok("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": {"name": "C", "durable_name": "C"}})
-            plan, result = (space if destroy else space.write(streams=[])).apply(destroy=destroy, allow_hazards=("DELETES_STREAM",))
+            raw.api_ok(
+                "$JS.API.CONSUMER.CREATE.A.C",
+                {"stream_name": "A", "config": {"name": "C", "durable_name": "C"}},
+            )
+            plan, result = (space if destroy else space.write(streams=[])).apply(
+                destroy=destroy, allow_hazards=("DELETES_STREAM",)
+            )
 
             assert {c.address: c.change.actions for c in plan.resource_changes} == {
                 "main/stream/A": ["forget"],
                 "main/consumer/A/C": ["forget"],
             }
-            assert (result.exit_code, streams(raw), remembering.list_(space.load, ())) == (0, ["A"], [])
+            assert (result.exit_code, streams(raw), remembering.list_(space.load, ())) == (
+                0,
+                ["A"],
+                [],
+            )
             raw.api_ok("$JS.API.STREAM.DELETE.A")

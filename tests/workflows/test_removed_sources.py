@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 def without(space: Space, store: str) -> Space:
     """The workspace without one of its stores, whose streams stay where they are."""
-    space.base["domains"] = {name: domain for name, domain in space.base["domains"].items() if name != store}
-    return space.write(streams=sales_streams(), removed=[{"address": f"{store}/**", "destroy": False}])
+    space.base["domains"] = {
+        name: domain for name, domain in space.base["domains"].items() if name != store
+    }
+    return space.write(
+        streams=sales_streams(), removed=[{"address": f"{store}/**", "destroy": False}]
+    )
 
 
 def replication_hazards(plan: Plan) -> list[Hazard]:
@@ -48,8 +52,13 @@ def test_not_all_is_copied(fleet: Fleet, tmp_path: Path) -> None:
     fleet.ask("STREAM.PURGE.ALL_SALES")
     plan = without(space, store).plan()
 
-    assert [(h.messages, h.blocking, h.allowed) for h in replication_hazards(plan)] == [(5, True, False)]
-    assert "5 messages of source SALES@$JS.store-001.API are not copied yet, and will not be" in replication_hazards(plan)[0].message
+    assert [(h.messages, h.blocking, h.allowed) for h in replication_hazards(plan)] == [
+        (5, True, False)
+    ]
+    assert (
+        "5 messages of source SALES@$JS.store-001.API are not copied yet, and will not be"
+        in replication_hazards(plan)[0].message
+    )
     with pytest.raises(RefusedError, match="are not copied yet"):
         space.apply()
     assert space.apply(allow_hazards=("BREAKS_REPLICATION:hub/stream/ALL_SALES",))[1].exit_code == 0
@@ -63,7 +72,9 @@ def test_the_origin_is_offline(fleet: Fleet, tmp_path: Path) -> None:
     plan = without(space, store).plan()
     fleet.sandbox.start()
 
-    assert [(h.messages, h.exact, h.blocking) for h in replication_hazards(plan)] == [(None, False, True)]
+    assert [(h.messages, h.exact, h.blocking) for h in replication_hazards(plan)] == [
+        (None, False, True)
+    ]
     assert "is not known" in replication_hazards(plan)[0].message
 
 
@@ -76,6 +87,8 @@ def test_more_came_meanwhile(fleet: Fleet, tmp_path: Path) -> None:
     plan = without(space, store).plan()
     fleet.ask("STREAM.PURGE.ALL_SALES")
 
-    with pytest.raises(StalePlanError, match="would lose 5 messages of source SALES that are not copied yet"):
+    with pytest.raises(
+        StalePlanError, match="would lose 5 messages of source SALES that are not copied yet"
+    ):
         space.apply_saved(plan)
     assert len(fleet.ask("STREAM.INFO.ALL_SALES")["config"]["sources"]) == len(fleet.stores)

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Server
 
-HOLDER = {"id": "6b1f", "who": "ann", "host": "ci-7", "pid": 812, "operation": "apply", "since": "2026-01-31T12:00:00Z"}
+HOLDER = {
+    "id": "6b1f",
+    "who": "ann",
+    "host": "ci-7",
+    "pid": 812,
+    "operation": "apply",
+    "since": "2026-01-31T12:00:00Z",
+}
 
 
 class Commands:
@@ -71,22 +78,40 @@ def space(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> Spa
 def test_pull_and_push_again(commands: Commands) -> None:
     """What was pulled and edited goes in under a new serial, and the next plan compares with it."""
     document = commands.pulled()
-    assert (document["kind"], document["serial"], sorted(document["resources"])) == ("state", 2, ["main/stream/A", "main/stream/B"])
+    assert (document["kind"], document["serial"], sorted(document["resources"])) == (
+        "state",
+        2,
+        ["main/stream/A", "main/stream/B"],
+    )
     del document["resources"]["main/stream/B"]
     ended = commands.run("state", "push", commands.saved(document))
 
-    assert (ended.code, ended.out) == (0, "The state is at serial 3 now. See what that means: jsplan plan\n")
+    assert (ended.code, ended.out) == (
+        0,
+        "The state is at serial 3 now. See what that means: jsplan plan\n",
+    )
     after = commands.pulled()
-    assert (after["serial"], after["lineage"], list(after["resources"])) == (3, document["lineage"], ["main/stream/A"])
+    assert (after["serial"], after["lineage"], list(after["resources"])) == (
+        3,
+        document["lineage"],
+        ["main/stream/A"],
+    )
     assert "1 to import" in commands.run("plan").out
 
 
 def test_push_from_standard_input(commands: Commands) -> None:
     """`-` is standard input, and with --json the result is a document."""
-    ended = run_process(commands.space.folder, "state", "push", "-", "--json", input=json.dumps(commands.pulled()))
+    ended = run_process(
+        commands.space.folder, "state", "push", "-", "--json", input=json.dumps(commands.pulled())
+    )
     result = json.loads(ended.out)
 
-    assert (ended.code, result["kind"], result["serial"], result["overrode"]) == (0, "state-push", 3, [])
+    assert (ended.code, result["kind"], result["serial"], result["overrode"]) == (
+        0,
+        "state-push",
+        3,
+        [],
+    )
 
 
 def test_push_of_nothing(commands: Commands) -> None:
@@ -108,7 +133,9 @@ def test_an_older_serial_is_refused(commands: Commands) -> None:
     path = commands.saved(old)
     refused = commands.run("state", "push", path)
     assert refused.code == 1
-    assert "pushed.json has serial 2, and the state here is at 3. Nothing was written" in refused.text
+    assert (
+        "pushed.json has serial 2, and the state here is at 3. Nothing was written" in refused.text
+    )
     assert commands.pulled()["serial"] == 3
 
     forced = commands.run("state", "push", "--force", path)
@@ -132,9 +159,15 @@ def test_another_lineage_is_refused(commands: Commands) -> None:
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"workspace": "other"}, "is the state of workspace other"), ({"kind": "plan"}, "is not a jsplan state"), ({"domains": None}, "")],
+    [
+        ({"workspace": "other"}, "is the state of workspace other"),
+        ({"kind": "plan"}, "is not a jsplan state"),
+        ({"domains": None}, ""),
+    ],
 )
-def test_what_is_no_state_of_ours_is_refused_always(commands: Commands, change: dict[str, Any], words: str) -> None:
+def test_what_is_no_state_of_ours_is_refused_always(
+    commands: Commands, change: dict[str, Any], words: str
+) -> None:
     """Neither another workspace's state nor another document goes in, not even with --force."""
     wrong = commands.pulled() | change
     if change == {"domains": None}:

@@ -41,7 +41,12 @@ def space(tmp_path: Path, server: Server) -> Space:
 
 def _orders(**more: Any) -> Document:
     consumers = [{"name": "NEW", "ack_policy": "explicit", "description": more.pop("said", "a")}]
-    return {"name": "ORDERS", "subjects": ["ORDERS.*"], "consumers": consumers, "lifecycle": {"prevent_destroy": True}} | more
+    return {
+        "name": "ORDERS",
+        "subjects": ["ORDERS.*"],
+        "consumers": consumers,
+        "lifecycle": {"prevent_destroy": True},
+    } | more
 
 
 def planned(space: Space, *declared: Document, **options: Any) -> Document:
@@ -114,10 +119,17 @@ def test_a_request_that_does_not_fit_its_step(space: Space, server: Server) -> N
             edit(step_of(edited, "stream.update"))
             with pytest.raises(JsplanError, match="does not agree with itself") as refused:
                 space.apply_saved(Plan.from_json(with_checksum(edited), "t.plan"))
-            assert (refused.value.exit_code, "Nothing was changed" in str(refused.value)) == (1, True)
+            assert (refused.value.exit_code, "Nothing was changed" in str(refused.value)) == (
+                1,
+                True,
+            )
         after = raw.api_ok(f"{API}.STREAM.INFO.ORDERS"), streams(raw)
 
-    assert (before[0]["config"], before[0]["state"]["messages"], before[1]) == (after[0]["config"], after[0]["state"]["messages"], after[1])
+    assert (before[0]["config"], before[0]["state"]["messages"], before[1]) == (
+        after[0]["config"],
+        after[0]["state"]["messages"],
+        after[1],
+    )
 
 
 def test_a_consumer_of_another_name(space: Space) -> None:
@@ -146,13 +158,18 @@ def test_a_guard_whose_finding_was_taken_out(space: Space, server: Server) -> No
     plan.diagnostics, plan.applyable = [], True
     for change in plan.resource_changes:
         change.hazards = []
-    with pytest.raises(RefusedError, match="main/stream/ORDERS is guarded by prevent_destroy") as refused:
+    with pytest.raises(
+        RefusedError, match="main/stream/ORDERS is guarded by prevent_destroy"
+    ) as refused:
         space.apply_saved(plan)
     assert "prevent_destroy: false" in str(refused.value.hint)
     with Raw(server.url) as raw:
         assert raw.api_ok(f"{API}.STREAM.INFO.ORDERS")["state"]["messages"] == 10
 
-    space.write(streams=[{"name": "OTHER"}], removed=[{"address": "main/stream/ORDERS", "destroy": True, "prevent_destroy": False}])
+    space.write(
+        streams=[{"name": "OTHER"}],
+        removed=[{"address": "main/stream/ORDERS", "destroy": True, "prevent_destroy": False}],
+    )
     assert space.apply_saved(space.plan(allow_hazards=("DELETES_STREAM",))).exit_code == 0
 
 
@@ -160,7 +177,12 @@ def test_a_deletion_that_no_change_speaks_of(space: Space) -> None:
     """A step deletes nothing that the list of changes, which people review, does not say is deleted."""
     document = planned(space, _orders(max_msgs=50), {"name": "OTHER"})
     step = step_of(document, "stream.update")
-    step |= {"op": "stream.delete", "request": {"api": "STREAM.DELETE.ORDERS", "payload": None}, "record": None, "expect": None}
+    step |= {
+        "op": "stream.delete",
+        "request": {"api": "STREAM.DELETE.ORDERS", "payload": None},
+        "record": None,
+        "expect": None,
+    }
     with pytest.raises(JsplanError, match="no resource change of the plan deletes it"):
         require_consistent_steps(Plan.from_json(with_checksum(document), "p"))
 
@@ -173,7 +195,11 @@ def test_names_that_operations_put_together() -> None:
     document["steps"] = [step for step in document["steps"] if step["id"] in ("a1", "a2")]
     require_consistent_steps(Plan.from_json(with_checksum(document), "p"))
     for number, field, value in (
-        (0, "replacement", document["steps"][0]["params"]["replacement"] | {"staging": "hub/stream/PAYROLL"}),
+        (
+            0,
+            "replacement",
+            document["steps"][0]["params"]["replacement"] | {"staging": "hub/stream/PAYROLL"},
+        ),
         (1, "consumers", {"OLD": document["steps"][1]["params"]["consumers"]["NEW"]}),
         (1, "consumers", True),
         (1, "from", "hub/stream/PAYROLL"),
@@ -192,9 +218,17 @@ def test_every_op_has_a_rule() -> None:
 def test_a_severity_is_no_markup(space: Space) -> None:
     """A finding of another severity is refused, so that nothing of it reaches the page."""
     document = planned(space, _orders(max_msgs=50), {"name": "OTHER"})
-    finding = {"severity": '"><meta http-equiv=refresh content="0;url=http://x">', "code": "JS1", "summary": "", "detail": ""}
+    finding = {
+        "severity": '"><meta http-equiv=refresh content="0;url=http://x">',
+        "code": "JS1",
+        "summary": "",
+        "detail": "",
+    }
     document["diagnostics"] = [finding | {"address": None, "range": None}]
-    with pytest.raises(JsplanError, match=r"p is damaged: diagnostics\[0\].severity must be one of error, warning, info$"):
+    with pytest.raises(
+        JsplanError,
+        match=r"p is damaged: diagnostics\[0\].severity must be one of error, warning, info$",
+    ):
         Plan.from_json(with_checksum(document), "p")
     found = Plan.from_json(with_checksum(document | {"diagnostics": []}), "p")
     found.diagnostics = [Diagnostic.from_json(document["diagnostics"][0])]
@@ -208,14 +242,23 @@ def test_a_plan_as_it_was_made(space: Space) -> None:
     assert not space.plan().has_changes
 
 
-def test_a_domain_that_left_the_files_and_has_no_step(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+def test_a_domain_that_left_the_files_and_has_no_step(
+    tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
     """A saved plan also names domains in which nothing changes: one that the files no longer declare does not hold it up."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.write(streams=[{"name": "A", "domain": "hub"}, {"name": "B", "domain": "leaf"}])
     space.apply()
-    space.write(streams=[{"name": "A", "domain": "hub", "description": "more"}, {"name": "B", "domain": "leaf"}])
+    space.write(
+        streams=[
+            {"name": "A", "domain": "hub", "description": "more"},
+            {"name": "B", "domain": "leaf"},
+        ]
+    )
     plan = space.plan()
-    space.write(streams=[{"name": "A", "domain": "hub"}], domains={"hub": space.base["domains"]["hub"]})
+    space.write(
+        streams=[{"name": "A", "domain": "hub"}], domains={"hub": space.base["domains"]["hub"]}
+    )
 
     assert set(plan.domains) == {"hub", "leaf"}
     assert space.apply_saved(plan).exit_code == 0

@@ -12,9 +12,9 @@ from jsplan.config.model import Domain
 from jsplan.documents.apply import StepFinished
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import UsageError
+from jsplan.options import PlanOptions
 from jsplan.topology import Edge
 from jsplan.workflows import apply as applying
-from jsplan.workflows.options import PlanOptions
 from jsplan.workflows.rollout import Wave, split_into_waves
 from tests.support.fleets import Fleet, fleet_space, sales_streams
 from tests.support.workspaces import RecordingObserver, approve
@@ -28,16 +28,27 @@ if TYPE_CHECKING:
 
 def planned(*steps: tuple[str, str, list[str]]) -> Plan:
     """A plan with steps `(id, domain, depends_on)`."""
-    made = [Step(name, f"{domain}/stream/S", "stream.create", "", {}, {}, waits) for name, domain, waits in steps]
+    made = [
+        Step(name, f"{domain}/stream/S", "stream.create", "", {}, {}, waits)
+        for name, domain, waits in steps
+    ]
     return cast("Plan", SimpleNamespace(steps=made))
 
 
 def domains(**labels: str) -> dict[str, Domain]:
-    return {key: Domain(key, "c", key, f"$JS.{key}.API", frozenset(text.split())) for key, text in labels.items()}
+    return {
+        key: Domain(key, "c", key, f"$JS.{key}.API", frozenset(text.split()))
+        for key, text in labels.items()
+    }
 
 
 def flows(*pairs: tuple[str, str]) -> Topology:
-    edges = [Edge(Address(a, "stream", "S"), Address(b, "stream", "T"), "source", {"external": {"api": a}}) for a, b in pairs]
+    edges = [
+        Edge(
+            Address(a, "stream", "S"), Address(b, "stream", "T"), "source", {"external": {"api": a}}
+        )
+        for a, b in pairs
+    ]
     return cast("Topology", SimpleNamespace(edges=edges))
 
 
@@ -54,27 +65,50 @@ ALONE = tuple((f"x{n}", f"s{n}", list[str]()) for n in range(10))
     ("terms", "expected"),
     [
         ("100%", [["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9"]]),
-        ("label:canary,30%,100%", [["s3"], ["s0", "s1"], ["s2", "s4", "s5", "s6", "s7", "s8", "s9"]]),
-        ("s9,s[0-1],1%,100%", [["s9"], ["s0", "s1"], [], ["s2", "s3", "s4", "s5", "s6", "s7", "s8"]]),
+        (
+            "label:canary,30%,100%",
+            [["s3"], ["s0", "s1"], ["s2", "s4", "s5", "s6", "s7", "s8", "s9"]],
+        ),
+        (
+            "s9,s[0-1],1%,100%",
+            [["s9"], ["s0", "s1"], [], ["s2", "s3", "s4", "s5", "s6", "s7", "s8"]],
+        ),
         ("5%,50%,label:edge", [["s0"], ["s1", "s2", "s3", "s4"], ["s5", "s6", "s7", "s8", "s9"]]),
     ],
 )
 def test_who_is_in_which_wave(terms: str, expected: list[list[str]]) -> None:
     """Each domain is in the first wave that takes it; a share counts all that were taken before."""
-    assert [list(wave.domains) for wave in split_into_waves(terms.split(","), planned(*ALONE), FLEET, TO_HUB)] == expected
+    assert [
+        list(wave.domains)
+        for wave in split_into_waves(terms.split(","), planned(*ALONE), FLEET, TO_HUB)
+    ] == expected
 
 
 def test_a_hub_goes_with_who_waits_for_it() -> None:
     """What leaves wait for is done with the first of them, what waits for leaves after the last, what nobody waits for at the end."""
-    steps = [("prices", "hub", []), *ALONE, ("copy", "s3", ["prices"]), ("all", "hub", [x for x, _, _ in ALONE]), ("other", "hub", [])]
-    waves = split_into_waves(["label:canary", "50%", "100%"], planned(*cast("Any", steps)), FLEET, TO_HUB)
+    steps = [
+        ("prices", "hub", []),
+        *ALONE,
+        ("copy", "s3", ["prices"]),
+        ("all", "hub", [x for x, _, _ in ALONE]),
+        ("other", "hub", []),
+    ]
+    waves = split_into_waves(
+        ["label:canary", "50%", "100%"], planned(*cast("Any", steps)), FLEET, TO_HUB
+    )
 
-    assert ids(waves) == [["prices", "x3", "copy"], ["x0", "x1", "x2", "x4"], ["x5", "x6", "x7", "x8", "x9", "all", "other"]]
+    assert ids(waves) == [
+        ["prices", "x3", "copy"],
+        ["x0", "x1", "x2", "x4"],
+        ["x5", "x6", "x7", "x8", "x9", "all", "other"],
+    ]
 
 
 def test_a_leaf_is_not_pulled_forward() -> None:
     """A step never runs before what it depends on: it waits for the wave of the other domain."""
-    waves = split_into_waves(["label:canary", "100%"], planned(("a", "s1", []), ("b", "s3", ["a"])), FLEET, TO_HUB)
+    waves = split_into_waves(
+        ["label:canary", "100%"], planned(("a", "s1", []), ("b", "s3", ["a"])), FLEET, TO_HUB
+    )
 
     assert ids(waves) == [[], ["a", "b"]]
 
@@ -92,13 +126,17 @@ def test_waves_on_real_servers(fleet: Fleet, tmp_path: Path) -> None:
     """Each wave is done, read back and copying before the next begins; in the end everything is as planned."""
     space, watch = fleet_space(tmp_path, fleet), RecordingObserver()
     space.write(streams=sales_streams())
-    _, result = applying.apply(space.load, PlanOptions(waves=("label:canary", "50%", "100%")), approve, watch)
+    _, result = applying.apply(
+        space.load, PlanOptions(waves=("label:canary", "50%", "100%")), approve, watch
+    )
     order = [event.result.address for event in watch.events if isinstance(event, StepFinished)]
 
     assert result.exit_code == 0
     assert [text for text in watch.texts if text.startswith("Wave")] == [
-        "Wave 1 of 3 (label:canary): 1 domain", "Wave 2 of 3 (50%): 2 domains", "Wave 3 of 3 (100%): 4 domains",
-    ]  # fmt: skip
+        "Wave 1 of 3 (label:canary): 1 domain",
+        "Wave 2 of 3 (50%): 2 domains",
+        "Wave 3 of 3 (100%): 4 domains",
+    ]
     assert order[0] == "store-001/stream/SALES"
     assert set(order[1:3]) == {"store-002/stream/SALES", "store-003/stream/SALES"}
     assert order[-1] == "hub/stream/ALL_SALES"
@@ -114,7 +152,11 @@ class SpoilingObserver(RecordingObserver):
 
     def event(self, event: ApplyEvent) -> None:
         """Change it once."""
-        if isinstance(event, StepFinished) and event.result.address == self._address and event.result.status == "done":
+        if (
+            isinstance(event, StepFinished)
+            and event.result.address == self._address
+            and event.result.status == "done"
+        ):
             domain, _, name = self._address.split("/")
             self._fleet.ask(f"STREAM.DELETE.{name}", domain)
 
@@ -123,18 +165,27 @@ def test_a_wave_that_fails_ends_it(fleet: Fleet, tmp_path: Path) -> None:
     """The check after a wave finds what is not as it was made; the other waves are not begun, state is exact, exit 6."""
     space, watch = fleet_space(tmp_path, fleet), SpoilingObserver(fleet, "store-001/stream/SALES")
     space.write(streams=sales_streams())
-    _, result = applying.apply(space.load, PlanOptions(waves=("label:canary", "50%", "100%")), approve, watch)
+    _, result = applying.apply(
+        space.load, PlanOptions(waves=("label:canary", "50%", "100%")), approve, watch
+    )
 
     assert result.exit_code == 6
     assert {step.address: step.status for step in result.steps} == {
-        "hub/stream/ALL_SALES": "skipped", "store-001/stream/SALES": "done", **{f"{s}/stream/SALES": "skipped" for s in fleet.stores[1:]},
-    }  # fmt: skip
+        "hub/stream/ALL_SALES": "skipped",
+        "store-001/stream/SALES": "done",
+        **{f"{s}/stream/SALES": "skipped" for s in fleet.stores[1:]},
+    }
     reasons = {step.error for step in result.steps if step.status == "skipped"}
     assert len(reasons) == 1
-    assert "wave 1 (label:canary) had 1 domain that failed, more than --max-failures 0" in str(reasons)
+    assert "wave 1 (label:canary) had 1 domain that failed, more than --max-failures 0" in str(
+        reasons
+    )
     assert "store-001/stream/SALES is gone again" in str(reasons)
     assert [fleet.messages(store, "SALES") for store in fleet.stores] == [-1] * len(fleet.stores)
-    assert sum(1 for c in space.plan().resource_changes if c.change.actions == ["create"]) == len(fleet.stores) + 1
+    assert (
+        sum(1 for c in space.plan().resource_changes if c.change.actions == ["create"])
+        == len(fleet.stores) + 1
+    )
 
 
 def test_a_wave_may_fail_as_much_as_it_may(fleet: Fleet, tmp_path: Path) -> None:
@@ -143,7 +194,12 @@ def test_a_wave_may_fail_as_much_as_it_may(fleet: Fleet, tmp_path: Path) -> None
     space.write(streams=sales_streams(max_msgs=5)).apply()
     watch = RefusedStepObserver(fleet, "store-002")
     space.write(streams=sales_streams(max_msgs=6))
-    _, result = applying.apply(space.load, PlanOptions(waves=("50%", "100%"), max_failures=1, parallelism=1), approve, watch)
+    _, result = applying.apply(
+        space.load,
+        PlanOptions(waves=("50%", "100%"), max_failures=1, parallelism=1),
+        approve,
+        watch,
+    )
 
     assert result.exit_code == 6
     assert {s.address for s in result.steps if s.status == "failed"} == {"store-002/stream/SALES"}
@@ -163,4 +219,6 @@ class RefusedStepObserver(RecordingObserver):
         super().phase(text)
         if text.startswith("Wave 1"):
             config = self._fleet.ask("STREAM.INFO.SALES", self._store)["config"]
-            self._fleet.ask("STREAM.UPDATE.SALES", self._store, config | {"description": "somebody else"})
+            self._fleet.ask(
+                "STREAM.UPDATE.SALES", self._store, config | {"description": "somebody else"}
+            )

@@ -45,12 +45,16 @@ async def fill_stream(work: StepContext, step: Step) -> None:
         if found.created == record["old"]["created"]:
             raise StepFailed(f"the old {step.target_address} is still there; nothing was written")
         require_ours(found, record)
-        if params(step)["into_new"]:  # an earlier attempt, or one for other files; the stand-in has everything
+        if params(step)[
+            "into_new"
+        ]:  # an earlier attempt, or one for other files; the stand-in has everything
             await delete_stream(work, step, f"STREAM.DELETE.{step.target_address.stream}")
             found = None
     origin = await work.read(source)
     if origin is None:
-        raise StepFailed(f"{source} is gone: somebody else deleted it; {step.target_address} was not filled")
+        raise StepFailed(
+            f"{source} is gone: somebody else deleted it; {step.target_address} was not filled"
+        )
     way = params(step)["method"]
     if way == "snapshot":
         await _fill_by_snapshot(work, step, source, found)
@@ -58,16 +62,24 @@ async def fill_stream(work: StepContext, step: Step) -> None:
         await _fill_by_server(work, step, origin, found)
     live = await wait_until_ready(work, step.target_address)
     if live is None:
-        raise StepFailed(f"{step.target_address} is gone again: somebody else deleted it at the same moment")
+        raise StepFailed(
+            f"{step.target_address} is gone again: somebody else deleted it at the same moment"
+        )
     work.fingerprints[step.id] = live.fingerprint
-    done = {"phase": "refilled", "new_created": live.created} if params(step)["into_new"] else {"phase": "copied"}
+    done = (
+        {"phase": "refilled", "new_created": live.created}
+        if params(step)["into_new"]
+        else {"phase": "copied"}
+    )
     await update_record(work, step, **done)
 
 
 # --- archives --------------------------------------------------------------------------------------------------
 
 
-async def _fill_by_snapshot(work: StepContext, step: Step, source: Address, found: LiveObject | None) -> None:
+async def _fill_by_snapshot(
+    work: StepContext, step: Step, source: Address, found: LiveObject | None
+) -> None:
     """A snapshot that goes straight into a restore. An earlier attempt may have left half of a stream: it goes first."""
     assert step.request is not None
     config, api, end = step.request["payload"], work.api(step), time.monotonic() + NAME_TIMEOUT
@@ -77,8 +89,16 @@ async def _fill_by_snapshot(work: StepContext, step: Step, source: Address, foun
             await delete_stream(work, step, f"STREAM.DELETE.{step.target_address.stream}")
         require_lock(work, WRITE_TIMEOUT)
         try:
-            async with snapshots.open_snapshot(api, source.stream, consumers=params(step)["consumers"]) as taken:
-                await snapshots.restore_stream(api, config, taken.state, taken.chunks, on_progress=lambda _: require_lock(work, WRITE_TIMEOUT))
+            async with snapshots.open_snapshot(
+                api, source.stream, consumers=params(step)["consumers"]
+            ) as taken:
+                await snapshots.restore_stream(
+                    api,
+                    config,
+                    taken.state,
+                    taken.chunks,
+                    on_progress=lambda _: require_lock(work, WRITE_TIMEOUT),
+                )
             return
         except ApiError as error:
             if not _is_transient(error) or time.monotonic() > end:
@@ -98,7 +118,9 @@ def _is_transient(error: ApiError) -> bool:
 # --- mirrors and sources ---------------------------------------------------------------------------------------
 
 
-async def _fill_by_server(work: StepContext, step: Step, origin: LiveObject, found: LiveObject | None) -> None:
+async def _fill_by_server(
+    work: StepContext, step: Step, origin: LiveObject, found: LiveObject | None
+) -> None:
     """A mirror or a source of the other stream, cut off once it has everything.
 
     A stand-in that is there already is not deleted: copying a work queue consumes it, so it may be the only copy.
@@ -108,7 +130,11 @@ async def _fill_by_server(work: StepContext, step: Step, origin: LiveObject, fou
     if mirrors:
         await _write_end_marker(work, step, origin)
         origin = await work.read(origin.address) or origin
-    copying = {"mirror": {"name": origin.address.stream}} if mirrors else {"sources": [{"name": origin.address.stream}]}
+    copying = (
+        {"mirror": {"name": origin.address.stream}}
+        if mirrors
+        else {"sources": [{"name": origin.address.stream}]}
+    )
     if found is None:
         payload = {name: value for name, value in config.items() if name != "subjects"} | copying
         await work.send(step, f"STREAM.CREATE.{step.target_address.stream}", payload)
@@ -122,7 +148,11 @@ async def _fill_by_server(work: StepContext, step: Step, origin: LiveObject, fou
 async def _write_end_marker(work: StepContext, step: Step, origin: LiveObject) -> None:
     """A mirror ends with its origin's last message, so where that was deleted a message of ours makes the sequences equal."""
     last, record = int(origin.state.get("last_seq") or 0), require_record(work, step)
-    if params(step)["into_new"] or last >= record.get("end_marker", last + 1) or not origin.state.get("messages"):
+    if (
+        params(step)["into_new"]
+        or last >= record.get("end_marker", last + 1)
+        or not origin.state.get("messages")
+    ):
         return
     try:
         await work.api(step).request(f"STREAM.MSG.GET.{origin.address.stream}", {"seq": last})
@@ -135,9 +165,16 @@ async def _write_end_marker(work: StepContext, step: Step, origin: LiveObject) -
     headers = {"Nats-Incr": "+0"} if origin.raw.get("allow_msg_counter") else None
     subject = origin.raw["subjects"][0]
     try:
-        work.api(step).parse(subject, await work.api(step).connection.request(subject, END_MARKER, WRITE_TIMEOUT, headers=headers))
+        work.api(step).parse(
+            subject,
+            await work.api(step).connection.request(
+                subject, END_MARKER, WRITE_TIMEOUT, headers=headers
+            ),
+        )
     except ServerRefusedError as error:
-        raise StepFailed(f"{origin.address} does not take the message that marks its end: {error.description}") from None
+        raise StepFailed(
+            f"{origin.address} does not take the message that marks its end: {error.description}"
+        ) from None
 
 
 async def _delete_end_marker(work: StepContext, step: Step, mark: int) -> None:
@@ -149,9 +186,16 @@ async def _delete_end_marker(work: StepContext, step: Step, mark: int) -> None:
             raise
 
 
-async def _wait_until_filled(work: StepContext, step: Step, origin: LiveObject, *, mirrors: bool) -> None:
+async def _wait_until_filled(
+    work: StepContext, step: Step, origin: LiveObject, *, mirrors: bool
+) -> None:
     """Wait until the stream has everything; raises StepFailed when nothing comes any more."""
-    wanted, before, since, pause = _expected_counts(require_record(work, step), origin, step), None, time.monotonic(), 0.02
+    wanted, before, since, pause = (
+        _expected_counts(require_record(work, step), origin, step),
+        None,
+        time.monotonic(),
+        0.02,
+    )
     while True:
         require_not_stopped(work)
         live = await work.read(step.target_address)
@@ -164,7 +208,9 @@ async def _wait_until_filled(work: StepContext, step: Step, origin: LiveObject, 
         elif time.monotonic() - since > STALL_TIMEOUT:
             text = f"{step.target_address} has got {count:,} messages up to sequence {last:,} and nothing more for {STALL_TIMEOUT:.0f}s"
             raise StepFailed(
-                f"{text}; the old one was not deleted" if not params(step)["into_new"] else f"{text}; they are in {origin.address}"
+                f"{text}; the old one was not deleted"
+                if not params(step)["into_new"]
+                else f"{text}; they are in {origin.address}"
             )
         await asyncio.sleep(pause)
         pause = min(0.5, pause * 1.5)
@@ -172,5 +218,12 @@ async def _wait_until_filled(work: StepContext, step: Step, origin: LiveObject, 
 
 def _expected_counts(record: dict[str, Any], origin: LiveObject, step: Step) -> dict[str, int]:
     """What the origin had: of a work queue that is being consumed by the copy, what was written down before."""
-    state = record.get("quiesced_state", {}) if not params(step)["into_new"] and params(step)["may_shrink"] else origin.state
-    return {"messages": int(state.get("messages") or 0), "last_seq": int(origin.state.get("last_seq") or 0)}
+    state = (
+        record.get("quiesced_state", {})
+        if not params(step)["into_new"] and params(step)["may_shrink"]
+        else origin.state
+    )
+    return {
+        "messages": int(state.get("messages") or 0),
+        "last_seq": int(origin.state.get("last_seq") or 0),
+    }

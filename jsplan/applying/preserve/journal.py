@@ -79,7 +79,9 @@ async def wait_until_ready(work: StepContext, address: Address) -> LiveObject | 
             break
         require_not_stopped(work)
         if time.monotonic() > end:
-            raise StepFailed(f"{address} has no leader, or not all its copies, after {READY_TIMEOUT:.0f}s; the next plan goes on from there")
+            raise StepFailed(
+                f"{address} has no leader, or not all its copies, after {READY_TIMEOUT:.0f}s; the next plan goes on from there"
+            )
         await asyncio.sleep(0.1)
     return live
 
@@ -90,8 +92,12 @@ def require_ours(live: LiveObject, record: ReplacementRecord) -> None:
         raise StepFailed(f"{live.address} was made by somebody else; nothing was written")
 
 
-async def delete_end_marker(work: StepContext, step: Step, record: ReplacementRecord, stream: Address) -> None:
+async def delete_end_marker(
+    work: StepContext, step: Step, record: ReplacementRecord, stream: Address
+) -> None:
     """Delete the message that marked the end of a stream; it may not be there, and a stream that forbids deleting keeps it."""
     if record.get("end_marker"):
         with suppress(ServerRefusedError):
-            await work.send(step, f"STREAM.MSG.DELETE.{stream.stream}", {"seq": record["end_marker"]})
+            await work.send(
+                step, f"STREAM.MSG.DELETE.{stream.stream}", {"seq": record["end_marker"]}
+            )

@@ -32,7 +32,12 @@ from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.pauses import PAUSE, is_expired
-from jsplan.planning.preserve.consumer_position import PAUSE_LEVEL, choose_position_method, position_of, with_start_sequence
+from jsplan.planning.preserve.consumer_position import (
+    PAUSE_LEVEL,
+    choose_position_method,
+    position_of,
+    with_start_sequence,
+)
 from jsplan.planning.preserve.staging import probe_address
 from jsplan.planning.replication.impact import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.fields import Config
@@ -50,7 +55,9 @@ async def restore_consumers(work: StepContext, step: Step) -> None:
     record, wanted = require_record(work, step), params(step)["consumers"]
     stream = await work.read(step.target_address)
     if stream is None:
-        raise StepFailed(f"{step.target_address} is gone: somebody else deleted it at the same moment")
+        raise StepFailed(
+            f"{step.target_address} is gone: somebody else deleted it at the same moment"
+        )
     for name, before in sorted(record.get("consumers", {}).items()):
         said = wanted.get(name, {"config": before["config"]})
         if said is None:
@@ -62,7 +69,9 @@ async def restore_consumers(work: StepContext, step: Step) -> None:
 class _RestoredConsumer:
     """One consumer that comes back: what it was, what it shall be, and to which stream."""
 
-    def __init__(self, name: str, before: Config, said: Config, stream: LiveObject, record: ReplacementRecord) -> None:
+    def __init__(
+        self, name: str, before: Config, said: Config, stream: LiveObject, record: ReplacementRecord
+    ) -> None:
         self.name = name
         self.before = before
         self.wanted = said
@@ -74,7 +83,11 @@ class _RestoredConsumer:
 
     def is_half_made(self, live: LiveObject) -> bool:
         """Whether an apply made it, died, and may not have taken it to its place: it is paused until it stands there."""
-        return self.record["method"] == "mirror" and live.created != self.before["created"] and live.raw.get(PAUSE) == PAUSED_UNTIL
+        return (
+            self.record["method"] == "mirror"
+            and live.created != self.before["created"]
+            and live.raw.get(PAUSE) == PAUSED_UNTIL
+        )
 
     @property
     def start_fields(self) -> dict[str, Any]:
@@ -97,13 +110,22 @@ async def _restore_consumer(work: StepContext, step: Step, consumer: _RestoredCo
     until = consumer.wanted["config"].get(PAUSE)
     until = None if is_expired(until, datetime.now(UTC)) else until
     if int(params(step)["api_level"]) >= PAUSE_LEVEL:
-        await work.send(step, f"CONSUMER.PAUSE.{consumer.api_suffix}", {PAUSE: until} if until else None)
+        await work.send(
+            step, f"CONSUMER.PAUSE.{consumer.api_suffix}", {PAUSE: until} if until else None
+        )
     live = await _wait_until_resumed(work, consumer.address)
     if live is None:
-        raise StepFailed(f"{consumer.address} is gone again: somebody else deleted it at the same moment")
+        raise StepFailed(
+            f"{consumer.address} is gone again: somebody else deleted it at the same moment"
+        )
     work.new_fingerprints[consumer.old.fingerprint] = live.fingerprint
     if consumer.wanted.get("record") is not None:
-        own = replace(step, address=consumer.wanted["address"], record=consumer.wanted["record"] | consumer.start_fields, object=None)
+        own = replace(
+            step,
+            address=consumer.wanted["address"],
+            record=consumer.wanted["record"] | consumer.start_fields,
+            object=None,
+        )
         await work.save_entry(own, live)
 
 
@@ -143,22 +165,36 @@ async def _recreate_consumer(work: StepContext, step: Step, consumer: _RestoredC
         await _create_consumer(work, step, consumer, with_start_sequence(position, config) | held)
 
 
-async def _create_consumer(work: StepContext, step: Step, consumer: _RestoredConsumer, config: Config) -> None:
-    config = {name: value for name, value in config.items() if name != "metadata"} | _own_metadata(config)
+async def _create_consumer(
+    work: StepContext, step: Step, consumer: _RestoredConsumer, config: Config
+) -> None:
+    config = {name: value for name, value in config.items() if name != "metadata"} | _own_metadata(
+        config
+    )
     payload = {"stream_name": consumer.address.stream, "config": config, "action": "create"}
     await work.send(step, f"CONSUMER.CREATE.{consumer.api_suffix}", payload)
 
 
 def _own_metadata(config: Config) -> Config:
-    ours = {key: value for key, value in (config.get("metadata") or {}).items() if not key.startswith("_nats.")}
+    ours = {
+        key: value
+        for key, value in (config.get("metadata") or {}).items()
+        if not key.startswith("_nats.")
+    }
     return {"metadata": ours} if ours else {}
 
 
-async def _purge_finished(work: StepContext, step: Step, consumer: _RestoredConsumer, position: int) -> None:
+async def _purge_finished(
+    work: StepContext, step: Step, consumer: _RestoredConsumer, position: int
+) -> None:
     """In a work queue what is there is unfinished, so what the consumer has finished cannot stay."""
-    if (consumer.record["old"]["config"].get("retention") or "limits") == "workqueue" or position <= 1:
+    if (
+        consumer.record["old"]["config"].get("retention") or "limits"
+    ) == "workqueue" or position <= 1:
         return
-    filters = consumer.old.raw.get("filter_subjects") or [consumer.old.raw.get("filter_subject") or ""]
+    filters = consumer.old.raw.get("filter_subjects") or [
+        consumer.old.raw.get("filter_subject") or ""
+    ]
     for subject in filters:
         payload = {"seq": position} | ({"filter": subject} if subject else {})
         await work.send(step, f"STREAM.PURGE.{consumer.address.stream}", payload)
@@ -172,16 +208,24 @@ async def _find_position(work: StepContext, step: Step, consumer: _RestoredConsu
     given = consumer.before["state"]["delivered"]
     upto = await _to_new_sequence(work, step, consumer, int(given["stream_seq"]) + 1) - 1
     filters = filters_of(consumer.old.compact)
-    return await find_first_delivered(work.api(step), consumer.stream, filters, upto=upto, count=int(given["consumer_seq"]))
+    return await find_first_delivered(
+        work.api(step), consumer.stream, filters, upto=upto, count=int(given["consumer_seq"])
+    )
 
 
-async def _to_new_sequence(work: StepContext, step: Step, consumer: _RestoredConsumer, position: int) -> int:
+async def _to_new_sequence(
+    work: StepContext, step: Step, consumer: _RestoredConsumer, position: int
+) -> int:
     if consumer.record["method"] != "source":
         return position
-    return await _search_new_sequence(work, step, consumer.stream, Address.parse(consumer.record["staging"]), position)
+    return await _search_new_sequence(
+        work, step, consumer.stream, Address.parse(consumer.record["staging"]), position
+    )
 
 
-async def _search_new_sequence(work: StepContext, step: Step, stream: LiveObject, staging: Address, position: int) -> int:
+async def _search_new_sequence(
+    work: StepContext, step: Step, stream: LiveObject, staging: Address, position: int
+) -> int:
     """The new sequence of the first message whose old one is not before `position`.
 
     Each message of the stand-in says in `Nats-Stream-Source` which sequence it had, and both streams are numbered alike.
@@ -198,12 +242,16 @@ async def _search_new_sequence(work: StepContext, step: Step, stream: LiveObject
 
 
 async def _old_sequence(work: StepContext, step: Step, staging: Address, seq: int) -> int:
-    message = (await work.api(step).request(f"STREAM.MSG.GET.{staging.stream}", {"seq": seq}))["message"]
+    message = (await work.api(step).request(f"STREAM.MSG.GET.{staging.stream}", {"seq": seq}))[
+        "message"
+    ]
     for line in base64.b64decode(message.get("hdrs", "")).decode("utf-8", "replace").split("\r\n"):
         name, _, value = line.partition(":")
         if name == "Nats-Stream-Source":
             return int(value.split()[1])
-    raise StepFailed(f"{staging} has a message that does not say where it comes from; nothing was written")
+    raise StepFailed(
+        f"{staging} has a message that does not say where it comes from; nothing was written"
+    )
 
 
 async def activate(work: StepContext, step: Step) -> None:
@@ -219,12 +267,16 @@ async def activate(work: StepContext, step: Step) -> None:
     await work.send(step, step.request["api"], step.request["payload"])
     live = await work.read(step.target_address)
     if live is None:
-        raise StepFailed(f"{step.target_address} is gone: somebody else deleted it at the same moment")
+        raise StepFailed(
+            f"{step.target_address} is gone: somebody else deleted it at the same moment"
+        )
     work.note_result(step, live)
     lost = unkept_fields(step, live)
     await work.save_entry(step, live, lost)
     if lost:
-        raise StepFailed(f"{step.target_address}: the server did not keep {describe_unkept(step, live, lost)}")
+        raise StepFailed(
+            f"{step.target_address}: the server did not keep {describe_unkept(step, live, lost)}"
+        )
     await update_record(work, step, phase="activated")
 
 
@@ -235,7 +287,11 @@ async def _read_source_starts(work: StepContext, step: Step) -> dict[str, int]:
     """
     assert step.request is not None
     entry = work.state.resources.get(Address.parse(params(step)["state_address"]))
-    known = entry.starts if entry is not None and int(params(step)["api_level"]) >= ORIGIN_IDENTITY_LEVEL else {}
+    known = (
+        entry.starts
+        if entry is not None and int(params(step)["api_level"]) >= ORIGIN_IDENTITY_LEVEL
+        else {}
+    )
     sources = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in known]
     found = await resume_positions_by_scan(work, step, sources)
     return {key: max(found.get(key, 0), known[key]) for key in map(origin_key, sources)}

@@ -46,7 +46,10 @@ def with_rollback(operation: Operation) -> Operation:
 
 async def _roll_back(work: StepContext, step: Step) -> str | None:
     """Let the old stream be as it was, with nothing beside it; None where that cannot be. A stream that was not stopped is not written."""
-    record, address = work.state.replacements.get(params(step)["state_address"]), Address.parse(step.address)
+    record, address = (
+        work.state.replacements.get(params(step)["state_address"]),
+        Address.parse(step.address),
+    )
     if record is None or "staging" not in record:
         return None
     try:
@@ -56,7 +59,10 @@ async def _roll_back(work: StepContext, step: Step) -> str | None:
             return None
         if was_stopped:
             await _restore_old_stream(work, step, address, record)
-        for extra in (Address.parse(record["staging"]), probe_address(Address.parse(record["staging"]))):
+        for extra in (
+            Address.parse(record["staging"]),
+            probe_address(Address.parse(record["staging"])),
+        ):
             found = await work.read(extra)
             if found is not None and belongs_to_replacement(found.raw, record["id"]):
                 await work.send(step, f"STREAM.DELETE.{extra.stream}")
@@ -66,7 +72,9 @@ async def _roll_back(work: StepContext, step: Step) -> str | None:
     return ROLLED_BACK if was_stopped else UNTOUCHED
 
 
-async def _restore_old_stream(work: StepContext, step: Step, address: Address, record: ReplacementRecord) -> None:
+async def _restore_old_stream(
+    work: StepContext, step: Step, address: Address, record: ReplacementRecord
+) -> None:
     await delete_end_marker(work, step, record, address)
     await work.send(step, f"STREAM.UPDATE.{address.stream}", record["old"]["config"])
     for name, consumer in record.get("consumers", {}).items():
@@ -76,7 +84,9 @@ async def _restore_old_stream(work: StepContext, step: Step, address: Address, r
             await _resume_consumer(work, step, f"{address.stream}.{name}", payload)
 
 
-async def _resume_consumer(work: StepContext, step: Step, consumer: str, payload: dict[str, str] | None) -> None:
+async def _resume_consumer(
+    work: StepContext, step: Step, consumer: str, payload: dict[str, str] | None
+) -> None:
     try:
         await work.send(step, f"CONSUMER.PAUSE.{consumer}", payload)
     except ServerRefusedError as error:
@@ -84,7 +94,9 @@ async def _resume_consumer(work: StepContext, step: Step, consumer: str, payload
             raise
 
 
-async def _read_complete_old_stream(work: StepContext, address: Address, record: ReplacementRecord) -> LiveObject | None:
+async def _read_complete_old_stream(
+    work: StepContext, address: Address, record: ReplacementRecord
+) -> LiveObject | None:
     """The old stream, if it is there and has everything: a copy of a work queue may have taken messages out of it."""
     now = await work.read(address)
     if now is None or now.created != record["old"]["created"]:

@@ -35,7 +35,13 @@ from jsplan.backfill.pending import PendingScan
 from jsplan.backfill.retry import POLL_INTERVAL, retry_transient, retry_while_progressing
 from jsplan.backfill.schedule import compute_byte_budget
 from jsplan.backfill.seq_arrays import subtract_present
-from jsplan.backfill.seq_ranges import MAX_LISTED_RANGES, SeqRange, count_sequences, intersect, subtract
+from jsplan.backfill.seq_ranges import (
+    MAX_LISTED_RANGES,
+    SeqRange,
+    count_sequences,
+    intersect,
+    subtract,
+)
 from jsplan.backfill.staging import WRITE_SECONDS
 from jsplan.backfill.tasks import staging_sources
 from jsplan.backfill.tasks.copy import CopyTask, ExistingMessages
@@ -51,7 +57,7 @@ if TYPE_CHECKING:
     from jsplan.backfill.pinning import Endpoints
     from jsplan.backfill.seq_ranges import OriginState
     from jsplan.backfill.transforms import TransformSpec
-    from jsplan.workflows.context import Context
+    from jsplan.context import Context
 
 #: A piece has at most so many sequences and about so many bytes: what is lost when a worker dies, and how large files become.
 CHUNK_SEQUENCES, CHUNK_BYTES = 1_000_000, 256 << 20
@@ -62,20 +68,40 @@ PARALLEL_CHUNKS, MIN_CHUNK_MESSAGES = 4, 50_000
 class ParquetExport:
     """Carries out one leg into an archive. `result` says at any time how far it is."""
 
-    def __init__(self, world: Context, work: RunContext, leg: OriginState, ends: Endpoints, shape: TransformSpec) -> None:
+    def __init__(
+        self,
+        world: Context,
+        work: RunContext,
+        leg: OriginState,
+        ends: Endpoints,
+        shape: TransformSpec,
+    ) -> None:
         self.context = work
         self.origin_state = leg
         self.endpoints = ends
         self.result = OriginResult(leg.origin, leg.target, leg.first, leg.last)
         self.folder = resolve_folder(world, leg.target)
-        self.origin = ArchivedOrigin(ends.origin_domain_name, leg.origin_address.stream, leg.created)
+        self.origin = ArchivedOrigin(
+            ends.origin_domain_name, leg.origin_address.stream, leg.created
+        )
         domains = world.workspace.domains
-        self._origins = sorted({f"{name_origin_domain(domains[side.domain])}/{side.stream}" for side in work.entry.origins})
+        self._origins = sorted(
+            {
+                f"{name_origin_domain(domains[side.domain])}/{side.stream}"
+                for side in work.entry.origins
+            }
+        )
         self._pending_scan = PendingScan(leg, ends, work.topology)
         self._transforms = shape
         self._selection = Selection(tuple(sorted(leg.filters)), shape.where)
-        mapping = (shape.subject_transform.src, shape.subject_transform.dest) if shape.subject_transform is not None else ()
-        self._transformation = Transformation(str(shape.transform) if shape.transform is not None else None, mapping)
+        mapping = (
+            (shape.subject_transform.src, shape.subject_transform.dest)
+            if shape.subject_transform is not None
+            else ()
+        )
+        self._transformation = Transformation(
+            str(shape.transform) if shape.transform is not None else None, mapping
+        )
 
     async def run(self) -> OriginResult:
         """Archive what is missing, and prove it. Raises JsplanError and ApiError; then it can be run again."""
@@ -86,7 +112,9 @@ class ParquetExport:
                 f"{self.origin_state.origin} was made anew ({info['created']}) since the range of this backfill was pinned",
                 hint="Run it with --reset-range to pin the range of the new stream.",
             )
-        await retry_while_progressing(self._attempt, lambda: self.result.copied, self.context.observer, self._title)
+        await retry_while_progressing(
+            self._attempt, lambda: self.result.copied, self.context.observer, self._title
+        )
         self.result.seconds = time.monotonic() - started
         return self.result
 
@@ -103,10 +131,16 @@ class ParquetExport:
             self._report_gaps(found)
             return
         attempt = os.urandom(6).hex()
-        mark = {"entry": self.context.entry_id, "hash": self._build_fingerprint(found), "origin": json.dumps(self.origin)}
+        mark = {
+            "entry": self.context.entry_id,
+            "hash": self._build_fingerprint(found),
+            "origin": json.dumps(self.origin),
+        }
         place = await asyncio.to_thread(found.begin_attempt, attempt, mark)
         pieces = await asyncio.to_thread(self._adopt_chunks, found, place, spans)
-        await self._write_chunks(subtract(spans, [SeqRange(*piece["span"]) for piece in pieces]), known, place, attempt)
+        await self._write_chunks(
+            subtract(spans, [SeqRange(*piece["span"]) for piece in pieces]), known, place, attempt
+        )
         pieces = await asyncio.to_thread(read_receipts, place)
         await self._commit_chunks(found, spans, pieces, attempt, [file.name for file in lost])
 
@@ -119,7 +153,14 @@ class ParquetExport:
 
     def _require_same_transformation(self, found: Archive) -> None:
         """Raise ArchiveError where messages of the origin are there that became something else on their way."""
-        other = next((one.transformation for one in found.origins.get(self.origin, []) if one.transformation != self._transformation), None)
+        other = next(
+            (
+                one.transformation
+                for one in found.origins.get(self.origin, [])
+                if one.transformation != self._transformation
+            ),
+            None,
+        )
         if other is not None:
             raise ArchiveError(
                 f"{self.folder} has messages of {self.origin_state.origin} that went through {other}, and this entry has {self._transformation}: an archive "
@@ -139,81 +180,168 @@ class ParquetExport:
                 )
         return [file for _, file in mine]
 
-    def _find_unread(self, found: Archive, lost: list[ArchiveFile]) -> tuple[list[SeqRange], ExistingMessages]:
+    def _find_unread(
+        self, found: Archive, lost: list[ArchiveFile]
+    ) -> tuple[list[SeqRange], ExistingMessages]:
         """What has not been read yet, and messages among it that the archive has from a reading that wanted others."""
         commits = found.origins.get(self.origin, [])
         read, again = find_covered_ranges(commits, self._selection, lost)
         whole = [self.origin_state.seq_range] if self.origin_state.seq_range.size > 0 else []
         spans = subtract(whole, subtract(read, again))
-        there = [file for file in found.files_of(self.origin) if file not in lost and intersect(spans, [SeqRange(file.first_seq, file.last_seq)])]
-        return spans, ExistingMessages(*read_sequences((str(self.folder / file.name), file) for file in there))
+        there = [
+            file
+            for file in found.files_of(self.origin)
+            if file not in lost and intersect(spans, [SeqRange(file.first_seq, file.last_seq)])
+        ]
+        return spans, ExistingMessages(
+            *read_sequences((str(self.folder / file.name), file) for file in there)
+        )
 
-    def _adopt_chunks(self, found: Archive, place: Path, spans: list[SeqRange]) -> list[dict[str, Any]]:
+    def _adopt_chunks(
+        self, found: Archive, place: Path, spans: list[SeqRange]
+    ) -> list[dict[str, Any]]:
         """Take over the pieces that attempts which died have finished, as far as they are still meant. Nobody writes to those again."""
         for _, mark, other in found.list_attempts(self.context.entry_id):
-            if other == place or (mark["hash"], mark["origin"]) != (self._build_fingerprint(found), json.dumps(self.origin)):
+            if other == place or (mark["hash"], mark["origin"]) != (
+                self._build_fingerprint(found),
+                json.dumps(self.origin),
+            ):
                 continue
             for piece in read_receipts(other):
                 span = SeqRange(*piece["span"])
-                if intersect(spans, [span]) == [span] and not intersect([SeqRange(*one["span"]) for one in read_receipts(place)], [span]):
+                if intersect(spans, [span]) == [span] and not intersect(
+                    [SeqRange(*one["span"]) for one in read_receipts(place)], [span]
+                ):
                     _move_chunk(piece, other, place)
         if found_ones := read_receipts(place):
-            self.context.observer.phase(f"Resuming with {sum(one['rows'] for one in found_ones):,} messages of an earlier attempt")
+            self.context.observer.phase(
+                f"Resuming with {sum(one['rows'] for one in found_ones):,} messages of an earlier attempt"
+            )
         return found_ones
 
     # --- doing it -----------------------------------------------------------------------------------------------
 
-    async def _write_chunks(self, spans: list[SeqRange], known: ExistingMessages, place: Path, attempt: str) -> None:
+    async def _write_chunks(
+        self, spans: list[SeqRange], known: ExistingMessages, place: Path, attempt: str
+    ) -> None:
         if not spans:
             return
         piece = ExportChunk(
-            self.endpoints.source_endpoint, self.endpoints.origin_domain_name, self.origin.stream, spans[0], tuple(self.origin_state.filters), str(place), attempt,
-            rate=self.context.entry.rate, subject_transform=self._transforms.subject_transform, deadline=self.context.deadline,
-        )  # fmt: skip
-        pieces = [replace(piece, span=span) for span in _split_ranges(spans, await self._compute_chunk_sequences(spans))]
+            self.endpoints.source_endpoint,
+            self.endpoints.origin_domain_name,
+            self.origin.stream,
+            spans[0],
+            tuple(self.origin_state.filters),
+            str(place),
+            attempt,
+            rate=self.context.entry.rate,
+            subject_transform=self._transforms.subject_transform,
+            deadline=self.context.deadline,
+        )
+        pieces = [
+            replace(piece, span=span)
+            for span in _split_ranges(spans, await self._compute_chunk_sequences(spans))
+        ]
         await self.context.runner.session()
         self.context.observer.phase(f"Archiving {self._title}")
         if self._transforms.needs_rows:
-            for some in [[one] for one in pieces] if self.context.deadline is not None else [pieces]:
-                await self._write_transformed([piece.span for piece in some] if self.context.deadline is not None else spans, known, some, place)
+            for some in (
+                [[one] for one in pieces] if self.context.deadline is not None else [pieces]
+            ):
+                await self._write_transformed(
+                    [piece.span for piece in some] if self.context.deadline is not None else spans,
+                    known,
+                    some,
+                    place,
+                )
             return
         pieces = [replace(one, existing=_slice_range(known.seq, one.span)) for one in pieces]
         lanes = [tuple(pieces)] if piece.rate else [(one,) for one in pieces]
         job = self.context.runner.run([partial(export_chunks, lane) for lane in lanes], self._title)
         await self._watch_progress(job, place, count_sequences(spans))
 
-    async def _write_transformed(self, spans: list[SeqRange], known: ExistingMessages, pieces: list[ExportChunk], place: Path) -> None:
+    async def _write_transformed(
+        self, spans: list[SeqRange], known: ExistingMessages, pieces: list[ExportChunk], place: Path
+    ) -> None:
         """The same of what SQL and a function make of the messages. A piece of which they leave nothing has no writer, so its receipt is
         written here, when all of them are done.
         """
         shape, entry, way = self._transforms, self.context.entry, self.endpoints.source_endpoint
         filters, until = tuple(self.origin_state.filters), self.context.deadline
-        leg = CopyTask(way, self.endpoints.origin_domain_name, self.origin.stream, tuple(spans), filters, way, "", "", known, deadline=until)
+        leg = CopyTask(
+            way,
+            self.endpoints.origin_domain_name,
+            self.origin.stream,
+            tuple(spans),
+            filters,
+            way,
+            "",
+            "",
+            known,
+            deadline=until,
+        )
         cuts = tuple(piece.span.first for piece in pieces)
-        job = PartitionPlan((), (leg,), "stream", (), shape.where, shape.transform, shape.subject_transform, entry.rate, cuts)
-        said = await self._watch_progress(self.context.runner.run_export(job, pieces, self._title), place, count_sequences(spans))
+        job = PartitionPlan(
+            (),
+            (leg,),
+            "stream",
+            (),
+            shape.where,
+            shape.transform,
+            shape.subject_transform,
+            entry.rate,
+            cuts,
+        )
+        said = await self._watch_progress(
+            self.context.runner.run_export(job, pieces, self._title), place, count_sequences(spans)
+        )
         some = {one["lane"] for one in said}
-        await asyncio.to_thread(write_empty_receipts, [piece for number, piece in enumerate(pieces) if number not in some])
+        await asyncio.to_thread(
+            write_empty_receipts,
+            [piece for number, piece in enumerate(pieces) if number not in some],
+        )
 
     async def _compute_chunk_sequences(self, spans: list[SeqRange]) -> int:
         """How many sequences a piece has."""
         state = (await self._fetch_origin_info())["state"]
         each: int = max(1, state["bytes"] // max(1, state["messages"]))
         size = min(CHUNK_BYTES, compute_byte_budget(self.context.entry) or CHUNK_BYTES)
-        return max(1, min(CHUNK_SEQUENCES, size // each, max(MIN_CHUNK_MESSAGES, -(-count_sequences(spans) // PARALLEL_CHUNKS))))
+        return max(
+            1,
+            min(
+                CHUNK_SEQUENCES,
+                size // each,
+                max(MIN_CHUNK_MESSAGES, -(-count_sequences(spans) // PARALLEL_CHUNKS)),
+            ),
+        )
 
     async def _watch_progress(self, job: Any, place: Path, messages: int) -> Any:
         task, started = asyncio.ensure_future(job), time.monotonic()
         while not (await asyncio.wait([task], timeout=POLL_INTERVAL))[0]:
             done = sum(piece["rows"] for piece in await asyncio.to_thread(read_receipts, place))
             self.context.observer.event(
-                MessagesMoved(self.origin_state.origin, f"{self._title}: archiving", done, messages, time.monotonic() - started)
+                MessagesMoved(
+                    self.origin_state.origin,
+                    f"{self._title}: archiving",
+                    done,
+                    messages,
+                    time.monotonic() - started,
+                )
             )
         return task.result()
 
-    async def _commit_chunks(self, found: Archive, spans: list[SeqRange], pieces: list[dict[str, Any]], attempt: str, lost: list[str]) -> None:
+    async def _commit_chunks(
+        self,
+        found: Archive,
+        spans: list[SeqRange],
+        pieces: list[dict[str, Any]],
+        attempt: str,
+        lost: list[str],
+    ) -> None:
         """Make the pieces a part of the archive, all of them or none."""
-        if left := subtract(spans, merge_ranges(sorted(SeqRange(*piece["span"]) for piece in pieces))):
+        if left := subtract(
+            spans, merge_ranges(sorted(SeqRange(*piece["span"]) for piece in pieces))
+        ):
             raise JsplanError(
                 f"nothing of sequence {left[0].first:,} of {self.origin_state.origin} is in {self.folder}, and a worker has written it",
                 hint="On a cluster the driver and every worker must reach the archive under the same path.",
@@ -221,10 +349,23 @@ class ParquetExport:
         files = [ArchiveFile(**file) for piece in pieces for file in piece["files"]]
         gaps = await self._find_gaps(spans, found, attempt, files)
         commit = Commit(
-            self.context.entry_id, self.origin, self.origin_state.first, self.origin_state.last, list(self.origin_state.filters), [list(span) for span in spans], attempt,
-            format_timestamp(), files, [list(gap) for gap in gaps[:MAX_LISTED_RANGES]], count_sequences(gaps), self._origins, lost, self._selection.where,
-            self._transformation.transform, list(self._transformation.subject_transform) or None,
-        )  # fmt: skip
+            self.context.entry_id,
+            self.origin,
+            self.origin_state.first,
+            self.origin_state.last,
+            list(self.origin_state.filters),
+            [list(span) for span in spans],
+            attempt,
+            format_timestamp(),
+            files,
+            [list(gap) for gap in gaps[:MAX_LISTED_RANGES]],
+            count_sequences(gaps),
+            self._origins,
+            lost,
+            self._selection.where,
+            self._transformation.transform,
+            list(self._transformation.subject_transform) or None,
+        )
         self.context.may_write(WRITE_SECONDS)
         done = await asyncio.to_thread(found.commit, commit)
         self.result.copied += sum(file.rows for file in files)
@@ -233,12 +374,18 @@ class ParquetExport:
         await asyncio.to_thread(self._drop_attempts, done, attempt)
         self._report_gaps(done)
 
-    async def _find_gaps(self, spans: list[SeqRange], found: Archive, attempt: str, files: list[ArchiveFile]) -> list[SeqRange]:
+    async def _find_gaps(
+        self, spans: list[SeqRange], found: Archive, attempt: str, files: list[ArchiveFile]
+    ) -> list[SeqRange]:
         """Sequences that were gone before they could be archived. Of what is chosen only what is gone counts."""
         placed = [(str(staged_path(found.folder, attempt, file.name)), file) for file in files]
         seqs, _ = await asyncio.to_thread(read_sequences, placed)
         left = subtract_present(spans, seqs)
-        return intersect(left, await self._pending_scan.find_gone()) if self.origin_state.filters or self._transforms.needs_rows else left
+        return (
+            intersect(left, await self._pending_scan.find_gone())
+            if self.origin_state.filters or self._transforms.needs_rows
+            else left
+        )
 
     def _drop_attempts(self, found: Archive, attempt: str) -> None:
         """What attempts of this entry at this stream left is committed, or of no use."""
@@ -250,7 +397,9 @@ class ParquetExport:
         self.result.gaps, self.result.gap_messages = merge_gaps(found.origins[self.origin])
 
     async def _fetch_origin_info(self) -> dict[str, Any]:
-        ask: Callable[[], Any] = partial(staging_sources.require_stream_info, self.endpoints.origin, self.origin.stream)
+        ask: Callable[[], Any] = partial(
+            staging_sources.require_stream_info, self.endpoints.origin, self.origin.stream
+        )
         found: dict[str, Any] = await retry_transient(self.endpoints.origin, ask)
         return found
 
@@ -266,7 +415,10 @@ class ParquetExport:
 
 def _split_ranges(spans: list[SeqRange], step: int) -> Iterator[SeqRange]:
     for span in spans:
-        yield from (SeqRange(first, min(span.last, first + step - 1)) for first in range(span.first, span.last + 1, step))
+        yield from (
+            SeqRange(first, min(span.last, first + step - 1))
+            for first in range(span.first, span.last + 1, step)
+        )
 
 
 def _slice_range(seqs: np.ndarray[Any, Any], span: SeqRange) -> np.ndarray[Any, Any]:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 class ParquetPendingScan(PendingScan):
     """Finds what of an archive a stream does not have: by sequence and time of each message."""
 
-    def __init__(self, leg: OriginState, ends: Endpoints, topology: Topology, held: ParquetOrigin) -> None:
+    def __init__(
+        self, leg: OriginState, ends: Endpoints, topology: Topology, held: ParquetOrigin
+    ) -> None:
         super().__init__(leg, ends, topology)
         self.parquet_origin = held
 
@@ -38,11 +40,15 @@ class ParquetPendingScan(PendingScan):
         spans = await asyncio.to_thread(self._select_pending, meant, known) if meant else ()
         return PendingRanges(spans, ExistingMessages(), claims)
 
-    def _select_pending(self, meant: list[SeqRange], known: ExistingMessages) -> tuple[SeqRange, ...]:
+    def _select_pending(
+        self, meant: list[SeqRange], known: ExistingMessages
+    ) -> tuple[SeqRange, ...]:
         seqs, times = read_sequences(self.parquet_origin.files)
         wanted = np.zeros(len(seqs), dtype=bool)
         for span in meant:
-            wanted[np.searchsorted(seqs, span.first) : np.searchsorted(seqs, span.last, side="right")] = True
+            wanted[
+                np.searchsorted(seqs, span.first) : np.searchsorted(seqs, span.last, side="right")
+            ] = True
         if len(known.seq):
             wanted &= ~find_existing(known, seqs, times)
         return tuple(group_into_ranges(seqs[wanted]))
@@ -60,8 +66,14 @@ class ParquetPendingScan(PendingScan):
         seqs, times = await asyncio.to_thread(read_sequences, self.parquet_origin.files)
         for seq in {int(state["first_seq"]), min(int(state["last_seq"]), self.origin_state.last)}:
             place = int(np.searchsorted(seqs, seq))
-            here = await self._fetch_time(self.endpoints.target_endpoint, self.origin_state.target_address.stream, seq)
-            if here is not None and place < len(seqs) and (int(seqs[place]), int(times[place])) == (seq, here):
+            here = await self._fetch_time(
+                self.endpoints.target_endpoint, self.origin_state.target_address.stream, seq
+            )
+            if (
+                here is not None
+                and place < len(seqs)
+                and (int(seqs[place]), int(times[place])) == (seq, here)
+            ):
                 return True
         return False
 
@@ -69,7 +81,11 @@ class ParquetPendingScan(PendingScan):
         return self.parquet_origin.has_declared_domain and super()._is_origin(source)
 
     def _build_source(self) -> dict[str, Any]:
-        return super()._build_source() if self.parquet_origin.has_declared_domain else {"name": self.origin_state.origin_address.stream}
+        return (
+            super()._build_source()
+            if self.parquet_origin.has_declared_domain
+            else {"name": self.origin_state.origin_address.stream}
+        )
 
     def _find_first_seq_at(self, time: int) -> int:
         seqs, times = read_sequences(self.parquet_origin.files)
@@ -80,7 +96,9 @@ class ParquetPendingScan(PendingScan):
 class ParquetImport(OriginCopy):
     """Carries out one leg out of an archive."""
 
-    def __init__(self, work: RunContext, leg: OriginState, ends: Endpoints, held: ParquetOrigin) -> None:
+    def __init__(
+        self, work: RunContext, leg: OriginState, ends: Endpoints, held: ParquetOrigin
+    ) -> None:
         super().__init__(work, leg, ends)
         self.parquet_origin = held
         self.pending_scan = ParquetPendingScan(leg, ends, work.topology, held)
@@ -96,5 +114,11 @@ class ParquetImport(OriginCopy):
     async def _fetch_origin_info(self) -> dict[str, Any]:
         return self.parquet_origin.stream_info
 
-    def _build_task(self, stage: StagingStream, todo: PendingRanges, target: dict[str, Any]) -> CopyTask:
-        return replace(super()._build_task(stage, todo, target), stream=self.parquet_origin.origin.stream, files=self.parquet_origin.files)
+    def _build_task(
+        self, stage: StagingStream, todo: PendingRanges, target: dict[str, Any]
+    ) -> CopyTask:
+        return replace(
+            super()._build_task(stage, todo, target),
+            stream=self.parquet_origin.origin.stream,
+            files=self.parquet_origin.files,
+        )

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from jsplan.address import Address
-from jsplan.backfill.parquet.log import Archive, ArchivedOrigin, ArchiveError, merge_gaps, parse_origin, read_receipts
+from jsplan.backfill.parquet.log import (
+    Archive,
+    ArchivedOrigin,
+    ArchiveError,
+    merge_gaps,
+    parse_origin,
+    read_receipts,
+)
 from jsplan.backfill.seq_ranges import OriginState
 from jsplan.documents.backfill import Orphan
 from jsplan.errors import JsplanError, NotAvailableError, UsageError
@@ -18,7 +25,7 @@ from jsplan.errors import JsplanError, NotAvailableError, UsageError
 if TYPE_CHECKING:
     from jsplan.backfill.parquet.reader import LocatedFile
     from jsplan.config.model import Backfill, Domain
-    from jsplan.workflows.context import Context
+    from jsplan.context import Context
 
 
 def resolve_folder(world: Context, text: str) -> Path:
@@ -43,9 +50,17 @@ def check_archives(world: Context, entry: Backfill) -> None:
     for side in sides:
         resolve_folder(world, side.parquet or "")
     if entry.target.parquet is not None and any(side.parquet is not None for side in entry.origins):
-        raise UsageError(f"backfill {entry.name} goes from an archive to an archive", hint="Copy the folder: it is complete in itself.")
-    if any(side.parquet is not None for side in entry.origins) != all(side.parquet is not None for side in entry.origins):
-        raise UsageError(f"backfill {entry.name} mixes archives and streams as origins", hint="Make two entries of it.")
+        raise UsageError(
+            f"backfill {entry.name} goes from an archive to an archive",
+            hint="Copy the folder: it is complete in itself.",
+        )
+    if any(side.parquet is not None for side in entry.origins) != all(
+        side.parquet is not None for side in entry.origins
+    ):
+        raise UsageError(
+            f"backfill {entry.name} mixes archives and streams as origins",
+            hint="Make two entries of it.",
+        )
     if entry.target.parquet is not None and entry.order != "stream":
         raise UsageError(
             f"backfill {entry.name}: an archive is written in the order of the stream, and `order: {entry.order}` would be lost in it",
@@ -74,7 +89,9 @@ class ParquetOrigin:
     @property
     def files(self) -> tuple[LocatedFile, ...]:
         """Where they are, in order."""
-        return tuple((str(self.folder / file.name), file) for file in self.archive.files_of(self.origin))
+        return tuple(
+            (str(self.folder / file.name), file) for file in self.archive.files_of(self.origin)
+        )
 
     @property
     def stream_info(self) -> dict[str, Any]:
@@ -82,7 +99,10 @@ class ParquetOrigin:
         files = self.archive.files_of(self.origin)
         return {
             "created": self.origin.created,
-            "state": {"messages": sum(file.rows for file in files), "bytes": sum(file.content for file in files)},
+            "state": {
+                "messages": sum(file.rows for file in files),
+                "bytes": sum(file.content for file in files),
+            },
         }
 
 
@@ -97,7 +117,15 @@ def list_parquet_origins(archive: Archive) -> list[ParquetOrigin]:
 async def load_parquet_origin(world: Context, leg: OriginState) -> ParquetOrigin:
     """What the archive of a leg has of its stream, if it is whole. Raises ArchiveError."""
     archive = await _load_complete_archive(world, leg.archive)
-    found = next((one for one in list_parquet_origins(archive) if (resolve_origin_key(world, one.origin), one.origin.created) == (leg.origin, leg.created)), None)
+    found = next(
+        (
+            one
+            for one in list_parquet_origins(archive)
+            if (resolve_origin_key(world, one.origin), one.origin.created)
+            == (leg.origin, leg.created)
+        ),
+        None,
+    )
     if found is None:
         raise ArchiveError(
             f"the archive {archive.folder} has nothing of {leg.origin} as it was made {leg.created}, of which the range was pinned",
@@ -113,12 +141,18 @@ async def _load_complete_archive(world: Context, text: str) -> Archive:
     return archive
 
 
-async def pin_parquet_origins(world: Context, text: str, target: str, info: dict[str, Any]) -> list[OriginState]:
+async def pin_parquet_origins(
+    world: Context, text: str, target: str, info: dict[str, Any]
+) -> list[OriginState]:
     """The legs that bring everything of an archive into a stream with this STREAM.INFO. Raises ArchiveError."""
     legs = []
     for held in list_parquet_origins(await _load_complete_archive(world, text)):
         files = [file for _, file in held.files]
-        first, last = (min(file.first_seq for file in files), max(file.last_seq for file in files)) if files else (1, 0)
+        first, last = (
+            (min(file.first_seq for file in files), max(file.last_seq for file in files))
+            if files
+            else (1, 0)
+        )
         legs.append(
             OriginState(
                 resolve_origin_key(world, held.origin),
@@ -137,7 +171,11 @@ async def pin_parquet_origins(world: Context, text: str, target: str, info: dict
 
 def resolve_origin_key(world: Context, origin: ArchivedOrigin) -> str:
     """The address of a stream that an archive has, as this workspace calls its domain; one that it does not know keeps its name."""
-    keys = (domain.key for domain in world.workspace.domains.values() if name_origin_domain(domain) == origin.domain)
+    keys = (
+        domain.key
+        for domain in world.workspace.domains.values()
+        if name_origin_domain(domain) == origin.domain
+    )
     return str(Address.of_stream(next(keys, origin.domain), origin.stream))
 
 
@@ -154,7 +192,10 @@ def find_orphaned_attempts(world: Context) -> list[Orphan]:
             if entry.target.parquet is not None:
                 archive = Archive.read(resolve_folder(world, entry.target.parquet))
                 found += [
-                    _to_orphan(entry.name, mark, place) for _, mark, place in archive.list_attempts(f"{world.workspace.state_name}/{entry.name}")
+                    _to_orphan(entry.name, mark, place)
+                    for _, mark, place in archive.list_attempts(
+                        f"{world.workspace.state_name}/{entry.name}"
+                    )
                 ]
     return found
 
@@ -163,4 +204,6 @@ def _to_orphan(entry: str, mark: dict[str, str], place: Path) -> Orphan:
     done, origin = read_receipts(place), parse_origin(mark)
     assert origin is not None, "attempts yields no other"
     rows, size = (sum(piece[name] for piece in done) for name in ("rows", "bytes"))
-    return Orphan("", str(place), entry, f"{origin.domain}/{origin.stream}", rows, size, sealed=False)
+    return Orphan(
+        "", str(place), entry, f"{origin.domain}/{origin.stream}", rows, size, sealed=False
+    )

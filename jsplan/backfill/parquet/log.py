@@ -61,7 +61,11 @@ class Transformation(NamedTuple):
 
     def __str__(self) -> str:
         said = [f"transform {self.transform}"] if self.transform else []
-        said += [f"subject_transform {' to '.join(self.subject_transform)}"] if self.subject_transform else []
+        said += (
+            [f"subject_transform {' to '.join(self.subject_transform)}"]
+            if self.subject_transform
+            else []
+        )
         return " and ".join(said) or "nothing that changes them"
 
 
@@ -117,7 +121,11 @@ class Commit:
 
     def to_json(self) -> dict[str, Any]:
         """The file of the log."""
-        said = {"format": FORMAT} | asdict(self) | {"origin": self.origin._asdict(), "rows": sum(file.rows for file in self.files)}
+        said = (
+            {"format": FORMAT}
+            | asdict(self)
+            | {"origin": self.origin._asdict(), "rows": sum(file.rows for file in self.files)}
+        )
         said["files"] = [asdict(file) for file in self.files]
         return said
 
@@ -125,7 +133,13 @@ class Commit:
     def from_json(cls, raw: dict[str, Any]) -> Commit:
         """Make a commit of `to_json`, which is as its schema says."""
         origin = ArchivedOrigin(*(raw["origin"][name] for name in ArchivedOrigin._fields))
-        return cls(**known_fields(cls, raw) | {"origin": origin, "files": [ArchiveFile(**known_fields(ArchiveFile, file)) for file in raw["files"]]})
+        return cls(
+            **known_fields(cls, raw)
+            | {
+                "origin": origin,
+                "files": [ArchiveFile(**known_fields(ArchiveFile, file)) for file in raw["files"]],
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +155,10 @@ class Archive:
         log = _resolve_inside(folder, LOG_FOLDER)
         paths = sorted(log.glob(f"{_COMMIT_PREFIX}*.json")) if log.is_dir() else []
         if not log.is_dir() and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ArchiveError(f"{folder} is not empty, and no archive that jsplan wrote", hint="Name a folder of its own.")
+            raise ArchiveError(
+                f"{folder} is not empty, and no archive that jsplan wrote",
+                hint="Name a folder of its own.",
+            )
         return cls(folder, tuple(_read_commit(path) for path in paths))
 
     @property
@@ -181,10 +198,18 @@ class Archive:
         """What attempts of an entry left behind: name, mark and folder. One that died before it was marked is everybody's."""
         for place in sorted((self.folder / LOG_FOLDER).glob(f"{_ATTEMPT_PREFIX}*")):
             try:
-                mark = parse(read_regular(resolve_inside(place.parent, place.name, ATTEMPT_FILE), MAX_BYTES), str(place / ATTEMPT_FILE), "")
+                mark = parse(
+                    read_regular(resolve_inside(place.parent, place.name, ATTEMPT_FILE), MAX_BYTES),
+                    str(place / ATTEMPT_FILE),
+                    "",
+                )
             except (OSError, ValueError, DocumentError):
                 continue
-            if find_flaw(mark, "attempt") is None and mark["entry"] == entry and parse_origin(mark) is not None:
+            if (
+                find_flaw(mark, "attempt") is None
+                and mark["entry"] == entry
+                and parse_origin(mark) is not None
+            ):
                 yield place.name.removeprefix(_ATTEMPT_PREFIX), mark, place
 
     def commit(self, commit: Commit) -> Archive:
@@ -192,16 +217,23 @@ class Archive:
         log = self.folder / LOG_FOLDER
         with contextlib.suppress(FileNotFoundError):
             (self.folder / SUCCESS_FILE).unlink()
-        beside, path = log / f"{_ATTEMPT_PREFIX}{commit.attempt}" / "commit", log / f"{_COMMIT_PREFIX}{len(self.commits) + 1:06}.json"
+        beside, path = (
+            log / f"{_ATTEMPT_PREFIX}{commit.attempt}" / "commit",
+            log / f"{_COMMIT_PREFIX}{len(self.commits) + 1:06}.json",
+        )
         try:
             write_document(beside, commit.to_json())
             os.link(beside, path)  # fails where there is one: a rename would replace it
             sync_folder(log)
         except FileExistsError:
-            raise ApiError(f"somebody else wrote to the archive {self.folder} meanwhile", hint="Run the backfill again.") from None
+            raise ApiError(
+                f"somebody else wrote to the archive {self.folder} meanwhile",
+                hint="Run the backfill again.",
+            ) from None
         except OSError as error:
             raise ArchiveError(
-                f"cannot write {path}: {error.strerror}", hint="It takes a file system with hard links: a mounted object store has none."
+                f"cannot write {path}: {error.strerror}",
+                hint="It takes a file system with hard links: a mounted object store has none.",
             ) from None
         done = Archive(self.folder, (*self.commits, commit))
         done.finish_commits()
@@ -213,7 +245,12 @@ class Archive:
             return
         days = set()
         for name, (commit, _) in self.files.items():
-            path, staged = _resolve_inside(self.folder, name), _resolve_inside(self.folder, LOG_FOLDER, f"{_ATTEMPT_PREFIX}{commit.attempt}", name)
+            path, staged = (
+                _resolve_inside(self.folder, name),
+                _resolve_inside(
+                    self.folder, LOG_FOLDER, f"{_ATTEMPT_PREFIX}{commit.attempt}", name
+                ),
+            )
             if path.exists() or not staged.exists():
                 continue
             try:
@@ -246,25 +283,43 @@ class Archive:
                         f"{self.folder / name} has {size:,} bytes, and {file.bytes:,} were written",
                         hint="Take it away and run the backfill that wrote the archive: it copies what is missing.",
                     )
-        strange = next((path for path in self.folder.glob("day=*/*.parquet") if str(path.relative_to(self.folder)) not in files), None)
+        strange = next(
+            (
+                path
+                for path in self.folder.glob("day=*/*.parquet")
+                if str(path.relative_to(self.folder)) not in files
+            ),
+            None,
+        )
         if strange is not None:
-            raise ArchiveError(f"{strange} is not in the log of the archive", hint="Whoever reads the folder reads it, too: take it away.")
+            raise ArchiveError(
+                f"{strange} is not in the log of the archive",
+                hint="Whoever reads the folder reads it, too: take it away.",
+            )
         return found
 
     def require_complete(self) -> None:
         """Raise ArchiveError for a folder that is no archive, or does not have all of it."""
         if not self.commits:
-            raise ArchiveError(f"{self.folder} is no archive, or one that nothing has been written to yet")
+            raise ArchiveError(
+                f"{self.folder} is no archive, or one that nothing has been written to yet"
+            )
         if gone := self.find_missing_files():
             staged = (staged_path(self.folder, self.files[name][0].attempt, name) for name in gone)
-            why = "has not been moved to its place yet" if any(path.exists() for path in staged) else "is gone"
+            why = (
+                "has not been moved to its place yet"
+                if any(path.exists() for path in staged)
+                else "is gone"
+            )
             raise ArchiveError(
-                f"the archive {self.folder} is not whole: {gone[0]} {why}", hint="Run the backfill that writes it: it puts that right."
+                f"the archive {self.folder} is not whole: {gone[0]} {why}",
+                hint="Run the backfill that writes it: it puts that right.",
             )
         there = {f"{origin.domain}/{origin.stream}" for origin in self.origins}
         if missing := sorted({name for commit in self.commits for name in commit.origins} - there):
             raise ArchiveError(
-                f"the archive {self.folder} is not whole: it has nothing of {missing[0]} yet", hint="Run the backfill that writes it."
+                f"the archive {self.folder} is not whole: it has nothing of {missing[0]} yet",
+                hint="Run the backfill that writes it.",
             )
 
     def drop_attempt(self, attempt: str) -> None:
@@ -278,7 +333,10 @@ def merge_gaps(commits: Iterable[Commit]) -> tuple[list[list[int]], int]:
     """
     every = [*commits]
     listed = merge_ranges(sorted(SeqRange(*gap) for commit in every for gap in commit.gaps))
-    unlisted = sum(commit.gap_messages - count_sequences(SeqRange(*gap) for gap in commit.gaps) for commit in every)
+    unlisted = sum(
+        commit.gap_messages - count_sequences(SeqRange(*gap) for gap in commit.gaps)
+        for commit in every
+    )
     return [list(gap) for gap in listed[:MAX_LISTED_RANGES]], count_sequences(listed) + unlisted
 
 
@@ -302,14 +360,27 @@ def parse_origin(mark: dict[str, str]) -> ArchivedOrigin | None:
         said = parse(mark["origin"].encode(), "it", "")
     except DocumentError:
         return None
-    is_origin = isinstance(said, list) and len(said) == len(ArchivedOrigin._fields) and all(isinstance(word, str) for word in said)
+    is_origin = (
+        isinstance(said, list)
+        and len(said) == len(ArchivedOrigin._fields)
+        and all(isinstance(word, str) for word in said)
+    )
     return ArchivedOrigin(*said) if is_origin else None
 
 
-def find_covered_ranges(commits: Iterable[Commit], wanted: Selection, lost: Iterable[ArchiveFile]) -> tuple[list[SeqRange], list[SeqRange]]:
+def find_covered_ranges(
+    commits: Iterable[Commit], wanted: Selection, lost: Iterable[ArchiveFile]
+) -> tuple[list[SeqRange], list[SeqRange]]:
     """What was read already with all that is wanted, sorted and without overlaps, and what of it was in files that are lost."""
-    spans = sorted(SeqRange(*span) for commit in commits if commit.selection.covers(wanted) for span in commit.spans)
-    return merge_ranges(spans), merge_ranges(sorted(SeqRange(file.first_seq, file.last_seq) for file in lost))
+    spans = sorted(
+        SeqRange(*span)
+        for commit in commits
+        if commit.selection.covers(wanted)
+        for span in commit.spans
+    )
+    return merge_ranges(spans), merge_ranges(
+        sorted(SeqRange(file.first_seq, file.last_seq) for file in lost)
+    )
 
 
 def merge_ranges(spans: Iterable[SeqRange]) -> list[SeqRange]:
@@ -332,11 +403,16 @@ def _read_document(path: Path, name: str) -> dict[str, Any]:
     try:
         data = read_regular(path, MAX_BYTES)
     except OSError as error:
-        raise ArchiveError(f"{path} cannot be read: {error.strerror}", hint="Check its permissions.") from None
+        raise ArchiveError(
+            f"{path} cannot be read: {error.strerror}", hint="Check its permissions."
+        ) from None
     hint = "Nothing of the archive was changed. Restore the file, or name another folder and archive again."
     found: Any = parse(data, str(path), hint)
     if name == "commit" and isinstance(found, dict) and found.get("format") != FORMAT:
-        raise ArchiveError(f"{path} is of another format, and this jsplan reads {FORMAT}", hint="Use the release that wrote it.")
+        raise ArchiveError(
+            f"{path} is of another format, and this jsplan reads {FORMAT}",
+            hint="Use the release that wrote it.",
+        )
     require_valid(found, name, str(path), hint)
     return dict(found)
 
@@ -345,7 +421,9 @@ def _resolve_inside(folder: Path, *names: str) -> Path:
     try:
         return resolve_inside(folder, *names)
     except ValueError as error:
-        raise ArchiveError(f"{error}, and an archive has none", hint="Nothing was moved or written there.") from None
+        raise ArchiveError(
+            f"{error}, and an archive has none", hint="Nothing was moved or written there."
+        ) from None
 
 
 def write_document(path: Path, document: dict[str, Any]) -> None:

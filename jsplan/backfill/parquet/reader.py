@@ -37,15 +37,26 @@ def require_unchanged_files(files: Iterable[LocatedFile]) -> None:
                 while piece := opened.read(1 << 20):
                     digest.update(piece)
         except OSError as error:
-            raise RefusedError(f"{path} cannot be read: {error.strerror}", hint="Every worker must reach it under this path.") from None
+            raise RefusedError(
+                f"{path} cannot be read: {error.strerror}",
+                hint="Every worker must reach it under this path.",
+            ) from None
         if digest.hexdigest() != file.sha256:
             hint = "Take it away and run the backfill that wrote the archive: it copies what is missing."
-            raise RefusedError(f"{path} is not what was written: its sha256 is another one", hint=hint)
+            raise RefusedError(
+                f"{path} is not what was written: its sha256 is another one", hint=hint
+            )
 
 
-def read_batches(files: Sequence[LocatedFile], span: SeqRange | None = None) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    files: Sequence[LocatedFile], span: SeqRange | None = None
+) -> Iterator[pa.RecordBatch]:
     """The messages of the files in the columns of `wire.MESSAGE_SCHEMA`, in the order of their sequences; of `span` if one is given."""
-    for group in _group_overlapping(file for file in files if span is None or (file[1].last_seq >= span.first and file[1].first_seq <= span.last)):
+    for group in _group_overlapping(
+        file
+        for file in files
+        if span is None or (file[1].last_seq >= span.first and file[1].first_seq <= span.last)
+    ):
         for rows in _read_file(group[0]) if len(group) == 1 else _read_merged(group):
             wanted = rows if span is None else _filter_range(rows, span)
             if wanted.num_rows:
@@ -55,7 +66,10 @@ def read_batches(files: Sequence[LocatedFile], span: SeqRange | None = None) -> 
 def read_sequences(files: Iterable[LocatedFile]) -> tuple[SeqArray, SeqArray]:
     """Sequence and time of every message, sorted."""
     found = [_read_seqs_and_times(placed) for placed in files]
-    seqs, times = (np.concatenate([table[name].to_numpy() for table in found] or [np.empty(0, dtype=np.int64)]) for name in ("seq", "time"))
+    seqs, times = (
+        np.concatenate([table[name].to_numpy() for table in found] or [np.empty(0, dtype=np.int64)])
+        for name in ("seq", "time")
+    )
     order = np.argsort(seqs, kind="stable")
     return seqs[order], times[order]
 
@@ -91,19 +105,32 @@ def _group_overlapping(files: Iterable[LocatedFile]) -> Iterator[list[LocatedFil
 
 def _read_file(placed: LocatedFile) -> Iterator[pa.RecordBatch]:
     with _explain_read_errors(placed), pq.ParquetFile(placed[0]) as file:
-        rows, size = max(1, file.metadata.num_rows), sum(file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups))
-        for batch in file.iter_batches(max(1, min(rows, _BATCH_BYTES * rows // max(1, size))), columns=_READ_COLUMNS):
+        rows, size = (
+            max(1, file.metadata.num_rows),
+            sum(file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups)),
+        )
+        for batch in file.iter_batches(
+            max(1, min(rows, _BATCH_BYTES * rows // max(1, size))), columns=_READ_COLUMNS
+        ):
             yield _to_messages(batch)
 
 
 def _read_merged(group: list[LocatedFile]) -> Iterator[pa.RecordBatch]:
-    whole = pa.Table.from_batches([rows for placed in group for rows in _read_file(placed)], MESSAGE_SCHEMA)
+    whole = pa.Table.from_batches(
+        [rows for placed in group for rows in _read_file(placed)], MESSAGE_SCHEMA
+    )
     yield from whole.take(pc.sort_indices(whole["seq"])).combine_chunks().to_batches()
 
 
 def _to_messages(rows: pa.RecordBatch) -> pa.RecordBatch:
     headers = pc.coalesce(rows["raw_headers"], encode_headers(rows["headers"]))
-    columns: list[Any] = [rows["seq"], rows["time"], rows["subject"].view(BYTES), headers, rows["data"]]
+    columns: list[Any] = [
+        rows["seq"],
+        rows["time"],
+        rows["subject"].view(BYTES),
+        headers,
+        rows["data"],
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
 

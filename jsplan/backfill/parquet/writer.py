@@ -35,7 +35,9 @@ from jsplan.errors import ApiError, JsplanError, RefusedError
 from jsplan.units import SECOND
 
 #: The columns of a file: those of the format `jetstream`, a time that every tool knows, and header blocks that lists cannot say exactly.
-SCHEMA: Final = pa.schema([*TABLE_SCHEMA, ("timestamp", pa.timestamp("us", tz="UTC")), ("raw_headers", pa.binary())])
+SCHEMA: Final = pa.schema(
+    [*TABLE_SCHEMA, ("timestamp", pa.timestamp("us", tz="UTC")), ("raw_headers", pa.binary())]
+)
 #: A row group ends after so many rows or bytes.
 ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1 << 16, 32 << 20
 _DAY: Final = 86_400 * SECOND
@@ -66,13 +68,22 @@ def export_chunks(pieces: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
 
 
 def _export_chunk(piece: ExportChunk) -> dict[str, Any]:
-    started, mapping = time.monotonic(), piece.subject_transform.compile() if piece.subject_transform is not None else None
-    what = ReadRequest(piece.source.api_prefix, piece.stream, piece.span.first, piece.span.last, piece.filters)
+    started, mapping = (
+        time.monotonic(),
+        piece.subject_transform.compile() if piece.subject_transform is not None else None,
+    )
+    what = ReadRequest(
+        piece.source.api_prefix, piece.stream, piece.span.first, piece.span.last, piece.filters
+    )
     with contextlib.closing(ChunkWriter(piece)) as writer:
         for found in read(piece.source.open, what):
             if piece.deadline is not None:
                 piece.deadline.require_open()
-            writer.write(rename_subjects(_drop_existing(found, piece.existing), mapping, piece.domain, piece.stream))
+            writer.write(
+                rename_subjects(
+                    _drop_existing(found, piece.existing), mapping, piece.domain, piece.stream
+                )
+            )
             if piece.rate:
                 time.sleep(max(0.0, writer.size / piece.rate - (time.monotonic() - started)))
         return writer.finish()
@@ -114,8 +125,15 @@ def write_empty_receipts(pieces: Iterable[ExportChunk]) -> None:
             _write_receipt(piece)
 
 
-def _write_receipt(piece: ExportChunk, rows: int = 0, size: int = 0, files: Sequence[ArchiveFile] = ()) -> dict[str, Any]:
-    said = {"span": list(piece.span), "rows": rows, "bytes": size, "files": [asdict(file) for file in files]}
+def _write_receipt(
+    piece: ExportChunk, rows: int = 0, size: int = 0, files: Sequence[ArchiveFile] = ()
+) -> dict[str, Any]:
+    said = {
+        "span": list(piece.span),
+        "rows": rows,
+        "bytes": size,
+        "files": [asdict(file) for file in files],
+    }
     write_document(Path(piece.folder) / f"piece-{piece.span.first}-{piece.span.last}.json", said)
     return said
 
@@ -125,7 +143,10 @@ def _explain_write_errors(piece: ExportChunk) -> Iterator[None]:
     try:
         yield
     except FileExistsError:
-        raise ApiError(f"a piece of {piece.stream} was begun by another attempt", hint="It is written by the next attempt.") from None
+        raise ApiError(
+            f"a piece of {piece.stream} was begun by another attempt",
+            hint="It is written by the next attempt.",
+        ) from None
     except OSError as error:
         raise RefusedError(
             f"cannot write to {piece.folder}: {error.strerror or error}",
@@ -139,13 +160,18 @@ def _drop_existing(rows: pa.RecordBatch, known: SeqArray) -> pa.RecordBatch:
     return rows.filter(pa.array(~np.isin(rows["seq"].to_numpy(), known)))
 
 
-def _require_readback_equal(piece: ExportChunk, files: list[ArchiveFile], blocks: BlockHasher) -> None:
+def _require_readback_equal(
+    piece: ExportChunk, files: list[ArchiveFile], blocks: BlockHasher
+) -> None:
     """What is in the files is what was read: every message, in order, each once."""
     found = BlockHasher()
     for rows in read_batches(tuple((f"{piece.folder}/{file.name}", file) for file in files)):
         found.add(encode_canonical(rows["subject"], rows["headers"], rows["data"]))
     if (found.count, found.hashes()) != (blocks.count, blocks.hashes()):
-        raise JsplanError(f"what was written to {piece.folder} is not what {piece.stream} has", hint="Is something wrong with the disk?")
+        raise JsplanError(
+            f"what was written to {piece.folder} is not what {piece.stream} has",
+            hint="Is something wrong with the disk?",
+        )
 
 
 def to_file_schema(domain: str, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -175,7 +201,10 @@ class _DayFiles:
             if day not in self._open_files:
                 self._open_files[int(day)] = _OpenFile(self._chunk, int(day))
             mine = pa.array(days == day)
-            self._open_files[int(day)].add(found.filter(mine), sum(rows[name].filter(mine).nbytes for name in ("subject", "headers", "data")))
+            self._open_files[int(day)].add(
+                found.filter(mine),
+                sum(rows[name].filter(mine).nbytes for name in ("subject", "headers", "data")),
+            )
 
     def close(self) -> None:
         """Everything is on disk then."""
@@ -188,14 +217,22 @@ class _OpenFile:
 
     def __init__(self, piece: ExportChunk, day: int) -> None:
         folder = f"day={datetime.fromtimestamp(day * 86_400, UTC):%Y-%m-%d}"
-        stream = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in piece.stream)
+        stream = "".join(
+            c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in piece.stream
+        )
         self._name = f"{folder}/{stream}-{piece.span.first:012}-{piece.attempt}.parquet"
         path = Path(piece.folder) / self._name
         path.parent.mkdir(exist_ok=True)
-        self._hash = _HashingFile(path.open("xb"))  # of two that write a piece, one that sleeps among them, the second is refused
+        self._hash = _HashingFile(
+            path.open("xb")
+        )  # of two that write a piece, one that sleeps among them, the second is refused
         # Many small row groups are slow to read, large values in a dictionary slow to write.
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._hash, "w"), SCHEMA, compression="zstd", use_dictionary=_DICTIONARY_COLUMNS, write_statistics=[*_DICTIONARY_COLUMNS, "seq", "time"]
+            pa.PythonFile(self._hash, "w"),
+            SCHEMA,
+            compression="zstd",
+            use_dictionary=_DICTIONARY_COLUMNS,
+            write_statistics=[*_DICTIONARY_COLUMNS, "seq", "time"],
         )
         self._buffered: list[pa.RecordBatch] = []
         self._seqs = (1 << 63, 0)
@@ -206,8 +243,14 @@ class _OpenFile:
         self._buffered.append(rows)
         self._rows += rows.num_rows
         self._content += content
-        self._seqs, self._times = _widen_bounds(self._seqs, rows["seq"]), _widen_bounds(self._times, rows["time"])
-        if sum(batch.num_rows for batch in self._buffered) >= ROW_GROUP_ROWS or sum(batch.nbytes for batch in self._buffered) >= ROW_GROUP_BYTES:
+        self._seqs, self._times = (
+            _widen_bounds(self._seqs, rows["seq"]),
+            _widen_bounds(self._times, rows["time"]),
+        )
+        if (
+            sum(batch.num_rows for batch in self._buffered) >= ROW_GROUP_ROWS
+            or sum(batch.nbytes for batch in self._buffered) >= ROW_GROUP_BYTES
+        ):
             self._flush()
 
     def _flush(self) -> None:
@@ -219,7 +262,9 @@ class _OpenFile:
         self._flush()
         self._writer.close()
         size, digest = self._hash.finish()
-        return ArchiveFile(self._name, self._rows, size, digest, *self._seqs, *self._times, self._content)
+        return ArchiveFile(
+            self._name, self._rows, size, digest, *self._seqs, *self._times, self._content
+        )
 
 
 def _widen_bounds(bounds: tuple[int, int], column: pa.Array) -> tuple[int, int]:

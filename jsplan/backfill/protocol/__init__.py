@@ -11,4 +11,13 @@ from jsplan.backfill.protocol.frames import MESSAGE_SCHEMA, FrameScan, build_fra
 from jsplan.backfill.protocol.publisher import FencedPublisher, publish
 from jsplan.backfill.protocol.reader import read
 
-__all__ = ["MESSAGE_SCHEMA", "FencedPublisher", "FrameScan", "RawConnection", "build_frames", "publish", "read", "scan_frames"]
+__all__ = [
+    "MESSAGE_SCHEMA",
+    "FencedPublisher",
+    "FrameScan",
+    "RawConnection",
+    "build_frames",
+    "publish",
+    "read",
+    "scan_frames",
+]

@@ -19,7 +19,9 @@ Positions = np.ndarray[Any, Any]
 
 def get_buffers(column: pa.BinaryArray) -> tuple[Positions, Positions]:
     """The bytes of a column, and where in them each value begins, with the end of the last. Nothing is copied."""
-    offsets = np.frombuffer(column.buffers()[1], dtype=np.int32)[column.offset : column.offset + len(column) + 1]
+    offsets = np.frombuffer(column.buffers()[1], dtype=np.int32)[
+        column.offset : column.offset + len(column) + 1
+    ]
     if column.buffers()[2] is None:
         return np.empty(0, dtype=np.uint8), offsets
     return np.frombuffer(column.buffers()[2], dtype=np.uint8), offsets
@@ -43,7 +45,9 @@ def cut_columns(buffer: Any, *ends: Positions) -> list[pa.BinaryArray]:
     for number, places in enumerate(ends):
         offsets[number:-1:width] = places
     offsets[-1] = ends[-1][-1] if count else 0
-    view = pa.Array.from_buffers(_BYTES, count * width, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)])
+    view = pa.Array.from_buffers(
+        _BYTES, count * width, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
+    )
     first = np.arange(count, dtype=np.int64) * width
     return [view.take(pa.array(first + number)) for number in range(0, width, 2)]
 
@@ -60,4 +64,6 @@ def find_tails(column: pa.BinaryArray, byte: int, count: int) -> Positions:
     _, offsets = get_buffers(column)
     if not len(places):
         return offsets[1:]
-    return np.where(np.diff(counts) >= count, places[np.maximum(counts[1:] - count, 0)], offsets[1:])
+    return np.where(
+        np.diff(counts) >= count, places[np.maximum(counts[1:] - count, 0)], offsets[1:]
+    )

@@ -22,7 +22,13 @@ import nkeys  # type: ignore[import-untyped]  # it has no stubs
 
 from jsplan.backfill.protocol.frames import scan_frames
 from jsplan.disk import MEGABYTE, read_regular
-from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    ConnectError,
+    NoRespondersError,
+    NotPermittedError,
+)
 from jsplan.jetstream.connect_errors import no_tls_error
 from jsplan.jetstream.contexts import ConnectionSettings
 
@@ -64,7 +70,9 @@ class RawConnection:
                 errors.append(str(error) or type(error).__name__)
         where = f"connection {self.target.key} ({self.target.shown})"
         raise ConnectError(
-            f"{where} cannot be reached: {'; '.join(errors)}", hint="Is the server running, and is the URL right?", is_offline=True
+            f"{where} cannot be reached: {'; '.join(errors)}",
+            hint="Is the server running, and is the URL right?",
+            is_offline=True,
         )
 
     def _connect(self, url: str) -> socket.socket:
@@ -74,7 +82,9 @@ class RawConnection:
             raise self._build_error(f"messages are not copied over {parsed.scheme}://")
         host = parsed.hostname or "127.0.0.1"
         end = time.monotonic() + self.target.timeout
-        plain = socket.create_connection((host, parsed.port or DEFAULT_PORT), timeout=self.target.timeout)
+        plain = socket.create_connection(
+            (host, parsed.port or DEFAULT_PORT), timeout=self.target.timeout
+        )
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * RECEIVE_BYTES)
@@ -83,7 +93,9 @@ class RawConnection:
             plain.close()
             raise
 
-    def _greet(self, plain: socket.socket, host: str, of_url: dict[str, str], end: float) -> socket.socket:
+    def _greet(
+        self, plain: socket.socket, host: str, of_url: dict[str, str], end: float
+    ) -> socket.socket:
         """INFO, TLS, CONNECT, PING, in the order that the server wants; no credential leaves unencrypted where the settings ask for TLS."""
         target = self.target
         stream = self._start_tls(plain, host, end) if target.tls_first else plain
@@ -92,14 +104,26 @@ class RawConnection:
             if not (self.info.get("tls_required") or self.info.get("tls_available")):
                 raise no_tls_error(target)
             stream = self._start_tls(plain, host, end)
-        said = self._credentials() | of_url | {
-            "verbose": False, "pedantic": False, "lang": "python-jsplan", "version": "1", "protocol": 1, "headers": True,
-            "no_responders": True, "name": "jsplan backfill",
-        }  # fmt: skip
+        said = (
+            self._credentials()
+            | of_url
+            | {
+                "verbose": False,
+                "pedantic": False,
+                "lang": "python-jsplan",
+                "version": "1",
+                "protocol": 1,
+                "headers": True,
+                "no_responders": True,
+                "name": "jsplan backfill",
+            }
+        )
         if target.must_encrypt and not isinstance(stream, ssl.SSLSocket):
             raise no_tls_error(target)
         stream.settimeout(_seconds_left(end))
-        stream.sendall(f"CONNECT {json.dumps(said)}\r\nSUB {self.inbox}.r.* {REQUEST_SID.decode()}\r\nPING\r\n".encode())
+        stream.sendall(
+            f"CONNECT {json.dumps(said)}\r\nSUB {self.inbox}.r.* {REQUEST_SID.decode()}\r\nPING\r\n".encode()
+        )
         self._await_pong(stream, end)
         return stream
 
@@ -114,7 +138,10 @@ class RawConnection:
             raise self._build_error(f"TLS failed: {error}") from None
 
     def _build_error(self, why: str) -> ConnectError:
-        return ConnectError(f"connection {self.target.key} ({self.target.shown}): {why}", hint="Check the settings of the connection.")
+        return ConnectError(
+            f"connection {self.target.key} ({self.target.shown}): {why}",
+            hint="Check the settings of the connection.",
+        )
 
     def _read_info(self, stream: socket.socket, end: float) -> None:
         data = b""
@@ -136,7 +163,11 @@ class RawConnection:
 
     def _credentials(self) -> dict[str, Any]:
         target, nonce = self.target, str(self.info.get("nonce", ""))
-        said: dict[str, Any] = {"user": target.user, "pass": target.password, "auth_token": target.token}
+        said: dict[str, Any] = {
+            "user": target.user,
+            "pass": target.password,
+            "auth_token": target.token,
+        }
         try:
             if target.creds:
                 jwt, seed = _parse_credentials_file(read_regular(Path(target.creds), MEGABYTE))
@@ -153,8 +184,17 @@ class RawConnection:
         data = b""
         while b"PONG\r\n" not in data:
             if b"-ERR" in data and b"\r\n" in data[data.index(b"-ERR") :]:
-                text = data[data.index(b"-ERR") + 5 :].split(b"\r\n")[0].decode(errors="replace").strip("'")
-                raise self._build_error("the server refused the credentials" if "uthorization" in text or "uthentication" in text else text)
+                text = (
+                    data[data.index(b"-ERR") + 5 :]
+                    .split(b"\r\n")[0]
+                    .decode(errors="replace")
+                    .strip("'")
+                )
+                raise self._build_error(
+                    "the server refused the credentials"
+                    if "uthorization" in text or "uthentication" in text
+                    else text
+                )
             if len(data) > RECEIVE_BYTES:
                 raise OSError(NOT_NATS_MESSAGE)
             if not (more := _receive(stream, end)):
@@ -209,7 +249,10 @@ class RawConnection:
 
     def build_lost_error(self, error: Exception) -> ApiError:
         """What is raised when the connection breaks."""
-        return ApiError(f"the connection to {self.target.shown} was lost: {error}", hint="Look at the server's log.")
+        return ApiError(
+            f"the connection to {self.target.shown} was lost: {error}",
+            hint="Look at the server's log.",
+        )
 
     def handle_control_lines(self, lines: list[bytes]) -> None:
         """Answer what is no message: PING; raise what the server complains about."""
@@ -219,7 +262,10 @@ class RawConnection:
             elif line.startswith(b"-ERR"):
                 text = line[5:].decode(errors="replace").strip("'")
                 kind = NotPermittedError if "ermissions" in text else ApiError
-                raise kind(f"{self.target.shown}: {text}", hint=f"Look at the user of connection {self.target.key}.")
+                raise kind(
+                    f"{self.target.shown}: {text}",
+                    hint=f"Look at the user of connection {self.target.key}.",
+                )
 
     def subscribe(self, subject: str) -> int:
         """Subscribe and return the number of the subscription. One number serves one subject only: the server ignores a second."""
@@ -230,25 +276,42 @@ class RawConnection:
     # --- requests ---------------------------------------------------------------------------------------------
 
     def request(
-        self, subject: str, payload: dict[str, Any] | bytes | None = None, timeout: float | None = None, headers: bytes = b""
+        self,
+        subject: str,
+        payload: dict[str, Any] | bytes | None = None,
+        timeout: float | None = None,
+        headers: bytes = b"",
     ) -> dict[str, Any]:
         """One request with a JSON answer; `timeout` is seconds, `headers` a whole block. What else arrives meanwhile is kept for
         whoever reads next.
 
         Raises NoRespondersError, ApiTimeoutError and ApiError; an error in the answer is returned.
         """
-        body = payload if isinstance(payload, bytes) else json.dumps(payload).encode() if payload is not None else b""
+        body = (
+            payload
+            if isinstance(payload, bytes)
+            else json.dumps(payload).encode()
+            if payload is not None
+            else b""
+        )
         self._request_count += 1
         reply = f"{self.inbox}.r.{self._request_count}".encode()
         size = len(headers) + len(body)
-        self.send(b"HPUB %s %s %d %d\r\n%s%s\r\n" % (subject.encode(), reply, len(headers), size, headers, body))
-        answer = self._await_answer(subject, reply, time.monotonic() + (timeout or self.target.timeout))
+        self.send(
+            b"HPUB %s %s %d %d\r\n%s%s\r\n"
+            % (subject.encode(), reply, len(headers), size, headers, body)
+        )
+        answer = self._await_answer(
+            subject, reply, time.monotonic() + (timeout or self.target.timeout)
+        )
         try:
             found = json.loads(answer)
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise ApiError(f"{subject} at {self.target.shown} was answered with something that is not JSON: {answer[:80]!r}")
+            raise ApiError(
+                f"{subject} at {self.target.shown} was answered with something that is not JSON: {answer[:80]!r}"
+            )
         return found
 
     def _await_answer(self, subject: str, reply: bytes, end: float) -> bytes:
@@ -261,7 +324,9 @@ class RawConnection:
             found = scan_frames(buffer, 0, len(buffer))
             self.handle_control_lines(found.control)
             answer = None
-            for line, headers, data, stop in zip(*(found.offsets[part::4] for part in range(4)), strict=True):
+            for line, headers, data, stop in zip(
+                *(found.offsets[part::4] for part in range(4)), strict=True
+            ):
                 if answer is None and bytes(buffer[line:headers]).split(b" ")[1] == reply:
                     answer = bytes(buffer[headers:data]), bytes(buffer[data:stop])
                 else:
@@ -305,8 +370,14 @@ def _url_credentials(user: str | None, password: str | None) -> dict[str, str]:
 
 def _parse_credentials_file(text: bytes) -> tuple[str, bytearray]:
     """The JWT and the seed of a credentials file: each stands alone between lines of dashes."""
-    blocks = [part.strip() for part in text.replace(b"\r\n", b"\n").split(b"-----") if part.strip(b"- \n")]
-    kept = [part for part in blocks if not part.strip(b"-").strip().startswith((b"BEGIN", b"END")) and b"\n" not in part]
+    blocks = [
+        part.strip() for part in text.replace(b"\r\n", b"\n").split(b"-----") if part.strip(b"- \n")
+    ]
+    kept = [
+        part
+        for part in blocks
+        if not part.strip(b"-").strip().startswith((b"BEGIN", b"END")) and b"\n" not in part
+    ]
     jwts = [part for part in kept if part.count(b".") == 2]
     seeds = [part for part in kept if part.startswith(b"S") and b"." not in part]
     if not jwts or not seeds:

@@ -14,18 +14,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.protocol.arrow_split import Positions, cut_columns, find_byte, get_buffers, parse_numbers
+from jsplan.backfill.protocol.arrow_split import (
+    Positions,
+    cut_columns,
+    find_byte,
+    get_buffers,
+    parse_numbers,
+)
 from jsplan.errors import ApiError
 
 #: What a message is on its way: `line` and `headers` as they came, `headers` with `NATS/1.0` and the empty line, or empty.
 MESSAGE_SCHEMA: Final = pa.schema(
-    [("seq", pa.int64()), ("time", pa.int64()), ("subject", pa.binary()), ("headers", pa.binary()), ("data", pa.binary())]
+    [
+        ("seq", pa.int64()),
+        ("time", pa.int64()),
+        ("subject", pa.binary()),
+        ("headers", pa.binary()),
+        ("data", pa.binary()),
+    ]
 )
 #: Where the sequence in the stream stands in an ack subject, by its number of tokens: without and with domain and account.
 #: After it come the sequence in the consumer, the time (ns) and how many are pending.
 _SEQ_TOKENS: Final = {9: 5, 11: 7, 12: 7}
 
-_MERGED_REPLY_PATTERN: Final = r"^(?P<reply>(?:[^.]+\.){8}(?:(?:[^.]+\.){2,3})?[0-9]+)@(?P<rest>(?s:.*))$"
+_MERGED_REPLY_PATTERN: Final = (
+    r"^(?P<reply>(?:[^.]+\.){8}(?:(?:[^.]+\.){2,3})?[0-9]+)@(?P<rest>(?s:.*))$"
+)
 _H, _M, _NEWLINE, _SPACE, _AT, _DOT = ord("H"), ord("M"), ord("\n"), ord(" "), ord("@"), ord(".")
 #: Bytes of the shortest head of a message, `MSG s 1 0`.
 _MIN_HEAD_BYTES: Final = 9
@@ -60,7 +74,10 @@ class ProtocolError(ApiError):
     """What arrived is not what a nats-server sends."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"what arrived is not the protocol of NATS: {what}", hint="Does a nats-server answer there, or a proxy before it?")
+        super().__init__(
+            f"what arrived is not the protocol of NATS: {what}",
+            hint="Does a nats-server answer there, or a proxy before it?",
+        )
 
 
 def scan_frames(buffer: bytearray, start: int, end: int) -> FrameScan:
@@ -99,7 +116,11 @@ def scan_frames(buffer: bytearray, start: int, end: int) -> FrameScan:
 
 def _parse_size(buffer: bytearray, start: int, stop: int) -> int:
     digits = buffer[start:stop]
-    if not digits.isdigit() or stop - start > _MAX_SIZE_DIGITS or (number := int(digits)) > MAX_MESSAGE_BYTES:
+    if (
+        not digits.isdigit()
+        or stop - start > _MAX_SIZE_DIGITS
+        or (number := int(digits)) > MAX_MESSAGE_BYTES
+    ):
         raise ProtocolError(f"{bytes(digits[:20])!r} is not the size of a message")
     return number
 
@@ -119,14 +140,22 @@ def scan_small_frames(buffer: bytearray, start: int, end: int) -> FrameScan | No
     is_head = (view[word] == _M) & (view[word + 1] == ord("S")) & (view[word + 2] == ord("G"))
     heads, with_block = heads[is_head], with_block[is_head]
     begins, stops = begins[heads], lines[heads] - 1
-    said = _parse_sizes(buffer, begins, stops, with_block) if len(begins) and begins[0] == start else None
+    said = (
+        _parse_sizes(buffer, begins, stops, with_block)
+        if len(begins) and begins[0] == start
+        else None
+    )
     if said is None:
         return None
     block, size = said
     body = stops + 2
     ends = body + size + 2
     whole = ends <= end
-    if not whole[:-1].all() or not np.array_equal(ends[:-1], begins[1:]) or (whole[-1] and lines[-1] >= ends[-1]):
+    if (
+        not whole[:-1].all()
+        or not np.array_equal(ends[:-1], begins[1:])
+        or (whole[-1] and lines[-1] >= ends[-1])
+    ):
         return None
     count = int(whole.sum())
     offsets = np.stack([begins, body, body + block, ends - 2], axis=1)[:count].ravel()
@@ -134,7 +163,9 @@ def scan_small_frames(buffer: bytearray, start: int, end: int) -> FrameScan | No
     return FrameScan(last, offsets, [], 0 if whole.all() else int(ends[-1] - begins[-1]))
 
 
-def _parse_sizes(buffer: bytearray, begins: Positions, stops: Positions, with_block: Positions) -> tuple[Positions, Positions] | None:
+def _parse_sizes(
+    buffer: bytearray, begins: Positions, stops: Positions, with_block: Positions
+) -> tuple[Positions, Positions] | None:
     """Of each head the size of the header block and of all; None where one is no head of a message."""
     (heads,) = cut_columns(buffer, begins, stops)
     _, offsets = get_buffers(heads)
@@ -146,10 +177,14 @@ def _parse_sizes(buffer: bytearray, begins: Positions, stops: Positions, with_bl
     block = np.zeros(len(begins), dtype=np.int64)
     try:
         size = parse_numbers(second)
-        block[with_block] = parse_numbers(first if with_block.all() else first.filter(pa.array(with_block)))
+        block[with_block] = parse_numbers(
+            first if with_block.all() else first.filter(pa.array(with_block))
+        )
     except pa.ArrowInvalid:
         return None
-    if (block < 0).any() or (block > size).any() or (size > MAX_MESSAGE_BYTES).any():  # `scan_frames` says what it is
+    if (
+        (block < 0).any() or (block > size).any() or (size > MAX_MESSAGE_BYTES).any()
+    ):  # `scan_frames` says what it is
         return None
     return block, size
 
@@ -167,7 +202,9 @@ def cut_messages(buffer: bytearray, found: FrameScan) -> MessageColumns:
     """Cut the messages out of the buffer, which may be used again afterwards."""
     places = np.asarray(found.offsets, dtype=np.int64).reshape(-1, 4)
     begins, headers_at, data_at, stops = places.T
-    line, headers, data = cut_columns(buffer, begins, headers_at, headers_at, data_at, data_at, stops)
+    line, headers, data = cut_columns(
+        buffer, begins, headers_at, headers_at, data_at, data_at, stops
+    )
     return MessageColumns(line, headers, data)
 
 
@@ -204,25 +241,35 @@ def parse_deliveries(found: MessageColumns) -> DeliveredMessages:
         return _parse_deliveries(found)
     except (pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, OverflowError):
         lines = found.line.to_pylist()
-        raise ProtocolError(f"a message that no consumer delivers, among {len(lines)} that begin with {lines[:1]!r:.80}") from None
+        raise ProtocolError(
+            f"a message that no consumer delivers, among {len(lines)} that begin with {lines[:1]!r:.80}"
+        ) from None
 
 
 def _parse_deliveries(found: MessageColumns) -> DeliveredMessages:
     spaces, counts = find_byte(found.line, _SPACE)
-    if len(find_byte(found.line, _AT)[0]) or (np.diff(counts) < 4).any():  # MSG subject sid reply size
+    if (
+        len(find_byte(found.line, _AT)[0]) or (np.diff(counts) < 4).any()
+    ):  # MSG subject sid reply size
         return _parse_deliveries_slowly(found)
     first, second, third, fourth = (spaces[counts[:-1] + number] for number in range(4))
     head = _reply_prefix(split_tokens(found.line[0].as_py())[3])
     begins = third + 1 + len(head)
     if (begins > fourth).any():
         return _parse_deliveries_slowly(found)
-    subject, before, tail = cut_columns(found.line.buffers()[2], first + 1, second, third + 1, begins, begins, fourth)
+    subject, before, tail = cut_columns(
+        found.line.buffers()[2], first + 1, second, third + 1, begins, begins, fourth
+    )
     cuts = _cut_numbers(tail) if pc.all(pc.equal(before, head)).as_py() else None
     if cuts is None:
         return _parse_deliveries_slowly(found)
     seq, number, time = (parse_numbers(piece) for piece in cuts)
     columns = [pa.array(seq), pa.array(time), subject, found.headers, found.data]
-    return DeliveredMessages(pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA), number, int(tail[-1].as_py().split(b".")[3]))
+    return DeliveredMessages(
+        pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA),
+        number,
+        int(tail[-1].as_py().split(b".")[3]),
+    )
 
 
 def _cut_numbers(tail: pa.BinaryArray) -> list[pa.BinaryArray] | None:
@@ -249,16 +296,26 @@ def _parse_deliveries_slowly(found: MessageColumns) -> DeliveredMessages:
     parts = pc.split_pattern(reply, ".")
     seq, number, time = (pc.cast(pc.list_element(parts, place + k), pa.int64()) for k in range(3))
     columns = [seq, time, subject.view(BYTES), found.headers, found.data]
-    return DeliveredMessages(pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA), number.to_numpy(), int(parts[-1].as_py()[place + 3]))
+    return DeliveredMessages(
+        pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA),
+        number.to_numpy(),
+        int(parts[-1].as_py()[place + 3]),
+    )
 
 
-def _split_merged_replies(reply: pa.StringArray, subject: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray]:
+def _split_merged_replies(
+    reply: pa.StringArray, subject: pa.StringArray
+) -> tuple[pa.StringArray, pa.StringArray]:
     """Replies and subjects as they were meant: between servers the subject travels behind the reply and an `@`, and servers before 2.11
     cut at the last one, also where that is in the subject.
     """
     found = pc.extract_regex(reply.view(BYTES), pattern=_MERGED_REPLY_PATTERN)
     meant, rest = pc.struct_field(found, "reply"), pc.struct_field(found, "rest")
-    whole = pc.if_else(pc.is_valid(rest), concat_rows(pc.coalesce(rest, b""), b"@", subject.view(BYTES)), subject.view(BYTES))
+    whole = pc.if_else(
+        pc.is_valid(rest),
+        concat_rows(pc.coalesce(rest, b""), b"@", subject.view(BYTES)),
+        subject.view(BYTES),
+    )
     return pc.coalesce(meant, reply.view(BYTES)).view(pa.string()), whole.view(pa.string())
 
 
@@ -278,16 +335,29 @@ def append_header_lines(block: pa.BinaryArray, *lines: pa.BinaryArray | bytes) -
     return concat_rows(*_append_lines(block, lines))
 
 
-def _append_lines(block: pa.BinaryArray, lines: Sequence[pa.BinaryArray | bytes]) -> list[pa.BinaryArray | bytes]:
+def _append_lines(
+    block: pa.BinaryArray, lines: Sequence[pa.BinaryArray | bytes]
+) -> list[pa.BinaryArray | bytes]:
     empty = pc.equal(pc.binary_length(block), 0)
     begun = pc.binary_slice(block, 0, -2)
-    return [pc.if_else(empty, pa.scalar(b"NATS/1.0\r\n", BYTES), begun) if pc.any(empty).as_py() else begun, *lines, b"\r\n"]
+    return [
+        pc.if_else(empty, pa.scalar(b"NATS/1.0\r\n", BYTES), begun)
+        if pc.any(empty).as_py()
+        else begun,
+        *lines,
+        b"\r\n",
+    ]
 
 
 def build_frames(
-    subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray, *, prefix: bytes = b"", reply: pa.BinaryArray | None = None,
+    subject: pa.BinaryArray,
+    headers: pa.BinaryArray,
+    data: pa.BinaryArray,
+    *,
+    prefix: bytes = b"",
+    reply: pa.BinaryArray | None = None,
     lines: Sequence[pa.BinaryArray | bytes] = (),
-) -> tuple[memoryview, np.ndarray[Any, Any]]:  # fmt: skip
+) -> tuple[memoryview, np.ndarray[Any, Any]]:
     """The frames that publish every row, in one buffer; and where each begins, with the end of the last.
 
     `reply` has the space before it, or is empty: then nobody answers that message. `lines` are added to the headers as `append_header_lines`
@@ -296,7 +366,16 @@ def build_frames(
     pieces = _append_lines(headers, lines) if lines else [headers]
     block = _sum_sizes(pieces)
     answer = [] if reply is None else [reply]
-    words = [b"HPUB " + prefix, subject, *answer, b" ", format_numbers(block), b" ", format_numbers(pc.add(block, pc.binary_length(data))), b"\r\n"]
+    words = [
+        b"HPUB " + prefix,
+        subject,
+        *answer,
+        b" ",
+        format_numbers(block),
+        b" ",
+        format_numbers(pc.add(block, pc.binary_length(data))),
+        b"\r\n",
+    ]
     rows = concat_rows(*words, *pieces, data, b"\r\n")
     offsets = get_buffers(rows)[1]
     return memoryview(rows.buffers()[2]), offsets

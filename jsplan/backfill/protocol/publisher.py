@@ -69,21 +69,26 @@ class _AckReader:
             try:
                 size = self._connection.receive(memoryview(self._piece), STORE_TIMEOUT)
             except TimeoutError:
-                raise ApiTimeoutError(f"{self._connection.target.shown} stores nothing any more for {STORE_TIMEOUT:.0f} s") from None
+                raise ApiTimeoutError(
+                    f"{self._connection.target.shown} stores nothing any more for {STORE_TIMEOUT:.0f} s"
+                ) from None
             self._unread += self._piece[:size]
             self._read_acks()
 
     def _read_acks(self) -> None:
         found = scan_frames(self._unread, 0, len(self._unread))
         self._connection.handle_control_lines(found.control)
-        for headers, data, stop in zip(*(found.offsets[part::4] for part in (1, 2, 3)), strict=True):
+        for headers, data, stop in zip(
+            *(found.offsets[part::4] for part in (1, 2, 3)), strict=True
+        ):
             self._handle_ack(bytes(self._unread[headers:data]), bytes(self._unread[data:stop]))
         del self._unread[: found.end]
 
     def _handle_ack(self, headers: bytes, body: bytes) -> None:
         if headers.startswith(b"NATS/1.0 503"):
             raise ApiError(
-                "no stream takes these messages any more: nobody answers", hint="Was the target deleted, or its subjects changed?"
+                "no stream takes these messages any more: nobody answers",
+                hint="Was the target deleted, or its subjects changed?",
             )
         if b'"error"' in body:
             raise _build_refusal(body)
@@ -96,7 +101,10 @@ class _AckReader:
 def _build_refusal(body: bytes) -> ApiError:
     try:
         error = orjson.loads(body)["error"]
-        return PublishRefusedError.of(f"the target refused a message: {error.get('description')} ({error.get('err_code')})", error)
+        return PublishRefusedError.of(
+            f"the target refused a message: {error.get('description')} ({error.get('err_code')})",
+            error,
+        )
     except (ValueError, LookupError, TypeError, AttributeError):
         return ProtocolError(f"{body[:80]!r} as the answer to a message")
 
@@ -122,7 +130,9 @@ class FencedPublisher:
     the stream's last sequence, as far as it is acknowledged. Messages are published to `prefix` + subject.
     """
 
-    def __init__(self, wire: RawConnection, last: int, prefix: bytes = b"", *, sparse: bool = False) -> None:
+    def __init__(
+        self, wire: RawConnection, last: int, prefix: bytes = b"", *, sparse: bool = False
+    ) -> None:
         self.last = last
         self._sent = last
         self._connection = wire
@@ -140,11 +150,24 @@ class FencedPublisher:
         cuts = list(split_chunks(sizes))
         ends = np.zeros(count, dtype=bool)
         ends[[stop - 1 for _, stop in cuts]] = True
-        reply = pc.if_else(pa.array(ends), pa.scalar(b" " + self._acks.reply.encode(), BYTES), pa.scalar(b"", BYTES))
+        reply = pc.if_else(
+            pa.array(ends),
+            pa.scalar(b" " + self._acks.reply.encode(), BYTES),
+            pa.scalar(b"", BYTES),
+        )
         if self._sparse:
-            frames, offsets = build_frames(subject, self._add_fences(headers, ends), data, prefix=self._prefix, reply=reply)
+            frames, offsets = build_frames(
+                subject, self._add_fences(headers, ends), data, prefix=self._prefix, reply=reply
+            )
         else:
-            frames, offsets = build_frames(subject, headers, data, prefix=self._prefix, reply=reply, lines=self._fence_lines(np.arange(count)))
+            frames, offsets = build_frames(
+                subject,
+                headers,
+                data,
+                prefix=self._prefix,
+                reply=reply,
+                lines=self._fence_lines(np.arange(count)),
+            )
         for start, stop in cuts:
             self._connection.send(frames[offsets[start] : offsets[stop]])
             self._requested_acks += 1
@@ -160,7 +183,11 @@ class FencedPublisher:
         self.finish()
         to = b"%s%s %s" % (self._prefix, subject, self._acks.reply.encode())
         size = len(headers) + len(data)
-        line = b"HPUB %s %d %d\r\n" % (to, len(headers), size) if headers else b"PUB %s %d\r\n" % (to, size)
+        line = (
+            b"HPUB %s %d %d\r\n" % (to, len(headers), size)
+            if headers
+            else b"PUB %s %d\r\n" % (to, size)
+        )
         self._connection.send(line + headers + data + b"\r\n")
         self._requested_acks += 1
         self._sent = self.finish()
@@ -172,7 +199,11 @@ class FencedPublisher:
     def _add_fences(self, headers: pa.BinaryArray, ends: np.ndarray[Any, Any]) -> pa.BinaryArray:
         """Header blocks of which these have the link."""
         mask = pa.array(ends)
-        return pc.replace_with_mask(headers, mask, append_header_lines(headers.filter(mask), *self._fence_lines(np.flatnonzero(ends))))
+        return pc.replace_with_mask(
+            headers,
+            mask,
+            append_header_lines(headers.filter(mask), *self._fence_lines(np.flatnonzero(ends))),
+        )
 
     def _wait_for_ack(self) -> None:
         self._acks.wait()
@@ -202,12 +233,17 @@ def wait_for_interest(wire: RawConnection, subject: str, patience: float = STORE
             return
         if time.monotonic() > end:
             raise ApiTimeoutError(
-                f"no stream at {wire.target.shown} takes {subject} for {patience:.0f} s", hint="Look at the server's log."
+                f"no stream at {wire.target.shown} takes {subject} for {patience:.0f} s",
+                hint="Look at the server's log.",
             )
         time.sleep(0.02)
 
 
-def publish(wire: RawConnection, batches: Iterable[tuple[pa.BinaryArray, pa.BinaryArray, pa.BinaryArray]], window: int = 4000) -> tuple[int, int]:
+def publish(
+    wire: RawConnection,
+    batches: Iterable[tuple[pa.BinaryArray, pa.BinaryArray, pa.BinaryArray]],
+    window: int = 4000,
+) -> tuple[int, int]:
     """Publish rows of (subject, headers, data), each acknowledged, at most `window` of them under way.
 
     How many were sent, and how many of them the server knew already by their `Nats-Msg-Id`. Raises Refused and ApiError.

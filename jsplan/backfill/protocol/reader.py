@@ -29,7 +29,13 @@ from jsplan.backfill.protocol.frames import (
     split_tokens,
 )
 from jsplan.backfill.protocol.stream_info import expect_shape
-from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.errors import (
+    ApiError,
+    ApiTimeoutError,
+    NoRespondersError,
+    NotPermittedError,
+    ServerRefusedError,
+)
 from jsplan.units import SECOND
 
 #: A batch is parsed when about so many messages are there, within these bounds in bytes, or nothing more comes: below, Arrow's cost per
@@ -64,7 +70,9 @@ class _ConsumerLostError(Exception):
     """The consumer is gone, or delivered something that never arrived: begin again after the last message that did."""
 
 
-def read(connect: Callable[[], RawConnection], what: ReadRequest, patience: float = 120.0) -> Generator[pa.RecordBatch, None, None]:
+def read(
+    connect: Callable[[], RawConnection], what: ReadRequest, patience: float = 120.0
+) -> Generator[pa.RecordBatch, None, None]:
     """The messages of a range, in order, each once. `patience` is for how many seconds a broken link is tried again.
 
     A batch is whole before the next is asked for; its memory is its own. Raises ServerRefusedError for a stream that is not there, and
@@ -81,7 +89,9 @@ def read(connect: Callable[[], RawConnection], what: ReadRequest, patience: floa
                     since = time.monotonic()
                 if position > what.last or not _has_more(wire, what, position):
                     return
-                raise _ConsumerLostError("the consumer's server does not have all of the stream yet")
+                raise _ConsumerLostError(
+                    "the consumer's server does not have all of the stream yet"
+                )
             finally:
                 wire.close()
         except (ServerRefusedError, NotPermittedError):
@@ -93,7 +103,9 @@ def read(connect: Callable[[], RawConnection], what: ReadRequest, patience: floa
             time.sleep(0.2)
 
 
-def _read_deliveries(wire: RawConnection, what: ReadRequest, first: int) -> Iterator[pa.RecordBatch]:
+def _read_deliveries(
+    wire: RawConnection, what: ReadRequest, first: int
+) -> Iterator[pa.RecordBatch]:
     inbox = f"{wire.inbox}.d"
     number = wire.subscribe(inbox)
     name = f"jsplan-{wire.inbox.rpartition('.')[2]}"
@@ -115,7 +127,9 @@ def _has_more(wire: RawConnection, what: ReadRequest, position: int) -> bool:
     for subject in what.filters or (">",):
         with contextlib.suppress(NotPermittedError, ApiTimeoutError):
             asked = {"seq": position, "next_by_subj": subject}
-            answer = wire.request(f"{what.api_prefix}.STREAM.MSG.GET.{what.stream}", asked, timeout=5.0)
+            answer = wire.request(
+                f"{what.api_prefix}.STREAM.MSG.GET.{what.stream}", asked, timeout=5.0
+            )
             with expect_shape(f"{what.api_prefix}.STREAM.MSG.GET.{what.stream}"):
                 if position <= int((answer.get("message") or {}).get("seq", 0)) <= what.last:
                     return True
@@ -134,14 +148,18 @@ def _read_in_order(wire: RawConnection, what: ReadRequest, first: int) -> Iterat
         yield from _read_contiguous(wire, what, first, arriving)
 
 
-def _read_contiguous(wire: RawConnection, what: ReadRequest, first: int, arriving: Iterator[MessageColumns]) -> Iterator[pa.RecordBatch]:
+def _read_contiguous(
+    wire: RawConnection, what: ReadRequest, first: int, arriving: Iterator[MessageColumns]
+) -> Iterator[pa.RecordBatch]:
     """The rows of the range, as long as each message is the one that the consumer delivered next."""
     expected = 1
     for frames in arriving:
         found = _drop_status_messages(wire, frames, expected)
         if found is None:
             continue
-        if not np.array_equal(found.consumer_seqs, np.arange(expected, expected + len(found.consumer_seqs))):
+        if not np.array_equal(
+            found.consumer_seqs, np.arange(expected, expected + len(found.consumer_seqs))
+        ):
             found, whole = _contiguous_prefix(found, expected), False
         else:
             whole = True
@@ -157,13 +175,25 @@ def _read_contiguous(wire: RawConnection, what: ReadRequest, first: int, arrivin
             return
 
 
-def _create_consumer(wire: RawConnection, what: ReadRequest, name: str, inbox: str, first: int) -> bool:
+def _create_consumer(
+    wire: RawConnection, what: ReadRequest, name: str, inbox: str, first: int
+) -> bool:
     """Make the consumer; whether it has anything to deliver."""
     config: dict[str, Any] = {
-        "name": name, "deliver_subject": inbox, "deliver_policy": "by_start_sequence", "opt_start_seq": first, "ack_policy": "none",
-        "replay_policy": "instant", "max_deliver": 1, "mem_storage": True, "num_replicas": 1, "flow_control": True,
-        "idle_heartbeat": int(HEARTBEAT * SECOND), "inactive_threshold": 5 * SECOND, "headers_only": what.headers_only,
-    }  # fmt: skip
+        "name": name,
+        "deliver_subject": inbox,
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": first,
+        "ack_policy": "none",
+        "replay_policy": "instant",
+        "max_deliver": 1,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "flow_control": True,
+        "idle_heartbeat": int(HEARTBEAT * SECOND),
+        "inactive_threshold": 5 * SECOND,
+        "headers_only": what.headers_only,
+    }
     if len(what.filters) == 1:
         config["filter_subject"] = what.filters[0]
     elif what.filters:
@@ -172,7 +202,9 @@ def _create_consumer(wire: RawConnection, what: ReadRequest, name: str, inbox: s
     answer = wire.request(subject, {"stream_name": what.stream, "config": config})
     with expect_shape(subject):
         if "error" not in answer:
-            return bool(answer.get("num_pending")) or bool((answer.get("delivered") or {}).get("consumer_seq"))
+            return bool(answer.get("num_pending")) or bool(
+                (answer.get("delivered") or {}).get("consumer_seq")
+            )
         error = answer["error"]
         text = f"{what.api_prefix} does not let {what.stream} be read: {error.get('description')} ({error.get('err_code')})"
         refused = ServerRefusedError.of(text, error)
@@ -189,12 +221,17 @@ def _receive_frames(wire: RawConnection) -> Generator[MessageColumns, None, None
     try:
         while True:
             end = _fill_buffer(wire, buffer, start, end, enough)
-            found = (scan_small_frames(buffer, start, end) if small else None) or scan_frames(buffer, start, end)
+            found = (scan_small_frames(buffer, start, end) if small else None) or scan_frames(
+                buffer, start, end
+            )
             wire.handle_control_lines(found.control)
             begun, start = start, found.end
             if found.count:
                 average = (start - begun) / found.count
-                small, enough = average < SMALL_MESSAGE_BYTES, min(max(int(BATCH_MESSAGES * average), MIN_BATCH_BYTES), MAX_BATCH_BYTES)
+                small, enough = (
+                    average < SMALL_MESSAGE_BYTES,
+                    min(max(int(BATCH_MESSAGES * average), MIN_BATCH_BYTES), MAX_BATCH_BYTES),
+                )
                 yield cut_messages(buffer, found)
             if start == end:
                 start = end = 0
@@ -220,7 +257,9 @@ def _fill_buffer(wire: RawConnection, buffer: bytearray, start: int, end: int, e
     return end
 
 
-def _drop_status_messages(wire: RawConnection, frames: MessageColumns, expected: int) -> DeliveredMessages | None:
+def _drop_status_messages(
+    wire: RawConnection, frames: MessageColumns, expected: int
+) -> DeliveredMessages | None:
     """The messages of a batch, after what the server had to say in between is answered. Raises _Lost where it tells of a loss."""
     places = find_status_messages(frames.headers)
     for place in places:
@@ -232,7 +271,9 @@ def _drop_status_messages(wire: RawConnection, frames: MessageColumns, expected:
         mask = np.ones(len(frames.line), dtype=bool)
         mask[places] = False
         keep = pa.array(mask)
-        frames = MessageColumns(frames.line.filter(keep), frames.headers.filter(keep), frames.data.filter(keep))
+        frames = MessageColumns(
+            frames.line.filter(keep), frames.headers.filter(keep), frames.data.filter(keep)
+        )
     return parse_deliveries(frames)
 
 
@@ -243,7 +284,9 @@ def _answer_status(wire: RawConnection, frames: MessageColumns, place: int) -> N
         raise NoRespondersError("the consumer's server went away")
     if not block.startswith(b"NATS/1.0 100"):
         raise _ConsumerLostError(block.split(b"\r\n")[0].decode(errors="replace"))
-    if len(words) == 5 + 1:  # HMSG subject sid reply headers size: a flow control request waits for an answer
+    if (
+        len(words) == 5 + 1
+    ):  # HMSG subject sid reply headers size: a flow control request waits for an answer
         wire.send(b"PUB %s 0\r\n\r\n" % words[3])
     elif (stalled := _header_value(block, b"Nats-Consumer-Stalled")) is not None:
         wire.send(b"PUB %s 0\r\n\r\n" % stalled)

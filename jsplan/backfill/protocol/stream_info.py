@@ -17,7 +17,9 @@ from jsplan.units import SECOND
 
 #: The server counts times in 64 bits: one after the year 2262 would be one long ago.
 MAX_TIME: Final = 1 << 63
-_TIME_PATTERN = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
+_TIME_PATTERN = re.compile(
+    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,22 @@ class StreamInfo:
     config: dict[str, Any]
 
 
-def request_api(wire: RawConnection, api_prefix: str, verb: str, payload: dict[str, Any] | None = None, timeout: float | None = None) -> dict[str, Any]:
+def request_api(
+    wire: RawConnection,
+    api_prefix: str,
+    verb: str,
+    payload: dict[str, Any] | None = None,
+    timeout: float | None = None,
+) -> dict[str, Any]:
     """One JetStream request. Raises ServerRefusedError with the server's words, and what `Wire.request` raises."""
     answer = wire.request(f"{api_prefix}.{verb}", payload, timeout)
     if "error" in answer:
         with expect_shape(f"{api_prefix}.{verb}"):
             error = answer["error"]
-            refused = ServerRefusedError.of(f"{api_prefix} refused {verb}: {error.get('description')} ({error.get('err_code')})", error)
+            refused = ServerRefusedError.of(
+                f"{api_prefix} refused {verb}: {error.get('description')} ({error.get('err_code')})",
+                error,
+            )
         raise refused
     return answer
 
@@ -67,27 +78,51 @@ def find_first_seq_at(wire: RawConnection, api_prefix: str, stream: str, time: i
     """
     if time >= MAX_TIME:
         return fetch_stream_info(wire, api_prefix, stream).last + 1
-    made = _probe_consumer(wire, api_prefix, stream, {"deliver_policy": "by_start_time", "opt_start_time": format_time(time)})
+    made = _probe_consumer(
+        wire,
+        api_prefix,
+        stream,
+        {"deliver_policy": "by_start_time", "opt_start_time": format_time(time)},
+    )
     if not made.get("num_pending"):
         return fetch_stream_info(wire, api_prefix, stream).last + 1
     with expect_shape(f"{api_prefix}.CONSUMER.CREATE.{stream}"):
         return int(made["delivered"]["stream_seq"]) + 1
 
 
-def count_pending(wire: RawConnection, api_prefix: str, stream: str, first: int, filters: tuple[str, ...] = ()) -> int:
+def count_pending(
+    wire: RawConnection, api_prefix: str, stream: str, first: int, filters: tuple[str, ...] = ()
+) -> int:
     """How many messages there are from a sequence on, on subjects that match one of `filters` (none: all)."""
     config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": first}
     if filters:
-        config |= {"filter_subject": filters[0]} if len(filters) == 1 else {"filter_subjects": list(filters)}
+        config |= (
+            {"filter_subject": filters[0]}
+            if len(filters) == 1
+            else {"filter_subjects": list(filters)}
+        )
     with expect_shape(f"{api_prefix}.CONSUMER.CREATE.{stream}"):
         return int(_probe_consumer(wire, api_prefix, stream, config).get("num_pending") or 0)
 
 
-def _probe_consumer(wire: RawConnection, api_prefix: str, stream: str, start: dict[str, Any]) -> dict[str, Any]:
+def _probe_consumer(
+    wire: RawConnection, api_prefix: str, stream: str, start: dict[str, Any]
+) -> dict[str, Any]:
     """CONSUMER.INFO of a consumer that begins so, and is gone again."""
     name = f"jsplan-{os.urandom(11).hex()}"
-    config = {"name": name, "ack_policy": "none", "mem_storage": True, "num_replicas": 1, "inactive_threshold": 5 * SECOND} | start
-    made = request_api(wire, api_prefix, f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+    config = {
+        "name": name,
+        "ack_policy": "none",
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": 5 * SECOND,
+    } | start
+    made = request_api(
+        wire,
+        api_prefix,
+        f"CONSUMER.CREATE.{stream}.{name}",
+        {"stream_name": stream, "config": config},
+    )
     wire.request(f"{api_prefix}.CONSUMER.DELETE.{stream}.{name}")
     return made
 

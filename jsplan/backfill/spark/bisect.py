@@ -27,18 +27,28 @@ def find_failing_message(job: PartitionPlan, fails: Callable[[PartitionPlan], bo
     number, span = spans[0]
     task = job.origin_tasks[number]
     for rows in read_chunk(job, ReadChunk(number, (span,))):
-        return str(format_origins(task.domain, task.stream, rows["seq"], rows["time"])[0].as_py().decode())
+        return str(
+            format_origins(task.domain, task.stream, rows["seq"], rows["time"])[0].as_py().decode()
+        )
     return None
 
 
-def _split_after(spans: list[tuple[int, SeqRange]], count: int) -> tuple[list[tuple[int, SeqRange]], list[tuple[int, SeqRange]]]:
+def _split_after(
+    spans: list[tuple[int, SeqRange]], count: int
+) -> tuple[list[tuple[int, SeqRange]], list[tuple[int, SeqRange]]]:
     """The first `count` sequences, and the others."""
     first: list[tuple[int, SeqRange]] = []
     rest = iter(spans)
     for number, span in rest:
         if span.size > count:
-            left, right = SeqRange(span.first, span.first + count - 1), SeqRange(span.first + count, span.last)
-            return [*first, *_yield_nonempty(number, left)], [*_yield_nonempty(number, right), *rest]
+            left, right = (
+                SeqRange(span.first, span.first + count - 1),
+                SeqRange(span.first + count, span.last),
+            )
+            return [*first, *_yield_nonempty(number, left)], [
+                *_yield_nonempty(number, right),
+                *rest,
+            ]
         first.append((number, span))
         count -= span.size
     return first, []
@@ -50,5 +60,8 @@ def _yield_nonempty(number: int, span: SeqRange) -> Iterator[tuple[int, SeqRange
 
 
 def _restrict_plan(job: PartitionPlan, spans: list[tuple[int, SeqRange]]) -> PartitionPlan:
-    legs = tuple(replace(leg, spans=tuple(span for n, span in spans if n == number)) for number, leg in enumerate(job.origin_tasks))
+    legs = tuple(
+        replace(leg, spans=tuple(span for n, span in spans if n == number))
+        for number, leg in enumerate(job.origin_tasks)
+    )
     return replace(job, origin_tasks=legs)

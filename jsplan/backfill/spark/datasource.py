@@ -19,7 +19,12 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from jsplan.backfill.message_schema import encode_headers, to_table
 from jsplan.backfill.protocol import RawConnection, publish, read
@@ -70,7 +75,10 @@ class JetStream(DataSource):
             raise UsageError("a stream cannot be overwritten", hint='Write with mode("append").')
         missing = [name for name in ("subject", "data") if name not in schema.fieldNames()]
         if missing:
-            raise UsageError(f"the frame has no column {missing[0]}", hint="A message needs subject (text) and data (binary).")
+            raise UsageError(
+                f"the frame has no column {missing[0]}",
+                hint="A message needs subject (text) and data (binary).",
+            )
         return JetStreamWriter(Options.parse(self.options))
 
 
@@ -85,13 +93,24 @@ class RangePartition(InputPartition):
 def split_range(first: int, last: int, count: int) -> list[RangePartition]:
     """The range cut into at most `count` parts of about equal length."""
     step = max(1, -(-(last - first + 1) // max(1, count)))
-    return [RangePartition(start, min(last, start + step - 1)) for start in range(first, last + 1, step)]
+    return [
+        RangePartition(start, min(last, start + step - 1)) for start in range(first, last + 1, step)
+    ]
 
 
-def read_partition(options: Options, piece: RangePartition, filters: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def read_partition(
+    options: Options, piece: RangePartition, filters: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
     """What one task reads."""
     target = options.target()
-    what = ReadRequest(options.api_prefix, options.stream, piece.first, piece.last, filters, options.flag("headersOnly"))
+    what = ReadRequest(
+        options.api_prefix,
+        options.stream,
+        piece.first,
+        piece.last,
+        filters,
+        options.flag("headersOnly"),
+    )
     for batch in read(lambda: RawConnection(target), what):
         yield to_table(options.domain, options.stream, batch)
 
@@ -119,14 +138,26 @@ class JetStreamReader(DataSourceReader):
         firsts = [facts.first, options.number("startSeq") or 0, pushed.first]
         lasts = [facts.last, options.number("endSeq") or facts.last, pushed.last]
         for time in (options.time("startTime"), pushed.since):
-            firsts += [find_first_seq_at(wire, options.api_prefix, options.stream, time)] if time is not None else []
+            firsts += (
+                [find_first_seq_at(wire, options.api_prefix, options.stream, time)]
+                if time is not None
+                else []
+            )
         for time in (options.time("endTime"), pushed.until):
-            lasts += [find_first_seq_at(wire, options.api_prefix, options.stream, time) - 1] if time is not None else []
+            lasts += (
+                [find_first_seq_at(wire, options.api_prefix, options.stream, time) - 1]
+                if time is not None
+                else []
+            )
         return max(firsts), min(lasts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's messages. Where there is no range at all, Spark makes one task without one."""
-        return read_partition(self._options, partition, self._pushed.filters) if isinstance(partition, RangePartition) else iter(())
+        return (
+            read_partition(self._options, partition, self._pushed.filters)
+            if isinstance(partition, RangePartition)
+            else iter(())
+        )
 
 
 class PushdownReader(JetStreamReader):
@@ -162,8 +193,18 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         wire = RawConnection(options.target())
         try:
             time = options.time("startTime")
-            first = find_first_seq_at(wire, options.api_prefix, options.stream, time) if time is not None else 0
-            return {"seq": max(first, options.number("startSeq") or 0, fetch_stream_info(wire, options.api_prefix, options.stream).first)}
+            first = (
+                find_first_seq_at(wire, options.api_prefix, options.stream, time)
+                if time is not None
+                else 0
+            )
+            return {
+                "seq": max(
+                    first,
+                    options.number("startSeq") or 0,
+                    fetch_stream_info(wire, options.api_prefix, options.stream).first,
+                )
+            }
         finally:
             wire.close()
 
@@ -185,11 +226,21 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """The ranges of the tasks."""
-        return list(split_range(start["seq"], end["seq"] - 1, self._options.number("partitions") or DEFAULT_PARTITIONS))
+        return list(
+            split_range(
+                start["seq"],
+                end["seq"] - 1,
+                self._options.number("partitions") or DEFAULT_PARTITIONS,
+            )
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's messages. Where there is no range at all, Spark makes one task without one."""
-        return read_partition(self._options, partition, self._options.filters) if isinstance(partition, RangePartition) else iter(())
+        return (
+            read_partition(self._options, partition, self._options.filters)
+            if isinstance(partition, RangePartition)
+            else iter(())
+        )
 
 
 @dataclass
@@ -216,11 +267,17 @@ class JetStreamWriter(DataSourceArrowWriter):
         """One task's rows."""
         wire = RawConnection(self._options.target())
         try:
-            return WriteResult(*publish(wire, (self._to_message_columns(batch) for batch in iterator if batch.num_rows)))
+            return WriteResult(
+                *publish(
+                    wire, (self._to_message_columns(batch) for batch in iterator if batch.num_rows)
+                )
+            )
         finally:
             wire.close()
 
-    def _to_message_columns(self, batch: pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArray, pa.BinaryArray]:
+    def _to_message_columns(
+        self, batch: pa.RecordBatch
+    ) -> tuple[pa.BinaryArray, pa.BinaryArray, pa.BinaryArray]:
         names = set(batch.schema.names)
         subject = batch["subject"].cast(pa.string()).view(BYTES)
         empty = pa.repeat(pa.scalar(b"", BYTES), batch.num_rows)
@@ -228,7 +285,9 @@ class JetStreamWriter(DataSourceArrowWriter):
         if (self._options["dedupe"] or "none") == "origin":
             if "origin" not in names:
                 raise UsageError("dedupe by origin needs the column origin")
-            headers = append_header_lines(headers, b"Nats-Msg-Id: ", batch["origin"].cast(pa.string()).view(BYTES), b"\r\n")
+            headers = append_header_lines(
+                headers, b"Nats-Msg-Id: ", batch["origin"].cast(pa.string()).view(BYTES), b"\r\n"
+            )
         prefix = (self._options["subjectPrefix"] or "").encode()
         data = batch["data"].cast(BYTES).fill_null(b"")
         return (concat_rows(prefix, subject) if prefix else subject), headers, data

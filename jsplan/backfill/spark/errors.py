@@ -27,14 +27,18 @@ class CarriedError(Exception):
     """An error of ours, as Spark carries it from a reader to the driver."""
 
     def __init__(self, error: JsplanError) -> None:
-        super().__init__(f"jsplan-said:{base64.b64encode(json.dumps(error_to_result(error)).encode()).decode()}:")
+        super().__init__(
+            f"jsplan-said:{base64.b64encode(json.dumps(error_to_result(error)).encode()).decode()}:"
+        )
 
 
 class UserFunctionError(RefusedError):
     """A user's function failed while it ran."""
 
 
-def collect_plan_rows(session: SparkSession, frame: DataFrame, job: PartitionPlan, name: str) -> list[Any]:
+def collect_plan_rows(
+    session: SparkSession, frame: DataFrame, job: PartitionPlan, name: str
+) -> list[Any]:
     """The rows of a frame of a job. Raises what `raise_spark_error` raises."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
     from pyspark.errors import PySparkException  # noqa: PLC0415 - it costs a second, and only a job needs it
@@ -58,22 +62,46 @@ def raise_spark_error(error: Exception, job: PartitionPlan) -> NoReturn:
     text = str(error)
     if (match := _ERROR_PATTERN.search(text)) is not None:
         raise_failure([json.loads(base64.b64decode(match[1]))])
-    if job.transform is not None and "Traceback (most recent call last)" in text and job.transform.path in text:
+    if (
+        job.transform is not None
+        and "Traceback (most recent call last)" in text
+        and job.transform.path in text
+    ):
         raise UserFunctionError(f"transform {job.transform}: {_last_line(text)}") from None
-    if (job.where is not None or job.transform is not None) and (condition := _sql_error_name(error)):
+    if (job.where is not None or job.transform is not None) and (
+        condition := _sql_error_name(error)
+    ):
         if job.transform is not None:
-            raise UserFunctionError(f"transform {job.transform}: {condition} {first_error_line(error)}") from None
-        raise RefusedError(f"where: {condition} {first_error_line(error)}. Nothing of this attempt was copied") from None
-    raise WorkerDiedError(f"a worker died: {first_error_line(error)}", hint="The next attempt resumes it.") from None
+            raise UserFunctionError(
+                f"transform {job.transform}: {condition} {first_error_line(error)}"
+            ) from None
+        raise RefusedError(
+            f"where: {condition} {first_error_line(error)}. Nothing of this attempt was copied"
+        ) from None
+    raise WorkerDiedError(
+        f"a worker died: {first_error_line(error)}", hint="The next attempt resumes it."
+    ) from None
 
 
 def _sql_error_name(error: Exception) -> str:
     """What Spark calls an error of somebody's SQL; empty for any other."""
-    names = ("ArithmeticException", "NumberFormatException", "DateTimeException", "ArrayIndexOutOfBoundsException", "SparkRuntimeException")
+    names = (
+        "ArithmeticException",
+        "NumberFormatException",
+        "DateTimeException",
+        "ArrayIndexOutOfBoundsException",
+        "SparkRuntimeException",
+    )
     return type(error).__name__ if type(error).__name__ in names else ""
 
 
 def _last_line(text: str) -> str:
     """The error that a traceback ends with."""
-    lines = [line.strip() for line in text[text.index("Traceback (most recent call last)") :].splitlines()]
-    return next((line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception|Interrupt)?: ", line)), "it failed")[:300]
+    lines = [
+        line.strip()
+        for line in text[text.index("Traceback (most recent call last)") :].splitlines()
+    ]
+    return next(
+        (line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception|Interrupt)?: ", line)),
+        "it failed",
+    )[:300]

@@ -27,12 +27,16 @@ class WorkerDiedError(TaskFailedError):
     """A task ended without a word of its own: its worker or its Spark died, or it ran into a bug."""
 
 
-def run_tasks(session: SparkSession, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:
+def run_tasks(
+    session: SparkSession, tasks: Sequence[Task], name: str
+) -> list[list[dict[str, Any]]]:
     """Carry out each task once, at the same time as far as there are cores; what each said, in order.
 
     Raises RefusedError for what a task refuses for good, else TaskFailedError: of the first task that failed.
     """
-    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(_make_task_mapper(list(tasks)), "task BIGINT, said STRING")
+    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(
+        _make_task_mapper(list(tasks)), "task BIGINT, said STRING"
+    )
     found: list[list[dict[str, Any]]] = [[] for _ in tasks]
     for row in collect_rows(session, frame, name):
         found[row.task].append(json.loads(row.said))
@@ -50,16 +54,22 @@ def collect_rows(session: SparkSession, frame: DataFrame, name: str) -> list[Any
     try:
         return frame.collect()
     except (PySparkException, Py4JError) as error:
-        raise WorkerDiedError(f"a worker died: {_first_error_line(error)}", hint="The next attempt resumes it.") from None
+        raise WorkerDiedError(
+            f"a worker died: {_first_error_line(error)}", hint="The next attempt resumes it."
+        ) from None
 
 
-def _make_task_mapper(tasks: list[Task]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _make_task_mapper(
+    tasks: list[Task],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         again = is_retry()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for said in _run_task(refuse_retry if again else tasks[number]):
-                    yield pa.RecordBatch.from_pydict({"task": [number], "said": [json.dumps(said)]}, schema=_RESULT_SCHEMA)
+                    yield pa.RecordBatch.from_pydict(
+                        {"task": [number], "said": [json.dumps(said)]}, schema=_RESULT_SCHEMA
+                    )
 
     return run_all
 
@@ -74,7 +84,10 @@ def is_retry() -> bool:
 
 def refuse_retry() -> Iterator[dict[str, Any]]:
     """Raise ApiError in the place of a task that Spark began again."""
-    raise ApiError("Spark began a task again whose first attempt died, or is slow", hint="The next attempt resumes it.")
+    raise ApiError(
+        "Spark began a task again whose first attempt died, or is slow",
+        hint="The next attempt resumes it.",
+    )
 
 
 def _run_task(task: Task) -> Iterator[dict[str, Any]]:
@@ -87,7 +100,12 @@ def _run_task(task: Task) -> Iterator[dict[str, Any]]:
 def error_to_result(error: JsplanError) -> dict[str, Any]:
     """An error as what a task says; `raise_failure` is the way back."""
     closed = isinstance(error, WindowClosedError)
-    return {"error": str(error), "hint": error.hint, "for_good": isinstance(error, RefusedError), "closed": closed}
+    return {
+        "error": str(error),
+        "hint": error.hint,
+        "for_good": isinstance(error, RefusedError),
+        "closed": closed,
+    }
 
 
 def raise_failure(said: list[dict[str, Any]]) -> None:
@@ -96,7 +114,9 @@ def raise_failure(said: list[dict[str, Any]]) -> None:
         if "error" in one:
             if one["closed"]:
                 raise WindowClosedError(one["error"], hint=one["hint"])
-            raise (RefusedError if one["for_good"] else TaskFailedError)(one["error"], hint=one["hint"])
+            raise (RefusedError if one["for_good"] else TaskFailedError)(
+                one["error"], hint=one["hint"]
+            )
 
 
 def _first_error_line(error: Exception) -> str:

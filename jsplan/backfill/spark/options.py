@@ -41,17 +41,27 @@ class Options:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
         """Check the names, and that no secret stands in the open."""
-        known = {name.lower(): name for name in (*CONNECTION_OPTIONS, *LOCATION_OPTIONS, *READ_OPTIONS, *WRITE_OPTIONS)}
+        known = {
+            name.lower(): name
+            for name in (*CONNECTION_OPTIONS, *LOCATION_OPTIONS, *READ_OPTIONS, *WRITE_OPTIONS)
+        }
         values = {known.get(name.lower(), name): str(value) for name, value in given.items()}
         if unknown := sorted(values.keys() - set(known.values())):
-            raise UsageError(f"the jetstream format has no option {unknown[0]}", hint=f"It has: {', '.join(known.values())}.")
+            raise UsageError(
+                f"the jetstream format has no option {unknown[0]}",
+                hint=f"It has: {', '.join(known.values())}.",
+            )
         for name in _SECRETS:
             if name in values and not _FROM_ENVIRONMENT.fullmatch(values[name]):
                 raise UsageError(
-                    f"option {name} would be shown in Spark's plans", hint='Put it into the environment of the executors: "${env.NAME}".'
+                    f"option {name} would be shown in Spark's plans",
+                    hint='Put it into the environment of the executors: "${env.NAME}".',
                 )
         if "@" in values.get("url", "") and not _FROM_ENVIRONMENT.search(values["url"]):
-            raise UsageError("option url holds credentials", hint='Use the options user and password with "${env.NAME}", or creds.')
+            raise UsageError(
+                "option url holds credentials",
+                hint='Use the options user and password with "${env.NAME}", or creds.',
+            )
         if not values.get("stream"):
             raise UsageError("the jetstream format needs the option stream")
         return cls(values)
@@ -77,7 +87,9 @@ class Options:
     @property
     def filters(self) -> tuple[str, ...]:
         """Subjects, of which a message must match one; none: all."""
-        return tuple(part.strip() for part in (self["filterSubjects"] or "").split(",") if part.strip())
+        return tuple(
+            part.strip() for part in (self["filterSubjects"] or "").split(",") if part.strip()
+        )
 
     def number(self, name: str) -> int | None:
         """A whole number. Raises UsageError."""
@@ -103,17 +115,34 @@ class Options:
 
     def target(self) -> ConnectionSettings:
         """How to connect, with what the environment of this process adds. Raises UsageError and ConnectError."""
-        said = {name: _fill_references(name, self.values[name]) for name in CONNECTION_OPTIONS if self.values.get(name)}
+        said = {
+            name: _fill_references(name, self.values[name])
+            for name in CONNECTION_OPTIONS
+            if self.values.get(name)
+        }
 
         def path(name: str) -> Path | None:
             return expand_user(said[name]) if name in said else None
 
-        tls = Tls(path("tlsCa"), path("tlsCert"), path("tlsKey"), said.get("tlsFirst", "").lower() == "true")
+        tls = Tls(
+            path("tlsCa"),
+            path("tlsCert"),
+            path("tlsKey"),
+            said.get("tlsFirst", "").lower() == "true",
+        )
         connection = Connection(
-            key="jetstream", url=said.get("url"), context=said.get("context"), user=said.get("user"), password=said.get("password"),
-            token=said.get("token"), creds=path("creds"), nkey=path("nkey"), inbox_prefix=said.get("inboxPrefix"), tls=tls,
+            key="jetstream",
+            url=said.get("url"),
+            context=said.get("context"),
+            user=said.get("user"),
+            password=said.get("password"),
+            token=said.get("token"),
+            creds=path("creds"),
+            nkey=path("nkey"),
+            inbox_prefix=said.get("inboxPrefix"),
+            tls=tls,
             timeout=int(float(said["timeout"]) * 1_000_000_000) if "timeout" in said else None,
-        )  # fmt: skip
+        )
         return resolve_settings(connection, os.environ)
 
 
@@ -121,7 +150,10 @@ def _fill_references(name: str, text: str) -> str:
     def from_environment(match: re.Match[str]) -> str:
         value = os.environ.get(match[1])
         if value is None:
-            raise UsageError(f"option {name}: the environment variable {match[1]} is not set here", hint="Set it on every executor.")
+            raise UsageError(
+                f"option {name}: the environment variable {match[1]} is not set here",
+                hint="Set it on every executor.",
+            )
         return value
 
     return _FROM_ENVIRONMENT.sub(from_environment, text)

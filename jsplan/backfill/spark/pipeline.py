@@ -20,10 +20,28 @@ from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.spark.bisect import find_failing_message
 from jsplan.backfill.spark.errors import CarriedError, UserFunctionError, collect_plan_rows
-from jsplan.backfill.spark.executors import error_to_result, is_retry, raise_failure, refuse_retry, run_tasks
+from jsplan.backfill.spark.executors import (
+    error_to_result,
+    is_retry,
+    raise_failure,
+    refuse_retry,
+    run_tasks,
+)
 from jsplan.backfill.spark.user_transforms import apply_function, filter_rows
-from jsplan.backfill.tasks.partition_writer import PartitionWriter, copy_all_partitions, copy_partition
-from jsplan.backfill.tasks.partitioning import BlockPacker, PartitionPlan, ReadChunk, RowBlock, choose_partitions, read_chunk, unpack_rows
+from jsplan.backfill.tasks.partition_writer import (
+    PartitionWriter,
+    copy_all_partitions,
+    copy_partition,
+)
+from jsplan.backfill.tasks.partitioning import (
+    BlockPacker,
+    PartitionPlan,
+    ReadChunk,
+    RowBlock,
+    choose_partitions,
+    read_chunk,
+    unpack_rows,
+)
 from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.backfill.tasks.transform_check import check_returned_rows
 from jsplan.errors import JsplanError, RefusedError
@@ -36,10 +54,14 @@ if TYPE_CHECKING:
 _HEADERS_DDL: Final = "headers ARRAY<STRUCT<name: STRING, value: STRING>>"
 _MESSAGES_DDL: Final = f"domain STRING, stream STRING, seq BIGINT, time BIGINT, subject STRING, {_HEADERS_DDL}, data BINARY, origin STRING"
 _BLOCKS_DDL: Final = "lane INT, leg INT, first BIGINT, rows BINARY"
-_ROWS_DDL: Final = "lane INT, leg INT, seq BIGINT, time BIGINT, subject BINARY, headers BINARY, data BINARY"
+_ROWS_DDL: Final = (
+    "lane INT, leg INT, seq BIGINT, time BIGINT, subject BINARY, headers BINARY, data BINARY"
+)
 _ROW_COLUMNS: Final = ("_leg", "seq", "time", "subject", "_block", "data")
 _RESULT_SCHEMA: Final = pa.schema([("said", pa.string())])
-_BLOCK_SCHEMA: Final = pa.schema([("lane", pa.int32()), ("leg", pa.int32()), ("first", pa.int64()), ("rows", pa.binary())])
+_BLOCK_SCHEMA: Final = pa.schema(
+    [("lane", pa.int32()), ("leg", pa.int32()), ("first", pa.int64()), ("rows", pa.binary())]
+)
 #: What a message has on its way to SQL, beside what users see.
 _HIDDEN_FIELDS: Final = [pa.field("_leg", pa.int32()), pa.field("_block", BYTES)]
 Batches = Iterator[pa.RecordBatch]
@@ -69,34 +91,58 @@ def run_plan(session: SparkSession, job: PartitionPlan, name: str) -> list[dict[
     meet.
     """
     if job.is_fused:
-        said = run_tasks(session, [partial(copy_partition, job, lane) for lane in range(len(job.partitions))], name)
+        said = run_tasks(
+            session,
+            [partial(copy_partition, job, lane) for lane in range(len(job.partitions))],
+            name,
+        )
         return [one[-1] for one in said]
     if job.has_single_reader:
         return run_tasks(session, [partial(copy_all_partitions, job)], name)[0]
     begin: WriterFactory = partial(PartitionWriter, job)
     write = _make_block_writer(begin) if job.transform is None else _make_row_writer(begin)
-    return _collect_results(session, job, _build_partitions(session, job).mapInArrow(write, "said STRING"), name)
+    return _collect_results(
+        session, job, _build_partitions(session, job).mapInArrow(write, "said STRING"), name
+    )
 
 
-def run_export(session: SparkSession, job: PartitionPlan, pieces: Sequence[writer.ExportChunk], name: str) -> list[dict[str, Any]]:
+def run_export(
+    session: SparkSession, job: PartitionPlan, pieces: Sequence[writer.ExportChunk], name: str
+) -> list[dict[str, Any]]:
     """Write pieces of an archive, of what SQL and a function make of the messages; what each piece that got any says. Raises as `run_plan`.
 
     With SQL alone each piece is read, filtered and written by one task, and is there when that is done. A function may put its rows
     anywhere, so they are sorted again.
     """
     begin: WriterFactory = partial(TransformedChunkWriter, job, pieces)
-    rows = _build_partitions(session, job) if job.transform is not None else _build_filtered_rows(session, job)
+    rows = (
+        _build_partitions(session, job)
+        if job.transform is not None
+        else _build_filtered_rows(session, job)
+    )
     return _collect_results(
-        session, job, rows.mapInArrow(_make_row_writer(begin) if job.transform is not None else _make_filtered_writer(job, begin), "said STRING"), name
+        session,
+        job,
+        rows.mapInArrow(
+            _make_row_writer(begin)
+            if job.transform is not None
+            else _make_filtered_writer(job, begin),
+            "said STRING",
+        ),
+        name,
     )
 
 
-def _collect_results(session: SparkSession, job: PartitionPlan, frame: DataFrame, name: str) -> list[dict[str, Any]]:
+def _collect_results(
+    session: SparkSession, job: PartitionPlan, frame: DataFrame, name: str
+) -> list[dict[str, Any]]:
     try:
         found = [json.loads(row.said) for row in collect_plan_rows(session, frame, job, name)]
     except UserFunctionError as error:
         where = find_failing_message(job, partial(_function_fails, session, name))
-        raise RefusedError(f"{error}{f', at {where}' if where else ''}. Nothing of this attempt was copied") from None
+        raise RefusedError(
+            f"{error}{f', at {where}' if where else ''}. Nothing of this attempt was copied"
+        ) from None
     raise_failure(found)
     return found
 
@@ -106,7 +152,15 @@ def _function_fails(session: SparkSession, name: str, job: PartitionPlan) -> boo
     if not any(leg.spans for leg in job.origin_tasks):
         return False
     try:
-        collect_plan_rows(session, build_transformed_rows(session, job).mapInArrow(_make_row_checker(job), _ROWS_DDL).groupBy().count(), job, name)
+        collect_plan_rows(
+            session,
+            build_transformed_rows(session, job)
+            .mapInArrow(_make_row_checker(job), _ROWS_DDL)
+            .groupBy()
+            .count(),
+            job,
+            name,
+        )
     except UserFunctionError:
         return True
     return False
@@ -128,7 +182,15 @@ def _build_filtered_rows(session: SparkSession, job: PartitionPlan) -> DataFrame
     """What SQL lets through, with header blocks as they are, in order within each part that is read."""
     where = job.where or "true"
     headers = "headers" in where.lower()
-    rows = filter_rows(_read_chunks(session, job, _make_row_reader(job, hidden=True, headers=headers), _row_ddl(headers=headers)), where)
+    rows = filter_rows(
+        _read_chunks(
+            session,
+            job,
+            _make_row_reader(job, hidden=True, headers=headers),
+            _row_ddl(headers=headers),
+        ),
+        where,
+    )
     return rows.select(*_ROW_COLUMNS)
 
 
@@ -136,7 +198,9 @@ def build_transformed_rows(session: SparkSession, job: PartitionPlan) -> DataFra
     """The messages that a job reads, in the columns that users know, after its SQL and its function: `origin` is whatever was read,
     `RETURNED` has the columns where there is a function. Raises RefusedError for what cannot be done with them.
     """
-    frame = _read_chunks(session, job, _make_row_reader(job, hidden=False, headers=True), _MESSAGES_DDL)
+    frame = _read_chunks(
+        session, job, _make_row_reader(job, hidden=False, headers=True), _MESSAGES_DDL
+    )
     frame = filter_rows(frame, job.where) if job.where is not None else frame
     return apply_function(frame, job.transform) if job.transform is not None else frame
 
@@ -146,18 +210,35 @@ def build_expected_rows(session: SparkSession, job: PartitionPlan) -> DataFrame:
     headers are those of the origin, or what a function made of them. Raises RefusedError.
     """
     if job.transform is not None:
-        return build_transformed_rows(session, job).mapInArrow(_make_row_checker(job), _ROWS_DDL).drop("lane")
+        return (
+            build_transformed_rows(session, job)
+            .mapInArrow(_make_row_checker(job), _ROWS_DDL)
+            .drop("lane")
+        )
     headers = "headers" in (job.where or "").lower()
-    rows = _read_chunks(session, job, _make_row_reader(job, hidden=True, headers=headers), _row_ddl(headers=headers))
+    rows = _read_chunks(
+        session, job, _make_row_reader(job, hidden=True, headers=headers), _row_ddl(headers=headers)
+    )
     rows = filter_rows(rows, job.where) if job.where is not None else rows
-    return rows.selectExpr("_leg AS leg", "seq", "time", "CAST(subject AS BINARY) AS subject", "_block AS headers", "data")
+    return rows.selectExpr(
+        "_leg AS leg",
+        "seq",
+        "time",
+        "CAST(subject AS BINARY) AS subject",
+        "_block AS headers",
+        "data",
+    )
 
 
-def _read_chunks(session: SparkSession, job: PartitionPlan, reader: ChunkReader, schema: str) -> DataFrame:
+def _read_chunks(
+    session: SparkSession, job: PartitionPlan, reader: ChunkReader, schema: str
+) -> DataFrame:
     """One row for each part that is to be read becomes its messages; several parts are one task where there are many."""
     cores = session.sparkContext.defaultParallelism
     pieces = job.split_into_chunks(2 * cores)
-    return session.range(0, len(pieces), 1, max(1, min(len(pieces), 4 * cores))).mapInArrow(partial(reader, pieces, cores), schema)
+    return session.range(0, len(pieces), 1, max(1, min(len(pieces), 4 * cores))).mapInArrow(
+        partial(reader, pieces, cores), schema
+    )
 
 
 def _repartition(frame: DataFrame, lanes: int) -> DataFrame:
@@ -174,7 +255,9 @@ def _repartition(frame: DataFrame, lanes: int) -> DataFrame:
 
 def _make_block_reader(job: PartitionPlan) -> ChunkReader:
     def read_all(pieces: list[ReadChunk], readers: int, batches: Batches) -> Batches:
-        for piece in (pieces[number] for batch in batches for number in batch.column(0).to_pylist()):
+        for piece in (
+            pieces[number] for batch in batches for number in batch.column(0).to_pylist()
+        ):
             packer = BlockPacker(job, piece.leg)
             try:
                 for rows in read_chunk(job, piece, readers):
@@ -187,12 +270,20 @@ def _make_block_reader(job: PartitionPlan) -> ChunkReader:
 
 
 def _to_block_batch(block: RowBlock) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([value]) for value in (block.partition_number, block.origin_number, block.first_seq, block.rows)], schema=_BLOCK_SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([value])
+            for value in (block.partition_number, block.origin_number, block.first_seq, block.rows)
+        ],
+        schema=_BLOCK_SCHEMA,
+    )
 
 
 def _make_row_reader(job: PartitionPlan, *, hidden: bool, headers: bool) -> ChunkReader:
     def read_all(pieces: list[ReadChunk], readers: int, batches: Batches) -> Batches:
-        for piece in (pieces[number] for batch in batches for number in batch.column(0).to_pylist()):
+        for piece in (
+            pieces[number] for batch in batches for number in batch.column(0).to_pylist()
+        ):
             try:
                 for rows in read_chunk(job, piece, readers):
                     yield _to_user_columns(job, piece.leg, rows, hidden=hidden, headers=headers)
@@ -202,23 +293,40 @@ def _make_row_reader(job: PartitionPlan, *, hidden: bool, headers: bool) -> Chun
     return read_all
 
 
-def _to_user_columns(job: PartitionPlan, leg: int, rows: pa.RecordBatch, *, hidden: bool, headers: bool) -> pa.RecordBatch:
+def _to_user_columns(
+    job: PartitionPlan, leg: int, rows: pa.RecordBatch, *, hidden: bool, headers: bool
+) -> pa.RecordBatch:
     """Messages as users see them; `origin` is what will be theirs at the target, also of what was copied before."""
     task = job.origin_tasks[leg]
     found = to_table(task.domain, task.stream, rows) if headers else None
     own = format_origins(task.domain, task.stream, rows["seq"], rows["time"]).view(pa.string())
     count = rows.num_rows
     columns: dict[str, Any] = {
-        "domain": pa.repeat(pa.scalar(task.domain), count), "stream": pa.repeat(pa.scalar(task.stream), count), "seq": rows["seq"],
-        "time": rows["time"], "subject": rows["subject"].view(pa.string()), "headers": found["headers"] if found is not None else None,
-        "data": rows["data"], "origin": own, "_leg": pa.array([leg] * count, pa.int32()), "_block": rows["headers"],
-    }  # fmt: skip
-    fields = [field for field in (*TABLE_SCHEMA, *(_HIDDEN_FIELDS if hidden else ())) if headers or field.name != "headers"]
-    return pa.RecordBatch.from_arrays([columns[field.name] for field in fields], schema=pa.schema(fields))
+        "domain": pa.repeat(pa.scalar(task.domain), count),
+        "stream": pa.repeat(pa.scalar(task.stream), count),
+        "seq": rows["seq"],
+        "time": rows["time"],
+        "subject": rows["subject"].view(pa.string()),
+        "headers": found["headers"] if found is not None else None,
+        "data": rows["data"],
+        "origin": own,
+        "_leg": pa.array([leg] * count, pa.int32()),
+        "_block": rows["headers"],
+    }
+    fields = [
+        field
+        for field in (*TABLE_SCHEMA, *(_HIDDEN_FIELDS if hidden else ()))
+        if headers or field.name != "headers"
+    ]
+    return pa.RecordBatch.from_arrays(
+        [columns[field.name] for field in fields], schema=pa.schema(fields)
+    )
 
 
 def _row_ddl(*, headers: bool) -> str:
-    return (_MESSAGES_DDL if headers else _MESSAGES_DDL.replace(f" {_HEADERS_DDL},", "")) + ", _leg INT, _block BINARY"
+    return (
+        _MESSAGES_DDL if headers else _MESSAGES_DDL.replace(f" {_HEADERS_DDL},", "")
+    ) + ", _leg INT, _block BINARY"
 
 
 def _make_row_packer(job: PartitionPlan) -> Callable[[Batches], Batches]:
@@ -229,7 +337,9 @@ def _make_row_packer(job: PartitionPlan) -> Callable[[Batches], Batches]:
         try:
             for batch in batches:
                 for leg, part in split_by_runs(batch["_leg"], _to_messages(batch)):
-                    yield from map(_to_block_batch, packers.setdefault(leg, BlockPacker(job, leg)).pack(part))
+                    yield from map(
+                        _to_block_batch, packers.setdefault(leg, BlockPacker(job, leg)).pack(part)
+                    )
             for packer in packers.values():
                 yield from map(_to_block_batch, packer.flush())
         except JsplanError as error:
@@ -240,7 +350,9 @@ def _make_row_packer(job: PartitionPlan) -> Callable[[Batches], Batches]:
 
 def _to_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of `_ROW_COLUMNS` in the columns of `MESSAGE_SCHEMA`."""
-    return pa.RecordBatch.from_arrays([to_bytes(batch[name]) for name in _ROW_COLUMNS[1:]], schema=MESSAGE_SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [to_bytes(batch[name]) for name in _ROW_COLUMNS[1:]], schema=MESSAGE_SCHEMA
+    )
 
 
 def to_bytes(column: pa.Array) -> pa.Array:
@@ -277,7 +389,9 @@ def _make_row_checker(job: PartitionPlan) -> Callable[[Batches], Batches]:
 def _make_block_writer(begin: WriterFactory) -> Callable[[Batches], Batches]:
     def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         for batch in batches:
-            for lane, leg, block in zip(*(batch[name] for name in ("lane", "leg", "rows")), strict=True):
+            for lane, leg, block in zip(
+                *(batch[name] for name in ("lane", "leg", "rows")), strict=True
+            ):
                 for rows in unpack_rows(block.as_buffer()):
                     yield lane.as_py(), leg.as_py(), rows
 
@@ -293,7 +407,12 @@ def _make_filtered_writer(job: PartitionPlan, begin: WriterFactory) -> Callable[
             for number, found in split_by_runs(batch["_leg"], _to_messages(batch)):
                 leg = job.origin_tasks[number]
                 rows = rename_subjects(found, made, leg.domain, leg.stream)
-                for lane, part in split_by_runs(pa.array(choose_partitions(job, number, rows["seq"].to_numpy(), rows["subject"])), rows):
+                for lane, part in split_by_runs(
+                    pa.array(
+                        choose_partitions(job, number, rows["seq"].to_numpy(), rows["subject"])
+                    ),
+                    rows,
+                ):
                     yield lane, number, part
 
     return partial(_write_parts, begin, parts)
@@ -302,7 +421,9 @@ def _make_filtered_writer(job: PartitionPlan, begin: WriterFactory) -> Callable[
 def _make_row_writer(begin: WriterFactory) -> Callable[[Batches], Batches]:
     def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         for batch in batches:
-            rows = pa.RecordBatch.from_arrays([to_bytes(batch[name]) for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA)
+            rows = pa.RecordBatch.from_arrays(
+                [to_bytes(batch[name]) for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA
+            )
             start = 0
             for lane, found in split_by_runs(batch["lane"], rows):
                 for leg, part in split_by_runs(batch["leg"].slice(start, found.num_rows), found):
@@ -312,7 +433,11 @@ def _make_row_writer(begin: WriterFactory) -> Callable[[Batches], Batches]:
     return partial(_write_parts, begin, parts)
 
 
-def _write_parts(begin: WriterFactory, parts: Callable[[Batches], Iterator[tuple[int, int, pa.RecordBatch]]], batches: Batches) -> Batches:
+def _write_parts(
+    begin: WriterFactory,
+    parts: Callable[[Batches], Iterator[tuple[int, int, pa.RecordBatch]]],
+    batches: Batches,
+) -> Batches:
     """Write what comes to the lanes of a partition, and say what was written."""
     writer, current = None, -1
     try:

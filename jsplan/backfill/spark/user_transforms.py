@@ -32,9 +32,14 @@ def filter_rows(frame: DataFrame, where: str) -> DataFrame:
         plan: Any = found._jdf.queryExecution().analyzed()  # noqa: SLF001 - there is no other way to ask
         settled = bool(plan.deterministic())
     except PySparkException as error:
-        raise RefusedError(f"where: {first_error_line(error)}", hint=f"It is a condition over {', '.join(_user_columns(frame))}.") from None
+        raise RefusedError(
+            f"where: {first_error_line(error)}",
+            hint=f"It is a condition over {', '.join(_user_columns(frame))}.",
+        ) from None
     if not settled:
-        raise RefusedError(f"where: `{where}` comes out otherwise each time, so a copy that goes on would choose other messages")
+        raise RefusedError(
+            f"where: `{where}` comes out otherwise each time, so a copy that goes on would choose other messages"
+        )
     return found
 
 
@@ -45,16 +50,23 @@ def apply_function(frame: DataFrame, function: TransformFunction) -> DataFrame:
     try:
         found = load_function(function)(frame)
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the user's to see
-        raise RefusedError(f"transform {function}: {type(error).__name__}: {first_error_line(error)}{_describe_error_line(error, function)}") from None
+        raise RefusedError(
+            f"transform {function}: {type(error).__name__}: {first_error_line(error)}{_describe_error_line(error, function)}"
+        ) from None
     schema = getattr(found, "schema", None)
     if schema is None or not hasattr(found, "mapInArrow"):
         raise RefusedError(f"transform {function} returns {type(found).__name__}, not a DataFrame")
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     for name, wanted in REQUIRED_COLUMNS.items():
         if name not in types:
-            raise RefusedError(f"transform {function} returns no column `{name}`", hint=f"It has to return {', '.join(REQUIRED_COLUMNS)}.")
+            raise RefusedError(
+                f"transform {function} returns no column `{name}`",
+                hint=f"It has to return {', '.join(REQUIRED_COLUMNS)}.",
+            )
         if types[name] != wanted:
-            raise RefusedError(f"transform {function} returns column `{name}` as {types[name]}, and it has to be {wanted}")
+            raise RefusedError(
+                f"transform {function} returns column `{name}` as {types[name]}, and it has to be {wanted}"
+            )
     checked: DataFrame = found.select(*REQUIRED_COLUMNS)
     return checked
 

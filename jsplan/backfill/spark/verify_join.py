@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.spark.executors import collect_rows, error_to_result, raise_failure, run_tasks
 from jsplan.backfill.verify.checksums import compare_checksums, sum_blocks
-from jsplan.backfill.verify.message_rows import IMPOSSIBLE, LATE, NO_ORIGIN, REPAIRED, ROW_SCHEMA, SKIPPED
+from jsplan.backfill.verify.message_rows import (
+    IMPOSSIBLE,
+    LATE,
+    NO_ORIGIN,
+    REPAIRED,
+    ROW_SCHEMA,
+    SKIPPED,
+)
 from jsplan.errors import JsplanError
 
 if TYPE_CHECKING:
@@ -29,28 +36,42 @@ OTHERS: Final = "others"
 #: The side of what only says that the origin has a message.
 PRESENCE_SIDE: Final = 2
 _RESULT_SCHEMA: Final = pa.schema([("said", pa.string())])
-ROW_DDL: Final = "leg INT, seq BIGINT, side INT, time BIGINT, digest BIGINT, place BIGINT, mark INT, said STRING"
+ROW_DDL: Final = (
+    "leg INT, seq BIGINT, side INT, time BIGINT, digest BIGINT, place BIGINT, mark INT, said STRING"
+)
 _EQUAL_KINDS: Final = frozenset({"equal", "expired", "repaired", "skipped", OTHERS})
 
 
 def compare_sides(
-    session: SparkSession, sides: Sequence[SideReader], floors: dict[int, int], listed: int, name: str, *, transformed: bool = False
+    session: SparkSession,
+    sides: Sequence[SideReader],
+    floors: dict[int, int],
+    listed: int,
+    name: str,
+    *,
+    transformed: bool = False,
 ) -> list[dict[str, Any]]:
     """What both sides say of each leg: `{leg, kind, count}`, and the first differences `{leg, kind, seq, place}`.
 
     `floors` has for each leg the sequence below which everything has expired at the target; `shaped` is as in `compare_rows`. Raises what a
     side raises as TaskFailedError.
     """
-    quickly = compare_checksums(said[-1] for said in run_tasks(session, [partial(sum_blocks, side) for side in sides], name))
+    quickly = compare_checksums(
+        said[-1] for said in run_tasks(session, [partial(sum_blocks, side) for side in sides], name)
+    )
     if quickly is not None:
         return quickly
     # Something differs, or is as it should be in other ways than to be equal: every message is looked at.
-    return compare_rows(session, read_sides(session, sides), floors, listed, name, transformed=transformed)
+    return compare_rows(
+        session, read_sides(session, sides), floors, listed, name, transformed=transformed
+    )
 
 
 def read_sides(session: SparkSession, sides: Sequence[SideReader]) -> DataFrame:
     """What the sides yield, each read by a task of its own."""
-    return session.range(0, len(sides), 1, len(sides)).mapInArrow(_make_side_mapper(list(sides)), ROW_DDL)
+    return session.range(0, len(sides), 1, len(sides)).mapInArrow(
+        _make_side_mapper(list(sides)), ROW_DDL
+    )
 
 
 def compare_rows(
@@ -72,14 +93,22 @@ def compare_rows(
     ours = there & (f.col("time") != 0) if transformed else there
     messages = rows.groupBy("leg", "seq").agg(
         f.max(f.when(f.col("side") == PRESENCE_SIDE, 1)).alias("present"),
-        f.max(f.when(here, f.col("time"))).alias("time"), f.max(f.when(here, f.col("digest"))).alias("digest"),
-        f.max(f.when(here, f.col("mark"))).alias("left_out"), f.count(f.when(there, 1)).alias("count"),
-        f.min(f.when(there, f.col("time"))).alias("first_time"), f.max(f.when(there, f.col("time"))).alias("last_time"),
-        f.min(f.when(ours, f.col("digest"))).alias("low"), f.max(f.when(ours, f.col("digest"))).alias("high"),
-        f.max(f.when(there, f.col("place"))).alias("place"), f.max(f.when(there, f.col("mark"))).alias("mark"), f.max("said").alias("said"),
-    )  # fmt: skip
+        f.max(f.when(here, f.col("time"))).alias("time"),
+        f.max(f.when(here, f.col("digest"))).alias("digest"),
+        f.max(f.when(here, f.col("mark"))).alias("left_out"),
+        f.count(f.when(there, 1)).alias("count"),
+        f.min(f.when(there, f.col("time"))).alias("first_time"),
+        f.max(f.when(there, f.col("time"))).alias("last_time"),
+        f.min(f.when(ours, f.col("digest"))).alias("low"),
+        f.max(f.when(ours, f.col("digest"))).alias("high"),
+        f.max(f.when(there, f.col("place"))).alias("place"),
+        f.max(f.when(there, f.col("mark"))).alias("mark"),
+        f.max("said").alias("said"),
+    )
     messages = messages.where("digest IS NOT NULL OR count > 0 OR said IS NOT NULL")
-    summary = _classify_messages(messages, floors).mapInArrow(_make_summary_mapper(listed), "said STRING")
+    summary = _classify_messages(messages, floors).mapInArrow(
+        _make_summary_mapper(listed), "said STRING"
+    )
     said = [json.loads(row.said) for row in (collect or collect_rows)(session, summary, name=name)]
     raise_failure(said)
     return said
@@ -92,12 +121,28 @@ def _classify_messages(messages: DataFrame, floors: dict[int, int]) -> DataFrame
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    time, first, last, count = (f.col(name) for name in ("time", "first_time", "last_time", "count"))
-    found = (count > 0) & ((first == 0) | (first == time) | (last == time) | ((first < time) & (last > time)))
+    time, first, last, count = (
+        f.col(name) for name in ("time", "first_time", "last_time", "count")
+    )
+    found = (count > 0) & (
+        (first == 0) | (first == time) | (last == time) | ((first < time) & (last > time))
+    )
     other = ((first != 0) & (first != last)) | ((first == 0) & (last != 0) & (last != time))
-    strange = f.when(time.isNull() | (count == 0), 0).when(~found, count).when(other, count - 1).otherwise(0)
+    strange = (
+        f.when(time.isNull() | (count == 0), 0)
+        .when(~found, count)
+        .when(other, count - 1)
+        .otherwise(0)
+    )
     known = messages.withColumn("found", found).withColumn("strange", strange.cast("int"))
-    return known.select("leg", "seq", _kind_column(floors).alias("kind"), f.coalesce("place", f.lit(0)).alias("place"), "strange", "said")
+    return known.select(
+        "leg",
+        "seq",
+        _kind_column(floors).alias("kind"),
+        f.coalesce("place", f.lit(0)).alias("place"),
+        "strange",
+        "said",
+    )
 
 
 def _kind_column(floors: dict[int, int]) -> Column:
@@ -108,13 +153,23 @@ def _kind_column(floors: dict[int, int]) -> Column:
     for leg, floor in floors.items():
         expired = expired | ((f.col("leg") == leg) & (f.col("seq") < floor))
     alone = f.col("strange") == 0
-    differs = f.when(alone, (low != digest) | (high != digest)).otherwise((low != digest) & (high != digest))
-    unwanted = f.col("present").isNotNull() & (f.col("last_time") != 0)  # it is at the origin, and nothing of it should be there
+    differs = f.when(alone, (low != digest) | (high != digest)).otherwise(
+        (low != digest) & (high != digest)
+    )
+    unwanted = f.col("present").isNotNull() & (
+        f.col("last_time") != 0
+    )  # it is at the origin, and nothing of it should be there
     left_out = f.col("left_out").bitwiseAND(SKIPPED) > 0
     return (
         f.when(f.col("leg") == NO_ORIGIN, OTHERS)
-        .when(digest.isNull(), f.when((mark.bitwiseAND(IMPOSSIBLE) > 0) | unwanted, "extra").otherwise("expired"))
-        .when(~f.col("found"), f.when(left_out, "skipped").when(expired, "expired").otherwise("missing"))
+        .when(
+            digest.isNull(),
+            f.when((mark.bitwiseAND(IMPOSSIBLE) > 0) | unwanted, "extra").otherwise("expired"),
+        )
+        .when(
+            ~f.col("found"),
+            f.when(left_out, "skipped").when(expired, "expired").otherwise("missing"),
+        )
         .when(differs, "different")
         .when(f.col("count") - f.col("strange") > 1, "twice")
         .when(mark.bitwiseAND(LATE) > 0, "out_of_order")
@@ -123,20 +178,27 @@ def _kind_column(floors: dict[int, int]) -> Column:
     )
 
 
-def _make_side_mapper(sides: list[SideReader]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _make_side_mapper(
+    sides: list[SideReader],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
                     yield from sides[number]()
                 except JsplanError as error:
-                    row = dict.fromkeys(ROW_SCHEMA.names, 0) | {"leg": NO_ORIGIN, "said": json.dumps(error_to_result(error))}
+                    row = dict.fromkeys(ROW_SCHEMA.names, 0) | {
+                        "leg": NO_ORIGIN,
+                        "said": json.dumps(error_to_result(error)),
+                    }
                     yield pa.RecordBatch.from_pylist([row], schema=ROW_SCHEMA)
 
     return read_all
 
 
-def _make_summary_mapper(listed: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _make_summary_mapper(
+    listed: int,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """One partition of what was judged: how many of each kind, and the first of those that differ."""
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -192,6 +254,12 @@ class DifferenceSummary:
     def results(self) -> Iterator[dict[str, Any]]:
         """Everything that was found."""
         yield from self._errors
-        yield from ({"leg": leg, "kind": kind, "count": count} for (leg, kind), count in self._counts.items())
+        yield from (
+            {"leg": leg, "kind": kind, "count": count}
+            for (leg, kind), count in self._counts.items()
+        )
         for leg, first in self._first.items():
-            yield from ({"leg": leg, "kind": kind, "seq": seq, "place": place} for seq, kind, place in sorted(first)[: self._listed])
+            yield from (
+                {"leg": leg, "kind": kind, "seq": seq, "place": place}
+                for seq, kind, place in sorted(first)[: self._listed]
+            )

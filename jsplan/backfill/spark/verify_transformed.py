@@ -24,14 +24,30 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def compare_transformed(
-    session: SparkSession, job: PartitionPlan, legs: Sequence[ComparedOrigin], sides: Sequence[SideReader], floors: dict[int, int], listed: int, name: str
+    session: SparkSession,
+    job: PartitionPlan,
+    legs: Sequence[ComparedOrigin],
+    sides: Sequence[SideReader],
+    floors: dict[int, int],
+    listed: int,
+    name: str,
 ) -> list[dict[str, Any]]:
     """As `verify.compare`; `sides` are the target's and which messages the origins have. Raises what it raises, and RefusedError for
     SQL or a function that fails.
     """
-    expected = build_expected_rows(session, job).mapInArrow(_ExpectedRows(job, tuple(legs)), ROW_DDL)
+    expected = build_expected_rows(session, job).mapInArrow(
+        _ExpectedRows(job, tuple(legs)), ROW_DDL
+    )
     rows = read_sides(session, sides).unionByName(expected)
-    return compare_rows(session, rows, floors, listed, name, transformed=True, collect=partial(collect_plan_rows, job=job))
+    return compare_rows(
+        session,
+        rows,
+        floors,
+        listed,
+        name,
+        transformed=True,
+        collect=partial(collect_plan_rows, job=job),
+    )
 
 
 class _ExpectedRows:
@@ -42,12 +58,21 @@ class _ExpectedRows:
         self._origins = legs
 
     def __call__(self, batches: Batches) -> Batches:
-        mapping = self._plan.subject_transform.compile() if self._plan.subject_transform is not None and self._plan.transform is None else None
+        mapping = (
+            self._plan.subject_transform.compile()
+            if self._plan.subject_transform is not None and self._plan.transform is None
+            else None
+        )
         for batch in batches:
-            rows = pa.RecordBatch.from_arrays([to_bytes(batch[name]) for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA)
+            rows = pa.RecordBatch.from_arrays(
+                [to_bytes(batch[name]) for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA
+            )
             for number, part in split_by_runs(batch["leg"], rows):
                 leg = self._plan.origin_tasks[number]
                 try:
-                    yield to_stored_rows(self._origins[number], rename_subjects(part, mapping, leg.domain, leg.stream))
+                    yield to_stored_rows(
+                        self._origins[number],
+                        rename_subjects(part, mapping, leg.domain, leg.stream),
+                    )
                 except JsplanError as error:
                     raise CarriedError(error) from None

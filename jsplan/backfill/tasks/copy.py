@@ -94,10 +94,17 @@ class RateLimiter:
             time.sleep(max(0.0, self.sent_bytes / self._rate - (time.monotonic() - self._started)))
 
 
-def measure_at_target(task: CopyTask, rows: pa.RecordBatch, block: pa.BinaryArray) -> np.ndarray[Any, Any]:
+def measure_at_target(
+    task: CopyTask, rows: pa.RecordBatch, block: pa.BinaryArray
+) -> np.ndarray[Any, Any]:
     """How many bytes messages with these header blocks have at most at the target, with the line that servers add."""
-    sizes = pc.add(pc.add(pc.binary_length(rows["subject"]), pc.binary_length(block)), pc.binary_length(rows["data"]))
-    found: np.ndarray[Any, Any] = sizes.to_numpy().astype(np.int64) + SOURCE_HEADER_BYTES + len(task.staging_stream)
+    sizes = pc.add(
+        pc.add(pc.binary_length(rows["subject"]), pc.binary_length(block)),
+        pc.binary_length(rows["data"]),
+    )
+    found: np.ndarray[Any, Any] = (
+        sizes.to_numpy().astype(np.int64) + SOURCE_HEADER_BYTES + len(task.staging_stream)
+    )
     return found
 
 
@@ -109,7 +116,9 @@ class OversizeFilter:
         self._payload = payload
         self._skipped = [np.empty(0, dtype=np.int64)]
 
-    def select_fitting(self, rows: pa.RecordBatch, block: pa.BinaryArray) -> np.ndarray[Any, Any] | None:
+    def select_fitting(
+        self, rows: pa.RecordBatch, block: pa.BinaryArray
+    ) -> np.ndarray[Any, Any] | None:
         """Which rows fit; None: all. Raises RefusedError where that must not be."""
         size = measure_at_target(self._task, rows, block)
         fits = self._select_within(rows, size, self._payload)
@@ -120,7 +129,9 @@ class OversizeFilter:
         self._skipped.append(rows["seq"].to_numpy()[~fits])
         return fits
 
-    def _select_within(self, rows: pa.RecordBatch, size: np.ndarray[Any, Any], limit: int) -> np.ndarray[Any, Any]:
+    def _select_within(
+        self, rows: pa.RecordBatch, size: np.ndarray[Any, Any], limit: int
+    ) -> np.ndarray[Any, Any]:
         fits: np.ndarray[Any, Any] = size <= limit
         if self._task.oversize == "error" and not fits.all():
             place = int(np.argmin(fits))
@@ -150,31 +161,48 @@ def run_copy_task(task: CopyTask) -> Iterator[dict[str, Any]]:
     wire = task.target.open()
     try:
         wait_for_interest(wire, f"{task.ingest_prefix}jsplan")
-        with contextlib.closing(read_messages(task)) as found:  # so that the consumer at the origin goes, also when this ends in its middle
+        with contextlib.closing(
+            read_messages(task)
+        ) as found:  # so that the consumer at the origin goes, also when this ends in its middle
             part = DeadlineReader(task, found)
             yield from (said | part.remainder for said in _write_messages(task, wire, iter(part)))
     finally:
         wire.close()
 
 
-def _write_messages(task: CopyTask, wire: RawConnection, found: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    chain, blocks, pace = FencedPublisher(wire, 0, task.ingest_prefix.encode(), sparse=True), BlockHasher(), RateLimiter(task.rate)
+def _write_messages(
+    task: CopyTask, wire: RawConnection, found: Iterator[pa.RecordBatch]
+) -> Iterator[dict[str, Any]]:
+    chain, blocks, pace = (
+        FencedPublisher(wire, 0, task.ingest_prefix.encode(), sparse=True),
+        BlockHasher(),
+        RateLimiter(task.rate),
+    )
     large = OversizeFilter(task, wire.max_payload)
     for rows in found:
         block = build_target_headers(task, rows)
         fits = large.select_fitting(rows, block)
         columns = [rows["subject"], block, rows["data"]]
-        subject, headers, data = columns if fits is None else [column.filter(pa.array(fits)) for column in columns]
+        subject, headers, data = (
+            columns if fits is None else [column.filter(pa.array(fits)) for column in columns]
+        )
         chain.write(subject, headers, data)
         blocks.add(encode_canonical(subject, headers, data))
         pace.throttle(headers.nbytes + data.nbytes)
     chain.finish()
-    yield {"messages": blocks.count, "bytes": pace.sent_bytes, "hashes": blocks.hashes(), "skipped": [list(span) for span in large.list_skipped()]}
+    yield {
+        "messages": blocks.count,
+        "bytes": pace.sent_bytes,
+        "hashes": blocks.hashes(),
+        "skipped": [list(span) for span in large.list_skipped()],
+    }
 
 
 def build_target_headers(task: CopyTask, rows: pa.RecordBatch) -> pa.BinaryArray:
     """The header blocks that rows get at the target."""
-    return add_origin_header(rows["headers"], *build_origin_parts(task.domain, task.stream, rows["seq"], rows["time"]))
+    return add_origin_header(
+        rows["headers"], *build_origin_parts(task.domain, task.stream, rows["seq"], rows["time"])
+    )
 
 
 class DeadlineReader:
@@ -209,7 +237,9 @@ def read_messages(task: CopyTask) -> Generator[pa.RecordBatch, None, None]:
                 yield rows
 
 
-def _plan_reads(spans: tuple[SeqRange, ...]) -> Iterator[tuple[SeqRange, tuple[SeqRange, ...] | None]]:
+def _plan_reads(
+    spans: tuple[SeqRange, ...],
+) -> Iterator[tuple[SeqRange, tuple[SeqRange, ...] | None]]:
     """The ranges that are read, each with the parts of it that are meant (None: all)."""
     if len(spans) <= MAX_READ_RANGES:
         yield from ((span, None) for span in spans)
@@ -217,7 +247,9 @@ def _plan_reads(spans: tuple[SeqRange, ...]) -> Iterator[tuple[SeqRange, tuple[S
         yield SeqRange(spans[0].first, spans[-1].last), spans
 
 
-def _select_wanted(task: CopyTask, rows: pa.RecordBatch, inside: tuple[SeqRange, ...] | None) -> np.ndarray[Any, Any] | None:
+def _select_wanted(
+    task: CopyTask, rows: pa.RecordBatch, inside: tuple[SeqRange, ...] | None
+) -> np.ndarray[Any, Any] | None:
     """Which of the rows are to be copied; None: all of them."""
     seq = rows["seq"].to_numpy()
     wanted = np.ones(len(seq), dtype=bool)
@@ -233,11 +265,15 @@ def _select_wanted(task: CopyTask, rows: pa.RecordBatch, inside: tuple[SeqRange,
     return None if wanted.all() else wanted
 
 
-def find_existing(existing: ExistingMessages, seq: np.ndarray[Any, Any], times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def find_existing(
+    existing: ExistingMessages, seq: np.ndarray[Any, Any], times: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
     """Which of these messages are known."""
     first, after = (np.searchsorted(existing.seq, seq, side=side) for side in ("left", "right"))
     found = np.zeros(len(seq), dtype=bool)
-    for later in range(int((after - first).max(initial=0))):  # as often as a sequence is there with another time
+    for later in range(
+        int((after - first).max(initial=0))
+    ):  # as often as a sequence is there with another time
         place = np.minimum(first + later, len(existing.seq) - 1)
         when = existing.time[place]
         found |= (first + later < after) & ((when == times) | (when == 0))
@@ -249,6 +285,10 @@ def _match_filters(subjects: pa.BinaryArray, filters: tuple[str, ...]) -> np.nda
         return np.ones(len(subjects), dtype=bool)
     encoded = pc.dictionary_encode(subjects)
     texts = [text.decode(errors="surrogateescape") for text in encoded.dictionary.to_pylist()]
-    hit = np.fromiter((any(is_subset(text, one) for one in filters) for text in texts), dtype=bool, count=len(texts))
+    hit = np.fromiter(
+        (any(is_subset(text, one) for one in filters) for text in texts),
+        dtype=bool,
+        count=len(texts),
+    )
     found: np.ndarray[Any, Any] = hit[encoded.indices.to_numpy()]
     return found

@@ -57,7 +57,11 @@ def _resolve_settings(key: str, said: dict[str, Any]) -> ConnectionSettings:
     timeout = parse_duration(texts.pop("timeout")) if "timeout" in texts else None
     files = {name: expand_user(texts.pop(name)) for name in ("creds", "nkey") if name in texts}
     paths = {name: expand_user(tls[name]) for name in ("ca", "cert", "key") if name in tls}
-    settings: dict[str, Any] = texts | files | {"tls": Tls(**paths, handshake_first=bool(tls.get("handshake_first"))) if tls else None}
+    settings: dict[str, Any] = (
+        texts
+        | files
+        | {"tls": Tls(**paths, handshake_first=bool(tls.get("handshake_first"))) if tls else None}
+    )
     return resolve_settings(Connection(key, **settings, timeout=timeout), os.environ)
 
 
@@ -66,7 +70,8 @@ def _fill_references(key: str, value: Any) -> Any:
         found = os.environ.get(match[1])
         if found is None:
             raise ConnectError(
-                f"connection {key}: the environment variable {match[1]} is not set where the task runs", hint="Set it for every worker."
+                f"connection {key}: the environment variable {match[1]} is not set where the task runs",
+                hint="Set it for every worker.",
             )
         return found
 

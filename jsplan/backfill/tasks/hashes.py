@@ -13,7 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.message_schema import ORIGIN_HEADER, contains_bytes
-from jsplan.backfill.protocol.arrow_split import cut_columns, find_byte, find_tails, get_buffers, parse_numbers
+from jsplan.backfill.protocol.arrow_split import (
+    cut_columns,
+    find_byte,
+    find_tails,
+    get_buffers,
+    parse_numbers,
+)
 from jsplan.backfill.protocol.frames import BYTES, concat_rows
 
 #: Messages per hash: what differs is then looked for among so many.
@@ -30,11 +36,17 @@ def strip_transport_headers(headers: pa.BinaryArray) -> pa.BinaryArray:
     return pc.replace_substring_regex(headers, pattern=_TRANSPORT_HEADERS, replacement="")
 
 
-def encode_canonical(subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> pa.BinaryArray:
+def encode_canonical(
+    subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray
+) -> pa.BinaryArray:
     """Each message as bytes that no other message has."""
-    sizes = np.stack([pc.binary_length(column).to_numpy() for column in (subject, headers, data)], axis=1).astype("<i4")
+    sizes = np.stack(
+        [pc.binary_length(column).to_numpy() for column in (subject, headers, data)], axis=1
+    ).astype("<i4")
     places = np.arange(len(subject) + 1, dtype=np.int32) * sizes.itemsize * 3
-    lengths = pa.Array.from_buffers(BYTES, len(subject), [None, pa.py_buffer(places), pa.py_buffer(np.ascontiguousarray(sizes))])
+    lengths = pa.Array.from_buffers(
+        BYTES, len(subject), [None, pa.py_buffer(places), pa.py_buffer(np.ascontiguousarray(sizes))]
+    )
     return concat_rows(lengths, subject, headers, data)
 
 
@@ -71,14 +83,18 @@ class BlockHasher:
         return [*self._done, *([self._hash.hexdigest()] if self.count % self._size else [])]
 
 
-def parse_origin_header(headers: pa.BinaryArray, domain: str, stream: str) -> tuple[pa.Array, pa.Array]:
+def parse_origin_header(
+    headers: pa.BinaryArray, domain: str, stream: str
+) -> tuple[pa.Array, pa.Array]:
     """Sequence and time text of the messages that say that they come from this stream; null for all others."""
     prefix = f"{domain}/{stream}/"
     pattern = f"\r\n{ORIGIN_HEADER}: ?{escape_regex(prefix)}(?P<seq>[0-9]+)/(?P<time>[^\r]*)"
     if not contains_bytes(headers, prefix.encode()):
         return pa.nulls(len(headers), pa.int64()), pa.nulls(len(headers), pa.string())
     found = pc.extract_regex(headers, pattern=pattern)
-    return _to_numbers(pc.struct_field(found, "seq")), pc.struct_field(found, "time").view(pa.string())
+    return _to_numbers(pc.struct_field(found, "seq")), pc.struct_field(found, "time").view(
+        pa.string()
+    )
 
 
 def parse_source_header(headers: pa.BinaryArray, name: str) -> pa.Array:
@@ -89,7 +105,9 @@ def parse_source_header(headers: pa.BinaryArray, name: str) -> pa.Array:
     return _to_numbers(pc.struct_field(pc.extract_regex(headers, pattern=pattern), "seq"))
 
 
-def extract_sourced(rows: pa.RecordBatch, name: str) -> tuple[pa.RecordBatch, pa.BinaryArray, np.ndarray[Any, Any]]:
+def extract_sourced(
+    rows: pa.RecordBatch, name: str
+) -> tuple[pa.RecordBatch, pa.BinaryArray, np.ndarray[Any, Any]]:
     """The rows that a server copied from the stream `name`, their header blocks as `strip_transport_headers` has them, and their sequences there.
 
     A server puts its line behind all others, so what the last lines say is everything. Where anything else is found, the slow way decides.
@@ -105,17 +123,29 @@ def extract_sourced(rows: pa.RecordBatch, name: str) -> tuple[pa.RecordBatch, pa
     if contains_bytes(kept, b"\r\nNats-") or (np.diff(counts) < line.count(b" ") + 1).any():
         return _extract_sourced_slowly(rows, name)
     begins = get_buffers(tail)[1][:-1]
-    (number,) = cut_columns(tail.buffers()[2], begins + len(line), spaces[counts[:-1] + line.count(b" ")]) if len(tail) else (tail,)
+    (number,) = (
+        cut_columns(tail.buffers()[2], begins + len(line), spaces[counts[:-1] + line.count(b" ")])
+        if len(tail)
+        else (tail,)
+    )
     return rows, concat_rows(kept, b"\r\n\r\n"), parse_numbers(number)
 
 
-def _extract_sourced_slowly(rows: pa.RecordBatch, name: str) -> tuple[pa.RecordBatch, pa.BinaryArray, np.ndarray[Any, Any]]:
+def _extract_sourced_slowly(
+    rows: pa.RecordBatch, name: str
+) -> tuple[pa.RecordBatch, pa.BinaryArray, np.ndarray[Any, Any]]:
     number = parse_source_header(rows["headers"], name)
     found = pc.is_valid(number)
-    return rows.filter(found), strip_transport_headers(rows["headers"].filter(found)), number.filter(found).to_numpy()
+    return (
+        rows.filter(found),
+        strip_transport_headers(rows["headers"].filter(found)),
+        number.filter(found).to_numpy(),
+    )
 
 
-def split_last_line(headers: pa.BinaryArray, line: bytes, ends: int = 1) -> tuple[pa.BinaryArray, pa.BinaryArray] | None:
+def split_last_line(
+    headers: pa.BinaryArray, line: bytes, ends: int = 1
+) -> tuple[pa.BinaryArray, pa.BinaryArray] | None:
     """Each block without its last line, and of that what follows `line`; `ends`: how many line ends there are from there on.
 
     None where a block has no such line, or not as its last one.
@@ -144,4 +174,15 @@ def escape_regex(text: str) -> str:
     return "".join(c if c.isalnum() or c in "_/" else f"\\x{{{ord(c):x}}}" for c in text)
 
 
-__all__ = ["BLOCK_MESSAGES", "BYTES", "BlockHasher", "encode_canonical", "escape_regex", "extract_sourced", "parse_origin_header", "parse_source_header", "split_last_line", "strip_transport_headers"]
+__all__ = [
+    "BLOCK_MESSAGES",
+    "BYTES",
+    "BlockHasher",
+    "encode_canonical",
+    "escape_regex",
+    "extract_sourced",
+    "parse_origin_header",
+    "parse_source_header",
+    "split_last_line",
+    "strip_transport_headers",
+]

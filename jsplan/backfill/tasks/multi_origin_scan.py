@@ -17,10 +17,17 @@ from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.copy import ExistingMessages
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import SOURCE_HEADER, BlockHasher, encode_canonical, strip_transport_headers
+from jsplan.backfill.tasks.hashes import (
+    SOURCE_HEADER,
+    BlockHasher,
+    encode_canonical,
+    strip_transport_headers,
+)
 from jsplan.backfill.tasks.target_scan import build_existing
 
-_ORIGIN_PATTERN: Final = f"\r\n{ORIGIN_HEADER}: ?(?P<stream>[^/\r]+/[^/\r]+)/(?P<seq>[0-9]+)/(?P<time>[^\r]*)"
+_ORIGIN_PATTERN: Final = (
+    f"\r\n{ORIGIN_HEADER}: ?(?P<stream>[^/\r]+/[^/\r]+)/(?P<seq>[0-9]+)/(?P<time>[^\r]*)"
+)
 _SOURCE_PATTERN: Final = f"\r\n{SOURCE_HEADER}: ?(?P<name>[^ \r]+) (?P<seq>[0-9]+)"
 
 
@@ -39,10 +46,14 @@ class _FoundMessages:
     times: list[SeqArray] = field(default_factory=lambda: [np.empty(0, dtype=np.int64)])
 
     def to_existing(self) -> ExistingMessages:
-        return build_existing(np.concatenate(self.seqs).astype(np.int64), np.concatenate(self.times))
+        return build_existing(
+            np.concatenate(self.seqs).astype(np.int64), np.concatenate(self.times)
+        )
 
 
-def scan_target_origins(endpoint: Endpoint, stream: str, first: int, last: int, wanted: Sequence[OriginQuery]) -> list[ExistingMessages]:
+def scan_target_origins(
+    endpoint: Endpoint, stream: str, first: int, last: int, wanted: Sequence[OriginQuery]
+) -> list[ExistingMessages]:
     """What of each origin is there, as `reading.look` finds it for one. Raises what `wire.read` raises."""
     found = [_FoundMessages() for _ in wanted]
     by_stream, by_source = dict[str, list[int]](), dict[str, list[int]]()
@@ -50,7 +61,13 @@ def scan_target_origins(endpoint: Endpoint, stream: str, first: int, last: int, 
         by_stream.setdefault(one.origin_name, []).append(number)
         for source in one.source_names:
             by_source.setdefault(source, []).append(number)
-    for rows in read(endpoint.open, ReadRequest(endpoint.api_prefix, stream, first, last, headers_only=True)) if first <= last else ():
+    for rows in (
+        read(
+            endpoint.open, ReadRequest(endpoint.api_prefix, stream, first, last, headers_only=True)
+        )
+        if first <= last
+        else ()
+    ):
         for name, seqs, times in parse_origins(rows["headers"]):
             for number in by_stream.get(name, ()):
                 found[number].seqs.append(seqs)
@@ -70,7 +87,10 @@ def _parse_sources(rows: pa.RecordBatch) -> Iterator[tuple[str, SeqArray, SeqArr
     found = pc.extract_regex(rows["headers"], pattern=_SOURCE_PATTERN)
     times = rows["time"].filter(found.is_valid()).to_numpy()
     name, seq = (pc.struct_field(found.drop_null(), part) for part in ("name", "seq"))
-    seqs, encoded = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy(), pc.dictionary_encode(name)
+    seqs, encoded = (
+        pc.cast(seq.view(pa.string()), pa.int64()).to_numpy(),
+        pc.dictionary_encode(name),
+    )
     codes = encoded.indices.to_numpy()
     for code, text in enumerate(encoded.dictionary.to_pylist()):
         mine = codes == code
@@ -87,7 +107,9 @@ def parse_origins(headers: pa.BinaryArray) -> Iterator[tuple[str, SeqArray, SeqA
     encoded = pc.dictionary_encode(stream)
     codes = encoded.indices.to_numpy()
     texts: list[Any] = time.to_pylist()
-    times = np.fromiter((parse_time(text.decode()) for text in texts), dtype=np.int64, count=len(texts))
+    times = np.fromiter(
+        (parse_time(text.decode()) for text in texts), dtype=np.int64, count=len(texts)
+    )
     for code, name in enumerate(encoded.dictionary.to_pylist()):
         mine = codes == code
         yield name.decode(errors="surrogateescape"), seqs[mine], times[mine]
@@ -109,7 +131,9 @@ def read_staged_messages(endpoint: Endpoint, stage: str, count: int) -> StagedMe
         blocks.add(encode_canonical(rows["subject"], headers, rows["data"]))
         for name, seqs, _ in parse_origins(headers):
             found.setdefault(name, []).append(seqs)
-    return StagedMessages(blocks.hashes(), {name: np.concatenate(parts) for name, parts in found.items()})
+    return StagedMessages(
+        blocks.hashes(), {name: np.concatenate(parts) for name, parts in found.items()}
+    )
 
 
 def find_duplicate(lanes: Sequence[dict[str, SeqArray]]) -> tuple[str, int] | None:
@@ -126,7 +150,11 @@ def group_by_origin(headers: pa.BinaryArray) -> dict[str, pa.BooleanArray]:
     """From which origins (`domain/stream`) messages say that they come, with which of them do."""
     if not contains_bytes(headers, f"{ORIGIN_HEADER}:".encode()):
         return {}
-    encoded = pc.dictionary_encode(pc.struct_field(pc.extract_regex(headers, pattern=_ORIGIN_PATTERN), "stream"))
-    names = [(code, name) for code, name in enumerate(encoded.dictionary.to_pylist()) if name is not None]
+    encoded = pc.dictionary_encode(
+        pc.struct_field(pc.extract_regex(headers, pattern=_ORIGIN_PATTERN), "stream")
+    )
+    names = [
+        (code, name) for code, name in enumerate(encoded.dictionary.to_pylist()) if name is not None
+    ]
     codes = pc.fill_null(encoded.indices, -1)
     return {name.decode(errors="surrogateescape"): pc.equal(codes, code) for code, name in names}

@@ -16,7 +16,14 @@ import pyarrow as pa
 from jsplan.backfill.message_schema import neutralize_headers
 from jsplan.backfill.protocol import FencedPublisher, RawConnection
 from jsplan.backfill.protocol.publisher import wait_for_interest
-from jsplan.backfill.tasks.copy import CopyTask, DeadlineReader, RateLimiter, build_target_headers, measure_at_target, read_messages
+from jsplan.backfill.tasks.copy import (
+    CopyTask,
+    DeadlineReader,
+    RateLimiter,
+    build_target_headers,
+    measure_at_target,
+    read_messages,
+)
 from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical
 from jsplan.backfill.tasks.sequence_identity import to_stored_headers
 from jsplan.errors import ApiError, RefusedError
@@ -47,7 +54,9 @@ class _OversizeWriter:
     def __init__(self, task: CopyTask, wire: RawConnection) -> None:
         self._task = task
         self._payload = wire.max_payload
-        self._publisher = FencedPublisher(wire, task.first_staged_seq - 1, task.ingest_prefix.encode())
+        self._publisher = FencedPublisher(
+            wire, task.first_staged_seq - 1, task.ingest_prefix.encode()
+        )
         self._hasher, self._rate_limiter = BlockHasher(), RateLimiter(task.rate)
         self._connection = wire
         self._untagged_count = 0
@@ -72,11 +81,21 @@ class _OversizeWriter:
         self._require_within_limit(rows["seq"], size[fits], fits)
         return fits
 
-    def _require_within_limit(self, seqs: pa.Array, sizes: np.ndarray[Any, Any], chosen: np.ndarray[Any, Any]) -> None:
+    def _require_within_limit(
+        self, seqs: pa.Array, sizes: np.ndarray[Any, Any], chosen: np.ndarray[Any, Any]
+    ) -> None:
         """Raise RefusedError where the target's own limit is in the way: it counts for every message."""
-        over = np.flatnonzero(sizes > self._task.max_msg_size).tolist() if self._task.max_msg_size >= 0 else []
+        over = (
+            np.flatnonzero(sizes > self._task.max_msg_size).tolist()
+            if self._task.max_msg_size >= 0
+            else []
+        )
         if over:
-            raise self._refusal(int(seqs.filter(pa.array(chosen))[over[0]].as_py()), int(sizes[over[0]]), self._task.max_msg_size)
+            raise self._refusal(
+                int(seqs.filter(pa.array(chosen))[over[0]].as_py()),
+                int(sizes[over[0]]),
+                self._task.max_msg_size,
+            )
 
     def _publish_rows(self, rows: pa.RecordBatch, block: pa.BinaryArray) -> None:
         if not rows.num_rows:
@@ -94,14 +113,23 @@ class _OversizeWriter:
         if not self._untagged_count:
             self._require_local_target(seq)
         headers = neutralize_headers(row["headers"])
-        subject, block, data = (column[0].as_py() for column in (row["subject"], headers, row["data"]))
+        subject, block, data = (
+            column[0].as_py() for column in (row["subject"], headers, row["data"])
+        )
         size = len(block) + len(data)
         if size > self._payload:
             raise self._refusal(seq, size, self._payload)
-        if 0 <= self._task.max_msg_size < (there := int(measure_at_target(self._task, row, headers)[0])):
+        if (
+            0
+            <= self._task.max_msg_size
+            < (there := int(measure_at_target(self._task, row, headers)[0]))
+        ):
             raise self._refusal(seq, there, self._task.max_msg_size)
         if (place := self._publisher.write_one(subject, block, data)) != seq:
-            raise ApiError(f"message {seq:,} of stream {self._task.stream} was stored as {place:,}", hint="Run the backfill again.")
+            raise ApiError(
+                f"message {seq:,} of stream {self._task.stream} was stored as {place:,}",
+                hint="Run the backfill again.",
+            )
         self._hasher.add(encode_canonical(row["subject"], to_stored_headers(headers), row["data"]))
         self._rate_limiter.throttle(size)
         self._untagged_count += 1
@@ -111,7 +139,9 @@ class _OversizeWriter:
         max_payload allows, and since nats-server 2.12 a link closes over which such a message is read: whoever compares it would do that.
         """
         prefix, answer = self._task.target.api_prefix, dict[str, Any]()
-        with contextlib.suppress(ApiError):  # another account's import may not have it; then its server is ours
+        with contextlib.suppress(
+            ApiError
+        ):  # another account's import may not have it; then its server is ours
             answer = self._connection.request(f"{prefix}.INFO")
         if answer and "error" not in answer and answer.get("domain") != self._connection.domain:
             raise RefusedError(
@@ -131,6 +161,9 @@ class _OversizeWriter:
         """What was written, once all of it is stored."""
         self._publisher.finish()
         return {
-            "messages": self._hasher.count, "bytes": self._rate_limiter.sent_bytes, "hashes": self._hasher.hashes(), "skipped": [],
+            "messages": self._hasher.count,
+            "bytes": self._rate_limiter.sent_bytes,
+            "hashes": self._hasher.hashes(),
+            "skipped": [],
             "natively": self._untagged_count,
-        }  # fmt: skip
+        }

@@ -21,7 +21,12 @@ from jsplan.backfill.protocol.stream_info import fetch_stream_info
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.copy import OversizeFilter, RateLimiter, build_target_headers
 from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical
-from jsplan.backfill.tasks.partitioning import PartitionPlan, choose_partitions, partition_rows, read_chunk
+from jsplan.backfill.tasks.partitioning import (
+    PartitionPlan,
+    choose_partitions,
+    partition_rows,
+    read_chunk,
+)
 from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.errors import ApiError, RefusedError
 
@@ -45,7 +50,9 @@ class _WrittenMessages:
 def decode_sequences(encoded: Sequence[str]) -> SeqArray:
     """The sequences that a lane says it has written of an origin."""
     steps = [np.frombuffer(zlib.decompress(base64.b64decode(one)), dtype="<i8") for one in encoded]
-    return np.cumsum(np.concatenate(steps)).astype(np.int64) if steps else np.empty(0, dtype=np.int64)
+    return (
+        np.cumsum(np.concatenate(steps)).astype(np.int64) if steps else np.empty(0, dtype=np.int64)
+    )
 
 
 class PartitionWriter:
@@ -61,7 +68,9 @@ class PartitionWriter:
         self._oversize_by_origin: dict[int, OversizeFilter] = {}
         self._last_position = (-1, 0)
         self._publisher: FencedPublisher | None = None
-        self._rate_limiter = RateLimiter(max(1, job.rate // len(job.partitions)) if job.rate else None)
+        self._rate_limiter = RateLimiter(
+            max(1, job.rate // len(job.partitions)) if job.rate else None
+        )
 
     def write(self, leg: int, rows: pa.RecordBatch) -> int:
         """Write rows of one origin, in the columns of `MESSAGES`, under the subjects that they have. How many bytes went out.
@@ -87,7 +96,9 @@ class PartitionWriter:
         self._rate_limiter.throttle(size)
         return int(size)
 
-    def _publish(self, subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> None:
+    def _publish(
+        self, subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray
+    ) -> None:
         if self._publisher is None:
             self._publisher = self._open_publisher()
             self._publisher.write(subject[:1], headers[:1], data[:1])
@@ -98,8 +109,13 @@ class PartitionWriter:
     def _open_publisher(self) -> FencedPublisher:
         """Raise ApiError where somebody has written to the stage before: Spark began this task again."""
         wait_for_interest(self._connection, f"{self._partition.ingest_prefix}jsplan")
-        if fetch_stream_info(self._connection, self._partition.target.api_prefix, self._partition.staging_stream).last:
-            raise ApiError(f"staging stream {self._partition.staging_stream} was begun by another attempt", hint="The next attempt resumes it.")
+        if fetch_stream_info(
+            self._connection, self._partition.target.api_prefix, self._partition.staging_stream
+        ).last:
+            raise ApiError(
+                f"staging stream {self._partition.staging_stream} was begun by another attempt",
+                hint="The next attempt resumes it.",
+            )
         return FencedPublisher(self._connection, 0, self._partition.ingest_prefix.encode())
 
     def _require_order(self, leg: int, seqs: SeqArray) -> None:
@@ -111,7 +127,12 @@ class PartitionWriter:
 
     def _oversize_filter(self, leg: int) -> OversizeFilter:
         if leg not in self._oversize_by_origin:
-            self._oversize_by_origin[leg] = OversizeFilter(replace(self._plan.origin_tasks[leg], staging_stream=self._partition.staging_stream), self._connection.max_payload)
+            self._oversize_by_origin[leg] = OversizeFilter(
+                replace(
+                    self._plan.origin_tasks[leg], staging_stream=self._partition.staging_stream
+                ),
+                self._connection.max_payload,
+            )
         return self._oversize_by_origin[leg]
 
     def finish(self) -> dict[str, Any]:
@@ -119,11 +140,25 @@ class PartitionWriter:
         if self._publisher is not None:
             self._publisher.finish()
         legs = {
-            str(leg): {"messages": told.messages, "bytes": told.size, "seqs": [base64.b64encode(one).decode() for one in told.seqs]}
+            str(leg): {
+                "messages": told.messages,
+                "bytes": told.size,
+                "seqs": [base64.b64encode(one).decode() for one in told.seqs],
+            }
             for leg, told in self._written_by_origin.items()
         }
-        skipped = {str(leg): [list(span) for span in large.list_skipped()] for leg, large in self._oversize_by_origin.items() if large.list_skipped()}
-        return {"lane": self._number, "messages": self._hasher.count, "hashes": self._hasher.hashes(), "origins": legs, "skipped": skipped}
+        skipped = {
+            str(leg): [list(span) for span in large.list_skipped()]
+            for leg, large in self._oversize_by_origin.items()
+            if large.list_skipped()
+        }
+        return {
+            "lane": self._number,
+            "messages": self._hasher.count,
+            "hashes": self._hasher.hashes(),
+            "origins": legs,
+            "skipped": skipped,
+        }
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -132,7 +167,10 @@ class PartitionWriter:
 
 def build_duplicate_error(job: PartitionPlan, leg: int, seq: int) -> RefusedError:
     """What is said of a transform that makes several messages of one."""
-    task, who = job.origin_tasks[leg], f"transform {job.transform}" if job.transform is not None else "the copy"
+    task, who = (
+        job.origin_tasks[leg],
+        f"transform {job.transform}" if job.transform is not None else "the copy",
+    )
     return RefusedError(
         f"{who} makes more than one message of {task.domain}/{task.stream}/{seq}. A copy is known by where it comes from, so nobody could "
         "tell which of them have arrived. Nothing of this attempt was copied",
@@ -142,12 +180,17 @@ def build_duplicate_error(job: PartitionPlan, leg: int, seq: int) -> RefusedErro
 
 def copy_partition(job: PartitionPlan, lane: int) -> Iterator[dict[str, Any]]:
     """Carry out a lane that reads for itself; what it yields last is what was written."""
-    writer, mapping = PartitionWriter(job, lane), job.subject_transform.compile() if job.subject_transform is not None else None
+    writer, mapping = (
+        PartitionWriter(job, lane),
+        job.subject_transform.compile() if job.subject_transform is not None else None,
+    )
     try:
         for piece in job.chunks_of_partition(lane):
             leg = job.origin_tasks[piece.origin_number]
             for rows in read_chunk(job, piece, len(job.partitions)):
-                writer.write(piece.origin_number, rename_subjects(rows, mapping, leg.domain, leg.stream))
+                writer.write(
+                    piece.origin_number, rename_subjects(rows, mapping, leg.domain, leg.stream)
+                )
         yield writer.finish()
     finally:
         writer.close()
@@ -158,13 +201,21 @@ def copy_all_partitions(job: PartitionPlan) -> Iterator[dict[str, Any]]:
 
     Each batch goes to the lanes one after the other, so that where this dies each has a beginning of what it was to get.
     """
-    writers, mapping = dict[int, PartitionWriter](), job.subject_transform.compile() if job.subject_transform is not None else None
+    writers, mapping = (
+        dict[int, PartitionWriter](),
+        job.subject_transform.compile() if job.subject_transform is not None else None,
+    )
     leg = job.origin_tasks[0]
     with contextlib.ExitStack() as opened:
         for piece in job.split_into_chunks(1):
             for read in read_chunk(job, piece):
                 rows = rename_subjects(read, mapping, leg.domain, leg.stream)
-                for lane, part in partition_rows(rows, choose_partitions(job, piece.origin_number, rows["seq"].to_numpy(), rows["subject"])):
+                for lane, part in partition_rows(
+                    rows,
+                    choose_partitions(
+                        job, piece.origin_number, rows["seq"].to_numpy(), rows["subject"]
+                    ),
+                ):
                     if lane not in writers:
                         writers[lane] = PartitionWriter(job, lane)
                         opened.callback(writers[lane].close)

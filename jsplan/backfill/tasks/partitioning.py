@@ -92,21 +92,38 @@ class PartitionPlan:
         """Whether one task reads and deals to all writers, which are in the same process: a target takes no more than one reader reads, and
         a shuffle costs more than all the rest. Of many origins several readers are worth it.
         """
-        return self.order == "subject" and len(self.origin_tasks) == 1 and not self.chunk_starts and self.where is None and self.transform is None
+        return (
+            self.order == "subject"
+            and len(self.origin_tasks) == 1
+            and not self.chunk_starts
+            and self.where is None
+            and self.transform is None
+        )
 
     def split_into_chunks(self, most: int) -> list[ReadChunk]:
         """What is to be read, in about `most` parts of about equal size, but in one part at least of each origin."""
         if self.chunk_starts:
-            return [ReadChunk(number, spans) for number, leg in enumerate(self.origin_tasks) for spans in _split_at(leg.spans, self.chunk_starts)]
+            return [
+                ReadChunk(number, spans)
+                for number, leg in enumerate(self.origin_tasks)
+                for spans in _split_at(leg.spans, self.chunk_starts)
+            ]
         whole = sum(count_sequences(leg.spans) for leg in self.origin_tasks)
         step = max(20_000, -(-whole // max(1, most)))
-        cut = ((number, _split_by_file(leg) if leg.files else _split_evenly(leg.spans, step)) for number, leg in enumerate(self.origin_tasks))
+        cut = (
+            (number, _split_by_file(leg) if leg.files else _split_evenly(leg.spans, step))
+            for number, leg in enumerate(self.origin_tasks)
+        )
         return [ReadChunk(number, spans) for number, parts in cut for spans in parts]
 
     def chunks_of_partition(self, lane: int) -> list[ReadChunk]:
         """What a lane reads for itself, in the order in which it writes it."""
         if self.order == "stream":
-            return [ReadChunk(number, leg.spans) for number, leg in enumerate(self.origin_tasks) if leg.spans and self.assignments[number] == lane]
+            return [
+                ReadChunk(number, leg.spans)
+                for number, leg in enumerate(self.origin_tasks)
+                if leg.spans and self.assignments[number] == lane
+            ]
         return self.split_into_chunks(len(self.partitions) * 4)[lane :: len(self.partitions)]
 
 
@@ -159,10 +176,21 @@ def read_chunk(job: PartitionPlan, piece: ReadChunk, readers: int = 1) -> Iterat
     """
     pace = RateLimiter(max(1, job.rate // readers) if job.rate else None)
     leg = job.origin_tasks[piece.origin_number]
-    files = tuple(placed for placed in leg.files if intersect(piece.spans, [SeqRange(placed[1].first_seq, placed[1].last_seq)]))
+    files = tuple(
+        placed
+        for placed in leg.files
+        if intersect(piece.spans, [SeqRange(placed[1].first_seq, placed[1].last_seq)])
+    )
     if leg.files and not files:
         return
-    for rows in read_messages(replace(leg, spans=piece.spans, existing=_restrict_existing(leg.existing, piece.spans), files=files)):
+    for rows in read_messages(
+        replace(
+            leg,
+            spans=piece.spans,
+            existing=_restrict_existing(leg.existing, piece.spans),
+            files=files,
+        )
+    ):
         yield rows
         pace.throttle(rows.nbytes)
 
@@ -174,15 +202,22 @@ def _restrict_existing(known: ExistingMessages, spans: Sequence[SeqRange]) -> Ex
     return ExistingMessages(known.seq[start:stop], known.time[start:stop])
 
 
-def choose_partitions(job: PartitionPlan, leg: int, seqs: SeqArray, subjects: pa.BinaryArray) -> np.ndarray[Any, Any]:
+def choose_partitions(
+    job: PartitionPlan, leg: int, seqs: SeqArray, subjects: pa.BinaryArray
+) -> np.ndarray[Any, Any]:
     """To which lane each message goes: the same one however often it is asked."""
     if job.chunk_starts:
         return np.searchsorted(np.array(job.chunk_starts, dtype=np.int64), seqs, side="right") - 1
     count = len(job.partitions)
     if job.order == "subject":
         encoded = pc.dictionary_encode(subjects)
-        lanes = np.fromiter((zlib.crc32(subject) % count for subject in encoded.dictionary.to_pylist()), dtype=np.int64)
-        found: np.ndarray[Any, Any] = lanes[encoded.indices.to_numpy()] if len(subjects) else np.empty(0, dtype=np.int64)
+        lanes = np.fromiter(
+            (zlib.crc32(subject) % count for subject in encoded.dictionary.to_pylist()),
+            dtype=np.int64,
+        )
+        found: np.ndarray[Any, Any] = (
+            lanes[encoded.indices.to_numpy()] if len(subjects) else np.empty(0, dtype=np.int64)
+        )
         return found
     if job.order == "stream":
         return np.full(len(seqs), job.assignments[leg], dtype=np.int64)
@@ -205,7 +240,9 @@ class BlockPacker:
     def __init__(self, job: PartitionPlan, leg: int) -> None:
         self._plan = job
         self._origin_number = leg
-        self._subject_transform = job.subject_transform.compile() if job.subject_transform is not None else None
+        self._subject_transform = (
+            job.subject_transform.compile() if job.subject_transform is not None else None
+        )
         self._buffered: dict[int, list[pa.RecordBatch]] = {}
         self._sizes: dict[int, int] = {}
 
@@ -213,7 +250,9 @@ class BlockPacker:
         """Rows in the columns of `MESSAGE_SCHEMA`, in order; the blocks that are full."""
         leg = self._plan.origin_tasks[self._origin_number]
         rows = rename_subjects(rows, self._subject_transform, leg.domain, leg.stream)
-        lanes = choose_partitions(self._plan, self._origin_number, rows["seq"].to_numpy(), rows["subject"])
+        lanes = choose_partitions(
+            self._plan, self._origin_number, rows["seq"].to_numpy(), rows["subject"]
+        )
         for lane, part in partition_rows(rows, lanes):
             self._buffered.setdefault(lane, []).append(part)
             self._sizes[lane] = self._sizes.get(lane, 0) + part.nbytes
@@ -231,10 +270,14 @@ class BlockPacker:
         with pa.ipc.new_stream(sink, MESSAGE_SCHEMA) as stream:
             for rows in held:
                 stream.write_batch(rows)
-        return RowBlock(lane, self._origin_number, int(held[0]["seq"][0].as_py()), sink.getvalue().to_pybytes())
+        return RowBlock(
+            lane, self._origin_number, int(held[0]["seq"][0].as_py()), sink.getvalue().to_pybytes()
+        )
 
 
-def partition_rows(rows: pa.RecordBatch, lanes: np.ndarray[Any, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def partition_rows(
+    rows: pa.RecordBatch, lanes: np.ndarray[Any, Any]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each lane, in their order."""
     if not len(lanes):
         return

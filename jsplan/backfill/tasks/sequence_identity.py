@@ -24,11 +24,20 @@ def find_staged_sequences(headers: pa.BinaryArray, origin_hash: str) -> pa.Array
     """The sequence at the origin of the messages that came without saying where from; null for all others."""
     if not origin_hash or not contains_bytes(headers, f"_{origin_hash} ".encode()):
         return pa.nulls(len(headers), pa.int64())
-    found = pc.extract_regex(headers, pattern=f"\r\n{SOURCE_HEADER}: ?{BACKFILL_PREFIX}[0-9a-f]+_{origin_hash} (?P<seq>[0-9]+)")
+    found = pc.extract_regex(
+        headers,
+        pattern=f"\r\n{SOURCE_HEADER}: ?{BACKFILL_PREFIX}[0-9a-f]+_{origin_hash} (?P<seq>[0-9]+)",
+    )
     seqs = pc.cast(pc.struct_field(found, "seq").view(pa.string()), pa.int64())
-    return pc.if_else(pc.match_substring(headers, f"\r\n{ORIGIN_HEADER}:".encode()), pa.scalar(None, pa.int64()), seqs)
+    return pc.if_else(
+        pc.match_substring(headers, f"\r\n{ORIGIN_HEADER}:".encode()),
+        pa.scalar(None, pa.int64()),
+        seqs,
+    )
 
 
 def to_stored_headers(headers: pa.BinaryArray) -> pa.BinaryArray:
     """Header blocks as the target has them, without the line that the server adds."""
-    return pc.if_else(pc.equal(pc.binary_length(headers), 0), pa.scalar(EMPTY_BLOCK, BYTES), headers)
+    return pc.if_else(
+        pc.equal(pc.binary_length(headers), 0), pa.scalar(EMPTY_BLOCK, BYTES), headers
+    )

@@ -33,8 +33,17 @@ def find_last_sourced(task: LastSourcedQuery) -> int:
     name, filters, destinations = (escape_regex(part) for part in task.source_header)
     pattern = f"\r\n{SOURCE_HEADER}: ?{name} (?P<seq>[0-9]+) {filters} {destinations}[ \r]"
     found = 0
-    for rows in read(task.target.open, ReadRequest(task.target.api_prefix, task.stream, task.first, task.last, headers_only=True)):
-        seq = pc.struct_field(pc.extract_regex(rows["headers"].filter(pc.greater_equal(rows["time"], task.created_at)), pattern=pattern), "seq")
+    for rows in read(
+        task.target.open,
+        ReadRequest(task.target.api_prefix, task.stream, task.first, task.last, headers_only=True),
+    ):
+        seq = pc.struct_field(
+            pc.extract_regex(
+                rows["headers"].filter(pc.greater_equal(rows["time"], task.created_at)),
+                pattern=pattern,
+            ),
+            "seq",
+        )
         texts = seq.drop_null()
         found = max([found, *(int(text) for text in texts.to_pylist())])
     return found

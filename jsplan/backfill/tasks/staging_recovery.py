@@ -20,7 +20,12 @@ from jsplan.backfill.protocol.publisher import FENCE_HEADER
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.tasks.copy import CopyTask, OversizeFilter, build_target_headers, read_messages
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical, parse_origin_header, strip_transport_headers
+from jsplan.backfill.tasks.hashes import (
+    BlockHasher,
+    encode_canonical,
+    parse_origin_header,
+    strip_transport_headers,
+)
 from jsplan.backfill.tasks.sequence_identity import to_stored_headers
 
 
@@ -34,22 +39,36 @@ class UnprovenTail:
     seqs: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
-def read_staging_stream(endpoint: Endpoint, stage: str, count: int, domain: str, stream: str, base: int = 0) -> tuple[list[str], UnprovenTail]:
+def read_staging_stream(
+    endpoint: Endpoint, stage: str, count: int, domain: str, stream: str, base: int = 0
+) -> tuple[list[str], UnprovenTail]:
     """The hashes of what a staging stream has, which are those of what should arrive, and its tail. `domain` and `stream` are the origin,
     `base` is the sequence before its first.
 
     Raises what `wire.read` raises.
     """
     blocks, tail = BlockHasher(), UnprovenTail()
-    for rows in read(endpoint.open, ReadRequest(endpoint.api_prefix, stage, base + 1, base + count)):
-        blocks.add(encode_canonical(rows["subject"], to_stored_headers(strip_transport_headers(rows["headers"])), rows["data"]))
-        tail = _extend_tail(tail, rows["headers"], parse_origin_header(rows["headers"], domain, stream)[0])
+    for rows in read(
+        endpoint.open, ReadRequest(endpoint.api_prefix, stage, base + 1, base + count)
+    ):
+        blocks.add(
+            encode_canonical(
+                rows["subject"],
+                to_stored_headers(strip_transport_headers(rows["headers"])),
+                rows["data"],
+            )
+        )
+        tail = _extend_tail(
+            tail, rows["headers"], parse_origin_header(rows["headers"], domain, stream)[0]
+        )
     return blocks.hashes(), tail
 
 
 def _extend_tail(tail: UnprovenTail, headers: pa.BinaryArray, origins: pa.Array) -> UnprovenTail:
     seqs = pc.fill_null(origins, 0).to_numpy()
-    linked = np.flatnonzero(pc.match_substring(headers, b"\r\n" + FENCE_HEADER).to_numpy(zero_copy_only=False))
+    linked = np.flatnonzero(
+        pc.match_substring(headers, b"\r\n" + FENCE_HEADER).to_numpy(zero_copy_only=False)
+    )
     if not len(linked):
         return UnprovenTail(tail.last_proven_seq, np.concatenate([tail.seqs, seqs]))
     return UnprovenTail(int(seqs[linked[-1]]), seqs[linked[-1] + 1 :])

@@ -19,7 +19,11 @@ from jsplan.jetstream.api import STREAM_NOT_FOUND
 
 STAGING_PREFIX: Final = BACKFILL_PREFIX
 #: Metadata: which entry of which workspace it belongs to, and of which origin.
-ENTRY_KEY, ORIGIN_KEY, FINGERPRINT_KEY = "jsplan.backfill", "jsplan.backfill.origin", "jsplan.backfill.hash"
+ENTRY_KEY, ORIGIN_KEY, FINGERPRINT_KEY = (
+    "jsplan.backfill",
+    "jsplan.backfill.origin",
+    "jsplan.backfill.hash",
+)
 #: How the subjects begin that staging streams take. Nobody else listens there, in no domain.
 INGEST_PREFIX: Final = "jsplan.ingest."
 SUBJECTS_OVERLAP: Final = 10065
@@ -68,12 +72,27 @@ def _parse_staging_stream(info: dict[str, Any]) -> StagingStream:
     config, state = info["config"], info["state"]
     said = config.get("metadata") or {}
     return StagingStream(
-        config["name"], said.get(ENTRY_KEY, ""), said.get(ORIGIN_KEY, ""), said.get(FINGERPRINT_KEY, ""), info["created"], state["messages"], state["bytes"],
-        bool(config.get("sealed")), int(config.get("first_seq") or 1) - 1, "_" in config["name"].removeprefix(STAGING_PREFIX),
-    )  # fmt: skip
+        config["name"],
+        said.get(ENTRY_KEY, ""),
+        said.get(ORIGIN_KEY, ""),
+        said.get(FINGERPRINT_KEY, ""),
+        info["created"],
+        state["messages"],
+        state["bytes"],
+        bool(config.get("sealed")),
+        int(config.get("first_seq") or 1) - 1,
+        "_" in config["name"].removeprefix(STAGING_PREFIX),
+    )
 
 
-async def create(api: DomainApi, entry: str, origin: str, fingerprint: str, target_config: dict[str, Any], identity: SequenceIdentity | None = None) -> StagingStream:
+async def create(
+    api: DomainApi,
+    entry: str,
+    origin: str,
+    fingerprint: str,
+    target_config: dict[str, Any],
+    identity: SequenceIdentity | None = None,
+) -> StagingStream:
     """Make one beside the target `like`: as many replicas in the same place, since the copy lives as long as the target does.
 
     Raises RefusedError where a stream there takes every subject, and ServerRefusedError.
@@ -81,10 +100,17 @@ async def create(api: DomainApi, entry: str, origin: str, fingerprint: str, targ
     ident = os.urandom(9).hex() + (f"_{identity.origin_hash}" if identity is not None else "")
     ingest = f"{INGEST_PREFIX}{ident}.>"
     config: dict[str, Any] = {
-        "name": STAGING_PREFIX + ident, "subjects": [ingest], "subject_transform": {"src": ingest, "dest": ">"}, "storage": "file",
-        "retention": "limits", "discard": "new", "num_replicas": target_config.get("num_replicas", 1), "duplicate_window": _MIN_DUPLICATE_WINDOW,
-        "description": f"jsplan backfill of {origin}", "metadata": {ENTRY_KEY: entry, ORIGIN_KEY: origin, FINGERPRINT_KEY: fingerprint},
-    }  # fmt: skip
+        "name": STAGING_PREFIX + ident,
+        "subjects": [ingest],
+        "subject_transform": {"src": ingest, "dest": ">"},
+        "storage": "file",
+        "retention": "limits",
+        "discard": "new",
+        "num_replicas": target_config.get("num_replicas", 1),
+        "duplicate_window": _MIN_DUPLICATE_WINDOW,
+        "description": f"jsplan backfill of {origin}",
+        "metadata": {ENTRY_KEY: entry, ORIGIN_KEY: origin, FINGERPRINT_KEY: fingerprint},
+    }
     if identity is not None:
         config["first_seq"] = identity.first_seq
     if target_config.get("placement"):
@@ -108,7 +134,11 @@ async def find(api: DomainApi, entry: str | None = None) -> list[StagingStream]:
     """Those of an entry, or all that there are, the oldest first. Raises ApiError."""
     names = [name for name in await api.stream_names() if name.startswith(STAGING_PREFIX)]
     infos = [info for name in names if (info := await api.stream_info(name)) is not None]
-    found = [stage for stage in map(_parse_staging_stream, infos) if entry is None or stage.entry == entry]
+    found = [
+        stage
+        for stage in map(_parse_staging_stream, infos)
+        if entry is None or stage.entry == entry
+    ]
     return sorted(found, key=lambda stage: (stage.created, stage.name))
 
 

@@ -25,7 +25,17 @@ _CALL_PATTERN = re.compile(r"\{\{\s*(\w+)\s*\((.*)\)\s*\}\}")
 _COMMA_PATTERN = re.compile(r",\s*")
 #: FNV-1a with 32 bits, by which servers choose a partition.
 _FNV_BASIS, _FNV_PRIME, _WORD_MASK = 2166136261, 16777619, 0xFFFFFFFF
-KNOWN_FUNCTIONS: Final = ("wildcard", "partition", "split", "splitfromleft", "splitfromright", "slicefromleft", "slicefromright", "left", "right")
+KNOWN_FUNCTIONS: Final = (
+    "wildcard",
+    "partition",
+    "split",
+    "splitfromleft",
+    "splitfromright",
+    "slicefromleft",
+    "slicefromright",
+    "left",
+    "right",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +59,23 @@ class CompiledTransform:
         self._has_tail = _has_tail_wildcard(mapping)
         wild = [place for place, part in enumerate(mapping.src.split(".")) if part == "*"]
         parts = mapping.dest.split(".")
-        self._makers = [_build_maker(part, wild) for part in (parts[:-1] if self._has_tail else parts)]
+        self._makers = [
+            _build_maker(part, wild) for part in (parts[:-1] if self._has_tail else parts)
+        ]
 
     def __call__(self, subject: bytes) -> bytes:
         """What one subject becomes. Raises ValueError where that is no subject."""
         if not is_subset(subject.decode(errors="surrogateescape"), self._src):
             return subject
         parts = subject.split(b".")
-        found = [make(parts) for make in self._makers] + (parts[self._tail_position :] if self._has_tail else [])
+        found = [make(parts) for make in self._makers] + (
+            parts[self._tail_position :] if self._has_tail else []
+        )
         whole = b".".join(found)
         if not all(whole.split(b".")):
-            raise ValueError(f"it would become {whole.decode(errors='replace')!r}, which is no subject")
+            raise ValueError(
+                f"it would become {whole.decode(errors='replace')!r}, which is no subject"
+            )
         return whole
 
     def apply_to_column(self, subjects: pa.BinaryArray) -> tuple[pa.BinaryArray, dict[bytes, str]]:
@@ -75,20 +91,26 @@ class CompiledTransform:
         return pa.array(made, BYTES).take(encoded.indices), failed
 
 
-def rename_subjects(rows: pa.RecordBatch, mapping: CompiledTransform | None, domain: str, stream: str) -> pa.RecordBatch:
+def rename_subjects(
+    rows: pa.RecordBatch, mapping: CompiledTransform | None, domain: str, stream: str
+) -> pa.RecordBatch:
     """Rows of a stream, in the columns of `MESSAGE_SCHEMA`, under the subjects that they get. Raises RefusedError for one that would get none."""
     if mapping is None:
         return rows
     column, failed = mapping.apply_to_column(rows["subject"])
     if failed:
-        place = next(place for place, subject in enumerate(rows["subject"].to_pylist()) if subject in failed)
+        place = next(
+            place for place, subject in enumerate(rows["subject"].to_pylist()) if subject in failed
+        )
         subject = rows["subject"][place].as_py()
         raise RefusedError(
             f"subject_transform: message {rows['seq'][place].as_py():,} of {domain}/{stream} has subject "
             f"{subject.decode(errors='replace')}; {failed[subject]}. Nothing of this attempt was copied",
             hint="Change the transform, or leave such messages out with `where`.",
         )
-    return pa.RecordBatch.from_arrays([rows["seq"], rows["time"], column, rows["headers"], rows["data"]], schema=MESSAGE_SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [rows["seq"], rows["time"], column, rows["headers"], rows["data"]], schema=MESSAGE_SCHEMA
+    )
 
 
 def _has_tail_wildcard(mapping: SubjectTransform) -> bool:
@@ -98,7 +120,9 @@ def _has_tail_wildcard(mapping: SubjectTransform) -> bool:
         if not is_valid(text):
             raise ValueError(f"{text!r} is no subject")
     if "*" in dest:
-        raise ValueError("dest has a `*`; write {{wildcard(1)}} for what the first one of src stands for")
+        raise ValueError(
+            "dest has a `*`; write {{wildcard(1)}} for what the first one of src stands for"
+        )
     if (src[-1] == ">") != (dest[-1] == ">"):
         raise ValueError("either both src and dest end with `>`, or neither does")
     return dest[-1] == ">"
@@ -113,7 +137,9 @@ def _build_maker(part: str, wild: list[int]) -> TokenMaker:
     match = _CALL_PATTERN.fullmatch(part)
     name = match[1].lower() if match else ""
     if match is None or name not in KNOWN_FUNCTIONS:
-        raise ValueError(f"{part} is no function that a backfill knows; it knows {', '.join(KNOWN_FUNCTIONS)}")
+        raise ValueError(
+            f"{part} is no function that a backfill knows; it knows {', '.join(KNOWN_FUNCTIONS)}"
+        )
     return _build_call(name, _COMMA_PATTERN.split(match[2]), part, wild)
 
 
@@ -150,7 +176,9 @@ def _build_token(place: int) -> TokenMaker:
 
 def _build_partition(numbers: list[int], part: str, wild: list[int]) -> TokenMaker:
     if len(numbers) < 2 or numbers[0] < 1:
-        raise ValueError(f"{part} needs a number of partitions and the numbers of the wildcards that choose one")
+        raise ValueError(
+            f"{part} needs a number of partitions and the numbers of the wildcards that choose one"
+        )
     count, places = numbers[0], [_find_wildcard(number, part, wild) for number in numbers[1:]]
     return lambda parts: b"%d" % (hash_fnv1a(b"".join(parts[place] for place in places)) % count)
 
@@ -193,7 +221,12 @@ def _slice_right(token: bytes, size: int) -> bytes:
     if not 0 < size < len(token):
         return token
     first = len(token) % size
-    return b".".join([*([token[:first]] if first else []), *(token[at : at + size] for at in range(first, len(token), size))])
+    return b".".join(
+        [
+            *([token[:first]] if first else []),
+            *(token[at : at + size] for at in range(first, len(token), size)),
+        ]
+    )
 
 
 def _left(token: bytes, size: int) -> bytes:

@@ -18,7 +18,13 @@ from jsplan.backfill.seq_arrays import SeqArray, subtract_present
 from jsplan.backfill.seq_ranges import MAX_LISTED_RANGES, SeqRange, count_sequences
 from jsplan.backfill.tasks.copy import ExistingMessages
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical, extract_sourced, parse_origin_header, parse_source_header
+from jsplan.backfill.tasks.hashes import (
+    BlockHasher,
+    encode_canonical,
+    extract_sourced,
+    parse_origin_header,
+    parse_source_header,
+)
 from jsplan.backfill.tasks.sequence_identity import find_staged_sequences
 from jsplan.errors import ApiTimeoutError
 
@@ -53,13 +59,17 @@ class TargetScan:
 def scan_target(task: TargetScan) -> ExistingMessages:
     """What is there; a message that is there twice counts once. Raises what `wire.read` raises."""
     seqs, times = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    what = ReadRequest(task.target.api_prefix, task.stream, task.first, task.last, headers_only=True)
+    what = ReadRequest(
+        task.target.api_prefix, task.stream, task.first, task.last, headers_only=True
+    )
     for rows in read(task.target.open, what):
         headers = rows["headers"]
         seq, text = parse_origin_header(headers, task.domain, task.origin)
         found = pc.is_valid(seq)
         seqs.append(seq.filter(found).to_numpy())
-        times.append(np.fromiter((parse_time(one) for one in text.filter(found).to_pylist()), dtype=np.int64))
+        times.append(
+            np.fromiter((parse_time(one) for one in text.filter(found).to_pylist()), dtype=np.int64)
+        )
         came = find_staged_sequences(headers, task.origin_hash).drop_null()
         seqs.append(came.to_numpy())
         times.append(np.zeros(len(came), dtype=np.int64))
@@ -113,33 +123,53 @@ class _PromotionProgress:
     untagged: int = 0
 
 
-def scan_promotions(tasks: Sequence[PromotionScan], patience: float = IDLE_TIMEOUT) -> Iterator[dict[str, Any]]:
+def scan_promotions(
+    tasks: Sequence[PromotionScan], patience: float = IDLE_TIMEOUT
+) -> Iterator[dict[str, Any]]:
     """Carry them out, of staging streams that one target takes at the same time, in one reading of it; of each come the hashes of what
     arrived, in order, and the gaps.
 
     Ends without an error when nothing more arrives for `patience` seconds: then `messages` says how many did, and `reached` which of
     the staging stream was the last.
     """
-    lanes = [(task, _PromotionProgress(BlockHasher()), [np.empty(0, dtype=np.int64)]) for task in tasks]
+    lanes = [
+        (task, _PromotionProgress(BlockHasher()), [np.empty(0, dtype=np.int64)]) for task in tasks
+    ]
     first, place, since = tasks[0], tasks[0].first, time.monotonic()
-    while (left := sum(task.messages - seen.last_staged_seq for task, seen, _ in lanes)) > 0 and time.monotonic() - since < patience:
+    while (
+        left := sum(task.messages - seen.last_staged_seq for task, seen, _ in lanes)
+    ) > 0 and time.monotonic() - since < patience:
         end = _await_messages(first, place, min(READ_STRIDE, left))
         if end < place:
             continue
-        for rows in read(first.target.open, ReadRequest(first.target.api_prefix, first.stream, place, end)):
+        for rows in read(
+            first.target.open, ReadRequest(first.target.api_prefix, first.stream, place, end)
+        ):
             if any([_add_rows(task, rows, seen, origins) for task, seen, origins in lanes]):  # noqa: C419 - each of them has to look
                 since = time.monotonic()
         place = end + 1
     yield from (_to_result(task, seen, origins) for task, seen, origins in lanes)
 
 
-def _to_result(task: PromotionScan, seen: _PromotionProgress, origins: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
-    gaps = subtract_present(task.expected, np.unique(np.concatenate(origins))) if _may_have_gaps(task) else []
+def _to_result(
+    task: PromotionScan, seen: _PromotionProgress, origins: list[np.ndarray[Any, Any]]
+) -> dict[str, Any]:
+    gaps = (
+        subtract_present(task.expected, np.unique(np.concatenate(origins)))
+        if _may_have_gaps(task)
+        else []
+    )
     return {
-        "messages": seen.hasher.count, "hashes": seen.hasher.hashes(), "twice": seen.duplicates, "reached": seen.last_staged_seq,
-        "first": seen.first_target_seq, "last": seen.last_target_seq, "gaps": [list(gap) for gap in gaps[:MAX_LISTED_RANGES]], "gap_messages": count_sequences(gaps),
+        "messages": seen.hasher.count,
+        "hashes": seen.hasher.hashes(),
+        "twice": seen.duplicates,
+        "reached": seen.last_staged_seq,
+        "first": seen.first_target_seq,
+        "last": seen.last_target_seq,
+        "gaps": [list(gap) for gap in gaps[:MAX_LISTED_RANGES]],
+        "gap_messages": count_sequences(gaps),
         "natively": seen.untagged,
-    }  # fmt: skip
+    }
 
 
 def _may_have_gaps(task: PromotionScan) -> bool:
@@ -165,7 +195,12 @@ def _await_messages(task: PromotionScan, place: int, wanted: int) -> int:
     return end
 
 
-def _add_rows(task: PromotionScan, rows: pa.RecordBatch, seen: _PromotionProgress, origins: list[np.ndarray[Any, Any]]) -> bool:
+def _add_rows(
+    task: PromotionScan,
+    rows: pa.RecordBatch,
+    seen: _PromotionProgress,
+    origins: list[np.ndarray[Any, Any]],
+) -> bool:
     """Take the rows that came from the staging stream; whether there were any."""
     mine, block, number = extract_sourced(rows, task.staging_stream)
     if not len(number):

@@ -27,13 +27,19 @@ def read_owner(config: Config) -> str | None:
 def find_temporary_source(config: Config) -> dict[str, Any] | None:
     """The source that a backfill has in a target, as the server shows it."""
     key = (config.get("metadata") or {}).get(BACKFILL_SOURCE)
-    return next((source for source in config.get("sources") or () if origin_key(source) == key), None)
+    return next(
+        (source for source in config.get("sources") or () if origin_key(source) == key), None
+    )
 
 
 async def attach_source(api: DomainApi, config: Config, source: dict[str, Any], owner: str) -> None:
     """Let the target source an origin. `config` is the target's as it is now. Raises ApiError."""
     mark = {BACKFILL_SOURCE: origin_key(source), OWNER_KEY: owner}
-    wanted = {**config, "sources": [*(config.get("sources") or ()), source], "metadata": (config.get("metadata") or {}) | mark}
+    wanted = {
+        **config,
+        "sources": [*(config.get("sources") or ()), source],
+        "metadata": (config.get("metadata") or {}) | mark,
+    }
     await api.request(f"STREAM.UPDATE.{config['name']}", wanted)
 
 
@@ -43,7 +49,13 @@ async def detach_source(api: DomainApi, config: Config) -> None:
         return
     own = find_temporary_source(config)
     sources = [source for source in config.get("sources") or () if source != own]
-    metadata = {name: value for name, value in config["metadata"].items() if name not in (BACKFILL_SOURCE, OWNER_KEY)}
+    metadata = {
+        name: value
+        for name, value in config["metadata"].items()
+        if name not in (BACKFILL_SOURCE, OWNER_KEY)
+    }
     wanted = {name: value for name, value in config.items() if name not in ("sources", "metadata")}
-    wanted |= ({"sources": sources} if sources else {}) | ({"metadata": metadata} if metadata else {})
+    wanted |= ({"sources": sources} if sources else {}) | (
+        {"metadata": metadata} if metadata else {}
+    )
     await api.request(f"STREAM.UPDATE.{config['name']}", wanted)

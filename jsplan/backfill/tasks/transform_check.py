@@ -35,12 +35,25 @@ def check_returned_rows(job: PartitionPlan, batch: pa.RecordBatch) -> pa.RecordB
     """Rows with `origin`, `subject`, `headers` and `data` as `PARTITIONED_SCHEMA`. Raises RefusedError that names the first row that is no message."""
     who = _to_bytes(batch["origin"])
     legs, seqs, times = _parse_origins(job, who)
-    subject, headers, data = _to_bytes(batch["subject"]), _to_list(batch["headers"]), _to_bytes(batch["data"])
+    subject, headers, data = (
+        _to_bytes(batch["subject"]),
+        _to_list(batch["headers"]),
+        _to_bytes(batch["data"]),
+    )
     _require_rows(job, who, subject.is_valid(), "no subject")
-    _require_rows(job, who, pc.invert(pc.match_substring_regex(subject, _INVALID_SUBJECT)), "a subject that messages cannot have", subject)
+    _require_rows(
+        job,
+        who,
+        pc.invert(pc.match_substring_regex(subject, _INVALID_SUBJECT)),
+        "a subject that messages cannot have",
+        subject,
+    )
     _require_rows(job, who, data.is_valid(), "no data; an empty payload is X''")
     _require_headers(job, who, headers)
-    rows = pa.RecordBatch.from_arrays([pa.array(seqs), pa.array(times), subject.view(BYTES), encode_headers(headers), data], schema=MESSAGE_SCHEMA)
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array(seqs), pa.array(times), subject.view(BYTES), encode_headers(headers), data],
+        schema=MESSAGE_SCHEMA,
+    )
     return _add_partition_numbers(job, legs, rows)
 
 
@@ -51,14 +64,19 @@ def _parse_origins(job: PartitionPlan, who: pa.Array) -> tuple[SeqArray, SeqArra
     stream, seq = pc.struct_field(found, "stream"), pc.struct_field(found, "seq")
     seqs = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy()
     try:
-        times = np.fromiter((parse_time(text.decode()) for text in pc.struct_field(found, "time").to_pylist()), dtype=np.int64)
+        times = np.fromiter(
+            (parse_time(text.decode()) for text in pc.struct_field(found, "time").to_pylist()),
+            dtype=np.int64,
+        )
     except ValueError:
         times = np.zeros(len(seqs), dtype=np.int64)
     legs = _match_origins(job, stream, seqs)
     given = legs >= 0
     for number in np.unique(legs[given]):
         mine = legs == number
-        given[mine] &= ~find_existing(job.origin_tasks[number].known, seqs[mine], times[mine]) & (times[mine] > 0)
+        given[mine] &= ~find_existing(job.origin_tasks[number].known, seqs[mine], times[mine]) & (
+            times[mine] > 0
+        )
     _require_rows(job, who, pa.array(given), "another origin than it was given", who)
     return legs, seqs, times
 
@@ -79,7 +97,11 @@ def _match_origins(job: PartitionPlan, streams: pa.Array, seqs: SeqArray) -> Seq
 def _select_inside(seqs: SeqArray, spans: tuple[SeqRange, ...]) -> np.ndarray[Any, Any]:
     firsts, lasts = (np.array([span[end] for span in spans], dtype=np.int64) for end in (0, 1))
     place = np.searchsorted(firsts, seqs, side="right") - 1
-    found: np.ndarray[Any, Any] = (place >= 0) & (seqs <= lasts[np.maximum(place, 0)]) if len(spans) else np.zeros(len(seqs), dtype=bool)
+    found: np.ndarray[Any, Any] = (
+        (place >= 0) & (seqs <= lasts[np.maximum(place, 0)])
+        if len(spans)
+        else np.zeros(len(seqs), dtype=bool)
+    )
     return found
 
 
@@ -97,26 +119,47 @@ def _require_headers(job: PartitionPlan, who: pa.Array, headers: pa.ListArray) -
         _require_rows(job, who, pa.array(~bad), "a header that messages cannot have")
 
 
-def _require_rows(job: PartitionPlan, who: pa.Array, good: pa.Array, what: str, shown: pa.Array | None = None) -> None:
+def _require_rows(
+    job: PartitionPlan, who: pa.Array, good: pa.Array, what: str, shown: pa.Array | None = None
+) -> None:
     good = pc.fill_null(good, False)
     if pc.all(good).as_py():
         return
     place = int(np.argmin(good.to_numpy(zero_copy_only=False)))
-    origin, value = who[place].as_py(), shown[place].as_py() if shown is not None and shown is not who else None
+    origin, value = (
+        who[place].as_py(),
+        shown[place].as_py() if shown is not None and shown is not who else None,
+    )
     of = origin.decode(errors="replace") if origin is not None else "no origin"
     said = f": {value.decode(errors='replace')!r}" if value is not None else ""
-    hint = "It has to leave the column `origin` as it is, and return no row of its own." if "origin" in what else None
-    raise RefusedError(f"transform {job.transform} returns a row ({of}) with {what}{said}. Nothing of this attempt was copied", hint=hint)
+    hint = (
+        "It has to leave the column `origin` as it is, and return no row of its own."
+        if "origin" in what
+        else None
+    )
+    raise RefusedError(
+        f"transform {job.transform} returns a row ({of}) with {what}{said}. Nothing of this attempt was copied",
+        hint=hint,
+    )
 
 
-def _add_partition_numbers(job: PartitionPlan, legs: SeqArray, rows: pa.RecordBatch) -> pa.RecordBatch:
+def _add_partition_numbers(
+    job: PartitionPlan, legs: SeqArray, rows: pa.RecordBatch
+) -> pa.RecordBatch:
     """The rows under their last subjects, with the lane of each."""
-    mapping, parts = job.subject_transform.compile() if job.subject_transform is not None else None, []
+    mapping, parts = (
+        job.subject_transform.compile() if job.subject_transform is not None else None,
+        [],
+    )
     for number in np.unique(legs):
         leg, mine = job.origin_tasks[number], rows.filter(pa.array(legs == number))
         mine = rename_subjects(mine, mapping, leg.domain, leg.stream)
         lanes = choose_partitions(job, int(number), mine["seq"].to_numpy(), mine["subject"])
-        columns = [pa.array(lanes, pa.int32()), pa.array(np.full(mine.num_rows, number), pa.int32()), *mine.columns]
+        columns = [
+            pa.array(lanes, pa.int32()),
+            pa.array(np.full(mine.num_rows, number), pa.int32()),
+            *mine.columns,
+        ]
         parts.append(pa.RecordBatch.from_arrays(columns, schema=PARTITIONED_SCHEMA))
     return pa.concat_batches(parts) if len(parts) > 1 else parts[0]
 

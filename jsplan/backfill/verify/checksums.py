@@ -31,18 +31,35 @@ def sum_blocks(side: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[dict[st
     blocks: dict[BlockKey, list[int]] = {}
     plain, others = True, 0
     for rows in side():
-        leg, where, seq, time, digest, place, mark = (rows[name].to_numpy() for name in _NUMBER_COLUMNS)
+        leg, where, seq, time, digest, place, mark = (
+            rows[name].to_numpy() for name in _NUMBER_COLUMNS
+        )
         plain &= not mark.any() and bool((time[leg != NO_ORIGIN] > 0).all())
         others += int(place[leg == NO_ORIGIN].sum())
         for one in np.unique(leg[leg != NO_ORIGIN]).tolist():
             mine = leg == one
             _add_rows(blocks, (int(where[0]), one), seq[mine], time[mine], digest[mine])
-    yield {"plain": plain, "others": others, "blocks": [[*key, *said] for key, said in sorted(blocks.items())]}
+    yield {
+        "plain": plain,
+        "others": others,
+        "blocks": [[*key, *said] for key, said in sorted(blocks.items())],
+    }
 
 
-def _add_rows(blocks: dict[BlockKey, list[int]], key: tuple[int, int], seqs: NumberArray, times: NumberArray, digests: NumberArray) -> None:
-    mixed = _mix_bits(_mix_bits(_mix_bits(seqs.astype(np.uint64)) ^ times.astype(np.uint64)) ^ digests.view(np.uint64))
-    found, inverse, counts = np.unique(seqs // BLOCK_SEQUENCES, return_inverse=True, return_counts=True)
+def _add_rows(
+    blocks: dict[BlockKey, list[int]],
+    key: tuple[int, int],
+    seqs: NumberArray,
+    times: NumberArray,
+    digests: NumberArray,
+) -> None:
+    mixed = _mix_bits(
+        _mix_bits(_mix_bits(seqs.astype(np.uint64)) ^ times.astype(np.uint64))
+        ^ digests.view(np.uint64)
+    )
+    found, inverse, counts = np.unique(
+        seqs // BLOCK_SEQUENCES, return_inverse=True, return_counts=True
+    )
     sums = np.zeros(len(found), dtype=np.uint64)
     np.add.at(sums, inverse, mixed)
     for block, count, total in zip(found.tolist(), counts.tolist(), sums.tolist(), strict=True):
@@ -75,4 +92,7 @@ def compare_checksums(sums: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | 
     for (leg, _), (count, _) in sides[0].items():
         counts[leg] = counts.get(leg, 0) + count
     others = {"leg": NO_ORIGIN, "kind": "others", "count": sum(one["others"] for one in every)}
-    return [*({"leg": leg, "kind": "equal", "count": count} for leg, count in counts.items()), others]
+    return [
+        *({"leg": leg, "kind": "equal", "count": count} for leg, count in counts.items()),
+        others,
+    ]

@@ -12,7 +12,12 @@ import pyarrow as pa
 from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges
 from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.verify.message_rows import NO_ORIGIN, ComparedOrigin, read_origin_rows, read_target_rows
+from jsplan.backfill.verify.message_rows import (
+    NO_ORIGIN,
+    ComparedOrigin,
+    read_origin_rows,
+    read_target_rows,
+)
 
 _EMPTY: Final = np.empty(0, dtype=np.int64)
 
@@ -26,9 +31,13 @@ class Tally:
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> int:
         """Take more rows; how many there were."""
-        every = [batch for batch in batches if batch.num_rows and batch["leg"][0].as_py() != NO_ORIGIN]
+        every = [
+            batch for batch in batches if batch.num_rows and batch["leg"][0].as_py() != NO_ORIGIN
+        ]
         self.seqs = np.concatenate([self.seqs, *(batch["seq"].to_numpy() for batch in every)])
-        self.digests = np.concatenate([self.digests, *(batch["digest"].to_numpy() for batch in every)])
+        self.digests = np.concatenate(
+            [self.digests, *(batch["digest"].to_numpy() for batch in every)]
+        )
         return sum(batch.num_rows for batch in every)
 
     @property
@@ -56,7 +65,9 @@ def compare_tallies(origin: Tally, target: Tally) -> NativeComparison:
     unequal = both[origin.digests[here] != target.digests[first][there]]
     missing = group_into_ranges(np.setdiff1d(origin.seqs, seqs, assume_unique=True))
     in_order = bool((np.diff(target.seqs) > 0).all())
-    return NativeComparison(missing, int(unequal[0]) if len(unequal) else 0, len(target.seqs) - len(seqs), in_order)
+    return NativeComparison(
+        missing, int(unequal[0]) if len(unequal) else 0, len(target.seqs) - len(seqs), in_order
+    )
 
 
 def tally_origin(endpoint: Endpoint, leg: ComparedOrigin) -> Tally:
@@ -66,14 +77,21 @@ def tally_origin(endpoint: Endpoint, leg: ComparedOrigin) -> Tally:
     return found
 
 
-def tally_sourced(found: Tally, endpoint: Endpoint, stream: str, first: int, last: int, leg: ComparedOrigin) -> bool:
+def tally_sourced(
+    found: Tally, endpoint: Endpoint, stream: str, first: int, last: int, leg: ComparedOrigin
+) -> bool:
     """Take what the target's own sources brought of a leg between two sequences of it; whether there was any. Raises as `wire.read`."""
     return found.add(read_target_rows(endpoint, stream, first, last, (leg,))) > 0
 
 
-def read_restored_rows(endpoint: Endpoint, stream: str, leg: ComparedOrigin) -> Iterator[pa.RecordBatch]:
+def read_restored_rows(
+    endpoint: Endpoint, stream: str, leg: ComparedOrigin
+) -> Iterator[pa.RecordBatch]:
     """The target's side of a leg whose messages are at the sequences that they had. Raises what `wire.read` raises."""
     for batch in read_origin_rows(endpoint, replace(leg, stream=stream, skipped=(), filters=())):
         columns: dict[str, Any] = {name: batch[name] for name in batch.schema.names}
-        columns |= {"side": pa.array(np.ones(batch.num_rows, dtype=np.int32)), "place": batch["seq"]}
+        columns |= {
+            "side": pa.array(np.ones(batch.num_rows, dtype=np.int32)),
+            "place": batch["seq"],
+        }
         yield pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)

@@ -47,7 +47,9 @@ class SubjectOrderTracker(OrderTracker):
         cuts = np.searchsorted(codes[places], np.arange(len(encoded.dictionary) + 1))
         for code, subject in enumerate(encoded.dictionary.to_pylist()):
             mine = places[cuts[code] : cuts[code + 1]]
-            found[mine] = self.trackers.setdefault(subject, OrderTracker()).mark_rows(names.take(pa.array(mine)), seqs[mine])
+            found[mine] = self.trackers.setdefault(subject, OrderTracker()).mark_rows(
+                names.take(pa.array(mine)), seqs[mine]
+            )
         return found
 
 
@@ -60,21 +62,43 @@ class UnorderedTracker(OrderTracker):
         return np.zeros(len(seqs), dtype=np.int64)
 
 
-_TRACKERS: Final = {"stream": OrderTracker, "subject": SubjectOrderTracker, "none": UnorderedTracker}
+_TRACKERS: Final = {
+    "stream": OrderTracker,
+    "subject": SubjectOrderTracker,
+    "none": UnorderedTracker,
+}
 
 
-def read_partitioned_rows(endpoint: Endpoint, stream: str, first: int, last: int, legs: Sequence[ComparedOrigin], order: str) -> Iterator[pa.RecordBatch]:
+def read_partitioned_rows(
+    endpoint: Endpoint,
+    stream: str,
+    first: int,
+    last: int,
+    legs: Sequence[ComparedOrigin],
+    order: str,
+) -> Iterator[pa.RecordBatch]:
     """The target's side, as `comparing.target_rows`, of any number of origins. Raises what `wire.read` raises."""
     orders, others = {leg.number: _TRACKERS[order]() for leg in legs}, 0
-    for rows in read(endpoint.open, ReadRequest(endpoint.api_prefix, stream, first, last)) if first <= last else ():
+    for rows in (
+        read(endpoint.open, ReadRequest(endpoint.api_prefix, stream, first, last))
+        if first <= last
+        else ()
+    ):
         found = list(_extract_rows(rows, legs, orders))
         yield from found
         others += rows.num_rows - sum(batch.num_rows for batch in found)
-    none = dict.fromkeys(ROW_SCHEMA.names, 0) | {"leg": NO_ORIGIN, "side": 1, "place": others, "said": None}
+    none = dict.fromkeys(ROW_SCHEMA.names, 0) | {
+        "leg": NO_ORIGIN,
+        "side": 1,
+        "place": others,
+        "said": None,
+    }
     yield pa.RecordBatch.from_pylist([none], schema=ROW_SCHEMA)
 
 
-def _extract_rows(rows: pa.RecordBatch, legs: Sequence[ComparedOrigin], orders: dict[int, OrderTracker]) -> Iterator[pa.RecordBatch]:
+def _extract_rows(
+    rows: pa.RecordBatch, legs: Sequence[ComparedOrigin], orders: dict[int, OrderTracker]
+) -> Iterator[pa.RecordBatch]:
     there = group_by_origin(rows["headers"])
     for leg in legs:
         batches = [extract_sourced_rows(leg, rows, name) for name in leg.source_names]
@@ -90,16 +114,34 @@ def read_presence_rows(endpoint: Endpoint, leg: ComparedOrigin) -> Iterator[pa.R
     """Which messages the origin has. Raises what `wire.read` raises."""
     if leg.first > leg.last:
         return
-    for rows in read(endpoint.open, ReadRequest(endpoint.api_prefix, leg.stream, leg.first, leg.last, leg.filters, headers_only=True)):
+    for rows in read(
+        endpoint.open,
+        ReadRequest(
+            endpoint.api_prefix, leg.stream, leg.first, leg.last, leg.filters, headers_only=True
+        ),
+    ):
         yield to_presence_rows(leg, rows["seq"].to_numpy())
 
 
 def to_presence_rows(leg: ComparedOrigin, seqs: SeqArray) -> pa.RecordBatch:
     """What says of these messages that the origin has them."""
     count = len(seqs)
-    columns = dict.fromkeys(ROW_SCHEMA.names, np.zeros(count, dtype=np.int64)) | {"seq": seqs, "leg": np.full(count, leg.number)}
+    columns = dict.fromkeys(ROW_SCHEMA.names, np.zeros(count, dtype=np.int64)) | {
+        "seq": seqs,
+        "leg": np.full(count, leg.number),
+    }
     columns |= {"side": np.full(count, _PRESENCE_SIDE), "said": pa.nulls(count, pa.string())}
-    return pa.RecordBatch.from_arrays([pa.array(columns[kind.name]).cast(kind.type) for kind in ROW_SCHEMA], schema=ROW_SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[kind.name]).cast(kind.type) for kind in ROW_SCHEMA], schema=ROW_SCHEMA
+    )
 
 
-__all__ = ["LATE", "REPAIRED", "SubjectOrderTracker", "UnorderedTracker", "read_partitioned_rows", "read_presence_rows", "to_presence_rows"]
+__all__ = [
+    "LATE",
+    "REPAIRED",
+    "SubjectOrderTracker",
+    "UnorderedTracker",
+    "read_partitioned_rows",
+    "read_presence_rows",
+    "to_presence_rows",
+]

@@ -10,9 +10,15 @@ from jsplan.errors import ExitCode, UsageError
 
 
 @declare("access", examples=["jsplan access", "jsplan access --check --style nsc"])
-@click.option("--check", is_flag=True, help="Test on the servers which of them exist; exit with 1 if one is missing or unknown.")
 @click.option(
-    "--system-connection", metavar="NAME", help="With --check: a connection to the system account, to see which account lacks its part."
+    "--check",
+    is_flag=True,
+    help="Test on the servers which of them exist; exit with 1 if one is missing or unknown.",
+)
+@click.option(
+    "--system-connection",
+    metavar="NAME",
+    help="With --check: a connection to the system account, to see which account lacks its part.",
 )
 @click.option("--style", type=click.Choice(("both", "config", "nsc")), default="both", show_default=True,
               help="Print the server's configuration, the nsc commands, or both.")  # fmt: skip
@@ -28,7 +34,9 @@ def command(ctx: click.Context, check: bool, system_connection: str | None, styl
         raise UsageError("--system-connection goes with --check")
     from jsplan.workflows.access import access as access_workflow
 
-    found = access_workflow(settings.load_options(), output.progress, ask=check, system=system_connection)
+    found = access_workflow(
+        settings.load_options(), output.progress, ask=check, system=system_connection
+    )
     output.progress.stop()
     from jsplan.render import access_text
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.plan_options import approval_options, backup_option, build_plan_options, planning_options, refuse_plan_options
+from jsplan.cli.plan_options import (
+    approval_options,
+    backup_option,
+    build_plan_options,
+    planning_options,
+    refuse_plan_options,
+)
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, Waves
 from jsplan.errors import UsageError
@@ -20,10 +26,19 @@ QUESTION = "Do you want jsplan to do this?"
 
 @declare(
     "apply",
-    examples=["jsplan apply", "jsplan apply prod.plan", "jsplan apply --wave label:canary,10%,100%"],
+    examples=[
+        "jsplan apply",
+        "jsplan apply prod.plan",
+        "jsplan apply --wave label:canary,10%,100%",
+    ],
 )
 @click.argument("planfile", required=False, type=AbsolutePath())
-@click.option("--wave", type=Waves(), metavar="WAVES", help="Apply domain by domain, and check the replication after each wave.")
+@click.option(
+    "--wave",
+    type=Waves(),
+    metavar="WAVES",
+    help="Apply domain by domain, and check the replication after each wave.",
+)
 @click.option(
     "--max-failures",
     type=click.IntRange(min=0),
@@ -32,12 +47,23 @@ QUESTION = "Do you want jsplan to do this?"
     metavar="N",
     help="Start the next wave only if at most N domains of this one failed.",
 )
-@click.option("--deferred", is_flag=True, help="Apply only what an earlier apply of PLANFILE deferred, because domains were offline.")
+@click.option(
+    "--deferred",
+    is_flag=True,
+    help="Apply only what an earlier apply of PLANFILE deferred, because domains were offline.",
+)
 @backup_option
 @approval_options
 @planning_options
 @click.pass_context
-def command(ctx: click.Context, /, planfile: Path | None, auto_approve: bool, no_input: bool, **planning: Any) -> int:
+def command(
+    ctx: click.Context,
+    /,
+    planfile: Path | None,
+    auto_approve: bool,
+    no_input: bool,
+    **planning: Any,
+) -> int:
     """Show a plan that makes the servers match the files, ask, and apply it.
 
     With PLANFILE, apply exactly that saved plan without a question.
@@ -48,7 +74,10 @@ def command(ctx: click.Context, /, planfile: Path | None, auto_approve: bool, no
     if planfile is not None:
         return _apply_saved(ctx, planfile, planning)
     if planning["deferred"]:
-        raise UsageError("--deferred is about a saved plan that was applied", hint="Name it: jsplan apply PLANFILE --deferred")
+        raise UsageError(
+            "--deferred is about a saved plan that was applied",
+            hint="Name it: jsplan apply PLANFILE --deferred",
+        )
     settings, output = start(ctx)
     options = build_plan_options(planning)
     from jsplan.cli.approval import Approval

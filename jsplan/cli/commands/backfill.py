@@ -28,7 +28,11 @@ _TABLE = {
     "verify": CommandEntry("Compare both streams, message by message.", "backfill", "verify"),
     "status": CommandEntry("Show the progress of each backfill.", "backfill", "status"),
 }
-_master_option = click.option("--master", metavar="URL", help="Run on this Spark master.  [default: local[*], on this machine]")
+_master_option = click.option(
+    "--master",
+    metavar="URL",
+    help="Run on this Spark master.  [default: local[*], on this machine]",
+)
 
 
 @group("backfill", _TABLE, examples=["jsplan backfill plan orders", "jsplan backfill run orders"])
@@ -41,36 +45,70 @@ def command() -> None:
 
 def _endpoint_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """NAME, or --from and --to."""
-    function = click.option("--to", type=AddressGlob(), metavar="ADDRESS", help="With --from: the stream to copy to.")(function)
-    function = click.option("--from", type=AddressGlob(), metavar="ADDRESS", help="Copy this stream, instead of an entry NAME.")(function)
+    function = click.option(
+        "--to", type=AddressGlob(), metavar="ADDRESS", help="With --from: the stream to copy to."
+    )(function)
+    function = click.option(
+        "--from",
+        type=AddressGlob(),
+        metavar="ADDRESS",
+        help="Copy this stream, instead of an entry NAME.",
+    )(function)
     return click.argument("name", required=False)(function)
 
 
 def _parse_endpoints(name: str | None, given: dict[str, Any]) -> tuple[str | None, str | None]:
     """`--from` and `--to`. Raises UsageError unless there is either a name or both of them."""
     origin, target = given["from"], given["to"]
-    if (name is None) == (origin is None and target is None) or (origin is None) != (target is None):
-        raise UsageError("name an entry of `backfills:`, or give both --from and --to", hint="See the entries: jsplan backfill status")
+    if (name is None) == (origin is None and target is None) or (origin is None) != (
+        target is None
+    ):
+        raise UsageError(
+            "name an entry of `backfills:`, or give both --from and --to",
+            hint="See the entries: jsplan backfill status",
+        )
     return origin, target
 
 
 @declare(
     "run",
-    examples=["jsplan backfill run orders", "jsplan backfill run --from leaf/stream/A --to hub/stream/A"],
+    examples=[
+        "jsplan backfill run orders",
+        "jsplan backfill run --from leaf/stream/A --to hub/stream/A",
+    ],
 )
 @_endpoint_options
-@click.option("--reset-range", is_flag=True, help="Pin a new range; messages that the target already has are not copied again.")
-@click.option("--fail-on-gap", is_flag=True, help="Exit with 2 if messages were deleted before they could be copied.")
 @click.option(
-    "--allow-hazard", multiple=True, type=HazardPermission(), metavar="HAZARD[:ADDRESS]", help="Allow a hazard of the copy; repeatable."
+    "--reset-range",
+    is_flag=True,
+    help="Pin a new range; messages that the target already has are not copied again.",
+)
+@click.option(
+    "--fail-on-gap",
+    is_flag=True,
+    help="Exit with 2 if messages were deleted before they could be copied.",
+)
+@click.option(
+    "--allow-hazard",
+    multiple=True,
+    type=HazardPermission(),
+    metavar="HAZARD[:ADDRESS]",
+    help="Allow a hazard of the copy; repeatable.",
 )
 @lock_timeout_option
 @_master_option
 @click.pass_context
 def run(
-    ctx: click.Context, /, name: str | None, reset_range: bool, fail_on_gap: bool, allow_hazard: tuple[str, ...], lock_timeout: int,
-    master: str | None, **ends: Any,
-) -> int:  # fmt: skip
+    ctx: click.Context,
+    /,
+    name: str | None,
+    reset_range: bool,
+    fail_on_gap: bool,
+    allow_hazard: tuple[str, ...],
+    lock_timeout: int,
+    master: str | None,
+    **ends: Any,
+) -> int:
     """Copy the pending messages of backfill NAME, then verify them.
 
     The first run pins the range. An interrupted run is resumed by the next one; no message is lost or
@@ -80,7 +118,9 @@ def run(
     origin, target = _parse_endpoints(name, ends)
     from jsplan.workflows import backfill
 
-    options = backfill.BackfillOptions(name, origin, target, reset_range, fail_on_gap, allow_hazard, lock_timeout, master)
+    options = backfill.BackfillOptions(
+        name, origin, target, reset_range, fail_on_gap, allow_hazard, lock_timeout, master
+    )
     result = backfill.run(settings.load_options(), options, output.progress)
     output.progress.stop()
     from jsplan.render import backfill_text
@@ -89,9 +129,17 @@ def run(
     return result.exit_code
 
 
-@declare("plan", examples=["jsplan backfill plan orders", "jsplan backfill plan orders --job-file job.py"])
+@declare(
+    "plan",
+    examples=["jsplan backfill plan orders", "jsplan backfill plan orders --job-file job.py"],
+)
 @_endpoint_options
-@click.option("--job-file", type=AbsolutePath(), metavar="FILE", help="Pin the range in the state, and write a script for spark-submit.")
+@click.option(
+    "--job-file",
+    type=AbsolutePath(),
+    metavar="FILE",
+    help="Pin the range in the state, and write a script for spark-submit.",
+)
 @click.pass_context
 def plan(ctx: click.Context, /, name: str | None, job_file: Path | None, **ends: Any) -> int:
     """Show what backfill NAME would copy, with which strategy and why, and an estimate of the time.
@@ -120,15 +168,26 @@ def _write_job(settings: Settings, output: Output, options: BackfillOptions, pat
     output.progress.stop()
     here = Path.cwd()
     shown = path.relative_to(here) if path.is_relative_to(here) else path
-    output.note(f"\nThe range is pinned. Hand the job to a cluster with:\n  spark-submit --master URL {shlex.quote(str(shown))}")
+    output.note(
+        f"\nThe range is pinned. Hand the job to a cluster with:\n  spark-submit --master URL {shlex.quote(str(shown))}"
+    )
 
 
 @declare("verify", examples=["jsplan backfill verify orders"])
 @_endpoint_options
-@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Print the first N differences.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Print the first N differences.",
+)
 @_master_option
 @click.pass_context
-def verify(ctx: click.Context, /, name: str | None, limit: int, master: str | None, **ends: Any) -> int:
+def verify(
+    ctx: click.Context, /, name: str | None, limit: int, master: str | None, **ends: Any
+) -> int:
     """Compare both streams of backfill NAME by the origin and the content of each message.
 
     Takes no lock and changes no stream. Exits with 2 if they differ; expired messages do not count.
@@ -137,7 +196,11 @@ def verify(ctx: click.Context, /, name: str | None, limit: int, master: str | No
     origin, target = _parse_endpoints(name, ends)
     from jsplan.workflows import backfill
 
-    found = backfill.verify(settings.load_options(), backfill.VerifyOptions(name, origin, target, limit, master), output.progress)
+    found = backfill.verify(
+        settings.load_options(),
+        backfill.VerifyOptions(name, origin, target, limit, master),
+        output.progress,
+    )
     output.progress.stop()
     from jsplan.render import backfill_text
 

@@ -14,15 +14,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@declare("backup", examples=["jsplan backup hub/stream/ORDERS saved", "jsplan backup 'hub/**' saved"])
+@declare(
+    "backup", examples=["jsplan backup hub/stream/ORDERS saved", "jsplan backup 'hub/**' saved"]
+)
 @click.argument("addresses", nargs=-1, required=True, type=AddressGlob(), metavar="ADDRESS...")
 @click.argument("folder", type=AbsolutePath(), metavar="DIR")
 @click.option(
-    "--parallelism", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Save at most N streams at once."
+    "--parallelism",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Save at most N streams at once.",
 )
-@click.option("--check", is_flag=True, help="Let the servers verify the checksums of their data first.")
+@click.option(
+    "--check", is_flag=True, help="Let the servers verify the checksums of their data first."
+)
 @click.pass_context
-def command(ctx: click.Context, /, addresses: tuple[str, ...], folder: Path, parallelism: int, check: bool) -> int:
+def command(
+    ctx: click.Context, /, addresses: tuple[str, ...], folder: Path, parallelism: int, check: bool
+) -> int:
     """Save streams, buckets and object stores with their consumers to DIR. Change no server.
 
     A glob matches what is on the servers: 'hub/**' is the whole account in that domain. If DIR has a
@@ -37,5 +48,8 @@ def command(ctx: click.Context, /, addresses: tuple[str, ...], folder: Path, par
     output.progress.stop()
     from jsplan.render import backup_text
 
-    output.result(result.to_json, lambda console: backup_text.render(result.to_json(), str(result.folder), console))
+    output.result(
+        result.to_json,
+        lambda console: backup_text.render(result.to_json(), str(result.folder), console),
+    )
     return result.exit_code

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 @group(
     "convert",
     {
-        "nats": CommandEntry("JSON of the nats CLI: backups, `info --json`, configurations.", "convert", "nats"),
+        "nats": CommandEntry(
+            "JSON of the nats CLI: backups, `info --json`, configurations.", "convert", "nats"
+        ),
         "nack": CommandEntry("Custom resources of NACK, as YAML.", "convert", "nack"),
-        "terraform": CommandEntry("The jetstream provider: HCL, `show -json` or state.", "convert", "terraform"),
+        "terraform": CommandEntry(
+            "The jetstream provider: HCL, `show -json` or state.", "convert", "terraform"
+        ),
     },
     examples=["jsplan convert nats backup/ -o found.jsplan.yaml"],
 )
@@ -35,8 +39,18 @@ def command() -> None:
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     path = click.argument("path", type=click.Path(path_type=Path))
-    domain = click.option("--domain", metavar="NAME", help="Use this domain for everything that does not name its own.")
-    output = click.option("-o", "--output", type=AbsolutePath(), metavar="FILE", help="Write a new file.  [default: standard output]")
+    domain = click.option(
+        "--domain",
+        metavar="NAME",
+        help="Use this domain for everything that does not name its own.",
+    )
+    output = click.option(
+        "-o",
+        "--output",
+        type=AbsolutePath(),
+        metavar="FILE",
+        help="Write a new file.  [default: standard output]",
+    )
     return path(domain(output(function)))
 
 
@@ -56,7 +70,13 @@ def nats(ctx: click.Context, path: Path, domain: str | None, output: Path | None
     help="Whether the controller runs with --control-loop, which decides the meaning of a missing maxAge; guessed by default.",
 )
 @click.pass_context
-def nack(ctx: click.Context, path: Path, domain: str | None, output: Path | None, control_loop: bool | None) -> int:
+def nack(
+    ctx: click.Context,
+    path: Path,
+    domain: str | None,
+    output: Path | None,
+    control_loop: bool | None,
+) -> int:
     """Convert NACK resources: manifests, or the output of `kubectl get -o yaml`."""
     return _convert(ctx, "nack", path, domain, output, control_loop=control_loop)
 
@@ -69,7 +89,9 @@ def terraform(ctx: click.Context, path: Path, domain: str | None, output: Path |
     return _convert(ctx, "terraform", path, domain, output)
 
 
-def _convert(ctx: click.Context, tool: Tool, path: Path, domain: str | None, file: Path | None, **more: Any) -> int:
+def _convert(
+    ctx: click.Context, tool: Tool, path: Path, domain: str | None, file: Path | None, **more: Any
+) -> int:
     settings, output = start(ctx)
     from jsplan.workflows.convert import ConvertTarget, convert, write_new
 

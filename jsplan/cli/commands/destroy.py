@@ -7,7 +7,12 @@ from typing import Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.plan_options import approval_options, backup_option, build_plan_options, destroy_options
+from jsplan.cli.plan_options import (
+    approval_options,
+    backup_option,
+    build_plan_options,
+    destroy_options,
+)
 from jsplan.cli.run import start
 
 QUESTION = "Do you really want to destroy all of this? There is no way back."

@@ -10,16 +10,30 @@ from jsplan.cli.run import start
 
 @group(
     "domains",
-    {"discover": CommandEntry("Print the domains behind a connection as YAML.", "domains", "discover")},
+    {
+        "discover": CommandEntry(
+            "Print the domains behind a connection as YAML.", "domains", "discover"
+        )
+    },
     examples=["jsplan domains discover"],
 )
 def command() -> None:
     """Find JetStream domains."""
 
 
-@declare("discover", examples=["jsplan domains discover", "jsplan domains discover --connection main"])
-@click.option("--connection", metavar="NAME", help="Ask only over this connection.  [default: all connections of the workspace]")
-@click.option("--system-connection", metavar="NAME", help="A connection to the system account, which sees all servers.")
+@declare(
+    "discover", examples=["jsplan domains discover", "jsplan domains discover --connection main"]
+)
+@click.option(
+    "--connection",
+    metavar="NAME",
+    help="Ask only over this connection.  [default: all connections of the workspace]",
+)
+@click.option(
+    "--system-connection",
+    metavar="NAME",
+    help="A connection to the system account, which sees all servers.",
+)
 @click.pass_context
 def discover(ctx: click.Context, connection: str | None, system_connection: str | None) -> int:
     """Ask the servers which JetStream domains can be reached, and print lines for `domains:` in jsplan.yaml.
@@ -29,7 +43,9 @@ def discover(ctx: click.Context, connection: str | None, system_connection: str 
     settings, output = start(ctx)
     from jsplan.workflows.discover import discover_domains
 
-    found = discover_domains(settings.load_options(), output.progress, connection=connection, system=system_connection)
+    found = discover_domains(
+        settings.load_options(), output.progress, connection=connection, system=system_connection
+    )
     output.progress.stop()
     from jsplan.render.discover_text import render_text
 

@@ -32,7 +32,9 @@ class CauseList(ParamType):
     def __init__(self, known: tuple[str, ...] = CAUSES) -> None:
         self._known = known
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[str]:
         if isinstance(value, frozenset):
             return value
         words = {word.strip() for word in str(value).split(",") if word.strip()} - {"none"}
@@ -47,13 +49,31 @@ class CauseList(ParamType):
     invoke_without_command=True,
     examples=["jsplan drift", "jsplan drift --fail-on changed,missing,unmanaged"],
 )
-@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Check only these resources; repeatable.")
-@click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Skip these resources; repeatable.")
+@click.option(
+    "--target",
+    multiple=True,
+    type=AddressGlob(),
+    metavar="ADDRESS",
+    help="Check only these resources; repeatable.",
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    type=AddressGlob(),
+    metavar="ADDRESS",
+    help="Skip these resources; repeatable.",
+)
 @parallelism_option
 @click.option("--fail-on", type=CauseList(), default="changed,missing,replication", show_default=True, metavar="CAUSES",
               help="Exit with 2 on drift of these kinds.")  # fmt: skip
 @click.pass_context
-def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...], parallelism: int, fail_on: frozenset[str]) -> int:
+def command(
+    ctx: click.Context,
+    target: tuple[str, ...],
+    exclude: tuple[str, ...],
+    parallelism: int,
+    fail_on: frozenset[str],
+) -> int:
     """Show what was changed, deleted or created on the servers outside jsplan. Read-only.
 
     --format is also markdown, html, junit or github.
@@ -61,10 +81,12 @@ def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...
     if ctx.invoked_subcommand is not None:
         return 0
     settings, output = start(ctx, views.DRIFT_FORMATS)
+    from jsplan.options import DriftOptions
     from jsplan.workflows.drift import drift as drift_workflow
-    from jsplan.workflows.options import DriftOptions
 
-    options = DriftOptions(targets=target, excludes=exclude, parallelism=parallelism, fail_on=fail_on)
+    options = DriftOptions(
+        targets=target, excludes=exclude, parallelism=parallelism, fail_on=fail_on
+    )
     found = drift_workflow(settings.load_options(), options, output.progress)
     output.progress.stop()
     views.drift_result(output, found, fail_on)
@@ -73,10 +95,23 @@ def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...
 
 @declare(
     "watch",
-    examples=["jsplan drift watch --every 5m", "jsplan drift watch --cron '*/10 * * * *' --metrics :9464"],
+    examples=[
+        "jsplan drift watch --every 5m",
+        "jsplan drift watch --cron '*/10 * * * *' --metrics :9464",
+    ],
 )
-@click.option("--every", type=Duration(), metavar="DURATION", help="Check everything this often.  [default: 5m]")
-@click.option("--cron", type=Crontab(), metavar="CRON", help="Check everything at the times of a crontab line, in UTC; instead of --every.")
+@click.option(
+    "--every",
+    type=Duration(),
+    metavar="DURATION",
+    help="Check everything this often.  [default: 5m]",
+)
+@click.option(
+    "--cron",
+    type=Crontab(),
+    metavar="CRON",
+    help="Check everything at the times of a crontab line, in UTC; instead of --every.",
+)
 @click.option(
     "--jitter",
     type=Duration(),
@@ -101,7 +136,12 @@ def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...
     metavar="[HOST]:PORT",
     help="Serve /metrics, /healthz and /readyz, such as on 127.0.0.1:9464; :9464 is every interface.",
 )
-@click.option("--metrics-file", type=AbsolutePath(), metavar="FILE", help="Write the metrics to a file for a text file collector.")
+@click.option(
+    "--metrics-file",
+    type=AbsolutePath(),
+    metavar="FILE",
+    help="Write the metrics to a file for a text file collector.",
+)
 @click.option(
     "--report",
     type=AbsolutePath(),
@@ -110,20 +150,37 @@ def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...
 )
 @click.pass_context
 def watch(
-    ctx: click.Context, every: int | None, cron: str | None, jitter: int, notify: frozenset[str], grace: int, metrics: str | None,
-    metrics_file: Path | None, report: Path | None,
-) -> int:  # fmt: skip
+    ctx: click.Context,
+    every: int | None,
+    cron: str | None,
+    jitter: int,
+    notify: frozenset[str],
+    grace: int,
+    metrics: str | None,
+    metrics_file: Path | None,
+    report: Path | None,
+) -> int:
     """Report drift as it happens, and check everything on a schedule. Read-only.
 
     Each alert is one line; with --format json, one JSON document.
     """
     settings, output = start(ctx)
     from jsplan.cli.drift_watch_view import AlertPrinter, describe_changes
+    from jsplan.options import WatchOptions
     from jsplan.workflows import drift_service
-    from jsplan.workflows.options import WatchOptions
 
-    options = WatchOptions(_schedule(every, cron, jitter), notify, grace, metrics, metrics_file, report)
-    return int(drift_service.watch(settings.load_options(), options, AlertPrinter(output), output.progress, describe_changes))
+    options = WatchOptions(
+        _schedule(every, cron, jitter), notify, grace, metrics, metrics_file, report
+    )
+    return int(
+        drift_service.watch(
+            settings.load_options(),
+            options,
+            AlertPrinter(output),
+            output.progress,
+            describe_changes,
+        )
+    )
 
 
 def _schedule(every: int | None, cron: str | None, jitter: int) -> Schedule:
@@ -133,5 +190,8 @@ def _schedule(every: int | None, cron: str | None, jitter: int) -> Schedule:
     if every is not None and cron is not None:
         raise UsageError("--every and --cron exclude each other")
     if every is not None and every < SECOND:
-        raise UsageError("--every is at least 1s", hint="Changes are told as they happen; the full check is for what was not heard.")
+        raise UsageError(
+            "--every is at least 1s",
+            hint="Changes are told as they happen; the full check is for what was not heard.",
+        )
     return Cron(cron, jitter) if cron is not None else Interval(every or 300 * SECOND, jitter)

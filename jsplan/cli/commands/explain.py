@@ -29,5 +29,7 @@ def command(ctx: click.Context, /, code: str | None) -> int:
     from jsplan.documents.explanation import list_explanations
 
     known = explain.list_explanations()
-    output.result(lambda: list_explanations(known), lambda console: explanation_text.overview(known, console))
+    output.result(
+        lambda: list_explanations(known), lambda console: explanation_text.overview(known, console)
+    )
     return ExitCode.OK

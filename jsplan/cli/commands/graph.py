@@ -39,9 +39,15 @@ def command(ctx: click.Context, planfile: Path | None, target: tuple[str, ...]) 
     settings, output = start(ctx, FORMATS)
     from jsplan.workflows import graph as workflow
 
-    drawn = workflow.build_plan_graph(planfile, target) if planfile is not None else workflow.build_workspace_graph(settings.load_options(), target)
+    drawn = (
+        workflow.build_plan_graph(planfile, target)
+        if planfile is not None
+        else workflow.build_workspace_graph(settings.load_options(), target)
+    )
     views = {name: _view(name, drawn) for name in FORMATS}
-    output.result(drawn.to_json, lambda _: output.line(views["mermaid"]().rstrip("\n")), views=views)
+    output.result(
+        drawn.to_json, lambda _: output.line(views["mermaid"]().rstrip("\n")), views=views
+    )
     return ExitCode.OK
 
 

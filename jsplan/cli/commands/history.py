@@ -18,5 +18,8 @@ def command(ctx: click.Context, number: int | None) -> int:
     from jsplan.workflows.history import history as workflow
 
     document = workflow(settings.load_options(), number)
-    output.result(lambda: document, lambda console: history_text.render(document, console, one=number is not None))
+    output.result(
+        lambda: document,
+        lambda console: history_text.render(document, console, one=number is not None),
+    )
     return 0

@@ -20,21 +20,42 @@ QUESTION = "Do you want jsplan to take these into its state?"
 
 @declare(
     "import",
-    examples=["jsplan import hub/stream/ORDERS", "jsplan import --all --generate-config found.jsplan.yaml"],
+    examples=[
+        "jsplan import hub/stream/ORDERS",
+        "jsplan import --all --generate-config found.jsplan.yaml",
+    ],
 )
 @click.argument("addresses", nargs=-1, type=AddressGlob(), metavar="[ADDRESS]...")
 @click.option(
-    "--all", is_flag=True, help="Import everything that exists and is not managed; with --generate-config also what is in no file."
+    "--all",
+    is_flag=True,
+    help="Import everything that exists and is not managed; with --generate-config also what is in no file.",
 )
-@click.option("--domain", multiple=True, metavar="DOMAIN", help="With --all: only in this domain, or label:NAME; repeatable.")
-@click.option("--generate-config", type=AbsolutePath(), metavar="FILE", help="Write a new file that declares what is in no file yet.")
+@click.option(
+    "--domain",
+    multiple=True,
+    metavar="DOMAIN",
+    help="With --all: only in this domain, or label:NAME; repeatable.",
+)
+@click.option(
+    "--generate-config",
+    type=AbsolutePath(),
+    metavar="FILE",
+    help="Write a new file that declares what is in no file yet.",
+)
 @approval_options
 @import_options
 @click.pass_context
 def command(
-    ctx: click.Context, /, addresses: tuple[str, ...], domain: tuple[str, ...], generate_config: Path | None, auto_approve: bool,
-    no_input: bool, **planning: Any,
-) -> int:  # fmt: skip
+    ctx: click.Context,
+    /,
+    addresses: tuple[str, ...],
+    domain: tuple[str, ...],
+    generate_config: Path | None,
+    auto_approve: bool,
+    no_input: bool,
+    **planning: Any,
+) -> int:
     """Take resources that exist on the servers into the state. No server is changed."""
     settings, output = start(ctx)
     wanted = _requested_globs(addresses, domain, everything=planning.pop("all"))
@@ -49,7 +70,9 @@ def command(
         if generate_config is None:
             plan, result = import_.import_(load, wanted, options, approve, output.progress)
         else:
-            plan, result, written = import_.import_with_config(load, wanted, options, approve, output.progress, generate_config)
+            plan, result, written = import_.import_with_config(
+                load, wanted, options, approve, output.progress, generate_config
+            )
     output.progress.stop()
     code = apply_result(output, plan, result, shown=approval.shown)
     if written is not None and generate_config is not None:
@@ -59,7 +82,9 @@ def command(
     return code
 
 
-def _requested_globs(addresses: tuple[str, ...], domains: tuple[str, ...], *, everything: bool) -> tuple[str, ...]:
+def _requested_globs(
+    addresses: tuple[str, ...], domains: tuple[str, ...], *, everything: bool
+) -> tuple[str, ...]:
     """The addresses and globs that are meant; raises UsageError for none and for both ways at once."""
     if everything == bool(addresses):
         raise UsageError("give addresses, or --all, as in: jsplan import hub/stream/ORDERS")

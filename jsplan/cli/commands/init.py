@@ -16,9 +16,15 @@ TEMPLATES = ("hub-and-leaf", "single")
 @declare("init", examples=["jsplan init shop", "jsplan init shop --template hub-and-leaf"])
 @click.argument("directory", required=False, type=click.Path(file_okay=False, path_type=Path))
 @click.option(
-    "--template", type=click.Choice(TEMPLATES), default="single", show_default=True, help="Start with the files of this template."
+    "--template",
+    type=click.Choice(TEMPLATES),
+    default="single",
+    show_default=True,
+    help="Start with the files of this template.",
 )
-@click.option("--name", metavar="NAME", help="Name of the workspace.  [default: name of the folder]")
+@click.option(
+    "--name", metavar="NAME", help="Name of the workspace.  [default: name of the folder]"
+)
 @click.pass_context
 def command(ctx: click.Context, directory: Path | None, template: str, name: str | None) -> int:
     """Create a workspace in DIRECTORY, by default in the current folder. Never overwrite a file."""

@@ -21,12 +21,25 @@ if TYPE_CHECKING:
 
 FORMATS = ("sarif", "github")
 #: What ends with 3, by the option: the severities that do.
-FAILING_SEVERITIES = {"error": ("error",), "warning": ("error", "warning"), "note": ("error", "warning", "info"), "never": ()}
+FAILING_SEVERITIES = {
+    "error": ("error",),
+    "warning": ("error", "warning"),
+    "note": ("error", "warning", "info"),
+    "never": (),
+}
 
 
 @declare("lint", examples=["jsplan lint", "jsplan lint --live --fail-on warning"])
-@click.option("--live", is_flag=True, help="Also read the servers, for rules about their content and for unmanaged streams.")
-@click.option("--explain", metavar="RULE", help="Explain one rule (as jsplan explain does); `all` lists the rules.")
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Also read the servers, for rules about their content and for unmanaged streams.",
+)
+@click.option(
+    "--explain",
+    metavar="RULE",
+    help="Explain one rule (as jsplan explain does); `all` lists the rules.",
+)
 @click.option("--fail-on", type=click.Choice(tuple(FAILING_SEVERITIES)), default="error", show_default=True,
               help="Exit with code 3 on findings of this severity or higher.")  # fmt: skip
 @click.pass_context
@@ -54,7 +67,11 @@ def command(ctx: click.Context, live: bool, explain: str | None, fail_on: str) -
         "sarif": lambda: _sarif(found.findings, found.ignored, found.root, found),
         "github": lambda: _annotations(found.findings, found.root),
     }
-    output.result(found.to_json, lambda console: lint_text.render(found, console, verbose=bool(settings.verbose)), views=views)
+    output.result(
+        found.to_json,
+        lambda console: lint_text.render(found, console, verbose=bool(settings.verbose)),
+        views=views,
+    )
     failed = any(d.severity in FAILING_SEVERITIES[fail_on] for d in found.findings)
     return ExitCode.REFUSED if failed else ExitCode.OK
 
@@ -67,7 +84,10 @@ def _explain(output: Output, code: str, *, live: bool) -> int:
         raise UsageError("--explain reads no server, so it does not go with --live")
     if code == "all":
         rules = explain.list_lint_rules()
-        output.result(lambda: {"rules": [rule.to_json() for rule in rules]}, lambda console: lint_text.overview(rules, console))
+        output.result(
+            lambda: {"rules": [rule.to_json() for rule in rules]},
+            lambda console: lint_text.overview(rules, console),
+        )
         return ExitCode.OK
     rule = explain.explain_rule(code)
     output.result(rule.to_json, lambda console: explanation_text.render(rule, console))
@@ -83,12 +103,19 @@ def _report_file_errors(output: Output, error: ConfigError, load: LoadOptions) -
         output.line(_annotations(error.diagnostics, root))
 
 
-def _sarif(findings: Sequence[Diagnostic], ignored: Sequence[tuple[Diagnostic, str]], root: Path, found: Lint | None = None) -> str:
+def _sarif(
+    findings: Sequence[Diagnostic],
+    ignored: Sequence[tuple[Diagnostic, str]],
+    root: Path,
+    found: Lint | None = None,
+) -> str:
     from jsplan import __version__
     from jsplan.render.json import dumps
     from jsplan.render.sarif import render_sarif
 
-    document: dict[str, Any] = render_sarif(findings, ignored, found.rules if found is not None else [], root, __version__)
+    document: dict[str, Any] = render_sarif(
+        findings, ignored, found.rules if found is not None else [], root, __version__
+    )
     return dumps(document).rstrip("\n")
 
 

@@ -21,12 +21,22 @@ if TYPE_CHECKING:
 
 
 @declare("plan", examples=["jsplan plan", "jsplan plan -e prod -o prod.plan"])
-@click.option("-o", "--out", type=AbsolutePath(), metavar="FILE", help="Save the plan, so that apply FILE does exactly this.")
-@click.option("--destroy", is_flag=True, help="Plan to delete everything that this workspace manages.")
+@click.option(
+    "-o",
+    "--out",
+    type=AbsolutePath(),
+    metavar="FILE",
+    help="Save the plan, so that apply FILE does exactly this.",
+)
+@click.option(
+    "--destroy", is_flag=True, help="Plan to delete everything that this workspace manages."
+)
 @click.option("--detailed-exitcode", is_flag=True, help="Exit with 2 if there are changes.")
 @planning_options
 @click.pass_context
-def command(ctx: click.Context, /, out: Path | None, destroy: bool, detailed_exitcode: bool, **planning: Any) -> int:
+def command(
+    ctx: click.Context, /, out: Path | None, destroy: bool, detailed_exitcode: bool, **planning: Any
+) -> int:
     """Show what apply would do. Change nothing.
 
     --format markdown is for a comment in code review, --format html for a browser.

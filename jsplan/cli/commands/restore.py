@@ -19,10 +19,32 @@ QUESTION = "Do you want jsplan to restore this?"
 
 @declare("restore", examples=["jsplan restore saved", "jsplan restore saved --as 'leaf/**'"])
 @click.argument("folder", type=AbsolutePath(), metavar="DIR")
-@click.option("--as", type=AddressGlob(), metavar="ADDRESS", help="Restore to this address; DOMAIN/** restores everything to that domain.")
-@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Restore only these resources; repeatable.")
-@click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Skip these resources; repeatable.")
-@click.option("--subjects", multiple=True, metavar="SUBJECT", help="Give the stream this subject instead of its own ones; repeatable.")
+@click.option(
+    "--as",
+    type=AddressGlob(),
+    metavar="ADDRESS",
+    help="Restore to this address; DOMAIN/** restores everything to that domain.",
+)
+@click.option(
+    "--target",
+    multiple=True,
+    type=AddressGlob(),
+    metavar="ADDRESS",
+    help="Restore only these resources; repeatable.",
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    type=AddressGlob(),
+    metavar="ADDRESS",
+    help="Skip these resources; repeatable.",
+)
+@click.option(
+    "--subjects",
+    multiple=True,
+    metavar="SUBJECT",
+    help="Give the stream this subject instead of its own ones; repeatable.",
+)
 @hazard_option
 @click.option(
     "--parallelism",
@@ -36,17 +58,31 @@ QUESTION = "Do you want jsplan to restore this?"
 @approval_options
 @click.pass_context
 def command(
-    ctx: click.Context, /, folder: Path, target: tuple[str, ...], exclude: tuple[str, ...], subjects: tuple[str, ...],
-    allow_hazard: tuple[str, ...], parallelism: int, lock_timeout: int, auto_approve: bool, no_input: bool, **given: Any,
-) -> int:  # fmt: skip
+    ctx: click.Context,
+    /,
+    folder: Path,
+    target: tuple[str, ...],
+    exclude: tuple[str, ...],
+    subjects: tuple[str, ...],
+    allow_hazard: tuple[str, ...],
+    parallelism: int,
+    lock_timeout: int,
+    auto_approve: bool,
+    no_input: bool,
+    **given: Any,
+) -> int:
     """Show what the backup in DIR holds, ask, and restore it. Nothing that exists is changed."""
     settings, output = start(ctx)
     from jsplan.cli.restore_view import RestoreApproval, restore_result
     from jsplan.workflows.restore import RestoreOptions
     from jsplan.workflows.restore import restore as restore_workflow
 
-    options = RestoreOptions(folder, given["as"], target, exclude, subjects, allow_hazard, parallelism, lock_timeout)
-    approval = RestoreApproval(output, auto_approve=auto_approve, no_input=no_input, question=QUESTION)
+    options = RestoreOptions(
+        folder, given["as"], target, exclude, subjects, allow_hazard, parallelism, lock_timeout
+    )
+    approval = RestoreApproval(
+        output, auto_approve=auto_approve, no_input=no_input, question=QUESTION
+    )
     with approval.interruptible() as approve:
         plan, result = restore_workflow(settings.load_options(), options, approve, output.progress)
     output.progress.stop()

@@ -32,9 +32,27 @@ QUESTION = "Do you want jsplan to undo this?"
 
 @declare("revert", examples=["jsplan revert 22", "jsplan revert 22 -o undo.plan"])
 @click.argument("number", type=click.IntRange(min=1), metavar="ID")
-@click.option("-o", "--out", type=AbsolutePath(), metavar="FILE", help="Save the plan, so that apply FILE does exactly this.")
-@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Undo only these resources; repeatable.")
-@click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Skip these resources; repeatable.")
+@click.option(
+    "-o",
+    "--out",
+    type=AbsolutePath(),
+    metavar="FILE",
+    help="Save the plan, so that apply FILE does exactly this.",
+)
+@click.option(
+    "--target",
+    multiple=True,
+    type=AddressGlob(),
+    metavar="ADDRESS",
+    help="Undo only these resources; repeatable.",
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    type=AddressGlob(),
+    metavar="ADDRESS",
+    help="Skip these resources; repeatable.",
+)
 @hazard_option
 @safe_below_option
 @measure_limit_option
@@ -44,7 +62,15 @@ QUESTION = "Do you want jsplan to undo this?"
 @backup_option
 @approval_options
 @click.pass_context
-def command(ctx: click.Context, /, number: int, out: Path | None, auto_approve: bool, no_input: bool, **planning: Any) -> int:
+def command(
+    ctx: click.Context,
+    /,
+    number: int,
+    out: Path | None,
+    auto_approve: bool,
+    no_input: bool,
+    **planning: Any,
+) -> int:
     """Show how to undo the apply ID, ask, and undo it. `jsplan history` lists the IDs.
 
     The files do not change: jsplan prints what to write into them.
@@ -52,7 +78,9 @@ def command(ctx: click.Context, /, number: int, out: Path | None, auto_approve: 
     settings, output = start(ctx)
     from jsplan.workflows.revert import RevertOptions
 
-    options = RevertOptions(number, planning.pop("target"), planning.pop("exclude"), build_plan_options(planning))
+    options = RevertOptions(
+        number, planning.pop("target"), planning.pop("exclude"), build_plan_options(planning)
+    )
     if out is not None:
         if options.planning.backup is not None or auto_approve:
             raise UsageError("-o only plans: --backup and --auto-approve go with applying it")
@@ -60,7 +88,9 @@ def command(ctx: click.Context, /, number: int, out: Path | None, auto_approve: 
     from jsplan.cli.revert_view import RevertApproval, revert_result
     from jsplan.workflows.revert import revert as revert_workflow
 
-    approval = RevertApproval(output, auto_approve=auto_approve, no_input=no_input, question=QUESTION)
+    approval = RevertApproval(
+        output, auto_approve=auto_approve, no_input=no_input, question=QUESTION
+    )
     with approval.interruptible() as approve:
         plan, result = revert_workflow(settings.load_options(), options, approve, output.progress)
     output.progress.stop()

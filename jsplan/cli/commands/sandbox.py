@@ -26,7 +26,9 @@ SHAPES = ("hub-and-leaf", "single", "cluster")
     "sandbox",
     {
         "up": CommandEntry("Start servers and keep them until Ctrl-C.", "sandbox", "up"),
-        "fleet": CommandEntry("Start a hub with many leaves and keep them until Ctrl-C.", "sandbox", "fleet"),
+        "fleet": CommandEntry(
+            "Start a hub with many leaves and keep them until Ctrl-C.", "sandbox", "fleet"
+        ),
     },
     examples=["jsplan sandbox up"],
 )
@@ -36,25 +38,47 @@ def command() -> None:
 
 @declare("up", examples=["jsplan sandbox up", "jsplan sandbox up single --free-ports"])
 @click.argument("shape", required=False, default="hub-and-leaf", type=click.Choice(SHAPES))
-@click.option("--leaf", multiple=True, metavar="NAME", help="With hub-and-leaf: start a leaf of this name; repeatable.")
-@click.option("--domain", metavar="NAME", help="With single and cluster: the name of the JetStream domain.")
 @click.option(
-    "--folder", type=AbsolutePath(), metavar="DIR", help="Keep the data in this folder.  [default: a folder that is deleted at the end]"
+    "--leaf",
+    multiple=True,
+    metavar="NAME",
+    help="With hub-and-leaf: start a leaf of this name; repeatable.",
+)
+@click.option(
+    "--domain", metavar="NAME", help="With single and cluster: the name of the JetStream domain."
+)
+@click.option(
+    "--folder",
+    type=AbsolutePath(),
+    metavar="DIR",
+    help="Keep the data in this folder.  [default: a folder that is deleted at the end]",
 )
 @click.option("--free-ports", is_flag=True, help="Use any free ports instead of 4222 and the like.")
 @click.pass_context
-def up(ctx: click.Context, /, shape: str, leaf: tuple[str, ...], domain: str | None, folder: Path | None, free_ports: bool) -> int:
+def up(
+    ctx: click.Context,
+    /,
+    shape: str,
+    leaf: tuple[str, ...],
+    domain: str | None,
+    folder: Path | None,
+    free_ports: bool,
+) -> int:
     """Start nats-servers, print how to reach them, and stop them at Ctrl-C."""
     _, output = start(ctx)
     if leaf and shape != "hub-and-leaf":
         raise UsageError("--leaf goes with hub-and-leaf only")
     if domain and shape == "hub-and-leaf":
-        raise UsageError("--domain goes with single and cluster; in hub-and-leaf a server's name is its domain")
+        raise UsageError(
+            "--domain goes with single and cluster; in hub-and-leaf a server's name is its domain"
+        )
     from jsplan.sandbox import foreground as servers
 
     kind = cast('Literal["hub-and-leaf", "single", "cluster"]', shape)
     ports = None if free_ports else servers.DOCUMENTED_PORTS[kind]
-    sandbox = servers.make_sandbox(kind, ports=ports, folder=folder, leaves=leaf or ("leaf",), domain=domain)
+    sandbox = servers.make_sandbox(
+        kind, ports=ports, folder=folder, leaves=leaf or ("leaf",), domain=domain
+    )
 
     def ready(described: SandboxDescription) -> None:
         output.progress.stop()
@@ -97,9 +121,17 @@ def _print_stopped(output: Output) -> None:
 def render_text(sandbox: SandboxDescription) -> str:
     """Servers, users, and a workspace that reaches them."""
     lines = [
-        f"{s['name']}: {s['url']}" + (f", domain {s['domain']}" if s["domain"] else "") + f", nats-server {s['version']}"
+        f"{s['name']}: {s['url']}"
+        + (f", domain {s['domain']}" if s["domain"] else "")
+        + f", nats-server {s['version']}"
         for s in sandbox.servers
     ]
-    lines += [f"account {u['account']}: user {u['user']}, password {u['password']}" for u in sandbox.users]
+    lines += [
+        f"account {u['account']}: user {u['user']}, password {u['password']}" for u in sandbox.users
+    ]
     lines += [f"data: {sandbox.folder}", "", "A jsplan.yaml that reaches it:", ""]
-    return "\n".join(lines) + "\n" + "\n".join(f"  {line}" if line else "" for line in sandbox.workspace.rstrip().splitlines())
+    return (
+        "\n".join(lines)
+        + "\n"
+        + "\n".join(f"  {line}" if line else "" for line in sandbox.workspace.rstrip().splitlines())
+    )

@@ -14,7 +14,13 @@ DOCUMENTS = (
 
 
 @declare("schema", examples=["jsplan schema > workspace-v1.json", "jsplan schema plan"])
-@click.argument("document", required=False, default="workspace", type=click.Choice(DOCUMENTS), metavar="[DOCUMENT]")
+@click.argument(
+    "document",
+    required=False,
+    default="workspace",
+    type=click.Choice(DOCUMENTS),
+    metavar="[DOCUMENT]",
+)
 @click.pass_context
 def command(ctx: click.Context, /, document: str) -> int:
     """Print the JSON Schema of workspace files, or of another DOCUMENT.
@@ -33,5 +39,9 @@ def command(ctx: click.Context, /, document: str) -> int:
     from jsplan.documents.schema import schemas
 
     schema = workspace_schema() if document == "workspace" else schemas()[f"{document}-v1.json"]
-    output.result(lambda: schema, lambda _: output.line(text), plain=(text := dumps(schema).decode().rstrip("\n")))
+    output.result(
+        lambda: schema,
+        lambda _: output.line(text),
+        plain=(text := dumps(schema).decode().rstrip("\n")),
+    )
     return 0

@@ -59,9 +59,15 @@ def show(ctx: click.Context, address: str) -> int:
 
     resources = show_workflow(settings.load_options())["resources"]
     if address not in resources:
-        raise StateError(f"{address} is not in the state.{did_you_mean(address, resources)}", hint="See what is: jsplan state list")
+        raise StateError(
+            f"{address} is not in the state.{did_you_mean(address, resources)}",
+            hint="See what is: jsplan state list",
+        )
     entry = resources[address]
-    output.result(lambda: _document("state-entry", address=address) | entry, lambda console: state_text.resource(address, entry, console))
+    output.result(
+        lambda: _document("state-entry", address=address) | entry,
+        lambda console: state_text.resource(address, entry, console),
+    )
     return 0
 
 
@@ -94,12 +100,19 @@ def mv(ctx: click.Context, source: str, target: str, lock_timeout: int) -> int:
 
     moved = mv_workflow(settings.load_options(), source, target, lock_timeout, output.progress)
     pairs = [{"from": old, "to": new} for old, new in moved]
-    _lines(output, _document("state-mv", moved=pairs), [f"Moved {old} to {new}" for old, new in moved])
+    _lines(
+        output, _document("state-mv", moved=pairs), [f"Moved {old} to {new}" for old, new in moved]
+    )
     return 0
 
 
 @declare("pull", examples=["jsplan state pull > state.json"])
-@click.option("--serial", type=click.IntRange(min=1), metavar="N", help="Print an earlier serial, if it is still kept.")
+@click.option(
+    "--serial",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Print an earlier serial, if it is still kept.",
+)
 @click.pass_context
 def pull(ctx: click.Context, serial: int | None) -> int:
     """Print the state document as JSON, with its journal applied."""
@@ -115,7 +128,11 @@ def pull(ctx: click.Context, serial: int | None) -> int:
 
 @declare("push", examples=["jsplan state push state.json"])
 @click.argument("file", metavar="FILE")
-@click.option("--force", is_flag=True, help="Replace the state even if it is newer, of another lineage, or unreadable.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace the state even if it is newer, of another lineage, or unreadable.",
+)
 @lock_timeout_option
 @click.pass_context
 def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
@@ -128,10 +145,23 @@ def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
     from jsplan.workflows.state import push as push_workflow
 
     name, data = _read(file)
-    done = push_workflow(settings.load_options(), data, name, force=force, lock_timeout=lock_timeout, observer=output.progress)
-    document = _document("state-push", lineage=done.lineage, serial=done.serial, overrode=done.overrode)
+    done = push_workflow(
+        settings.load_options(),
+        data,
+        name,
+        force=force,
+        lock_timeout=lock_timeout,
+        observer=output.progress,
+    )
+    document = _document(
+        "state-push", lineage=done.lineage, serial=done.serial, overrode=done.overrode
+    )
     said = [f"Overridden: it {reason}." for reason in done.overrode]
-    _lines(output, document, [*said, f"The state is at serial {done.serial} now. See what that means: jsplan plan"])
+    _lines(
+        output,
+        document,
+        [*said, f"The state is at serial {done.serial} now. See what that means: jsplan plan"],
+    )
     return 0
 
 
@@ -148,7 +178,11 @@ def unlock(ctx: click.Context, lock_id: str) -> int:
     from jsplan.workflows.state import unlock as unlock_workflow
 
     info = unlock_workflow(settings.load_options(), lock_id)
-    _lines(output, _document("state-unlock", lock=info.to_json()), [f"Unlocked. It was held by {info.describe()}"])
+    _lines(
+        output,
+        _document("state-unlock", lock=info.to_json()),
+        [f"Unlocked. It was held by {info.describe()}"],
+    )
     return 0
 
 
@@ -162,7 +196,10 @@ def _read(file: str) -> tuple[str, bytes]:
     try:
         return file, read_regular(Path(file), MAX_BYTES, pipe=True)
     except OSError as error:
-        raise StateError(f"cannot read {file}: {error.strerror}", hint="Give a document that jsplan state pull printed, or -.") from None
+        raise StateError(
+            f"cannot read {file}: {error.strerror}",
+            hint="Give a document that jsplan state pull printed, or -.",
+        ) from None
 
 
 def _lines(output: Any, document: dict[str, Any], lines: list[str]) -> None:

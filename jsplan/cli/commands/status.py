@@ -11,10 +11,21 @@ from jsplan.errors import ExitCode, UsageError
 
 
 @declare("status", examples=["jsplan status", "jsplan status --target 'hub/**' --watch"])
-@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Show only these resources; repeatable.")
+@click.option(
+    "--target",
+    multiple=True,
+    type=AddressGlob(),
+    metavar="ADDRESS",
+    help="Show only these resources; repeatable.",
+)
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
-    "--every", type=Duration(), default="2s", show_default=True, metavar="DURATION", help="With --watch: the time between two looks."
+    "--every",
+    type=Duration(),
+    default="2s",
+    show_default=True,
+    metavar="DURATION",
+    help="With --watch: the time between two looks.",
 )
 @click.pass_context
 def command(ctx: click.Context, target: tuple[str, ...], watch: bool, every: int) -> int:
@@ -37,5 +48,8 @@ def command(ctx: click.Context, target: tuple[str, ...], watch: bool, every: int
     output.progress.stop()
     from jsplan.render import status_text
 
-    output.result(found.to_json, lambda console: status_text.render(found, console, verbose=bool(settings.verbose)))
+    output.result(
+        found.to_json,
+        lambda console: status_text.render(found, console, verbose=bool(settings.verbose)),
+    )
     return int(ExitCode.OK)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _NAMED_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
-_HEREDOC: Final = re.compile(r"<<(-?)[A-Za-z][\w.-]*\r?\n(.*?)[ \t]*[A-Za-z][\w.-]*\r?\n?\Z", re.DOTALL)
+_HEREDOC: Final = re.compile(
+    r"<<(-?)[A-Za-z][\w.-]*\r?\n(.*?)[ \t]*[A-Za-z][\w.-]*\r?\n?\Z", re.DOTALL
+)
 
 
 class UnknownValue(Exception):
@@ -111,7 +113,14 @@ def _evaluate_part(node: Expression, scope: Scope) -> Any:
     text = str(node.children[0])
     if text.startswith(("$${", "%%{")):
         return text[1:]
-    return _ESCAPE.sub(lambda found: chr(int(found[1] or found[2], 16)) if found[1] or found[2] else _NAMED_ESCAPES.get(found[3], found[3]), text)
+    return _ESCAPE.sub(
+        lambda found: (
+            chr(int(found[1] or found[2], 16))
+            if found[1] or found[2]
+            else _NAMED_ESCAPES.get(found[3], found[3])
+        ),
+        text,
+    )
 
 
 def _evaluate_heredoc(node: Expression, _: Scope) -> str:
@@ -137,7 +146,11 @@ def _evaluate_object(node: Expression, scope: Scope) -> dict[str, Any]:
 def _evaluate_key(node: Expression, scope: Scope) -> str:
     inner = next(child_trees(node))
     bare = list(child_trees(inner))
-    return identifier_text(inner) if inner.data == "keyword" or (bare and bare[0].data == "identifier") else to_template_text(evaluate(inner, scope))
+    return (
+        identifier_text(inner)
+        if inner.data == "keyword" or (bare and bare[0].data == "identifier")
+        else to_template_text(evaluate(inner, scope))
+    )
 
 
 def _evaluate_binary(node: Expression, scope: Scope) -> Any:
@@ -187,12 +200,19 @@ def _path_steps(node: Expression, scope: Scope) -> list[Any]:
     if node.data == "expr_term":
         if inner[0].data == "identifier":
             return [identifier_text(inner[0])]
-        return _path_steps(inner[0], scope) if inner[0].data in ("get_attr_expr_term", "index_expr_term") else [InlineValue(evaluate(node, scope))]
+        return (
+            _path_steps(inner[0], scope)
+            if inner[0].data in ("get_attr_expr_term", "index_expr_term")
+            else [InlineValue(evaluate(node, scope))]
+        )
     base, step = inner[0], inner[1]
     if step.data == "get_attr":
         return [*_path_steps(base, scope), identifier_text(next(child_trees(step)))]
     index = list(child_trees(step))
-    return [*_path_steps(base, scope), evaluate(index[0], scope) if index else int(str(step.children[-1]))]
+    return [
+        *_path_steps(base, scope),
+        evaluate(index[0], scope) if index else int(str(step.children[-1])),
+    ]
 
 
 _HANDLERS: Final[Mapping[str, Callable[[Expression, Scope], Any]]] = {

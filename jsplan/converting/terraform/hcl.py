@@ -52,7 +52,9 @@ def parse(source: Source, text: str, notes: NoteWriter) -> Block | None:
     try:
         tree: Any = hcl2.parses_to_tree(text)
     except UnexpectedInput as error:
-        notes.unreadable((source, *_error_position(error, text)), "broken HCL", "`terraform validate` says more.")
+        notes.unreadable(
+            (source, *_error_position(error, text)), "broken HCL", "`terraform validate` says more."
+        )
         return None
     return _build_block("", (), (source, 0, 0), tree.children[0], source)
 
@@ -64,7 +66,9 @@ def _error_position(error: UnexpectedInput, text: str) -> tuple[int, int]:
     return text.rstrip().count("\n"), 0
 
 
-def _build_block(kind: str, labels: tuple[str, ...], place: Place, body: Expression, source: Source) -> Block:
+def _build_block(
+    kind: str, labels: tuple[str, ...], place: Place, body: Expression, source: Source
+) -> Block:
     block = Block(kind, labels, place)
     for child in child_trees(body):
         where = (source, child.meta.line - 1, child.meta.column - 1)

@@ -14,7 +14,13 @@ from jsplan.converting.terraform.expressions import Scope, UnknownValue, evaluat
 from jsplan.converting.terraform.hcl import Attribute
 from jsplan.converting.terraform.hcl import Block as HclBlock
 from jsplan.converting.terraform.provider_fields import META_ARGUMENTS
-from jsplan.converting.terraform.resources import RESOURCE_TYPES, UNSUPPORTED_TYPES, ResourceInstance, convert_instance, report_unsupported
+from jsplan.converting.terraform.resources import (
+    RESOURCE_TYPES,
+    UNSUPPORTED_TYPES,
+    ResourceInstance,
+    convert_instance,
+    report_unsupported,
+)
 
 
 def convert_module(files: Sequence[HclBlock], values: Sequence[HclBlock], out: Conversion) -> None:
@@ -41,13 +47,19 @@ class _Module:
         for block in self._blocks_of("locals"):
             self.locals |= block.attributes
         resources = [block for block in self._blocks_of("resource") if len(block.labels) == 2]
-        self.named_blocks = {(block.labels[0], block.labels[1]): block for block in resources if block.labels[0] in RESOURCE_TYPES}
+        self.named_blocks = {
+            (block.labels[0], block.labels[1]): block
+            for block in resources
+            if block.labels[0] in RESOURCE_TYPES
+        }
         for block in self._blocks_of("provider"):
             if block.labels[:1] == ("jetstream",):
                 provider.convert_provider(block, lambda one: self._evaluate(one, {}), self.out)
         for block in self._blocks_of("module"):
             self.out.general_notes.not_converted(
-                block.place, f"module {block.labels[0]} is not followed", "Convert its folder too, or use `terraform show -json`."
+                block.place,
+                f"module {block.labels[0]} is not followed",
+                "Convert its folder too, or use `terraform show -json`.",
             )
         for block in resources:
             if block.labels[0] in RESOURCE_TYPES or block.labels[0] in UNSUPPORTED_TYPES:
@@ -67,14 +79,26 @@ class _Module:
         try:
             instances = list(self._instances(block))
         except (UnknownValue, TypeError, ValueError) as why:
-            self.out.general_notes.not_converted(block.place, f"{label} is not carried over: how often it is made is not known ({why})", _SHOW_HINT)
+            self.out.general_notes.not_converted(
+                block.place,
+                f"{label} is not carried over: how often it is made is not known ({why})",
+                _SHOW_HINT,
+            )
             return
         for suffix, own in instances:
             tell = self.out.general_notes
             node = self._evaluate_body(block, f"{label}{suffix}", own, tell)
             settings = self._settings(block, label, own, tell)
             convert_instance(
-                ResourceInstance(block.labels[0], f"{label}{suffix}", node, is_source=True, owner=self._owner(block), settings=settings), self.out
+                ResourceInstance(
+                    block.labels[0],
+                    f"{label}{suffix}",
+                    node,
+                    is_source=True,
+                    owner=self._owner(block),
+                    settings=settings,
+                ),
+                self.out,
             )
 
     def _instances(self, block: HclBlock) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -82,13 +106,20 @@ class _Module:
         if (many := block.attributes.get("for_each")) is not None:
             found = self._evaluate(many, {})
             pairs = found.items() if isinstance(found, dict) else ((key, key) for key in found)
-            yield from ((f'["{key}"]', {"each": {"key": key, "value": value}}) for key, value in pairs)
+            yield from (
+                (f'["{key}"]', {"each": {"key": key, "value": value}}) for key, value in pairs
+            )
         elif (count := block.attributes.get("count")) is not None:
-            yield from ((f"[{number}]", {"count": {"index": number}}) for number in range(int(self._evaluate(count, {}))))
+            yield from (
+                (f"[{number}]", {"count": {"index": number}})
+                for number in range(int(self._evaluate(count, {})))
+            )
         else:
             yield "", {}
 
-    def _evaluate_body(self, block: HclBlock, label: str, own: dict[str, Any], tell: NoteWriter) -> Node:
+    def _evaluate_body(
+        self, block: HclBlock, label: str, own: dict[str, Any], tell: NoteWriter
+    ) -> Node:
         """The attributes and blocks with what they come to; what is not known is told and left out."""
         values: dict[str, Node] = {}
         keys: dict[str, Place] = {}
@@ -99,16 +130,26 @@ class _Module:
                 values[name] = from_plain(self._evaluate(attribute, own), attribute.place)
                 keys[name] = attribute.place
             except UnknownValue as why:
-                tell.not_converted(attribute.place, f"{label}: {name} is not carried over: {why}", _SHOW_HINT)
+                tell.not_converted(
+                    attribute.place, f"{label}: {name} is not carried over: {why}", _SHOW_HINT
+                )
         for inner in block.blocks:
             if inner.type == "dynamic":
-                tell.not_converted(inner.place, f"{label}: dynamic {inner.labels[0]} is not carried over", _SHOW_HINT)
+                tell.not_converted(
+                    inner.place,
+                    f"{label}: dynamic {inner.labels[0]} is not carried over",
+                    _SHOW_HINT,
+                )
             elif inner.type not in META_ARGUMENTS:
                 keys.setdefault(inner.type, inner.place)
-                values.setdefault(inner.type, Node(inner.place, [])).value.append(self._evaluate_body(inner, label, own, tell))
+                values.setdefault(inner.type, Node(inner.place, [])).value.append(
+                    self._evaluate_body(inner, label, own, tell)
+                )
         return make_mapping(block.place, values, keys)
 
-    def _settings(self, block: HclBlock, label: str, own: dict[str, Any], notes: NoteWriter) -> dict[str, Any]:
+    def _settings(
+        self, block: HclBlock, label: str, own: dict[str, Any], notes: NoteWriter
+    ) -> dict[str, Any]:
         settings: dict[str, Any] = {}
         for inner in block.blocks_of("lifecycle"):
             guard = inner.attributes.get("prevent_destroy")
@@ -121,7 +162,9 @@ class _Module:
                         if name == "ignore_changes"
                         else "jsplan orders by what depends on what."
                     )
-                    notes.not_converted(attribute.place, f"{label}: lifecycle {name} is not carried over", advice)
+                    notes.not_converted(
+                        attribute.place, f"{label}: lifecycle {name} is not carried over", advice
+                    )
         return settings
 
     def _is_guard_on(self, guard: Attribute, own: dict[str, Any]) -> bool:
@@ -185,8 +228,16 @@ class _Module:
         block = self.named_blocks.get((root, label))
         if block is None or (word == "id" and root != "jetstream_stream"):
             raise UnknownValue(f"{_format_path([root, *steps])} is not in these files")
-        own = {"each": {"key": between[0], "value": between[0]}, "count": {"index": between[0]}} if between else {}
-        if between and (many := block.attributes.get("for_each")) is not None and isinstance(found := self._evaluate(many, {}), dict):
+        own = (
+            {"each": {"key": between[0], "value": between[0]}, "count": {"index": between[0]}}
+            if between
+            else {}
+        )
+        if (
+            between
+            and (many := block.attributes.get("for_each")) is not None
+            and isinstance(found := self._evaluate(many, {}), dict)
+        ):
             own["each"]["value"] = found[between[0]]
         attribute = block.attributes.get("name" if word == "id" else word)
         if attribute is None:
@@ -205,4 +256,6 @@ def _follow_path(value: Any, steps: list[Any]) -> Any:
 
 
 def _format_path(path: list[Any]) -> str:
-    return "".join(f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
+    return "".join(f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(
+        "."
+    )

@@ -37,7 +37,11 @@ def convert_provider(block: HclBlock, evaluate: Evaluate, out: Conversion) -> No
     if given is not None and isinstance(url, str) and url:
         found["url"] = join_server_urls([url], from_plain(url, given.place), tell)
     elif given is not None:
-        tell.info(given.place, f"connection {name}: where its servers are is not in these files", "Write `url:`, or set NATS_URL.")
+        tell.info(
+            given.place,
+            f"connection {name}: where its servers are is not in these files",
+            "Write `url:`, or set NATS_URL.",
+        )
     for word, ours in _FILE_ATTRIBUTES.items():
         if isinstance(path := known(block.attributes.get(word)), str) and path:
             found[ours] = path
@@ -45,13 +49,26 @@ def convert_provider(block: HclBlock, evaluate: Evaluate, out: Conversion) -> No
         if (secret := block.attributes.get(word)) is not None and not found.keys() & set(
             _FILE_ATTRIBUTES.values()
         ):  # of both, the provider takes the file
-            variable = f"{'NATS' if name == DEFAULT_CONNECTION else name.upper().replace('-', '_')}_{tail}"
+            variable = (
+                f"{'NATS' if name == DEFAULT_CONNECTION else name.upper().replace('-', '_')}_{tail}"
+            )
             found[word] = f"${{env.{variable}}}"
-            tell.info(secret.place, f"connection {name}: its {word} is not carried over", f"Set {variable}.")
+            tell.info(
+                secret.place,
+                f"connection {name}: its {word} is not carried over",
+                f"Set {variable}.",
+            )
     if (data := block.attributes.get("credential_data")) is not None:
-        tell.not_converted(data.place, f"connection {name}: credential_data is not carried over", "Save the credentials and write `creds: FILE`.")
+        tell.not_converted(
+            data.place,
+            f"connection {name}: credential_data is not carried over",
+            "Save the credentials and write `creds: FILE`.",
+        )
     files = {
-        ours: path for tls in block.blocks_of("tls") for word, ours in _TLS.items() if isinstance(path := known(tls.attributes.get(word)), str)
+        ours: path
+        for tls in block.blocks_of("tls")
+        for word, ours in _TLS.items()
+        if isinstance(path := known(tls.attributes.get(word)), str)
     }
     if files:
         found["tls"] = files

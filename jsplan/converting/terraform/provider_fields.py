@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from jsplan.converting.field_map import FieldMap, MappedField, flag, integer, list_of, seconds, text, text_map, texts
+from jsplan.converting.field_map import (
+    FieldMap,
+    MappedField,
+    flag,
+    integer,
+    list_of,
+    seconds,
+    text,
+    text_map,
+    texts,
+)
 from jsplan.units import SECOND
 
 _EMPTY: Final = (None, "")
@@ -24,7 +34,9 @@ STREAM: Final[FieldMap] = {
     "max_msgs_per_subject": MappedField("max_msgs_per_subject", integer),
     "max_bytes": MappedField("max_bytes", integer),
     "max_age": MappedField("max_age", seconds),
-    "duplicate_window": MappedField("duplicate_window", seconds, default=120 * SECOND, empty_values=_ZERO),
+    "duplicate_window": MappedField(
+        "duplicate_window", seconds, default=120 * SECOND, empty_values=_ZERO
+    ),
     "max_msg_size": MappedField("max_msg_size", integer),
     "storage": MappedField("storage", text, empty_values=_EMPTY),
     "retention": MappedField("retention", text, empty_values=_EMPTY),
@@ -37,7 +49,9 @@ STREAM: Final[FieldMap] = {
     "allow_direct": MappedField("allow_direct", flag, default=True),
     "mirror_direct": MappedField("mirror_direct", flag),
     "allow_msg_ttl": MappedField("allow_msg_ttl", flag),
-    "subject_delete_marker_ttl": MappedField("subject_delete_marker_ttl", seconds, empty_values=_ZERO),
+    "subject_delete_marker_ttl": MappedField(
+        "subject_delete_marker_ttl", seconds, empty_values=_ZERO
+    ),
     "allow_msg_counter": MappedField("allow_msg_counter", flag),
     "allow_atomic": MappedField("allow_atomic", flag),
     "allow_atomic_publish": MappedField("allow_atomic", flag),
@@ -113,16 +127,36 @@ ORIGIN: Final[FieldMap] = {
     "filter_subject": MappedField("filter_subject", text, empty_values=_EMPTY),
 }
 ORIGIN_SPECIAL_KEYS: Final = ("external", "subject_transform")
-EXTERNAL: Final[FieldMap] = {"api": MappedField("api", text, empty_values=_EMPTY), "deliver": MappedField("deliver", text, empty_values=_EMPTY)}
-TRANSFORM: Final[FieldMap] = {"source": MappedField("src", text), "destination": MappedField("dest", text)}
+EXTERNAL: Final[FieldMap] = {
+    "api": MappedField("api", text, empty_values=_EMPTY),
+    "deliver": MappedField("deliver", text, empty_values=_EMPTY),
+}
+TRANSFORM: Final[FieldMap] = {
+    "source": MappedField("src", text),
+    "destination": MappedField("dest", text),
+}
 
 #: Defaults of the provider that are not the server's: the field, and what the server would do.
 DIFFERENT_DEFAULTS: Final = {
     "stream": {"allow_direct": ("allow_direct: true", "false")},
-    "consumer": {"max_ack_pending": ("max_ack_pending: 20000", "1000"), "sample_freq": ("sample_freq: 0%", "none, which is the same")},
+    "consumer": {
+        "max_ack_pending": ("max_ack_pending: 20000", "1000"),
+        "sample_freq": ("sample_freq: 0%", "none, which is the same"),
+    },
     "kv": {"history": ("history: 5", "1")},
     "object_store": {},
 }
 
 #: What Terraform and the provider keep beside the attributes.
-META_ARGUMENTS: Final = ("id", "provider", "depends_on", "lifecycle", "count", "for_each", "provisioner", "connection", "timeouts", "dynamic")
+META_ARGUMENTS: Final = (
+    "id",
+    "provider",
+    "depends_on",
+    "lifecycle",
+    "count",
+    "for_each",
+    "provisioner",
+    "connection",
+    "timeouts",
+    "dynamic",
+)

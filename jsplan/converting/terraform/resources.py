@@ -9,7 +9,16 @@ from typing import Any, Final
 
 from jsplan.address import Kind
 from jsplan.config.node import Node, Place
-from jsplan.converting.field_map import BadValue, FieldMap, convert_fields, flag, integer, seconds, text, texts
+from jsplan.converting.field_map import (
+    BadValue,
+    FieldMap,
+    convert_fields,
+    flag,
+    integer,
+    seconds,
+    text,
+    texts,
+)
 from jsplan.converting.model import NO_OWNER, Conversion, ConvertedResource, NoteWriter, Owner
 from jsplan.converting.terraform import provider_fields as words
 
@@ -25,7 +34,12 @@ UNSUPPORTED_TYPES: Final = {
 }
 _SHOW_HINT: Final = "`terraform show -json` has all values: give that file instead."
 _STREAM_ID: Final = re.compile(r"JETSTREAM_STREAM_(.+)")
-_DELIVER_POLICIES: Final = {"deliver_all": "all", "deliver_last": "last", "deliver_new": "new", "deliver_last_per_subject": "last_per_subject"}
+_DELIVER_POLICIES: Final = {
+    "deliver_all": "all",
+    "deliver_last": "last",
+    "deliver_new": "new",
+    "deliver_last_per_subject": "last_per_subject",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +65,21 @@ def convert_instance(block: ResourceInstance, out: Conversion) -> None:
     name = _read_name(block, kind)
     if name is None:
         wanted = "`stream_id` and `durable_name`" if kind == "consumer" else "`name`"
-        out.general_notes.not_converted(block.node, f"{block.label} is not carried over: it has no {wanted} that is known here", _SHOW_HINT)
+        out.general_notes.not_converted(
+            block.node,
+            f"{block.label} is not carried over: it has no {wanted} that is known here",
+            _SHOW_HINT,
+        )
         return
     tell = out.notes_about(kind, name, block.owner)
     try:
-        config = convert_fields(block.node, table, tell, special_keys=(*elsewhere, *words.META_ARGUMENTS), defaults=block.is_source)
+        config = convert_fields(
+            block.node,
+            table,
+            tell,
+            special_keys=(*elsewhere, *words.META_ARGUMENTS),
+            defaults=block.is_source,
+        )
         _CONVERTERS[kind](block, config, tell)
         _convert_placement(block, config, tell)
     except BadValue as error:
@@ -64,7 +88,15 @@ def convert_instance(block: ResourceInstance, out: Conversion) -> None:
     if block.is_source:
         _report_defaults(block, kind, config, tell)
     out.resources.append(
-        ConvertedResource(kind, name, config, block.node.place, block.owner, has_bucket_fields=kind in ("kv", "object_store"), settings=block.settings)
+        ConvertedResource(
+            kind,
+            name,
+            config,
+            block.node.place,
+            block.owner,
+            has_bucket_fields=kind in ("kv", "object_store"),
+            settings=block.settings,
+        )
     )
 
 
@@ -91,11 +123,17 @@ def _resource_name(block: ResourceInstance, kind: Kind) -> str | None:
     return f"{found[1] if found else stream}/{own}"
 
 
-def _report_defaults(block: ResourceInstance, kind: Kind, config: Mapping[str, Any], notes: NoteWriter) -> None:
+def _report_defaults(
+    block: ResourceInstance, kind: Kind, config: Mapping[str, Any], notes: NoteWriter
+) -> None:
     named = {word.field: name for name, word in RESOURCE_TYPES[block.type][1].items()}
     for name, (shown, server) in words.DIFFERENT_DEFAULTS[kind].items():
         if name in config and block.node.get(named.get(name, name)) is None:
-            notes.different_default(block.node, f"{shown} is the provider's default; the server's is {server}", "It is written out, as it was made.")
+            notes.different_default(
+                block.node,
+                f"{shown} is the provider's default; the server's is {server}",
+                "It is written out, as it was made.",
+            )
 
 
 # --- streams --------------------------------------------------------------------------------------------------
@@ -107,9 +145,17 @@ def _convert_stream(block: ResourceInstance, config: dict[str, Any], notes: Note
     if ack is not None and ack.value is not None and not flag(ack):
         config["no_ack"] = True
     age = config.get("max_age") or 0
-    if block.is_source and node.get("duplicate_window") is None and 0 < age < config["duplicate_window"]:
+    if (
+        block.is_source
+        and node.get("duplicate_window") is None
+        and 0 < age < config["duplicate_window"]
+    ):
         del config["duplicate_window"]
-        notes.info(node, "the provider's duplicate window of 2m is longer than max_age", "It is left out; the server takes max_age then.")
+        notes.info(
+            node,
+            "the provider's duplicate window of 2m is longer than max_age",
+            "It is left out; the server takes max_age then.",
+        )
     if mirror := _nested_blocks(node, "mirror"):
         config["mirror"] = _convert_origin(mirror[0], notes)
     if sources := _nested_blocks(node, "source"):
@@ -119,7 +165,9 @@ def _convert_stream(block: ResourceInstance, config: dict[str, Any], notes: Note
     _convert_republish(node, config)
     limits = {name: node.get(name) for name in ("max_ack_pending", "inactive_threshold")}
     found = {
-        name: (seconds if name == "inactive_threshold" else integer)(one) for name, one in limits.items() if one is not None and one.value
+        name: (seconds if name == "inactive_threshold" else integer)(one)
+        for name, one in limits.items()
+        if one is not None and one.value
     }
     if found:
         config["consumer_limits"] = found
@@ -129,7 +177,10 @@ def _convert_republish(node: Node, config: dict[str, Any]) -> None:
     destination = _read_text(node, "republish_destination")
     if destination:
         only = node.get("republish_headers_only")
-        config["republish"] = {"src": _read_text(node, "republish_source") or ">", "dest": destination}
+        config["republish"] = {
+            "src": _read_text(node, "republish_source") or ">",
+            "dest": destination,
+        }
         if only is not None and only.value is not None and flag(only):
             config["republish"]["headers_only"] = True
 
@@ -141,14 +192,18 @@ def _convert_origin(node: Node, notes: NoteWriter) -> dict[str, Any]:
         if found:
             out["external"] = {"api": ""} | found
     if transforms := _nested_blocks(node, "subject_transform"):
-        out["subject_transforms"] = [convert_fields(one, words.TRANSFORM, notes) for one in transforms]
+        out["subject_transforms"] = [
+            convert_fields(one, words.TRANSFORM, notes) for one in transforms
+        ]
     return out
 
 
 def _convert_placement(block: ResourceInstance, config: dict[str, Any], notes: NoteWriter) -> None:
     cluster, tags = _read_text(block.node, "placement_cluster"), block.node.get("placement_tags")
     if cluster:
-        config["placement"] = {"cluster": cluster} | ({"tags": texts(tags)} if tags is not None and tags.value else {})
+        config["placement"] = {"cluster": cluster} | (
+            {"tags": texts(tags)} if tags is not None and tags.value else {}
+        )
     elif tags is not None and tags.value:
         notes.not_converted(
             tags,
@@ -165,7 +220,9 @@ def _convert_consumer(block: ResourceInstance, config: dict[str, Any], notes: No
     config["name"] = config.get("durable_name")
     sample = node.get("sample_freq")
     if block.is_source or (sample is not None and sample.value is not None):
-        config["sample_freq"] = f"{integer(sample) if sample is not None and sample.value is not None else 0}%"
+        config["sample_freq"] = (
+            f"{integer(sample) if sample is not None and sample.value is not None else 0}%"
+        )
     if len(config.get("filter_subjects") or ()) == 1:
         config["filter_subject"] = config.pop("filter_subjects")[0]
     if config.get("deliver_subject"):
@@ -182,7 +239,11 @@ def _convert_consumer(block: ResourceInstance, config: dict[str, Any], notes: No
 def _set_deliver_policy(node: Node, config: dict[str, Any], notes: NoteWriter) -> None:
     """Where a consumer begins is one of six attributes."""
     sequence, time = node.get("stream_sequence"), _read_text(node, "start_time")
-    chosen = [policy for word, policy in _DELIVER_POLICIES.items() if (found := node.get(word)) is not None and found.value and flag(found)]
+    chosen = [
+        policy
+        for word, policy in _DELIVER_POLICIES.items()
+        if (found := node.get(word)) is not None and found.value and flag(found)
+    ]
     if chosen:
         config["deliver_policy"] = chosen[0]
     elif sequence is not None and sequence.value:
@@ -190,14 +251,23 @@ def _set_deliver_policy(node: Node, config: dict[str, Any], notes: NoteWriter) -
     elif time:
         config |= {"deliver_policy": "by_start_time", "opt_start_time": time}
     else:
-        notes.info(node, "nothing says where it begins: taken as deliver_all", "The provider wants exactly one of its six attributes.")
+        notes.info(
+            node,
+            "nothing says where it begins: taken as deliver_all",
+            "The provider wants exactly one of its six attributes.",
+        )
 
 
 def _convert_bucket(block: ResourceInstance, config: dict[str, Any], notes: NoteWriter) -> None:
     """Buckets are all in their table."""
 
 
-_CONVERTERS: Final = {"stream": _convert_stream, "consumer": _convert_consumer, "kv": _convert_bucket, "object_store": _convert_bucket}
+_CONVERTERS: Final = {
+    "stream": _convert_stream,
+    "consumer": _convert_consumer,
+    "kv": _convert_bucket,
+    "object_store": _convert_bucket,
+}
 
 
 def _read_text(node: Node, key: str) -> str | None:

@@ -7,12 +7,20 @@ from typing import Any
 
 from jsplan.config.node import Node
 from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, Owner
-from jsplan.converting.terraform.resources import RESOURCE_TYPES, UNSUPPORTED_TYPES, ResourceInstance, convert_instance
+from jsplan.converting.terraform.resources import (
+    RESOURCE_TYPES,
+    UNSUPPORTED_TYPES,
+    ResourceInstance,
+    convert_instance,
+)
 
 
 def is_terraform(node: Node) -> bool:
     """Whether a JSON document is one of the three."""
-    return any(node.get(key) is not None for key in ("values", "planned_values", "prior_state", "terraform_version"))
+    return any(
+        node.get(key) is not None
+        for key in ("values", "planned_values", "prior_state", "terraform_version")
+    )
 
 
 def convert_state(node: Node, out: Conversion) -> None:
@@ -20,14 +28,22 @@ def convert_state(node: Node, out: Conversion) -> None:
     version = _value(node, "version")
     if isinstance(version, int) and version < 4:
         out.general_notes.unreadable(
-            node, f"a state of version {version} is too old to be read", "Let a newer Terraform write it again, or use the .tf files."
+            node,
+            f"a state of version {version} is too old to be read",
+            "Let a newer Terraform write it again, or use the .tf files.",
         )
         return
-    blocks = list(_state_instances(node)) if node.get("resources") is not None else list(_show_instances(node))
+    blocks = (
+        list(_state_instances(node))
+        if node.get("resources") is not None
+        else list(_show_instances(node))
+    )
     for block in blocks:
         convert_instance(block, out)
     if not blocks:
-        out.general_notes.not_converted(node, "has nothing of the jetstream provider", "Give the state that has its resources.")
+        out.general_notes.not_converted(
+            node, "has nothing of the jetstream provider", "Give the state that has its resources."
+        )
 
 
 def _show_instances(node: Node) -> Iterator[ResourceInstance]:
@@ -41,11 +57,20 @@ def _show_instances(node: Node) -> Iterator[ResourceInstance]:
 def _module_instances(module: Node) -> Iterator[ResourceInstance]:
     for one in _list(module, "resources"):
         kind = _value(one, "type")
-        if (kind in RESOURCE_TYPES or kind in UNSUPPORTED_TYPES) and _value(one, "mode") in (None, "managed"):
+        if (kind in RESOURCE_TYPES or kind in UNSUPPORTED_TYPES) and _value(one, "mode") in (
+            None,
+            "managed",
+        ):
             values = one.get("values")
             label = str(_value(one, "address") or f"{kind}.{_value(one, 'name')}")
             if values is not None and isinstance(values.value, dict):
-                yield ResourceInstance(str(kind), label, values, is_source=False, owner=_owner_of_alias(_value(one, "provider_config_key")))
+                yield ResourceInstance(
+                    str(kind),
+                    label,
+                    values,
+                    is_source=False,
+                    owner=_owner_of_alias(_value(one, "provider_config_key")),
+                )
     for child in _list(module, "child_modules"):
         yield from _module_instances(child)
 
@@ -53,14 +78,22 @@ def _module_instances(module: Node) -> Iterator[ResourceInstance]:
 def _state_instances(node: Node) -> Iterator[ResourceInstance]:
     for one in _list(node, "resources"):
         kind = _value(one, "type")
-        if (kind not in RESOURCE_TYPES and kind not in UNSUPPORTED_TYPES) or _value(one, "mode") not in (None, "managed"):
+        if (kind not in RESOURCE_TYPES and kind not in UNSUPPORTED_TYPES) or _value(
+            one, "mode"
+        ) not in (None, "managed"):
             continue
         for instance in _list(one, "instances"):
             attributes = instance.get("attributes")
             module, key = _value(one, "module"), _value(instance, "index_key")
             label = f"{f'{module}.' if module else ''}{kind}.{_value(one, 'name')}{f'[{key!r}]' if key is not None else ''}"
             if attributes is not None and isinstance(attributes.value, dict):
-                yield ResourceInstance(str(kind), label, attributes, is_source=False, owner=_owner_of_alias(_provider_alias(str(_value(one, "provider") or ""))))
+                yield ResourceInstance(
+                    str(kind),
+                    label,
+                    attributes,
+                    is_source=False,
+                    owner=_owner_of_alias(_provider_alias(str(_value(one, "provider") or ""))),
+                )
 
 
 def _provider_alias(provider: str) -> str | None:

@@ -51,7 +51,14 @@ class Delivery:
 
     def _drop_oldest(self) -> None:
         later = {notice.situation.id for notice in list(self._queue)[len(self._queue) // 2 :]}
-        index = next((i for i, notice in enumerate(self._queue) if i < len(self._queue) // 2 and notice.situation.id in later), 0)
+        index = next(
+            (
+                i
+                for i, notice in enumerate(self._queue)
+                if i < len(self._queue) // 2 and notice.situation.id in later
+            ),
+            0,
+        )
         del self._queue[index]
         self.dropped += 1
 
@@ -82,7 +89,9 @@ class Delivery:
                 await self.sink.send(batch)
         except (SinkError, TimeoutError) as error:
             self.failures += 1
-            self._on_result(self, str(error) or f"{self.sink.name} took longer than {SEND_TIMEOUT:.0f} s")
+            self._on_result(
+                self, str(error) or f"{self.sink.name} took longer than {SEND_TIMEOUT:.0f} s"
+            )
             return False
         for notice in batch:  # what was dropped meanwhile is not there to be taken
             with contextlib.suppress(ValueError):

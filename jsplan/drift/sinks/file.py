@@ -32,11 +32,15 @@ class FileSink:
         try:
             await self._worker.run(lambda: self._append(lines), WRITE_TIMEOUT)
         except TimeoutError:
-            raise SinkError(f"cannot write {self._path}: the disk did not answer within {WRITE_TIMEOUT:g} s") from None
+            raise SinkError(
+                f"cannot write {self._path}: the disk did not answer within {WRITE_TIMEOUT:g} s"
+            ) from None
 
     def _append(self, lines: bytes) -> None:
         try:
-            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+            with os.fdopen(
+                os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
+            ) as file:
                 self._complete_last_line(file.fileno())
                 file.write(lines)
                 file.flush()

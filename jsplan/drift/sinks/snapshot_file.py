@@ -23,7 +23,12 @@ class SnapshotFile:
     """
 
     def __init__(
-        self, path: Path, render: Callable[[], bytes | None], on_result: Callable[[Path, str | None], None], *, public: bool = False
+        self,
+        path: Path,
+        render: Callable[[], bytes | None],
+        on_result: Callable[[Path, str | None], None],
+        *,
+        public: bool = False,
     ) -> None:
         self.path = path
         self._public = public
@@ -51,9 +56,14 @@ class SnapshotFile:
         if content is None:
             return True
         try:
-            await self._worker.run(lambda: replace_file(self.path, content, private=not self._public), seconds)
+            await self._worker.run(
+                lambda: replace_file(self.path, content, private=not self._public), seconds
+            )
         except OSError as error:
-            self._on_result(self.path, f"cannot write {self.path}: {error.strerror or f'the disk did not answer within {seconds:g} s'}")
+            self._on_result(
+                self.path,
+                f"cannot write {self.path}: {error.strerror or f'the disk did not answer within {seconds:g} s'}",
+            )
             return False
         self._on_result(self.path, None)
         return True

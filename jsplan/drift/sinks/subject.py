@@ -24,7 +24,9 @@ class SubjectSink:
     async def send(self, notices: Sequence[AlertEvent]) -> None:
         """Publish them, and wait until the server has them."""
         try:
-            await self._publisher.publish([(notice.id, dumps(notice.to_json(), pretty=False)) for notice in notices])
+            await self._publisher.publish(
+                [(notice.id, dumps(notice.to_json(), pretty=False)) for notice in notices]
+            )
         except JsplanError as error:
             raise SinkError(f"{self.name}: {error}") from None
 

@@ -39,7 +39,10 @@ class _Post:
 
     def send(self) -> None:
         """Send it and read the answer. Raises what the library raises."""
-        plain, encrypted = _tracked_connection(http.client.HTTPConnection, self), _tracked_connection(http.client.HTTPSConnection, self)
+        plain, encrypted = (
+            _tracked_connection(http.client.HTTPConnection, self),
+            _tracked_connection(http.client.HTTPSConnection, self),
+        )
 
         class OverHttp(urllib.request.HTTPHandler):
             def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
@@ -49,7 +52,9 @@ class _Post:
             def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
                 return self.do_open(encrypted, req)
 
-        with urllib.request.build_opener(_NoRedirects, OverHttp, OverHttps).open(self._request, timeout=POST_TIMEOUT) as answer:
+        with urllib.request.build_opener(_NoRedirects, OverHttp, OverHttps).open(
+            self._request, timeout=POST_TIMEOUT
+        ) as answer:
             answer.read(1024)
 
     def track_socket(self, over: socket.socket) -> None:
@@ -66,7 +71,9 @@ class _Post:
                 socket.socket.shutdown(one, socket.SHUT_RDWR)
 
 
-def _tracked_connection(kind: type[http.client.HTTPConnection], post: _Post) -> type[http.client.HTTPConnection]:
+def _tracked_connection(
+    kind: type[http.client.HTTPConnection], post: _Post
+) -> type[http.client.HTTPConnection]:
     class Connection(kind):  # type: ignore[misc, valid-type]  # a class that is chosen when it runs
         def connect(self) -> None:
             super().connect()
@@ -114,11 +121,23 @@ def build_payload(notice: AlertEvent) -> dict[str, Any]:
     """The message: `text` is all that a chat shows; the rest is Slack's own place for data that programs read."""
     s = notice.situation
     data = {
-        "id": notice.id, "alert": s.id, "event": notice.occasion, "kind": s.kind, "severity": s.severity, "address": s.address,
-        "workspace": notice.workspace, "environment": notice.environment or "", "timestamp": notice.timestamp, "since": notice.since,
-        "by": notice.by_text, "details": "\n".join(s.details)[:MAX_TEXT_LENGTH],
-    }  # fmt: skip
-    return {"text": _escape(notice.text)[:MAX_TEXT_LENGTH], "metadata": {"event_type": "jsplan_drift", "event_payload": data}}
+        "id": notice.id,
+        "alert": s.id,
+        "event": notice.occasion,
+        "kind": s.kind,
+        "severity": s.severity,
+        "address": s.address,
+        "workspace": notice.workspace,
+        "environment": notice.environment or "",
+        "timestamp": notice.timestamp,
+        "since": notice.since,
+        "by": notice.by_text,
+        "details": "\n".join(s.details)[:MAX_TEXT_LENGTH],
+    }
+    return {
+        "text": _escape(notice.text)[:MAX_TEXT_LENGTH],
+        "metadata": {"event_type": "jsplan_drift", "event_payload": data},
+    }
 
 
 def _escape(text: str) -> str:
@@ -131,4 +150,8 @@ def _failure_kind(error: BaseException) -> str:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
         return "no answer in time"
-    return (reason.strerror or "") if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
+    return (
+        (reason.strerror or "")
+        if isinstance(reason, OSError) and reason.strerror
+        else type(reason).__name__
+    )

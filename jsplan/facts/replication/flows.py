@@ -65,8 +65,20 @@ DeclaredOrigins = Mapping[tuple[Address, str, str | None], Address]
 
 def list_flows(copies: Iterable[LiveObject], topology: Topology) -> list[Flow]:
     """Every mirror and source of these streams, in their order."""
-    meant = {(topology.canonicalize(e.downstream), e.config["name"], _api_prefix(e.config)): topology.canonicalize(e.origin) for e in topology.edges}
-    return [flow for copy in copies if copy.address.kind != "consumer" for flow in _flows_into(copy, topology, meant)]
+    meant = {
+        (
+            topology.canonicalize(e.downstream),
+            e.config["name"],
+            _api_prefix(e.config),
+        ): topology.canonicalize(e.origin)
+        for e in topology.edges
+    }
+    return [
+        flow
+        for copy in copies
+        if copy.address.kind != "consumer"
+        for flow in _flows_into(copy, topology, meant)
+    ]
 
 
 def _flows_into(copy: LiveObject, topology: Topology, meant: DeclaredOrigins) -> Iterable[Flow]:
@@ -75,10 +87,16 @@ def _flows_into(copy: LiveObject, topology: Topology, meant: DeclaredOrigins) ->
     for kind, config in configured:
         api, own = _api_prefix(config), copy.address.domain
         domain = topology.routes.resolve_prefix(own, api)
-        said = meant.get((topology.canonicalize(copy.address), config["name"], api))  # where one prefix is several domains, only the files know
+        said = meant.get(
+            (topology.canonicalize(copy.address), config["name"], api)
+        )  # where one prefix is several domains, only the files know
         origin = Address.of_stream(domain, config["name"]) if domain is not None else said
-        imported = api is not None and (bool(config["external"].get("deliver")) or topology.routes.is_imported(own, api))
-        yield Flow(copy.address, kind, config["name"], api, origin_key(config), origin, imported, config)
+        imported = api is not None and (
+            bool(config["external"].get("deliver")) or topology.routes.is_imported(own, api)
+        )
+        yield Flow(
+            copy.address, kind, config["name"], api, origin_key(config), origin, imported, config
+        )
 
 
 def _api_prefix(config: Mapping[str, Any]) -> str | None:

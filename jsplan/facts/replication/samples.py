@@ -26,11 +26,18 @@ class OriginSample:
     def from_live(cls, found: LiveObject) -> OriginSample:
         """From its INFO."""
         state = found.state
-        subjects = () if found.raw.get("subject_transform") else tuple(found.raw.get("subjects") or ())
+        subjects = (
+            () if found.raw.get("subject_transform") else tuple(found.raw.get("subjects") or ())
+        )
         return cls(
-            found.created, state["first_seq"], state["last_seq"], state["messages"], str(state.get("first_ts", "")),
-            found.raw.get("retention") == "workqueue", subjects,
-        )  # fmt: skip
+            found.created,
+            state["first_seq"],
+            state["last_seq"],
+            state["messages"],
+            str(state.get("first_ts", "")),
+            found.raw.get("retention") == "workqueue",
+            subjects,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +70,25 @@ class ReplicationSample:
     searched: bool = False
 
 
-def build_sample(flow: Flow, copy: LiveObject, origin: LiveObject | None, at: float, **more: Any) -> ReplicationSample:
+def build_sample(
+    flow: Flow, copy: LiveObject, origin: LiveObject | None, at: float, **more: Any
+) -> ReplicationSample:
     """What two INFOs show. The position of a source is there since 2.15 only; `more` are fields that were asked for besides."""
     state, told = copy.state, _flow_info(flow, copy)
     fields: dict[str, Any] = {"position": _known_position(flow, copy, told)} | more
     return ReplicationSample(
-        at, OriginSample.from_live(origin) if origin is not None else None, copy.created, state["last_seq"], state["first_seq"], state["messages"],
-        str(state.get("first_ts", "")), int(told.get("lag") or 0), int(told.get("active", -1)), error=told.get("error") or {}, **fields,
-    )  # fmt: skip
+        at,
+        OriginSample.from_live(origin) if origin is not None else None,
+        copy.created,
+        state["last_seq"],
+        state["first_seq"],
+        state["messages"],
+        str(state.get("first_ts", "")),
+        int(told.get("lag") or 0),
+        int(told.get("active", -1)),
+        error=told.get("error") or {},
+        **fields,
+    )
 
 
 def _flow_info(flow: Flow, copy: LiveObject) -> dict[str, Any]:
@@ -78,7 +96,14 @@ def _flow_info(flow: Flow, copy: LiveObject) -> dict[str, Any]:
     if flow.kind == "mirror":
         return next(iter(copy.flows), {})
     alike = [told for told in copy.flows if _is_info_of(told, flow)]
-    return next((told for told in alike if _key_without_consumer(told) == _key_without_consumer(flow.config)), alike[0] if alike else {})
+    return next(
+        (
+            told
+            for told in alike
+            if _key_without_consumer(told) == _key_without_consumer(flow.config)
+        ),
+        alike[0] if alike else {},
+    )
 
 
 def _is_info_of(told: dict[str, Any], flow: Flow) -> bool:

@@ -22,7 +22,9 @@ def check(view: View) -> Iterator[Hit]:
         first = next((a for a in known if a in wanted), None)
         if first is not None:
             others = [a for a in known if a != first]
-            shown = ", ".join(map(str, others[:3])) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+            shown = ", ".join(map(str, others[:3])) + (
+                f" and {len(others) - 3} more" if len(others) > 3 else ""
+            )
             which = ", ".join(f'"{subject}"' for subject in subjects[:3])
             text = f"{which}: also stored by {shown}; leafnodes forward the messages, so each is stored twice"
             yield Hit(first, text, "subjects", also=tuple(others))
@@ -57,9 +59,19 @@ def _multi_domain_streams(view: View) -> list[LintItem]:
     """The streams of groups of more than one domain: most workspaces have one domain, and nothing to compare."""
     groups: dict[str, set[str]] = {}
     for domain in {item.address.domain for item in view.all_streams.values()}:
-        groups.setdefault(view.connected_domains.group_of(domain), set()).add(view.topology.routes.canonicalize(domain))
-    joined = {key for key in view.workspace.domains if len(groups.get(view.connected_domains.group_of(key), ())) > 1}
-    return [item for item in view.all_streams.values() if item.address.domain in joined and item.address.kind not in _LOCAL_KINDS]
+        groups.setdefault(view.connected_domains.group_of(domain), set()).add(
+            view.topology.routes.canonicalize(domain)
+        )
+    joined = {
+        key
+        for key in view.workspace.domains
+        if len(groups.get(view.connected_domains.group_of(key), ())) > 1
+    }
+    return [
+        item
+        for item in view.all_streams.values()
+        if item.address.domain in joined and item.address.kind not in _LOCAL_KINDS
+    ]
 
 
 def _domains(view: View, items: list[LintItem]) -> set[str]:

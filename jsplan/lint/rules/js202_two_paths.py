@@ -33,13 +33,27 @@ def check(view: View) -> Iterator[Hit]:
                 by_root.setdefault(feed.root, []).append((edge.origin, feed))
         twice = _find_duplicate(by_root)
         own = item.config.get("subjects", ())
-        straight = next((f for feeds in by_root.values() for _, f in feeds if _is_stored_directly(view, item.address, own, f)), None)
+        straight = next(
+            (
+                f
+                for feeds in by_root.values()
+                for _, f in feeds
+                if _is_stored_directly(view, item.address, own, f)
+            ),
+            None,
+        )
         if straight is not None:
-            yield Hit(item.address, f'"{straight.published}" comes by the stream\'s own subjects and again from {straight.root}', "sources")
+            yield Hit(
+                item.address,
+                f'"{straight.published}" comes by the stream\'s own subjects and again from {straight.root}',
+                "sources",
+            )
         elif twice is not None:
             one, other, feed = twice
             names = f"{one} twice" if one == other else f"{one} and {other}"
-            yield Hit(item.address, f'"{feed.published}" of {feed.root} comes by {names}', "sources")
+            yield Hit(
+                item.address, f'"{feed.published}" of {feed.root} comes by {names}', "sources"
+            )
 
 
 def _trace_feeds(view: View, edge: Edge, seen: frozenset[Address]) -> Iterator[Feed]:
@@ -54,16 +68,27 @@ def _trace_feeds(view: View, edge: Edge, seen: frozenset[Address]) -> Iterator[F
         for src, dest in subject_mappings(edge.config):
             passed = intersect(feed.stored_as, src)
             if passed is not None:
-                yield Feed(feed.root, passed if feed.stored_as == feed.published else feed.published, passed if dest == src else dest)
+                yield Feed(
+                    feed.root,
+                    passed if feed.stored_as == feed.published else feed.published,
+                    passed if dest == src else dest,
+                )
 
 
 def _is_stored_directly(view: View, address: Address, own: list[str], feed: Feed) -> bool:
     """Whether what the root stores is stored here as it is published, too."""
-    heard = view.connected_domains.shares_interest(address.domain, feed.root.domain) and feed.root.kind != "kv"
-    return heard and feed.root != address and any(overlaps(subject, feed.published) for subject in own)
+    heard = (
+        view.connected_domains.shares_interest(address.domain, feed.root.domain)
+        and feed.root.kind != "kv"
+    )
+    return (
+        heard and feed.root != address and any(overlaps(subject, feed.published) for subject in own)
+    )
 
 
-def _find_duplicate(by_root: dict[Address, list[tuple[Address, Feed]]]) -> tuple[Address, Address, Feed] | None:
+def _find_duplicate(
+    by_root: dict[Address, list[tuple[Address, Feed]]],
+) -> tuple[Address, Address, Feed] | None:
     for feeds in by_root.values():
         for index, (origin, feed) in enumerate(feeds):
             for other, second in feeds[index + 1 :]:

@@ -36,7 +36,11 @@ def _republish_targets(view: View) -> dict[Address, list[Address]]:
     for item in loud:
         dest = _destination(item)
         tree = trees[view.connected_domains.group_of(item.address.domain)]
-        heard = {other.address for other in tree.find_overlapping(dest) if other is not item and overlaps(dest, _src(other))}
+        heard = {
+            other.address
+            for other in tree.find_overlapping(dest)
+            if other is not item and overlaps(dest, _src(other))
+        }
         found[item.address] = sorted(heard)
     return found
 
@@ -46,7 +50,13 @@ def _src(item: LintItem) -> str:
 
 
 def _destination(item: LintItem) -> str:
-    (_, dest), *_ = subject_mappings({"subject_transforms": [{"src": _src(item), "dest": item.config["republish"].get("dest", "")}]})
+    (_, dest), *_ = subject_mappings(
+        {
+            "subject_transforms": [
+                {"src": _src(item), "dest": item.config["republish"].get("dest", "")}
+            ]
+        }
+    )
     return dest
 
 

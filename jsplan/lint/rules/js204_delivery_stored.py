@@ -15,7 +15,13 @@ def delivery_prefix(view: View, edge: Edge) -> str:
     """Where the server delivers to the copy, as far as the files say it."""
     external = edge.config.get("external") or {}
     written = str(external.get("deliver") or "")
-    return written or (view.topology.delivery_prefixes.get(edge.downstream, {}).get(origin_key(dict(edge.config)), "") if external else "")
+    return written or (
+        view.topology.delivery_prefixes.get(edge.downstream, {}).get(
+            origin_key(dict(edge.config)), ""
+        )
+        if external
+        else ""
+    )
 
 
 def check(view: View) -> Iterator[Hit]:
@@ -23,7 +29,9 @@ def check(view: View) -> Iterator[Hit]:
     trees: dict[str, SubjectTree[tuple[str, Edge]]] = {}
     for edge in view.topology.edges:
         if prefix := delivery_prefix(view, edge):
-            trees.setdefault(view.connected_domains.group_of(edge.downstream.domain), SubjectTree()).add(f"{prefix}.>", (prefix, edge))
+            trees.setdefault(
+                view.connected_domains.group_of(edge.downstream.domain), SubjectTree()
+            ).add(f"{prefix}.>", (prefix, edge))
     if not trees:
         return
     for item in view.streams():
@@ -32,7 +40,9 @@ def check(view: View) -> Iterator[Hit]:
             assert tree is not None
             caught = next((found for found in tree.find_overlapping(subject)), None)
             if caught is not None:
-                text = f'"{subject}" stores what is delivered to {caught[1].downstream} on {caught[0]}'
+                text = (
+                    f'"{subject}" stores what is delivered to {caught[1].downstream} on {caught[0]}'
+                )
                 yield Hit(item.address, text, "subjects", also=(caught[1].downstream,))
 
 

@@ -41,7 +41,11 @@ def check(view: View) -> Iterator[Hit]:
             ours, theirs = limit_of(item, name), limit_of(origin, name)
             if ours and (not theirs or ours < theirs):
                 kept = format_limit(name, theirs) if theirs else "no limit"
-                yield Hit(item.address, f"{name} is {format_limit(name, ours)}; its origin {origin.address} has {kept}", name)
+                yield Hit(
+                    item.address,
+                    f"{name} is {format_limit(name, ours)}; its origin {origin.address} has {kept}",
+                    name,
+                )
 
 
 RULE = Rule(

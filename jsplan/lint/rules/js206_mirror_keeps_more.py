@@ -14,8 +14,14 @@ def check(view: View) -> Iterator[Hit]:
     for item, origin in full_mirrors(view):
         theirs = [name for name in LIMITS if limit_of(origin, name)]
         if theirs and not any(limit_of(item, name) for name in LIMITS):
-            said = ", ".join(f"{name} {format_limit(name, limit_of(origin, name))}" for name in theirs)
-            yield Hit(item.address, f"keeps everything for ever; its origin {origin.address} has {said}", "mirror")
+            said = ", ".join(
+                f"{name} {format_limit(name, limit_of(origin, name))}" for name in theirs
+            )
+            yield Hit(
+                item.address,
+                f"keeps everything for ever; its origin {origin.address} has {said}",
+                "mirror",
+            )
 
 
 RULE = Rule(

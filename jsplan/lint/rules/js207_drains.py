@@ -15,9 +15,19 @@ def check(view: View) -> Iterator[Hit]:
             origin = view.all_streams.get(edge.origin)
             if origin is None or origin.retention == "limits":
                 continue
-            what = "a work queue: messages that were copied are deleted there" if origin.retention == "workqueue" else (
-                "kept by interest: messages that this copy and every consumer have read are deleted there")  # fmt: skip
-            yield Hit(item.address, f"{origin.address} is {what}", "mirror" if edge.kind == "mirror" else "sources", also=(origin.address,))
+            what = (
+                "a work queue: messages that were copied are deleted there"
+                if origin.retention == "workqueue"
+                else (
+                    "kept by interest: messages that this copy and every consumer have read are deleted there"
+                )
+            )
+            yield Hit(
+                item.address,
+                f"{origin.address} is {what}",
+                "mirror" if edge.kind == "mirror" else "sources",
+                also=(origin.address,),
+            )
 
 
 RULE = Rule(

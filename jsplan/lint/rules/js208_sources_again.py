@@ -19,7 +19,9 @@ def check(view: View) -> Iterator[Hit]:
             continue
         there = {source_header(source) for source in theirs}
         for source in item.config.get("sources", ()):
-            if source_header(source) not in there and _name(source) in {_name(other) for other in theirs}:
+            if source_header(source) not in there and _name(source) in {
+                _name(other) for other in theirs
+            }:
                 text = f"the source {source['name']} gets another filter or transform: all of it is copied once more"
                 yield Hit(item.address, text, "sources")
 

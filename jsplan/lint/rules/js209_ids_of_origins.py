@@ -15,8 +15,11 @@ def check(view: View) -> Iterator[Hit]:
         origins = len(item.config.get("sources", ()))
         if origins > 1 and item.declared_fields.get("duplicate_window"):
             window = format_duration(item.declared_fields["duplicate_window"])
-            yield Hit(item.address, f"of messages with one Nats-Msg-Id from {origins} sources the first is kept, for {window}",
-                      "duplicate_window")  # fmt: skip
+            yield Hit(
+                item.address,
+                f"of messages with one Nats-Msg-Id from {origins} sources the first is kept, for {window}",
+                "duplicate_window",
+            )
 
 
 RULE = Rule(

@@ -13,9 +13,16 @@ def check(view: View) -> Iterator[Hit]:
     for item in view.streams():
         for edge in view.origins.get(item.address, ()) if item.config.get("mirror") else ():
             origin = view.all_streams.get(edge.origin)
-            if origin is not None and origin.config.get("storage") == "memory" and origin.replicas == 1:
-                yield Hit(item.address, f"{origin.address} is in the memory of one server; when that restarts, this mirror stands still",
-                          "mirror")  # fmt: skip
+            if (
+                origin is not None
+                and origin.config.get("storage") == "memory"
+                and origin.replicas == 1
+            ):
+                yield Hit(
+                    item.address,
+                    f"{origin.address} is in the memory of one server; when that restarts, this mirror stands still",
+                    "mirror",
+                )
 
 
 RULE = Rule(

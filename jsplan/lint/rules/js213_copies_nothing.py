@@ -17,8 +17,11 @@ def check(view: View) -> Iterator[Hit]:
             stored = view.stored_subjects(edge.origin)
             for src, _ in subject_mappings(edge.config) if stored else ():
                 if not any(intersect(subject, src) is not None for subject in stored or ()):
-                    yield Hit(item.address, f'"{src}" matches no subject of {edge.origin}, which stores {", ".join(stored or ())}',
-                              "mirror" if edge.kind == "mirror" else "sources")  # fmt: skip
+                    yield Hit(
+                        item.address,
+                        f'"{src}" matches no subject of {edge.origin}, which stores {", ".join(stored or ())}',
+                        "mirror" if edge.kind == "mirror" else "sources",
+                    )
 
 
 RULE = Rule(

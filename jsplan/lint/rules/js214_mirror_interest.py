@@ -12,8 +12,16 @@ def check(view: View) -> Iterator[Hit]:
     """Copies with interest retention, for which no consumer is declared."""
     for item in view.streams():
         copies = item.config.get("mirror") or item.config.get("sources")
-        if copies and item.retention == "interest" and not view.consumers_by_stream.get(item.address):
-            yield Hit(item.address, "stores nothing of its origin as long as it has no consumer", "retention")
+        if (
+            copies
+            and item.retention == "interest"
+            and not view.consumers_by_stream.get(item.address)
+        ):
+            yield Hit(
+                item.address,
+                "stores nothing of its origin as long as it has no consumer",
+                "retention",
+            )
 
 
 RULE = Rule(

@@ -13,14 +13,23 @@ from jsplan.subjects import SubjectTree
 def check(view: View) -> Iterator[Hit]:
     """Prefixes that are equal, or one within the other, over different connections."""
     tree: SubjectTree[tuple[str, str, str]] = SubjectTree()
-    edges = [(edge, prefix) for edge in view.topology.edges if (prefix := delivery_prefix(view, edge))]
+    edges = [
+        (edge, prefix) for edge in view.topology.edges if (prefix := delivery_prefix(view, edge))
+    ]
     wanted = {item.address for item in view.streams()} if edges else set()
     for edge, prefix in edges:
-        account = view.workspace.domains[view.topology.routes.canonicalize(edge.downstream.domain)].connection
-        other = next((found for found in tree.find_overlapping(f"{prefix}.>") if found[0] != account), None)
+        account = view.workspace.domains[
+            view.topology.routes.canonicalize(edge.downstream.domain)
+        ].connection
+        other = next(
+            (found for found in tree.find_overlapping(f"{prefix}.>") if found[0] != account), None
+        )
         if other is not None and edge.downstream in wanted:
-            yield Hit(edge.downstream, f"is delivered to on {prefix}, and {other[2]} in another account on {other[1]}",
-                      "mirror" if edge.kind == "mirror" else "sources")  # fmt: skip
+            yield Hit(
+                edge.downstream,
+                f"is delivered to on {prefix}, and {other[2]} in another account on {other[1]}",
+                "mirror" if edge.kind == "mirror" else "sources",
+            )
         tree.add(f"{prefix}.>", (account, prefix, str(edge.downstream)))
 
 

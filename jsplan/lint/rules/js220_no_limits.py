@@ -11,16 +11,27 @@ from jsplan.lint.view import LintItem, View
 
 def is_unlimited(item: LintItem) -> bool:
     """Whether nothing ends a message's life; consumers do in a queue, clients in a bucket, JS206 speaks of mirrors."""
-    return item.address.kind == "stream" and item.retention == "limits" and not any(limit_of(item, name) for name in LIMITS)
+    return (
+        item.address.kind == "stream"
+        and item.retention == "limits"
+        and not any(limit_of(item, name) for name in LIMITS)
+    )
 
 
 def check(view: View) -> Iterator[Hit]:
     """Streams on disk, mirrors of something that is known left out."""
     for item in view.streams():
-        if is_unlimited(item) and item.config.get("storage") != "memory" and not item.config.get("sealed"):
+        if (
+            is_unlimited(item)
+            and item.config.get("storage") != "memory"
+            and not item.config.get("sealed")
+        ):
             if item.config.get("mirror") and view.origins.get(item.address):
                 continue
-            yield Hit(item.address, "has no max_age, max_bytes, max_msgs or max_msgs_per_subject: it grows until the disk is full")
+            yield Hit(
+                item.address,
+                "has no max_age, max_bytes, max_msgs or max_msgs_per_subject: it grows until the disk is full",
+            )
 
 
 RULE = Rule(

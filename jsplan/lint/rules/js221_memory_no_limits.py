@@ -13,7 +13,11 @@ def check(view: View) -> Iterator[Hit]:
     """Streams in memory without a limit."""
     for item in view.streams():
         if is_unlimited(item) and item.config.get("storage") == "memory":
-            yield Hit(item.address, "is in memory and has no max_age, max_bytes, max_msgs or max_msgs_per_subject", "storage")
+            yield Hit(
+                item.address,
+                "is in memory and has no max_age, max_bytes, max_msgs or max_msgs_per_subject",
+                "storage",
+            )
 
 
 RULE = Rule(

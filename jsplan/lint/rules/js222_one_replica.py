@@ -12,7 +12,11 @@ def check(view: View) -> Iterator[Hit]:
     """Streams of one copy where there are several servers."""
     for item in view.streams():
         if item.replicas == 1 and view.is_clustered(item.address.domain):
-            yield Hit(item.address, f"has one copy, and {item.address.domain} is a cluster", "num_replicas")
+            yield Hit(
+                item.address,
+                f"has one copy, and {item.address.domain} is a cluster",
+                "num_replicas",
+            )
 
 
 RULE = Rule(

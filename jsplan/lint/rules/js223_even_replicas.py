@@ -13,9 +13,7 @@ def check(view: View) -> Iterator[Hit]:
     for item in view.streams():
         if item.replicas in (2, 4):
             needed = item.replicas // 2 + 1
-            text = (
-                f"{item.replicas} copies need {needed} for every write, so only {item.replicas - needed} may be away, as with {item.replicas - 1}"
-            )
+            text = f"{item.replicas} copies need {needed} for every write, so only {item.replicas - needed} may be away, as with {item.replicas - 1}"
             yield Hit(item.address, text, "num_replicas")
 
 

@@ -16,7 +16,11 @@ def check(view: View) -> Iterator[Hit]:
     for item in view.streams():
         full = [name for name in _SIZES if limit_of(item, name)]
         if item.retention == "workqueue" and full and item.config.get("discard", "old") == "old":
-            yield Hit(item.address, f"when {' or '.join(full)} is reached, the oldest work is removed although nobody has done it", full[0])
+            yield Hit(
+                item.address,
+                f"when {' or '.join(full)} is reached, the oldest work is removed although nobody has done it",
+                full[0],
+            )
 
 
 RULE = Rule(

@@ -13,9 +13,19 @@ def check(view: View) -> Iterator[Hit]:
     """Streams whose files say it; buckets always have it."""
     for item in view.streams():
         limited = limit_of(item, "max_msgs") or limit_of(item, "max_bytes")
-        per_subject = item.config.get("discard_new_per_subject") and limit_of(item, "max_msgs_per_subject")
-        if item.declared_fields.get("discard") == "new" and item.address.kind == "stream" and not (limited or per_subject):
-            yield Hit(item.address, "discard: new has no effect: there is no max_msgs or max_bytes to be reached", "discard")
+        per_subject = item.config.get("discard_new_per_subject") and limit_of(
+            item, "max_msgs_per_subject"
+        )
+        if (
+            item.declared_fields.get("discard") == "new"
+            and item.address.kind == "stream"
+            and not (limited or per_subject)
+        ):
+            yield Hit(
+                item.address,
+                "discard: new has no effect: there is no max_msgs or max_bytes to be reached",
+                "discard",
+            )
 
 
 RULE = Rule(

@@ -8,7 +8,14 @@ from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import LintItem, View
 from jsplan.units import format_duration
 
-_TIMES = ("max_age", "duplicate_window", "ack_wait", "inactive_threshold", "priority_timeout", "idle_heartbeat")
+_TIMES = (
+    "max_age",
+    "duplicate_window",
+    "ack_wait",
+    "inactive_threshold",
+    "priority_timeout",
+    "idle_heartbeat",
+)
 _MILLISECOND = 1_000_000
 _SMALL = 1024
 
@@ -22,10 +29,17 @@ def check(view: View) -> Iterator[Hit]:
 
 
 def _times(item: LintItem) -> Iterator[Hit]:
-    found = [(name, item.declared_fields.get(name) or 0) for name in _TIMES] + [("backoff", wait) for wait in item.declared_fields.get("backoff") or ()]
+    found = [(name, item.declared_fields.get(name) or 0) for name in _TIMES] + [
+        ("backoff", wait) for wait in item.declared_fields.get("backoff") or ()
+    ]
     for name, value in found:
         if isinstance(value, int) and 0 < value < _MILLISECOND:
-            yield Hit(item.address, f"{name} is {format_duration(value)}: an integer is nanoseconds", name, f"Was {name}: {value}s meant?")
+            yield Hit(
+                item.address,
+                f"{name} is {format_duration(value)}: an integer is nanoseconds",
+                name,
+                f"Was {name}: {value}s meant?",
+            )
 
 
 def _sizes(item: LintItem) -> Iterator[Hit]:

@@ -16,8 +16,16 @@ def check(view: View) -> Iterator[Hit]:
     for item in (*view.streams(), *view.consumers()):
         for name, subject in _subjects(item):
             if _GLUED.search(subject):
-                part = next(part for part in subject.split(".") if len(part) > 1 and ("*" in part or ">" in part))
-                yield Hit(item.address, f'"{subject}": in "{part}" there is no wildcard, only the letter', name)
+                part = next(
+                    part
+                    for part in subject.split(".")
+                    if len(part) > 1 and ("*" in part or ">" in part)
+                )
+                yield Hit(
+                    item.address,
+                    f'"{subject}": in "{part}" there is no wildcard, only the letter',
+                    name,
+                )
 
 
 def _subjects(item: LintItem) -> Iterator[tuple[str, str]]:
@@ -26,7 +34,9 @@ def _subjects(item: LintItem) -> Iterator[tuple[str, str]]:
     yield from (("filter_subjects", subject) for subject in said.get("filter_subjects") or ())
     if said.get("filter_subject"):
         yield "filter_subject", said["filter_subject"]
-    origins: Iterable[tuple[str, dict[str, str]]] = [("sources", source) for source in said.get("sources") or ()]
+    origins: Iterable[tuple[str, dict[str, str]]] = [
+        ("sources", source) for source in said.get("sources") or ()
+    ]
     for name, origin in [*origins, *([("mirror", said["mirror"])] if said.get("mirror") else [])]:
         if origin.get("filter_subject"):
             yield name, origin["filter_subject"]

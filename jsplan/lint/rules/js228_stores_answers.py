@@ -12,9 +12,20 @@ from jsplan.subjects import overlaps
 def check(view: View) -> Iterator[Hit]:
     """Streams whose subjects overlap with where clients are answered."""
     for item in view.streams():
-        caught = next((subject for subject in item.config.get("subjects", ()) if overlaps(subject, "_INBOX.>")), None)
+        caught = next(
+            (
+                subject
+                for subject in item.config.get("subjects", ())
+                if overlaps(subject, "_INBOX.>")
+            ),
+            None,
+        )
         if caught is not None:
-            yield Hit(item.address, f'"{caught}" catches _INBOX.>, where all requests are answered', "subjects")
+            yield Hit(
+                item.address,
+                f'"{caught}" catches _INBOX.>, where all requests are answered',
+                "subjects",
+            )
 
 
 RULE = Rule(

@@ -16,8 +16,14 @@ def check(view: View) -> Iterator[Hit]:
     """Streams that do not acknowledge although their subjects would let them."""
     for item in view.streams():
         subjects = item.config.get("subjects", ())
-        if item.config.get("no_ack") and not any(overlaps(subject, needed) for subject in subjects for needed in _NEEDED):
-            yield Hit(item.address, "publishers get no answer, whether a message was stored or not", "no_ack")
+        if item.config.get("no_ack") and not any(
+            overlaps(subject, needed) for subject in subjects for needed in _NEEDED
+        ):
+            yield Hit(
+                item.address,
+                "publishers get no answer, whether a message was stored or not",
+                "no_ack",
+            )
 
 
 RULE = Rule(

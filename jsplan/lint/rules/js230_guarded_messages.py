@@ -11,7 +11,9 @@ from jsplan.lint.view import View
 def check(view: View) -> Iterator[Hit]:
     """Streams whose files guard the messages, and not the stream."""
     for item in view.streams():
-        name = next((name for name in ("deny_purge", "deny_delete") if item.declared_fields.get(name)), None)
+        name = next(
+            (name for name in ("deny_purge", "deny_delete") if item.declared_fields.get(name)), None
+        )
         guarded = item.declared is not None and item.declared.lifecycle.prevent_destroy is not None
         if name is not None and item.address.kind == "stream" and not guarded:
             yield Hit(item.address, f"{name} protects messages, not the stream itself", name)

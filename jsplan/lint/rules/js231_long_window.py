@@ -16,7 +16,11 @@ def check(view: View) -> Iterator[Hit]:
     for item in view.streams():
         window = item.declared_fields.get("duplicate_window") or 0
         if window > _LONG:
-            yield Hit(item.address, f"the id of every message is kept in memory for {format_duration(window)}", "duplicate_window")
+            yield Hit(
+                item.address,
+                f"the id of every message is kept in memory for {format_duration(window)}",
+                "duplicate_window",
+            )
 
 
 RULE = Rule(

@@ -14,8 +14,17 @@ def check(view: View) -> Iterator[Hit]:
     for item in view.streams():
         age = item.config.get("max_age") or 0
         own = item.address.kind == "kv" and not item.config.get("mirror")
-        if own and age and not item.config.get("subject_delete_marker_ttl") and view.level(item.address.domain) >= 1:
-            yield Hit(item.address, f"when a key ends after {format_duration(age)}, watchers do not hear of it", "max_age")
+        if (
+            own
+            and age
+            and not item.config.get("subject_delete_marker_ttl")
+            and view.level(item.address.domain) >= 1
+        ):
+            yield Hit(
+                item.address,
+                f"when a key ends after {format_duration(age)}, watchers do not hear of it",
+                "max_age",
+            )
 
 
 RULE = Rule(

@@ -12,7 +12,10 @@ def check(view: View) -> Iterator[Hit]:
     """Consumers without the word."""
     for item in view.consumers():
         if item.declared_fields.get("ack_policy") is None:
-            yield Hit(item.address, "ack_policy is left out, so it is none: what a client loses is not delivered again")
+            yield Hit(
+                item.address,
+                "ack_policy is left out, so it is none: what a client loses is not delivered again",
+            )
 
 
 RULE = Rule(

@@ -18,7 +18,11 @@ def check(view: View) -> Iterator[Hit]:
             if not any(overlaps(wanted, subject) for subject in stored or ()):
                 assert stream is not None
                 field = "filter_subject" if item.config.get("filter_subject") else "filter_subjects"
-                yield Hit(item.address, f'"{wanted}" matches no subject of {stream.address}, which stores {_format_subjects(stored or [])}', field)
+                yield Hit(
+                    item.address,
+                    f'"{wanted}" matches no subject of {stream.address}, which stores {_format_subjects(stored or [])}',
+                    field,
+                )
 
 
 def _format_subjects(stored: list[str]) -> str:

@@ -11,11 +11,21 @@ from jsplan.lint.view import View
 def check(view: View) -> Iterator[Hit]:
     """Consumers with a group of workers and `max_ack_pending: 1`."""
     for item in view.consumers():
-        group = item.config.get("deliver_group") or ", ".join(item.config.get("priority_groups", ()))
+        group = item.config.get("deliver_group") or ", ".join(
+            item.config.get("priority_groups", ())
+        )
         alone = item.config.get("priority_policy") == "pinned_client"  # one worker is all it wants
-        if group and not alone and item.config.get("ack_policy", "none") != "none" and item.config.get("max_ack_pending") == 1:
-            yield Hit(item.address, f"max_ack_pending is 1, so the workers of {group} take turns: one works, all others wait",
-                      "max_ack_pending")  # fmt: skip
+        if (
+            group
+            and not alone
+            and item.config.get("ack_policy", "none") != "none"
+            and item.config.get("max_ack_pending") == 1
+        ):
+            yield Hit(
+                item.address,
+                f"max_ack_pending is 1, so the workers of {group} take turns: one works, all others wait",
+                "max_ack_pending",
+            )
 
 
 RULE = Rule(

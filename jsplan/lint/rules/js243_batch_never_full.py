@@ -13,7 +13,11 @@ def check(view: View) -> Iterator[Hit]:
     for item in view.consumers():
         batch, pending = item.config.get("max_batch", 0), item.config.get("max_ack_pending", 0)
         if item.config.get("ack_policy", "none") != "none" and 0 < pending < batch:
-            yield Hit(item.address, f"max_batch is {batch}, and only {pending} may be out unacknowledged (max_ack_pending)", "max_batch")
+            yield Hit(
+                item.address,
+                f"max_batch is {batch}, and only {pending} may be out unacknowledged (max_ack_pending)",
+                "max_batch",
+            )
 
 
 RULE = Rule(

@@ -11,9 +11,19 @@ from jsplan.lint.view import View
 def check(view: View) -> Iterator[Hit]:
     """Consumers with a group of workers and `ack_policy: all`."""
     for item in view.consumers():
-        group = item.config.get("deliver_group") or ", ".join(item.config.get("priority_groups", ()))
-        if group and item.config.get("ack_policy") == "all" and item.config.get("priority_policy") != "pinned_client":
-            yield Hit(item.address, f"with ack_policy: all a worker of {group} acknowledges what others still work on", "ack_policy")
+        group = item.config.get("deliver_group") or ", ".join(
+            item.config.get("priority_groups", ())
+        )
+        if (
+            group
+            and item.config.get("ack_policy") == "all"
+            and item.config.get("priority_policy") != "pinned_client"
+        ):
+            yield Hit(
+                item.address,
+                f"with ack_policy: all a worker of {group} acknowledges what others still work on",
+                "ack_policy",
+            )
 
 
 RULE = Rule(

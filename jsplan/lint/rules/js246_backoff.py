@@ -12,7 +12,10 @@ from jsplan.units import format_duration
 def check(view: View) -> Iterator[Hit]:
     """Consumers whose files say both, and not the same."""
     for item in view.consumers():
-        waits, said = item.declared_fields.get("backoff") or (), item.declared_fields.get("ack_wait")
+        waits, said = (
+            item.declared_fields.get("backoff") or (),
+            item.declared_fields.get("ack_wait"),
+        )
         if waits and said and said != waits[0]:
             text = f"ack_wait {format_duration(said)} is replaced by the first wait of backoff, {format_duration(waits[0])}"
             yield Hit(item.address, text, "ack_wait")

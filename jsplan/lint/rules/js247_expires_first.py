@@ -13,7 +13,10 @@ def check(view: View) -> Iterator[Hit]:
     """Consumers that deliver again later than their stream keeps messages."""
     for item in view.consumers():
         stream = view.stream_of(item)
-        age, wait = (stream.config.get("max_age", 0) if stream else 0), item.config.get("ack_wait", 0)
+        age, wait = (
+            (stream.config.get("max_age", 0) if stream else 0),
+            item.config.get("ack_wait", 0),
+        )
         if item.config.get("ack_policy", "none") != "none" and 0 < age <= wait:
             text = f"ack_wait ({format_duration(wait)}) is not shorter than max_age ({format_duration(age)}): nothing is ever redelivered"
             yield Hit(item.address, text, "ack_wait")

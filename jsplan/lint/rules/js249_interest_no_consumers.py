@@ -14,8 +14,11 @@ def check(view: View) -> Iterator[Hit]:
     for item in view.streams():
         waited_for = view.consumers_by_stream.get(item.address) or item.address in copied
         if item.retention == "interest" and item.config.get("subjects") and not waited_for:
-            yield Hit(item.address, "no consumer of it is declared: what is published before there is one is acknowledged and not kept",
-                      "retention")  # fmt: skip
+            yield Hit(
+                item.address,
+                "no consumer of it is declared: what is published before there is one is acknowledged and not kept",
+                "retention",
+            )
 
 
 RULE = Rule(

@@ -17,10 +17,17 @@ def check(view: View) -> Iterator[Hit]:
         subject = item.config.get("deliver_subject")
         if not subject:
             continue
-        other = first.setdefault((view.connected_domains.group_of(address.domain), subject), address)
+        other = first.setdefault(
+            (view.connected_domains.group_of(address.domain), subject), address
+        )
         if other != address and (address in wanted or other in wanted):
             one, two = (address, other) if address in wanted else (other, address)
-            yield Hit(one, f'delivers to "{subject}", as {two} does: subscribers get both', "deliver_subject", also=(two,))
+            yield Hit(
+                one,
+                f'delivers to "{subject}", as {two} does: subscribers get both',
+                "deliver_subject",
+                also=(two,),
+            )
 
 
 RULE = Rule(

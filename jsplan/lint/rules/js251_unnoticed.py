@@ -12,9 +12,15 @@ def check(view: View) -> Iterator[Hit]:
     """Push consumers whose subscriber cannot know what it missed."""
     for item in view.consumers():
         config = item.config
-        if config.get("deliver_subject") and config.get("ack_policy", "none") == "none" and not config.get("idle_heartbeat"):
+        if (
+            config.get("deliver_subject")
+            and config.get("ack_policy", "none") == "none"
+            and not config.get("idle_heartbeat")
+        ):
             yield Hit(
-                item.address, "its subscriber does not notice what it misses: no acknowledgements, no idle_heartbeat", "deliver_subject"
+                item.address,
+                "its subscriber does not notice what it misses: no acknowledgements, no idle_heartbeat",
+                "deliver_subject",
             )
 
 

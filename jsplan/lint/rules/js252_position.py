@@ -13,13 +13,23 @@ def check(view: View) -> Iterator[Hit]:
     for item in view.consumers():
         stream = view.stream_of(item)
         config = item.config
-        if stream is None or not config.get("durable_name") or config.get("ack_policy", "none") == "none":
+        if (
+            stream is None
+            or not config.get("durable_name")
+            or config.get("ack_policy", "none") == "none"
+        ):
             continue
         copies = config.get("num_replicas", 0)
         if 0 < copies < stream.replicas:
-            yield Hit(item.address, f"its position has {copies} of the {stream.replicas} copies of its stream", "num_replicas")
+            yield Hit(
+                item.address,
+                f"its position has {copies} of the {stream.replicas} copies of its stream",
+                "num_replicas",
+            )
         elif config.get("mem_storage") and stream.config.get("storage") != "memory":
-            yield Hit(item.address, "its position is in memory, and its stream on disk", "mem_storage")
+            yield Hit(
+                item.address, "its position is in memory, and its stream on disk", "mem_storage"
+            )
 
 
 RULE = Rule(

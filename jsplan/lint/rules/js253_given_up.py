@@ -13,9 +13,16 @@ def check(view: View) -> Iterator[Hit]:
     """Consumers of queues that give up, where nothing else ends a message."""
     for item in view.consumers():
         most, stream = item.config.get("max_deliver", -1), view.stream_of(item)
-        if most > 0 and stream is not None and stream.retention == "workqueue" and not limit_of(stream, "max_age"):
+        if (
+            most > 0
+            and stream is not None
+            and stream.retention == "workqueue"
+            and not limit_of(stream, "max_age")
+        ):
             yield Hit(
-                item.address, f"after {most} deliveries a message is delivered no more, and stays in the queue for ever", "max_deliver"
+                item.address,
+                f"after {most} deliveries a message is delivered no more, and stays in the queue for ever",
+                "max_deliver",
             )
 
 

@@ -11,8 +11,15 @@ from jsplan.lint.view import View
 def check(view: View) -> Iterator[Hit]:
     """Consumers that acknowledge, and replay."""
     for item in view.consumers():
-        if item.config.get("replay_policy") == "original" and item.config.get("ack_policy", "none") != "none":
-            yield Hit(item.address, "replay_policy original: a week of history takes a week to replay", "replay_policy")
+        if (
+            item.config.get("replay_policy") == "original"
+            and item.config.get("ack_policy", "none") != "none"
+        ):
+            yield Hit(
+                item.address,
+                "replay_policy original: a week of history takes a week to replay",
+                "replay_policy",
+            )
 
 
 RULE = Rule(

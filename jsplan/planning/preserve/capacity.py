@@ -26,14 +26,20 @@ _MAX_STREAM_BYTES: Final = {"file": "storage_max_stream_bytes", "memory": "memor
 def sized_staging_config(inputs: PlanInputs, address: Address, old: LiveObject) -> Config:
     """The stand-in as it is made."""
     limits = inputs.live.domains[address.domain].info.get("limits") or {}
-    return with_required_max_bytes(staging_config(address, old, memory=limits.get("max_storage") == 0), old, limits)
+    return with_required_max_bytes(
+        staging_config(address, old, memory=limits.get("max_storage") == 0), old, limits
+    )
 
 
 def with_required_max_bytes(config: Config, old: LiveObject, limits: Mapping[str, Any]) -> Config:
     """Where the account wants every stream bounded, twice what is there."""
     if not limits.get("max_bytes_required"):
         return config
-    return config | {"max_bytes": max(int(old.raw.get("max_bytes") or 0), 2 * int(old.state.get("bytes") or 0) + 1_048_576)}
+    return config | {
+        "max_bytes": max(
+            int(old.raw.get("max_bytes") or 0), 2 * int(old.state.get("bytes") or 0) + 1_048_576
+        )
+    }
 
 
 def additional_bytes(old: LiveObject, final: Config, info: Mapping[str, Any]) -> int:
@@ -51,10 +57,15 @@ def additional_bytes(old: LiveObject, final: Config, info: Mapping[str, Any]) ->
     return more or int(bool(limits.get("max_bytes_required")))
 
 
-def capacity_problem(old: LiveObject, final: Config, staging: Config, info: Mapping[str, Any]) -> str | None:
+def capacity_problem(
+    old: LiveObject, final: Config, staging: Config, info: Mapping[str, Any]
+) -> str | None:
     """Why the account cannot hold the stream twice, in words; None where it can, or where only the server knows."""
     whole = _tier_usage(info, staging)
-    streams, used_streams = (whole.get("limits") or {}).get("max_streams", -1), int(whole.get("streams") or 0)
+    streams, used_streams = (
+        (whole.get("limits") or {}).get("max_streams", -1),
+        int(whole.get("streams") or 0),
+    )
     if 0 < streams <= used_streams:
         return f"that takes one more stream for a while, and the account uses {used_streams:,} of {streams:,} (max_streams)"
     for config in (staging, final):

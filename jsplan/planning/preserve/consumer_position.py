@@ -27,7 +27,9 @@ def position_of(config: Mapping[str, Any], state: Mapping[str, Any]) -> int | No
     that of a deliver_policy new, last, or by_start_time that was given something. And see `has_pending_below_floor`.
     """
     given, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
-    if not given.get("consumer_seq") and config.get("deliver_policy", "all") == "all":  # `delivered` is how far it has looked
+    if (
+        not given.get("consumer_seq") and config.get("deliver_policy", "all") == "all"
+    ):  # `delivered` is how far it has looked
         return int(floor.get("stream_seq") or 0) + 1
     if config.get("ack_policy", "none") == "none" or not given.get("consumer_seq"):
         return int(given.get("stream_seq") or 0) + 1
@@ -36,7 +38,10 @@ def position_of(config: Mapping[str, Any], state: Mapping[str, Any]) -> int | No
     if floor.get("stream_seq"):
         return int(floor["stream_seq"]) + 1
     policy = config.get("deliver_policy", "all")
-    if policy in ("all", "last_per_subject"):  # of the latter it is not known either; no message is before the first
+    if policy in (
+        "all",
+        "last_per_subject",
+    ):  # of the latter it is not known either; no message is before the first
         return 1
     return int(config["opt_start_seq"]) if policy == "by_start_sequence" else None
 
@@ -52,7 +57,9 @@ def has_pending_below_floor(config: Mapping[str, Any], state: Mapping[str, Any])
     return tracked and int(state.get("num_ack_pending") or 0) > behind
 
 
-def choose_position_method(position: int, config: Mapping[str, Any], level: int, *, retention: str, first_seq: int) -> PositionMethod:
+def choose_position_method(
+    position: int, config: Mapping[str, Any], level: int, *, retention: str, first_seq: int
+) -> PositionMethod:
     """How a consumer that is made with `config` comes to `position` in a stream whose first message is `first_seq`.
 
     In a work queue everything that is there is unfinished, and nothing but `all` may be said (10101).
@@ -61,7 +68,11 @@ def choose_position_method(position: int, config: Mapping[str, Any], level: int,
     if retention == "workqueue" or (policy == "all" and position <= max(first_seq, 1)):
         return "plain"
     later = policy == "by_start_sequence" and int(config.get("opt_start_seq") or 0) > position
-    if level >= RESET_LEVEL and policy in ("all", "by_start_time", "by_start_sequence") and not (later or config.get("deliver_subject")):
+    if (
+        level >= RESET_LEVEL
+        and policy in ("all", "by_start_time", "by_start_sequence")
+        and not (later or config.get("deliver_subject"))
+    ):
         return "reset"
     return "start"
 

@@ -48,23 +48,37 @@ def is_update_purging(inputs: PlanInputs, live: LiveObject, after: Config) -> bo
     """
     stream = inputs.live.get(live.address.parent) if live.address.parent else None
     before, new = filters_of(live.compact), filters_of(after)
-    if stream is None or get_retention(stream.compact) != "interest" or sorted(before) == sorted(new):
+    if (
+        stream is None
+        or get_retention(stream.compact) != "interest"
+        or sorted(before) == sorted(new)
+    ):
         return False
     floor, given = (live.state.get(name) or {} for name in ("ack_floor", "delivered"))
     gains = bool(before) and (not new or any(not is_covered(subject, before) for subject in new))
-    fresh = gains and not given.get("consumer_seq") and live.compact.get("ack_policy", "none") == "explicit"
+    fresh = (
+        gains
+        and not given.get("consumer_seq")
+        and live.compact.get("ack_policy", "none") == "explicit"
+    )
     behind_end = int(floor.get("stream_seq") or 0) > int(stream.state.get("last_seq") or 0)
     return fresh or (behind_end and inputs.level(live.address) >= PURGE_LEVEL)
 
 
-def _position_method(inputs: PlanInputs, address: Address, after: Config, position: int) -> PositionMethod:
+def _position_method(
+    inputs: PlanInputs, address: Address, after: Config, position: int
+) -> PositionMethod:
     stream = inputs.live.get(address.parent) if address.parent else None
     retention = _planned_retention(inputs, address.parent, stream)
     first = int(stream.state.get("first_seq") or 0) if stream else 0
-    return choose_position_method(position, after, inputs.level(address), retention=retention, first_seq=first)
+    return choose_position_method(
+        position, after, inputs.level(address), retention=retention, first_seq=first
+    )
 
 
-def _planned_retention(inputs: PlanInputs, address: Address | None, stream: LiveObject | None) -> str:
+def _planned_retention(
+    inputs: PlanInputs, address: Address | None, stream: LiveObject | None
+) -> str:
     """The retention that the stream will have: one that becomes a work queue takes no start of a consumer."""
     live = str(stream.compact.get("retention", "limits")) if stream else "limits"
     if address is None or inputs.declared(address) is None:
@@ -85,8 +99,15 @@ def preserve_position(inputs: PlanInputs, verdict: ResourceDecision) -> None:
         after = after | {PAUSE: pause}
     position = _known_position(live, recorded) or _next_delivery(live)
     if position is not None and _position_method(inputs, address, after, _MAX_SEQUENCE) == "start":
-        verdict.unknown = ["deliver_policy", "opt_start_seq"]  # a start is only needed where a message is still before it
-        after = with_start_sequence(position, after) if _position_method(inputs, address, after, position) == "start" else after
+        verdict.unknown = [
+            "deliver_policy",
+            "opt_start_seq",
+        ]  # a start is only needed where a message is still before it
+        after = (
+            with_start_sequence(position, after)
+            if _position_method(inputs, address, after, position) == "start"
+            else after
+        )
     verdict.after = after
 
 
@@ -108,7 +129,11 @@ def params(inputs: PlanInputs, verdict: ResourceDecision) -> dict[str, Any]:
 
     `state_address` is the address under which state has what is under way.
     """
-    address, live, recorded = verdict.address, verdict.live, inputs.replacement_records.get(verdict.address) or {}
+    address, live, recorded = (
+        verdict.address,
+        verdict.live,
+        inputs.replacement_records.get(verdict.address) or {},
+    )
     return {
         "state_address": str(inputs.moved_from.get(address, address)),
         "position": _known_position(live, recorded),
@@ -117,33 +142,58 @@ def params(inputs: PlanInputs, verdict: ResourceDecision) -> dict[str, Any]:
     }
 
 
-def replacement_fields(address: Address, entry: Entry | None, named: Mapping[str, Any]) -> frozenset[str]:
+def replacement_fields(
+    address: Address, entry: Entry | None, named: Mapping[str, Any]
+) -> frozenset[str]:
     """The fields that a replacement put in place of what the files say: no change as long as the files say the same."""
     if entry is None or address.kind != "consumer" or address.consumer not in entry.starts:
         return frozenset()
-    same = all((name in named) == (name in entry.declared) and named.get(name) == entry.declared.get(name) for name in START_FIELDS)
+    same = all(
+        (name in named) == (name in entry.declared) and named.get(name) == entry.declared.get(name)
+        for name in START_FIELDS
+    )
     return frozenset(START_FIELDS) if same else frozenset()
 
 
-def redelivery_measurement(verdict: ResourceDecision, stream: LiveObject) -> MeasurementRequest | None:
+def redelivery_measurement(
+    verdict: ResourceDecision, stream: LiveObject
+) -> MeasurementRequest | None:
     """How many messages are delivered again although they were acknowledged, out of order, above the floor."""
     live = verdict.live
     if live is None or verdict.after is None or stream.compact.get("retention") == "workqueue":
         return None
-    span = build_redelivery(live.address.consumer, live.compact, live.state, verdict.after, position_of(live.compact, live.state))
-    return MeasurementRequest(verdict.address, stream.address, redelivery=span) if span is not None else None
+    span = build_redelivery(
+        live.address.consumer,
+        live.compact,
+        live.state,
+        verdict.after,
+        position_of(live.compact, live.state),
+    )
+    return (
+        MeasurementRequest(verdict.address, stream.address, redelivery=span)
+        if span is not None
+        else None
+    )
 
 
 def describe_redelivery(found: Measurement) -> str:
     """What `DUPLICATES_MESSAGES` says of a consumer."""
     least, most = found.at_least, found.at_most
-    count = f"{most:,}" if least == most else f"between {least:,} and {most:,}" if least else f"up to {most:,}"
+    count = (
+        f"{most:,}"
+        if least == most
+        else f"between {least:,} and {most:,}"
+        if least
+        else f"up to {most:,}"
+    )
     if most == 1:
         return f"{count} message that was acknowledged out of order is delivered again"
     return f"{count} messages that were acknowledged out of order are delivered again"
 
 
-def check_consumer_replacement(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
+def check_consumer_replacement(
+    inputs: PlanInputs, verdict: ResourceDecision
+) -> Iterable[Diagnostic]:
     """What is worth knowing before a consumer is replaced with its place kept; stops nothing."""
     live = verdict.live
     if live is None or verdict.after is None:
@@ -152,12 +202,16 @@ def check_consumer_replacement(inputs: PlanInputs, verdict: ResourceDecision) ->
     place = f"sequence {position:,}" if position else "the first message that was not acknowledged"
     if any(change.path in START_FIELDS for change in verdict.fields):
         yield _replacement_warning(
-            inputs, verdict, f"keeps its position ({place}): its new start has no effect",
+            inputs,
+            verdict,
+            f"keeps its position ({place}): its new start has no effect",
             "To start where the files say: lifecycle: {on_replace: recreate}.",
-        )  # fmt: skip
+        )
     elif said.get("deliver_policy") in LAST_POLICIES:
         text = f"is given every message from {place} on, not only {LAST_POLICIES[said['deliver_policy']]}"
-        yield _replacement_warning(inputs, verdict, text, "So nothing that it had before it is lost.")
+        yield _replacement_warning(
+            inputs, verdict, text, "So nothing that it had before it is lost."
+        )
     out = live.state.get("num_ack_pending") or 0
     if has_pending_below_floor(live.compact, live.state):
         behind = f"sequence {live.state['ack_floor']['stream_seq']:,}"
@@ -175,6 +229,10 @@ def check_consumer_replacement(inputs: PlanInputs, verdict: ResourceDecision) ->
         yield _replacement_warning(inputs, verdict, text, detail)
 
 
-def _replacement_warning(inputs: PlanInputs, verdict: ResourceDecision, text: str, detail: str) -> Diagnostic:
+def _replacement_warning(
+    inputs: PlanInputs, verdict: ResourceDecision, text: str, detail: str
+) -> Diagnostic:
     declared = inputs.workspace.resources.get(verdict.address)
-    return Diagnostic("warning", "JS423", text, detail, str(verdict.address), declared.range if declared else None)
+    return Diagnostic(
+        "warning", "JS423", text, detail, str(verdict.address), declared.range if declared else None
+    )

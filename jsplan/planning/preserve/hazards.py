@@ -14,7 +14,12 @@ from jsplan.facts.measurement import FinishedConsumer, Measurement
 from jsplan.facts.redelivery import Redelivery, build_redelivery, max_by_state
 from jsplan.planning.preserve.capacity import capacity_problem, sized_staging_config
 from jsplan.planning.preserve.consumer_position import position_of
-from jsplan.planning.preserve.methods import PreserveMethod, becomes_workqueue, choose_preserve_method, find_preserve_obstacle
+from jsplan.planning.preserve.methods import (
+    PreserveMethod,
+    becomes_workqueue,
+    choose_preserve_method,
+    find_preserve_obstacle,
+)
 from jsplan.planning.preserve.start_override import start_sequence
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.resources.fields import Config
@@ -31,8 +36,13 @@ MIN_SECONDS: Final = 1
 
 def list_consumers(inputs: PlanInputs, stream: Address) -> list[LiveObject]:
     """Every consumer of the stream that was read, other people's included, without the server's own."""
-    found = (o for a, o in inputs.live.objects.items() if a.kind == "consumer" and a.parent == stream)
-    return sorted((o for o in found if not o.address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)), key=lambda o: o.address)
+    found = (
+        o for a, o in inputs.live.objects.items() if a.kind == "consumer" and a.parent == stream
+    )
+    return sorted(
+        (o for o in found if not o.address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)),
+        key=lambda o: o.address,
+    )
 
 
 def preserve_obstacle(inputs: PlanInputs, verdict: ResourceDecision) -> str | None:
@@ -46,7 +56,9 @@ def preserve_obstacle(inputs: PlanInputs, verdict: ResourceDecision) -> str | No
     theirs = [c for c in consumers if not _has_start_override(inputs, c)]
     why = find_preserve_obstacle(verdict.live, after, level, consumers, theirs, copied)
     info = inputs.live.domains[verdict.address.domain].info
-    return why or capacity_problem(verdict.live, after, sized_staging_config(inputs, verdict.address, verdict.live), info)
+    return why or capacity_problem(
+        verdict.live, after, sized_staging_config(inputs, verdict.address, verdict.live), info
+    )
 
 
 def _has_start_override(inputs: PlanInputs, consumer: LiveObject) -> bool:
@@ -55,22 +67,42 @@ def _has_start_override(inputs: PlanInputs, consumer: LiveObject) -> bool:
     return entry is not None and consumer.address.consumer in entry.starts
 
 
-def restored_consumers(inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]) -> list[tuple[LiveObject, Config]]:
+def restored_consumers(
+    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+) -> list[tuple[LiveObject, Config]]:
     """The consumers that the new stream gets, as they are, each with its compact configuration afterwards."""
-    found = [(consumer, verdicts.get(consumer.address)) for consumer in list_consumers(inputs, verdict.address)]
-    return [(c, v.after if v is not None and v.after is not None else c.compact) for c, v in found if v is None or v.deleted_with is None]
+    found = [
+        (consumer, verdicts.get(consumer.address))
+        for consumer in list_consumers(inputs, verdict.address)
+    ]
+    return [
+        (c, v.after if v is not None and v.after is not None else c.compact)
+        for c, v in found
+        if v is None or v.deleted_with is None
+    ]
 
 
-def finished_ranges(inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]) -> tuple[FinishedConsumer, ...]:
+def finished_ranges(
+    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+) -> tuple[FinishedConsumer, ...]:
     """What consumers have finished of a stream that becomes a work queue: none of that stays."""
     live = verdict.live
     if live is None or not becomes_workqueue(live.compact, verdict.after or {}):
         return ()
-    coming = [(c, position_of(c.compact, c.state)) for c, _ in restored_consumers(inputs, verdict, verdicts)]
-    return tuple(FinishedConsumer(filters_of(c.compact), _last_delivered(c), position) for c, position in coming if position is None or position > 1)
+    coming = [
+        (c, position_of(c.compact, c.state))
+        for c, _ in restored_consumers(inputs, verdict, verdicts)
+    ]
+    return tuple(
+        FinishedConsumer(filters_of(c.compact), _last_delivered(c), position)
+        for c, position in coming
+        if position is None or position > 1
+    )
 
 
-def redelivery_spans(inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]) -> list[Redelivery]:
+def redelivery_spans(
+    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+) -> list[Redelivery]:
     """What consumers are given again that resume at their floor, as `redelivered` measures it; nothing where archives keep all they had.
 
     Those of a cluster keep no more than the floor of a consumer with anything unacknowledged (measured on 2.15).
@@ -81,11 +113,21 @@ def redelivery_spans(inputs: PlanInputs, verdict: ResourceDecision, verdicts: Ma
     if not verdict.recreates_consumers and not live.is_clustered:
         return []
     coming = restored_consumers(inputs, verdict, verdicts)
-    spans = (build_redelivery(c.address.consumer, c.compact, c.state, to, position_of(c.compact, c.state)) for c, to in coming)
+    spans = (
+        build_redelivery(
+            c.address.consumer, c.compact, c.state, to, position_of(c.compact, c.state)
+        )
+        for c, to in coming
+    )
     return [span for span in spans if span is not None]
 
 
-def assess_preserved(inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision], redeliveries: Iterable[Measurement]) -> Iterable[Hazard]:
+def assess_preserved(
+    inputs: PlanInputs,
+    verdict: ResourceDecision,
+    verdicts: Mapping[Address, ResourceDecision],
+    redeliveries: Iterable[Measurement],
+) -> Iterable[Hazard]:
     """What publishers, workers and readers will notice. `again` are the answers about its consumers."""
     live = verdict.live
     assert live is not None
@@ -95,9 +137,20 @@ def assess_preserved(inputs: PlanInputs, verdict: ResourceDecision, verdicts: Ma
     if begun is None or not begun.rejected_subjects:
         yield from _assess_rejected_publishes(live)
     if begun is not None:  # the old stream may be gone: its consumers were measured before
-        counts = {span.consumer: max_by_state(span, live.state) for span in redelivery_spans(inputs, verdict, verdicts)}
-        yield from _assess_finished(live, finished_ranges(inputs, verdict, verdicts)) if begun.has_moved_messages else ()
-    if begun is None or begun.has_old_stream or "DUPLICATES_MESSAGES" in begun.record.get("allowed", {}):
+        counts = {
+            span.consumer: max_by_state(span, live.state)
+            for span in redelivery_spans(inputs, verdict, verdicts)
+        }
+        yield from (
+            _assess_finished(live, finished_ranges(inputs, verdict, verdicts))
+            if begun.has_moved_messages
+            else ()
+        )
+    if (
+        begun is None
+        or begun.has_old_stream
+        or "DUPLICATES_MESSAGES" in begun.record.get("allowed", {})
+    ):
         yield from _assess_redelivery(coming, counts)
     yield from _assess_new_sequences(live, choose_preserve_method(inputs.level(verdict.address)))
 
@@ -122,27 +175,43 @@ def _assess_rejected_publishes(live: LiveObject) -> Iterable[Hazard]:
     )
 
 
-def _assess_redelivery(consumers: Iterable[LiveObject], finished: Mapping[str, int]) -> Iterable[Hazard]:
+def _assess_redelivery(
+    consumers: Iterable[LiveObject], finished: Mapping[str, int]
+) -> Iterable[Hazard]:
     """Messages that were given to workers, and at most how many that each consumer has acknowledged out of order."""
     given = {c.address.consumer: int(c.state.get("num_ack_pending") or 0) for c in consumers}
     out, above = sum(given.values()), sum(finished.values())
     if not out + above:
         return
     names = [name for name in given if given[name] or finished.get(name)]
-    parts = [f"{out:,} that workers have now, unless they acknowledge them before or after"] if out else []
+    parts = (
+        [f"{out:,} that workers have now, unless they acknowledge them before or after"]
+        if out
+        else []
+    )
     parts += [f"{above:,} acknowledged out of order"] if above else []
     many = "1 message" if out + above == 1 else f"{out + above:,} messages"
     yield Hazard(
-        "DUPLICATES_MESSAGES", f"up to {many} of {', '.join(names)} may be delivered again: {' and '.join(parts)}",
-        messages=out + above, exact=False, at_least=0, at_most=out + above, causes=names,
-    )  # fmt: skip
+        "DUPLICATES_MESSAGES",
+        f"up to {many} of {', '.join(names)} may be delivered again: {' and '.join(parts)}",
+        messages=out + above,
+        exact=False,
+        at_least=0,
+        at_most=out + above,
+        causes=names,
+    )
 
 
 def _assess_new_sequences(live: LiveObject, way: PreserveMethod) -> Iterable[Hazard]:
     if way == "source" and live.state.get("messages"):
         age = ", so max_age starts anew for them" if live.compact.get("max_age") else ""
         text = f"{live.state['messages']:,} messages get new sequences and new times{age}, and a header Nats-Stream-Source"
-        yield Hazard("IRREVERSIBLE", f"{text}: only nats-server 2.12 and later can keep them", messages=live.state["messages"], exact=True)
+        yield Hazard(
+            "IRREVERSIBLE",
+            f"{text}: only nats-server 2.12 and later can keep them",
+            messages=live.state["messages"],
+            exact=True,
+        )
 
 
 def _assess_finished(live: LiveObject, finished: Iterable[FinishedConsumer]) -> Iterable[Hazard]:
@@ -151,10 +220,15 @@ def _assess_finished(live: LiveObject, finished: Iterable[FinishedConsumer]) -> 
     gone = min(total, sum((one.position or one.delivered + 1) - 1 for one in finished))
     if gone:
         yield Hazard(
-            "DELETES_MESSAGES", f"up to {gone:,} of {total:,} messages are acknowledged and do not stay in a work queue",
-            messages=gone, exact=False, at_least=0, at_most=gone, causes=["retention"],
+            "DELETES_MESSAGES",
+            f"up to {gone:,} of {total:,} messages are acknowledged and do not stay in a work queue",
+            messages=gone,
+            exact=False,
+            at_least=0,
+            at_most=gone,
+            causes=["retention"],
             as_of={"last_seq": live.state.get("last_seq", 0), "time": live.state.get("last_ts")},
-        )  # fmt: skip
+        )
 
 
 def _last_delivered(consumer: LiveObject) -> int:
@@ -165,11 +239,22 @@ def _check_start_overrides(inputs: PlanInputs, verdict: ResourceDecision) -> Ite
     """Consumers that keep their position only with another start than they were made with."""
     level, declared = inputs.level(verdict.address), inputs.declared(verdict.address)
     consumers = list_consumers(inputs, verdict.address)
-    names = [c.address.consumer for c in consumers if start_sequence(c, c.compact, verdict, level) is not None]
+    names = [
+        c.address.consumer
+        for c in consumers
+        if start_sequence(c, c.compact, verdict, level) is not None
+    ]
     if names:
         text = f"{', '.join(names)} will have deliver_policy by_start_sequence: this server takes no consumer to a position that it had"
         detail = "That is neither drift nor a change, as long as the files say the same of where it starts."
-        yield Diagnostic("info", "JS425", text, detail, str(verdict.address), declared.range if declared else None)
+        yield Diagnostic(
+            "info",
+            "JS425",
+            text,
+            detail,
+            str(verdict.address),
+            declared.range if declared else None,
+        )
 
 
 def check_stream_replacement(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
@@ -180,4 +265,6 @@ def check_stream_replacement(inputs: PlanInputs, verdict: ResourceDecision) -> I
         return
     text = "deduplication is reset: a retry of a message that was published before the replacement is stored twice"
     detail = "The server remembers ids of what was published to this very stream only; it matters for as long as duplicate_window."
-    yield Diagnostic("info", "JS425", text, detail, str(verdict.address), declared.range if declared else None)
+    yield Diagnostic(
+        "info", "JS425", text, detail, str(verdict.address), declared.range if declared else None
+    )

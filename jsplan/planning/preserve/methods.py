@@ -11,19 +11,27 @@ from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
 from jsplan.facts.live import LiveObject
-from jsplan.planning.preserve.staging import CONSUMER_LIMITS, REMOVABLE_LIMITS_LEVEL, limits_copy_consumers
+from jsplan.planning.preserve.staging import (
+    CONSUMER_LIMITS,
+    REMOVABLE_LIMITS_LEVEL,
+    limits_copy_consumers,
+)
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 
 PreserveMethod = Literal["snapshot", "mirror", "source"]
 #: API levels that restore an archive under another name (2.15), and that promote mirrors (2.12).
 ARCHIVE_LEVEL, PROMOTE_LEVEL = 5, 2
-RECREATE_HINT: Final = "To delete and recreate it without its messages: lifecycle: {on_replace: recreate}."
+RECREATE_HINT: Final = (
+    "To delete and recreate it without its messages: lifecycle: {on_replace: recreate}."
+)
 
 
 def choose_preserve_method(level: int) -> PreserveMethod:
     """The best way that servers of the level have."""
-    return "snapshot" if level >= ARCHIVE_LEVEL else "mirror" if level >= PROMOTE_LEVEL else "source"
+    return (
+        "snapshot" if level >= ARCHIVE_LEVEL else "mirror" if level >= PROMOTE_LEVEL else "source"
+    )
 
 
 def recreates_consumers(before: Config, after: Config, level: int) -> bool:
@@ -33,26 +41,40 @@ def recreates_consumers(before: Config, after: Config, level: int) -> bool:
 
 def becomes_workqueue(before: Config, after: Config) -> bool:
     """Whether it becomes a work queue, which may refuse its consumers as they were."""
-    return before.get("retention", "limits") != "workqueue" and after.get("retention") == "workqueue"
+    return (
+        before.get("retention", "limits") != "workqueue" and after.get("retention") == "workqueue"
+    )
 
 
 def tightens_consumer_limits(before: Config, after: Config) -> bool:
     """Check whether the new stream limits its consumers more than the old one, which would refuse those that come as they were (10069)."""
     old, new = before.get("consumer_limits") or {}, after.get("consumer_limits") or {}
-    return any(value > 0 and not 0 < int(old.get(name) or 0) <= value for name, value in new.items() if isinstance(value, int))
+    return any(
+        value > 0 and not 0 < int(old.get(name) or 0) <= value
+        for name, value in new.items()
+        if isinstance(value, int)
+    )
 
 
 def find_preserve_obstacle(
-    live: LiveObject, after: Config, level: int, consumers: Collection[LiveObject], renumbered: Collection[LiveObject],
+    live: LiveObject,
+    after: Config,
+    level: int,
+    consumers: Collection[LiveObject],
+    renumbered: Collection[LiveObject],
     downstream_kinds: Collection[str],
-) -> str | None:  # fmt: skip
+) -> str | None:
     """Why the messages of `live` cannot be carried over to a stream that is `after` (compact), or None where they can.
 
     `consumers` are all that it has, `renumbered` those for which sequences matter. `copied`: by what somebody else copies it, `mirror`
     and `source`.
     """
     way, before = choose_preserve_method(level), live.compact
-    found = _mirror_obstacle(before, after, way) or _counter_obstacle(live, after, way) or _limits_obstacle(before, level, consumers)
+    found = (
+        _mirror_obstacle(before, after, way)
+        or _counter_obstacle(live, after, way)
+        or _limits_obstacle(before, level, consumers)
+    )
     if found is None and way == "source":
         found = _renumbering_obstacle(live, renumbered, downstream_kinds)
     return found
@@ -63,7 +85,11 @@ def _limits_obstacle(before: Config, level: int, consumers: Iterable[LiveObject]
     limits = before.get("consumer_limits") or {}
     if level >= REMOVABLE_LIMITS_LEVEL or not limits_copy_consumers(limits):
         return None
-    names = (c.address.consumer for c in consumers if any(c.compact.get(name, 0) > 0 for name in CONSUMER_LIMITS))
+    names = (
+        c.address.consumer
+        for c in consumers
+        if any(c.compact.get(name, 0) > 0 for name in CONSUMER_LIMITS)
+    )
     held = sorted(names)
     shown = ", ".join(name for name in CONSUMER_LIMITS if limits.get(name))
     text = f"its consumer_limits ({shown}) also bind the consumers by which servers before 2.14 copy, and stay while consumer"
@@ -95,7 +121,9 @@ def _counter_obstacle(live: LiveObject, after: Config, method: PreserveMethod) -
     return None
 
 
-def _renumbering_obstacle(live: LiveObject, consumers: Iterable[LiveObject], downstream_kinds: Collection[str]) -> str | None:
+def _renumbering_obstacle(
+    live: LiveObject, consumers: Iterable[LiveObject], downstream_kinds: Collection[str]
+) -> str | None:
     """What new sequences would break.
 
     A source goes on behind the sequence that it has. Where the new stream ends before that (it has no gaps), all that is published until

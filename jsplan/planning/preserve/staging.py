@@ -27,7 +27,14 @@ _INITIAL_FIELDS: Final = (
     "storage", "persist_mode", "allow_msg_counter", "compression", "num_replicas", "placement", "max_consumers",
 )  # fmt: skip
 #: Those that no update changes, on some server at least: with another one of them the messages need a new stream.
-_CREATE_ONLY_FIELDS: Final = ("storage", "persist_mode", "allow_msg_counter", "max_consumers", "retention", "mirror")
+_CREATE_ONLY_FIELDS: Final = (
+    "storage",
+    "persist_mode",
+    "allow_msg_counter",
+    "max_consumers",
+    "retention",
+    "mirror",
+)
 #: What the old stream must not do any more while its messages are copied: expire, make room.
 _QUIESCED_LIMITS: Final[Config] = {"max_age": 0, "max_msgs": -1}
 #: API level (2.14) from which a stream's limits for consumers can be taken out although its consumers have such values.
@@ -46,7 +53,11 @@ def replacement_id(address: Address, created: str) -> str:
 
 def staging_address(address: Address, created: str) -> Address:
     """The stream that holds the messages meanwhile."""
-    return Address(address.domain, "stream", f"{STAGING_PREFIX}{address.stream[:_MAX_NAME_BYTES]}_{replacement_id(address, created)[:8]}")
+    return Address(
+        address.domain,
+        "stream",
+        f"{STAGING_PREFIX}{address.stream[:_MAX_NAME_BYTES]}_{replacement_id(address, created)[:8]}",
+    )
 
 
 def probe_address(staging: Address) -> Address:
@@ -75,7 +86,10 @@ def is_quiesced(address: Address, live: LiveObject, ident: str) -> bool:
 
 def limits_copy_consumers(limits: Mapping[str, Any]) -> bool:
     """Whether limits for consumers also bind those by which servers copy, which then never begin (measured on 2.10 to 2.14)."""
-    return bool(limits.get("max_ack_pending", 0) > 0 or 0 < limits.get("inactive_threshold", 0) < _COPY_CONSUMER_LIFETIME)
+    return bool(
+        limits.get("max_ack_pending", 0) > 0
+        or 0 < limits.get("inactive_threshold", 0) < _COPY_CONSUMER_LIFETIME
+    )
 
 
 def must_keep_limits(limits: Mapping[str, Any], level: int) -> bool:
@@ -91,7 +105,9 @@ def quiesced_config(address: Address, live: LiveObject, level: int) -> Config | 
     raw = live.raw
     if raw.get("sealed"):
         return None
-    out = {name: value for name, value in raw.items() if name not in ("mirror", "sources", "republish")} | _QUIESCED_LIMITS
+    out = {
+        name: value for name, value in raw.items() if name not in ("mirror", "sources", "republish")
+    } | _QUIESCED_LIMITS
     out["subjects"] = [parking_subject(address.stream, replacement_id(address, live.created))]
     if not must_keep_limits(raw.get("consumer_limits") or {}, level):
         out["consumer_limits"] = {}
@@ -107,8 +123,16 @@ def staging_config(address: Address, live: LiveObject, *, memory: bool) -> Confi
 
     Before 2.14 a copy takes messages with Nats-Rollup only where rollups are allowed; what they roll up is gone already.
     """
-    ident, name = replacement_id(address, live.created), staging_address(address, live.created).stream
-    out: Config = {"name": name, "subjects": [parking_subject(name, ident)], "retention": "limits", "storage": "memory" if memory else "file"}
+    ident, name = (
+        replacement_id(address, live.created),
+        staging_address(address, live.created).stream,
+    )
+    out: Config = {
+        "name": name,
+        "subjects": [parking_subject(name, ident)],
+        "retention": "limits",
+        "storage": "memory" if memory else "file",
+    }
     out["allow_rollup_hdrs"] = True
     out |= {key: live.raw[key] for key in ("num_replicas", "placement") if live.raw.get(key)}
     if live.raw.get("max_bytes", -1) > 0 and memory:
@@ -116,10 +140,14 @@ def staging_config(address: Address, live: LiveObject, *, memory: bool) -> Confi
     return out | _replacement_metadata(address, ident)
 
 
-def initial_config(address: Address, live: LiveObject, creation: Config, *, can_mirror: bool) -> Config:
+def initial_config(
+    address: Address, live: LiveObject, creation: Config, *, can_mirror: bool
+) -> Config:
     """The new stream before it gets its limits and subjects. `mirrors`: it can be made as the mirror that it shall be."""
     ident = replacement_id(address, live.created)
-    out: Config = {"name": address.stream} | {key: creation[key] for key in _INITIAL_FIELDS if key in creation}
+    out: Config = {"name": address.stream} | {
+        key: creation[key] for key in _INITIAL_FIELDS if key in creation
+    }
     out["retention"] = "workqueue" if creation.get("retention") == "workqueue" else "limits"
     if not creation.get("allow_msg_counter"):
         out["allow_rollup_hdrs"] = True
@@ -132,8 +160,14 @@ def initial_config(address: Address, live: LiveObject, creation: Config, *, can_
 
 def probe_config(name: str, ident: str, config: Config, *, most_bytes: int) -> Config:
     """A configuration on the way, or the last one, as the probe is given it: it copies nothing and reserves `most_bytes`."""
-    out = {key: value for key, value in config.items() if key not in ("mirror", "mirror_direct", "sources", "max_bytes")}
-    out |= {"name": name, "subjects": [parking_subject(name, ident)]} | ({"max_bytes": most_bytes} if most_bytes else {})
+    out = {
+        key: value
+        for key, value in config.items()
+        if key not in ("mirror", "mirror_direct", "sources", "max_bytes")
+    }
+    out |= {"name": name, "subjects": [parking_subject(name, ident)]} | (
+        {"max_bytes": most_bytes} if most_bytes else {}
+    )
     return out | {"metadata": {**(config.get("metadata") or {}), REPLACEMENT_ID_KEY: ident}}
 
 

@@ -14,9 +14,20 @@ from jsplan.documents.plan import Op
 from jsplan.planning.decide import ResourceDecision, table_of
 from jsplan.planning.merge import build_create
 from jsplan.planning.order import Draft
-from jsplan.planning.preserve.capacity import additional_bytes, sized_staging_config, with_required_max_bytes
+from jsplan.planning.preserve.capacity import (
+    additional_bytes,
+    sized_staging_config,
+    with_required_max_bytes,
+)
 from jsplan.planning.preserve.methods import choose_preserve_method
-from jsplan.planning.preserve.staging import initial_config, probe_address, probe_config, quiesced_config, replacement_id, staging_address
+from jsplan.planning.preserve.staging import (
+    initial_config,
+    probe_address,
+    probe_config,
+    quiesced_config,
+    replacement_id,
+    staging_address,
+)
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
@@ -25,7 +36,19 @@ if TYPE_CHECKING:
 
 #: The steps in order, by the last part of their keys. The one that ends it has the key of an update: whoever waits for the
 #: stream waits for that.
-STEP_ORDER: Final = ("probe", "stop", "hold", "copy", "compare", "retire", "refill", "recompare", "resume", "update", "clear")
+STEP_ORDER: Final = (
+    "probe",
+    "stop",
+    "hold",
+    "copy",
+    "compare",
+    "retire",
+    "refill",
+    "recompare",
+    "resume",
+    "update",
+    "clear",
+)
 STEP_OPS: Final[Mapping[str, Op]] = {
     "probe": "stream.probe", "stop": "stream.quiesce", "hold": "stream.pause_consumers",
     "copy": "stream.copy", "compare": "stream.compare", "retire": "stream.delete_old",
@@ -36,7 +59,9 @@ STEP_OPS: Final[Mapping[str, Op]] = {
 ROLLBACK_ORDER: Final = ("update", "resume", "clear")
 
 
-def draft_replacement(inputs: PlanInputs, verdict: ResourceDecision, final: Draft, consumers: Mapping[str, Any]) -> Iterable[Draft]:
+def draft_replacement(
+    inputs: PlanInputs, verdict: ResourceDecision, final: Draft, consumers: Mapping[str, Any]
+) -> Iterable[Draft]:
     """The steps of one stream; `final` is the call that would create it, with what is to be recorded.
 
     `consumers` says of those that the files name how they come back: `{address, config, record}`, or None where they do not.
@@ -44,27 +69,54 @@ def draft_replacement(inputs: PlanInputs, verdict: ResourceDecision, final: Draf
     address, old = verdict.address, verdict.live
     assert old is not None
     under_way = inputs.interrupted.get(address)
-    kinds = STEP_ORDER if under_way is None or under_way.next_step == "clear" else STEP_ORDER[STEP_ORDER.index(under_way.next_step) :]
+    kinds = (
+        STEP_ORDER
+        if under_way is None or under_way.next_step == "clear"
+        else STEP_ORDER[STEP_ORDER.index(under_way.next_step) :]
+    )
     yield from _draft_chain(inputs, verdict, final, kinds, consumers)
 
 
-def draft_rollback(inputs: PlanInputs, verdict: ResourceDecision, final: Draft, consumers: Mapping[str, Any]) -> Iterable[Draft]:
+def draft_rollback(
+    inputs: PlanInputs, verdict: ResourceDecision, final: Draft, consumers: Mapping[str, Any]
+) -> Iterable[Draft]:
     """The steps that give a stopped old stream back what it had; `final` is the update to what the files say."""
     yield from _draft_chain(inputs, verdict, final, ROLLBACK_ORDER, consumers)
 
 
-def draft_staging_cleanup(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterable[Draft]:
+def draft_staging_cleanup(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> Iterable[Draft]:
     """Stand-ins of streams that are back whole: the apply that brought them back died just before it took those away."""
     for address, found in inputs.interrupted.items():
-        if found.next_step != "clear" or address not in verdicts or inputs.request.refresh_only or inputs.request.imports:
+        if (
+            found.next_step != "clear"
+            or address not in verdicts
+            or inputs.request.refresh_only
+            or inputs.request.imports
+        ):
             continue
         stand = Address.parse(found.record["staging"])
         request = {"api": f"STREAM.DELETE.{stand.stream}", "payload": None}
         params = {"state_address": found.record["address"]}
-        yield Draft((address, "cleared"), "stream.delete_staging", f"delete {stand.stream}", request, "", object_address=stand, params=params)
+        yield Draft(
+            (address, "cleared"),
+            "stream.delete_staging",
+            f"delete {stand.stream}",
+            request,
+            "",
+            object_address=stand,
+            params=params,
+        )
 
 
-def _draft_chain(inputs: PlanInputs, verdict: ResourceDecision, final: Draft, kinds: tuple[str, ...], consumers: Mapping[str, Any]) -> Iterable[Draft]:
+def _draft_chain(
+    inputs: PlanInputs,
+    verdict: ResourceDecision,
+    final: Draft,
+    kinds: tuple[str, ...],
+    consumers: Mapping[str, Any],
+) -> Iterable[Draft]:
     """One after the other. What the first of them finds under the stream's name must be what planning found."""
     under_way, before = inputs.interrupted.get(verdict.address), None
     if under_way is not None and under_way.next_step == "clear":
@@ -85,20 +137,38 @@ def _draft_step(inputs: PlanInputs, verdict: ResourceDecision, final: Draft, kin
     address, old = verdict.address, verdict.live
     assert old is not None
     stand = staging_address(address, old.created)
-    touches = {"probe": probe_address(stand), "copy": stand, "compare": stand, "clear": stand}.get(kind, address)
+    touches = {"probe": probe_address(stand), "copy": stand, "compare": stand, "clear": stand}.get(
+        kind, address
+    )
     draft = Draft(
-        (address, kind), STEP_OPS[kind], _title(verdict, kind, stand), _request(inputs, verdict, final, kind), "",
-        object_address=touches, params=_params(inputs, verdict, kind, stand),
-    )  # fmt: skip
+        (address, kind),
+        STEP_OPS[kind],
+        _title(verdict, kind, stand),
+        _request(inputs, verdict, final, kind),
+        "",
+        object_address=touches,
+        params=_params(inputs, verdict, kind, stand),
+    )
     if kind == "stop":
-        draft.precondition, draft.freed_subjects = old.fingerprint, list(old.compact.get("subjects", []))
+        draft.precondition, draft.freed_subjects = (
+            old.fingerprint,
+            list(old.compact.get("subjects", [])),
+        )
     if kind == "update":
-        draft.expect, draft.record, draft.taken_subjects, draft.object_address = final.expect, final.record, final.taken_subjects, None
+        draft.expect, draft.record, draft.taken_subjects, draft.object_address = (
+            final.expect,
+            final.record,
+            final.taken_subjects,
+            None,
+        )
     return draft
 
 
 def _title(verdict: ResourceDecision, kind: str, staging: Address) -> str:
-    what, place = f"{verdict.address.kind} {verdict.address.name} in {verdict.address.domain}", staging.stream
+    what, place = (
+        f"{verdict.address.kind} {verdict.address.name} in {verdict.address.domain}",
+        staging.stream,
+    )
     return {
         "probe": f"try the new configuration of {what} on {probe_address(staging).stream}",
         "stop": f"quiesce {what}: no message is added or removed",
@@ -114,7 +184,9 @@ def _title(verdict: ResourceDecision, kind: str, staging: Address) -> str:
     }[kind]
 
 
-def _request(inputs: PlanInputs, verdict: ResourceDecision, final: Draft, kind: str) -> Config | None:
+def _request(
+    inputs: PlanInputs, verdict: ResourceDecision, final: Draft, kind: str
+) -> Config | None:
     address, old = verdict.address, verdict.live
     assert old is not None
     match kind:
@@ -122,22 +194,36 @@ def _request(inputs: PlanInputs, verdict: ResourceDecision, final: Draft, kind: 
             assert final.request is not None
             name = probe_address(staging_address(address, old.created)).stream
             most = additional_bytes(old, final.request["payload"], _account_info(inputs, address))
-            config = probe_config(name, replacement_id(address, old.created), final.request["payload"], most_bytes=most)
+            config = probe_config(
+                name,
+                replacement_id(address, old.created),
+                final.request["payload"],
+                most_bytes=most,
+            )
             return {"api": f"STREAM.UPDATE.{name}", "payload": config}
         case "stop":
             calm = quiesced_config(address, old, inputs.level(address))
             return {"api": f"STREAM.UPDATE.{address.stream}", "payload": calm} if calm else None
         case "copy":
-            return {"api": f"STREAM.RESTORE.{staging_address(address, old.created).stream}", "payload": sized_staging_config(inputs, address, old)}
+            return {
+                "api": f"STREAM.RESTORE.{staging_address(address, old.created).stream}",
+                "payload": sized_staging_config(inputs, address, old),
+            }
         case "refill":
-            return {"api": f"STREAM.RESTORE.{address.stream}", "payload": _sized_initial_config(inputs, address, old)}
+            return {
+                "api": f"STREAM.RESTORE.{address.stream}",
+                "payload": _sized_initial_config(inputs, address, old),
+            }
         case "update":
             assert final.request is not None
             return {"api": f"STREAM.UPDATE.{address.stream}", "payload": final.request["payload"]}
         case "retire":
             return {"api": f"STREAM.DELETE.{address.stream}", "payload": None}
         case "clear":
-            return {"api": f"STREAM.DELETE.{staging_address(address, old.created).stream}", "payload": None}
+            return {
+                "api": f"STREAM.DELETE.{staging_address(address, old.created).stream}",
+                "payload": None,
+            }
         case _:
             return None
 
@@ -148,33 +234,55 @@ def _account_info(inputs: PlanInputs, address: Address) -> Mapping[str, Any]:
 
 
 def _sized_initial_config(inputs: PlanInputs, address: Address, old: LiveObject) -> Config:
-    return with_required_max_bytes(planned_initial_config(inputs, address, old), old, _account_info(inputs, address).get("limits") or {})
+    return with_required_max_bytes(
+        planned_initial_config(inputs, address, old),
+        old,
+        _account_info(inputs, address).get("limits") or {},
+    )
 
 
 def planned_initial_config(inputs: PlanInputs, address: Address, old: LiveObject) -> Config:
     """The new stream as it is first, for what the files say now."""
     level = inputs.level(address)
     creation = build_create(table_of(address), inputs.creation_body(address), level)
-    return initial_config(address, old, creation, can_mirror=choose_preserve_method(level) == "snapshot")
+    return initial_config(
+        address, old, creation, can_mirror=choose_preserve_method(level) == "snapshot"
+    )
 
 
-def _params(inputs: PlanInputs, verdict: ResourceDecision, kind: str, staging: Address) -> dict[str, Any]:
+def _params(
+    inputs: PlanInputs, verdict: ResourceDecision, kind: str, staging: Address
+) -> dict[str, Any]:
     """What the steps need besides the request. `state_address` is the address under which state has the replacement."""
     address, old = verdict.address, verdict.live
     assert old is not None
-    out: dict[str, Any] = {"state_address": str(inputs.moved_from.get(address, address)), "api_level": inputs.level(address)}
+    out: dict[str, Any] = {
+        "state_address": str(inputs.moved_from.get(address, address)),
+        "api_level": inputs.level(address),
+    }
     way = choose_preserve_method(inputs.level(address))
     if kind in ("probe", "stop"):
         ident = replacement_id(address, old.created)
-        out["replacement"] = {"id": ident, "staging": str(staging), "method": way, "old": {"config": old.raw, "created": old.created}}
+        out["replacement"] = {
+            "id": ident,
+            "staging": str(staging),
+            "method": way,
+            "old": {"config": old.raw, "created": old.created},
+        }
     if kind == "probe":
         config = planned_initial_config(inputs, address, old)
-        required = bool((_account_info(inputs, address).get("limits") or {}).get("max_bytes_required"))
-        out["initial_config"] = probe_config(probe_address(staging).stream, ident, config, most_bytes=int(required))
+        required = bool(
+            (_account_info(inputs, address).get("limits") or {}).get("max_bytes_required")
+        )
+        out["initial_config"] = probe_config(
+            probe_address(staging).stream, ident, config, most_bytes=int(required)
+        )
     if kind in ("copy", "compare", "refill", "recompare"):
         new = kind in ("refill", "recompare")
         out |= {"from": str(staging if new else address), "method": way, "into_new": new}
         out["may_grow"] = new and way == "snapshot" and bool((verdict.after or {}).get("mirror"))
         out["consumers"] = way == "snapshot" and not (new and verdict.recreates_consumers)
-        out["may_shrink"] = bool(not new and (old.raw.get("allow_msg_ttl") or old.raw.get("retention") == "workqueue"))
+        out["may_shrink"] = bool(
+            not new and (old.raw.get("allow_msg_ttl") or old.raw.get("retention") == "workqueue")
+        )
     return out

@@ -23,10 +23,17 @@ def restore_detached_view(inputs: PlanInputs) -> None:
     """Put streams in the middle of it into `inputs.live` with their sources; which those are into `inputs.taken_out`."""
     for address, record in inputs.replacement_records.items():
         live, entry = inputs.live.get(address), inputs.entries.get(address)
-        if "detached" not in record or live is None or entry is None or entry.created != live.created:
+        if (
+            "detached" not in record
+            or live is None
+            or entry is None
+            or entry.created != live.created
+        ):
             continue
         there = {origin_key(source) for source in live.raw.get("sources") or ()}
-        out = {origin_key(source) for source in entry.config.get("sources") or ()} & set(record["detached"]) - there
+        out = {origin_key(source) for source in entry.config.get("sources") or ()} & set(
+            record["detached"]
+        ) - there
         if out:
             inputs.detached_sources[address] = out
             inputs.live.objects[address] = _with_sources(live, entry, out)
@@ -40,10 +47,22 @@ def _with_sources(live: LiveObject, entry: Entry, detached: Collection[str]) -> 
     """The stream with the sources that are out where they were, and without what it got for that time."""
     now = {origin_key(source): source for source in live.raw.get("sources") or ()}
     before = {origin_key(source): source for source in entry.config["sources"]}
-    sources = [now.get(key, source) for key, source in before.items() if key in now or key in detached]
-    raw = live.raw | {"sources": sources + [source for key, source in now.items() if key not in before]}
-    if not now and raw.get("subjects") in (None, [PARKING_PREFIX + live.address.stream], entry.config.get("subjects")):
-        raw = {name: value for name, value in raw.items() if name not in _TEMPORARY_FIELDS or entry.config.get(name)}
+    sources = [
+        now.get(key, source) for key, source in before.items() if key in now or key in detached
+    ]
+    raw = live.raw | {
+        "sources": sources + [source for key, source in now.items() if key not in before]
+    }
+    if not now and raw.get("subjects") in (
+        None,
+        [PARKING_PREFIX + live.address.stream],
+        entry.config.get("subjects"),
+    ):
+        raw = {
+            name: value
+            for name, value in raw.items()
+            if name not in _TEMPORARY_FIELDS or entry.config.get(name)
+        }
     return replace(live, raw=raw, actual_fingerprint=live.fingerprint, _config=None, _compact=None)
 
 

@@ -20,9 +20,15 @@ from jsplan.subjects import overlaps
 OriginIdentity = tuple[str, str]
 
 
-def list_duplicates(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> list[DuplicateRequest]:
+def list_duplicates(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> list[DuplicateRequest]:
     """Every source of the plan that takes messages a second time, as a question of how many."""
-    changing = (v for v in verdicts.values() if v.address.kind != "consumer" and v.after is not None and v.actions[-1] in _WRITE_ACTIONS)
+    changing = (
+        v
+        for v in verdicts.values()
+        if v.address.kind != "consumer" and v.after is not None and v.actions[-1] in _WRITE_ACTIONS
+    )
     return [question for verdict in changing for question in _list_for_stream(inputs, verdict)]
 
 
@@ -34,32 +40,56 @@ def _list_for_stream(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[
     before = verdict.live.compact if verdict.live is not None and not verdict.deletes else {}
     held = [*(before.get("sources") or ()), *([before["mirror"]] if before.get("mirror") else ())]
     known = {origin_key(origin) for origin in before.get("sources") or ()}
-    new = [origin for origin in verdict.after.get("sources") or () if origin_key(origin) not in known]
+    new = [
+        origin for origin in verdict.after.get("sources") or () if origin_key(origin) not in known
+    ]
     by_way: dict[OriginIdentity, list[Config]] = {}
     for origin in held:
         by_way.setdefault(_origin_identity(inputs, verdict, origin), []).append(origin)
     for origin in new:
         same = by_way.setdefault(_origin_identity(inputs, verdict, origin), [])
-        others = [o for o in same if any(overlaps(a, b) for a in subject_filters(o) for b in subject_filters(origin))]
+        others = [
+            o
+            for o in same
+            if any(overlaps(a, b) for a in subject_filters(o) for b in subject_filters(origin))
+        ]
         same.append(origin)
         if others:
             yield _duplicate_measurement(inputs, verdict, origin, others, created=not before)
 
 
-def _duplicate_measurement(inputs: PlanInputs, verdict: ResourceDecision, origin: Config, others: Sequence[Config], *, created: bool) -> DuplicateRequest:
+def _duplicate_measurement(
+    inputs: PlanInputs,
+    verdict: ResourceDecision,
+    origin: Config,
+    others: Sequence[Config],
+    *,
+    created: bool,
+) -> DuplicateRequest:
     domain, name = _origin_identity(inputs, verdict, origin)
     known = domain in inputs.workspace.domains
     return DuplicateRequest(
-        verdict.address, origin_key(origin), Address.of_stream(domain, name) if known else None, subject_filters(origin),
-        tuple(f for o in others for f in subject_filters(o)), source_header(origin), created, start_seq=origin.get("opt_start_seq") or 0,
-        start_time=origin.get("opt_start_time") or "", starts_later=any(o.get("opt_start_seq") or o.get("opt_start_time") for o in others),
-    )  # fmt: skip
+        verdict.address,
+        origin_key(origin),
+        Address.of_stream(domain, name) if known else None,
+        subject_filters(origin),
+        tuple(f for o in others for f in subject_filters(o)),
+        source_header(origin),
+        created,
+        start_seq=origin.get("opt_start_seq") or 0,
+        start_time=origin.get("opt_start_time") or "",
+        starts_later=any(o.get("opt_start_seq") or o.get("opt_start_time") for o in others),
+    )
 
 
-def _origin_identity(inputs: PlanInputs, verdict: ResourceDecision, origin: Config) -> OriginIdentity:
+def _origin_identity(
+    inputs: PlanInputs, verdict: ResourceDecision, origin: Config
+) -> OriginIdentity:
     """The domain, or the API prefix that leads to an unknown one, and the name of the stream there."""
     api, home = (origin.get("external") or {}).get("api"), verdict.address.domain
-    return (home if api is None else inputs.topology.routes.resolve_prefix(home, api) or api), origin["name"]
+    return (
+        home if api is None else inputs.topology.routes.resolve_prefix(home, api) or api
+    ), origin["name"]
 
 
 def subject_filters(origin: Config) -> tuple[str, ...]:
@@ -76,15 +106,26 @@ def assess_duplicates(answers: Sequence[DuplicateCount]) -> Iterable[Hazard]:
     unknown = [a for a in answers if a.at_most is None]
     exact = least == most and not unknown
     yield Hazard(
-        "DUPLICATES_MESSAGES", _describe_duplicates(answers, least, most), messages=None if unknown else most, exact=exact,
-        at_least=None if exact else least, at_most=None if exact or unknown else most, as_of=answers[0].as_of or None,
+        "DUPLICATES_MESSAGES",
+        _describe_duplicates(answers, least, most),
+        messages=None if unknown else most,
+        exact=exact,
+        at_least=None if exact else least,
+        at_most=None if exact or unknown else most,
+        as_of=answers[0].as_of or None,
         causes=[a.request.name for a in answers],
-    )  # fmt: skip
+    )
 
 
 def _describe_duplicates(answers: Sequence[DuplicateCount], least: int, most: int) -> str:
     unknown = next((a for a in answers if a.at_most is None), None)
-    count = f"{most:,}" if least == most else f"between {least:,} and {most:,}" if least else f"up to {most:,}"
+    count = (
+        f"{most:,}"
+        if least == most
+        else f"between {least:,} and {most:,}"
+        if least
+        else f"up to {most:,}"
+    )
     if unknown is not None:
         count = f"at least {least:,}, how many is not known ({unknown.reason}),"
     origins = ", ".join(dict.fromkeys(str(a.request.origin or a.request.name) for a in answers))

@@ -33,11 +33,24 @@ class RetentionTime:
     reason: str
 
 
-def check_offline_retention(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterable[Diagnostic]:
+def check_offline_retention(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> Iterable[Diagnostic]:
     """A warning for each origin whose limits are reached before its domain has to be back."""
-    for address in sorted({edge.origin for edge in inputs.topology.edges if edge.origin.domain != edge.downstream.domain}):
+    for address in sorted(
+        {
+            edge.origin
+            for edge in inputs.topology.edges
+            if edge.origin.domain != edge.downstream.domain
+        }
+    ):
         domain, verdict = inputs.workspace.domains.get(address.domain), verdicts.get(address)
-        if domain is None or domain.may_be_offline is None or verdict is None or verdict.after is None:
+        if (
+            domain is None
+            or domain.may_be_offline is None
+            or verdict is None
+            or verdict.after is None
+        ):
             continue
         found = shortest_retention(verdict.after, verdict.live, inputs.request.now)
         if found is None or found.duration >= domain.may_be_offline:
@@ -52,14 +65,20 @@ def check_offline_retention(inputs: PlanInputs, verdicts: Mapping[Address, Resou
         yield Diagnostic("warning", RETENTION_TOO_SHORT, text, detail, str(address), place)
 
 
-def shortest_retention(config: Config, live: LiveObject | None, now: datetime) -> RetentionTime | None:
+def shortest_retention(
+    config: Config, live: LiveObject | None, now: datetime
+) -> RetentionTime | None:
     """The limit that is reached first. `config` is compact, `live` what the rate is measured on; None where nothing limits it."""
     found = [_age_retention(config)]
     if config.get("discard", "old") == "old" and live is not None:
         span = _message_span(live, now)
         found += [_size_retention(config, "max_msgs", live.state.get("messages", 0), span)]
         found += [_size_retention(config, "max_bytes", live.state.get("bytes", 0), span)]
-    return min((reach for reach in found if reach is not None), key=lambda reach: reach.duration, default=None)
+    return min(
+        (reach for reach in found if reach is not None),
+        key=lambda reach: reach.duration,
+        default=None,
+    )
 
 
 def _age_retention(config: Config) -> RetentionTime | None:
@@ -72,8 +91,16 @@ def _size_retention(config: Config, name: str, used: int, span: int) -> Retentio
     limit = config.get(name) or 0
     if limit <= 0 or span < MIN_RATE_SPAN or used * MIN_USED_PART < limit:
         return None
-    shown, rate = (f"{limit:,}", f"{used:,} messages") if name == "max_msgs" else (format_size(limit), f"{used:,} bytes")
-    return RetentionTime(limit * span // used, name, f"{name} is {shown}, and {rate} came in {_format_rough_duration(span)}")
+    shown, rate = (
+        (f"{limit:,}", f"{used:,} messages")
+        if name == "max_msgs"
+        else (format_size(limit), f"{used:,} bytes")
+    )
+    return RetentionTime(
+        limit * span // used,
+        name,
+        f"{name} is {shown}, and {rate} came in {_format_rough_duration(span)}",
+    )
 
 
 def _message_span(live: LiveObject, now: datetime) -> int:
@@ -91,7 +118,11 @@ def _message_span(live: LiveObject, now: datetime) -> int:
 def _format_rough_duration(duration: int) -> str:
     """A duration to its two largest units, as `3d 4h`."""
     seconds = duration // SECOND
-    for big, small, name, rest in ((86400, 3600, "d", "h"), (3600, 60, "h", "m"), (60, 1, "m", "s")):
+    for big, small, name, rest in (
+        (86400, 3600, "d", "h"),
+        (3600, 60, "h", "m"),
+        (60, 1, "m", "s"),
+    ):
         if seconds >= big:
             part = seconds % big // small
             return f"{seconds // big}{name}" + (f" {part}{rest}" if part else "")

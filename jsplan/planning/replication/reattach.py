@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
 
 
-def adapt_origin_drafts(verdict: ResourceDecision, drafts: Iterable[Draft], recorded: str) -> Iterable[Draft]:
+def adapt_origin_drafts(
+    verdict: ResourceDecision, drafts: Iterable[Draft], recorded: str
+) -> Iterable[Draft]:
     """The calls of one resource, with what replaced origins ask of them: numbers that go on, sources that are put back."""
     for draft in drafts:
         if "first_seq" in verdict.unknown and draft.op in _ORIGIN_OPS:
             yield replace(draft, op=_ORIGIN_OPS[draft.op], params={"state_address": recorded})
         elif verdict.sources_to_attach and draft.key[1] in ("update", "last"):
             params = {"sources": sorted(verdict.sources_to_attach), "state_address": recorded}
-            yield replace(draft, op="sources.attach", title=_attach_title(verdict, draft), params=params)
+            yield replace(
+                draft, op="sources.attach", title=_attach_title(verdict, draft), params=params
+            )
         else:
             yield draft
 
@@ -32,15 +36,28 @@ def adapt_origin_drafts(verdict: ResourceDecision, drafts: Iterable[Draft], reco
 def _attach_title(verdict: ResourceDecision, draft: Draft) -> str:
     """That sources are put back; and that more changes, where it does."""
     back = {f'sources["{key}"].opt_start_seq' for key in verdict.sources_to_attach}
-    there = {origin_key(source) for source in (verdict.live.compact if verdict.live else {}).get("sources") or ()}
+    there = {
+        origin_key(source)
+        for source in (verdict.live.compact if verdict.live else {}).get("sources") or ()
+    }
     if not verdict.sources_to_attach & there:
         return draft.title
-    put, names = f"attach {source_names(verdict.sources_to_attach & there)} again", draft.title.removeprefix("update ")
-    return f"{put} to {names}" if all(change.path in back for change in verdict.fields) else f"{draft.title}, and {put}"
+    put, names = (
+        f"attach {source_names(verdict.sources_to_attach & there)} again",
+        draft.title.removeprefix("update "),
+    )
+    return (
+        f"{put} to {names}"
+        if all(change.path in back for change in verdict.fields)
+        else f"{draft.title}, and {put}"
+    )
 
 
 #: Deleting and making a stream whose numbers go on.
-_ORIGIN_OPS: Final[Mapping[str, Op]] = {"stream.delete": "origin.delete", "stream.create": "origin.create"}
+_ORIGIN_OPS: Final[Mapping[str, Op]] = {
+    "stream.delete": "origin.delete",
+    "stream.create": "origin.create",
+}
 
 
 def draft_detach(verdict: ResourceDecision, what: str, recorded: str, detached: set[str]) -> Draft:
@@ -48,16 +65,24 @@ def draft_detach(verdict: ResourceDecision, what: str, recorded: str, detached: 
     address, live = verdict.address, verdict.live
     assert live is not None
     gone = verdict.sources_to_detach | detached
-    staying = [source for source in live.compact.get("sources") or () if origin_key(source) not in gone]
+    staying = [
+        source for source in live.compact.get("sources") or () if origin_key(source) not in gone
+    ]
     rest = {"sources": [source for source in live.raw["sources"] if origin_key(source) not in gone]}
     return Draft(
-        (address, "leave"), "sources.detach", f"detach {source_names(verdict.sources_to_detach)} from {what} while the origin is recreated",
-        {"api": f"STREAM.UPDATE.{address.stream}", "payload": live.raw | rest}, live.fingerprint, {"sources": staying or None},
+        (address, "leave"),
+        "sources.detach",
+        f"detach {source_names(verdict.sources_to_detach)} from {what} while the origin is recreated",
+        {"api": f"STREAM.UPDATE.{address.stream}", "payload": live.raw | rest},
+        live.fingerprint,
+        {"sources": staying or None},
         params={"sources": sorted(verdict.sources_to_detach), "state_address": recorded},
-    )  # fmt: skip
+    )
 
 
-def order_detaching(verdicts: Mapping[Address, ResourceDecision], inputs: PlanInputs, drafts: Drafts) -> None:
+def order_detaching(
+    verdicts: Mapping[Address, ResourceDecision], inputs: PlanInputs, drafts: Drafts
+) -> None:
     """Whatever is done to an origin waits until its sources are out."""
     for (copy, kind), _ in list(drafts.items()):
         if kind != "leave":

@@ -18,9 +18,13 @@ from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key, source_header
 
 
-def list_removed_sources(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> list[DuplicateRequest]:
+def list_removed_sources(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+) -> list[DuplicateRequest]:
     """A question for each source that an update takes out and that nothing takes over."""
-    updated = (v for v in verdicts.values() if v.actions == ["update"] and v.address.kind != "consumer")
+    updated = (
+        v for v in verdicts.values() if v.actions == ["update"] and v.address.kind != "consumer"
+    )
     return [question for verdict in updated for question in _list_for_stream(inputs, verdict)]
 
 
@@ -30,7 +34,11 @@ def _list_for_stream(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[
     kept = {(origin["name"], _api_prefix(origin)) for origin in after}
     for origin in before:
         if (origin["name"], _api_prefix(origin)) not in kept:
-            yield uncopied_measurement(verdict.address, origin, inputs.topology.routes.resolve_prefix(verdict.address.domain, _api_prefix(origin)))
+            yield uncopied_measurement(
+                verdict.address,
+                origin,
+                inputs.topology.routes.resolve_prefix(verdict.address.domain, _api_prefix(origin)),
+            )
 
 
 def _api_prefix(origin: Config) -> str | None:
@@ -38,14 +46,20 @@ def _api_prefix(origin: Config) -> str | None:
     return api
 
 
-def uncopied_measurement(downstream: Address, origin: Config, domain: str | None) -> DuplicateRequest:
+def uncopied_measurement(
+    downstream: Address, origin: Config, domain: str | None
+) -> DuplicateRequest:
     """How much of the origin the copy does not have yet; `domain` None is one that the files no longer know: then by its prefix."""
     taken = subject_filters(origin)
     where = Address.of_stream(domain or str(_api_prefix(origin)), origin["name"])
-    return DuplicateRequest(downstream, origin_key(origin), where, taken, taken, source_header(origin), recreated=False)
+    return DuplicateRequest(
+        downstream, origin_key(origin), where, taken, taken, source_header(origin), recreated=False
+    )
 
 
-def add_unknown_domains(domains: Mapping[str, Domain], asked: Iterable[DuplicateRequest]) -> dict[str, Domain]:
+def add_unknown_domains(
+    domains: Mapping[str, Domain], asked: Iterable[DuplicateRequest]
+) -> dict[str, Domain]:
     """The domains, and those that only a prefix names: they are asked over the connection of the copy, as its server does."""
     found = dict(domains)
     for one in asked:
@@ -63,30 +77,51 @@ def assess_removed_sources(answers: Sequence[DuplicateCount]) -> Iterable[Hazard
     least = sum(a.at_least for a in answers)
     exact = least == most and not unknown
     yield Hazard(
-        "BREAKS_REPLICATION", "; ".join(map(_describe_uncopied, answers)), messages=None if unknown else most, exact=exact,
-        at_least=None if exact else least, at_most=None if exact or unknown else most, causes=[a.request.name for a in answers],
-    )  # fmt: skip
+        "BREAKS_REPLICATION",
+        "; ".join(map(_describe_uncopied, answers)),
+        messages=None if unknown else most,
+        exact=exact,
+        at_least=None if exact else least,
+        at_most=None if exact or unknown else most,
+        causes=[a.request.name for a in answers],
+    )
 
 
 def _describe_uncopied(answer: DuplicateCount) -> str:
     if answer.at_most is None:
-        return f"whether all of source {answer.request.name} is copied is not known: {answer.reason}"
-    count = f"{answer.at_most:,}" if answer.at_least == answer.at_most else f"up to {answer.at_most:,}"
+        return (
+            f"whether all of source {answer.request.name} is copied is not known: {answer.reason}"
+        )
+    count = (
+        f"{answer.at_most:,}" if answer.at_least == answer.at_most else f"up to {answer.at_most:,}"
+    )
     return f"{count} messages of source {answer.request.name} are not copied yet, and will not be"
 
 
-def bound_uncopied(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], steps: Iterable[Step]) -> None:
+def bound_uncopied(
+    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], steps: Iterable[Step]
+) -> None:
     """Write into each step that takes sources out how much of them may be missing then; None: so much that nobody could tell."""
     by_copy: dict[Address, list[DuplicateRequest]] = {}
     for one in list_removed_sources(inputs, verdicts):
         by_copy.setdefault(one.downstream, []).append(one)
     for step in steps:
         address = Address.parse(step.address)
-        if step.op != "stream.update" or step.expect is None or "sources" not in step.expect or address not in by_copy:
+        if (
+            step.op != "stream.update"
+            or step.expect is None
+            or "sources" not in step.expect
+            or address not in by_copy
+        ):
             continue
         missing = {a.request.name: a.at_most for a in inputs.uncopied_counts.get(address, ())}
         live = verdicts[address].live
-        before = {origin_key(o): o for o in (live.compact.get("sources") or ())} if live is not None else {}
+        before = (
+            {origin_key(o): o for o in (live.compact.get("sources") or ())}
+            if live is not None
+            else {}
+        )
         step.precondition["removed_sources"] = [
-            {"source": before[one.name], "max_uncopied": missing.get(one.name, 0)} for one in by_copy[address]
+            {"source": before[one.name], "max_uncopied": missing.get(one.name, 0)}
+            for one in by_copy[address]
         ]

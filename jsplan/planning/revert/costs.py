@@ -22,14 +22,21 @@ def permanent_cost(hazard: Hazard) -> dict[str, Any] | None:
     """What the history keeps of a hazard; None where undoing the change undoes its effect too."""
     if hazard.code not in _LOSS_TEXTS:
         return None
-    known = {"messages": hazard.messages, "at_least": hazard.at_least, "at_most": hazard.at_most, "consumers": hazard.consumers}
+    known = {
+        "messages": hazard.messages,
+        "at_least": hazard.at_least,
+        "at_most": hazard.at_most,
+        "consumers": hazard.consumers,
+    }
     return {"code": hazard.code} | {name: value for name, value in known.items() if value}
 
 
 def warn_of_losses(item: Mapping[str, Any], backup: str | None) -> Iterable[Diagnostic]:
     """What of one change stays lost, each with a warning that says where it might still be."""
     if "/consumer/" in item["address"] and item["actions"] in (["delete"], ["delete", "create"]):
-        yield Diagnostic("warning", "JS491", _LOSS_TEXTS["DELETES_CONSUMER"], "", str(item["address"]))
+        yield Diagnostic(
+            "warning", "JS491", _LOSS_TEXTS["DELETES_CONSUMER"], "", str(item["address"])
+        )
         return
     for cost in (cost for cost in item.get("costs", ()) if _has_losses(cost)):
         detail = ""
@@ -40,12 +47,20 @@ def warn_of_losses(item: Mapping[str, Any], backup: str | None) -> Iterable[Diag
                 f"That apply saved the {kind} before. To have the messages too, leave {name} out with --exclude {word} and run: "
                 f"jsplan restore {quote_shell(backup)} --target {word}"
             )
-        yield Diagnostic("warning", "JS491", _LOSS_TEXTS[cost["code"]].format(messages=_format_messages(cost)), detail, str(item["address"]))
+        yield Diagnostic(
+            "warning",
+            "JS491",
+            _LOSS_TEXTS[cost["code"]].format(messages=_format_messages(cost)),
+            detail,
+            str(item["address"]),
+        )
 
 
 def _has_losses(cost: Mapping[str, Any]) -> bool:
     """Whether there was anything: a stream that was deleted empty lost nothing."""
-    return not cost["code"].startswith("DELETES_") or any(cost.get(name) for name in ("messages", "at_most", "at_least"))
+    return not cost["code"].startswith("DELETES_") or any(
+        cost.get(name) for name in ("messages", "at_most", "at_least")
+    )
 
 
 def _format_messages(cost: Mapping[str, Any]) -> str:

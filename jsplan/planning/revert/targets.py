@@ -84,7 +84,9 @@ class CurrentState:
         return f" ({last['operation']} {last['id']} of {last['who']}, {last['at']})"
 
 
-def decide_revert(changes: Iterable[HistoryItem], current: CurrentState, backup: str | None = None) -> RevertDecisions:
+def decide_revert(
+    changes: Iterable[HistoryItem], current: CurrentState, backup: str | None = None
+) -> RevertDecisions:
     """What undoing these changes of one apply means now; `backup` is where that apply saved streams."""
     out = RevertDecisions()
     for item in changes:
@@ -92,7 +94,9 @@ def decide_revert(changes: Iterable[HistoryItem], current: CurrentState, backup:
         if item["status"] == "skipped":
             continue
         if address.domain not in current.domains:
-            out.conflicts.append(_conflict(address, f"its domain {address.domain} is no longer declared"))
+            out.conflicts.append(
+                _conflict(address, f"its domain {address.domain} is no longer declared")
+            )
         elif not current.live.is_reachable(address.domain):
             out.offline.add(address)
         elif current.is_interrupted(address):
@@ -103,16 +107,30 @@ def decide_revert(changes: Iterable[HistoryItem], current: CurrentState, backup:
     return out
 
 
-def _decide_interrupted(out: RevertDecisions, address: Address, item: HistoryItem, current: CurrentState) -> None:
+def _decide_interrupted(
+    out: RevertDecisions, address: Address, item: HistoryItem, current: CurrentState
+) -> None:
     """A stream in the middle of a replacement becomes what it was before that, and its consumers with it."""
     record = current.state.replacements.get(str(address.parent or address), {})
     before = item["before"] if "staging" in record else None
     known = record.get("old", {}).get("config") if address.parent is None else before
-    if before is not None and known is not None and table_of(address).compact(before) == table_of(address).compact(known):
+    if (
+        before is not None
+        and known is not None
+        and table_of(address).compact(before) == table_of(address).compact(known)
+    ):
         out.targets.append(RevertTarget(address, "changed", dict(before), _restored_record(item)))
         return
-    text = "its replacement was interrupted" + (", and it was something else before that" if "staging" in record else "")
-    out.conflicts.append(_conflict(address, text, f"Finish the replacement first: jsplan apply. {_resolution_hint(address)}"))
+    text = "its replacement was interrupted" + (
+        ", and it was something else before that" if "staging" in record else ""
+    )
+    out.conflicts.append(
+        _conflict(
+            address,
+            text,
+            f"Finish the replacement first: jsplan apply. {_resolution_hint(address)}",
+        )
+    )
 
 
 def _conflict(address: Address, summary: str, detail: str = "") -> Diagnostic:
@@ -127,7 +145,13 @@ def _unchanged_note(address: Address, summary: str) -> Diagnostic:
     return Diagnostic("info", LEFT_UNCHANGED, summary, "", str(address))
 
 
-def _decide_resource(out: RevertDecisions, address: Address, item: HistoryItem, current: CurrentState, backup: str | None) -> None:
+def _decide_resource(
+    out: RevertDecisions,
+    address: Address,
+    item: HistoryItem,
+    current: CurrentState,
+    backup: str | None,
+) -> None:
     found = list(_decide_by_action(address, item, current))
     for one in found:
         if isinstance(one, RevertTarget):
@@ -138,7 +162,9 @@ def _decide_resource(out: RevertDecisions, address: Address, item: HistoryItem, 
         out.notes += warn_of_losses(item, backup)
 
 
-def _decide_by_action(address: Address, item: HistoryItem, current: CurrentState) -> Iterator[RevertTarget | Diagnostic]:
+def _decide_by_action(
+    address: Address, item: HistoryItem, current: CurrentState
+) -> Iterator[RevertTarget | Diagnostic]:
     match item["actions"]:
         case ["create"]:
             yield from _revert_create(address, item, current)
@@ -149,21 +175,36 @@ def _decide_by_action(address: Address, item: HistoryItem, current: CurrentState
         case ["no-op"] if item.get("importing"):
             yield from _revert_import(address, current)
         case ["no-op"]:
-            yield _unchanged_note(address, "was only renamed: what it is called is said by the files")
+            yield _unchanged_note(
+                address, "was only renamed: what it is called is said by the files"
+            )
         case _:
             yield from _revert_update(address, item, current)
 
 
-def _revert_create(address: Address, item: HistoryItem, current: CurrentState) -> Iterator[RevertTarget | Diagnostic]:
+def _revert_create(
+    address: Address, item: HistoryItem, current: CurrentState
+) -> Iterator[RevertTarget | Diagnostic]:
     live, entry, after = current.live.get(address), current.entry(address), item["after"] or {}
     if entry is None:
         if live is not None and item["status"] == "done":
-            yield _conflict(address, f"is no longer managed here{current.describe_later_apply(address)}, so it is not deleted")
+            yield _conflict(
+                address,
+                f"is no longer managed here{current.describe_later_apply(address)}, so it is not deleted",
+            )
         return
     if after.get("created") not in (None, entry.created):
         yield _conflict(address, f"was made anew since{current.describe_later_apply(address)}")
-    elif live is not None and after.get("created") and (differs := _describe_changes(address, live, entry, after)):
-        yield _conflict(address, f"was changed since{current.describe_later_apply(address)}, and would be deleted", differs)
+    elif (
+        live is not None
+        and after.get("created")
+        and (differs := _describe_changes(address, live, entry, after))
+    ):
+        yield _conflict(
+            address,
+            f"was changed since{current.describe_later_apply(address)}, and would be deleted",
+            differs,
+        )
     else:
         yield RevertTarget(address, "removed")
 
@@ -173,17 +214,26 @@ def _describe_changes(address: Address, live: LiveObject, entry: Entry, after: H
     if digest(live.compact) == f"sha256:{after['sha256']}":
         return ""
     recorded = table_of(address).compact(entry.config)
-    names = [name for name in dict.fromkeys([*recorded, *live.compact]) if recorded.get(name) != live.compact.get(name)]
+    names = [
+        name
+        for name in dict.fromkeys([*recorded, *live.compact])
+        if recorded.get(name) != live.compact.get(name)
+    ]
     told = [
         f"{field_label(address, n)} was {format_value(address, n, recorded.get(n))} when last applied, and is {format_value(address, n, live.compact.get(n))}"
         for n in names
     ]
     return "\n".join(
-        [*told, f"To delete it all the same: take it out of the files, and apply. Or leave it out with --exclude {quote_shell(address)}."]
+        [
+            *told,
+            f"To delete it all the same: take it out of the files, and apply. Or leave it out with --exclude {quote_shell(address)}.",
+        ]
     )
 
 
-def _revert_delete(address: Address, item: HistoryItem, current: CurrentState) -> Iterator[RevertTarget | Diagnostic]:
+def _revert_delete(
+    address: Address, item: HistoryItem, current: CurrentState
+) -> Iterator[RevertTarget | Diagnostic]:
     before, live = item["before"], current.live.get(address)
     if before is None:
         return
@@ -192,15 +242,22 @@ def _revert_delete(address: Address, item: HistoryItem, current: CurrentState) -
         yield _unchanged_note(address, "is there, as it was before")
         return
     if current.entry(address) is not None:
-        yield _conflict(address, f"is there again{current.describe_later_apply(address)}, and is not what it was")
+        yield _conflict(
+            address,
+            f"is there again{current.describe_later_apply(address)}, and is not what it was",
+        )
         return
     if live is not None and not same:
-        yield _conflict(address, "is there again, made by somebody else, and differs from what was deleted")
+        yield _conflict(
+            address, "is there again, made by somebody else, and differs from what was deleted"
+        )
         return
     yield RevertTarget(address, "made", dict(before), _restored_record(item))
 
 
-def _revert_forget(address: Address, item: HistoryItem, current: CurrentState) -> Iterator[RevertTarget | Diagnostic]:
+def _revert_forget(
+    address: Address, item: HistoryItem, current: CurrentState
+) -> Iterator[RevertTarget | Diagnostic]:
     live = current.live.get(address)
     if item["reason"] != "forget_because_removed_block":
         yield _unchanged_note(address, "was gone before: the apply only took note of that")
@@ -217,19 +274,30 @@ def _revert_import(address: Address, current: CurrentState) -> Iterator[RevertTa
         yield RevertTarget(address, "forgotten")
 
 
-def _revert_update(address: Address, item: HistoryItem, current: CurrentState) -> Iterator[RevertTarget | Diagnostic]:
+def _revert_update(
+    address: Address, item: HistoryItem, current: CurrentState
+) -> Iterator[RevertTarget | Diagnostic]:
     """An update or a replacement: each field that it changed goes back, all others stay as they are now."""
     live, entry, after = current.live.get(address), current.entry(address), item["after"] or {}
     if live is None or entry is None:
         if item["status"] != "done" and live is None:
             yield RevertTarget(address, "made", dict(item["before"]), _restored_record(item))
         else:
-            yield _conflict(address, "is gone since" if live is None else f"is no longer managed here{current.describe_later_apply(address)}")
+            yield _conflict(
+                address,
+                "is gone since"
+                if live is None
+                else f"is no longer managed here{current.describe_later_apply(address)}",
+            )
         return
     before = table_of(address).compact(item["before"])
     changed: Mapping[str, Any] = after.get("values", {})
     if told := _describe_conflicts(address, before, changed, live.compact):
-        yield _conflict(address, f"was changed since{current.describe_later_apply(address)}", "\n".join([*told, _resolution_hint(address)]))
+        yield _conflict(
+            address,
+            f"was changed since{current.describe_later_apply(address)}",
+            "\n".join([*told, _resolution_hint(address)]),
+        )
         return
     if all(live.compact.get(name) == before.get(name) for name in changed):
         if item.get("importing"):
@@ -237,25 +305,39 @@ def _revert_update(address: Address, item: HistoryItem, current: CurrentState) -
         else:
             yield _unchanged_note(address, "has the configuration that it had before")
         return
-    yield RevertTarget(address, "changed", _restored_body(live, item["before"], changed, entry), _restored_record(item, entry, changed))
+    yield RevertTarget(
+        address,
+        "changed",
+        _restored_body(live, item["before"], changed, entry),
+        _restored_record(item, entry, changed),
+    )
 
 
-def _describe_conflicts(address: Address, before: Config, changed: Mapping[str, Any], now: Config) -> list[str]:
+def _describe_conflicts(
+    address: Address, before: Config, changed: Mapping[str, Any], now: Config
+) -> list[str]:
     """The fields that are neither as the apply left them nor as it found them."""
     names = [name for name in changed if now.get(name) not in (changed[name], before.get(name))]
     return [
         f"{field_label(address, name)} was {format_value(address, name, before.get(name))} before, {format_value(address, name, changed[name])} after it, "
-        f"and is {format_value(address, name, now.get(name))} now" for name in names
-    ]  # fmt: skip
+        f"and is {format_value(address, name, now.get(name))} now"
+        for name in names
+    ]
 
 
-def _restored_body(live: LiveObject, config: Config, changed: Mapping[str, Any], entry: Entry) -> Config:
+def _restored_body(
+    live: LiveObject, config: Config, changed: Mapping[str, Any], entry: Entry
+) -> Config:
     """Every field by name, so that nothing is left to a default but what was at one."""
     names = dict.fromkeys([*live.compact, *entry.declared, *changed])
-    return {name: live.config.get(name) for name in names} | {name: config.get(name) for name in changed}
+    return {name: live.config.get(name) for name in names} | {
+        name: config.get(name) for name in changed
+    }
 
 
-def _restored_record(item: HistoryItem, entry: Entry | None = None, changed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _restored_record(
+    item: HistoryItem, entry: Entry | None = None, changed: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """What state shall remember again. Of fields that the apply did not change it remembers what it does now."""
     known = item["entry"]
     if known is None:
@@ -264,7 +346,10 @@ def _restored_record(item: HistoryItem, entry: Entry | None = None, changed: Map
     if entry is not None:
         was, touched = known["declared"], changed or {}
         kept = {name: value for name, value in entry.declared.items() if name not in touched}
-        out |= {"declared": kept | {name: was[name] for name in touched if name in was}, "prevent_destroy": entry.prevent_destroy}
+        out |= {
+            "declared": kept | {name: was[name] for name in touched if name in was},
+            "prevent_destroy": entry.prevent_destroy,
+        }
     return out
 
 
@@ -273,4 +358,9 @@ def _require_no_new_consumers(out: RevertDecisions, current: CurrentState) -> No
     going = {wish.address for wish in out.targets if wish.action == "removed"}
     for address in sorted(current.state.resources):
         if address.parent in going and address not in going:
-            out.conflicts.append(_conflict(address, f"was added since{current.describe_later_apply(address)}, and would go with {address.parent}"))
+            out.conflicts.append(
+                _conflict(
+                    address,
+                    f"was added since{current.describe_later_apply(address)}, and would go with {address.parent}",
+                )
+            )

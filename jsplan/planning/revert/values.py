@@ -12,7 +12,12 @@ from jsplan.resources.buckets import alias_of, is_bucket, lift
 from jsplan.resources.fields import NEWEST_LEVEL, Config, Table
 from jsplan.units import format_duration, format_size
 
-_SECTIONS: Final = {"stream": "streams", "consumer": "consumers", "kv": "kv", "object_store": "object_stores"}
+_SECTIONS: Final = {
+    "stream": "streams",
+    "consumer": "consumers",
+    "kv": "kv",
+    "object_store": "object_stores",
+}
 
 
 def format_value(address: Address, name: str, value: Any) -> str:
@@ -45,10 +50,18 @@ def format_declaration(address: Address, config: Config) -> str:
     if is_bucket(address.kind):
         table, body = TABLES[address.kind], lift(address.kind, address.name, config)
     compact = table.compact(body)
-    said = {name: _with_units(table, name, value) for name, value in compact.items() if not _is_derived(table, compact, name)}
-    hidden = {"name", "bucket", "stream_name"} | ({"durable_name"} if said.get("durable_name") == said.get("name") else set())
+    said = {
+        name: _with_units(table, name, value)
+        for name, value in compact.items()
+        if not _is_derived(table, compact, name)
+    }
+    hidden = {"name", "bucket", "stream_name"} | (
+        {"durable_name"} if said.get("durable_name") == said.get("name") else set()
+    )
     own = {"bucket" if is_bucket(address.kind) else "name": address.name.rpartition("/")[2]}
-    where = {"domain": address.domain} | ({"stream": address.stream} if address.kind == "consumer" else {})
+    where = {"domain": address.domain} | (
+        {"stream": address.stream} if address.kind == "consumer" else {}
+    )
     rest = {name: value for name, value in said.items() if name not in hidden}
     return f"{_SECTIONS[address.kind]}:\n  - {json.dumps(own | where | rest, ensure_ascii=False)}"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jsplan.backfill.options import BackfillOptions, VerifyOptions
 from jsplan.backfill.spark_extra import require_spark
 from jsplan.errors import InterruptedByUser
-from jsplan.workflows.event_loop import run_until_complete as run_workflow
+from jsplan.event_loop import run_until_complete as run_workflow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jsplan.config.model import LoadOptions
     from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
     from jsplan.documents.backfill_preview import BackfillPreview
-    from jsplan.workflows.options import Observer
+    from jsplan.options import Observer
 
 __all__ = ["BackfillOptions", "VerifyOptions", "plan", "run", "status", "verify", "write_job"]
 
@@ -36,7 +36,8 @@ def run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> Back
         return run_workflow(run_backfill(load, options, observer))
     except KeyboardInterrupt:
         raise InterruptedByUser(
-            "interrupted; what was copied is kept, the state is saved and its lock released", hint="Run it again: it goes on from there."
+            "interrupted; what was copied is kept, the state is saved and its lock released",
+            hint="Run it again: it goes on from there.",
         ) from None
 
 

@@ -58,12 +58,17 @@ def seeds() -> list[Document]:
     about = [f"$JS.EVENT.ADVISORY.{kind}" for kind in ("STREAM.UPDATED.A", "CONSUMER.DELETED.A.C")]
     said = [(subject, _STREAM | {"consumer": "C"}) for subject in about]
     said += [(SUBJECTS[-1], _AUDIT | {"subject": f"$JS.API.{asked}"}) for asked in _ASKED]
-    return [{"$subject": name.encode(), "data.json": json.dumps(one, separators=(",", ":")).encode()} for name, one in said]
+    return [
+        {"$subject": name.encode(), "data.json": json.dumps(one, separators=(",", ":")).encode()}
+        for name, one in said
+    ]
 
 
 def run(scene: DocumentRun) -> None:
     """What it says, and the address that this becomes."""
-    event = parse_advisory(scene.part("$subject").decode("utf-8", "replace"), scene.part("data.json"))
+    event = parse_advisory(
+        scene.part("$subject").decode("utf-8", "replace"), scene.part("data.json")
+    )
     if event is not None:
         address = (
             Address(event.js_domain or "hub", "consumer", f"{event.stream}/{event.consumer}")
@@ -73,4 +78,6 @@ def run(scene: DocumentRun) -> None:
         _ = str(address), str(event.actor), hash(event)
 
 
-TARGET: Final = Target("advisories", seeds, run, changes=lambda name: name in ("data.json", "$subject"), share=2)
+TARGET: Final = Target(
+    "advisories", seeds, run, changes=lambda name: name in ("data.json", "$subject"), share=2
+)

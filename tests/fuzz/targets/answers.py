@@ -42,7 +42,11 @@ def seeds() -> list[Document]:
         "restore",
         "destroy",
     )
-    more = [one | {"$": form.encode()} for one in found for form in _FORMS.get(one["$"].decode().split()[0], ())]
+    more = [
+        one | {"$": form.encode()}
+        for one in found
+        for form in _FORMS.get(one["$"].decode().split()[0], ())
+    ]
     for one in more:
         one.pop("saved/manifest.json", None)
     return [*found, *found, *more]

@@ -6,13 +6,23 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.backfill.parquet.location import find_orphaned_attempts, list_parquet_origins, resolve_origin_key
-from jsplan.backfill.parquet.log import Archive, Selection, find_covered_ranges, merge_gaps, read_receipts
+from jsplan.backfill.parquet.location import (
+    find_orphaned_attempts,
+    list_parquet_origins,
+    resolve_origin_key,
+)
+from jsplan.backfill.parquet.log import (
+    Archive,
+    Selection,
+    find_covered_ranges,
+    merge_gaps,
+    read_receipts,
+)
 from jsplan.config import LoadOptions, load
+from jsplan.context import Context
 from jsplan.errors import JsplanError
 from jsplan.state import State
 from jsplan.topology import build_topology
-from jsplan.workflows.context import Context
 from tests.fuzz.documents import Document
 from tests.fuzz.guard import GUARD
 from tests.fuzz.harness import Target
@@ -23,7 +33,9 @@ if TYPE_CHECKING:
 
 _WORKSPACE: Final = WORKSPACE | {
     "streams": [],
-    "backfills": [{"name": "b", "from": {"domain": "hub", "stream": "A"}, "to": {"parquet": "arc"}}],
+    "backfills": [
+        {"name": "b", "from": {"domain": "hub", "stream": "A"}, "to": {"parquet": "arc"}}
+    ],
 }
 
 
@@ -94,7 +106,9 @@ def run(scene: DocumentRun) -> None:
     world = Context(workspace, build_topology(workspace), None, State("w", None), {})  # type: ignore[arg-type]
     GUARD.folders = (str(Path(scene.ws / "arc").resolve()),)
     for leftover in find_orphaned_attempts(world):
-        scene.check_output(json.dumps(leftover.to_json() if hasattr(leftover, "to_json") else str(leftover)), "raw")
+        scene.check_output(
+            json.dumps(leftover.to_json() if hasattr(leftover, "to_json") else str(leftover)), "raw"
+        )
     archive = Archive.read(scene.ws / "arc")
     lost = [file for _, file in archive.files.values()]
     merge_gaps(archive.commits)

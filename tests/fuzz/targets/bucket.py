@@ -32,7 +32,14 @@ COMMANDS: Final = (
 HEAD, WHOLE, BOMB = "$head.json", "$whole.json", "$bomb"
 _SMALL: Final = {"workspace": "w", "environment": None, "lineage": "l", "serial": 3}
 #: What a head says of a state that fits into one part.
-_HEAD: Final = {"format_version": "1.0", "kind": "state-in-parts", "encoding": "gzip", "parts": "3.abc", "count": 1, "serial": 3}
+_HEAD: Final = {
+    "format_version": "1.0",
+    "kind": "state-in-parts",
+    "encoding": "gzip",
+    "parts": "3.abc",
+    "count": 1,
+    "serial": 3,
+}
 #: So many bytes come out of one piece of a bomb.
 PART_BYTES: Final = 64 << 20
 
@@ -44,7 +51,9 @@ def _compressed_part() -> bytes:
 
 def with_bucket(document: Document) -> Document:
     """The same with its state in a bucket."""
-    said = json.loads(document["jsplan.yaml"]) | {"backend": {"kv": {"domain": "hub", "bucket": "STATE"}}}
+    said = json.loads(document["jsplan.yaml"]) | {
+        "backend": {"kv": {"domain": "hub", "bucket": "STATE"}}
+    }
     others = {name: content for name, content in document.items() if name != PATH}
     return others | {"jsplan.yaml": json.dumps(said).encode()}
 
@@ -80,7 +89,9 @@ def run(scene: DocumentRun) -> None:
 def _pack(scene: DocumentRun, script: Script) -> None:
     """Put a document into the bucket in parts, under a head that says of it what the document wants."""
     bomb, whole = scene.part(BOMB), scene.part(WHOLE)
-    data = gzip.compress(whole, 1, mtime=0) + _compressed_part() * (int(bomb) if bomb.isdigit() else 0)
+    data = gzip.compress(whole, 1, mtime=0) + _compressed_part() * (
+        int(bomb) if bomb.isdigit() else 0
+    )
     parts = [data[at : at + 200_000] for at in range(0, len(data), 200_000)]
     head: Any = json.loads(split_document(_SMALL, 1)[0]) | {
         "parts": "3.abc",
@@ -105,5 +116,7 @@ TARGET: Final = Target(
     run,
     changes=lambda name: name.startswith((KEY, HEAD, WHOLE, BOMB, "pushed")),
     words=("count", "parts", "sha256", "encoding", "serial", "bytes"),
-    form=lambda name: "lines" if name.endswith(".journal") else "number" if name == BOMB else "json",
+    form=lambda name: (
+        "lines" if name.endswith(".journal") else "number" if name == BOMB else "json"
+    ),
 )

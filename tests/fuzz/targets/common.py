@@ -16,7 +16,9 @@ WORKSPACE: Final[dict[str, Any]] = {
     "connections": {"main": {"url": "nats://127.0.0.1:4222", "user": "acc", "password": "acc"}},
     "domains": {"hub": {"connection": "main"}, "leaf": {"connection": "main"}},
     "defaults": {"domain": "hub"},
-    "streams": [{"name": "A", "subjects": ["A.*"], "consumers": [{"name": "C", "ack_policy": "explicit"}]}],
+    "streams": [
+        {"name": "A", "subjects": ["A.*"], "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+    ],
 }
 
 
@@ -28,7 +30,9 @@ def recorded_seeds(*names: str) -> list[Document]:
 def files_document(**parts: Any) -> Document:
     """A document of files; what is no bytes is written as JSON. `__` in a name stands for the dot of its ending."""
     return {
-        name.replace("__", "."): content if isinstance(content, bytes) else json.dumps(content, indent=1).encode()
+        name.replace("__", "."): content
+        if isinstance(content, bytes)
+        else json.dumps(content, indent=1).encode()
         for name, content in parts.items()
     }
 

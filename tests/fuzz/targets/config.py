@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 import yaml
 
 from jsplan.config import LoadOptions, load
+from jsplan.context import Context
 from jsplan.errors import ConfigError
 from jsplan.state import State
 from jsplan.topology import build_topology
-from jsplan.workflows.context import Context
 from jsplan.workflows.drift_outputs import build_sinks
 from tests.fuzz import hostile_values
 from tests.fuzz.document_run import CREDENTIALS
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[3]
 #: Where a secret that stands in the files is one.
-_AS_SECRET: Final = re.compile(rf'"?(?:password|token)"?: "?{hostile_values.INLINE}(?="?[,}}\s])|"?url"?: "?[^"\s]*://(?:u:)?{hostile_values.INLINE}(?=@)')
+_AS_SECRET: Final = re.compile(
+    rf'"?(?:password|token)"?: "?{hostile_values.INLINE}(?="?[,}}\s])|"?url"?: "?[^"\s]*://(?:u:)?{hostile_values.INLINE}(?=@)'
+)
 #: Where a variable is a secret.
 _PASSWORD: Final = re.compile(r'"?(?:password|token)"?: ?"?\$\{var\.pw\}')
 
@@ -64,18 +66,41 @@ def seeds() -> list[Document]:
         "link.txt": b"!symlink ../outside/secret.txt",
     }
     small = WORKSPACE | {"include": ["streams.yaml"], "x-a": [1], "vars": {"pw": None}}
-    contract = (ROOT / "tests/config/contract.yaml").read_bytes().replace(b"001..200", b"001..012").replace(b"017", b"007")
+    contract = (
+        (ROOT / "tests/config/contract.yaml")
+        .read_bytes()
+        .replace(b"001..200", b"001..012")
+        .replace(b"017", b"007")
+    )
     found: list[Document] = []
     everything = yaml.safe_load((SEEDS / "everything.yaml").read_bytes())
     for section in everything:
         needed = (*_BASE, "streams") if section == "consumers" else _BASE
         some = {name: everything[name] for name in (*needed, section)}
-        found += with_commands(more | {"jsplan.yaml": json.dumps(some).encode()}, "validate", "plan -o out.plan", "sinks")
-    sinks = {"jsplan.yaml": json.dumps(WORKSPACE | {"drift": {"sinks": everything["drift"]["sinks"]}}).encode()}
+        found += with_commands(
+            more | {"jsplan.yaml": json.dumps(some).encode()},
+            "validate",
+            "plan -o out.plan",
+            "sinks",
+        )
+    sinks = {
+        "jsplan.yaml": json.dumps(
+            WORKSPACE | {"drift": {"sinks": everything["drift"]["sinks"]}}
+        ).encode()
+    }
     found += with_commands(sinks, "sinks", "sinks", "sinks", "validate")
-    found += with_commands({"jsplan.yaml": json.dumps(WORKSPACE | {"streams": _FLOWS}).encode()}, *["validate"] * 12, "lint")
-    password = {"connections": {"main": {"url": "nats://h:1", "user": "u", "password": "${var.pw}"}}}
-    secret = {"jsplan.yaml": json.dumps(WORKSPACE | {"vars": {"pw": None}} | password).encode(), WRONG: b""}
+    found += with_commands(
+        {"jsplan.yaml": json.dumps(WORKSPACE | {"streams": _FLOWS}).encode()},
+        *["validate"] * 12,
+        "lint",
+    )
+    password = {
+        "connections": {"main": {"url": "nats://h:1", "user": "u", "password": "${var.pw}"}}
+    }
+    secret = {
+        "jsplan.yaml": json.dumps(WORKSPACE | {"vars": {"pw": None}} | password).encode(),
+        WRONG: b"",
+    }
     found += with_commands(secret, "validate", "plan -o out.plan")
     found += with_commands({"jsplan.yaml": json.dumps(_LARGE).encode()}, *["validate"] * 16)
     for jsplan in ((SEEDS / "everything.yaml").read_bytes(), json.dumps(small).encode()):
@@ -95,7 +120,11 @@ def seeds() -> list[Document]:
     )
     for place in sorted(ROOT.glob("examples/*/jsplan.yaml")):
         chosen = " -e small" if b"environments:" in place.read_bytes() else ""
-        found += with_commands({"jsplan.yaml": place.read_bytes()}, f"validate{chosen}", f"graph --format mermaid{chosen}")
+        found += with_commands(
+            {"jsplan.yaml": place.read_bytes()},
+            f"validate{chosen}",
+            f"graph --format mermaid{chosen}",
+        )
     return found
 
 
@@ -112,7 +141,9 @@ def run(scene: DocumentRun) -> None:
     if command == ["sinks"]:
         _make_sinks(scene, variable)
         return
-    scene.jsplan(*command, *(["--var", f"pw={variable}"] if '"pw"' in text or "pw:" in text else []))
+    scene.jsplan(
+        *command, *(["--var", f"pw={variable}"] if '"pw"' in text or "pw:" in text else [])
+    )
     if (scene.ws / "out.plan").is_file():
         scene.check_output((scene.ws / "out.plan").read_text("utf-8"), "raw")
         scene.jsplan("show", "out.plan", "--format", "html")
@@ -136,5 +167,9 @@ def _make_sinks(scene: DocumentRun, variable: str) -> None:
 
 
 TARGET: Final = Target(
-    "config", seeds, run, words=("http://[", "${env.FUZZ_SECRET}", "../outside/secret.txt", "*a" * 12 + "c", "${domain}"), share=4
+    "config",
+    seeds,
+    run,
+    words=("http://[", "${env.FUZZ_SECRET}", "../outside/secret.txt", "*a" * 12 + "c", "${domain}"),
+    share=4,
 )

@@ -59,4 +59,6 @@ def run(scene: DocumentRun) -> None:
     scene.jsplan(*scene.command())
 
 
-TARGET: Final = Target("config-file", seeds, run, changes=lambda name: name not in ("$", "jsplan.yaml"))
+TARGET: Final = Target(
+    "config-file", seeds, run, changes=lambda name: name not in ("$", "jsplan.yaml")
+)

@@ -32,7 +32,9 @@ _CONTEXT: Final = {
     "jetstream_domain": "hub",
 }
 #: Where it is known for a secret.
-_AS_SECRET: Final = re.compile(rf'"?(?:password|token)"?: "?{hostile_values.IN_CREDENTIALS}(?="?[,}}\s])|://u:{hostile_values.IN_CREDENTIALS}(?=@)')
+_AS_SECRET: Final = re.compile(
+    rf'"?(?:password|token)"?: "?{hostile_values.IN_CREDENTIALS}(?="?[,}}\s])|://u:{hostile_values.IN_CREDENTIALS}(?=@)'
+)
 _CONTEXTS: Final = "home/.config/nats/context"
 
 
@@ -59,14 +61,18 @@ def seeds() -> list[Document]:
             "inbox_prefix": "${env.FUZZ_SECRET}",
         },
     ):
-        parts = files_document(jsplan__yaml=WORKSPACE | {"connections": {"main": connection}}) | files_document(**{f"{_CONTEXTS}/ctx__json": _CONTEXT})
+        parts = files_document(
+            jsplan__yaml=WORKSPACE | {"connections": {"main": connection}}
+        ) | files_document(**{f"{_CONTEXTS}/ctx__json": _CONTEXT})
         parts |= {
             "home/.config/nats/context.txt": b"ctx",
             "a.creds": CREDENTIALS.encode(),
             "n.nk": f"SU{hostile_values.IN_CREDENTIALS}".encode(),
             "ca.pem": b"x",
         }
-        found += with_commands(parts | {WRONG: b""}, "plan", "domains discover")  # there is no server
+        found += with_commands(
+            parts | {WRONG: b""}, "plan", "domains discover"
+        )  # there is no server
     return found
 
 
@@ -79,4 +85,6 @@ def run(scene: DocumentRun) -> None:
     scene.jsplan(*scene.command())
 
 
-TARGET: Final = Target("connection", seeds, run, form=lambda name: "yaml" if name == "jsplan.yaml" else form_of(name))
+TARGET: Final = Target(
+    "connection", seeds, run, form=lambda name: "yaml" if name == "jsplan.yaml" else form_of(name)
+)

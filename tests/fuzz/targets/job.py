@@ -47,7 +47,7 @@ WITH_BACKFILL: Final = WORKSPACE | {
             "where": "subject LIKE 'A.%'",
             "subject_transform": {"src": "A.>", "dest": "B.>"},
             "rate": "2MB/s",
-        },
+        }
     ],
 }
 
@@ -60,19 +60,29 @@ def seeds() -> list[Document]:
     for entry in (first, plain, {"name": "b", "from": {"stream": "A"}, "to": {"parquet": "/arc"}}):
         with tempfile.TemporaryDirectory() as name, played_servers({}, known=True):
             folder = Path(name).resolve()
-            (folder / "jsplan.yaml").write_text(json.dumps(WITH_BACKFILL | {"backfills": [entry]}), "utf-8")
+            (folder / "jsplan.yaml").write_text(
+                json.dumps(WITH_BACKFILL | {"backfills": [entry]}), "utf-8"
+            )
             (folder / "clean.py").write_text("def run(frame):\n    return frame\n", "utf-8")
             options = LoadOptions(folder, environ={"FUZZ_SECRET": hostile_values.IN_ENVIRONMENT})
-            backfill.write_job(options, BackfillOptions(name="b"), folder / "job.py", RecordingObserver())
-            text = runpy.run_path(str(folder / "job.py"), run_name="job")["JOB"].replace(str(folder), HERE)
+            backfill.write_job(
+                options, BackfillOptions(name="b"), folder / "job.py", RecordingObserver()
+            )
+            text = runpy.run_path(str(folder / "job.py"), run_name="job")["JOB"].replace(
+                str(folder), HERE
+            )
             state = (folder / "state/w.json").read_bytes()
-        found.append({JOB: _settled(text).encode(), "state/w.json": _settled(state.decode()).encode()})
+        found.append(
+            {JOB: _settled(text).encode(), "state/w.json": _settled(state.decode()).encode()}
+        )
     return found
 
 
 def _settled(text: str) -> str:
     """The text with the same times and identities each time, so that a number always makes the same document."""
-    return _LINEAGE.sub("00000000-0000-4000-8000-000000000000", _TIME.sub("2026-01-01T00:00:00Z", text))
+    return _LINEAGE.sub(
+        "00000000-0000-4000-8000-000000000000", _TIME.sub("2026-01-01T00:00:00Z", text)
+    )
 
 
 def run(scene: DocumentRun) -> None:
@@ -84,5 +94,9 @@ def run(scene: DocumentRun) -> None:
 
 
 TARGET: Final = Target(
-    "job", seeds, run, changes=lambda name: name == JOB, words=("../shared.py", f"{hostile_values.BESIDE}/new.py", "a/../../x.py")
+    "job",
+    seeds,
+    run,
+    changes=lambda name: name == JOB,
+    words=("../shared.py", f"{hostile_values.BESIDE}/new.py", "a/../../x.py"),
 )

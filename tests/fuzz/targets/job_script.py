@@ -72,7 +72,9 @@ def run(scene: DocumentRun) -> None:
 
 def _require_same_program(text: str) -> None:
     try:
-        tree = ast.parse(text.replace(hostile_values.CODE, "x"))  # with its name in it the guard would take it for an attempt
+        tree = ast.parse(
+            text.replace(hostile_values.CODE, "x")
+        )  # with its name in it the guard would take it for an attempt
     except (SyntaxError, ValueError) as error:
         raise Violation("the job file is no Python", f"{error}\n{text[:1500]}") from None
     kinds = [type(node) for node in tree.body]
@@ -82,10 +84,14 @@ def _require_same_program(text: str) -> None:
         "SystemExit(main(JOB))",
         "main(JOB)",
     }:
-        raise Violation("text of the document becomes code of the job file", f"{kinds} {calls}\n{text[:1500]}")
+        raise Violation(
+            "text of the document becomes code of the job file", f"{kinds} {calls}\n{text[:1500]}"
+        )
     if not isinstance(job, ast.Constant) or not isinstance(job.value, str):
         raise Violation("the job file carries no text", text[:1500])
     json.loads(job.value)
 
 
-TARGET: Final = Target("job-script", seeds, run, changes=lambda name: name == "jsplan.yaml", words=hostile_values.CODES)
+TARGET: Final = Target(
+    "job-script", seeds, run, changes=lambda name: name == "jsplan.yaml", words=hostile_values.CODES
+)

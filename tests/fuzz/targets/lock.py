@@ -36,10 +36,7 @@ COMMANDS: Final = (
 def seeds() -> list[Document]:
     """A lock that somebody holds, in each place."""
     (there,) = recorded_seeds("status")
-    in_file = there | {
-        f"{PATH}.lock": b"",
-        f"{PATH}.lock.info": json.dumps(_LOCK).encode(),
-    }
+    in_file = there | {f"{PATH}.lock": b"", f"{PATH}.lock.info": json.dumps(_LOCK).encode()}
     in_bucket = bucket.with_bucket(there) | {
         f"{KEY}w .json": there[PATH],
         _IN_BUCKET: json.dumps({"lock": _LOCK, "lease": 30.0}).encode(),
@@ -65,7 +62,9 @@ def run(scene: DocumentRun) -> None:
         and script.sequence > before
         and _is_held(scene.part(_IN_BUCKET))
     ):
-        raise Violation("a lock that somebody holds is taken", scene.part(_IN_BUCKET).decode("utf-8", "replace"))
+        raise Violation(
+            "a lock that somebody holds is taken", scene.part(_IN_BUCKET).decode("utf-8", "replace")
+        )
 
 
 def _is_held(content: bytes) -> bool:

@@ -24,7 +24,14 @@ def _with_more(content: bytes) -> bytes:
     raw = json.loads(content)
     place = {"file": "jsplan.yaml", "line": 3, "column": 1}
     raw["diagnostics"].append(
-        {"severity": "warning", "code": "JS411", "summary": "s", "detail": "d", "address": "hub/stream/A", "range": place}
+        {
+            "severity": "warning",
+            "code": "JS411",
+            "summary": "s",
+            "detail": "d",
+            "address": "hub/stream/A",
+            "range": place,
+        }
     )
     raw["deferred"].append({"address": "leaf/stream/B", "reason": "domain leaf is offline"})
     raw["targets"], raw["variables"] = ["hub/**"], {"keep": "30d"}
@@ -38,7 +45,9 @@ def seeds() -> list[Document]:
     for name, planned in plans.items():
         (there,) = recorded_seeds(name.removesuffix(".plan"))
         content = _with_more(planned)
-        shown = [f"show p.plan --format {form}" for form in ("text", "text", "json", "markdown", "html")]
+        shown = [
+            f"show p.plan --format {form}" for form in ("text", "text", "json", "markdown", "html")
+        ]
         applied = [
             "apply p.plan --no-input",
             "apply p.plan --no-input --allow-hazard DELETES_STREAM --format json",
@@ -52,10 +61,14 @@ def run(scene: DocumentRun) -> None:
     with contextlib.suppress(orjson.JSONDecodeError, TypeError, RecursionError):
         raw: Any = orjson.loads(scene.part("p.plan"))
         if isinstance(raw, dict):
-            raw["sha256"] = digest({key: value for key, value in raw.items() if key != "sha256"}).removeprefix("sha256:")
+            raw["sha256"] = digest(
+                {key: value for key, value in raw.items() if key != "sha256"}
+            ).removeprefix("sha256:")
             (scene.ws / "p.plan").write_bytes(orjson.dumps(raw))
     play_servers(scene.document, known=True)
     scene.jsplan(*scene.command())
 
 
-TARGET: Final = Target("plan", seeds, run, changes=lambda name: name == "p.plan", words=hostile_values.MARKUP, share=2)
+TARGET: Final = Target(
+    "plan", seeds, run, changes=lambda name: name == "p.plan", words=hostile_values.MARKUP, share=2
+)

@@ -41,7 +41,12 @@ COMMANDS: Final = (
 )
 
 
-_RECORD: Final = {"declared": {"name": "N"}, "depends_on": [], "origin": "created", "prevent_destroy": False}
+_RECORD: Final = {
+    "declared": {"name": "N"},
+    "depends_on": [],
+    "origin": "created",
+    "prevent_destroy": False,
+}
 
 
 def journal(state: dict[str, Any]) -> bytes:
@@ -142,7 +147,11 @@ def _require_kept(scene: DocumentRun) -> None:
         before, after = orjson.loads(scene.part(PATH)), orjson.loads((scene.ws / PATH).read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return
-    if isinstance(before, dict) and isinstance(after, dict) and before.get("format_version") != after.get("format_version"):
+    if (
+        isinstance(before, dict)
+        and isinstance(after, dict)
+        and before.get("format_version") != after.get("format_version")
+    ):
         raise Violation(
             "a newer state is rewritten as an older one",
             f"{before.get('format_version')} -> {after.get('format_version')}",

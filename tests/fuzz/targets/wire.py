@@ -7,7 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.backfill.protocol.connection import RawConnection
-from jsplan.backfill.protocol.frames import cut_messages, find_status_messages, parse_deliveries, scan_frames, scan_small_frames
+from jsplan.backfill.protocol.frames import (
+    cut_messages,
+    find_status_messages,
+    parse_deliveries,
+    scan_frames,
+    scan_small_frames,
+)
 from jsplan.backfill.protocol.publisher import FencedPublisher
 from jsplan.backfill.protocol.reader import ReadRequest, read
 from jsplan.backfill.protocol.stream_info import count_pending, fetch_stream_info
@@ -28,7 +34,9 @@ _ACK: Final = b"$JS.ACK.A.c.1.%d.%d.1700000000000000000.%d"
 _LONG: Final = b"$JS.ACK.hub.HASH.A.c.1.%d.%d.1700000000000000000.%d.r4nd"
 
 
-def _message(subject: bytes, reply: bytes, data: bytes, headers: bytes = b"", sid: int = 2) -> bytes:
+def _message(
+    subject: bytes, reply: bytes, data: bytes, headers: bytes = b"", sid: int = 2
+) -> bytes:
     size = len(headers) + len(data)
     if headers:
         return b"HMSG %s %d %s %d %d\r\n%s%s\r\n" % (
@@ -51,8 +59,13 @@ def seeds() -> list[Document]:
     """Messages of every shape, words of the server in between, and conversations."""
     block = b"NATS/1.0\r\nNats-Msg-Id: x\r\nA: b\r\n\r\n"
     plain = b"".join(_message(b"A.x", _ACK % (n, n, 5 - n), b"data" * n) for n in range(1, 6))
-    mixed = b"".join(_message(b"A.y", _LONG % (n, n, 5 - n), b"d" * n, block if n % 2 else b"") for n in range(1, 6))
-    tangled = _message(b"x", b"$JS.ACK.A.c.1.1.1.1700000000000000000.0@A", b"d") + _message(b"A@b", _ACK % (2, 2, 0), b"d")
+    mixed = b"".join(
+        _message(b"A.y", _LONG % (n, n, 5 - n), b"d" * n, block if n % 2 else b"")
+        for n in range(1, 6)
+    )
+    tangled = _message(b"x", b"$JS.ACK.A.c.1.1.1.1700000000000000000.0@A", b"d") + _message(
+        b"A@b", _ACK % (2, 2, 0), b"d"
+    )
     words = (
         _message(
             b"in",
@@ -64,9 +77,14 @@ def seeds() -> list[Document]:
         + plain
     )
     made = _answer(1, b'{"name":"c","num_pending":5,"delivered":{"consumer_seq":0,"stream_seq":0}}')
-    facts = b'{"config":{"name":"A"},"created":"c","state":{"first_seq":1,"last_seq":9,"messages":9}}'
+    facts = (
+        b'{"config":{"name":"A"},"created":"c","state":{"first_seq":1,"last_seq":9,"messages":9}}'
+    )
     refused = b'{"error":{"code":404,"err_code":10059,"description":"stream not found"}}'
-    buffers = [{"$": b"frames", "bytes": one} for one in (plain, mixed, tangled, words, plain + b"MSG A.x 1 10\r\n123")]
+    buffers = [
+        {"$": b"frames", "bytes": one}
+        for one in (plain, mixed, tangled, words, plain + b"MSG A.x 1 10\r\n123")
+    ]
     stored = (b'{"stream":"A","seq":%5d}' % number for number in (1, 2, 3))
     acks = b"".join(b"MSG {inbox}.a 2 %d\r\n%s\r\n" % (len(ack), ack) for ack in stored)
     nobody = b"HMSG {inbox}.a 2 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"
@@ -146,7 +164,9 @@ class _Connection(RawConnection):
 
 def _read(content: bytes) -> None:
     last = 0
-    for batch in read(lambda: _Connection(content), ReadRequest("$JS.API", "A", 1, 5), patience=0.0):
+    for batch in read(
+        lambda: _Connection(content), ReadRequest("$JS.API", "A", 1, 5), patience=0.0
+    ):
         for seq in batch.column(0).to_pylist():
             if seq <= last:
                 raise Violation("messages come out of order", f"{seq} after {last}")
@@ -177,4 +197,6 @@ def _write(content: bytes) -> None:
         wire.close()
 
 
-TARGET: Final = Target("wire", seeds, run, changes=lambda name: name == "bytes", form=lambda _: "bytes", share=4)
+TARGET: Final = Target(
+    "wire", seeds, run, changes=lambda name: name == "bytes", form=lambda _: "bytes", share=4
+)
