@@ -75,7 +75,7 @@ class Window:
         """When it opens and closes, if it opens so many days after the one of `now`. A time that the clocks jump over is the one after."""
         midnight = datetime.fromtimestamp(now).replace(
             hour=0, minute=0, second=0, microsecond=0
-        ) + timedelta(days=day)  # noqa: DTZ006 - local
+        ) + timedelta(days=day)
         opens, closes = (
             midnight + timedelta(minutes=minutes) for minutes in (self.opens, self.closes)
         )

@@ -198,7 +198,7 @@ class WorkspaceFiles:
     def _glob(self, pattern: str) -> list[Path]:
         paths = (
             self.root / name for name in glob.glob(pattern, root_dir=self.root, recursive=True)
-        )  # noqa: PTH207 - `..` and `**` together
+        )
         return sorted(_normalize_path(path) for path in paths if is_file(path))
 
     def _merge_files(self, main: Node, others: list[Node]) -> Node:

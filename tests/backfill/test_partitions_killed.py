@@ -114,7 +114,7 @@ def test_killed_while_two_write(pair: Pair, spark: SparkSession) -> None:
         process.wait()
     run = lambda: backfill.run(
         pair.space.load, BackfillOptions(name="x"), RecordingObserver()
-    ).origins[0]  # noqa: E731 - said once
+    ).origins[0]
     found = run_and_strike(
         partial(wait_for_staged, pair, count // 5),
         lambda: SparkWorkers.of_process(jvm.proc.pid).kill(),

@@ -73,7 +73,7 @@ def test_nights_of_twenty_three_and_twenty_five_hours() -> None:
     assert (
         datetime.fromtimestamp(missing.opens_at(local_timestamp("2026-03-29T12:00"))).isoformat()
         == "2026-03-30T02:30:00"
-    )  # noqa: DTZ006 - local
+    )
 
 
 def test_how_many_windows() -> None:

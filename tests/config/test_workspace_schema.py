@@ -274,11 +274,11 @@ def test_every_key_of_the_grammar_is_known() -> None:
     ):
         assert keys(top[section]) == {*TABLES[kind].by_name, *resource_resolver._KEYS[kind]}, (
             section
-        )  # type: ignore[index]  # noqa: SLF001
+        )  # type: ignore[index]
     assert keys(SCHEMA["$defs"]["nested_consumer"]) == {
         *TABLES["consumer"].by_name,
         *resource_resolver._KEYS["nested"],
-    }  # noqa: SLF001
+    }
 
 
 def test_a_field_says_what_it_is_and_since_when() -> None:

@@ -251,7 +251,7 @@ def test_values_flow_from_bucket_to_bucket(tmp_path: Path, clean_hub_leaf: Sandb
                 lambda: raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"] == 1,
                 "have the value",
                 30,
-            )  # noqa: B023
+            )
     assert with_client(hub, get) == b"value"
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
         assert (

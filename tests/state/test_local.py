@@ -247,7 +247,7 @@ async def test_a_session_that_ends_while_it_is_read(
         LocalBackend(path, "shop", None),
         LocalBackend._read_journal,
         dumps(state.to_json()),
-    )  # noqa: SLF001
+    )
 
     def late(self: LocalBackend) -> bytes:
         if lines.exists():

@@ -173,7 +173,7 @@ def find_running_session() -> SparkSession | None:
         SparkSession.builder.getOrCreate()
         if SparkContext._active_spark_context is not None
         else None
-    )  # noqa: SLF001 - no other way
+    )
 
 
 def _launch_gateway(conf: SparkConf, log: Path) -> JavaGateway:
