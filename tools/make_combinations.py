@@ -44,7 +44,17 @@ PARALLEL_PLANS = 6
 #: The steps that replace a stream with its messages.
 REPLACEMENT_OPS = frozenset(
     f"stream.{op}"
-    for op in ["probe", "stop", "hold", "copy", "compare", "retire", "resume", "return", "clear"]
+    for op in [
+        "probe",
+        "quiesce",
+        "pause_consumers",
+        "copy",
+        "compare",
+        "delete_old",
+        "resume_consumers",
+        "activate",
+        "delete_staging",
+    ]
 )
 _CHAIN_TEXT = f"replacement of {NAME} with its messages"
 

@@ -26,7 +26,7 @@ def record_samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[set[str]]]:
     look = ReplicationSampler.take_samples
 
     async def noticed(self: ReplicationSampler, flows: Any, before: Any) -> Any:
-        taken.append({str(flow.copy) for flow in flows})
+        taken.append({str(flow.downstream) for flow in flows})
         return await look(self, flows, before)
 
     with monkeypatch.context() as patch:

@@ -133,9 +133,9 @@ class ServerModel:
                 )
             case "update":
                 assert address in self.live or step.request is None, f"{step.title}: there is none"
-                parked = "park" in step.title and step.request is not None
+                released = "release the subjects" in step.title and step.request is not None
                 if step.request is not None:
-                    self.live[address] = step.request["payload"] if parked else after or {}
+                    self.live[address] = step.request["payload"] if released else after or {}
         self._no_subject_twice(address.domain, step.title)
         self._remember(step, address)
 

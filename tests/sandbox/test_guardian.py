@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 PROGRAM = """
     import sys, time
     from jsplan.sandbox import Sandbox
-    from jsplan.sandbox.guardian import guardian
+    from jsplan.sandbox.guardian import get_guardian
     sandbox = Sandbox.hub_and_leaf()
     sandbox.start()
-    print(guardian().pid, *(server.pid for server in sandbox.servers.values()), sandbox.folder, flush=True)
+    print(get_guardian().pid, *(server.pid for server in sandbox.servers.values()), sandbox.folder, flush=True)
 """
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 PROGRAM = textwrap.dedent("""
     import orjson
-    from jsplan.sandbox.foreground import make, up
-    up(make("hub-and-leaf"), lambda described: print(orjson.dumps(described.to_json()).decode(), flush=True))
+    from jsplan.sandbox.foreground import make_sandbox, run_in_foreground
+    run_in_foreground(make_sandbox("hub-and-leaf"), lambda described: print(orjson.dumps(described.to_json()).decode(), flush=True))
     print("stopped", flush=True)
 """)
 

@@ -214,7 +214,7 @@ def test_the_lock_of_a_killed_process_is_free(backend: LocalBackend) -> None:
     code = (
         "import asyncio, sys, pathlib; from jsplan.state import LocalBackend, LockInfo\n"
         "async def hold():\n"
-        "    async with LocalBackend(pathlib.Path(sys.argv[1]), 'shop', None).lock(LockInfo.here('apply'), 0):\n"
+        "    async with LocalBackend(pathlib.Path(sys.argv[1]), 'shop', None).lock(LockInfo.for_this_process('apply'), 0):\n"
         "        print('held', flush=True); sys.stdin.read()\n"
         "asyncio.run(hold())"
     )

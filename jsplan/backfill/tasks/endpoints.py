@@ -35,7 +35,7 @@ class Endpoint:
     declared: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "described", self.declared or _DECLARED.get(self.connection, ""))
+        object.__setattr__(self, "declared", self.declared or _DECLARED.get(self.connection, ""))
 
     def open(self) -> RawConnection:
         """Connect. Raises ConnectError."""
