@@ -5,6 +5,7 @@ What is read and why is left to `facts`, what is written to `applying`.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from typing import Any, Final
@@ -28,6 +29,7 @@ from jsplan.jetstream.read_only import READ_ONLY_VERBS
 # Error codes that callers decide on (server_semantics sections 1 to 6).
 STREAM_NOT_FOUND = 10059
 NO_MESSAGE = 10037
+STORE_NOT_CREATED = 10049
 CONSUMER_NOT_FOUND = 10014
 STREAM_OFFLINE = 10194
 NOT_ENABLED = 10076
@@ -37,6 +39,9 @@ NOT_ENABLED_FOR_ACCOUNT = 10039
 MAX_PAGES: Final = 1_000
 #: Seconds. While a cluster elects who leads a stream or consumer nobody answers its INFO, e.g. right after it was scaled.
 ELECTION_TIMEOUT: Final = 60.0
+#: Seconds before a stream is created again whose store the server could not create. A server that
+#: deletes the last stream of an account also removes the folder that a new stream is created in.
+STORE_RETRY_DELAY: Final = 0.2
 
 
 def unreadable_answer_error(who: str, api: str, wrong: Exception) -> ApiError:
@@ -79,7 +84,13 @@ class DomainApi:
         """
         if self.read_only and not api.startswith(READ_ONLY_VERBS):
             raise AssertionError(f"a read-only client was asked to send {api}")
-        answer = self.parse(api, await self._send(api, payload, timeout))
+        try:
+            answer = self.parse(api, await self._send(api, payload, timeout))
+        except ServerRefusedError as error:
+            if error.err_code != STORE_NOT_CREATED or not api.startswith("STREAM.CREATE."):
+                raise
+            await asyncio.sleep(STORE_RETRY_DELAY)
+            answer = self.parse(api, await self._send(api, payload, timeout))
         restore_created(answer, self.domain.key, self._known_objects)
         return answer
 

@@ -66,6 +66,31 @@ async def test_answers_and_refusals(server: Server) -> None:
         assert (caught.value.code, caught.value.err_code) == (404, STREAM_NOT_FOUND)
 
 
+async def test_a_store_that_was_not_created_is_tried_once_more(server: Server) -> None:
+    """A refused store left nothing behind, so the stream is created again; a second refusal is reported."""
+    refused = b'{"error": {"code": 500, "err_code": 10049, "description": "error creating store"}}'
+    domain = Domain("main", "main", None, "$JS.played.API")
+    connection = await nats.connect(server.url)
+    created = await connection.request("$JS.API.STREAM.CREATE.S", b'{"name": "S"}')
+    answers: list[bytes] = []
+
+    async def answer(message: Msg) -> None:
+        await message.respond(answers.pop(0))
+
+    await connection.subscribe("$JS.played.API.>", cb=answer)
+    await connection.flush()
+    async with linked(server) as link:
+        api = DomainApi(domain, link, read_only=False)
+        answers[:] = [refused, created.data]
+        assert (await api.request("STREAM.CREATE.S", {"name": "S"}))["config"]["name"] == "S"
+        for verb, tries in (("STREAM.CREATE.S", 2), ("STREAM.UPDATE.S", 1)):
+            answers[:] = [refused] * tries
+            with pytest.raises(ServerRefusedError, match="10049"):
+                await api.request(verb, {"name": "S"})
+            assert answers == []
+    await connection.close()
+
+
 async def test_reading_only(server: Server) -> None:
     """A client that may only read cannot be made to send anything else."""
     async with linked(server) as link:
