@@ -112,9 +112,11 @@ def test_killed_while_two_write(pair: Pair, spark: SparkSession) -> None:
         sleeping.stop()
         process.kill()
         process.wait()
-    run = lambda: backfill.run(
-        pair.space.load, BackfillOptions(name="x"), RecordingObserver()
-    ).origins[0]
+
+    def run() -> Any:
+        options = BackfillOptions(name="x")
+        return backfill.run(pair.space.load, options, RecordingObserver()).origins[0]
+
     found = run_and_strike(
         partial(wait_for_staged, pair, count // 5),
         lambda: SparkWorkers.of_process(jvm.proc.pid).kill(),

@@ -36,7 +36,8 @@ BIG = ", ".join(["x"] * 100)
 EVERYWHERE = 'streams: [{name: S, domain: "*"}]\n'
 BOMBS = {
     "aliases in many domains": DOMAINS % 200 + aliases(4, 25) + 'streams: [{name: S, domain: "*", metadata: {a: *a3}}]\n',
-    "aliases in many entries": DOMAINS % 1 + aliases(3, 30, "a") + "streams:\n" + repeat_numbered("- {name: S%d, metadata: {a: *a2}}\n", 1000),
+    "aliases in many entries": DOMAINS % 1 + aliases(3, 30, "a") + "streams:\n"
+    + repeat_numbered("- {name: S%d, metadata: {a: *a2}}\n", 1000),
     "sources everywhere": DOMAINS % 5000 + 'streams: [{name: A, domain: "*", sources: [{name: A, domain: "*"}]}]\n',
     "streams in every domain": DOMAINS % 10000 + "streams:\n" + repeat_numbered('- {name: S%d, domain: "*"}\n', 500),
     "variables in many entries": DOMAINS % 1 + f"vars: {{big: [{BIG}]}}\nstreams:\n"

@@ -272,12 +272,12 @@ def test_every_key_of_the_grammar_is_known() -> None:
         ("kv", "kv"),
         ("object_store", "object_stores"),
     ):
-        assert keys(top[section]) == {*TABLES[kind].by_name, *resource_resolver._KEYS[kind]}, (
+        assert keys(top[section]) == {*TABLES[kind].by_name, *resource_resolver._KEYS[kind]}, (  # noqa: SLF001
             section
         )  # type: ignore[index]
     assert keys(SCHEMA["$defs"]["nested_consumer"]) == {
         *TABLES["consumer"].by_name,
-        *resource_resolver._KEYS["nested"],
+        *resource_resolver._KEYS["nested"],  # noqa: SLF001
     }
 
 

@@ -276,7 +276,7 @@ def test_without_python_hcl2_both_ways_out_are_said(
 
 def test_a_new_workspace_is_complete(tmp_path: Path) -> None:
     """Without a workspace the text is one: it is valid, and leads where the provider led."""
-    provider = 'provider "jetstream" {\n  servers = "nats://u:secret@one:4222,two:4222"\n  password = "secret"\n  credentials = "./a.creds"\n}\n'
+    provider = 'provider "jetstream" {\n  servers = "nats://u:secret@one:4222,two:4222"\n  password = "secret"\n  credentials = "./a.creds"\n}\n'  # noqa: E501
     made = convert_file(tmp_path, "terraform", provider + STREAM)
     workspace = new_workspace(tmp_path, made)
 
@@ -293,7 +293,7 @@ def test_a_new_workspace_is_complete(tmp_path: Path) -> None:
 def test_accounts_and_domains_of_nack_become_connections_and_domains(tmp_path: Path) -> None:
     """An Account is a connection with files and variables in place of its secrets; jsDomain is a domain."""
     account = API + "kind: Account\nmetadata: {name: app}\nspec:\n  name: app\n"
-    account += "  servers: ['nats://u:secret@hub:4222']\n  creds: {secret: {name: s}, file: app.creds}\n  tls: {secret: {name: t}, ca: ca.crt}\n"
+    account += "  servers: ['nats://u:secret@hub:4222']\n  creds: {secret: {name: s}, file: app.creds}\n  tls: {secret: {name: t}, ca: ca.crt}\n"  # noqa: E501
     text = "---\n".join(
         [
             account,

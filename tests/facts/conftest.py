@@ -51,8 +51,8 @@ class FilledServer:
     HOLED is such a stream of which some messages were deleted. Deletions are made there and not in its copies: servers
     before 2.15 now and then never answer a deletion in a mirror.
 
-    `fill_sources` fills the server. `old_until` is when the pause between old and young messages began, in seconds since the epoch, and `pause`
-    how long nothing was stored then.
+    `fill_streams` fills the server. `old_until` is when the pause between old and young messages
+    began, in seconds since the epoch, and `pause` how long nothing was stored then.
     """
 
     server: Server

@@ -124,7 +124,8 @@ class ConsumerModel:
         return {"delivered": given, "ack_floor": floor, "num_ack_pending": len(self.out)}
 
 
-MOVES = (ConsumerModel.publish, ConsumerModel.publish, ConsumerModel.deliver, ConsumerModel.deliver, ConsumerModel.acknowledge, ConsumerModel.acknowledge,
+MOVES = (ConsumerModel.publish, ConsumerModel.publish, ConsumerModel.deliver, ConsumerModel.deliver,
+         ConsumerModel.acknowledge, ConsumerModel.acknowledge,
          ConsumerModel.deliver_again, ConsumerModel.give_up, ConsumerModel.delete, ConsumerModel.purge)  # fmt: skip
 
 

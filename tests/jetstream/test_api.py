@@ -206,7 +206,7 @@ async def test_a_denial_names_what_the_server_checks(make_server: MakeServer) ->
 
 async def test_a_user_that_may_not_receive_answers(make_server: MakeServer) -> None:
     """A user without its inbox hears nothing; that is said at once, and is no domain that is away."""
-    extra = 'no_auth_user: b\nauthorization {users: [{user: b, password: b}, {user: a, password: a, permissions: {subscribe: {deny: [">"]}}}]}'
+    extra = 'no_auth_user: b\nauthorization {users: [{user: b, password: b}, {user: a, password: a, permissions: {subscribe: {deny: [">"]}}}]}'  # noqa: E501
     async with linked(make_server(extra=extra), user="a", password="a", timeout=60) as link:
         with pytest.raises(NotPermittedError, match="may not receive answers") as denied:
             await DomainApi(PLAIN, link, read_only=True).request("INFO")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox, Server
     from tests.conftest import MakeServer
 
-ACCOUNT = "accounts {{ A: {{ users: [{{user: a, password: a}}, {{user: b, password: b}}], jetstream: {{ {limits} }} }} }}\nno_auth_user: a\n"
+ACCOUNT = "accounts {{ A: {{ users: [{{user: a, password: a}}, {{user: b, password: b}}], jetstream: {{ {limits} }} }} }}\nno_auth_user: a\n"  # noqa: E501
 
 
 def limited(make_server: MakeServer, limits: str) -> Server:

@@ -33,9 +33,11 @@ OVERLAPS = {"subjects": ["orders.a"]}
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[Space]:
     """One server with two accounts: domain hub is ACC's, domain own is B's, and domain import is hub again, reached through B."""
-    layout = lambda ports: Layout(
-        "single", (Node("server", ports("server"), domain="hub", extra=ACCOUNTS, login=LOGIN),)
-    )
+
+    def layout(ports: Any) -> Layout:
+        node = Node("server", ports("server"), domain="hub", extra=ACCOUNTS, login=LOGIN)
+        return Layout("single", (node,))
+
     with Sandbox(layout, binary=PROGRAM) as sandbox:
         url = sandbox["server"].url
         with Raw(url, "acc", "acc") as raw:

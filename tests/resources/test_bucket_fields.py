@@ -172,7 +172,10 @@ def test_a_sentence_about_the_stream_speaks_of_the_bucket() -> None:
     ],
 )
 def test_what_is_wrong_is_said_in_words(
-    text: str, code: str, words: str, workspace: Loader
+    text: str,
+    code: str,
+    words: str,
+    workspace: Loader,  # noqa: F811
 ) -> None:
     """What the server would refuse of the stream is refused in the files, by the name that the files have for it."""
     found = workspace.single_finding(text + "\n")

@@ -248,7 +248,7 @@ def test_values_flow_from_bucket_to_bucket(tmp_path: Path, clean_hub_leaf: Sandb
     for server, stream in ((hub, "KV_ALL"), (leaf, "KV_CONFIG")):
         with Raw(server.url, server.user, server.password) as raw:
             server.wait_until(
-                lambda: raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"] == 1,
+                lambda: raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"] == 1,  # noqa: B023
                 "have the value",
                 30,
             )

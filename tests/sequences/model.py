@@ -114,7 +114,8 @@ def removed_before_start(
         m
         for m in messages
         if (
-            m in taken or any(m.seq in s.delivered and m.seq not in s.outstanding for _, s in consumers)
+            m in taken
+            or any(m.seq in s.delivered and m.seq not in s.outstanding for _, s in consumers)
         )
         and not any(m in stands.unfinished(config, [m]) for config, stands in consumers)
     }

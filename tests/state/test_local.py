@@ -245,7 +245,7 @@ async def test_a_session_that_ends_while_it_is_read(
     path, lines = backend.path, backend._path_with_suffix(".journal")  # noqa: SLF001 - what lies on the disk is the question
     reader, read, after = (
         LocalBackend(path, "shop", None),
-        LocalBackend._read_journal,
+        LocalBackend._read_journal,  # noqa: SLF001
         dumps(state.to_json()),
     )
 

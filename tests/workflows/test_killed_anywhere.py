@@ -45,7 +45,7 @@ SAMPLE = 2
 
 @dataclass(frozen=True)
 class Scenario:
-    """What there is, what there should be, what must be permitted for it, and how many messages each stream of `message_counts` has all along."""
+    """What there is and should be, what must be permitted, and the messages each stream keeps."""
 
     name: str
     before: Bodies

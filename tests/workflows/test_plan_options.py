@@ -465,7 +465,10 @@ def test_three_streams_pass_their_subjects_on(space: Space) -> None:
     space.write(streams=subjects(space, [("A", ["b"]), ("B", ["c", "b2"]), ("C", ["a"])]))
     plan, result = space.apply(allow_hazards=("REMOVES_SUBJECTS",))
 
-    assert (result.exit_code, sum("release the subjects" in step.title for step in plan.steps)) == (0, 1)
+    assert (result.exit_code, sum("release the subjects" in step.title for step in plan.steps)) == (
+        0,
+        1,
+    )
     assert not space.plan().has_changes
     space.write(streams=subjects(space, [("A", ["c.>"]), ("B", ["a", "b.*"]), ("C", ["b2", "b"])]))
     space.apply(allow_hazards=("REMOVES_SUBJECTS",))
