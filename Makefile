@@ -40,14 +40,15 @@ demo: setup-spark ## plan, apply, drift and backfill on embedded nats-servers, h
 
 test: lint types imports pytest ## everything that has to pass
 
-lint: setup ## ruff: rules and format
+lint: setup ## ruff: rules and format; the words of docs/glossary.md
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(BIN)/python -m tools.lint_words
 
 types: setup-spark ## mypy --strict over package and tests
 	$(BIN)/mypy
 
-imports: setup-spark ## the arrows between the rooms
+imports: setup-spark ## the imports between the packages
 	@$(BIN)/lint-imports --no-logo
 
 # What fails runs once more, alone: hundreds of servers on two cores answer late now and then. What fails twice fails, and both are printed.

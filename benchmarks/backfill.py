@@ -1,13 +1,17 @@
-"""How fast a backfill copies, next to the server's own mirror of the same stream, to snapshot and restore, and to a nats-py loop.
+"""Measure the speed of backfills.
 
-A hub and a leaf on this machine, linked as leafnodes; the stream is in the leaf, its copies in the hub. Each has a connection of its own,
-or with `--through-hub` the leaf is read by way of the hub. All paths take turns in one run, so that ratios hold also where absolute
-figures move; every copy is deleted before the next one begins, Spark is warm.
+Compared with the server's mirror of the same stream, snapshot and restore, and a nats-py loop.
+
+A hub and a leaf on this machine, linked as leafnodes; the stream is in the leaf, its copies in the
+hub. Each has a connection of its own, or with `--through-hub` the leaf is read by way of the hub.
+All paths take turns in one run, so that ratios hold also where absolute figures move; every copy is
+deleted before the next one begins, Spark is warm.
 
     python benchmarks/backfill.py [--repeat 5] [--messages 1000000] [--large 100000]
 
-Prints one JSON document: messages per second (median of the runs), the ratio of each path to the mirror of the same turn (median,
-lowest, highest), and the peak resident MiB of the Python worker that copied.
+Prints one JSON document: messages per second (median of the runs), the ratio of each path to the
+mirror of the same turn (median, lowest, highest), and the peak resident MiB of the Python worker
+that copied.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ from typing import Any
 import nats
 import numpy as np
 import pyarrow as pa
-from backfill_lanes import fill_many, many_origins, many_sources, shuffled, shuffled_staging
-from backfill_tools import by_source, whole_by_auto
+from backfill_partitions import fill_many, many_origins, many_sources, shuffled, shuffled_staging
+from backfill_strategies import by_source, whole_by_auto
 
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.origin_copy import OriginCopy, RunContext
@@ -122,7 +126,7 @@ async def snapshot_restore(bench: Bench) -> float:
 
 
 async def loop(bench: Bench) -> float:
-    """What a script would do: fetch a batch, publish each message and wait for its ack. A part of the stream; seconds for all of it."""
+    """Copy a part with a plain script; return the seconds that the whole stream would take."""
     urls = {name: bench.sandbox[name] for name in ("hub", "leaf")}
     away = await nats.connect(
         urls["leaf"].url, user=urls["leaf"].user, password=urls["leaf"].password
@@ -177,7 +181,7 @@ async def staging(bench: Bench) -> float:
 
 
 async def verify(bench: Bench) -> float:
-    """What `backfill verify` does, after a copy end to end: both sides read, hashed and joined on Spark."""
+    """Run `backfill verify` after a whole copy."""
     await end_to_end(bench)
     started = time.monotonic()
     found = await BackfillCheck(
@@ -193,7 +197,7 @@ async def verify(bench: Bench) -> float:
 
 
 async def end_to_end(bench: Bench) -> float:
-    """A whole backfill into a stream that somebody else writes to: staging, sealing, promotion, comparison, cleaning up."""
+    """Run a whole backfill into a stream that has another writer."""
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["others.>"]})
     world, ended = bench.world, threading.Event()
     hub = bench.sandbox["hub"]
@@ -244,7 +248,7 @@ def _target(server: Any) -> ConnectionSettings:
 
 
 def fill(server: Any, count: int, size: int, *, many: bool = False) -> None:
-    """Messages with two headers and a random payload, on a hundred subjects; `many`: the same number also in twenty streams."""
+    """Publish messages on a hundred subjects; `many`: the same number also in twenty streams."""
     wire = RawConnection(_target(server))
     asyncio.run(_create(server))
     batches = (_batch(first, min(BATCH, count - first), size) for first in range(0, count, BATCH))

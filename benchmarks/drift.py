@@ -1,7 +1,8 @@
-"""How soon `jsplan drift watch` tells of a change, what it needs, and what `jsplan drift` costs next to `plan`.
+"""Measure how soon `jsplan drift watch` reports a change, and what `jsplan drift` costs.
 
-A hub and a leaf; somebody else changes a stream of either, and the time is taken from just before the request to the line that the
-job prints. Memory is the job's resident size before and after 10,000 changes. `plan_scale.py` has drift next to plan and bare requests.
+A hub and a leaf; somebody else changes a stream of either, and the time is taken from just before
+the request to the line that the job prints. Memory is the job's resident size before and after
+10,000 changes. `plan_scale.py` has drift next to plan and bare requests.
 
     python benchmarks/drift.py [--changes 50] [--events 10000] [--streams 10000]
 
@@ -117,7 +118,7 @@ def mib(job: subprocess.Popen[bytes]) -> float:
 
 
 def memory(sandbox: Sandbox, folder: Path, events: int) -> dict[str, Any]:
-    """Resident MiB at the start, and after each fifth of so many changes; the last change is waited for."""
+    """Return the resident MiB at the start and after each fifth of the changes."""
     job = begin(folder)
     assert job.stdout is not None
     sizes = [mib(job)]

@@ -1,13 +1,15 @@
-"""What a fleet costs: a hub and N real leaf servers with ten streams each, and a source for each leaf in the hub.
+"""Measure a fleet: a hub and N leaf servers with ten streams each, a source for each leaf.
 
-Plan and apply of everything, the empty plan after it, and the same plan with a tenth of the leaves frozen (SIGSTOP): they
-answer nothing, so each could cost a timeout; together they may cost one. All figures of one N come from the same run.
+Plan and apply of everything, the empty plan after it, and the same plan with a tenth of the leaves
+frozen (SIGSTOP): they answer nothing, so each could cost a timeout; together they may cost one. All
+figures of one N come from the same run.
 
     python benchmarks/fleet.py [--sizes 10,50,100] [--repeat 3]
 
-Prints one JSON document: seconds are wall time of whole processes (medians for plans), memory is peak resident MiB.
-`timeouts` is what the frozen leaves add to an empty plan, in timeouts of a request; `per_domain` is what one domain costs beyond
-a process that does nothing, and `growth` compares that of the largest fleet with that of the smallest.
+Prints one JSON document: seconds are wall time of whole processes (medians for plans), memory is
+peak resident MiB. `timeouts` is what the frozen leaves add to an empty plan, in timeouts of a
+request; `per_domain` is what one domain costs beyond a process that does nothing, and `growth`
+compares that of the largest fleet with that of the smallest.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from jsplan.sandbox import Sandbox
 from jsplan.sandbox.fleet import leaf_names, run_fleet
 
 STREAMS = 10
-#: Of a request, in seconds; more than the default of 5, so that a busy machine is not taken for a silent leaf.
+#: Of a request, in seconds; more than the default of 5, so that a busy machine is not taken for a
+#: silent leaf.
 TIMEOUT = 10
 
 
@@ -83,7 +86,7 @@ def per_domain(row: dict[str, Any], floor: dict[str, float]) -> dict[str, dict[s
 
 
 def growth(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """What one domain costs in the largest fleet against the smallest: 1 means that it costs the same, less that it costs less."""
+    """Return the cost of a domain in the largest fleet divided by that in the smallest."""
     first, last = rows[0]["per_domain"], rows[-1]["per_domain"]
     return {
         command: {

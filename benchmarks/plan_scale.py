@@ -1,11 +1,13 @@
-"""How the cost of `jsplan plan` and `apply` grows with the number of streams, next to the bare API requests.
+"""Measure how `jsplan plan` and `apply` grow with the streams, next to bare requests.
 
-N streams with one consumer each in one domain. A bare sweep sends the same INFO requests over nats-py, 64 at
-once, parses the answers, and does nothing else. All figures of one N come from the same run on the same server.
+N streams with one consumer each in one domain. A bare sweep sends the same INFO requests over
+nats-py, 64 at once, parses the answers, and does nothing else. All figures of one N come from the
+same run on the same server.
 
     python benchmarks/plan_scale.py [--sizes 100,1000,10000] [--repeat 3]
 
-Prints one JSON document: seconds are medians of wall time of whole processes, memory is peak resident MiB.
+Prints one JSON document: seconds are medians of wall time of whole processes, memory is peak
+resident MiB.
 """
 
 from __future__ import annotations

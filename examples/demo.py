@@ -1,7 +1,8 @@
-"""`make demo`: the main job of jsplan on real servers, from the first plan to drift and back, and a backfill.
+"""`make demo`: plan, apply, drift, revert and a backfill on real servers.
 
-Starts a hub and a leaf with the accounts and the leafnode connection of the NATS documentation on free ports,
-runs the installed `jsplan` on a copy of examples/hub-and-leaf, and leaves nothing running. `make demo-svg` draws it.
+Starts a hub and a leaf with the accounts and the leafnode connection of the NATS documentation on
+free ports, runs the installed `jsplan` on a copy of examples/hub-and-leaf, and leaves nothing
+running. `make demo-svg` draws it.
 """
 
 from __future__ import annotations

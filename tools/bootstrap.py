@@ -1,7 +1,7 @@
-"""Makes `.venv` ready from the lock file: `make setup`. Standard library only; which tests then run is left to the Makefile.
+"""`make setup`: make `.venv` ready from the lock file, with the standard library only.
 
-Works with nothing but Python 3.11: also where Debian's python3-venv (ensurepip) is missing, and where pip is missing.
-It is quick and silent when nothing has changed since the last time.
+Works with nothing but Python 3.11: also where Debian's python3-venv (ensurepip) is missing, and
+where pip is missing. It is quick and silent when nothing has changed since the last time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SetupError(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """Make the environment ready, with `spark` for what backfill needs too; returns the exit code."""
+    """Make the environment ready, with Spark if `spark` is given; return the exit code."""
     if sys.version_info < MIN_PYTHON:
         print_progress(
             f"jsplan needs Python {'.'.join(map(str, MIN_PYTHON))} or newer; {sys.executable} is {sys.version.split()[0]}."
@@ -76,7 +76,8 @@ def prepare(lock: str) -> None:
 
 def fingerprint(lock: str) -> str:
     """What the environment depends on, as one line of text."""
-    # The place counts too: a virtual environment that was copied or moved has scripts that point elsewhere.
+    # The place counts too: a virtual environment that was copied or moved has scripts that point
+    # elsewhere.
     digest = hashlib.sha256(f"{lock}\n{VENV}\n".encode())
     for name in ("pyproject.toml", LOCK_FILES[lock], "tools/bootstrap.py"):
         digest.update((ROOT / name).read_bytes())
@@ -127,7 +128,7 @@ def has_pip() -> bool:
 
 
 def install_pip() -> None:
-    """Bring pip into the environment by the first way that works; raises SetupError when none does."""
+    """Install pip by the first method that works. Raises SetupError if none does."""
     failures = []
     for command in pip_install_commands():
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -187,7 +188,7 @@ def download_pip() -> None:
 
 
 def newest_wheel(page: str, base: str) -> tuple[str, str]:
-    """File name and URL of the newest released pip on a page of the simple index; raises ValueError if there is none."""
+    """Return file name and URL of the newest pip on a page of the index. Raises ValueError."""
     links = Links()
     links.feed(page)
     found = {}
@@ -218,7 +219,7 @@ class Links(HTMLParser):
 
 
 def fetch(url: str) -> bytes:
-    """The body; credentials in the URL and pip's `cert` are honoured. Raises OSError, also for an HTTP error."""
+    """Return the body, with the URL's credentials and pip's `cert`. Raises OSError."""
     parts = urllib.parse.urlsplit(url)
     request = urllib.request.Request(
         parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
@@ -245,7 +246,7 @@ def index_url(environment: Mapping[str, str]) -> str:
 
 
 def setting(name: str, environment: Mapping[str, str]) -> str | None:
-    """One of pip's settings: `PIP_<NAME>`, else the last configuration file that has it; None if nothing says."""
+    """Return a setting of pip, from `PIP_<NAME>` or the last configuration file, or None."""
     told = environment.get("PIP_" + name.upper().replace("-", "_"))
     if told:
         return told

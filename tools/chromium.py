@@ -1,6 +1,7 @@
-"""Finds a Chromium that runs without a screen, or installs Debian's: the reports are tested in it. Prints where it is.
+"""Find a headless Chromium for the tests of reports, or install Debian's; print its path.
 
-`JSPLAN_CHROMIUM` names one; else one on PATH is taken. It is 60 MB to fetch, so only what is marked `download` asks for it.
+`JSPLAN_CHROMIUM` names one; else one on PATH is taken. It is 60 MB to fetch, so only what is marked
+`download` asks for it.
 """
 
 from __future__ import annotations

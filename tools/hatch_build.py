@@ -1,4 +1,4 @@
-"""Puts the JSON Schemas of `state/schema` into the wheel as `jsplan/schema`; an editable install reads them where they are."""
+"""Put the JSON Schemas of `state/schema` into the wheel as `jsplan/schema`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SchemaHook(BuildHookInterface[Any]):
     """Called by hatchling for each build of the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the schemas to a wheel that is to be shipped; raises FileNotFoundError when there is none."""
+        """Add the schemas to a wheel. Raises FileNotFoundError if there are none."""
         if version == "editable":
             return
         schemas = sorted(Path(self.root, "state", "schema").glob("*.json"))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import io
 import re
-import subprocess
 import sys
 import tokenize
 from pathlib import Path
@@ -32,6 +31,8 @@ SEARCHED: Final = (
     "CONTRIBUTING.md",
 )
 TEXTS: Final = (".md", ".json", ".yaml", ".yml", ".toml", ".html", ".css", ".js")
+#: Folders of files that a run wrote.
+IGNORED: Final = frozenset({"__pycache__", ".jsplan", "node_modules"})
 #: How no docstring begins.
 OPENINGS: Final = frozenset({"What", "Who", "Whose", "Whether", "How", "Where", "Which", "Why"})
 #: Characters of the first line of a docstring, and of a line of a page.
@@ -139,18 +140,20 @@ def check_page(path: str, source: str, words: Words) -> Iterator[Finding]:
 
 
 def check(root: Path = ROOT) -> list[Finding]:
-    """Check all that is under version control."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", *SEARCHED], cwd=root, capture_output=True, text=True, check=True
-    ).stdout
-    words = read_words((root / GLOSSARY).read_text())
+    """Check every module and page of a checkout."""
+    words = read_words((root / GLOSSARY).read_text(encoding="utf-8"))
     found: list[Finding] = []
-    for path in filter(None, listed.split("\0")):
-        if path.endswith(".py"):
-            found += check_python(path, (root / path).read_text(), words)
-        elif path.endswith(TEXTS):
-            found += check_page(path, (root / path).read_text(), words)
+    for file in sorted(file for name in SEARCHED for file in _files(root / name)):
+        path = file.relative_to(root).as_posix()
+        text = file.read_text(encoding="utf-8")
+        found += (check_python if path.endswith(".py") else check_page)(path, text, words)
     return found
+
+
+def _files(place: Path) -> Iterator[Path]:
+    for file in [place] if place.is_file() else place.rglob("*"):
+        if file.suffix in (".py", *TEXTS) and not set(file.parts) & IGNORED:
+            yield file
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
-"""Plans each pair of edits of one stream on an embedded server and writes what jsplan makes of it: docs/reference/combinations.md.
+"""Write docs/reference/combinations.md: the plans of each pair of edits of one stream.
 
-`make docs-pages` runs it; a test compares the page with what would be written. Nothing is applied but the world itself.
+`make docs-pages` runs it; a test compares the page with what would be written. Nothing is applied
+but the world itself.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 PAGE = "combinations.md"
 NAME = "S"
 Body = dict[str, Any]
-#: Consumers by name, with the subjects that they filter. They are disjoint, so that a work queue takes them too.
+#: Consumers by name, with the subjects that they filter. They are disjoint, so that a work queue
+#: takes them too.
 CONSUMERS = {"A": "a", "B": "b", "N": "nm", "W": "w", "X": "x", "P": "p", "R": "r"}
 ALPHABET = "abnmwxprvz"
 EDITS: dict[str, Callable[[Body], None]] = {}
@@ -76,7 +78,7 @@ def approve(plan: Plan) -> None:
     """Approve everything."""
 
 
-# --- the edits --------------------------------------------------------------------------------------
+# --- the edits ------------------------------------------------------------------------------------
 
 
 def edit_title(name: str) -> Callable[[Callable[[Body], None]], Callable[[Body], None]]:
@@ -191,12 +193,12 @@ def base_stream(retention: str) -> Body:
     }
 
 
-# --- the plans --------------------------------------------------------------------------------------
+# --- the plans ------------------------------------------------------------------------------------
 
 
 @dataclass
 class PlannedEdits:
-    """What jsplan makes of some edits. `after` has for each step what it waits for, directly or not."""
+    """The plan of some edits. `after` has for each step all steps that it waits for."""
 
     codes: list[str] = field(default_factory=list)
     hazards: list[str] = field(default_factory=list)
@@ -253,14 +255,14 @@ def _ops(found: PlannedEdits) -> list[tuple[str, str]]:
 
 
 def _has_cross_dependency(one: PlannedEdits, other: PlannedEdits, both: PlannedEdits) -> bool:
-    """Whether a step that belongs to one edit alone waits for one that belongs to the other alone."""
+    """Check whether a step of one edit alone waits for a step of the other alone."""
     mine, theirs = one.touched - other.touched, other.touched - one.touched
     name = {step: touched for step, _, touched in both.steps}
     pairs = ((name[step], name[waited]) for step, before in both.after.items() for waited in before)
     return any((a in mine and b in theirs) or (a in theirs and b in mine) for a, b in pairs)
 
 
-# --- the page ---------------------------------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------
 
 
 def make_page(url: Mapping[str, Any], folder: Path) -> str:

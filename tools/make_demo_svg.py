@@ -1,4 +1,4 @@
-"""Runs the demo on a terminal of its own and draws what it printed: docs/images/demo.svg and demo.txt (`make demo-svg`).
+"""`make demo-svg`: run the demo on a terminal and draw docs/images/demo.svg and demo.txt.
 
 The demo itself is examples/demo.py; that the pictures are of this release is checked by tests/docs.
 """

@@ -1,4 +1,4 @@
-"""Writes the pages under docs/reference/ that the code knows better than people do; a test proves that they are current.
+"""Write the generated pages under docs/reference/; a test checks that they are current.
 
 `make docs-pages` runs it. The other pages are written by hand.
 """
@@ -93,7 +93,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-# --- commands ------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def commands() -> str:
@@ -183,7 +183,7 @@ def _help(option: click.Option, context: click.Context) -> str:
     return f"{text} (default: `{default}`)." if default is not None else f"{text}."
 
 
-# --- codes ---------------------------------------------------------------------------------------------------
+# --- codes ----------------------------------------------------------------------------------------
 
 
 def exit_codes() -> str:
@@ -303,7 +303,7 @@ none. The list is closed: other findings are [diagnostics](diagnostics.md) and s
 """
 
 
-# --- fields --------------------------------------------------------------------------------------------------
+# --- fields ---------------------------------------------------------------------------------------
 
 
 def streams() -> str:
@@ -358,7 +358,7 @@ the server may expire; then `inactive_threshold` is required. `pause_until` is c
 
 
 def buckets() -> str:
-    """The words of KV buckets and object stores, and the fields of streams that may stand beside them."""
+    """The fields of KV buckets and object stores, and the stream fields allowed beside them."""
     parts = [
         NOTE.format(source="jsplan/resources"),
         "# Fields of KV buckets and object stores\n\n",
@@ -431,7 +431,7 @@ def _change(row: Field) -> str:
     return RULES.get(row.update) or CONDITIONAL[row.name]
 
 
-# --- documents -----------------------------------------------------------------------------------------------
+# --- documents ------------------------------------------------------------------------------------
 
 
 def documents() -> str:

@@ -1,6 +1,7 @@
-"""Plans a change on an embedded hub and leaf and writes how it looks: docs/reports/ and the pictures in docs/images/ (`make reports`).
+"""`make reports`: plan a change and write docs/reports/ and the pictures in docs/images/.
 
-The pictures need a Chromium (`tools/chromium.py`). That the pages are of this release is checked by tests/docs.
+The pictures need a Chromium (`tools/chromium.py`). That the pages are of this release is checked by
+tests/docs.
 """
 
 from __future__ import annotations

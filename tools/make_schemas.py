@@ -1,4 +1,4 @@
-"""Writes `state/schema/*.json` from the documents and the grammar of workspaces; a test proves that the files are current."""
+"""Write `state/schema/*.json`; a test checks that the files are current."""
 
 from __future__ import annotations
 

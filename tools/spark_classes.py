@@ -1,7 +1,7 @@
-"""Makes an archive of the classes that Spark loads, beside the interpreter: Spark then starts with half the work.
+"""Make an archive of the classes that Spark loads, so that Spark starts with half the work.
 
-`make pytest` makes it once per environment, and tests/conftest.py lets every Java of the tests use it. Without it, or with another
-Java, Spark starts as always.
+`make pytest` makes it once per environment, and tests/conftest.py lets every Java of the tests use
+it. Without it, or with another Java, Spark starts as always.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a command on a terminal of its own and tells what stays on the screen: for pictures and for tests of what pages print."""
+"""Run a command on a terminal of its own and return what stays on the screen."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _read(terminal: int) -> bytes:
 
 
 def visible_lines(written: str) -> list[str]:
-    """The lines that stay on a terminal: spinners erase themselves by moving up and clearing lines."""
+    """Return the lines that stay on a terminal, without what spinners erased."""
     rows, row, at = [""], 0, 0
     for control in _CONTROL.finditer(written):
         rows[row] += written[at : control.start()]

@@ -1,4 +1,4 @@
-"""What orders-clean makes of messages. The text of this file travels with the job: executors need no copy of it."""
+"""The transform of orders-clean. Its text travels with the job; executors need no copy."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""A backfill on a Spark cluster: a standalone master and two workers on this machine, each worker with a Python environment of its own.
+"""A backfill on a Spark cluster of a master and two workers, each with its own Python.
 
     python examples/backfill/cluster.py [--entry NAME] [--kill] [--messages N]
 
-Starts an embedded hub with a leaf and two stores, fills ORDERS of the leaf and SALES of the stores, writes the job file of an entry and
-hands it to spark-submit. `--kill` kills a worker that copies, in the middle, as a machine dies. `--entry sales-history` submits its job
-twice: store-2 is away when the first begins. Leaves nothing running. It needs the extras `spark` and `sandbox`, and a network for pip.
+Starts an embedded hub with a leaf and two stores, fills ORDERS of the leaf and SALES of the stores,
+writes the job file of an entry and hands it to spark-submit. `--kill` kills a worker that copies,
+in the middle, as a machine dies. `--entry sales-history` submits its job twice: store-2 is away
+when the first begins. Leaves nothing running. It needs the extras `spark` and `sandbox`, and a
+network for pip.
 """
 
 from __future__ import annotations
@@ -142,7 +144,7 @@ def story(
     name: str = NAME,
     away: Server | None = None,
 ) -> int:
-    """What a user types. A server that is `away` is stopped first, and is back for a second run of the same job."""
+    """Run the commands of a user. A server named in `away` is offline for the first run."""
     environment = base() | credentials(folder / "driver") | {"JSPLAN_VAR_hub": hub.url}
     jsplan = [str(Path(sys.executable).with_name("jsplan"))]
     run([*jsplan, "apply", "--auto-approve", "--no-backfill"], folder, environment, quiet=True)
@@ -198,7 +200,7 @@ def reached(folder: Path, environment: dict[str, str], name: str) -> bool:
     return not any(leg.error for leg in found.origins)
 
 
-# --- the cluster ----------------------------------------------------------------------------------------------------
+# --- the cluster ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -231,7 +233,7 @@ def cluster(folder: Path, leaf: Server) -> Iterator[tuple[str, list[Node]]]:
 
 
 def worker(folder: Path, leaf: Server, wheel: Path) -> Node:
-    """What stands for a machine: its own Python with jsplan and pyarrow, and its own credentials."""
+    """Make a machine: its own Python with jsplan and pyarrow, and its own credentials."""
     print(f"Making a Python environment for {folder.name}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", made(folder) / "python"], check=True)
     pip = [
@@ -294,13 +296,13 @@ def made(folder: Path) -> Path:
     return folder
 
 
-# --- what happens meanwhile ------------------------------------------------------------------------------------------
+# --- what happens meanwhile -----------------------------------------------------------------------
 
 
 def kill_who_copies(
     folder: Path, environment: dict[str, str], workers: list[Node], over: threading.Event, name: str
 ) -> None:
-    """Once a quarter is staged, a worker that runs the copy is killed, with everything that it runs."""
+    """Kill a worker that runs the copy, once a quarter is staged."""
     load = LoadOptions(folder, environ=environment)
     while workers and not over.wait(0.1):
         with contextlib.suppress(JsplanError):
@@ -351,7 +353,7 @@ def below(pid: int) -> list[int]:
 
 
 def fill(leaf: Server, count: int, name: str = "ORDERS", subject: str = "orders") -> None:
-    """A stream of a leaf, with messages that say their number. Its subjects are its own: what is published in one leaf reaches all."""
+    """Create a stream of numbered messages in a leaf, on subjects of its own."""
     from jsplan.backfill.protocol import RawConnection  # noqa: PLC0415 - quicker than a client, and that is all it is for
     from jsplan.jetstream.contexts import ConnectionSettings  # noqa: PLC0415
 

@@ -1,6 +1,7 @@
-"""Shows a plan on its merge request: the numbers for GitLab's own widget, and one note that each pipeline writes anew.
+"""Show a plan on its merge request: numbers for GitLab's widget, and one note, updated.
 
-`python report.py shop.plan plan.md`, with nothing but Python. Without GITLAB_TOKEN, or where there is no merge request, there is no note.
+`python report.py shop.plan plan.md`, with nothing but Python. Without GITLAB_TOKEN, or where there
+is no merge request, there is no note.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The paths of `backfill.py` that copy in lanes: shuffled by subject, and twenty origins into one target."""
+"""Partitioned copies for `backfill.py`: shuffled by subject, and twenty origins."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def shuffled_staging(bench: Any) -> float:
 
 
 async def shuffled(bench: Any) -> float:
-    """A whole backfill with `order: subject`: staged by two writers, brought in, compared, cleaned up."""
+    """Run a whole backfill with `order: subject` and two partitions."""
     return await _whole(bench, (BackfillSide("leaf", "BENCH"),), "subject")
 
 

@@ -1,6 +1,7 @@
-"""Whole streams by the tools of the servers, as a backfill uses them with `mode: exact`: what `auto` takes, and a source.
+"""Copies by the servers themselves, with `mode: exact`: what `auto` takes, and a source.
 
-Both with everything around it that makes them exact: the comparison of both sides, and what is put right before and after.
+Both with everything around it that makes them exact: the comparison of both sides, and what is put
+right before and after.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CONFIG = {"name": "COPY", "subjects": ["copies.>"], "num_replicas": 1, "storage"
 
 
 async def whole_by_auto(bench: Any) -> float:
-    """Choose the tool and make the target of the whole stream by it: a snapshot, restored and compared, before anybody may write to it."""
+    """Copy the whole stream by the strategy that `auto` takes: a snapshot, restored and verified."""
     started = time.monotonic()
     info = await bench.leaf.request("STREAM.INFO.BENCH")
     levels = [(await api.request("INFO"))["api"]["level"] for api in (bench.leaf, bench.hub)]
