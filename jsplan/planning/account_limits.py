@@ -1,7 +1,7 @@
-"""What the whole plan would use of an account, compared with what the account may have: going over is an error of the plan.
+"""Checks the whole plan against the limits of each account. Exceeding one is a plan error.
 
-The limits come from `$JS.API.INFO`. Rules of one stream against its own limits are left to `refusals`. Measured on
-2.11 to 2.15: reservations count once per copy, `max_consumers` is per stream, an existing stream may stay as it is.
+The limits come from `$JS.API.INFO`. Measured on 2.11 to 2.15: a reservation counts once per
+replica, `max_consumers` is per stream, and an existing stream may exceed a lowered limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _MAX_STREAM_BYTES: Final = {"file": "storage_max_stream_bytes", "memory": "memor
 
 @dataclass(frozen=True, slots=True)
 class _StreamChange:
-    """One stream before and after the plan, compact; None where there is none. `is_written` if the plan writes it."""
+    """A stream's compact configuration before and after the plan; None if it does not exist.
+
+    `is_written`: the plan creates or updates the stream.
+    """
 
     decision: ResourceDecision
     before: Config | None
@@ -44,9 +47,10 @@ class _StreamChange:
 
 @dataclass(slots=True)
 class _Account:
-    """One account on one JetStream: its INFO, the domain key it is shown by, and what the plan does to it.
+    """One account on one JetStream: its INFO, the domain key for messages, its planned changes.
 
-    A stream that two domain keys lead to is in `streams` once; `consumers` are those that the plan writes.
+    A stream that is reached through two domain keys is in `streams` once. `consumers` are those
+    that the plan writes.
     """
 
     key: str
@@ -58,10 +62,10 @@ class _Account:
 
 
 def check_account_limits(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterator[Diagnostic]:
-    """Every limit that the plan would go over, each with the limit, what is used now, and what is planned."""
-    for account in _accounts(inputs, verdicts):
+    """Yield an error for each exceeded limit, with current and planned use."""
+    for account in _accounts(inputs, decisions):
         for tier, use in _tiers(account):
             limits = use.get("limits") or {}
             changes = (
@@ -77,11 +81,11 @@ def check_account_limits(
         yield from _check_consumer_counts(inputs, account)
 
 
-# --- who is meant --------------------------------------------------------------------------------------------
+# --- accounts ---
 
 
-def _accounts(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> list[_Account]:
-    """The accounts of all reachable domains, each once as far as the files let it be known."""
+def _accounts(inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]) -> list[_Account]:
+    """List the accounts of all reachable domains, each once as far as the files identify it."""
     found: dict[object, _Account] = {}
     by_domain = {
         key: found.setdefault(
@@ -90,22 +94,22 @@ def _accounts(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) 
         for key, facts in sorted(inputs.live.domains.items())
         if facts.reachable and key in inputs.workspace.domains
     }
-    for address, verdict in verdicts.items():
+    for address, decision in decisions.items():
         account = by_domain.get(address.domain)
         if account is None:
             continue
         if address.kind == "consumer":
-            account.consumers += [verdict] if verdict.writes else []
+            account.consumers += [decision] if decision.writes else []
         else:
-            account.streams.setdefault(address.stream, _stream_change(verdict))
-    for count in count_consumers(inputs, verdicts):
+            account.streams.setdefault(address.stream, _stream_change(decision))
+    for count in count_consumers(inputs, decisions):
         if (account := by_domain.get(count.stream.domain)) is not None:
             account.counts.append(count)
     return list(found.values())
 
 
 def _account_identity(workspace: Workspace, key: str) -> object:
-    """What tells accounts apart: the JetStream domain, and the account by its name or else by who logs in."""
+    """Identify an account by its API prefix, and by its name or else its credentials."""
     domain = workspace.domains[key]
     while domain.same_as is not None and domain.same_as in workspace.domains:
         domain = workspace.domains[domain.same_as]
@@ -121,16 +125,16 @@ def _account_identity(workspace: Workspace, key: str) -> object:
     return domain.api_prefix, connection.account or login
 
 
-def _stream_change(verdict: ResourceDecision) -> _StreamChange:
-    before = verdict.live.compact if verdict.live else None
-    if verdict.actions == ["delete"]:
-        return _StreamChange(verdict, before, None)
-    written = verdict.writes
-    return _StreamChange(verdict, before, verdict.after if written else before)
+def _stream_change(decision: ResourceDecision) -> _StreamChange:
+    before = decision.live.compact if decision.live else None
+    if decision.actions == ["delete"]:
+        return _StreamChange(decision, before, None)
+    written = decision.writes
+    return _StreamChange(decision, before, decision.after if written else before)
 
 
 def _tiers(account: _Account) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
-    """The whole account, or each of its tiers (`R1`, `R3`), whose limits are apart."""
+    """Yield the whole account, or each of its tiers (`R1`, `R3`) with its own limits."""
     tiers = account.info.get("tiers") or {}
     yield from sorted(tiers.items()) if tiers else [(None, account.info)]
 
@@ -140,7 +144,7 @@ def _tier_name(config: Config) -> str:
 
 
 def _change_in_tier(change: _StreamChange, tier: str) -> _StreamChange:
-    """The stream as the tier sees it: one that gets another number of copies leaves one tier and is new to the other."""
+    """Restrict a change to one tier. A new replica count removes the stream from one tier only."""
     before, after = (
         config if config is not None and _tier_name(config) == tier else None
         for config in (change.before, change.after)
@@ -148,7 +152,7 @@ def _change_in_tier(change: _StreamChange, tier: str) -> _StreamChange:
     return _StreamChange(change.decision, before, after)
 
 
-# --- streams -------------------------------------------------------------------------------------------------
+# --- streams ---
 
 
 def _check_stream_count(
@@ -177,7 +181,10 @@ def _check_reservations(
     *,
     per_replica: bool,
 ) -> Iterator[Diagnostic]:
-    """`max_bytes` of all streams. What others reserved counts once, since INFO does not say in how many copies."""
+    """Check the `max_bytes` of all streams against the account.
+
+    Bytes that other streams reserved count once: INFO does not report their replicas.
+    """
     for storage, (limit, reserved, err) in _RESERVATION_LIMITS.items():
         most = limits.get(limit, -1)
         others = max(
@@ -201,14 +208,20 @@ def _check_reservations(
         )
         spared = _uncounted_replicas(account, storage, changes) if per_replica else 0
         if 0 <= most < planned + endless - spared and (planned > used or endless):
-            text = f"{limit} is {_format_bytes(most)}: {_format_bytes(used)} reserved by max_bytes, {_format_bytes(planned)} with this plan ({err})"
+            text = (
+                f"{limit} is {_format_bytes(most)}: {_format_bytes(used)} reserved by max_bytes, "
+                f"{_format_bytes(planned)} with this plan ({err})"
+            )
             yield _limit_exceeded(
                 account, "JS441", text, "storage" if storage == "file" else "memory"
             )
 
 
 def _uncounted_replicas(account: _Account, storage: str, changes: list[_StreamChange]) -> int:
-    """Up to 2.12 the copies of the stream at hand do not count, so the one that comes last may go over."""
+    """Return the bytes by which the last stream may exceed the limit.
+
+    Servers up to 2.12 count one replica of the stream that they create.
+    """
     if account.level >= 4:
         return 0
     written = [c.after for c in changes if c.is_written]
@@ -241,7 +254,10 @@ def _format_bytes(count: int) -> str:
 
 
 def _limit_exceeded(account: _Account, code: str, summary: str, what: str) -> Diagnostic:
-    detail = f"Take something out of this plan, or let the account of domain {account.key} have more {what}."
+    detail = (
+        f"Remove something from this plan, or raise the {what} limit of the account of domain "
+        f"{account.key}."
+    )
     return Diagnostic("error", code, summary, detail, f"{account.key}/**")
 
 
@@ -264,14 +280,17 @@ def _check_stream_bytes(
             "Add `max_bytes:`.",
         )
     if 0 < most < size:
-        text = f"max_bytes is {_format_bytes(size)}; a stream of this account may have {_format_bytes(most)} (10122)"
+        text = (
+            f"max_bytes is {_format_bytes(size)}; a stream of this account may have "
+            f"{_format_bytes(most)} (10122)"
+        )
         yield _error_at(
             inputs,
             change.decision,
             "JS443",
             "max_bytes",
             text,
-            "Lower it, or let the account have larger streams.",
+            "Lower it, or raise the limit of the account.",
         )
 
 
@@ -279,7 +298,8 @@ def _check_tier(inputs: PlanInputs, account: _Account) -> Iterator[Diagnostic]:
     tiers = account.info.get("tiers") or {}
     for change in account.streams.values() if tiers else ():
         if change.is_written and change.after is not None and _tier_name(change.after) not in tiers:
-            text = f"the account has no limits for streams with {change.after.get('num_replicas', 1)} copies (10120)"
+            replicas = change.after.get("num_replicas", 1)
+            text = f"the account has no limits for streams with num_replicas {replicas} (10120)"
             yield _error_at(
                 inputs,
                 change.decision,
@@ -290,19 +310,19 @@ def _check_tier(inputs: PlanInputs, account: _Account) -> Iterator[Diagnostic]:
             )
 
 
-# --- consumers -----------------------------------------------------------------------------------------------
+# --- consumers ---
 
 
 def _check_consumer_counts(inputs: PlanInputs, account: _Account) -> Iterator[Diagnostic]:
-    for verdict in account.consumers:
-        yield from _check_ack_pending(inputs, verdict)
+    for decision in account.consumers:
+        yield from _check_ack_pending(inputs, decision)
     for count in account.counts:
         change, live = account.streams.get(count.stream.stream), inputs.live.get(count.stream)
         config = (change.after if change else None) or (live.compact if live else {})
         most, why = _consumer_limit(account, config, count, inputs.level(count.stream))
         if 0 < most < count.total:
             there = count.unchanged + sum(
-                1 for verdict in count.replaced if verdict.live is not None
+                1 for decision in count.replaced if decision.live is not None
             )
             text = f"{why}: {count.stream.stream} has {there}, {count.total} with this plan (10026)"
             yield _error_at(
@@ -311,14 +331,14 @@ def _check_consumer_counts(inputs: PlanInputs, account: _Account) -> Iterator[Di
                 "JS442",
                 "name",
                 text,
-                "Take consumers out, or split the stream.",
+                "Remove consumers, or split the stream.",
             )
 
 
 def _consumer_limit(
     account: _Account, stream: Config, count: ConsumerCount, level: int
 ) -> tuple[int, str]:
-    """The most consumers that the stream may have for reasons outside of it; 0 is no such limit."""
+    """Return the consumer limit that account or server set for the stream, and why; 0 for none."""
     most = account_limits(account.info, stream.get("num_replicas", 1)).get("max_consumers", -1)
     if most > 0:
         return most, f"max_consumers of the account is {most} per stream"
@@ -330,26 +350,26 @@ def _consumer_limit(
     return 0, ""
 
 
-def _check_ack_pending(inputs: PlanInputs, verdict: ResourceDecision) -> Iterator[Diagnostic]:
+def _check_ack_pending(inputs: PlanInputs, decision: ResourceDecision) -> Iterator[Diagnostic]:
     most, asked = (
-        account_max_ack_pending(inputs, verdict.address),
-        (verdict.after or {}).get("max_ack_pending", 0),
+        account_max_ack_pending(inputs, decision.address),
+        (decision.after or {}).get("max_ack_pending", 0),
     )
     if 0 < most < asked:
         text = f"max_ack_pending is {asked}; a consumer of this account may have {most} (10121)"
         yield _error_at(
             inputs,
-            verdict,
+            decision,
             "JS444",
             "max_ack_pending",
             text,
-            "Lower it, or leave it out for the most that is allowed.",
+            "Lower it, or omit it to get the maximum of the account.",
         )
 
 
 def _error_at(
-    inputs: PlanInputs, verdict: ResourceDecision, code: str, name: str, summary: str, detail: str
+    inputs: PlanInputs, decision: ResourceDecision, code: str, name: str, summary: str, detail: str
 ) -> Diagnostic:
-    declared = inputs.declared(verdict.address)
+    declared = inputs.declared(decision.address)
     place = (declared.ranges.get(name) or declared.range) if declared else None
-    return Diagnostic("error", code, summary, detail, str(verdict.address), place)
+    return Diagnostic("error", code, summary, detail, str(decision.address), place)

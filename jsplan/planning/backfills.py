@@ -1,7 +1,7 @@
-"""Which entries of `backfills:` are still to be done, which range each means, and how much that is, as far as the states of their streams
-say. Pure.
+"""Plans the open entries of `backfills:` with their ranges and sizes. Pure.
 
-What exactly is missing is found when the copy runs: it looks through the target. Here nothing is read but what a plan reads anyway.
+Ranges and sizes come from the stream states that a plan reads anyway. The run computes the exact
+pending range: it reads the target.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from jsplan.state.document import State
 
 IMPOSSIBLE_CODE: Final = "JS472"
-#: Why what was begun is gone on with.
+#: The choice for a copy that was begun: it resumes with the same strategy.
 RESUMED_CHOICES: Final = {
     "native": StrategyChoice("native", f"{NATIVE_REASON}; begun so"),
     "snapshot": StrategyChoice("snapshot", f"{SNAPSHOT_REASON}; begun so"),
@@ -52,7 +52,7 @@ RESUMED_CHOICES: Final = {
 
 
 class PlannedRange(NamedTuple):
-    """Sequences `first` to `last`, both included, of the stream that was `created` then."""
+    """Sequences `first` to `last`, both included, of the stream with this creation time."""
 
     first: int
     last: int
@@ -60,7 +60,7 @@ class PlannedRange(NamedTuple):
 
 
 def list_open_entries(inputs: PlanInputs) -> list[Backfill]:
-    """Entries that are not done, in the order of the files, of those that the plan is about."""
+    """List the targeted entries that are not done, in the order of the files."""
     request = inputs.request
     if request.destroy or request.refresh_only or request.imports:
         return []
@@ -87,24 +87,24 @@ def _is_done(inputs: PlanInputs, entry: Backfill) -> bool:
 
 
 def list_streams(inputs: PlanInputs) -> set[Address]:
-    """The streams at both ends of what is to be done."""
+    """Collect the origins and targets of all open entries."""
     sides = [side for entry in list_open_entries(inputs) for side in (*entry.origins, entry.target)]
     return {Address.of_stream(side.domain, side.stream) for side in sides if side.parquet is None}
 
 
 def plan_backfills(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[dict[str, Any]]:
-    """The elements of the plan's `backfills`. Messages and bytes are the most that there may be; null where nobody can tell."""
+    """Build the plan's `backfills`. `messages` and `bytes` are upper bounds, null if unknown."""
     return [
-        _plan_entry(inputs, verdicts, entry, sides)
+        _plan_entry(inputs, decisions, entry, sides)
         for entry in list_open_entries(inputs)
         if (sides := _copyable_sides(inputs, entry))
     ]
 
 
 def defer_backfills(inputs: PlanInputs) -> list[Deferred]:
-    """The ends in domains that are away of what is to be done: it waits for its target, and each of several origins for itself."""
+    """List the offline sides of open entries. An offline target defers the whole entry."""
     waiting = (
         (entry, side)
         for entry in list_open_entries(inputs)
@@ -128,24 +128,24 @@ def _offline_sides(inputs: PlanInputs, entry: Backfill) -> list[BackfillSide]:
 
 
 def _copyable_sides(inputs: PlanInputs, entry: Backfill) -> list[BackfillSide]:
-    """The origins that can be copied now: all of them, or of several those that can be reached and are not done."""
-    away = _offline_sides(inputs, entry)
-    if not away:
+    """List the origins to copy now. With an offline side: those that are reachable and not done."""
+    offline = _offline_sides(inputs, entry)
+    if not offline:
         return list(entry.origins)
-    if entry.target in away:
+    if entry.target in offline:
         return []
     record = find_stored_state(inputs.state.backfills, entry)
     done = (
-        {leg.origin for leg in record.origins if leg.status == "done"}
+        {state.origin for state in record.origins if state.status == "done"}
         if record is not None
         else set()
     )
-    return [side for side in entry.origins if side not in away and str(side) not in done]
+    return [side for side in entry.origins if side not in offline and str(side) not in done]
 
 
 def _plan_entry(
     inputs: PlanInputs,
-    verdicts: Mapping[Address, ResourceDecision],
+    decisions: Mapping[Address, ResourceDecision],
     entry: Backfill,
     sides: Sequence[BackfillSide],
 ) -> dict[str, Any]:
@@ -153,28 +153,28 @@ def _plan_entry(
         find_stored_state(inputs.state.backfills, entry),
         complete_reason(entry, choose_entry_strategy(inputs, entry)),
     )
-    legs = match_origin_states(record, entry.origins)
-    of_sides = [
-        _find_range(inputs, side, leg)
-        for side, leg in zip(entry.origins, legs, strict=True)
+    states = match_origin_states(record, entry.origins)
+    ranges = [
+        _find_range(inputs, side, state)
+        for side, state in zip(entry.origins, states, strict=True)
         if side in sides
     ]
     amounts = [
-        _estimate_amount(inputs, side, found) for side, found in zip(sides, of_sides, strict=True)
+        _estimate_amount(inputs, side, planned) for side, planned in zip(sides, ranges, strict=True)
     ]
     known = [amount for amount in amounts if amount is not None]
     messages, size = (
-        (sum(one) for one in zip((0, 0), *known, strict=True))
+        (sum(column) for column in zip((0, 0), *known, strict=True))
         if len(known) == len(amounts)
         else (None, None)
     )
-    ends = [
-        side_to_document(side) | _range_to_document(inputs, verdicts, side, found)
-        for side, found in zip(sides, of_sides, strict=True)
+    origins = [
+        side_to_document(side) | _range_to_document(inputs, decisions, side, planned)
+        for side, planned in zip(sides, ranges, strict=True)
     ]
     return {
         "name": entry.name,
-        "from": ends,
+        "from": origins,
         "to": side_to_document(entry.target),
         "entry_hash": hash_config(entry),
         "strategy": choice.strategy,
@@ -201,15 +201,17 @@ def _estimate_entry(
 
 
 def list_past_copies(state: State) -> list[OriginState]:
-    """What was copied before, the newest last."""
+    """List the origin states of all earlier copies, newest last."""
     records = [BackfillState.from_json(raw) for raw in state.backfills.values()]
     return [
-        leg for record in sorted(records, key=lambda one: one.pinned_at) for leg in record.origins
+        state
+        for record in sorted(records, key=lambda record: record.pinned_at)
+        for state in record.origins
     ]
 
 
 def choose_entry_strategy(inputs: PlanInputs, entry: Backfill) -> StrategyChoice:
-    """What copies an entry: what began it goes on with it."""
+    """Choose the strategy of an entry. A begun copy keeps its strategy."""
     record = find_stored_state(inputs.state.backfills, entry)
     if record is not None and not record.planned:
         return (
@@ -219,9 +221,9 @@ def choose_entry_strategy(inputs: PlanInputs, entry: Backfill) -> StrategyChoice
         )
     origins = [_build_traits(inputs, side) for side in entry.origins if side.parquet is None]
     target = _build_traits(inputs, entry.target) if entry.target.parquet is None else StreamTraits()
-    there = [origin for origin in origins if origin.exists]
+    existing = [origin for origin in origins if origin.exists]
     choice = choose_strategy(
-        build_strategy_facts(inputs.topology, entry, there, target, inputs.request.now)
+        build_strategy_facts(inputs.topology, entry, existing, target, inputs.request.now)
     )
     declared = (
         next(filter(None, (find_read_obstacle(origin.config) for origin in origins)), "")
@@ -242,7 +244,7 @@ def _build_traits(inputs: PlanInputs, side: BackfillSide) -> StreamTraits:
 
 
 def diagnose_impossible(inputs: PlanInputs) -> Iterable[Diagnostic]:
-    """Entries that ask for a tool that cannot do it."""
+    """Yield an error for each entry whose strategy cannot copy it."""
     for entry in list_open_entries(inputs):
         if (
             not _offline_sides(inputs, entry)
@@ -258,10 +260,10 @@ def diagnose_impossible(inputs: PlanInputs) -> Iterable[Diagnostic]:
 
 
 def side_to_document(side: BackfillSide) -> dict[str, Any]:
-    """One side, as documents have it."""
+    """Convert one side to the form of the documents."""
     if side.parquet is not None:
         return {"parquet": side.parquet}
-    said = {
+    bounds = {
         "start_seq": side.start_seq,
         "end_seq": side.end_seq,
         "start_time": side.start_time,
@@ -269,16 +271,16 @@ def side_to_document(side: BackfillSide) -> dict[str, Any]:
         "filter_subjects": list(side.filters) or None,
     }
     return {"domain": side.domain, "stream": side.stream} | {
-        key: value for key, value in said.items() if value is not None
+        key: value for key, value in bounds.items() if value is not None
     }
 
 
 def _find_range(
-    inputs: PlanInputs, side: BackfillSide, leg: OriginState | None
+    inputs: PlanInputs, side: BackfillSide, state: OriginState | None
 ) -> PlannedRange | None:
-    """What of an origin is meant: what was pinned, else from and to where its bounds are now; None where nobody can tell yet."""
-    if leg is not None:
-        return PlannedRange(leg.first, leg.last, leg.created)
+    """Return the pinned range of an origin, else its bounds now; None if they are not known yet."""
+    if state is not None:
+        return PlannedRange(state.first, state.last, state.created)
     live = (
         inputs.live.get(Address.of_stream(side.domain, side.stream))
         if side.parquet is None
@@ -290,42 +292,44 @@ def _find_range(
 
 def _range_to_document(
     inputs: PlanInputs,
-    verdicts: Mapping[Address, ResourceDecision],
+    decisions: Mapping[Address, ResourceDecision],
     side: BackfillSide,
-    found: PlannedRange | None,
+    planned: PlannedRange | None,
 ) -> dict[str, Any]:
-    """The range that an apply of the plan keeps. One without a message is not worth it, and one of a stream that the plan makes anew
-    would be of another stream.
+    """Build the range that an apply pins.
+
+    Empty if the range has no message, or if the plan deletes or recreates the stream: its new
+    sequences would be those of another stream.
     """
     if (
-        found is None
-        or found.first > found.last
-        or is_recreated(inputs, verdicts, Address.of_stream(side.domain, side.stream))
+        planned is None
+        or planned.first > planned.last
+        or is_recreated(inputs, decisions, Address.of_stream(side.domain, side.stream))
     ):
         return {}
-    return {"range": found._asdict()}
+    return {"range": planned._asdict()}
 
 
 def is_recreated(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], origin: Address
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], origin: Address
 ) -> bool:
-    """Whether the plan takes the stream away, or puts another one in its place."""
-    verdict = verdicts.get(inputs.topology.canonicalize(origin))
-    return verdict is not None and verdict.deletes
+    """Check whether the plan deletes or recreates the stream."""
+    decision = decisions.get(inputs.topology.canonicalize(origin))
+    return decision is not None and decision.deletes
 
 
 def _estimate_amount(
-    inputs: PlanInputs, side: BackfillSide, found: PlannedRange | None
+    inputs: PlanInputs, side: BackfillSide, planned: PlannedRange | None
 ) -> tuple[int, int] | None:
-    """Messages and bytes between two sequences, as if all were of the same size; None where the bounds are times or nobody answers."""
+    """Estimate the messages and bytes of a range by the mean message size; None if unknown."""
     live = (
         inputs.live.get(Address.of_stream(side.domain, side.stream))
         if side.parquet is None
         else None
     )
     return (
-        estimate_between(live, found.first, found.last)
-        if live is not None and found is not None
+        estimate_between(live, planned.first, planned.last)
+        if live is not None and planned is not None
         else None
     )
 
@@ -333,7 +337,10 @@ def _estimate_amount(
 def _resolve_bounds(
     inputs: PlanInputs, side: BackfillSide, live: LiveObject
 ) -> tuple[int, int] | None:
-    """First and last sequence, both included, as a run would pin them; None where a bound is a time and nobody said where that is."""
+    """Return the first and last sequence (inclusive) that a run would pin.
+
+    None if a bound is a time whose sequence is not in `inputs.seqs_by_time`.
+    """
     end = int(live.state["last_seq"])
     first, last = side.start_seq or int(live.state["first_seq"]), min(side.end_seq or end, end)
     for time, place in ((side.start_time, "start"), (_exclusive_end_time(side), "end")):
@@ -347,12 +354,12 @@ def _resolve_bounds(
 
 
 def _exclusive_end_time(side: BackfillSide) -> str | None:
-    """The time at which the first message is that is not meant any more: an end is included."""
+    """Return the instant after the end of the range: `end_time` itself is included."""
     return next_instant(side.end_time) if side.end_time is not None else None
 
 
 def list_time_lookups(inputs: PlanInputs) -> set[tuple[Address, str]]:
-    """The times of which a plan wants to know where in their stream they are."""
+    """Collect each stream and time whose sequence planning needs."""
     sides = [
         side
         for entry in list_open_entries(inputs)
@@ -369,7 +376,7 @@ def list_time_lookups(inputs: PlanInputs) -> set[tuple[Address, str]]:
 
 
 def estimate_between(live: LiveObject, first: int, last: int) -> tuple[int, int]:
-    """At most so many messages and about so many bytes a stream has between two sequences."""
+    """Return at most how many messages, and about how many bytes, two sequences enclose."""
     state = live.state
     first, last = max(first, int(state["first_seq"])), min(last, int(state["last_seq"]))
     messages = min(max(0, last - first + 1), int(state["messages"]))

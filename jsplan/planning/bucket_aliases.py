@@ -1,4 +1,4 @@
-"""Changes as people wrote them: those of a bucket's stream in the bucket's words. What they mean is left to others."""
+"""Field changes under the names that users write: KV and object-store settings for buckets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from jsplan.resources.buckets import is_bucket, lift_change
 
 
 def with_bucket_names(address: Address, fields: Iterable[FieldChange]) -> list[FieldChange]:
-    """The changes of one resource for the documents: `history` for `max_msgs_per_subject`; effects stay as they are."""
+    """Rename the changed fields of a bucket, such as `max_msgs_per_subject` to `history`.
+
+    The effects of the changes stay the same.
+    """
     if not is_bucket(address.kind):
         return list(fields)
     return [

@@ -1,4 +1,4 @@
-"""Assembles the plan: a visible sequence of decide, assess, guard, order, write down. Pure: no I/O."""
+"""Assembles the plan document: decide, assess, guard, order. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ from jsplan.units import format_timestamp
 
 
 def candidate_addresses(inputs: PlanInputs) -> frozenset[Address]:
-    """Every address that desired or last applied knows, of domains that are declared."""
+    """Collect the addresses in the files and in state, in declared domains."""
     declared = () if inputs.request.destroy else inputs.workspace.resources
     known = {*declared, *inputs.entries, *inputs.unfinished_steps, *inputs.replacement_records}
     return frozenset(a for a in known if a.domain in inputs.workspace.domains)
 
 
 def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
-    """What becomes of each selected resource; `inputs.live` must cover every selected address."""
-    verdicts = {address: decide(inputs, address) for address in _readable_addresses(inputs)}
-    verdicts = {a: v for a, v in verdicts.items() if v.reason != "not_managed"}
-    verdicts |= _decide_consumers_of_deleted(inputs, verdicts)
-    decide_dependent_consumers(inputs, verdicts)
-    plan_downstream(inputs, verdicts)
-    decide_owners(inputs, verdicts)
-    for verdict in orphaned_placeholders(inputs, verdicts):
-        verdicts[verdict.address] = verdict
-    return verdicts
+    """Decide each selected resource. `inputs.live` must cover every selected address."""
+    decisions = {address: decide(inputs, address) for address in _readable_addresses(inputs)}
+    decisions = {a: v for a, v in decisions.items() if v.reason != "not_managed"}
+    decisions |= _decide_consumers_of_deleted(inputs, decisions)
+    decide_dependent_consumers(inputs, decisions)
+    plan_downstream(inputs, decisions)
+    decide_owners(inputs, decisions)
+    for decision in orphaned_placeholders(inputs, decisions):
+        decisions[decision.address] = decision
+    return decisions
 
 
 def _readable_addresses(inputs: PlanInputs) -> list[Address]:
@@ -75,18 +75,21 @@ def _readable_addresses(inputs: PlanInputs) -> list[Address]:
 
 def build_plan(
     inputs: PlanInputs,
-    verdicts: dict[Address, ResourceDecision],
+    decisions: dict[Address, ResourceDecision],
     lint_findings: Sequence[Diagnostic] = (),
 ) -> Plan:
-    """The plan document for what `decide_all` found; `inputs.measured` has the answers to `questions`, `advice` is lint's."""
-    away = sorted(a for a in inputs.selected if not inputs.live.is_reachable(a.domain))
+    """Build the plan document from the decisions of `decide_all`.
+
+    `inputs.measurements` must have the results of `list_measurements`.
+    """
+    offline = sorted(a for a in inputs.selected if not inputs.live.is_reachable(a.domain))
     plan = _empty_plan(inputs)
-    plan.deferred = [Deferred(str(a), inputs.live.domains[a.domain].offline_text) for a in away]
-    plan.deferred += [*defer_backfills(inputs), *deferred_source_history(inputs, verdicts)]
-    plan.diagnostics = [*_diagnostics(inputs, verdicts), *lint_findings]
+    plan.deferred = [Deferred(str(a), inputs.live.domains[a.domain].offline_text) for a in offline]
+    plan.deferred += [*defer_backfills(inputs), *deferred_source_history(inputs, decisions)]
+    plan.diagnostics = [*_diagnostics(inputs, decisions), *lint_findings]
     plan.errored = any(d.severity == "error" and not is_refusal(d) for d in plan.diagnostics)
     changes = [
-        *(_resource_change(inputs, v, verdicts) for v in verdicts.values()),
+        *(_resource_change(inputs, v, decisions) for v in decisions.values()),
         *build_forgotten_changes(inputs),
     ]
     plan.resource_changes = sorted(changes, key=lambda change: Address.parse(change.address))
@@ -100,15 +103,15 @@ def build_plan(
     }
     plan.diagnostics += check_permissions(inputs.request.allow_hazards, known)
     if not plan.errored:
-        plan.steps = build_steps(inputs, verdicts)
+        plan.steps = build_steps(inputs, decisions)
         plan.steps += build_forgotten_steps(inputs, len(plan.steps) + 1)
         plan.resource_changes = add_closing_changes(plan)
         plan.diagnostics += note_orphans(plan)
-        bound_deletions(inputs, verdicts, plan.steps)
-        expect_streams(inputs, verdicts, plan.steps)
-        bound_uncopied(inputs, verdicts, plan.steps)
+        bound_deletions(inputs, decisions, plan.steps)
+        expect_streams(inputs, decisions, plan.steps)
+        bound_uncopied(inputs, decisions, plan.steps)
     plan.backfills = (
-        [*plan_backfills(inputs, verdicts), *list_source_history(inputs, verdicts)]
+        [*plan_backfills(inputs, decisions), *list_source_history(inputs, decisions)]
         if not plan.errored
         else []
     )
@@ -120,13 +123,13 @@ def build_plan(
 
 
 def _decide_consumers_of_deleted(
-    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
 ) -> dict[Address, ResourceDecision]:
-    """The consumers of a stream that goes go with it, also where `--target` or `--exclude` leaves them out."""
+    """Decide the unselected consumers of deleted streams: the server deletes them too."""
     gone = {
         address
-        for address, verdict in verdicts.items()
-        if verdict.deletes and address.kind != "consumer"
+        for address, decision in decisions.items()
+        if decision.deletes and address.kind != "consumer"
     }
     left_out = candidate_addresses(inputs) - inputs.selected if gone else frozenset()
     found = {
@@ -174,20 +177,22 @@ def _empty_plan(inputs: PlanInputs) -> Plan:
 
 def _domain_access(inputs: PlanInputs, key: str) -> dict[str, Any]:
     domain = inputs.workspace.domains[key]
-    way = {"api_prefix": domain.api_prefix, "connection": domain.connection}
+    access = {"api_prefix": domain.api_prefix, "connection": domain.connection}
     imported = {
         row.api: row.from_domain for row in inputs.workspace.imports if row.into_domain == key
     }
-    return way | ({"imports": imported} if imported else {})
+    return access | ({"imports": imported} if imported else {})
 
 
-def _diagnostics(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]) -> list[Diagnostic]:
+def _diagnostics(
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
+) -> list[Diagnostic]:
     found = [
         *inputs.workspace.diagnostics,
         *inputs.topology.diagnostics,
         *check_undeclared_domains(inputs),
     ]
-    found += check_domains(inputs, verdicts)
+    found += check_domains(inputs, decisions)
     for address in sorted(inputs.selected & inputs.live.unreadable.keys()):
         text = f"exists on the server but is offline there: {inputs.live.unreadable[address]}"
         found.append(
@@ -195,45 +200,45 @@ def _diagnostics(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]) 
                 "error",
                 "JS415",
                 text,
-                "It uses a feature this server does not know. Upgrade the server again.",
+                "It uses a feature that this server does not know. Upgrade the server again.",
                 str(address),
             )
         )
-    for verdict in verdicts.values():
-        found += check_decision(inputs, verdict)
-        found += _check_parent(inputs, verdict, verdicts)
-    found += check_account_limits(inputs, verdicts)
-    found += _check_planned_origins(inputs, verdicts)
-    found += checks.check_unverified_downstream(inputs, verdicts)
+    for decision in decisions.values():
+        found += check_decision(inputs, decision)
+        found += _check_parent(inputs, decision, decisions)
+    found += check_account_limits(inputs, decisions)
+    found += _check_planned_origins(inputs, decisions)
+    found += checks.check_unverified_downstream(inputs, decisions)
     found += diagnose_impossible(inputs)
     return [
         *found,
-        *interest.check_placeholders(inputs, verdicts),
-        *check_server_rules(inputs, verdicts),
+        *interest.check_placeholders(inputs, decisions),
+        *check_server_rules(inputs, decisions),
     ]
 
 
 def _check_planned_origins(
-    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
 ) -> list[Diagnostic]:
-    """What is odd about the origins of the copies that stay or come."""
-    after = {address: verdict.after for address, verdict in verdicts.items()}
-    copies = (address for address, config in after.items() if config is not None)
-    places = {a: declared.range for a in copies if (declared := inputs.declared(a)) is not None}
+    """Check the origins of the mirrors and sources of all remaining streams."""
+    after = {address: decision.after for address, decision in decisions.items()}
+    staying = (address for address, config in after.items() if config is not None)
+    places = {a: declared.range for a in staying if (declared := inputs.declared(a)) is not None}
     return list(check_origins(inputs.topology.edges, inputs.topology, inputs.live, after, places))
 
 
 def _check_parent(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> list[Diagnostic]:
-    """A consumer whose stream is neither there nor planned."""
-    parent = verdict.address.parent
-    if parent is None or verdict.actions != ["create"]:
+    """Check that the stream of a new consumer exists or is planned."""
+    parent = decision.address.parent
+    if parent is None or decision.actions != ["create"]:
         return []
-    planned = verdicts.get(inputs.topology.find_declared(parent))
+    planned = decisions.get(inputs.topology.find_declared(parent))
     if (planned is not None and not planned.is_removed) or inputs.live.get(parent) is not None:
         return []
-    declared = inputs.declared(verdict.address)
+    declared = inputs.declared(decision.address)
     text = f"its stream {parent} neither exists nor is planned"
     return [
         Diagnostic(
@@ -241,28 +246,28 @@ def _check_parent(
             "JS416",
             text,
             "Declare the stream, or correct the name.",
-            str(verdict.address),
+            str(decision.address),
             declared.range if declared else None,
         )
     ]
 
 
 def _resource_change(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> ResourceChange:
-    address, live = verdict.address, verdict.live
+    address, live = decision.address, decision.live
     moved = inputs.moved_from.get(address)
     change = Change(
-        actions=verdict.actions,
+        actions=decision.actions,
         before=live.config if live else None,
-        after=config_with_start(inputs, verdict, verdicts)
-        or _final_config(verdict, inputs.level(address)),
-        fields=with_bucket_names(address, [*verdict.fields, *verdict.ignored]),
-        replace_paths=_replace_paths(verdict),
+        after=config_with_start(inputs, decision, decisions)
+        or _final_config(decision, inputs.level(address)),
+        fields=with_bucket_names(address, [*decision.fields, *decision.ignored]),
+        replace_paths=_replace_paths(decision),
         unknown=["opt_start_seq"]
-        if has_unknown_start(inputs, verdict, verdicts)
-        else verdict.unknown,
-        importing={"id": str(address)} if verdict.adopts and not verdict.deletes else None,
+        if has_unknown_start(inputs, decision, decisions)
+        else decision.unknown,
+        importing={"id": str(address)} if decision.adopts and not decision.deletes else None,
     )
     return ResourceChange(
         address=str(address),
@@ -270,26 +275,26 @@ def _resource_change(
         domain=address.domain,
         name=address.name,
         change=change,
-        action_reason=verdict.reason,
-        hazards=assess_hazards(inputs, verdict, verdicts),
+        action_reason=decision.reason,
+        hazards=assess_hazards(inputs, decision, decisions),
         fingerprint=live.fingerprint if live else "absent",
         depends_on=sorted(str(a) for a in inputs.topology.dependencies.get(address, ())),
         previous_address=str(moved) if moved else None,
     )
 
 
-def _final_config(verdict: ResourceDecision, level: int) -> Config | None:
-    """The full configuration, with what the tables do not know kept. An untouched one is shown as it is."""
-    if verdict.actions in (["delete"], ["forget"]) or verdict.after is None:
+def _final_config(decision: ResourceDecision, level: int) -> Config | None:
+    """Return the full configuration after the plan. A no-op shows the live one unchanged."""
+    if decision.actions in (["delete"], ["forget"]) or decision.after is None:
         return None
-    if verdict.live is not None and verdict.actions == ["no-op"]:
-        return verdict.live.config
-    return table_of(verdict.address).with_defaults(verdict.after, level)
+    if decision.live is not None and decision.actions == ["no-op"]:
+        return decision.live.config
+    return table_of(decision.address).with_defaults(decision.after, level)
 
 
-def _replace_paths(verdict: ResourceDecision) -> list[list[str]]:
-    replacing = [f for f in verdict.fields if f.effect == "replace"] if verdict.replaces else []
-    return [f.path.split(".") for f in with_bucket_names(verdict.address, replacing)]
+def _replace_paths(decision: ResourceDecision) -> list[list[str]]:
+    replacing = [f for f in decision.fields if f.effect == "replace"] if decision.replaces else []
+    return [f.path.split(".") for f in with_bucket_names(decision.address, replacing)]
 
 
 def _detect_drift(inputs: PlanInputs, address: Address) -> ResourceChange | None:

@@ -1,7 +1,8 @@
-"""Count the consumers of each stream at every moment of a plan, other people's included. Pure.
+"""Counts the consumers of each stream during a plan, unmanaged consumers included. Pure.
 
-A stream refuses a new consumer when it has as many as it may have (10026); that the limit was lowered below what is there it
-takes (measured on 2.12 to 2.15; before that the limit never changes). So a replaced consumer needs a place too.
+A stream rejects a new consumer when it is at its limit (10026). It accepts a limit below its
+current count (measured on 2.12 to 2.15; before that the limit is immutable). So a replaced
+consumer needs a place too.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ConsumerCount:
-    """The consumers of one stream: how many stay as they are, which are replaced, which are new.
+    """The consumers of one stream: the number of unchanged ones, the replaced and the new ones.
 
-    `limit` is the `max_consumers` that holds while consumers are made, 0 for none; for what is new that is the one that the stream
-    ends with.
+    `limit` is the `max_consumers` in force while consumers are created, 0 for none. For new
+    consumers it is the limit that the stream ends with.
     """
 
     stream: Address
@@ -36,25 +37,25 @@ class ConsumerCount:
 
     @property
     def total(self) -> int:
-        """How many there are in the end, which is the most that there are at once."""
+        """The number of consumers after the plan, which is also the most at any time."""
         return max(0, self.unchanged) + len(self.replaced) + len(self.new)
 
     @property
     def created(self) -> list[ResourceDecision]:
-        """Those that the plan makes."""
+        """The consumers that the plan creates."""
         return [*self.replaced, *self.new]
 
 
 def count_consumers(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[ConsumerCount]:
-    """A count for each stream on which the plan makes consumers, in the order of their addresses."""
+    """Count each stream on which the plan creates consumers, in address order."""
     found: dict[Address, list[ResourceDecision]] = {}
-    for address, verdict in verdicts.items():
+    for address, decision in decisions.items():
         if address.parent is not None:
-            found.setdefault(stream_of(inputs, verdicts, address), []).append(verdict)
+            found.setdefault(stream_of(inputs, decisions, address), []).append(decision)
     counts = (
-        _count_stream(inputs, verdicts, stream, consumers)
+        _count_stream(inputs, decisions, stream, consumers)
         for stream, consumers in sorted(found.items())
     )
     return [count for count in counts if count.created]
@@ -62,11 +63,11 @@ def count_consumers(
 
 def _count_stream(
     inputs: PlanInputs,
-    verdicts: Mapping[Address, ResourceDecision],
+    decisions: Mapping[Address, ResourceDecision],
     stream: Address,
     consumers: Iterable[ResourceDecision],
 ) -> ConsumerCount:
-    planned, live = verdicts.get(stream), inputs.live.get(stream)
+    planned, live = decisions.get(stream), inputs.live.get(stream)
     replaced, lost = (
         planned is not None and planned.replaces,
         planned is not None and planned.loses_content,
@@ -74,16 +75,18 @@ def _count_stream(
     count = ConsumerCount(stream)
     if live is not None and not lost:
         count.unchanged = int(live.state.get("consumer_count") or 0) - _count_hidden(inputs, stream)
-    for verdict in consumers:
-        made = verdict.after is not None and (
-            replaced or verdict.replaces or verdict.actions == ["create"]
+    for decision in consumers:
+        created = decision.after is not None and (
+            replaced or decision.replaces or decision.actions == ["create"]
         )
-        if verdict.live is not None and not lost and (made or verdict.deletes):
+        if decision.live is not None and not lost and (created or decision.deletes):
             count.unchanged -= 1
-        if made:
-            again = not replaced and (verdict.replaces or verdict.reason == REPLACEMENT_INTERRUPTED)
-            (count.replaced if again else count.new).append(verdict)
-    limits = [_max_consumers(planned_config(inputs, verdicts, stream))]
+        if created:
+            again = not replaced and (
+                decision.replaces or decision.reason == REPLACEMENT_INTERRUPTED
+            )
+            (count.replaced if again else count.new).append(decision)
+    limits = [_max_consumers(planned_config(inputs, decisions, stream))]
     if live is not None and not replaced and not count.new:
         limits.append(_max_consumers(live.compact))
     count.limit = 0 if 0 in limits else max(limits)
@@ -91,12 +94,12 @@ def _count_stream(
 
 
 def _max_consumers(config: Config | None) -> int:
-    """The stream's limit, 0 for none."""
+    """Return the stream's `max_consumers`, 0 for none."""
     most = (config or {}).get(MAX_CONSUMERS)
     return most if isinstance(most, int) and most > 0 else 0
 
 
 def _count_hidden(inputs: PlanInputs, stream: Address) -> int:
-    """Count the consumers by which the server reads the stream for its copies: they need no place (measured)."""
+    """Count the server's own consumers for mirrors and sources: they need no place (measured)."""
     names = (a.consumer for a in inputs.live.objects if a.kind == "consumer" and a.parent == stream)
     return sum(1 for name in names if name.startswith(SERVER_CONSUMER_PREFIXES))

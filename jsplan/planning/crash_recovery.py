@@ -1,6 +1,7 @@
-"""What an apply that died had written without recording it: found again by what its step was to leave behind.
+"""Recovers the writes that an interrupted apply made but did not record.
 
-A create whose end nobody recorded is ours, not a stranger's that needs `--adopt` (contract, promise 7).
+An object that equals the result that its step expected counts as created by this workspace. It
+does not need `--adopt` (contract, promise 7).
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from jsplan.planning.preserve.interrupted import load_interrupted
 from jsplan.planning.replication.detached_sources import restore_detached_view
 from jsplan.state.document import Entry
 
-#: How the operations end whose one request leaves what the step expects.
+#: Suffixes of the operations whose single request leaves the expected object.
 _WRITE_SUFFIXES: Final = (".create", ".update", ".rejoin", ".pause", ".restore")
 
 
 def recover_interrupted(inputs: PlanInputs) -> None:
-    """Give `inputs.entries` what the pending steps turn out to have done; `inputs.live` must cover them.
+    """Record the results of unfinished steps in `inputs.entries`. `inputs.live` must cover them.
 
-    Only an object that is just as the step was to leave it counts as done: before its call the step had seen the
-    object absent (or ours), and nobody but us knows that exact configuration.
+    A step counts as done only if the object equals its expected result. Before its request the
+    step saw the object absent (or managed), and no other client knows that exact configuration.
     """
     _recover_deletions(inputs)
     _recover_replacements(inputs)
@@ -56,7 +57,7 @@ def recover_interrupted(inputs: PlanInputs) -> None:
 
 
 def _recover_deletions(inputs: PlanInputs) -> None:
-    """Resources that the dead apply had begun to delete and that are gone are no entries any more, nor are their consumers."""
+    """Remove the entries of resources that the apply deleted, and those of their consumers."""
     deleted = {
         a
         for a, begun in inputs.unfinished_steps.items()
@@ -68,21 +69,21 @@ def _recover_deletions(inputs: PlanInputs) -> None:
 
 
 def describe_interruption(inputs: PlanInputs, address: Address) -> str:
-    """How far an interrupted replacement of the resource came, in words; empty where none holds it or has deleted it."""
+    """Describe the progress of an interrupted replacement; empty if there is none."""
     stream = inputs.interrupted.get(address.parent or address)
     if stream is not None:
         return f"its messages are in {stream.messages_location}"
     begun, live = inputs.replacement_records.get(address), inputs.live.get(address)
     if begun is None or address.kind != "consumer":
         return ""
-    held = live is None or (
+    is_held = live is None or (
         begun.get("hold_until") is not None and live.compact.get(PAUSE) == begun["hold_until"]
     )
-    return "its position is kept" if held else ""
+    return "its position is kept" if is_held else ""
 
 
 def _recover_replacements(inputs: PlanInputs) -> None:
-    """The new objects of replacements that were not recorded: ready, or still held by the very pause that they were made with."""
+    """Record the new objects of replacements: ready, or still paused since their creation."""
     for address, begun in inputs.replacement_records.items():
         live, record, entry = (
             inputs.live.get(address),

@@ -1,4 +1,4 @@
-"""What becomes of one resource: the three-way comparison of one address. Cost and order are left to others."""
+"""Decides each resource by comparing desired, live and last applied of one address."""
 
 from __future__ import annotations
 
@@ -26,23 +26,28 @@ from jsplan.resources.buckets import BACKING_TABLES
 from jsplan.resources.fields import Config, Table
 from jsplan.state.document import Entry
 
-#: The reason of a resource that is as state has it and as the files have it: nothing more needs to be compared.
+#: The reason of a resource whose live, recorded and declared configurations are equal.
 UNTOUCHED = "equal"
-#: That of a resource whose replacement an apply began and did not end.
+#: The reason of a resource whose replacement was interrupted.
 REPLACEMENT_INTERRUPTED = "replacement_interrupted"
-#: That of a stream whose replacement was begun, and that the files want as it was.
+#: The reason of a stream that is restored because the files no longer ask for its replacement.
 REPLACEMENT_ROLLED_BACK = "replacement_rolled_back"
 
 
 @dataclass(slots=True)
 class ResourceDecision:
-    """One resource, decided. `after` is the compact configuration it should end with, None when it goes.
+    """The decision about one resource.
 
-    `ignored` are changes the server would take and not carry out. `deleted_with` is the stream whose replacement or
-    deletion takes this consumer with it, `restored_with` the one whose replacement brings it back as it shall be. `adopts` says that
-    the live object was not ours until now. `recreates_consumers`: of a stream that is replaced with its messages, each consumer is made as it shall
-    be, at its ack floor. `unknown` are fields of `after` that are only known when it is carried out. `sources_to_detach`
-    are sources that are taken out before what they read is made anew, `sources_to_attach` those that are put back where they left.
+    `after`: the compact configuration that it should end with; None if it is removed.
+    `ignored`: changes that the server accepts without effect.
+    `deleted_with`: the stream whose replacement or deletion also deletes this consumer.
+    `restored_with`: the stream whose replacement creates this consumer again, as desired.
+    `adopts`: the live object was not managed until now.
+    `recreates_consumers`: a preserving replacement creates each consumer of the stream as desired,
+    at its ack floor.
+    `unknown`: fields of `after` whose value is known only during the apply.
+    `sources_to_detach`: sources that are removed before their origins are recreated.
+    `sources_to_attach`: sources that are added again at the sequence where they stopped.
     """
 
     address: Address
@@ -64,54 +69,54 @@ class ResourceDecision:
 
     @property
     def replaces(self) -> bool:
-        """Whether the object is deleted and made again, with what it holds or without."""
+        """Return True if the object is deleted and created again, with or without its content."""
         return len(self.actions) == 2
 
     @property
     def preserves(self) -> bool:
-        """Whether a replacement carries over what the object holds."""
+        """Return True if a replacement keeps the content of the object."""
         return self.actions == ["create", "delete"]
 
     @property
     def loses_content(self) -> bool:
-        """Whether what the live object holds goes with it."""
+        """Return True if the content of the live object is deleted with it."""
         return self.deletes and not self.preserves
 
     @property
     def is_removed(self) -> bool:
-        """Whether nothing is there, or nothing is ours, in the end."""
+        """Return True if the object is deleted or forgotten after the plan."""
         return self.actions[-1] in ("delete", "forget") and not self.preserves
 
     @property
     def writes(self) -> bool:
-        """Whether something that is made or changed is there in the end."""
+        """Return True if the plan creates or updates the object."""
         return self.actions[-1] in ("create", "update") or self.preserves
 
     @property
     def deletes(self) -> bool:
-        """Whether the live object goes away."""
+        """Return True if the live object is deleted."""
         return "delete" in self.actions
 
 
 def table_of(address: Address) -> Table:
-    """The field table of what lies on the server behind an address."""
+    """Return the field table of the server object of an address."""
     return CONSUMER if address.kind == "consumer" else BACKING_TABLES[address.kind]
 
 
 def planned_config(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], address: Address
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], address: Address
 ) -> Config | None:
-    """The compact configuration an object will have, None when it is not there then."""
-    verdict, live = verdicts.get(address), inputs.live.get(address)
-    if verdict is not None:
-        return None if verdict.is_removed else verdict.after
+    """Return the compact configuration of an object after the plan; None if it has none."""
+    decision, live = decisions.get(address), inputs.live.get(address)
+    if decision is not None:
+        return None if decision.is_removed else decision.after
     return live.compact if live else None
 
 
 def decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
     """Compare desired, live and last applied of one address in a reachable domain."""
-    verdict = _decide(inputs, address)
-    return _decide_interrupted(inputs, verdict) if address in inputs.interrupted else verdict
+    decision = _decide(inputs, address)
+    return _decide_interrupted(inputs, decision) if address in inputs.interrupted else decision
 
 
 def _decide(inputs: PlanInputs, address: Address) -> ResourceDecision:
@@ -162,8 +167,13 @@ def _decide_undeclared(
     if live is None:
         return ResourceDecision(address, ["forget"], "forget_because_missing", None, entry)
     if not ours:
-        text = f"{address} was made again by somebody else ({live.created}); what this workspace created is gone"
-        found = Diagnostic("warning", "JS411", text, "It is forgotten, not deleted.", str(address))
+        text = (
+            f"{address} was recreated outside jsplan ({live.created}). "
+            "The object that this workspace created no longer exists"
+        )
+        found = Diagnostic(
+            "warning", "JS411", text, "jsplan forgets it and does not delete it.", str(address)
+        )
         return ResourceDecision(
             address,
             ["forget"],
@@ -188,17 +198,17 @@ def _decide_missing(inputs: PlanInputs, address: Address, entry: Entry | None) -
     reason = "create_because_missing" if entry is not None else "create_because_new"
     if address in inputs.replacement_records:
         reason = REPLACEMENT_INTERRUPTED
-    verdict = ResourceDecision(address, ["create"], reason, None, entry, after)
+    decision = ResourceDecision(address, ["create"], reason, None, entry, after)
     if reason == REPLACEMENT_INTERRUPTED and address.kind == "consumer":
-        preserve_position(inputs, verdict)
-    return verdict
+        preserve_position(inputs, decision)
+    return decision
 
 
 def _decide_missing_import(inputs: PlanInputs, address: Address) -> ResourceDecision:
-    """A glob takes what is there; an address that somebody wrote out must be there."""
-    verdict = ResourceDecision(address, ["no-op"], "absent")
+    """Report an error if a literal address does not exist. A glob may match nothing."""
+    decision = ResourceDecision(address, ["no-op"], "absent")
     if str(address) in inputs.request.imports:
-        verdict.diagnostics.append(
+        decision.diagnostics.append(
             Diagnostic(
                 "error",
                 "JS420",
@@ -207,11 +217,11 @@ def _decide_missing_import(inputs: PlanInputs, address: Address) -> ResourceDeci
                 str(address),
             )
         )
-    return verdict
+    return decision
 
 
 def inherited_settings(inputs: PlanInputs, address: Address) -> Config:
-    """What the server takes from elsewhere: a consumer's limits from its stream, a local mirror's `mirror_direct`."""
+    """Return settings from other objects: consumer limits, or a local mirror's `mirror_direct`."""
     parent = address.parent
     return (
         _inherited_mirror_direct(inputs, address)
@@ -221,13 +231,13 @@ def inherited_settings(inputs: PlanInputs, address: Address) -> Config:
 
 
 def _account_limits(inputs: PlanInputs, address: Address) -> Config:
-    """The most unacknowledged messages that the account lets a consumer have, where it says so."""
+    """Return the account's limit of unacknowledged messages per consumer; empty if it has none."""
     most = account_max_ack_pending(inputs, address)
     return {"account_max_ack_pending": most} if most > 0 else {}
 
 
 def account_max_ack_pending(inputs: PlanInputs, consumer: Address) -> int:
-    """What the account allows of a consumer with so many copies; 0 or less is no limit."""
+    """Return the account's `max_ack_pending` for the consumer's tier; 0 or less is no limit."""
     facts, parent = inputs.live.domains.get(consumer.domain), consumer.parent
     if facts is None or parent is None:
         return 0
@@ -244,7 +254,7 @@ def account_max_ack_pending(inputs: PlanInputs, consumer: Address) -> int:
 
 
 def _consumer_limits(inputs: PlanInputs, stream: Address) -> Config:
-    """The `consumer_limits` that consumers of the stream will live under."""
+    """Return the `consumer_limits` of the stream after the plan."""
     live, declared = (
         inputs.live.get(stream),
         stream in inputs.topology.bodies and not inputs.request.destroy,
@@ -258,7 +268,7 @@ def _consumer_limits(inputs: PlanInputs, stream: Address) -> Config:
 
 
 def _inherited_mirror_direct(inputs: PlanInputs, address: Address) -> Config:
-    """Empty where the mirror decides itself: its origin is elsewhere, or is not there."""
+    """Return the `allow_direct` of a local origin; empty if it is in another domain or missing."""
     mirror = inputs.topology.bodies.get(address, {}).get("mirror") or {}
     if not mirror or mirror.get("external"):
         return {}
@@ -272,25 +282,25 @@ def _inherited_mirror_direct(inputs: PlanInputs, address: Address) -> Config:
     body = ({} if live else inputs.creation_body(origin)) | (
         inputs.body(origin) if declared else {}
     )
-    said = (
+    allow_direct = (
         body["allow_direct"]
         if "allow_direct" in body
         else live and live.compact.get("allow_direct")
     )
-    return {"mirror_direct": bool(said)}
+    return {"mirror_direct": bool(allow_direct)}
 
 
 def _decide_existing(
     inputs: PlanInputs, address: Address, live: LiveObject, entry: Entry | None, *, ours: bool
 ) -> ResourceDecision:
-    """Declared and on the server: nothing, an update, a replacement, and perhaps an import with it."""
-    mine = (
+    """Decide a declared live resource: no-op, update, replacement or import."""
+    set_by_replacement = (
         replacement_fields(address, entry, inputs.declared_fields(address)) if ours else frozenset()
     )
     if (
         ours
         and entry is not None
-        and _is_untouched(inputs, live, entry, mine)
+        and _is_untouched(inputs, live, entry, set_by_replacement)
         and not _is_replace_forced(inputs, address)
     ):
         return ResourceDecision(address, ["no-op"], UNTOUCHED, live, entry, live.compact)
@@ -306,7 +316,7 @@ def _decide_existing(
         last,
         level=level,
         inherited=inherited_settings(inputs, address),
-        ignore=mine.union(ignore),
+        ignore=set_by_replacement.union(ignore),
     )
     if address.kind == "consumer" and pauses.PAUSE not in ignore:
         target = pauses.with_effective_pause(target, body, live.compact, last, inputs.request.now)
@@ -315,19 +325,19 @@ def _decide_existing(
         ignored, entry if ours else None, inputs.declared_fields(address)
     )
     fields = field_changes(table, live.compact, after, level)
-    verdict = ResourceDecision(
+    decision = ResourceDecision(
         address, ["no-op"], "equal_now", live, entry, after, fields, ignored, adopts=not ours
     )
-    return _choose_actions(inputs, verdict)
+    return _choose_actions(inputs, decision)
 
 
-def _would_delete_messages(inputs: PlanInputs, verdict: ResourceDecision) -> bool:
-    """Whether an update in place would delete messages that a replacement keeps."""
-    after, live = verdict.after, verdict.live
+def _would_delete_messages(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    """Check whether an update in place would delete messages that a replacement keeps."""
+    after, live = decision.after, decision.live
     return (
         live is not None
         and after is not None
-        and verdict.address.kind == "consumer"
+        and decision.address.kind == "consumer"
         and is_update_purging(inputs, live, after)
     )
 
@@ -341,9 +351,9 @@ def _is_replace_forced(inputs: PlanInputs, address: Address) -> bool:
 def _is_untouched(
     inputs: PlanInputs, live: LiveObject, entry: Entry, replacement_fields: frozenset[str]
 ) -> bool:
-    """The cheap way to see that nothing differs: live as recorded and as named, and the files as recorded.
+    """Check cheaply that live equals last applied, and that the files did not change.
 
-    What is `mine` a replacement put there in place of what the files say.
+    `replacement_fields` are fields that a replacement set to another value than the files.
     """
     named = inputs.declared_fields(live.address)
     if live.config != entry.config or named != entry.declared:
@@ -361,48 +371,53 @@ def _is_untouched(
     )
 
 
-def _choose_actions(inputs: PlanInputs, verdict: ResourceDecision) -> ResourceDecision:
-    if verdict.adopts and inputs.request.imports:
-        return _decide_import(inputs, verdict)
-    forced = _is_replace_forced(inputs, verdict.address)
-    if _would_delete_messages(inputs, verdict):
-        verdict.fields = [
+def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
+    if decision.adopts and inputs.request.imports:
+        return _decide_import(inputs, decision)
+    forced = _is_replace_forced(inputs, decision.address)
+    if _would_delete_messages(inputs, decision):
+        decision.fields = [
             replace(c, effect="replace") if c.path.startswith("filter_subject") else c
-            for c in verdict.fields
+            for c in decision.fields
         ]
-    if forced or any(change.effect == "replace" for change in verdict.fields):
-        verdict.reason = "replace_by_request" if forced else "replace_because_cannot_update"
-        if verdict.address in inputs.unready_replacements:
-            verdict.reason = REPLACEMENT_INTERRUPTED
-        verdict.actions = ["delete", "create"]
-        verdict.after = expected_new(
-            table_of(verdict.address),
-            inputs.creation_body(verdict.address),
-            inputs.level(verdict.address),
-            inherited_settings(inputs, verdict.address),
+    if forced or any(change.effect == "replace" for change in decision.fields):
+        decision.reason = "replace_by_request" if forced else "replace_because_cannot_update"
+        if decision.address in inputs.unready_replacements:
+            decision.reason = REPLACEMENT_INTERRUPTED
+        decision.actions = ["delete", "create"]
+        decision.after = expected_new(
+            table_of(decision.address),
+            inputs.creation_body(decision.address),
+            inputs.level(decision.address),
+            inherited_settings(inputs, decision.address),
         )
-        if inputs.on_replace(verdict.address) == "preserve":
-            verdict.actions = ["create", "delete"]
-            if verdict.address.kind == "consumer":
-                preserve_position(inputs, verdict)
-    elif verdict.fields:
-        verdict.actions, verdict.reason = ["update"], _update_reason(verdict)
-    elif verdict.adopts:
-        verdict.reason = "import_because_equal"
-    return verdict
+        if inputs.on_replace(decision.address) == "preserve":
+            decision.actions = ["create", "delete"]
+            if decision.address.kind == "consumer":
+                preserve_position(inputs, decision)
+    elif decision.fields:
+        decision.actions, decision.reason = ["update"], _update_reason(decision)
+    elif decision.adopts:
+        decision.reason = "import_because_equal"
+    return decision
 
 
-def _decide_interrupted(inputs: PlanInputs, verdict: ResourceDecision) -> ResourceDecision:
-    """What becomes of a stream whose replacement was begun: it goes on, or gives back what it took; whatever the files say by now."""
-    address, found = verdict.address, inputs.interrupted[verdict.address]
+def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
+    """Resume or roll back the interrupted replacement of a stream."""
+    address, found = decision.address, inputs.interrupted[decision.address]
     if inputs.request.refresh_only or found.next_step == "clear":
-        return verdict
+        return decision
     if found.conflict or inputs.declared(address) is None:
-        what = found.conflict or "it is in no file any more, or all is to be destroyed"
+        what = found.conflict or (
+            "the plan destroys all resources"
+            if inputs.request.destroy
+            else "the stream was removed from the files"
+        )
         detail = (
             found.detail
             if found.conflict
-            else "Put it back into the files and run: jsplan apply. Then it can go."
+            else "Put the stream into the files and finish the replacement: jsplan apply. "
+            "Then delete it."
         )
         error = Diagnostic(
             "error",
@@ -412,21 +427,21 @@ def _decide_interrupted(inputs: PlanInputs, verdict: ResourceDecision) -> Resour
             str(address),
         )
         return replace(
-            verdict,
+            decision,
             actions=["no-op"],
             reason=REPLACEMENT_INTERRUPTED,
             fields=[],
             adopts=False,
             diagnostics=[error],
         )
-    told = Diagnostic("warning", "JS424", found.summary, found.detail, str(address))
-    if found.can_roll_back and not verdict.replaces:
+    warning = Diagnostic("warning", "JS424", found.summary, found.detail, str(address))
+    if found.can_roll_back and not decision.replaces:
         return replace(
-            verdict,
+            decision,
             actions=["update"],
             reason=REPLACEMENT_ROLLED_BACK,
             adopts=False,
-            diagnostics=[told],
+            diagnostics=[warning],
         )
     after = expected_new(
         table_of(address),
@@ -435,80 +450,80 @@ def _decide_interrupted(inputs: PlanInputs, verdict: ResourceDecision) -> Resour
         inherited_settings(inputs, address),
     )
     return replace(
-        verdict,
+        decision,
         actions=["create", "delete"],
         reason=REPLACEMENT_INTERRUPTED,
         after=after,
         ignored=[],
         adopts=False,
-        diagnostics=[told],
+        diagnostics=[warning],
     )
 
 
-def _decide_import(inputs: PlanInputs, verdict: ResourceDecision) -> ResourceDecision:
-    """Taken into state as it is, without a write; what differs from the files is for the next plan."""
-    verdict.reason = "import_by_request" if verdict.fields else "import_because_equal"
-    if verdict.fields and not inputs.request.adopt:
+def _decide_import(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
+    """Decide an import: no request is sent, and the next plan shows the differences."""
+    decision.reason = "import_by_request" if decision.fields else "import_because_equal"
+    if decision.fields and not inputs.request.adopt:
         paths = ", ".join(
-            change.path for change in with_bucket_names(verdict.address, verdict.fields)
+            change.path for change in with_bucket_names(decision.address, decision.fields)
         )
-        detail = "To take it over as it is, and see the difference as a change in the next plan: --adopt."
-        verdict.diagnostics.append(
+        detail = "To import it unchanged, and see the difference in the next plan: --adopt."
+        decision.diagnostics.append(
             Diagnostic(
-                "error", "JS302", f"differs from the files ({paths})", detail, str(verdict.address)
+                "error", "JS302", f"differs from the files ({paths})", detail, str(decision.address)
             )
         )
-    return verdict
+    return decision
 
 
-def _update_reason(verdict: ResourceDecision) -> str:
-    if verdict.adopts:
+def _update_reason(decision: ResourceDecision) -> str:
+    if decision.adopts:
         return "import_and_update"
     drifted = (
-        verdict.entry is not None
-        and verdict.live is not None
-        and table_of(verdict.address).compact(verdict.entry.config) != verdict.live.compact
+        decision.entry is not None
+        and decision.live is not None
+        and table_of(decision.address).compact(decision.entry.config) != decision.live.compact
     )
     return "update_because_drifted" if drifted else "update_because_config_changed"
 
 
 def decide_dependent_consumers(
-    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
 ) -> None:
-    """Deleting a stream takes its consumers along: theirs is no step of its own, in place."""
+    """Update the decisions, in place, about consumers that are deleted with their stream."""
     changing = {
         v.address.parent
-        for v in verdicts.values()
+        for v in decisions.values()
         if v.address.parent is not None and v.actions != ["no-op"]
     }
-    for address, verdict in verdicts.items():
-        if verdict.preserves and verdict.live is not None and address.kind != "consumer":
-            after = verdict.after or {}
+    for address, decision in decisions.items():
+        if decision.preserves and decision.live is not None and address.kind != "consumer":
+            after = decision.after or {}
             changes = address in changing and (
                 get_retention(after) == "interest"
-                or tightens_consumer_limits(verdict.live.compact, after)
+                or tightens_consumer_limits(decision.live.compact, after)
             )
-            verdict.recreates_consumers = changes or recreates_consumers(
-                verdict.live.compact, after, inputs.level(address)
+            decision.recreates_consumers = changes or recreates_consumers(
+                decision.live.compact, after, inputs.level(address)
             )
-    for address, verdict in verdicts.items():
-        parent = verdicts.get(address.parent) if address.parent else None
-        if parent is None or not parent.deletes or verdict.live is None:
+    for address, decision in decisions.items():
+        parent = decisions.get(address.parent) if address.parent else None
+        if parent is None or not parent.deletes or decision.live is None:
             continue
         if parent.preserves:
-            verdicts[address] = _decide_restored_consumer(inputs, parent, verdict)
+            decisions[address] = _decide_restored_consumer(inputs, parent, decision)
             continue
-        if verdict.deletes and not verdict.preserves:
-            verdicts[address] = replace(verdict, deleted_with=parent.address)
-        elif verdict.after is not None and verdict.actions != ["create"]:
+        if decision.deletes and not decision.preserves:
+            decisions[address] = replace(decision, deleted_with=parent.address)
+        elif decision.after is not None and decision.actions != ["create"]:
             after = expected_new(
                 CONSUMER,
                 inputs.body(address),
                 inputs.level(address),
                 inherited_settings(inputs, address),
             )
-            verdicts[address] = replace(
-                verdict,
+            decisions[address] = replace(
+                decision,
                 actions=["delete", "create"],
                 reason="replace_with_stream",
                 after=after,
@@ -518,27 +533,34 @@ def decide_dependent_consumers(
 
 
 def _decide_restored_consumer(
-    inputs: PlanInputs, stream: ResourceDecision, verdict: ResourceDecision
+    inputs: PlanInputs, stream: ResourceDecision, decision: ResourceDecision
 ) -> ResourceDecision:
-    """A consumer of a stream that keeps its messages. One that is made anew for it can be what it shall be at once."""
+    """Decide a consumer of a stream whose replacement preserves the messages.
+
+    If the replacement recreates the consumer, it gets its desired configuration at once.
+    """
     assert stream.live is not None
-    if verdict.address not in inputs.selected and verdict.live is not None and not verdict.adopts:
-        kept = replace(
-            verdict,
+    if (
+        decision.address not in inputs.selected
+        and decision.live is not None
+        and not decision.adopts
+    ):
+        unchanged = replace(
+            decision,
             actions=["no-op"],
             reason="not_targeted",
             fields=[],
             ignored=[],
-            after=verdict.live.compact,
+            after=decision.live.compact,
             diagnostics=[],
         )
-        return replace(kept, restored_with=stream.address)
-    if verdict.actions == ["no-op"] or (
-        stream.recreates_consumers and (verdict.actions == ["update"] or verdict.preserves)
+        return replace(unchanged, restored_with=stream.address)
+    if decision.actions == ["no-op"] or (
+        stream.recreates_consumers and (decision.actions == ["update"] or decision.preserves)
     ):
-        return replace(verdict, restored_with=stream.address)
+        return replace(decision, restored_with=stream.address)
     return (
-        replace(verdict, deleted_with=stream.address)
-        if stream.recreates_consumers and verdict.deletes
-        else verdict
+        replace(decision, deleted_with=stream.address)
+        if stream.recreates_consumers and decision.deletes
+        else decision
     )

@@ -1,7 +1,7 @@
-"""How much more than planned may go with a stream or consumer before apply stops (contract, section 4). Pure arithmetic.
+"""Bounds of the messages that a deletion may delete before the apply stops. Pure.
 
-What is there when the moment comes is seen by the executor, against the number that is written here. What an update
-deletes is measured again instead, by `applying.remeasure`.
+The apply compares the bound with the current count (contract, section 4). It measures the
+deletions of an update again instead: see `applying.remeasure`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from jsplan.planning.model import PlanInputs
 
 
 def bound_deletions(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], steps: Iterable[Step]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], steps: Iterable[Step]
 ) -> None:
-    """Give each step that deletes something the `max_deleted` it may find at most: messages, or a consumer's unfinished ones."""
+    """Set `max_deleted` of each deletion: messages, or unfinished messages of a consumer."""
     for step in steps:
-        verdict = verdicts.get(Address.parse(step.address))
+        decision = decisions.get(Address.parse(step.address))
         if (
-            verdict is None
-            or verdict.live is None
+            decision is None
+            or decision.live is None
             or step.request is None
             or "fingerprint" not in step.precondition
         ):
             continue
-        there = verdict.live.messages_at_risk
+        messages = decision.live.messages_at_risk
         if step.op == "stream.delete" or (
-            step.op == "consumer.delete" and verdict.actions == ["delete"]
+            step.op == "consumer.delete" and decision.actions == ["delete"]
         ):
-            step.precondition["max_deleted"] = _deletion_bound(there, inputs.request.safe_below)
+            step.precondition["max_deleted"] = _deletion_bound(messages, inputs.request.safe_below)
 
 
 def _deletion_bound(planned: int, safe_below: int) -> int:

@@ -1,4 +1,4 @@
-"""Compares two compact configurations and names what differs. What a difference means is left to `changes`."""
+"""Compares two compact configurations and lists the fields that differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_]\w*")
 
 
 def changed_names(before: Config, after: Config) -> list[str]:
-    """Top-level names whose values differ, in the order of `after`, then of `before`."""
+    """List the top-level names whose values differ, in the order of `after`, then of `before`."""
     if before == after:
         return []
     return [
@@ -23,10 +23,10 @@ def changed_names(before: Config, after: Config) -> list[str]:
 
 
 def field_changes(table: Table, before: Config, after: Config, level: int) -> list[FieldChange]:
-    """Every leaf that differs between two compact configurations, with how the server takes it.
+    """List the leaves that differ between two compact configurations, with their update effect.
 
-    `level` is the domain's API level, on which some update rules depend. Values are shown with the server's
-    defaults filled in.
+    `level` is the domain's API level, on which some update rules depend. Values include the
+    defaults of the server.
     """
     found: list[FieldChange] = []
     for name in changed_names(before, after):
@@ -42,9 +42,9 @@ def field_changes(table: Table, before: Config, after: Config, level: int) -> li
 
 
 def differing_fields(table: Table, live: Config, expect: Config) -> list[str]:
-    """The names whose value in the compact `live` is not as expected.
+    """List the fields of the compact `live` that differ from `expect`.
 
-    Expecting None leaves the field to the server: where its default depends on the rest, whatever it derives is right.
+    A derived field that is expected to be None matches every value: the server computes it.
     """
     return [
         name
@@ -54,7 +54,7 @@ def differing_fields(table: Table, live: Config, expect: Config) -> list[str]:
 
 
 def effect_of(row: Field | None, before: Config, after: Config, name: str, level: int) -> Effect:
-    """How the server takes the change of one field; a field that no row knows is taken to change in place."""
+    """Return the effect of changing one field. A field without a row changes in place."""
     if row is None:
         return "in_place"
     return row.update(FieldUpdate(before.get(name), after.get(name), before, after, level))
@@ -71,9 +71,9 @@ def _leaves(
     if not (isinstance(keyed_before, dict) and isinstance(keyed_after, dict)):
         yield name, before, after
         return
-    from deepdiff import DeepDiff  # noqa: PLC0415 - slow to import, and most plans have nothing to compare
+    from deepdiff import DeepDiff  # noqa: PLC0415 - slow to import, and rarely needed
 
-    # Above 0 it would give up on mappings that share few keys and show both whole.
+    # With a threshold above 0, mappings that share few keys are not compared by key.
     tree = DeepDiff(
         keyed_before, keyed_after, view="tree", verbose_level=2, threshold_to_diff_deeper=0
     )
@@ -88,7 +88,10 @@ def _none_if_absent(value: Any) -> Any:
 
 
 def _by_origin_key(field: Field | None, value: Any) -> Any:
-    """Lists of origins as mappings by what each origin is, so that order is no difference and paths name elements."""
+    """Convert a list of origins to a mapping by origin key, and leave other values unchanged.
+
+    Then the order makes no difference, and paths name the elements.
+    """
     if (
         field is not None
         and field.type == "objects"

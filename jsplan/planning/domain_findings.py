@@ -1,4 +1,4 @@
-"""What a plan finds about domains as a whole: who is away for too long, who came back empty, what would not last. Pure."""
+"""Findings of a plan about whole domains: offline, reinstalled, moved. Pure."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from jsplan.planning.replication.offline_retention import check_offline_retentio
 
 
 def check_domains(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[Diagnostic]:
-    """Every finding about a domain. What is said of one that was reinstalled is not also said to be the wrong environment."""
+    """Yield the findings about domains. A reinstalled domain is not also a wrong environment."""
     known = find_emptied_domains(inputs)
     for found in check_environment(
         inputs.entries, inputs.state, inputs.live, inputs.workspace.removed
@@ -30,8 +30,8 @@ def check_domains(
         key = (found.address or "").partition("/")[0]
         if key not in known and not is_confirmed(inputs, key):
             yield found
-    yield from check_reinstalled(inputs, verdicts)
+    yield from check_reinstalled(inputs, decisions)
     yield from check_moves(inputs)
     yield from check_overdue_domains(inputs)
     yield from check_never_answered(inputs)
-    yield from check_offline_retention(inputs, verdicts)
+    yield from check_offline_retention(inputs, decisions)

@@ -1,4 +1,4 @@
-"""What changed behind our back: live against last applied, free of what the files say now."""
+"""Changes made outside jsplan: live against last applied, independent of the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jsplan.planning.pauses import without_expired_pause
 from jsplan.resources.fields import Config, Table
 from jsplan.state.document import Entry
 
-#: Fields whose change nobody's data or delivery notices.
+#: Fields that affect neither data nor delivery.
 COSMETIC = ("description", "metadata")
 #: Fields whose change can make the server delete messages.
 DESTRUCTIVE = (
@@ -37,7 +37,10 @@ def detect_drift(
     *,
     now: datetime,
 ) -> ResourceChange | None:
-    """The drift of one managed resource, or None. `ignore` are its `ignore_changes`; a pause that is over at `now` is none."""
+    """Return the drift of one managed resource, or None.
+
+    `ignore` are its `ignore_changes`. A pause that has expired at `now` is no drift.
+    """
     if live is None:
         return _drift_change(
             address,
@@ -70,18 +73,18 @@ def detect_drift(
 
 
 def _comparable(table: Table, entry: Entry, config: Config, ignore: tuple[str, ...]) -> Config:
-    """A side without what is no drift: fields people move at run time, and fields a newer server began to echo."""
+    """Remove fields that are no drift: operational ones, and those that a newer server echoes."""
     out = {}
     for name, value in config.items():
         row = table.by_name.get(name)
-        moves = row is not None and row.operational and name not in entry.declared
-        if name not in ignore and not moves and (row is not None or name in entry.config):
+        operational = row is not None and row.operational and name not in entry.declared
+        if name not in ignore and not operational and (row is not None or name in entry.config):
             out[name] = value
     return out
 
 
 def drift_severity(fields: list[FieldChange]) -> Severity:
-    """The gravest of the changed fields."""
+    """Return the highest severity of the changed fields."""
     names = {field.path.split(".")[0].split("[")[0] for field in fields}
     if names & set(DESTRUCTIVE):
         return "destructive"

@@ -1,4 +1,4 @@
-"""State entries in undeclared domains that a `removed` block forgets, unread. Pure."""
+"""State entries in undeclared domains that a `removed` block forgets without a read. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORGET_REASON = "forget_because_removed_block"
 
 
 def find_forgotten(inputs: PlanInputs) -> frozenset[Address]:
-    """The addresses in undeclared domains that a `removed` block with `destroy: false` names."""
+    """Return the addresses in undeclared domains that a `destroy: false` block matches."""
     lost = (
         a
         for a in {*inputs.entries, *inputs.unfinished_steps}
@@ -23,7 +23,7 @@ def find_forgotten(inputs: PlanInputs) -> frozenset[Address]:
 
 
 def select_forgotten(inputs: PlanInputs) -> frozenset[Address]:
-    """Those that this plan forgets, within `--target` and `--exclude`; none on import or refresh."""
+    """Select the addresses to forget by `--target` and `--exclude`; none on import or refresh."""
     request = inputs.request
     if request.imports or request.refresh_only:
         return frozenset()
@@ -36,7 +36,7 @@ def select_forgotten(inputs: PlanInputs) -> frozenset[Address]:
 
 
 def build_forgotten_changes(inputs: PlanInputs) -> Iterable[ResourceChange]:
-    """The change of each. `before` is the configuration as it was last applied."""
+    """Build the change of each forgotten address. `before` is the last applied configuration."""
     for address in sorted(inputs.forgotten):
         entry, moved = inputs.entries.get(address), inputs.moved_from.get(address)
         change = Change(["forget"], entry.config if entry else None, None)
@@ -53,6 +53,6 @@ def build_forgotten_changes(inputs: PlanInputs) -> Iterable[ResourceChange]:
 
 
 def build_forgotten_steps(inputs: PlanInputs, first: int) -> Iterable[Step]:
-    """The step of each, numbered from `first` on."""
+    """Build the step of each forgotten address, numbered from `first`."""
     for number, address in enumerate(sorted(inputs.forgotten), first):
         yield Step(f"s{number}", str(address), "state.forget", f"forget {address}", None, {})

@@ -1,4 +1,4 @@
-"""What plan refuses as wrong, and what apply refuses until somebody permits it."""
+"""Errors of a plan, and refusals that stop an apply until the user permits them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from jsplan.planning.model import PlanInputs
 from jsplan.planning.ownership import OWNER_CHANGED
 from jsplan.planning.preserve.consumer_position import START_FIELDS
 from jsplan.planning.preserve.consumers import check_consumer_replacement, replacement_fields
-from jsplan.planning.preserve.hazards import check_stream_replacement as worth_knowing
-from jsplan.planning.preserve.hazards import preserve_obstacle
+from jsplan.planning.preserve.hazards import check_stream_replacement, preserve_obstacle
 from jsplan.planning.preserve.methods import RECREATE_HINT
 from jsplan.planning.replication.impact import effective_starts
 from jsplan.resources.buckets import alias_of
@@ -28,9 +27,9 @@ from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
 from jsplan.units import format_duration
 
-#: The policy that gives everything to one client at a time.
+#: The priority policy that delivers all messages to one client at a time.
 PINNED_CLIENT = "pinned_client"
-#: Findings that stop an apply with exit 3 while the plan itself is sound.
+#: Findings that stop an apply with exit code 3 although the plan is valid.
 PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED = "JS301", "JS302", "JS303"
 RESTORE_OVER, REINSTALLED, OTHER_WORKSPACE = "JS304", "JS305", "JS306"
 REFUSALS = (
@@ -45,12 +44,12 @@ LEVEL_NAMES = {1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
 
 
 def is_refusal(found: Diagnostic) -> bool:
-    """Whether a finding leaves the plan sound and stops its apply: a guard, or advice that the files make an error."""
+    """Check whether a finding stops the apply of a valid plan: a guard, or a lint error."""
     return found.code in REFUSALS or (found.severity == "error" and found.code in LINT)
 
 
 def refusal_reasons(plan: Plan) -> list[str]:
-    """Why an apply of this plan would stop before the first write, one line each with the flag to use."""
+    """List the reasons that stop an apply of this plan, each with the flag that permits it."""
     reasons = [f"{d.address}: {d.summary}. {d.detail}" for d in plan.diagnostics if is_refusal(d)]
     for change in plan.resource_changes:
         stopping = (hazard for hazard in change.hazards if hazard.blocking and not hazard.allowed)
@@ -61,29 +60,32 @@ def refusal_reasons(plan: Plan) -> list[str]:
     return reasons
 
 
-def check_decision(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
-    """Findings about one decided resource: errors of the plan, refusals, and what the server will not do."""
-    address, place = str(verdict.address), _source_range(inputs, verdict.address)
-    yield from verdict.diagnostics
-    for change in with_bucket_names(verdict.address, verdict.ignored):
+def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+    """Yield the errors, refusals and warnings about one decided resource."""
+    address, place = str(decision.address), _source_range(inputs, decision.address)
+    yield from decision.diagnostics
+    for change in with_bucket_names(decision.address, decision.ignored):
         summary = f"{change.path}: the server accepts the change and does nothing with it"
-        detail = "It is not sent: only a new object would have it. Put the old value back, or use --replace."
+        detail = (
+            "It is not sent: only a new object would have it. "
+            "Put the old value back, or use --replace."
+        )
         yield Diagnostic("warning", "JS412", summary, detail, address, place)
-    yield from _check_overruled(inputs, verdict)
-    yield from stranded.check_undelivered(inputs, verdict)
-    yield from stranded.check_starved_consumers(inputs, verdict)
-    yield from _check_pinned_client(verdict, place)
-    if verdict.preserves and verdict.address.kind == "consumer":
-        yield from check_consumer_replacement(inputs, verdict)
-    yield from _check_server_level(inputs, verdict)
-    if verdict.deletes and verdict.deleted_with is None:
-        yield from _check_prevent_destroy(inputs, verdict)
-    if verdict.replaces and verdict.deleted_with is None:
-        yield from _check_replacement(inputs, verdict)
+    yield from _check_overruled(inputs, decision)
+    yield from stranded.check_undelivered(inputs, decision)
+    yield from stranded.check_starved_consumers(inputs, decision)
+    yield from _check_pinned_client(decision, place)
+    if decision.preserves and decision.address.kind == "consumer":
+        yield from check_consumer_replacement(inputs, decision)
+    yield from _check_server_level(inputs, decision)
+    if decision.deletes and decision.deleted_with is None:
+        yield from _check_prevent_destroy(inputs, decision)
+    if decision.replaces and decision.deleted_with is None:
+        yield from _check_replacement(inputs, decision)
     if (
-        verdict.adopts
-        and verdict.actions != ["no-op"]
-        and verdict.reason != OWNER_CHANGED
+        decision.adopts
+        and decision.actions != ["no-op"]
+        and decision.reason != OWNER_CHANGED
         and not inputs.request.adopt
     ):
         yield Diagnostic(
@@ -102,76 +104,86 @@ def _source_range(inputs: PlanInputs, address: Address) -> SourceRange | None:
 
 
 def _check_pinned_client(
-    verdict: ResourceDecision, place: SourceRange | None
+    decision: ResourceDecision, place: SourceRange | None
 ) -> Iterable[Diagnostic]:
-    """A pin outlives its policy: until it ends the server serves nobody else (measured on 2.11 to 2.15)."""
+    """Warn that a pin outlives its policy, and blocks other clients until it expires.
+
+    Measured on 2.11 to 2.15.
+    """
     before, after = (
         config.get("priority_policy")
-        for config in (verdict.live.compact if verdict.live else {}, verdict.after or {})
+        for config in (decision.live.compact if decision.live else {}, decision.after or {})
     )
     if (
-        verdict.live is None
-        or verdict.actions != ["update"]
+        decision.live is None
+        or decision.actions != ["update"]
         or before != PINNED_CLIENT
         or after == PINNED_CLIENT
     ):
         return
-    pin = format_duration(verdict.live.compact.get("priority_timeout") or 0)
-    text = f"a client that is pinned stays so for up to {pin}: until then the consumer delivers nothing to others"
-    groups = " ".join(verdict.live.compact.get("priority_groups") or ())
-    detail = f"To end the pin at once: nats consumer unpin {verdict.address.stream} {verdict.address.consumer} {groups}, just before the apply."
-    yield Diagnostic("warning", "JS473", text, detail, str(verdict.address), place)
+    pin = format_duration(decision.live.compact.get("priority_timeout") or 0)
+    text = (
+        f"a pinned client stays pinned for up to {pin}. "
+        "Until then the consumer delivers to no other client"
+    )
+    groups = " ".join(decision.live.compact.get("priority_groups") or ())
+    detail = (
+        "To end the pin, run just before the apply: nats consumer unpin "
+        f"{decision.address.stream} {decision.address.consumer} {groups}"
+    )
+    yield Diagnostic("warning", "JS473", text, detail, str(decision.address), place)
 
 
-def _check_overruled(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
-    """What the files say and the server replaces, because another setting decides it: said each time, never sent again."""
-    declared = inputs.declared(verdict.address)
-    if declared is None or verdict.after is None or verdict.reason == UNTOUCHED:
+def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+    """Warn about declared values that the server replaces because of another setting."""
+    declared = inputs.declared(decision.address)
+    if declared is None or decision.after is None or decision.reason == UNTOUCHED:
         return
-    told = {change.path.split(".")[0].split("[")[0] for change in verdict.ignored} | set(
+    reported = {change.path.split(".")[0].split("[")[0] for change in decision.ignored} | set(
         declared.lifecycle.ignore_changes
     )
-    told |= (
+    reported |= (
         {"sources"}
-        if verdict.entry
-        and effective_starts(verdict, verdict.entry, inputs.declared_fields(verdict.address))
+        if decision.entry
+        and effective_starts(decision, decision.entry, inputs.declared_fields(decision.address))
         else set()
     )
-    told |= (
+    reported |= (
         set(START_FIELDS)
-        if verdict.preserves
+        if decision.preserves
         else replacement_fields(
-            verdict.address, verdict.entry, inputs.declared_fields(verdict.address)
+            decision.address, decision.entry, inputs.declared_fields(decision.address)
         )
     )
     for name in overruled_fields(
-        table_of(verdict.address), inputs.body(verdict.address), verdict.after
+        table_of(decision.address), inputs.body(decision.address), decision.after
     ):
-        if name not in told:
-            word = alias_of(verdict.address.kind, name)
+        if name not in reported:
+            word = alias_of(decision.address.kind, name)
             yield Diagnostic(
                 "warning",
                 "JS421",
-                f"{word}: other settings decide it, so the server makes it {_format_value(verdict.after, name)}",
-                "Remove the line, or what decides it.",
-                str(verdict.address),
+                f"{word}: another setting overrides it. "
+                f"The server uses {_format_value(decision.after, name)}",
+                "Remove the line, or the setting that overrides it.",
+                str(decision.address),
                 declared.ranges.get(word, declared.range),
             )
 
 
 def _format_value(after: Config, name: str) -> str:
-    return json.dumps(after[name]) if name in after else "what it is by default"
+    return json.dumps(after[name]) if name in after else "the default"
 
 
-def _check_server_level(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
-    """A field that the domain's server does not know would be dropped in silence by old servers."""
-    declared = inputs.declared(verdict.address)
+def _check_server_level(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+    """Yield an error for each field that the server is too old to know: it might drop it."""
+    declared = inputs.declared(decision.address)
     if declared is None:
         return
     address, level, table = (
-        verdict.address,
-        inputs.level(verdict.address),
-        table_of(verdict.address),
+        decision.address,
+        inputs.level(decision.address),
+        table_of(decision.address),
     )
     for path, needed in table.required_levels(inputs.body(address)):
         if needed <= level:
@@ -186,7 +198,8 @@ def _check_server_level(inputs: PlanInputs, verdict: ResourceDecision) -> Iterab
         yield Diagnostic(
             "error",
             "JS413",
-            f"{shown} needs API level {needed} (nats-server {LEVEL_NAMES[needed]}); {address.domain} has level {level}",
+            f"{shown} needs API level {needed} (nats-server {LEVEL_NAMES[needed]}); "
+            f"{address.domain} has level {level}",
             "Upgrade that server, or leave it out.",
             str(address),
             declared.ranges.get(word, declared.range),
@@ -194,59 +207,63 @@ def _check_server_level(inputs: PlanInputs, verdict: ResourceDecision) -> Iterab
 
 
 def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool:
-    """Whether prevent_destroy holds: by what the files say, else by state (`guarded`) unless a `removed` entry lifts it."""
+    """Check whether prevent_destroy is in force: by the files, else by state (`guarded`).
+
+    A `removed` entry can lift the guard of state.
+    """
     declared = workspace.resources.get(address)
-    said = declared.lifecycle.prevent_destroy if declared else None
+    in_files = declared.lifecycle.prevent_destroy if declared else None
     lifted = any(
         matches(block.address, address) and block.prevent_destroy is False
         for block in workspace.removed
     )
-    return said if said is not None else guarded and not lifted
+    return in_files if in_files is not None else guarded and not lifted
 
 
-def _check_prevent_destroy(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
-    found = inputs.interrupted.get(verdict.address)
+def _check_prevent_destroy(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+    found = inputs.interrupted.get(decision.address)
     if found is not None and not found.has_old_stream:
-        return  # what the guard is for is gone; to finish the replacement brings it back
+        return  # the old stream is deleted already; finishing the replacement restores it
     if is_guarded(
         inputs.workspace,
-        verdict.address,
-        guarded=bool(verdict.entry and verdict.entry.prevent_destroy),
+        decision.address,
+        guarded=bool(decision.entry and decision.entry.prevent_destroy),
     ):
         yield Diagnostic(
             "error",
             PREVENT_DESTROY,
-            f"is guarded by prevent_destroy and would be {_describe_outcome(verdict)}",
-            "The guard is kept in state. To lift it write prevent_destroy: false in its lifecycle, or in a removed entry.",
-            str(verdict.address),
-            _source_range(inputs, verdict.address),
+            f"is guarded by prevent_destroy and would be {_describe_outcome(decision)}",
+            "The guard is kept in state. To lift it, write prevent_destroy: false in its "
+            "lifecycle, or in a removed entry.",
+            str(decision.address),
+            _source_range(inputs, decision.address),
         )
 
 
-def _describe_outcome(verdict: ResourceDecision) -> str:
-    """The guard stands before the object as it is: also before one that would get all that this one holds."""
-    if verdict.preserves:
-        return "replaced, with what it holds carried over"
-    return "replaced, which deletes what it holds" if verdict.replaces else "deleted"
+def _describe_outcome(decision: ResourceDecision) -> str:
+    """Describe the end of the guarded object. A preserving replacement deletes it too."""
+    if decision.preserves:
+        return "replaced, keeping its content"
+    return "replaced, which deletes its content" if decision.replaces else "deleted"
 
 
-def _check_replacement(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
-    """`refuse`, `recreate` or `preserve`; `--replace` names the resource and so stands for `recreate`."""
-    consumer = verdict.address.kind == "consumer"
-    if not consumer and verdict.reason == REPLACEMENT_INTERRUPTED:
-        return  # to finish it loses nothing, whatever the files let a replacement do by now
-    mode, forced = inputs.on_replace(verdict.address), verdict.reason == "replace_by_request"
+def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+    """Check a replacement against `on_replace`. `--replace` counts as `recreate`."""
+    consumer = decision.address.kind == "consumer"
+    if not consumer and decision.reason == REPLACEMENT_INTERRUPTED:
+        return  # finishing it loses nothing, whatever on_replace is now
+    mode, forced = inputs.on_replace(decision.address), decision.reason == "replace_by_request"
     if mode == "recreate" or (forced and mode == "refuse"):
         return
     if consumer and mode == "preserve":
         return
     if mode == "preserve":
-        yield from _check_preserve(inputs, verdict)
+        yield from _check_preserve(inputs, decision)
         return
     paths = (
         ", ".join(
             f.path
-            for f in with_bucket_names(verdict.address, verdict.fields)
+            for f in with_bucket_names(decision.address, decision.fields)
             if f.effect == "replace"
         )
         or "the request"
@@ -255,35 +272,41 @@ def _check_replacement(inputs: PlanInputs, verdict: ResourceDecision) -> Iterabl
     detail = f"To delete and recreate it without {what}: lifecycle: {{on_replace: recreate}}."
     if not consumer:
         detail += " To keep them: on_replace: preserve."
-    summary = f"cannot be changed in place ({paths}), and on_replace: refuse does not let jsplan replace it"
+    summary = (
+        f"cannot be changed in place ({paths}), "
+        "and on_replace: refuse does not let jsplan replace it"
+    )
     yield Diagnostic(
         "error",
         REPLACE_REFUSED,
         summary,
         detail,
-        str(verdict.address),
-        _source_range(inputs, verdict.address),
+        str(decision.address),
+        _source_range(inputs, decision.address),
     )
 
 
-def _check_preserve(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
-    """What stands against carrying a stream's messages over, or is worth knowing before."""
-    if (why := preserve_obstacle(inputs, verdict)) is not None:
-        summary = f"cannot be changed in place, and its messages cannot be preserved (on_replace: preserve): {why}"
+def _check_preserve(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+    """Report obstacles of a preserving replacement, or else its warnings."""
+    if (obstacle := preserve_obstacle(inputs, decision)) is not None:
+        summary = (
+            "cannot be changed in place, and its messages cannot be preserved "
+            f"(on_replace: preserve): {obstacle}"
+        )
         yield Diagnostic(
             "error",
             REPLACE_REFUSED,
             summary,
             RECREATE_HINT,
-            str(verdict.address),
-            _source_range(inputs, verdict.address),
+            str(decision.address),
+            _source_range(inputs, decision.address),
         )
     else:
-        yield from worth_knowing(inputs, verdict)
+        yield from check_stream_replacement(inputs, decision)
 
 
 def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
-    """State entries of domains that are no longer declared: an error that prints what would settle it."""
+    """Report an error for each undeclared domain with entries in state, with the ways to fix it."""
     lost: dict[str, int] = {}
     for address in {*inputs.entries, *inputs.unfinished_steps}:
         forgotten = any(
@@ -295,7 +318,8 @@ def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
         Diagnostic(
             "error",
             "JS414",
-            f"state has {count} resource{'s' if count > 1 else ''} in domain {domain}, which is no longer declared",
+            f"state has {count} resource{'s' if count > 1 else ''} in domain {domain}, "
+            "which is no longer declared",
             f'If it has a new name:    moved:   [{{from: "{domain}/**", to: "NEW/**"}}]\n'
             f'To leave it on the server: removed: [{{address: "{domain}/**", destroy: false}}]\n'
             f"To delete it: declare {domain} again, and remove its resources from the files first.",
@@ -306,7 +330,7 @@ def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
 
 
 def check_moves(inputs: PlanInputs) -> Iterable[Diagnostic]:
-    """An error for each entry that `moved` gives another domain while the object itself is still where it was."""
+    """Yield an error for each `moved` entry whose object is still in the old domain."""
     for new, old in sorted(inputs.moved_from.items()):
         if not is_at_old_address(inputs, new):
             continue
@@ -314,16 +338,16 @@ def check_moves(inputs: PlanInputs) -> Iterable[Diagnostic]:
         yield Diagnostic(
             "error",
             "JS427",
-            f"is moved from {old} in the files, and is still there",
-            f"A `moved` entry gives a domain another name; it moves nothing between servers. Take it out: then {new} is created, and {old} "
-            "is planned for deletion unless it is declared.",
+            f"is moved from {old} in the files, but the object is still there",
+            "A `moved` entry renames a domain. It does not move objects between servers. "
+            f"Remove the entry: then {new} is created, and {old} is deleted unless it is declared.",
             str(new),
             block.range if block else None,
         )
 
 
 def is_at_old_address(inputs: PlanInputs, new: Address) -> bool:
-    """Whether what `moved` calls by a new address is live under the old one, and only there."""
+    """Check whether the object of a moved entry is live at the old address only."""
     entry, old = inputs.entries.get(new), inputs.moved_from.get(new)
     there = inputs.live.get(old) if old is not None else None
     here = inputs.live.get(new)
@@ -338,7 +362,7 @@ def is_at_old_address(inputs: PlanInputs, new: Address) -> bool:
 def check_environment(
     entries: Mapping[Address, Entry], state: State, live: Live, removed: Iterable[Removed]
 ) -> list[Diagnostic]:
-    """A domain that answers as another server and has none of our objects is not the domain we know."""
+    """Report each domain that answers as another server and has no managed resource."""
     found = []
     given_up = [r.address for r in removed if not r.destroy]
     for key, facts in live.domains.items():
@@ -354,9 +378,11 @@ def check_environment(
                 Diagnostic(
                     "error",
                     "JS410",
-                    f"domain {key} answers as {server_label(facts.server)}, and none of its {len(managed)} managed resources is there",
-                    f"State knows it as {server_label(known)}. Is this the right environment or connection? If the server was really replaced, "
-                    f"forget the old one with: jsplan state rm '{key}/**'",
+                    f"domain {key} answers as {server_label(facts.server)}, "
+                    f"and none of its {len(managed)} managed resources is there",
+                    f"State knows it as {server_label(known)}. "
+                    "Is this the right environment or connection? If the server was really "
+                    f"replaced, forget the old one with: jsplan state rm '{key}/**'",
                     f"{key}/**",
                 )
             )
@@ -364,9 +390,9 @@ def check_environment(
 
 
 def is_same_server(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether both may be the same: a cluster is known by its name, a single server by its own.
+    """Check whether both may be the same server or cluster, by cluster name or else server name.
 
-    Who nobody knows is not called another.
+    An unknown server counts as the same.
     """
     if not all(server.get("name") or server.get("cluster") for server in (one, other)):
         return True
@@ -376,7 +402,7 @@ def is_same_server(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 
 
 def server_label(server: Mapping[str, str]) -> str:
-    """A server as messages call it."""
+    """Format the name of a server for messages."""
     if server.get("cluster"):
         return f"cluster {server['cluster']}"
     return f"server {server['name']}" if server.get("name") else "an unknown server"

@@ -32,38 +32,38 @@ REDELIVERED = "position"
 
 
 def assess_hazards(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> list[Hazard]:
     """Every hazard of one decided resource, with whether it is allowed."""
-    if verdict.deleted_with is not None and not verdicts[verdict.deleted_with].preserves:
+    if decision.deleted_with is not None and not decisions[decision.deleted_with].preserves:
         return []
     measured = [
         answer
-        for answer in inputs.measurements.get(verdict.address, ())
+        for answer in inputs.measurements.get(decision.address, ())
         if not is_filter_measurement(answer)
     ]
     found = list(
         _deletes_messages([answer for answer in measured if REDELIVERED not in answer.causes])
     )
-    if verdict.address.kind == "consumer":
+    if decision.address.kind == "consumer":
         found += [_redelivery_hazard(answer) for answer in measured if REDELIVERED in answer.causes]
-    found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, verdict)))
-    found += assess_duplicates(inputs.duplicate_counts.get(verdict.address, ()))
-    found += assess_removed_sources(inputs.uncopied_counts.get(verdict.address, ()))
-    if verdict.live is not None:
+    found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, decision)))
+    found += assess_duplicates(inputs.duplicate_counts.get(decision.address, ()))
+    found += assess_removed_sources(inputs.uncopied_counts.get(decision.address, ()))
+    if decision.live is not None:
         found += _loses_outstanding(measured)
         found += (
-            _consumer_hazards(verdict)
-            if verdict.address.kind == "consumer"
-            else _stream_hazards(inputs, verdict, verdicts)
+            _consumer_hazards(decision)
+            if decision.address.kind == "consumer"
+            else _stream_hazards(inputs, decision, decisions)
         )
         found = add_stranded_messages(
-            verdict.address, found, inputs.measurements.get(verdict.address, ())
+            decision.address, found, inputs.measurements.get(decision.address, ())
         )
-    found = merge_duplicate_hazards([*found, *assess_attached_sources(inputs, verdict, verdicts)])
+    found = merge_duplicate_hazards([*found, *assess_attached_sources(inputs, decision, decisions)])
     found = [h for h in found if not _is_safe(h, inputs.request.safe_below)]
     for hazard in found:
-        _set_permission(inputs, verdict.address, hazard)
+        _set_permission(inputs, decision.address, hazard)
     return found
 
 
@@ -111,31 +111,31 @@ def _permitted_in_review(allowed: Iterable[AllowedHazard], code: str, now: datet
 
 
 def _stream_hazards(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> Iterable[Hazard]:
-    if verdict.preserves:
+    if decision.preserves:
         again = [
             answer
-            for answer in inputs.measurements.get(verdict.address, ())
+            for answer in inputs.measurements.get(decision.address, ())
             if REDELIVERED in answer.causes
         ]
-        yield from carried(inputs, verdict, verdicts, again)
-        yield from _breaks_replication(inputs, verdict, verdicts)
+        yield from carried(inputs, decision, decisions, again)
+        yield from _breaks_replication(inputs, decision, decisions)
         return
-    if verdict.deletes:
-        yield _deletes_stream(verdict)
-        yield from _breaks_replication(inputs, verdict, verdicts)
+    if decision.deletes:
+        yield _deletes_stream(decision)
+        yield from _breaks_replication(inputs, decision, decisions)
         return
-    if verdict.actions != ["update"]:
+    if decision.actions != ["update"]:
         return
-    yield from _irreversible(verdict)
-    yield from _removes_subjects(verdict, verdicts)
-    yield from _moves_data(verdict)
+    yield from _irreversible(decision)
+    yield from _removes_subjects(decision, decisions)
+    yield from _moves_data(decision)
 
 
-def _deletes_stream(verdict: ResourceDecision) -> Hazard:
-    assert verdict.live is not None
-    state = verdict.live.state
+def _deletes_stream(decision: ResourceDecision) -> Hazard:
+    assert decision.live is not None
+    state = decision.live.state
     messages, size, consumers = (
         state.get("messages", 0),
         state.get("bytes", 0),
@@ -158,18 +158,18 @@ def _count_text(number: int, what: str) -> str:
 
 
 def _breaks_replication(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> Iterable[Hazard]:
     """Copies that stay behind when their origin goes. Copies that go or let go of it in the same plan are no reason."""
     known = {
-        e.downstream for e in inputs.topology.edges if e.origin == verdict.address
-    } | _recorded_mirrors(inputs, verdict.address)
-    found = known | {copy for copy, _, _ in find_downstream(inputs, verdicts, verdict.address)}
+        e.downstream for e in inputs.topology.edges if e.origin == decision.address
+    } | _recorded_mirrors(inputs, decision.address)
+    found = known | {copy for copy, _, _ in find_downstream(inputs, decisions, decision.address)}
     staying = [
         c
         for c in sorted(found)
         if inputs.live.get(c) is not None
-        and not (c in verdicts and verdicts[c].actions == ["delete"])
+        and not (c in decisions and decisions[c].actions == ["delete"])
     ]
     if staying:
         names = ", ".join(map(str, staying))
@@ -189,8 +189,8 @@ def _recorded_mirrors(inputs: PlanInputs, origin: Address) -> set[Address]:
     }
 
 
-def _irreversible(verdict: ResourceDecision) -> Iterable[Hazard]:
-    paths = [f.path for f in verdict.fields if f.effect == "one_way"]
+def _irreversible(decision: ResourceDecision) -> Iterable[Hazard]:
+    paths = [f.path for f in decision.fields if f.effect == "one_way"]
     if paths:
         yield Hazard(
             "IRREVERSIBLE", f"{', '.join(paths)} can never be turned off again", causes=paths
@@ -198,23 +198,23 @@ def _irreversible(verdict: ResourceDecision) -> Iterable[Hazard]:
 
 
 def _removes_subjects(
-    verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]
+    decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> Iterable[Hazard]:
     """Subjects that no stream of the domain stores once the plan is carried out, or for as long as two steps take."""
-    assert verdict.live is not None
-    assert verdict.after is not None
-    if not any(f.path == "subjects" for f in verdict.fields):
+    assert decision.live is not None
+    assert decision.after is not None
+    if not any(f.path == "subjects" for f in decision.fields):
         return
     takers = [
         v.after.get("subjects", [])
-        for v in verdicts.values()
-        if v.after and v.address.domain == verdict.address.domain
+        for v in decisions.values()
+        if v.after and v.address.domain == decision.address.domain
     ]
     stored = [subject for subjects in takers for subject in subjects]
     given_up = [
         s
-        for s in verdict.live.compact.get("subjects", [])
-        if not is_covered(s, verdict.after.get("subjects", []))
+        for s in decision.live.compact.get("subjects", [])
+        if not is_covered(s, decision.after.get("subjects", []))
     ]
     lost = [s for s in given_up if not is_covered(s, stored)]
     passed_on = [s for s in given_up if s not in lost]
@@ -227,13 +227,13 @@ def _removes_subjects(
         yield Hazard("REMOVES_SUBJECTS", "; ".join(texts), causes=given_up)
 
 
-def _moves_data(verdict: ResourceDecision) -> Iterable[Hazard]:
-    for change in verdict.fields:
+def _moves_data(decision: ResourceDecision) -> Iterable[Hazard]:
+    for change in decision.fields:
         if change.path == "num_replicas" and (change.after or 1) < (change.before or 1):
             yield Hazard(
                 "REDUCES_REPLICAS", f"from {change.before} copies to {change.after}", blocking=False
             )
-    if any(change.path.startswith("placement") for change in verdict.fields):
+    if any(change.path.startswith("placement") for change in decision.fields):
         yield Hazard("MOVES_DATA", "the stream moves to other servers", blocking=False)
 
 
@@ -334,14 +334,14 @@ def _redelivery_hazard(answer: Measurement) -> Hazard:
 # --- consumers -----------------------------------------------------------------------------------------------
 
 
-def _consumer_hazards(verdict: ResourceDecision) -> Iterable[Hazard]:
-    assert verdict.live is not None
-    state = verdict.live.state
+def _consumer_hazards(decision: ResourceDecision) -> Iterable[Hazard]:
+    assert decision.live is not None
+    state = decision.live.state
     pending = (state.get("num_pending") or 0) + (state.get("num_ack_pending") or 0)
     delivered = (state.get("delivered") or {}).get("consumer_seq", 0)
-    if verdict.reason == PLACEHOLDER_ORPHANED:
+    if decision.reason == PLACEHOLDER_ORPHANED:
         return
-    if verdict.actions == ["delete"]:
+    if decision.actions == ["delete"]:
         text = (
             f"deletes the consumer with {_count_text(pending, 'message')} it has not finished"
             if pending
@@ -349,9 +349,9 @@ def _consumer_hazards(verdict: ResourceDecision) -> Iterable[Hazard]:
         )
         yield Hazard("DELETES_CONSUMER", text, blocking=pending > 0, messages=pending, exact=True)
     elif (
-        verdict.replaces
-        and not verdict.preserves
-        and (delivered or (pending and _starts_elsewhere(verdict)))
+        decision.replaces
+        and not decision.preserves
+        and (delivered or (pending and _starts_elsewhere(decision)))
     ):
         text = (
             f"the new consumer starts over, after {delivered:,} deliveries"
@@ -361,6 +361,6 @@ def _consumer_hazards(verdict: ResourceDecision) -> Iterable[Hazard]:
         yield Hazard("LOSES_CONSUMER_POSITION", text, messages=pending, exact=True)
 
 
-def _starts_elsewhere(verdict: ResourceDecision) -> bool:
+def _starts_elsewhere(decision: ResourceDecision) -> bool:
     """Whether a new consumer would not be given what the old one still has before it."""
-    return bool((verdict.after or {}).get("deliver_policy", "all") != "all")
+    return bool((decision.after or {}).get("deliver_policy", "all") != "all")

@@ -72,41 +72,44 @@ def is_placeholder(address: Address) -> bool:
 
 
 def find_interest_changes(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> dict[Address, InterestChange]:
     """Streams whose consumers change while their interest matters, by the stream's address as the consumers have it."""
     found: dict[Address, InterestChange] = {}
-    for address, verdict in sorted(verdicts.items()):
+    for address, decision in sorted(decisions.items()):
         parent = address.parent
-        if parent is None or not _is_changed(verdict) or not _is_relevant(verdicts, verdict):
+        if parent is None or not _is_changed(decision) or not _is_relevant(decisions, decision):
             continue
         if parent not in found:
-            stream, retention = inputs.live.get(parent), _retention_change(inputs, verdicts, parent)
+            stream, retention = (
+                inputs.live.get(parent),
+                _retention_change(inputs, decisions, parent),
+            )
             if stream is None or retention is None:
                 continue
             found[parent] = InterestChange(stream, retention)
-        found[parent].decisions.append(verdict)
+        found[parent].decisions.append(decision)
     for parent, one in found.items():
-        one.consumers = tuple(_consumer_change(inputs, verdict) for verdict in one.decisions)
+        one.consumers = tuple(_consumer_change(inputs, decision) for decision in one.decisions)
         _decide_placeholder(inputs, parent, one)
     return found
 
 
-def _is_relevant(verdicts: Mapping[Address, ResourceDecision], verdict: ResourceDecision) -> bool:
+def _is_relevant(decisions: Mapping[Address, ResourceDecision], decision: ResourceDecision) -> bool:
     """Leave out consumers that go with their stream."""
-    stream = verdicts.get(verdict.deleted_with) if verdict.deleted_with is not None else None
-    return verdict.deleted_with is None or (stream is not None and stream.recreates_consumers)
+    stream = decisions.get(decision.deleted_with) if decision.deleted_with is not None else None
+    return decision.deleted_with is None or (stream is not None and stream.recreates_consumers)
 
 
-def _is_changed(verdict: ResourceDecision) -> bool:
-    return verdict.actions == ["update"] or verdict.deletes or verdict.actions == ["create"]
+def _is_changed(decision: ResourceDecision) -> bool:
+    return decision.actions == ["update"] or decision.deletes or decision.actions == ["create"]
 
 
 def _retention_change(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], parent: Address
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], parent: Address
 ) -> Literal["is", "becomes", "was"] | None:
     """What a stream that stays is meanwhile; None where interest does not matter."""
-    stream, live = stream_decision(inputs, verdicts, parent), inputs.live.get(parent)
+    stream, live = stream_decision(inputs, decisions, parent), inputs.live.get(parent)
     before = live.compact.get("retention", "limits") if live is not None else "limits"
     if (
         stream is not None
@@ -127,12 +130,12 @@ def _retention_change(
 
 
 def stream_decision(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], parent: Address
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], parent: Address
 ) -> ResourceDecision | None:
-    """The verdict about a consumer's stream, which may be declared by another way to the domain."""
-    if parent not in verdicts and parent.domain in inputs.workspace.domains:
+    """The decision about a consumer's stream, which may be declared by another way to the domain."""
+    if parent not in decisions and parent.domain in inputs.workspace.domains:
         parent = inputs.topology.find_declared(parent)
-    return verdicts.get(parent)
+    return decisions.get(parent)
 
 
 def _decide_placeholder(inputs: PlanInputs, parent: Address, change: InterestChange) -> None:
@@ -149,13 +152,13 @@ def _decide_placeholder(inputs: PlanInputs, parent: Address, change: InterestCha
         change.reporting_consumer = leaving[0].address
 
 
-def _may_release_messages(verdict: ResourceDecision, level: int) -> bool:
+def _may_release_messages(decision: ResourceDecision, level: int) -> bool:
     """Whether the server may look for messages that no consumer wants."""
-    if verdict.deletes or verdict.reason == REPLACEMENT_INTERRUPTED:
+    if decision.deletes or decision.reason == REPLACEMENT_INTERRUPTED:
         return True
-    if verdict.actions != ["update"] or verdict.live is None or verdict.after is None:
+    if decision.actions != ["update"] or decision.live is None or decision.after is None:
         return False
-    return triggers_interest_check(verdict.live.compact, verdict.after, level)
+    return triggers_interest_check(decision.live.compact, decision.after, level)
 
 
 def triggers_interest_check(before: Config, after: Config, level: int) -> bool:
@@ -163,30 +166,30 @@ def triggers_interest_check(before: Config, after: Config, level: int) -> bool:
     return level < ACKS_ABOVE_FLOOR_LEVEL or sorted(filters_of(before)) != sorted(filters_of(after))
 
 
-def _may_want_more(verdict: ResourceDecision) -> bool:
+def _may_want_more(decision: ResourceDecision) -> bool:
     """Whether the consumer may want messages that it did not want before."""
-    if verdict.actions[-1] == "create" or verdict.replaces:
+    if decision.actions[-1] == "create" or decision.replaces:
         return True
-    if verdict.actions != ["update"] or verdict.live is None or verdict.after is None:
+    if decision.actions != ["update"] or decision.live is None or decision.after is None:
         return False
-    before, after = filters_of(verdict.live.compact), filters_of(verdict.after)
+    before, after = filters_of(decision.live.compact), filters_of(decision.after)
     return bool(before) and (not after or any(not is_covered(subject, before) for subject in after))
 
 
-def _consumer_change(inputs: PlanInputs, verdict: ResourceDecision) -> ConsumerChange:
-    name, after = verdict.address.consumer, verdict.after
-    if after is None or verdict.is_removed:
+def _consumer_change(inputs: PlanInputs, decision: ResourceDecision) -> ConsumerChange:
+    name, after = decision.address.consumer, decision.after
+    if after is None or decision.is_removed:
         return ConsumerChange(name, "gone")
     filters = filters_of(after)
-    if verdict.actions == ["update"] and verdict.restored_with is None:
+    if decision.actions == ["update"] and decision.restored_with is None:
         return ConsumerChange(name, "same", filters)
     policy, first = str(after.get("deliver_policy", "all")), int(after.get("opt_start_seq") or 0)
-    position = (inputs.replacement_records.get(verdict.address) or {}).get("position")
+    position = (inputs.replacement_records.get(decision.address) or {}).get("position")
     if (
-        verdict.live is None and position
+        decision.live is None and position
     ):  # what an interrupted apply deleted continues where it was
         policy, first = "by_start_sequence", int(position)
-    if (verdict.preserves or verdict.restored_with is not None) and verdict.live is not None:
+    if (decision.preserves or decision.restored_with is not None) and decision.live is not None:
         return ConsumerChange(name, "floor", filters, policy, first)
     return ConsumerChange(name, "start", filters, policy, first)
 
@@ -227,11 +230,11 @@ def parse_snapshot(record: Mapping[str, Any]) -> InterestSnapshot:
 
 
 def check_placeholders(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[Diagnostic]:
     """Streams that take no placeholder although they need one."""
     totals: dict[Address, int] | None = None
-    for parent, one in find_interest_changes(inputs, verdicts).items():
+    for parent, one in find_interest_changes(inputs, decisions).items():
         if (
             not one.needs_placeholder
             or one.reporting_consumer is None
@@ -239,10 +242,10 @@ def check_placeholders(
         ):
             continue
         totals = totals or {
-            count.stream: count.total for count in count_consumers(inputs, verdicts)
+            count.stream: count.total for count in count_consumers(inputs, decisions)
         }
         found = _no_consumer_capacity(
-            inputs, verdicts, parent, one, totals.get(parent, 0)
+            inputs, decisions, parent, one, totals.get(parent, 0)
         ) or _threshold_too_short(one)
         if found is not None:
             names = ", ".join(v.address.consumer for v in one.decisions)
@@ -255,13 +258,13 @@ def check_placeholders(
 
 def _no_consumer_capacity(
     inputs: PlanInputs,
-    verdicts: Mapping[Address, ResourceDecision],
+    decisions: Mapping[Address, ResourceDecision],
     parent: Address,
     change: InterestChange,
     final_count: int,
 ) -> tuple[str, str] | None:
     """Check that the placeholder has a place beside the consumers that are there, and beside those that the plan `ends` with."""
-    stream = stream_decision(inputs, verdicts, parent)
+    stream = stream_decision(inputs, decisions, parent)
     after = (
         stream.after
         if stream is not None and stream.actions == ["update"] and stream.after is not None
@@ -299,7 +302,7 @@ def _threshold_too_short(change: InterestChange) -> tuple[str, str] | None:
 
 
 def orphaned_placeholders(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[ResourceDecision]:
     """Placeholders that an interrupted apply left, and that go."""
     if inputs.request.refresh_only or inputs.request.imports:
@@ -310,7 +313,7 @@ def orphaned_placeholders(
         if is_placeholder(a) and a in inputs.selected and inputs.live.get(a) is not None
     ):
         stream = stream_decision(
-            inputs, verdicts, Address.of_stream(address.domain, address.stream)
+            inputs, decisions, Address.of_stream(address.domain, address.stream)
         )
         if stream is None or not stream.deletes:
             yield ResourceDecision(

@@ -34,17 +34,17 @@ IMMEDIATE_LIMIT_LEVEL = 4
 
 
 def list_measurements(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[MeasurementRequest]:
     """What must be measured before hazards can be assessed, in address order."""
     flows: dict[Address, list[Edge]] = {}
     for edge in sorted(inputs.topology.edges, key=lambda edge: edge.origin):
         flows.setdefault(edge.downstream, []).append(edge)
-    changing = find_interest_changes(inputs, verdicts)
+    changing = find_interest_changes(inputs, decisions)
     by_stream = {one.stream.address: one for one in changing.values()}
     found: list[MeasurementRequest] = []
-    for address in sorted(verdicts):
-        found += _list_for_decision(inputs, verdicts, verdicts[address], by_stream)
+    for address in sorted(decisions):
+        found += _list_for_decision(inputs, decisions, decisions[address], by_stream)
     stated = {question.stream for question in found if question.interest}
     alone = (
         about_interest(inputs, parent, one)
@@ -56,48 +56,48 @@ def list_measurements(
         replace(
             q,
             has_downstream=_has_downstream(inputs, q.stream),
-            changes_subjects=_changes_subjects(verdicts.get(q.stream)),
+            changes_subjects=_changes_subjects(decisions.get(q.stream)),
         )
         for q in found
     ]
-    for address in sorted(verdicts):
-        found += _list_for_origins(inputs, verdicts[address], flows.get(address, ()))
-    return [*found, *list_filter_measurements(inputs, verdicts)]
+    for address in sorted(decisions):
+        found += _list_for_origins(inputs, decisions[address], flows.get(address, ()))
+    return [*found, *list_filter_measurements(inputs, decisions)]
 
 
 def _list_for_decision(
     inputs: PlanInputs,
-    verdicts: Mapping[Address, ResourceDecision],
-    verdict: ResourceDecision,
+    decisions: Mapping[Address, ResourceDecision],
+    decision: ResourceDecision,
     changing: Mapping[Address, InterestChange],
 ) -> Iterable[MeasurementRequest]:
     """What is to be measured of one change apart from the interest of consumers."""
-    address, live = verdict.address, verdict.live
-    if verdict.deleted_with is not None or live is None:
+    address, live = decision.address, decision.live
+    if decision.deleted_with is not None or live is None:
         return
     if address.kind == "consumer":
         stream = inputs.live.get(address.parent) if address.parent else None
         if (
-            verdict.preserves
+            decision.preserves
             and stream is not None
-            and (again := redelivery_measurement(verdict, stream)) is not None
+            and (again := redelivery_measurement(decision, stream)) is not None
         ):
             yield again
-    elif verdict.after is not None and _meets_other_limits(inputs, verdict):
+    elif decision.after is not None and _meets_other_limits(inputs, decision):
         one = changing.get(address)
         consumers = one.consumers if one is not None else ()
         moved = (
-            resized_storage(live, verdict.after, inputs.level(address))
-            if verdict.preserves
+            resized_storage(live, decision.after, inputs.level(address))
+            if decision.preserves
             else None
         )
         found = update_measurement(
             live,
-            verdict.after,
+            decision.after,
             inputs.level(address),
             consumers,
-            replaced=verdict.preserves,
-            recreates_consumers=verdict.recreates_consumers,
+            replaced=decision.preserves,
+            recreates_consumers=decision.recreates_consumers,
             resized=moved,
         )
         if (
@@ -112,15 +112,15 @@ def _list_for_decision(
                 deletes_later=found.deletes_later,
                 target_storage=found.target_storage,
             )
-        if verdict.preserves:
-            finished = finished_ranges(inputs, verdict, verdicts)
+        if decision.preserves:
+            finished = finished_ranges(inputs, decision, decisions)
             found = (
                 replace(found or MeasurementRequest(address, address), finished=finished)
                 if found or finished
                 else None
             )
             spans = (
-                redelivery_spans(inputs, verdict, verdicts)
+                redelivery_spans(inputs, decision, decisions)
                 if address not in inputs.interrupted
                 else ()
             )
@@ -129,16 +129,16 @@ def _list_for_decision(
         yield from [found] if found is not None else []
 
 
-def _meets_other_limits(inputs: PlanInputs, verdict: ResourceDecision) -> bool:
+def _meets_other_limits(inputs: PlanInputs, decision: ResourceDecision) -> bool:
     """Whether what the stream holds meets other limits, and all of it is in one place."""
-    under_way = inputs.interrupted.get(verdict.address)
-    return (verdict.actions == ["update"] or verdict.preserves) and not (
+    under_way = inputs.interrupted.get(decision.address)
+    return (decision.actions == ["update"] or decision.preserves) and not (
         under_way is not None and under_way.has_moved_messages
     )
 
 
-def _changes_subjects(verdict: ResourceDecision | None) -> bool:
-    return verdict is not None and any(change.path == "subjects" for change in verdict.fields)
+def _changes_subjects(decision: ResourceDecision | None) -> bool:
+    return decision is not None and any(change.path == "subjects" for change in decision.fields)
 
 
 def _has_downstream(inputs: PlanInputs, stream: Address) -> bool:
@@ -221,22 +221,24 @@ def _is_lowered(before: Any, after: int) -> bool:
 
 
 def _list_for_origins(
-    inputs: PlanInputs, verdict: ResourceDecision, edges: Iterable[Edge]
+    inputs: PlanInputs, decision: ResourceDecision, edges: Iterable[Edge]
 ) -> Iterable[MeasurementRequest]:
     """A new copy of a workqueue or interest stream consumes it; `edges` are all that it copies."""
-    after = verdict.after
+    after = decision.after
     if (
         after is None
-        or verdict.deleted_with is not None
-        or not ({"create", "update"} & set(verdict.actions))
+        or decision.deleted_with is not None
+        or not ({"create", "update"} & set(decision.actions))
     ):
         return
-    before = verdict.live.compact if verdict.live is not None and not verdict.loses_content else {}
+    before = (
+        decision.live.compact if decision.live is not None and not decision.loses_content else {}
+    )
     begun = {origin_key(origin): origin for origin in new_origins(before, after)}
     for edge in edges:
         new = begun.get(origin_key(dict(edge.config)))
         if new is not None and _is_consumable(inputs, edge.origin):
-            yield origin_measurement(verdict.address, edge.origin, new)
+            yield origin_measurement(decision.address, edge.origin, new)
 
 
 def _is_consumable(inputs: PlanInputs, origin: Address) -> bool:

@@ -273,7 +273,8 @@ def test_a_pin_outlives_its_policy(space: Space, raw: Raw, server_version: tuple
     plan, _ = write(space, "limits", consumer("C", "a")).apply()
 
     assert [d.summary for d in plan.diagnostics if d.code == "JS473"] == [
-        "a client that is pinned stays so for up to 1m: until then the consumer delivers nothing to others"
+        "a pinned client stays pinned for up to 1m. "
+        "Until then the consumer delivers to no other client"
     ]
     assert pull(raw, "Q", "C", 5) == []
 

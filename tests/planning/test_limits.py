@@ -361,7 +361,7 @@ def test_each_tier_has_limits_of_its_own(tmp_path: Path, server: Server) -> None
 
     assert tiered(space.write(streams=fits), {"R1": tier, "R3": tier}) == []
     assert tiered(space, {"R1": tier}) == [
-        "JS440 the account has no limits for streams with 3 copies (10120)"
+        "JS440 the account has no limits for streams with num_replicas 3 (10120)"
     ]
     assert tiered(
         space.write(streams=[*fits, *streams("C", num_replicas=3)]), {"R1": tier, "R3": tier}

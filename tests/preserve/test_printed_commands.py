@@ -123,7 +123,8 @@ def test_the_printed_way_out_of_a_stream_that_left_the_files(scene: Scene, tmp_p
     refused = jsplan(tmp_path, "plan")
     (printed,) = set(
         re.findall(
-            r"Put it back into the files and run: (jsplan [a-z]+)\. Then it can go\.", refused.text
+            r"Put the stream into the files and finish the replacement: (jsplan [a-z]+)\. Then",
+            refused.text,
         )
     )
 

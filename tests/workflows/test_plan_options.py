@@ -307,13 +307,13 @@ def test_a_guard_holds_in_every_way_to_delete(space: Space) -> None:
     )
     for wanted, options, words in (
         ([], {}, "would be deleted$"),
-        ([anew | recreate], {}, "would be replaced, which deletes what it holds$"),
-        ([anew | preserve], {}, "would be replaced, with what it holds carried over$"),
+        ([anew | recreate], {}, "would be replaced, which deletes its content$"),
+        ([anew | preserve], {}, "would be replaced, keeping its content$"),
         ([guarded], {"destroy": True}, "would be deleted$"),
         (
             [guarded],
             {"replace": ("hub/stream/A",)},
-            "would be replaced, which deletes what it holds$",
+            "would be replaced, which deletes its content$",
         ),
     ):
         space.write(streams=[*wanted, stream("NEW")])
