@@ -1,4 +1,4 @@
-"""Permissions for hazards that name nothing: probably typing errors. They stop nothing. Pure."""
+"""Warnings about `--allow-hazard` flags that match nothing, probably typing errors. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLAGS_HINT = "The plan shows each flag that is needed."
 def check_permissions(
     flags: Iterable[str], addresses: Collection[Address | str]
 ) -> Iterable[Diagnostic]:
-    """A warning for each `CODE:ADDR` whose address or glob matches none of the known ones."""
+    """Yield a warning for each `CODE:ADDR` whose address or glob matches no known address."""
     for flag in dict.fromkeys(flags):
         _, colon, glob = flag.partition(":")
         if colon and not any(matches(glob, address) for address in addresses):

@@ -1,7 +1,7 @@
-"""What a change would cost, as hazards of the closed list. Measuring is left to `facts`; allowing is decided here.
+"""Assesses the hazards of each change, and which of them the user allows.
 
-Messages that an update deletes were asked for in `questions` and counted in `facts.measure`; here the answers become
-the one `DELETES_MESSAGES` of a resource.
+`list_measurements` requests the counts of deleted messages, and `facts.measure` counts them. Here
+they become the one `DELETES_MESSAGES` of a resource.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jsplan.planning.decide import ResourceDecision
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.preserve.consumers import describe_redelivery
-from jsplan.planning.preserve.hazards import assess_preserved as carried
+from jsplan.planning.preserve.hazards import assess_preserved
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.duplicates import assess_duplicates
 from jsplan.planning.replication.impact import assess_attached_sources, merge_duplicate_hazards
@@ -27,14 +27,14 @@ from jsplan.planning.stranded import add_stranded_messages, is_filter_measuremen
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
 from jsplan.subjects import is_covered
 
-#: Why a measured message is delivered again, not deleted; the second cause is the consumer.
+#: The cause of a measured message that is redelivered, not deleted. The next cause is the consumer.
 REDELIVERED = "position"
 
 
 def assess_hazards(
     inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> list[Hazard]:
-    """Every hazard of one decided resource, with whether it is allowed."""
+    """Assess the hazards of one decided resource, and set whether each is allowed."""
     if decision.deleted_with is not None and not decisions[decision.deleted_with].preserves:
         return []
     measured = [
@@ -68,7 +68,7 @@ def assess_hazards(
 
 
 def _is_safe(hazard: Hazard, safe_below: int) -> bool:
-    """Whether it deletes at most so many messages, by what is certain; a stream with consumers is never safe."""
+    """Check whether a deletion is within `safe_below`. A stream with consumers never is."""
     counted = hazard.code in ("DELETES_MESSAGES", "DELETES_STREAM") and not hazard.consumers
     return counted and hazard.messages is not None and hazard.messages <= safe_below
 
@@ -85,7 +85,7 @@ def _set_permission(inputs: PlanInputs, address: Address, hazard: Hazard) -> Non
 
 
 def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> bool:
-    """Whether the apply that began the replacement of the stream was allowed it, with as many messages."""
+    """Check whether the apply that began the replacement allowed as many messages."""
     found = inputs.interrupted.get(address)
     before = found.record.get("allowed", {}).get(hazard.code) if found is not None else None
     return before is not None and (
@@ -94,7 +94,7 @@ def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> b
 
 
 def is_permitted(flags: Iterable[str], code: str, address: Address | str) -> bool:
-    """Whether one of `CODE` or `CODE:ADDR` (ADDR may be a glob) allows the hazard there."""
+    """Check whether a flag `CODE` or `CODE:ADDR` (ADDR may be a glob) allows the hazard there."""
     for flag in flags:
         name, mark, glob = flag.partition(":")
         if name == code and (not mark or matches(glob, address)):
@@ -107,7 +107,7 @@ def _permitted_in_review(allowed: Iterable[AllowedHazard], code: str, now: datet
     return any(a.code == code and (a.until is None or today <= a.until) for a in allowed)
 
 
-# --- streams -------------------------------------------------------------------------------------------------
+# --- streams ---
 
 
 def _stream_hazards(
@@ -119,7 +119,7 @@ def _stream_hazards(
             for answer in inputs.measurements.get(decision.address, ())
             if REDELIVERED in answer.causes
         ]
-        yield from carried(inputs, decision, decisions, again)
+        yield from assess_preserved(inputs, decision, decisions, again)
         yield from _breaks_replication(inputs, decision, decisions)
         return
     if decision.deletes:
@@ -160,28 +160,34 @@ def _count_text(number: int, what: str) -> str:
 def _breaks_replication(
     inputs: PlanInputs, decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> Iterable[Hazard]:
-    """Copies that stay behind when their origin goes. Copies that go or let go of it in the same plan are no reason."""
-    known = {
-        e.downstream for e in inputs.topology.edges if e.origin == decision.address
-    } | _recorded_mirrors(inputs, decision.address)
-    found = known | {copy for copy, _, _ in find_downstream(inputs, decisions, decision.address)}
+    """Report mirrors and sources that keep reading a stream that the plan deletes.
+
+    Those that the same plan deletes or detaches do not count.
+    """
+    declared = {e.downstream for e in inputs.topology.edges if e.origin == decision.address}
+    recorded = _recorded_mirrors(inputs, decision.address)
+    live = {stream for stream, _, _ in find_downstream(inputs, decisions, decision.address)}
     staying = [
         c
-        for c in sorted(found)
+        for c in sorted(declared | recorded | live)
         if inputs.live.get(c) is not None
         and not (c in decisions and decisions[c].actions == ["delete"])
     ]
     if staying:
         names = ", ".join(map(str, staying))
+        reads = "mirrors or sources" if len(staying) == 1 else "mirror or source"
         yield Hazard(
             "BREAKS_REPLICATION",
-            f"{names} cop{'ies' if len(staying) == 1 else 'y'} this stream",
+            f"{names} {reads} this stream",
             causes=[str(c) for c in staying],
         )
 
 
 def _recorded_mirrors(inputs: PlanInputs, origin: Address) -> set[Address]:
-    """Mirrors as last applied: what one lacks that becomes a stream of its own is not measured, as it is for sources (`leaving`)."""
+    """Return the mirrors of a stream as last applied.
+
+    A mirror that becomes a stream of its own counts too: its uncopied messages are not measured.
+    """
     return {
         a
         for a, entry in inputs.entries.items()
@@ -200,48 +206,51 @@ def _irreversible(decision: ResourceDecision) -> Iterable[Hazard]:
 def _removes_subjects(
     decision: ResourceDecision, decisions: dict[Address, ResourceDecision]
 ) -> Iterable[Hazard]:
-    """Subjects that no stream of the domain stores once the plan is carried out, or for as long as two steps take."""
+    """Report subjects that no stream of the domain stores after the plan, or between two steps."""
     assert decision.live is not None
     assert decision.after is not None
     if not any(f.path == "subjects" for f in decision.fields):
         return
-    takers = [
+    planned = [
         v.after.get("subjects", [])
         for v in decisions.values()
         if v.after and v.address.domain == decision.address.domain
     ]
-    stored = [subject for subjects in takers for subject in subjects]
-    given_up = [
+    stored = [subject for subjects in planned for subject in subjects]
+    removed = [
         s
         for s in decision.live.compact.get("subjects", [])
         if not is_covered(s, decision.after.get("subjects", []))
     ]
-    lost = [s for s in given_up if not is_covered(s, stored)]
-    passed_on = [s for s in given_up if s not in lost]
+    lost = [s for s in removed if not is_covered(s, stored)]
+    passed_on = [s for s in removed if s not in lost]
     texts = [f"publishers to {', '.join(lost)} will get no acknowledgement"] if lost else []
     if passed_on:
         texts.append(
-            f"publishers to {', '.join(passed_on)} will get no acknowledgement until a later step lets another stream store them"
+            f"publishers to {', '.join(passed_on)} will get no acknowledgement until a later step "
+            "lets another stream store them"
         )
     if texts:
-        yield Hazard("REMOVES_SUBJECTS", "; ".join(texts), causes=given_up)
+        yield Hazard("REMOVES_SUBJECTS", "; ".join(texts), causes=removed)
 
 
 def _moves_data(decision: ResourceDecision) -> Iterable[Hazard]:
     for change in decision.fields:
         if change.path == "num_replicas" and (change.after or 1) < (change.before or 1):
             yield Hazard(
-                "REDUCES_REPLICAS", f"from {change.before} copies to {change.after}", blocking=False
+                "REDUCES_REPLICAS",
+                f"from {change.before} replicas to {change.after}",
+                blocking=False,
             )
     if any(change.path.startswith("placement") for change in decision.fields):
         yield Hazard("MOVES_DATA", "the stream moves to other servers", blocking=False)
 
 
-# --- messages that an update deletes -----------------------------------------------------------------------------
+# --- messages that an update deletes ---
 
 
 def _deletes_messages(answers: Sequence[Measurement]) -> Iterable[Hazard]:
-    """Everything that was measured for one resource, as one number. Answers about different streams add up."""
+    """Combine the measurements of one resource into one hazard. Different streams add up."""
     if not answers:
         return
     at_least, at_most = sum(a.at_least for a in answers), sum(a.at_most for a in answers)
@@ -276,7 +285,8 @@ def _describe_deletions(answers: Sequence[Measurement], at_least: int, at_most: 
         if at_least
         else f"up to {at_most:,}"
     )
-    many = f"{count} of {total} ({'' if first.is_exact else 'up to '}{size:,} bytes{_describe_period(answers)})"
+    bound = "" if first.is_exact else "up to "
+    many = f"{count} of {total} ({bound}{size:,} bytes{_describe_period(answers)})"
     if first.causes == ("origin",):
         return f"copying removes messages from its origin: {many}, as they are copied"
     if first.causes == ("interest",):
@@ -292,21 +302,24 @@ def _describe_deletions(answers: Sequence[Measurement], at_least: int, at_most: 
 
 
 def _describe_period(answers: Sequence[Measurement]) -> str:
-    """From when the messages are, to the second; only where the newest of them is known."""
-    one = answers[0]
-    if len(answers) > 1 or not one.until or not one.since:
+    """Describe when the messages were stored, to the second; empty if the newest is not known."""
+    first = answers[0]
+    if len(answers) > 1 or not first.until or not first.since:
         return ""
-    since, until = (text[:19] + "Z" for text in (one.since, one.until))
+    since, until = (text[:19] + "Z" for text in (first.since, first.until))
     return f", stored {since}" if since == until else f", stored {since} to {until}"
 
 
 def _loses_outstanding(answers: Iterable[Measurement]) -> Iterable[Hazard]:
-    """Delivered messages that the server counts as acknowledged because a limit deletes a later one."""
+    """Report delivered messages that the server acknowledges when it deletes a later one."""
     found = {name: many for answer in answers for name, many in answer.acknowledged}
     if found:
         most, names = sum(found.values()), ", ".join(sorted(found))
-        text = f"{names} may not redeliver up to {_count_text(most, 'unacknowledged message')}: with ack_policy all, the server takes the"
-        text += " deletion of a message for the acknowledgement of all before it"
+        text = (
+            f"{names} may not redeliver up to {_count_text(most, 'unacknowledged message')}: "
+            "with ack_policy all, the server takes the deletion of a message for the "
+            "acknowledgement of all before it"
+        )
         yield Hazard(
             "LOSES_CONSUMER_POSITION",
             text,
@@ -319,7 +332,7 @@ def _loses_outstanding(answers: Iterable[Measurement]) -> Iterable[Hazard]:
 
 
 def _redelivery_hazard(answer: Measurement) -> Hazard:
-    """What a consumer that goes on at its floor is given although it was acknowledged."""
+    """Report acknowledged messages that a consumer gets again when it resumes at its ack floor."""
     return Hazard(
         "DUPLICATES_MESSAGES",
         describe_redelivery(answer),
@@ -331,7 +344,7 @@ def _redelivery_hazard(answer: Measurement) -> Hazard:
     )
 
 
-# --- consumers -----------------------------------------------------------------------------------------------
+# --- consumers ---
 
 
 def _consumer_hazards(decision: ResourceDecision) -> Iterable[Hazard]:
@@ -362,5 +375,5 @@ def _consumer_hazards(decision: ResourceDecision) -> Iterable[Hazard]:
 
 
 def _starts_elsewhere(decision: ResourceDecision) -> bool:
-    """Whether a new consumer would not be given what the old one still has before it."""
+    """Check whether a new consumer would skip the pending messages of the old one."""
     return bool((decision.after or {}).get("deliver_policy", "all") != "all")

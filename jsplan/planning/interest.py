@@ -1,11 +1,13 @@
-"""Consumers of interest streams that one plan changes together: what the stream deletes is decided by where all of them end up.
+"""Changes of the consumers of an interest stream, ordered so that no wanted message is lost.
 
-The server deletes a message of an interest stream as soon as no consumer wants it. So no step on the way may leave a message
-without a consumer that the plan's end gives it:
+The server deletes a message of an interest stream as soon as no consumer wants it. A message that
+a consumer wants after the plan must therefore be wanted after each step:
 
-- a stream that becomes an interest stream does so after its consumers changed, one that keeps by limits from now on before;
-- where one consumer gives up messages and another takes them on, a placeholder consumer that wants everything holds them
-  meanwhile. When it leaves, the server deletes what no consumer wants by then, which is measured once for all of them.
+- A stream becomes an interest stream after its consumers changed. It becomes a limits stream
+  before they change.
+- Where one consumer releases messages that another will want, a placeholder consumer wants all
+  messages meanwhile. After it is deleted, the server deletes the messages that no consumer wants.
+  They are measured once for all consumers.
 """
 
 from __future__ import annotations
@@ -32,20 +34,22 @@ from jsplan.planning.order import Draft, Drafts
 from jsplan.resources.fields import Config
 from jsplan.subjects import is_covered
 
-#: The reason of a placeholder that an interrupted apply left, and that no other change of this plan needs.
+#: The reason of an orphaned placeholder that no other change of this plan needs.
 PLACEHOLDER_ORPHANED = "delete_because_orphan"
-#: Before 2.11 (level 1) consumers of a stream that keeps by limits now still delete what no consumer wants when they change.
+#: Before 2.11 (level 1), changing a consumer still deletes unwanted messages of a stream that
+#: was an interest stream and has limits retention now.
 INTEREST_LEVEL = 1
-#: The placeholder needs to live as long as a plan takes: a stream whose consumers end sooner (ns) cannot be held by one.
+#: Shortest `inactive_threshold` (ns) of a stream under which a placeholder outlives an apply.
 MIN_INACTIVE_THRESHOLD = 300 * 10**9
 
 
 @dataclass(slots=True)
 class InterestChange:
-    """The consumers of one stream that change, and what the stream is meanwhile.
+    """The changed consumers of one stream, and the retention of the stream meanwhile.
 
-    `is`: an interest stream throughout; `becomes` and `was`: its retention changes from or to limits in the same plan. `consumers` are
-    the changes as `facts.measure` takes them, `reporting_consumer` is the one that states what is deleted. `needs_placeholder`: a placeholder is needed.
+    `is`: an interest stream throughout; `becomes` and `was`: the plan changes its retention from
+    or to limits. `consumers` are the changes as `facts.measure` takes them. `reporting_consumer`
+    is the consumer whose hazard reports the deletions.
     """
 
     stream: LiveObject
@@ -57,7 +61,7 @@ class InterestChange:
 
 
 def placeholder_of(inputs: PlanInputs, stream: Address) -> Address:
-    """The placeholder consumer of this workspace on a stream."""
+    """Return the address of this workspace's placeholder consumer on a stream."""
     owner = f"{inputs.workspace.name}/{inputs.workspace.environment or ''}"
     return Address(
         stream.domain,
@@ -67,14 +71,14 @@ def placeholder_of(inputs: PlanInputs, stream: Address) -> Address:
 
 
 def is_placeholder(address: Address) -> bool:
-    """Check for a placeholder consumer, of any workspace."""
+    """Check whether the address is a placeholder consumer, of any workspace."""
     return address.kind == "consumer" and address.consumer.startswith(STAGING_PREFIX)
 
 
 def find_interest_changes(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> dict[Address, InterestChange]:
-    """Streams whose consumers change while their interest matters, by the stream's address as the consumers have it."""
+    """Find the streams whose consumers change while interest matters, by the consumers' parent."""
     found: dict[Address, InterestChange] = {}
     for address, decision in sorted(decisions.items()):
         parent = address.parent
@@ -89,14 +93,14 @@ def find_interest_changes(
                 continue
             found[parent] = InterestChange(stream, retention)
         found[parent].decisions.append(decision)
-    for parent, one in found.items():
-        one.consumers = tuple(_consumer_change(inputs, decision) for decision in one.decisions)
-        _decide_placeholder(inputs, parent, one)
+    for parent, change in found.items():
+        change.consumers = tuple(_consumer_change(inputs, v) for v in change.decisions)
+        _decide_placeholder(inputs, parent, change)
     return found
 
 
 def _is_relevant(decisions: Mapping[Address, ResourceDecision], decision: ResourceDecision) -> bool:
-    """Leave out consumers that go with their stream."""
+    """Return False for consumers that are deleted with their stream and not recreated."""
     stream = decisions.get(decision.deleted_with) if decision.deleted_with is not None else None
     return decision.deleted_with is None or (stream is not None and stream.recreates_consumers)
 
@@ -108,7 +112,7 @@ def _is_changed(decision: ResourceDecision) -> bool:
 def _retention_change(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], parent: Address
 ) -> Literal["is", "becomes", "was"] | None:
-    """What a stream that stays is meanwhile; None where interest does not matter."""
+    """Return the retention of a stream during the plan; None if interest does not matter."""
     stream, live = stream_decision(inputs, decisions, parent), inputs.live.get(parent)
     before = live.compact.get("retention", "limits") if live is not None else "limits"
     if (
@@ -132,28 +136,30 @@ def _retention_change(
 def stream_decision(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], parent: Address
 ) -> ResourceDecision | None:
-    """The decision about a consumer's stream, which may be declared by another way to the domain."""
+    """Return the decision about a consumer's stream, also if declared under another domain key."""
     if parent not in decisions and parent.domain in inputs.workspace.domains:
         parent = inputs.topology.find_declared(parent)
     return decisions.get(parent)
 
 
 def _decide_placeholder(inputs: PlanInputs, parent: Address, change: InterestChange) -> None:
-    giving = [v for v in change.decisions if _may_release_messages(v, inputs.level(parent))]
-    taking = [v for v in change.decisions if _may_want_more(v)]
-    if change.retention == "was" and inputs.level(parent) < INTEREST_LEVEL and giving:
-        change.needs_placeholder, change.reporting_consumer = True, giving[0].address
+    releasing = [v for v in change.decisions if _may_release_messages(v, inputs.level(parent))]
+    wanting = [v for v in change.decisions if _may_want_more(v)]
+    if change.retention == "was" and inputs.level(parent) < INTEREST_LEVEL and releasing:
+        change.needs_placeholder, change.reporting_consumer = True, releasing[0].address
     if change.retention != "is":
         return
-    left = inputs.live.get(placeholder_of(inputs, parent)) is not None
-    change.needs_placeholder = left or any(v is not w or v.replaces for v in giving for w in taking)
-    if giving or change.needs_placeholder:
-        leaving = [v for v in giving if v.loses_content] or giving or change.decisions
-        change.reporting_consumer = leaving[0].address
+    exists = inputs.live.get(placeholder_of(inputs, parent)) is not None
+    change.needs_placeholder = exists or any(
+        v is not w or v.replaces for v in releasing for w in wanting
+    )
+    if releasing or change.needs_placeholder:
+        losing = [v for v in releasing if v.loses_content] or releasing or change.decisions
+        change.reporting_consumer = losing[0].address
 
 
 def _may_release_messages(decision: ResourceDecision, level: int) -> bool:
-    """Whether the server may look for messages that no consumer wants."""
+    """Check whether this change may make the server delete messages that no consumer wants."""
     if decision.deletes or decision.reason == REPLACEMENT_INTERRUPTED:
         return True
     if decision.actions != ["update"] or decision.live is None or decision.after is None:
@@ -162,12 +168,15 @@ def _may_release_messages(decision: ResourceDecision, level: int) -> bool:
 
 
 def triggers_interest_check(before: Config, after: Config, level: int) -> bool:
-    """Check whether a server looks for messages that no consumer wants at this update. Before 2.12 (level 2) it does at every one."""
+    """Check whether this update makes the server delete messages that no consumer wants.
+
+    Before 2.12 (level 2) each update does.
+    """
     return level < ACKS_ABOVE_FLOOR_LEVEL or sorted(filters_of(before)) != sorted(filters_of(after))
 
 
 def _may_want_more(decision: ResourceDecision) -> bool:
-    """Whether the consumer may want messages that it did not want before."""
+    """Check whether the consumer may want messages that it did not want before."""
     if decision.actions[-1] == "create" or decision.replaces:
         return True
     if decision.actions != ["update"] or decision.live is None or decision.after is None:
@@ -185,22 +194,21 @@ def _consumer_change(inputs: PlanInputs, decision: ResourceDecision) -> Consumer
         return ConsumerChange(name, "same", filters)
     policy, first = str(after.get("deliver_policy", "all")), int(after.get("opt_start_seq") or 0)
     position = (inputs.replacement_records.get(decision.address) or {}).get("position")
-    if (
-        decision.live is None and position
-    ):  # what an interrupted apply deleted continues where it was
+    # A consumer that an interrupted apply deleted resumes at its recorded position.
+    if decision.live is None and position:
         policy, first = "by_start_sequence", int(position)
     if (decision.preserves or decision.restored_with is not None) and decision.live is not None:
         return ConsumerChange(name, "floor", filters, policy, first)
     return ConsumerChange(name, "start", filters, policy, first)
 
 
-# --- what is asked, and what is refused --------------------------------------------------------------------------
+# --- measurements and errors ---
 
 
 def interest_measurement(
     inputs: PlanInputs, parent: Address, change: InterestChange
 ) -> MeasurementRequest | None:
-    """What the stream deletes once all of its consumers have changed; None where nothing can go."""
+    """Request the deletions after all consumers have changed; None if none are possible."""
     if (
         change.reporting_consumer is None
         or change.retention == "was"
@@ -223,7 +231,7 @@ def _placeholder_snapshot(inputs: PlanInputs, stream: Address) -> InterestSnapsh
 
 
 def parse_snapshot(record: Mapping[str, Any]) -> InterestSnapshot:
-    """What state keeps of a stream since its placeholder was made."""
+    """Parse the snapshot of a stream that state keeps since the placeholder was created."""
     return InterestSnapshot(
         record["last_seq"], {name: (a, b, c) for name, (a, b, c) in record["consumers"].items()}
     )
@@ -232,12 +240,12 @@ def parse_snapshot(record: Mapping[str, Any]) -> InterestSnapshot:
 def check_placeholders(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[Diagnostic]:
-    """Streams that take no placeholder although they need one."""
+    """Yield an error for each stream that needs a placeholder but does not accept one."""
     totals: dict[Address, int] | None = None
-    for parent, one in find_interest_changes(inputs, decisions).items():
+    for parent, change in find_interest_changes(inputs, decisions).items():
         if (
-            not one.needs_placeholder
-            or one.reporting_consumer is None
+            not change.needs_placeholder
+            or change.reporting_consumer is None
             or inputs.live.get(placeholder_of(inputs, parent)) is not None
         ):
             continue
@@ -245,15 +253,18 @@ def check_placeholders(
             count.stream: count.total for count in count_consumers(inputs, decisions)
         }
         found = _no_consumer_capacity(
-            inputs, decisions, parent, one, totals.get(parent, 0)
-        ) or _threshold_too_short(one)
+            inputs, decisions, parent, change, totals.get(parent, 0)
+        ) or _threshold_too_short(change)
         if found is not None:
-            names = ", ".join(v.address.consumer for v in one.decisions)
-            text = f"consumers of interest stream {parent.stream} cannot be changed together ({names}): {found[0]}"
-            detail = (
-                f"Without it messages would be deleted that the changed consumers want. {found[1]}"
+            names = ", ".join(v.address.consumer for v in change.decisions)
+            text = (
+                f"consumers of interest stream {parent.stream} cannot be changed together "
+                f"({names}): {found[0]}"
             )
-            yield Diagnostic("error", "JS303", text, detail, str(one.reporting_consumer))
+            detail = (
+                f"Without it, messages that the changed consumers want would be deleted. {found[1]}"
+            )
+            yield Diagnostic("error", "JS303", text, detail, str(change.reporting_consumer))
 
 
 def _no_consumer_capacity(
@@ -263,7 +274,7 @@ def _no_consumer_capacity(
     change: InterestChange,
     final_count: int,
 ) -> tuple[str, str] | None:
-    """Check that the placeholder has a place beside the consumers that are there, and beside those that the plan `ends` with."""
+    """Return text and hint if the stream has no place for a placeholder, now or after the plan."""
     stream = stream_decision(inputs, decisions, parent)
     after = (
         stream.after
@@ -275,7 +286,10 @@ def _no_consumer_capacity(
     if max(there, final_count) < most:
         return None
     has = f"has {there}" if there >= most else f"will have {final_count}"
-    text = f"they need a placeholder consumer meanwhile, and the stream {has} of at most {most:.0f} consumers (max_consumers)"
+    text = (
+        "they need a placeholder consumer meanwhile, and the stream "
+        f"{has} of at most {most:.0f} consumers (max_consumers)"
+    )
     return (
         text,
         "Raise max_consumers by one first, or delete consumers in a plan of their own first.",
@@ -291,20 +305,26 @@ def _threshold_too_short(change: InterestChange) -> tuple[str, str] | None:
     limit = int((change.stream.compact.get("consumer_limits") or {}).get("inactive_threshold") or 0)
     if not 0 < limit < MIN_INACTIVE_THRESHOLD:
         return None
-    text = f"they need a placeholder consumer meanwhile, which consumer_limits.inactive_threshold may delete after {limit / 10**9:g} s"
+    text = (
+        "they need a placeholder consumer meanwhile, which consumer_limits.inactive_threshold "
+        f"may delete after {limit / 10**9:g} s"
+    )
     return (
         text,
-        "Raise inactive_threshold to 5m or more first, or delete consumers in a plan of their own first.",
+        (
+            "Raise inactive_threshold to 5m or more first, "
+            "or delete consumers in a plan of their own first."
+        ),
     )
 
 
-# --- leftovers and steps -----------------------------------------------------------------------------------------
+# --- orphans and steps ---
 
 
 def orphaned_placeholders(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[ResourceDecision]:
-    """Placeholders that an interrupted apply left, and that go."""
+    """Yield a deletion for each placeholder that an interrupted apply left."""
     if inputs.request.refresh_only or inputs.request.imports:
         return
     for address in sorted(
@@ -324,20 +344,23 @@ def orphaned_placeholders(
 def add_placeholders(
     inputs: PlanInputs, found: Mapping[Address, InterestChange], drafts: Drafts
 ) -> None:
-    """Add the steps that make and remove placeholders around those of the consumers, which follow a change from interest to limits."""
-    for parent, one in found.items():
-        stream = one.stream.address
+    """Add steps that create and delete placeholders around the steps of the consumers.
+
+    The steps of the consumers follow an update of the stream from interest to limits.
+    """
+    for parent, change in found.items():
+        stream = change.stream.address
         changing = [
             draft
             for draft in drafts.values()
             if draft.key[0].parent == parent and draft.request is not None
         ]
-        if one.retention == "was" and (stream, "update") in drafts:
+        if change.retention == "was" and (stream, "update") in drafts:
             for draft in changing:
                 draft.depends_on.add((stream, "update"))
-        if one.needs_placeholder and one.reporting_consumer is not None:
-            _add_placeholder(inputs, parent, one.reporting_consumer, changing, drafts)
-    taken_up = {draft.object_address for draft in drafts.values() if draft.key[1] == "release"}
+        if change.needs_placeholder and change.reporting_consumer is not None:
+            _add_placeholder(inputs, parent, change.reporting_consumer, changing, drafts)
+    released = {draft.object_address for draft in drafts.values() if draft.key[1] == "release"}
     for address in (
         ()
         if inputs.request.refresh_only or inputs.request.imports
@@ -347,7 +370,7 @@ def add_placeholders(
             is_placeholder(address)
             and address in inputs.selected
             and inputs.live.is_reachable(address.domain)
-            and address not in taken_up
+            and address not in released
         ):
             draft = _draft_release(address, address)
             drafts[draft.key] = draft
@@ -359,7 +382,10 @@ def _add_placeholder(
     address, where = placeholder_of(inputs, parent), f"stream {parent.stream} in {parent.domain}"
     release = _draft_release(lead, address)
     if changing:
-        text = "jsplan: holds the messages of this interest stream while its consumers change; jsplan apply removes it"
+        text = (
+            "jsplan: holds the messages of this interest stream while its consumers change; "
+            "jsplan apply removes it"
+        )
         config = {
             "name": address.consumer,
             "durable_name": address.consumer,

@@ -1,7 +1,7 @@
-"""Which changes may make a server delete messages, as questions that `facts.measure` answers. Pure: asks nobody.
+"""Requests measurements of the messages that each change may delete. Pure: no I/O.
 
-A question is asked only where the stream's own state does not rule out that anything goes (server_semantics, section 4).
-What the answers mean is left to `hazards`.
+A measurement is requested only if the state of the stream does not rule out deletions
+(server_semantics, section 4). `facts.measure` counts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import MeasurementRequest
 from jsplan.facts.stored_message import TargetStorage
 from jsplan.planning.decide import ResourceDecision
-from jsplan.planning.interest import InterestChange, find_interest_changes
-from jsplan.planning.interest import interest_measurement as about_interest
+from jsplan.planning.interest import InterestChange, find_interest_changes, interest_measurement
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.preserve.consumers import redelivery_measurement
 from jsplan.planning.preserve.hazards import finished_ranges, redelivery_spans
@@ -29,36 +28,37 @@ from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.topology import Edge
 
-#: From this level (2.14) on, a first max_msgs_per_subject is enforced at once, not with the next message of a subject.
+#: From this level (2.14) on, a first max_msgs_per_subject is enforced at once. Before, it is
+#: enforced with the next message of each subject.
 IMMEDIATE_LIMIT_LEVEL = 4
 
 
 def list_measurements(
     inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[MeasurementRequest]:
-    """What must be measured before hazards can be assessed, in address order."""
+    """List the measurements that the hazards need, in address order."""
     flows: dict[Address, list[Edge]] = {}
     for edge in sorted(inputs.topology.edges, key=lambda edge: edge.origin):
         flows.setdefault(edge.downstream, []).append(edge)
     changing = find_interest_changes(inputs, decisions)
-    by_stream = {one.stream.address: one for one in changing.values()}
+    by_stream = {change.stream.address: change for change in changing.values()}
     found: list[MeasurementRequest] = []
     for address in sorted(decisions):
         found += _list_for_decision(inputs, decisions, decisions[address], by_stream)
-    stated = {question.stream for question in found if question.interest}
-    alone = (
-        about_interest(inputs, parent, one)
-        for parent, one in changing.items()
-        if one.stream.address not in stated
+    requested = {request.stream for request in found if request.interest}
+    remaining = (
+        interest_measurement(inputs, parent, change)
+        for parent, change in changing.items()
+        if change.stream.address not in requested
     )
-    found += [question for question in alone if question is not None]
+    found += [request for request in remaining if request is not None]
     found = [
         replace(
-            q,
-            has_downstream=_has_downstream(inputs, q.stream),
-            changes_subjects=_changes_subjects(decisions.get(q.stream)),
+            request,
+            has_downstream=_has_downstream(inputs, request.stream),
+            changes_subjects=_changes_subjects(decisions.get(request.stream)),
         )
-        for q in found
+        for request in found
     ]
     for address in sorted(decisions):
         found += _list_for_origins(inputs, decisions[address], flows.get(address, ()))
@@ -71,7 +71,7 @@ def _list_for_decision(
     decision: ResourceDecision,
     changing: Mapping[Address, InterestChange],
 ) -> Iterable[MeasurementRequest]:
-    """What is to be measured of one change apart from the interest of consumers."""
+    """List the measurements of one change, except the interest of consumers alone."""
     address, live = decision.address, decision.live
     if decision.deleted_with is not None or live is None:
         return
@@ -84,9 +84,9 @@ def _list_for_decision(
         ):
             yield again
     elif decision.after is not None and _meets_other_limits(inputs, decision):
-        one = changing.get(address)
-        consumers = one.consumers if one is not None else ()
-        moved = (
+        change = changing.get(address)
+        consumers = change.consumers if change is not None else ()
+        resized = (
             resized_storage(live, decision.after, inputs.level(address))
             if decision.preserves
             else None
@@ -98,12 +98,12 @@ def _list_for_decision(
             consumers,
             replaced=decision.preserves,
             recreates_consumers=decision.recreates_consumers,
-            resized=moved,
+            resized=resized,
         )
         if (
             found is not None
-            and one is not None
-            and (more := about_interest(inputs, address, one)) is not None
+            and change is not None
+            and (more := interest_measurement(inputs, address, change)) is not None
         ):
             found = replace(
                 more,
@@ -130,10 +130,10 @@ def _list_for_decision(
 
 
 def _meets_other_limits(inputs: PlanInputs, decision: ResourceDecision) -> bool:
-    """Whether what the stream holds meets other limits, and all of it is in one place."""
-    under_way = inputs.interrupted.get(decision.address)
+    """Check whether the messages come under other limits and are all in one stream."""
+    interrupted = inputs.interrupted.get(decision.address)
     return (decision.actions == ["update"] or decision.preserves) and not (
-        under_way is not None and under_way.has_moved_messages
+        interrupted is not None and interrupted.has_moved_messages
     )
 
 
@@ -142,7 +142,7 @@ def _changes_subjects(decision: ResourceDecision | None) -> bool:
 
 
 def _has_downstream(inputs: PlanInputs, stream: Address) -> bool:
-    """Whether a stream that is there copies it, as far as the files know, or did until this plan."""
+    """Check whether a live stream mirrors or sources it, by the files or until this plan."""
     known = any(
         edge.origin == stream and inputs.live.get(edge.downstream) is not None
         for edge in inputs.topology.edges
@@ -160,10 +160,12 @@ def update_measurement(
     recreates_consumers: bool = False,
     resized: TargetStorage | None = None,
 ) -> MeasurementRequest | None:
-    """What an update of a stream to the compact configuration `after` may delete; `consumers` change before it becomes one of interest.
+    """Request the deletions of an update to the compact configuration `after`; None if none.
 
-    `replaced`: the stream is replaced with its messages, so it keeps by limits until then; `renewed`: and its consumers are made again.
-    `moved`: the messages are moved to a stream in which they count otherwise.
+    `consumers` change before the stream becomes an interest stream. `replaced`: a preserving
+    replacement, so the stream has limits retention until then. `recreates_consumers`: its
+    consumers are created again too. `resized`: the messages move to a stream that counts their
+    bytes differently.
     """
     messages = live.state.get("messages", 0)
     was = "limits" if replaced else live.compact.get("retention")
@@ -189,9 +191,12 @@ def update_measurement(
 def _exceeded_limits(
     live: LiveObject, after: Config, resized: TargetStorage | None
 ) -> ExceededLimits:
-    """The limits that will hold and that the stream may exceed. Lowered ones, and all once `discard: old` comes into force."""
+    """Return the new limits that the stream may exceed.
+
+    `max_msgs` and `max_bytes` delete only with `discard: old`, the others only if lowered.
+    """
     state, before = live.state, live.compact
-    held = state.get("bytes", 0) + (
+    total_bytes = state.get("bytes", 0) + (
         state.get("messages", 0) * resized.max_growth(before.get("storage", "file"))
         if resized is not None
         else 0
@@ -203,7 +208,7 @@ def _exceeded_limits(
     age, keep = _limit_value(after.get("max_age")), _limit_value(after.get("max_msgs_per_subject"))
     return ExceededLimits(
         max_msgs=most if most < messages else 0,
-        max_bytes=size if size < held else 0,
+        max_bytes=size if size < total_bytes else 0,
         max_age=age if messages and _is_lowered(before.get("max_age"), age) else 0,
         max_msgs_per_subject=keep
         if keep < messages and _is_lowered(before.get("max_msgs_per_subject"), keep)
@@ -212,7 +217,7 @@ def _exceeded_limits(
 
 
 def _limit_value(limit: Any) -> int:
-    """A limit as a number, 0 for none."""
+    """Return a limit as a number, 0 for none."""
     return limit if isinstance(limit, int) and limit > 0 else 0
 
 
@@ -223,7 +228,7 @@ def _is_lowered(before: Any, after: int) -> bool:
 def _list_for_origins(
     inputs: PlanInputs, decision: ResourceDecision, edges: Iterable[Edge]
 ) -> Iterable[MeasurementRequest]:
-    """A new copy of a workqueue or interest stream consumes it; `edges` are all that it copies."""
+    """Measure origins that a new mirror or source consumes. `edges` are all its origins."""
     after = decision.after
     if (
         after is None
@@ -234,15 +239,15 @@ def _list_for_origins(
     before = (
         decision.live.compact if decision.live is not None and not decision.loses_content else {}
     )
-    begun = {origin_key(origin): origin for origin in new_origins(before, after)}
+    added = {origin_key(origin): origin for origin in new_origins(before, after)}
     for edge in edges:
-        new = begun.get(origin_key(dict(edge.config)))
+        new = added.get(origin_key(dict(edge.config)))
         if new is not None and _is_consumable(inputs, edge.origin):
             yield origin_measurement(decision.address, edge.origin, new)
 
 
 def _is_consumable(inputs: PlanInputs, origin: Address) -> bool:
-    """Whether the origin may lose messages to a copy; one that nobody read is worth a question."""
+    """Check whether a mirror or source may delete messages of the origin; True if it is unread."""
     domain = inputs.live.domains.get(origin.domain)
     live = inputs.live.get(origin)
     if live is None:
@@ -251,7 +256,7 @@ def _is_consumable(inputs: PlanInputs, origin: Address) -> bool:
 
 
 def new_origins(before: Config, after: Config) -> Iterable[Config]:
-    """The mirror and the sources that `after` has and `before` has not, both compact."""
+    """Yield the mirror and the sources that only `after` has. Both are compact."""
     if after.get("mirror") and not before.get("mirror"):
         yield after["mirror"]
     known = {origin_key(origin) for origin in before.get("sources") or ()}
@@ -259,11 +264,11 @@ def new_origins(before: Config, after: Config) -> Iterable[Config]:
 
 
 def origin_measurement(downstream: Address, origin: Address, config: Config) -> MeasurementRequest:
-    """What `copy` takes from a stream that it begins to mirror or source by `config`, the element of its configuration."""
-    one = config.get("filter_subject")
+    """Request the messages that a new mirror or source (`config`) takes from its origin."""
+    subject = config.get("filter_subject")
     filters = (
-        (one,)
-        if one
+        (subject,)
+        if subject
         else tuple(t.get("src") or ">" for t in config.get("subject_transforms") or ())
     )
     return MeasurementRequest(downstream, origin, drains=filters)

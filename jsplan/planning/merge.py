@@ -1,7 +1,8 @@
-"""The configuration a resource should end with, from the files, what is live, and what was last applied.
+"""Merges desired, live and last applied into the configuration that a resource should have.
 
-A field left out means the server's default; one that was left out before too, and whose live value is as last
-applied, stays as it is (contract, section 2). Nothing the tables do not know is ever dropped.
+An omitted field means the default of the server. If it was omitted before too, and live equals
+last applied, it keeps its value (contract, section 2). Fields without a row in the tables are
+never dropped.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from jsplan.documents.plan import FieldChange
+from jsplan.planning.diff import field_changes
 from jsplan.resources.fields import ABSENT, OWNER_KEY, Config, Field, Table, sort_objects
 from jsplan.resources.nested import ORIGIN, origin_key
 
@@ -17,7 +19,7 @@ SOURCE_START_FIELDS = ("opt_start_seq", "opt_start_time")
 
 
 def explicit_fields(body: Mapping[str, Any]) -> Config:
-    """What is sent when the object is new: the fields that the files give a value, origins as every server takes them."""
+    """Return the fields that the files set. Origins get a form that every server accepts."""
     out = {name: value for name, value in body.items() if value is not None}
     if out.get("mirror"):
         out["mirror"] = _normalize_origin(out["mirror"])
@@ -27,9 +29,9 @@ def explicit_fields(body: Mapping[str, Any]) -> Config:
 
 
 def build_create(table: Table, body: Mapping[str, Any], level: int) -> Config:
-    """What a create sends to a server of the level: a field it does not know, at its default, is left out.
+    """Build the body of a create, without default values that the server is too old to know.
 
-    Servers since 2.12 refuse words they do not know, whatever the value.
+    Servers since 2.12 reject unknown fields, whatever the value.
     """
 
     def unknown(row: Field | None, value: Any) -> bool:
@@ -43,9 +45,10 @@ def build_create(table: Table, body: Mapping[str, Any], level: int) -> Config:
 
 
 def _normalize_origin(origin: Config) -> Config:
-    """An origin without an empty list of transforms, and a lone transform with its source.
+    """Remove an empty list of transforms, and give a single transform its source.
 
-    A mirror made with an empty list can never be updated (10055), and 2.10 takes no empty source (10145, 10151).
+    A mirror that is created with an empty list can never be updated (10055). 2.10 rejects an
+    empty source (10145, 10151).
     """
     transforms = origin.get("subject_transforms")
     if transforms is None or len(transforms) > 1:
@@ -59,21 +62,20 @@ def _normalize_origin(origin: Config) -> Config:
 
 
 def declared_fields(table: Table, body: Mapping[str, Any]) -> Config:
-    """What state remembers of the files: each named field in compact form, None where that is the default."""
+    """Return the declared fields for state, in compact form; None for a default value."""
     compact = table.compact(explicit_fields(body))
     return {name: compact.get(name) for name in body}
 
 
 def expected_new(table: Table, body: Mapping[str, Any], level: int, inherited: Config) -> Config:
-    """The compact configuration that a create of this body should give, server defaults included.
+    """Return the compact configuration that a create of this body gives, with server defaults.
 
-    `around` is what the server takes from elsewhere: for a consumer the `consumer_limits` of its stream, for a
-    mirror the `mirror_direct` that its origin decides, where the origin is in the same JetStream.
+    `inherited` are settings from other objects: for a consumer the `consumer_limits` of its
+    stream, for a mirror the `mirror_direct` that an origin in the same JetStream decides.
     """
     target = table.compact(explicit_fields(body))
-    if target.get(
-        "sealed"
-    ):  # no stream is made sealed: a replacement gives it that last, and the server drops max_age only then
+    # No stream is created sealed. A replacement seals it last, and the server drops max_age then.
+    if target.get("sealed"):
         unsealed = {name: value for name, value in target.items() if name != "sealed"}
         table.fill_derived(unsealed, level)
         target |= {name: unsealed[name] for name in ("duplicate_window",) if name in unsealed}
@@ -88,7 +90,7 @@ def _with_derived(table: Table, target: Config, level: int, inherited: Config) -
 
 
 def _with_mirror_direct(target: Config, inherited: Config) -> Config:
-    """A mirror inside one JetStream has its origin's allow_direct as mirror_direct, whatever it says itself."""
+    """Set `mirror_direct` to `allow_direct` of the origin, for an origin in the same JetStream."""
     if target.get("mirror") and "mirror_direct" in inherited:
         target.pop("mirror_direct", None)
         if inherited["mirror_direct"]:
@@ -97,7 +99,7 @@ def _with_mirror_direct(target: Config, inherited: Config) -> Config:
 
 
 def overruled_fields(table: Table, body: Mapping[str, Any], after: Config) -> list[str]:
-    """The fields whose value in the files is not what the server makes of it, because something else decides it."""
+    """List the declared fields whose value the server overrides because of another setting."""
     wanted = table.compact(explicit_fields(body))
     return [
         name
@@ -119,12 +121,12 @@ def expected_update(
     inherited: Config,
     ignore: Collection[str],
 ) -> Config:
-    """The compact configuration that the object should have.
+    """Return the compact configuration that an existing object should have.
 
-    `live` is its compact form now, `live_raw` the server's own document, `last` the compact configuration and
-    the declared fields of the last apply, or None when it was never applied. `ignore` are `ignore_changes`;
-    `around` is as in `expected_new`. What a mirror inherits moves only when the mirror is updated, so that alone is
-    no reason to write.
+    `live` is its compact form now, `live_raw` the document of the server. `last` is the compact
+    configuration and the declared fields of the last apply, or None if it was never applied.
+    `ignore` are `ignore_changes`. `inherited` is as in `expected_new`. A mirror takes an inherited
+    value only when it is updated, so that value alone is no reason to write.
     """
     wanted = table.compact(with_server_fields(table, explicit_fields(body), live_raw))
     target: Config = {}
@@ -166,9 +168,10 @@ def _choose_value(
 def _drop_conflicting_defaults(
     table: Table, target: Config, body: Mapping[str, Any], inherited: Config
 ) -> None:
-    """What is only kept because nobody named it gives way where the server would refuse it beside what is named.
+    """Remove undeclared values that the server would reject together with the declared ones.
 
-    A duplicate window is not longer than max_age (10052), a consumer within the limits of its stream (10121, 10153).
+    A duplicate window may not exceed max_age (10052). A consumer may not exceed the limits of its
+    stream (10121, 10153).
     """
     age, window = target.get("max_age"), target.get("duplicate_window")
     if age and window and window > age and "duplicate_window" not in body:
@@ -179,7 +182,7 @@ def _drop_conflicting_defaults(
 
 
 def is_within_limits(consumer: Config, limits: Config) -> bool:
-    """Whether a consumer (compact) stays within the `consumer_limits` of its stream."""
+    """Check whether a compact consumer is within the `consumer_limits` of its stream."""
     return not any(
         0 < limits.get(name, 0) < consumer.get(name, 0)
         for name in ("max_ack_pending", "inactive_threshold")
@@ -187,10 +190,9 @@ def is_within_limits(consumer: Config, limits: Config) -> bool:
 
 
 def with_server_fields(table: Table, wanted: Config, live_raw: Config) -> Config:
-    """The wanted fields with what only the server knows inside nested objects: unknown keys, and delivery prefixes.
+    """Add the live unknown keys and delivery prefixes to the nested objects of `wanted`.
 
-    A prefix under which another account delivers is kept unless the files write one: a mirror is never replaced
-    for a prefix.
+    A delivery prefix is kept unless the files set one: a mirror is never replaced for a prefix.
     """
     out = dict(wanted)
     for name, value in wanted.items():
@@ -227,38 +229,36 @@ def _with_unknown_fields(table: Table, wanted: Config, theirs: Config) -> Config
 def without_ignored(
     table: Table, before: Config, after: Config, level: int
 ) -> tuple[Config, list[FieldChange]]:
-    """Take back what the server would accept and not do; the second part says what that was.
+    """Undo changes that the server accepts without effect, and return them too.
 
-    A start that is written into a source that exists is among it: it is read only when the source is new.
+    The start of an existing source is such a change: the server reads it only for a new source.
     """
-    from jsplan.planning.diff import field_changes  # noqa: PLC0415 - the two look at each other
-
-    kept = dict(after)
+    effective = dict(after)
     found: list[FieldChange] = []
     if table.kind == "stream" and before.get("sources") and after.get("sources"):
-        kept["sources"], starts = _existing_starts(before["sources"], after["sources"])
+        effective["sources"], starts = _existing_starts(before["sources"], after["sources"])
         found += starts
-    for change in field_changes(table, before, kept, level):
+    for change in field_changes(table, before, effective, level):
         name = change.path.split(".")[0].split("[")[0]
         if change.effect == "ignored":
             found.append(change)
             if name in before:
-                kept[name] = before[name]
+                effective[name] = before[name]
             else:
-                kept.pop(name, None)
-    return kept, found
+                effective.pop(name, None)
+    return effective, found
 
 
 def _existing_starts(
     before: list[Config], after: list[Config]
 ) -> tuple[list[Config], list[FieldChange]]:
     theirs = {origin_key(origin): origin for origin in before}
-    kept, found = [], []
+    origins, found = [], []
     for origin in after:
         key = origin_key(origin)
         old = theirs.get(key)
         if old is None:
-            kept.append(origin)
+            origins.append(origin)
             continue
         found += [
             FieldChange(f'sources["{key}"].{s}', old.get(s), origin.get(s), "ignored")
@@ -266,20 +266,20 @@ def _existing_starts(
             if old.get(s) != origin.get(s)
         ]
         starts = {name: old[name] for name in SOURCE_START_FIELDS if name in old}
-        kept.append(
+        origins.append(
             {name: value for name, value in origin.items() if name not in SOURCE_START_FIELDS}
             | starts
         )
-    return sort_objects(kept), found
+    return sort_objects(origins), found
 
 
 def build_update(
     table: Table, live_raw: Config, body: Mapping[str, Any], before: Config, after: Config
 ) -> Config:
-    """The server's own document with the changed fields replaced: what is sent as an update.
+    """Build the body of an update: the document of the server with the changed fields.
 
-    STREAM.UPDATE and CONSUMER.CREATE replace the whole configuration, so whatever is not in it is reset; fields
-    that no table knows stay because they are in `live_raw`.
+    STREAM.UPDATE and CONSUMER.CREATE replace the whole configuration and reset what it omits.
+    Fields without a row in the tables stay because they are in `live_raw`.
     """
     wanted = with_server_fields(table, explicit_fields(body), live_raw)
     out = dict(live_raw)
@@ -288,7 +288,7 @@ def build_update(
         if before.get(name) == after.get(name) or (
             sealing and name == "discard" and name not in body
         ):
-            continue  # sealing sets discard: new itself, and refuses it beside what excludes it, such as counters
+            continue  # sealing sets discard: new itself; counters reject it in a request
         if name not in after:
             out.pop(name, None)
         elif name in wanted and table.compact({name: wanted[name]}).get(name) == after[name]:

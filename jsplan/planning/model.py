@@ -1,4 +1,4 @@
-"""What planning works on: the three sides of every comparison, and what was asked for. Pure data."""
+"""The inputs of planning: desired, live, last applied, and the request. Pure data."""
 
 from __future__ import annotations
 
@@ -24,26 +24,32 @@ from jsplan.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest(PlanningOptions):
-    """What a plan was asked to do, and when, free of how it was asked. `now` is UTC."""
+    """The options of one plan, independent of the command line. `now` is UTC."""
 
     now: datetime = field(kw_only=True)
 
 
 @dataclass(slots=True)
 class PlanInputs:
-    """Desired (workspace and topology), live, last applied (`entries`, after `moved`), and the request.
+    """Desired (workspace, topology), live, last applied (`entries` after `moved`), and request.
 
-    `moved_from[new] = old` for entries that a `moved` block renamed. `selected` are the addresses to plan,
-    `forgotten` those in undeclared domains that are forgotten unread.
-    `measurements` is what would be deleted, as far as it was asked for (see `questions`), `duplicate_counts` what would be copied
-    once more (see `recopies`); `uncopied_counts` is what sources that go have not copied (see `leaving`);
-    `unread[copy][origin]` is why an origin could not be asked.
-    `unfinished_steps` are steps that an apply began and never ended, `recovered` those of them that turned out to be done; `recovered_deletions` are the
-    resources that such a step deleted, which are no entries any more.
-    `replacement_records` are those that an apply began and never ended, `unready_replacements` those whose new object is there and not ready,
-    `interrupted` those of streams with how far they came; `detached_sources` are sources that wait for a replacement to end.
-    `owner_tag` is the mark of this workspace, empty as long as it has none. `seqs_by_time` are the sequences of the first messages at or after
-    a time (one after the last where there is none), as far as they were asked for.
+    `moved_from`: the old address of each entry that a `moved` block renamed, by new address.
+    `selected`: the addresses to plan.
+    `forgotten`: the addresses in undeclared domains that are forgotten without a read.
+    `measurements`: the requested counts of deleted messages (`list_measurements`).
+    `duplicate_counts`: the messages that sources would copy again.
+    `uncopied_counts`: the messages that removed sources have not copied.
+    `unreadable_origins`: the error per stream and origin that could not be read.
+    `unfinished_steps`: the steps that an apply began and did not finish.
+    `recovered`: the resources whose unfinished steps or replacements were done.
+    `recovered_deletions`: the resources that unfinished steps deleted, no longer in `entries`.
+    `replacement_records`: the replacements that an apply began and did not finish.
+    `unready_replacements`: those whose new object exists and is not ready.
+    `interrupted`: the interrupted replacements of streams, with their progress.
+    `detached_sources`: the sources that wait for the end of a replacement.
+    `owner_tag`: the owner tag of this workspace, empty if it has none.
+    `seqs_by_time`: the requested sequences of the first message at or after a time. It is one
+    after the last sequence if there is no such message.
     """
 
     workspace: Workspace
@@ -71,17 +77,20 @@ class PlanInputs:
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
 
     def declared(self, address: Address) -> DeclaredResource | None:
-        """What the files say of it; nothing when everything is to be destroyed."""
+        """Return the declared resource; None if the plan destroys everything."""
         return None if self.request.destroy else self.workspace.resources.get(address)
 
     def on_replace(self, address: Address) -> str:
-        """`refuse`, `recreate` or `preserve`: what the files let a replacement do."""
+        """Return the `on_replace` of a resource: `refuse`, `recreate` or `preserve`."""
         declared = self.declared(address)
-        said = declared.lifecycle.on_replace if declared else None
-        return said or ("preserve" if address.kind == "consumer" else "refuse")
+        mode = declared.lifecycle.on_replace if declared else None
+        return mode or ("preserve" if address.kind == "consumer" else "refuse")
 
     def body(self, address: Address) -> dict[str, Any]:
-        """The declared body with references resolved and the name filled in; an origin that is live is reached as it is live."""
+        """Return the declared body with resolved references and the name.
+
+        A live origin keeps the `external` that it has on the server.
+        """
         return with_live_externals(self._named_body(address), address, self.topology, self.live)
 
     def _named_body(self, address: Address) -> dict[str, Any]:
@@ -89,12 +98,12 @@ class PlanInputs:
         return {"name": name} | self.topology.bodies[address]
 
     def creation_body(self, address: Address) -> dict[str, Any]:
-        """The body of a new object: what the files say, and for a bucket what every client gives it besides."""
+        """Return the body of a new object. A bucket also gets the defaults that all clients set."""
         body = self.body(address)
         return body | client_defaults(address.kind, body)
 
     def declared_fields(self, address: Address) -> dict[str, Any]:
-        """What state would remember of the files; worked out once per address, since most of planning asks for it."""
+        """Return the declared fields for state, cached by address."""
         found = self._declared_fields.get(address)
         if found is None:
             table = TABLES["consumer" if address.kind == "consumer" else "stream"]
@@ -104,7 +113,7 @@ class PlanInputs:
         return found
 
     def level(self, address: Address) -> int:
-        """The API level of the address's domain."""
+        """Return the API level of the address's domain."""
         facts = self.live.domains.get(address.domain)
         return facts.level if facts else 0
 
@@ -112,9 +121,10 @@ class PlanInputs:
 def apply_moves(
     workspace: Workspace, entries: Mapping[Address, Entry]
 ) -> tuple[dict[Address, Entry], dict[Address, Address]]:
-    """Entries under the names that `moved` blocks give them, and what each was called before.
+    """Rename entries by the `moved` blocks. Also return the old address of each, by new address.
 
-    An entry stays where it is when its new name is taken, or is in no file while the old domain is still declared.
+    An entry keeps its address if the new one is taken, or if the new one is in no file while the
+    old domain is still declared.
     """
     renamed: dict[Address, Entry] = dict(entries)
     moved: dict[Address, Address] = {}
@@ -133,12 +143,15 @@ def apply_moves(
 
 
 def rename_dependencies(entry: Entry, names: Mapping[str, str]) -> Entry:
-    """The entry with what it depends on under its new names."""
+    """Return the entry with its dependencies renamed."""
     return replace(entry, depends_on=[names.get(text, text) for text in entry.depends_on])
 
 
 def _is_domain_rename(workspace: Workspace, old: Address, new: Address) -> bool:
-    """What left the files together with its domain's old name goes along, to be deleted under the new one."""
+    """Check whether only the domain was renamed.
+
+    A resource that left the files at the same time moves too, and is deleted at the new address.
+    """
     return (
         old.domain not in workspace.domains
         and new.domain in workspace.domains
@@ -149,7 +162,7 @@ def _is_domain_rename(workspace: Workspace, old: Address, new: Address) -> bool:
 def apply_moves_to_records(
     workspace: Workspace, records: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[Address, dict[str, Any]], dict[Address, Address]]:
-    """Steps that never ended, as `apply_moves` does it with entries."""
+    """Rename unfinished steps as `apply_moves` renames entries."""
     steps = {Address.parse(text): step for text, step in records.items()}
     placeholder = Entry({}, {}, "")
     _, moved = apply_moves(workspace, dict.fromkeys(steps, placeholder))
@@ -158,9 +171,9 @@ def apply_moves_to_records(
 
 
 def select_addresses(inputs: PlanInputs, candidates: frozenset[Address]) -> frozenset[Address]:
-    """The addresses that `--target` (with what they depend on) and `--exclude` leave.
+    """Select addresses by `--target`, with their dependencies, and `--exclude`.
 
-    Deleting takes nothing along that a target depends on.
+    A destroy and an import do not include the dependencies of a target.
     """
     request = inputs.request
     chosen = candidates
