@@ -12,7 +12,7 @@ from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import Plan
 from jsplan.facts.live import Live
 from jsplan.planning import stranded
-from jsplan.planning.bucket_aliases import with_bucket_names
+from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
 from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, UNTOUCHED, ResourceDecision, table_of
 from jsplan.planning.merge import overruled_fields
 from jsplan.planning.model import PlanInputs
@@ -268,7 +268,7 @@ def _check_replacement(inputs: PlanInputs, decision: ResourceDecision) -> Iterab
         )
         or "the request"
     )
-    what = "its position" if consumer else "its messages"
+    what = "its position" if consumer else f"its {nouns_of(decision.address).content}"
     detail = f"To delete and recreate it without {what}: lifecycle: {{on_replace: recreate}}."
     if not consumer:
         detail += " To keep them: on_replace: preserve."
@@ -290,8 +290,8 @@ def _check_preserve(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[
     """Report obstacles of a preserving replacement, or else its warnings."""
     if (obstacle := preserve_obstacle(inputs, decision)) is not None:
         summary = (
-            "cannot be changed in place, and its messages cannot be preserved "
-            f"(on_replace: preserve): {obstacle}"
+            f"cannot be changed in place, and its {nouns_of(decision.address).content} "
+            f"cannot be preserved (on_replace: preserve): {obstacle}"
         )
         yield Diagnostic(
             "error",

@@ -14,6 +14,7 @@ from jsplan.config.model import AllowedHazard
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Hazard
 from jsplan.facts.measurement import Measurement
+from jsplan.planning.bucket_aliases import Nouns, nouns_of
 from jsplan.planning.decide import ResourceDecision
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import PlanInputs
@@ -43,7 +44,10 @@ def assess_hazards(
         if not is_filter_measurement(answer)
     ]
     found = list(
-        _deletes_messages([answer for answer in measured if REDELIVERED not in answer.causes])
+        _deletes_messages(
+            [answer for answer in measured if REDELIVERED not in answer.causes],
+            nouns_of(decision.address),
+        )
     )
     if decision.address.kind == "consumer":
         found += [_redelivery_hazard(answer) for answer in measured if REDELIVERED in answer.causes]
@@ -141,10 +145,12 @@ def _deletes_stream(decision: ResourceDecision) -> Hazard:
         state.get("bytes", 0),
         state.get("consumer_count", 0),
     )
+    nouns = nouns_of(decision.address)
+    content = f"{_count_text(messages, nouns.message)} ({size:,} bytes)"
     with_them = f" and {_count_text(consumers, 'consumer')}" if consumers else ""
     return Hazard(
         "DELETES_STREAM",
-        f"deletes the stream with {_count_text(messages, 'message')} ({size:,} bytes){with_them}",
+        f"deletes the {nouns.object} with {content}{with_them}",
         messages=messages,
         bytes=size,
         consumers=consumers,
@@ -178,7 +184,7 @@ def _breaks_replication(
         reads = "mirrors or sources" if len(staying) == 1 else "mirror or source"
         yield Hazard(
             "BREAKS_REPLICATION",
-            f"{names} {reads} this stream",
+            f"{names} {reads} this {nouns_of(decision.address).object}",
             causes=[str(c) for c in staying],
         )
 
@@ -249,7 +255,7 @@ def _moves_data(decision: ResourceDecision) -> Iterable[Hazard]:
 # --- messages that an update deletes ---
 
 
-def _deletes_messages(answers: Sequence[Measurement]) -> Iterable[Hazard]:
+def _deletes_messages(answers: Sequence[Measurement], nouns: Nouns) -> Iterable[Hazard]:
     """Combine the measurements of one resource into one hazard. Different streams add up."""
     if not answers:
         return
@@ -257,7 +263,7 @@ def _deletes_messages(answers: Sequence[Measurement]) -> Iterable[Hazard]:
     exact = all(a.is_exact for a in answers)
     yield Hazard(
         "DELETES_MESSAGES",
-        _describe_deletions(answers, at_least, at_most),
+        _describe_deletions(answers, at_least, at_most, nouns),
         messages=at_most,
         bytes=sum(a.most_bytes for a in answers),
         exact=exact,
@@ -272,11 +278,13 @@ def _deletes_messages(answers: Sequence[Measurement]) -> Iterable[Hazard]:
     )
 
 
-def _describe_deletions(answers: Sequence[Measurement], at_least: int, at_most: int) -> str:
+def _describe_deletions(
+    answers: Sequence[Measurement], at_least: int, at_most: int, nouns: Nouns
+) -> str:
     first = answers[0]
     size, total = (
         sum(a.most_bytes for a in answers),
-        _count_text(sum(a.total for a in answers), "message"),
+        _count_text(sum(a.total for a in answers), nouns.message),
     )
     count = (
         f"{at_most:,}"
@@ -294,7 +302,8 @@ def _describe_deletions(answers: Sequence[Measurement], at_least: int, at_most: 
     if first.causes == ("finished",):
         return f"{many} are acknowledged and do not stay in a work queue"
     when = (
-        "when the next message of each subject arrives or it restarts"
+        f"when the next {nouns.message} of each {'key' if nouns.object == 'bucket' else 'subject'} "
+        "arrives or it restarts"
         if first.deletes_later
         else "at once"
     )

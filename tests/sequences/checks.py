@@ -76,7 +76,7 @@ class Announced:
 
 def _bounds(hazard: Hazard) -> Bounds:
     high = hazard.messages or 0
-    if "when the next message" in hazard.message:  # the server deletes it later
+    if "when the next " in hazard.message:  # the server deletes it later
         return Bounds(0, high)
     return (
         Bounds(high, high) if hazard.exact else Bounds(hazard.at_least or 0, hazard.at_most or high)
