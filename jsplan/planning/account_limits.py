@@ -1,4 +1,4 @@
-"""Checks the whole plan against the limits of each account. Exceeding one is a plan error.
+"""Check the whole plan against the limits of each account. Exceeding one is a plan error.
 
 The limits come from `$JS.API.INFO`. Measured on 2.11 to 2.15: a reservation counts once per
 replica, `max_consumers` is per stream, and an existing stream may exceed a lowered limit.

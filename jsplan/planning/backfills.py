@@ -1,4 +1,4 @@
-"""Plans the open entries of `backfills:` with their ranges and sizes. Pure.
+"""Plan the open entries of `backfills:` with their ranges and sizes. Pure.
 
 Ranges and sizes come from the stream states that a plan reads anyway. The run computes the exact
 pending range: it reads the target.

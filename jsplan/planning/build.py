@@ -1,4 +1,4 @@
-"""Assembles the plan document: decide, assess, guard, order. Pure: no I/O."""
+"""Assemble the plan document: decide, assess, guard, order. Pure: no I/O."""
 
 from __future__ import annotations
 

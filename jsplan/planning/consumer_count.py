@@ -1,4 +1,4 @@
-"""Counts the consumers of each stream during a plan, unmanaged consumers included. Pure.
+"""Count the consumers of each stream during a plan, unmanaged consumers included. Pure.
 
 A stream rejects a new consumer when it is at its limit (10026). It accepts a limit below its
 current count (measured on 2.12 to 2.15; before that the limit is immutable). So a replaced

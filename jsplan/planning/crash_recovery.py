@@ -1,4 +1,4 @@
-"""Recovers the writes that an interrupted apply made but did not record.
+"""Recover the writes that an interrupted apply made but did not record.
 
 An object that equals the result that its step expected counts as created by this workspace. It
 does not need `--adopt` (contract, promise 7).

@@ -1,4 +1,4 @@
-"""Decides each resource by comparing desired, live and last applied of one address."""
+"""Decide each resource by comparing desired, live and last applied of one address."""
 
 from __future__ import annotations
 
@@ -404,25 +404,25 @@ def _choose_actions(inputs: PlanInputs, decision: ResourceDecision) -> ResourceD
 
 def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> ResourceDecision:
     """Resume or roll back the interrupted replacement of a stream."""
-    address, found = decision.address, inputs.interrupted[decision.address]
-    if inputs.request.refresh_only or found.next_step == "clear":
+    address, interrupted = decision.address, inputs.interrupted[decision.address]
+    if inputs.request.refresh_only or interrupted.next_step == "clear":
         return decision
-    if found.conflict or inputs.declared(address) is None:
-        what = found.conflict or (
+    if interrupted.conflict or inputs.declared(address) is None:
+        what = interrupted.conflict or (
             "the plan destroys all resources"
             if inputs.request.destroy
             else "the stream was removed from the files"
         )
         detail = (
-            found.detail
-            if found.conflict
+            interrupted.detail
+            if interrupted.conflict
             else "Put the stream into the files and finish the replacement: jsplan apply. "
             "Then delete it."
         )
         error = Diagnostic(
             "error",
             "JS424",
-            f"{found.summary}. It cannot be finished: {what}",
+            f"{interrupted.summary}. It cannot be finished: {what}",
             detail,
             str(address),
         )
@@ -434,8 +434,8 @@ def _decide_interrupted(inputs: PlanInputs, decision: ResourceDecision) -> Resou
             adopts=False,
             diagnostics=[error],
         )
-    warning = Diagnostic("warning", "JS424", found.summary, found.detail, str(address))
-    if found.can_roll_back and not decision.replaces:
+    warning = Diagnostic("warning", "JS424", interrupted.summary, interrupted.detail, str(address))
+    if interrupted.can_roll_back and not decision.replaces:
         return replace(
             decision,
             actions=["update"],

@@ -1,4 +1,4 @@
-"""Compares two compact configurations and lists the fields that differ."""
+"""Compare two compact configurations and list the fields that differ."""
 
 from __future__ import annotations
 

@@ -221,8 +221,8 @@ def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool
 
 
 def _check_prevent_destroy(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
-    found = inputs.interrupted.get(decision.address)
-    if found is not None and not found.has_old_stream:
+    interrupted = inputs.interrupted.get(decision.address)
+    if interrupted is not None and not interrupted.has_old_stream:
         return  # the old stream is deleted already; finishing the replacement restores it
     if is_guarded(
         inputs.workspace,
@@ -364,11 +364,13 @@ def check_environment(
 ) -> list[Diagnostic]:
     """Report each domain that answers as another server and has no managed resource."""
     found = []
-    given_up = [r.address for r in removed if not r.destroy]
+    forgotten = [r.address for r in removed if not r.destroy]
     for key, facts in live.domains.items():
         known = state.domains.get(key, {})
         managed = [
-            a for a in entries if a.domain == key and not any(matches(glob, a) for glob in given_up)
+            a
+            for a in entries
+            if a.domain == key and not any(matches(glob, a) for glob in forgotten)
         ]
         there = [
             a for a in managed if (o := live.get(a)) is not None and o.created == entries[a].created

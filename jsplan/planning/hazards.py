@@ -1,4 +1,4 @@
-"""Assesses the hazards of each change, and which of them the user allows.
+"""Assess the hazards of each change, and check which of them the user allows.
 
 `list_measurements` requests the counts of deleted messages, and `facts.measure` counts them. Here
 they become the one `DELETES_MESSAGES` of a resource.
@@ -90,10 +90,12 @@ def _set_permission(inputs: PlanInputs, address: Address, hazard: Hazard) -> Non
 
 def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> bool:
     """Check whether the apply that began the replacement allowed as many messages."""
-    found = inputs.interrupted.get(address)
-    before = found.record.get("allowed", {}).get(hazard.code) if found is not None else None
-    return before is not None and (
-        hazard.code != "DELETES_MESSAGES" or (hazard.messages or 0) <= before
+    interrupted = inputs.interrupted.get(address)
+    allowed = (
+        interrupted.record.get("allowed", {}).get(hazard.code) if interrupted is not None else None
+    )
+    return allowed is not None and (
+        hazard.code != "DELETES_MESSAGES" or (hazard.messages or 0) <= allowed
     )
 
 

@@ -1,4 +1,4 @@
-"""Requests measurements of the messages that each change may delete. Pure: no I/O.
+"""Request measurements of the messages that each change may delete. Pure: no I/O.
 
 A measurement is requested only if the state of the stream does not rule out deletions
 (server_semantics, section 4). `facts.measure` counts.

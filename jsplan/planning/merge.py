@@ -1,4 +1,4 @@
-"""Merges desired, live and last applied into the configuration that a resource should have.
+"""Merge desired, live and last applied into the configuration that a resource should have.
 
 An omitted field means the default of the server. If it was omitted before too, and live equals
 last applied, it keeps its value (contract, section 2). Fields without a row in the tables are
