@@ -123,17 +123,21 @@ class SinkOutages:
 
     def _end(self) -> None:
         for outlet in self.failing:
-            self.job.wait_until(
-                lambda name=outlet.name: f"{name}" in self._down_metrics(),
-                f"{outlet.name} was seen to fail",
-                CATCH_UP,
-            )  # type: ignore[misc]
+            self._wait_until_down(outlet.name)
         lasted = time.monotonic() - self.started_at
         self.durations += [(outlet.name, lasted) for outlet in self.failing]
         for outlet in self.failing:
             outlet.repair()
         self.failing = []
         self.wait_until_delivered()
+
+    def _wait_until_down(self, name: str) -> None:
+        text = f"{name} was seen to fail"
+        self.job.wait_until(lambda: name in self._down_metrics(), text, CATCH_UP)
+
+    def _wait_for_ids(self, sink: Any, ids: set[str]) -> None:
+        text = f"{sink.name} had everything"
+        self.job.wait_until(lambda: ids <= sink.delivered_ids(), text, CATCH_UP)
 
     def _down_metrics(self) -> str:
         """The metrics of the sinks that are down."""
@@ -148,8 +152,4 @@ class SinkOutages:
         self.job.drain()
         told = {notice["id"] for notice in self.job.seen}
         for outlet in self.sinks:
-            self.job.wait_until(
-                lambda ids=outlet.delivered_ids: told <= ids(),
-                f"{outlet.name} had everything",
-                CATCH_UP,
-            )  # type: ignore[misc]
+            self._wait_for_ids(outlet, told)

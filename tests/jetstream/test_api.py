@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nats
 import pytest
@@ -40,11 +40,8 @@ async def linked(
     server: Server, *, timeout: float = 5.0, **settings: str
 ) -> AsyncIterator[NatsConnection]:
     """An open connection to a server."""
-    link = NatsConnection(
-        resolve_settings(
-            Connection("main", url=server.url, timeout=int(timeout * SECOND), **settings), {}
-        )
-    )  # type: ignore[arg-type]
+    entry: dict[str, Any] = {"url": server.url, "timeout": int(timeout * SECOND), **settings}
+    link = NatsConnection(resolve_settings(Connection("main", **entry), {}))
     await link.open()
     try:
         yield link
