@@ -272,10 +272,8 @@ def test_a_pin_outlives_its_policy(space: Space, raw: Raw, server_version: tuple
     raw.unsubscribe()
     plan, _ = write(space, "limits", consumer("C", "a")).apply()
 
-    assert [d.summary for d in plan.diagnostics if d.code == "JS473"] == [
-        "a pinned client stays pinned for up to 1m. "
-        "Until then the consumer delivers to no other client"
-    ]
+    text = "a pinned client stays pinned for up to 1m. Until then the consumer delivers to no other client"
+    assert [d.summary for d in plan.diagnostics if d.code == "JS473"] == [text]
     assert pull(raw, "Q", "C", 5) == []
 
 
