@@ -220,7 +220,7 @@ def test_what_is_out_is_said_but_stops_nothing(space: Space, raw: Raw) -> None:
 
     assert [h.code for c in plan.resource_changes for h in c.hazards] == []
     assert [
-        "JS423: 3 messages it has out may be delivered again, and count as delivered for the first time"
+        "JS423: 3 pending messages may be delivered again, and count as delivered for the first time"
     ] == [f"{d.code}: {d.summary}" for d in plan.diagnostics]
     assert pull(raw, "A", "C", 100) == [1, 2, 3, 4, 5]
 

@@ -139,7 +139,7 @@ def test_counters(tmp_path: Path, server: Server, server_version: tuple[int, ...
             raw.request("A.total", b"", {"Nats-Incr": "+2"})
     wanted = BASE | {"allow_msg_counter": True, "storage": "memory"} | PRESERVE
     if level(server_version) < 5:
-        with pytest.raises(RefusedError, match="a counter's messages can be carried over"):
+        with pytest.raises(RefusedError, match="the messages of a counter can be kept"):
             space.write(streams=[wanted]).apply(allow_hazards=PERMITTED)
         return
     replace_stream(space, wanted)

@@ -182,7 +182,7 @@ def test_limits_for_consumers_that_forbid_copying(
     refused = [d.summary for d in wanted.plan().diagnostics if d.code == "JS303"]
     assert len(refused) == 1
     assert (
-        "its consumer_limits (max_ack_pending) also bind the consumers by which servers before 2.14 copy"
+        "its consumer_limits (max_ack_pending) also limit the consumers by which servers before 2.14 copy"
         in refused[0]
     )
 
@@ -208,7 +208,7 @@ def test_an_account_that_cannot_hold_the_copy(
     ]
 
     assert len(refused) == 1
-    assert "while the others are there; the account uses " in refused[0]
+    assert "for a while; the account uses " in refused[0]
     assert f"({'max_storage' if 'file' in limits else 'max_memory'})" in refused[0]
 
 

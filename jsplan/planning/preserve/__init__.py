@@ -1,1 +1,1 @@
-"""Replacements that carry over what the object holds. Carrying them out is left to `applying`."""
+"""Replacements that keep the messages of a stream or the position of a consumer."""

@@ -1,6 +1,7 @@
-"""Bytes that a replacement takes while old messages and their copies are there at once. Pure.
+"""Bytes that a replacement takes while the old messages and their copies exist together.
 
-An account's usage counts messages, its reservations `max_bytes`: for as long as the replacement lasts both count what is old and new.
+An account's usage counts messages, its reservations count `max_bytes`. During the replacement both
+include the old and the new stream.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from jsplan.units import format_bytes
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
 
-#: What an account uses of each storage, and what it may use.
+#: The fields of what an account uses of each storage, and of what it may use.
 _USAGE_FIELDS: Final = {"file": ("storage", "max_storage"), "memory": ("memory", "max_memory")}
 _MAX_STREAM_BYTES: Final = {"file": "storage_max_stream_bytes", "memory": "memory_max_stream_bytes"}
 
 
 def sized_staging_config(inputs: PlanInputs, address: Address, old: LiveObject) -> Config:
-    """The stand-in as it is made."""
+    """Return the configuration of the staging stream, with `max_bytes` where required."""
     limits = inputs.live.domains[address.domain].info.get("limits") or {}
     return with_required_max_bytes(
         staging_config(address, old, memory=limits.get("max_storage") == 0), old, limits
@@ -32,7 +33,7 @@ def sized_staging_config(inputs: PlanInputs, address: Address, old: LiveObject) 
 
 
 def with_required_max_bytes(config: Config, old: LiveObject, limits: Mapping[str, Any]) -> Config:
-    """Where the account wants every stream bounded, twice what is there."""
+    """Set `max_bytes` to twice the current bytes if the account requires a limit."""
     if not limits.get("max_bytes_required"):
         return config
     return config | {
@@ -43,15 +44,16 @@ def with_required_max_bytes(config: Config, old: LiveObject, limits: Mapping[str
 
 
 def additional_bytes(old: LiveObject, final: Config, info: Mapping[str, Any]) -> int:
-    """What the new stream reserves per replica beyond the old one, which frees its part before; in another storage at least what is there.
+    """Return what the new stream reserves per replica beyond the old one.
 
-    1 where that is nothing and the account requires a limit.
+    In the same storage the old one frees its part before. In another storage the current bytes are
+    the minimum. 1 if the result is 0 and the account requires a limit.
     """
     limits, storage = _tier_usage(info, final).get("limits") or {}, _storage(final)
     asked, same = max(0, int(final.get("max_bytes") or 0)), _storage(old.raw) == storage
     most = limits.get(_MAX_STREAM_BYTES[storage], 0)
-    held = 0 if same else _min_bytes(old, storage)
-    needed = max(asked, min(held, most) if most > 0 else held)
+    current = 0 if same else _min_bytes(old, storage)
+    needed = max(asked, min(current, most) if most > 0 else current)
     freed = max(0, int(old.raw.get("max_bytes") or 0)) * _replicas(old.raw) if same else 0
     more = max(0, -(-(needed * _replicas(final) - freed) // _replicas(final)))
     return more or int(bool(limits.get("max_bytes_required")))
@@ -60,33 +62,39 @@ def additional_bytes(old: LiveObject, final: Config, info: Mapping[str, Any]) ->
 def capacity_problem(
     old: LiveObject, final: Config, staging: Config, info: Mapping[str, Any]
 ) -> str | None:
-    """Why the account cannot hold the stream twice, in words; None where it can, or where only the server knows."""
+    """Explain why the account cannot hold the stream twice; None if it can, or if unknown."""
     whole = _tier_usage(info, staging)
     streams, used_streams = (
         (whole.get("limits") or {}).get("max_streams", -1),
         int(whole.get("streams") or 0),
     )
     if 0 < streams <= used_streams:
-        return f"that takes one more stream for a while, and the account uses {used_streams:,} of {streams:,} (max_streams)"
+        return (
+            "that takes one more stream for a while, and the account uses "
+            f"{used_streams:,} of {streams:,} (max_streams)"
+        )
     for config in (staging, final):
         part, storage = _tier_usage(info, config), _storage(config)
         used, limit = _USAGE_FIELDS[storage]
         most = (part.get("limits") or {}).get(limit, -1)
         needed = _min_bytes(old, storage) * _replicas(config)
         if 0 <= most < int(part.get(used) or 0) + needed and needed:
-            there = f"the account uses {format_bytes(int(part.get(used) or 0))} of {format_bytes(most)} ({limit})"
-            return f"a copy of its messages takes {format_bytes(needed)} of {storage} storage while the others are there; {there}"
+            usage = f"{format_bytes(int(part.get(used) or 0))} of {format_bytes(most)} ({limit})"
+            return (
+                f"a second copy of its messages takes {format_bytes(needed)} of {storage} storage "
+                f"for a while; the account uses {usage}"
+            )
     return None
 
 
 def _tier_usage(info: Mapping[str, Any], config: Config) -> Mapping[str, Any]:
-    """Use and limits of the account for streams with as many replicas."""
+    """Return the use and the limits of the account for streams with as many replicas."""
     tiers = info.get("tiers")
     return (tiers.get(tier_name(_replicas(config))) or {}) if tiers else info
 
 
 def _min_bytes(old: LiveObject, storage: str) -> int:
-    """What its messages take in the storage at least, per replica."""
+    """Return the least bytes per replica that its messages take in the storage."""
     messages, size = int(old.state.get("messages") or 0), int(old.state.get("bytes") or 0)
     return max(0, size + messages * TargetStorage(storage).min_growth(_storage(old.raw)))
 

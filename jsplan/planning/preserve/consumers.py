@@ -1,6 +1,7 @@
-"""Replacing a consumer without losing its place: what the plan says of it. Carrying it out is left to `applying.positions`.
+"""Replacements of consumers that keep the position: what the plan shows of them.
 
-The place is read by the executor, just before the old consumer goes; what is said here is as of the plan.
+Apply reads the position again just before it deletes the old consumer. What a plan shows is as of
+the plan.
 """
 
 from __future__ import annotations
@@ -35,16 +36,17 @@ if TYPE_CHECKING:
 
 #: A position behind every message.
 _MAX_SEQUENCE = 1 << 62
-#: What the new consumer is given besides what the old one missed, where it can only be told where to begin.
+#: By policy, the only messages that it would deliver. The new consumer gets all after its position.
 LAST_POLICIES = {"last": "the last message", "last_per_subject": "the last message of each subject"}
 
 
 def is_update_purging(inputs: PlanInputs, live: LiveObject, after: Config) -> bool:
-    """Check whether an update in place would delete messages of an interest stream that a replacement keeps.
+    """Check whether an update in place would delete messages of an interest stream.
 
-    A server from 2.14 on deletes everything up to the ack floor of a consumer whose filter is updated while that floor is behind the
-    end of the stream, whatever other consumers want. And what a consumer has looked at with its old filter counts as not wanted by its
-    new one; one that was never given anything loses nothing by starting again (measured).
+    A server from 2.14 on deletes everything up to the ack floor of a consumer whose filter is
+    updated while that floor is behind the end of the stream, even if other consumers want it. And
+    what a consumer has passed with its old filter counts as not wanted by its new one. A consumer
+    that never got a message loses nothing by starting again (measured).
     """
     stream = inputs.live.get(live.address.parent) if live.address.parent else None
     before, new = filters_of(live.compact), filters_of(after)
@@ -54,15 +56,15 @@ def is_update_purging(inputs: PlanInputs, live: LiveObject, after: Config) -> bo
         or sorted(before) == sorted(new)
     ):
         return False
-    floor, given = (live.state.get(name) or {} for name in ("ack_floor", "delivered"))
+    floor, delivered = (live.state.get(name) or {} for name in ("ack_floor", "delivered"))
     gains = bool(before) and (not new or any(not is_covered(subject, before) for subject in new))
-    fresh = (
+    starts_over = (
         gains
-        and not given.get("consumer_seq")
+        and not delivered.get("consumer_seq")
         and live.compact.get("ack_policy", "none") == "explicit"
     )
     behind_end = int(floor.get("stream_seq") or 0) > int(stream.state.get("last_seq") or 0)
-    return fresh or (behind_end and inputs.level(live.address) >= PURGE_LEVEL)
+    return starts_over or (behind_end and inputs.level(live.address) >= PURGE_LEVEL)
 
 
 def _position_method(
@@ -79,18 +81,18 @@ def _position_method(
 def _planned_retention(
     inputs: PlanInputs, address: Address | None, stream: LiveObject | None
 ) -> str:
-    """The retention that the stream will have: one that becomes a work queue takes no start of a consumer."""
+    """Return the planned retention; a work queue accepts no start of a consumer."""
     live = str(stream.compact.get("retention", "limits")) if stream else "limits"
     if address is None or inputs.declared(address) is None:
         return live
     entry, body = inputs.entries.get(address), inputs.body(address)
-    left_out = "limits" if entry is not None and "retention" in entry.declared else live
-    return str(body.get("retention") or left_out)
+    default = "limits" if entry is not None and "retention" in entry.declared else live
+    return str(body.get("retention") or default)
 
 
-def preserve_position(inputs: PlanInputs, verdict: ResourceDecision) -> None:
-    """Complete `after` of a consumer that is made anew with the place it keeps. A pause that the files do not name stays as well."""
-    live, after, address = verdict.live, verdict.after, verdict.address
+def preserve_position(inputs: PlanInputs, decision: ResourceDecision) -> None:
+    """Add the position and the undeclared pause of a recreated consumer to `after`."""
+    live, after, address = decision.live, decision.after, decision.address
     assert after is not None
     recorded = inputs.replacement_records.get(address) or {}
     paused = live.compact.get(PAUSE) if live is not None else None
@@ -99,53 +101,51 @@ def preserve_position(inputs: PlanInputs, verdict: ResourceDecision) -> None:
         after = after | {PAUSE: pause}
     position = _known_position(live, recorded) or _next_delivery(live)
     if position is not None and _position_method(inputs, address, after, _MAX_SEQUENCE) == "start":
-        verdict.unknown = [
-            "deliver_policy",
-            "opt_start_seq",
-        ]  # a start is only needed where a message is still before it
+        # A start is only needed while a message is still before it.
+        decision.unknown = ["deliver_policy", "opt_start_seq"]
         after = (
             with_start_sequence(position, after)
             if _position_method(inputs, address, after, position) == "start"
             else after
         )
-    verdict.after = after
+    decision.after = after
 
 
 def _known_position(live: LiveObject | None, recorded: Mapping[str, Any]) -> int | None:
-    """Where it goes on, as far as that is known by now: what was recorded counts once the old consumer is gone."""
+    """Return the position as known now; the recorded one after the old consumer is deleted."""
     if recorded.get("position") and (live is None or live.created != recorded.get("created")):
         return int(recorded["position"])
     return position_of(live.compact, live.state) if live is not None else None
 
 
 def _next_delivery(live: LiveObject | None) -> int | None:
-    """Behind what it was given: the latest where it can go on, until the executor looks where it began."""
-    given = (live.state.get("delivered") or {}).get("stream_seq") if live is not None else None
-    return int(given) + 1 if given else None
+    """Return the sequence after the last delivery: the latest possible position."""
+    delivered = (live.state.get("delivered") or {}).get("stream_seq") if live is not None else None
+    return int(delivered) + 1 if delivered else None
 
 
-def params(inputs: PlanInputs, verdict: ResourceDecision) -> dict[str, Any]:
-    """What the step needs besides the request: how the position is kept, the pause in the end.
+def params(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
+    """Return the parameters of the step: how the position is kept, and the pause at the end.
 
-    `state_address` is the address under which state has what is under way.
+    `state_address` is the address under which state has the interrupted replacement.
     """
     address, live, recorded = (
-        verdict.address,
-        verdict.live,
-        inputs.replacement_records.get(verdict.address) or {},
+        decision.address,
+        decision.live,
+        inputs.replacement_records.get(decision.address) or {},
     )
     return {
         "state_address": str(inputs.moved_from.get(address, address)),
         "position": _known_position(live, recorded),
         "api_level": inputs.level(address),
-        PAUSE: (verdict.after or {}).get(PAUSE),
+        PAUSE: (decision.after or {}).get(PAUSE),
     }
 
 
 def replacement_fields(
     address: Address, entry: Entry | None, named: Mapping[str, Any]
 ) -> frozenset[str]:
-    """The fields that a replacement put in place of what the files say: no change as long as the files say the same."""
+    """Return the fields that a replacement set in place of the files; no change while they are."""
     if entry is None or address.kind != "consumer" or address.consumer not in entry.starts:
         return frozenset()
     same = all(
@@ -156,28 +156,28 @@ def replacement_fields(
 
 
 def redelivery_measurement(
-    verdict: ResourceDecision, stream: LiveObject
+    decision: ResourceDecision, stream: LiveObject
 ) -> MeasurementRequest | None:
-    """How many messages are delivered again although they were acknowledged, out of order, above the floor."""
-    live = verdict.live
-    if live is None or verdict.after is None or stream.compact.get("retention") == "workqueue":
+    """Return the request to count acknowledged messages above the floor, which are redelivered."""
+    live = decision.live
+    if live is None or decision.after is None or stream.compact.get("retention") == "workqueue":
         return None
     span = build_redelivery(
         live.address.consumer,
         live.compact,
         live.state,
-        verdict.after,
+        decision.after,
         position_of(live.compact, live.state),
     )
     return (
-        MeasurementRequest(verdict.address, stream.address, redelivery=span)
+        MeasurementRequest(decision.address, stream.address, redelivery=span)
         if span is not None
         else None
     )
 
 
 def describe_redelivery(found: Measurement) -> str:
-    """What `DUPLICATES_MESSAGES` says of a consumer."""
+    """Describe the redelivery of a consumer for the hazard `DUPLICATES_MESSAGES`."""
     least, most = found.at_least, found.at_most
     count = (
         f"{most:,}"
@@ -192,47 +192,65 @@ def describe_redelivery(found: Measurement) -> str:
 
 
 def check_consumer_replacement(
-    inputs: PlanInputs, verdict: ResourceDecision
+    inputs: PlanInputs, decision: ResourceDecision
 ) -> Iterable[Diagnostic]:
-    """What is worth knowing before a consumer is replaced with its place kept; stops nothing."""
-    live = verdict.live
-    if live is None or verdict.after is None:
+    """Warn about the effects of a replacement that keeps the position of a consumer."""
+    live = decision.live
+    if live is None or decision.after is None:
         return
-    said, position = inputs.body(verdict.address), position_of(live.compact, live.state)
-    place = f"sequence {position:,}" if position else "the first message that was not acknowledged"
-    if any(change.path in START_FIELDS for change in verdict.fields):
+    body, position = inputs.body(decision.address), position_of(live.compact, live.state)
+    resume_at = (
+        f"sequence {position:,}" if position else "the first message that was not acknowledged"
+    )
+    if any(change.path in START_FIELDS for change in decision.fields):
         yield _replacement_warning(
             inputs,
-            verdict,
-            f"keeps its position ({place}): its new start has no effect",
+            decision,
+            f"keeps its position ({resume_at}): its new start has no effect",
             "To start where the files say: lifecycle: {on_replace: recreate}.",
         )
-    elif said.get("deliver_policy") in LAST_POLICIES:
-        text = f"is given every message from {place} on, not only {LAST_POLICIES[said['deliver_policy']]}"
+    elif body.get("deliver_policy") in LAST_POLICIES:
+        last = LAST_POLICIES[body["deliver_policy"]]
+        text = f"gets every message from {resume_at} on, not only {last}"
         yield _replacement_warning(
-            inputs, verdict, text, "So nothing that it had before it is lost."
+            inputs, decision, text, "So no message that was pending for it is lost."
         )
     out = live.state.get("num_ack_pending") or 0
     if has_pending_below_floor(live.compact, live.state):
         behind = f"sequence {live.state['ack_floor']['stream_seq']:,}"
-        text = f"has more messages out than it delivered behind its ack floor ({behind}): some may be out below it"
-        detail = (
-            "A purge by filter leaves them there. The new consumer resumes as many messages back as the old one made deliveries, so that "
-            "none is lost. To repeat fewer, wait until its clients have acknowledged what they have, and plan again."
+        text = (
+            "has more messages pending than it delivered behind its ack floor "
+            f"({behind}): some may be pending below it"
         )
-        yield _replacement_warning(inputs, verdict, text, detail)
+        detail = (
+            "A purge by filter leaves them there. The new consumer resumes as many messages back "
+            "as the old one made deliveries, so that none is lost. To repeat fewer, wait until its "
+            "clients have acknowledged what they have, and plan again."
+        )
+        yield _replacement_warning(inputs, decision, text, detail)
     if out:
-        text = f"{out:,} message{'' if out == 1 else 's'} it has out may be delivered again, and count as delivered for the first time"
-        detail = "Redelivery counts start over; what is acknowledged while it is made anew is delivered again."
-        if inputs.level(verdict.address) < PAUSE_LEVEL:
+        text = (
+            f"{out:,} pending message{'' if out == 1 else 's'} may be delivered again, "
+            "and count as delivered for the first time"
+        )
+        detail = (
+            "Redelivery counts start over. What is acknowledged while the consumer is recreated "
+            "is delivered again."
+        )
+        if inputs.level(decision.address) < PAUSE_LEVEL:
             detail += " This server cannot pause it first."
-        yield _replacement_warning(inputs, verdict, text, detail)
+        yield _replacement_warning(inputs, decision, text, detail)
 
 
 def _replacement_warning(
-    inputs: PlanInputs, verdict: ResourceDecision, text: str, detail: str
+    inputs: PlanInputs, decision: ResourceDecision, text: str, detail: str
 ) -> Diagnostic:
-    declared = inputs.workspace.resources.get(verdict.address)
+    declared = inputs.workspace.resources.get(decision.address)
     return Diagnostic(
-        "warning", "JS423", text, detail, str(verdict.address), declared.range if declared else None
+        "warning",
+        "JS423",
+        text,
+        detail,
+        str(decision.address),
+        declared.range if declared else None,
     )

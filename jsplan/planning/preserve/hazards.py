@@ -1,4 +1,4 @@
-"""What a replacement costs although it keeps the messages, as hazards of the closed list; and what is worth knowing of it."""
+"""Hazards and notes of a replacement that keeps the messages of a stream."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from jsplan.planning.decide import ResourceDecision
     from jsplan.planning.model import PlanInputs
 
-#: Bytes and messages that pass through a client or a server in a second, cautiously; both ways are taken twice.
+#: Bytes and messages per second through a client or a server, cautiously. Each message moves twice.
 BYTES_PER_SECOND, MESSAGES_PER_SECOND = 20_000_000, 40_000
-#: Seconds for everything but the messages.
+#: The least seconds of a replacement.
 MIN_SECONDS: Final = 1
 
 
 def list_consumers(inputs: PlanInputs, stream: Address) -> list[LiveObject]:
-    """Every consumer of the stream that was read, other people's included, without the server's own."""
+    """Return every consumer of the stream that was read, without the server's own."""
     found = (
         o for a, o in inputs.live.objects.items() if a.kind == "consumer" and a.parent == stream
     )
@@ -45,35 +45,35 @@ def list_consumers(inputs: PlanInputs, stream: Address) -> list[LiveObject]:
     )
 
 
-def preserve_obstacle(inputs: PlanInputs, verdict: ResourceDecision) -> str | None:
-    """Why the messages cannot be carried over, in words; None where they can, or are on their way already."""
-    if verdict.live is None or verdict.address in inputs.interrupted:
+def preserve_obstacle(inputs: PlanInputs, decision: ResourceDecision) -> str | None:
+    """Explain why the messages cannot be kept; None if they can, or are being copied already."""
+    if decision.live is None or decision.address in inputs.interrupted:
         return None
-    copied = {edge.kind for edge in inputs.topology.edges if edge.origin == verdict.address}
-    copied |= {kind for _, kind, _ in find_downstream(inputs, {}, verdict.address)}
-    level = inputs.level(verdict.address)
-    consumers, after = list_consumers(inputs, verdict.address), verdict.after or {}
+    copied = {edge.kind for edge in inputs.topology.edges if edge.origin == decision.address}
+    copied |= {kind for _, kind, _ in find_downstream(inputs, {}, decision.address)}
+    level = inputs.level(decision.address)
+    consumers, after = list_consumers(inputs, decision.address), decision.after or {}
     theirs = [c for c in consumers if not _has_start_override(inputs, c)]
-    why = find_preserve_obstacle(verdict.live, after, level, consumers, theirs, copied)
-    info = inputs.live.domains[verdict.address.domain].info
+    why = find_preserve_obstacle(decision.live, after, level, consumers, theirs, copied)
+    info = inputs.live.domains[decision.address.domain].info
     return why or capacity_problem(
-        verdict.live, after, sized_staging_config(inputs, verdict.address, verdict.live), info
+        decision.live, after, sized_staging_config(inputs, decision.address, decision.live), info
     )
 
 
 def _has_start_override(inputs: PlanInputs, consumer: LiveObject) -> bool:
-    """Whether an earlier replacement let it begin by a sequence, in place of what the files say."""
+    """Check whether an earlier replacement made it start by a sequence, unlike the files."""
     entry = inputs.entries.get(consumer.address)
     return entry is not None and consumer.address.consumer in entry.starts
 
 
 def restored_consumers(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
 ) -> list[tuple[LiveObject, Config]]:
-    """The consumers that the new stream gets, as they are, each with its compact configuration afterwards."""
+    """Return the consumers that the new stream gets, each with its new compact configuration."""
     found = [
-        (consumer, verdicts.get(consumer.address))
-        for consumer in list_consumers(inputs, verdict.address)
+        (consumer, decisions.get(consumer.address))
+        for consumer in list_consumers(inputs, decision.address)
     ]
     return [
         (c, v.after if v is not None and v.after is not None else c.compact)
@@ -83,15 +83,15 @@ def restored_consumers(
 
 
 def finished_ranges(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
 ) -> tuple[FinishedConsumer, ...]:
-    """What consumers have finished of a stream that becomes a work queue: none of that stays."""
-    live = verdict.live
-    if live is None or not becomes_workqueue(live.compact, verdict.after or {}):
+    """Return what consumers have finished of a stream that becomes a work queue."""
+    live = decision.live
+    if live is None or not becomes_workqueue(live.compact, decision.after or {}):
         return ()
     coming = [
         (c, position_of(c.compact, c.state))
-        for c, _ in restored_consumers(inputs, verdict, verdicts)
+        for c, _ in restored_consumers(inputs, decision, decisions)
     ]
     return tuple(
         FinishedConsumer(filters_of(c.compact), _last_delivered(c), position)
@@ -101,18 +101,19 @@ def finished_ranges(
 
 
 def redelivery_spans(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
 ) -> list[Redelivery]:
-    """What consumers are given again that resume at their floor, as `redelivered` measures it; nothing where archives keep all they had.
+    """Return what consumers that resume at their floor get again; empty if a backup keeps all.
 
-    Those of a cluster keep no more than the floor of a consumer with anything unacknowledged (measured on 2.15).
+    Snapshots of a cluster keep only the floor of a consumer with unacknowledged messages (measured
+    on 2.15).
     """
-    live = verdict.live
+    live = decision.live
     if live is None or live.compact.get("retention") == "workqueue":
         return []
-    if not verdict.recreates_consumers and not live.is_clustered:
+    if not decision.recreates_consumers and not live.is_clustered:
         return []
-    coming = restored_consumers(inputs, verdict, verdicts)
+    coming = restored_consumers(inputs, decision, decisions)
     spans = (
         build_redelivery(
             c.address.consumer, c.compact, c.state, to, position_of(c.compact, c.state)
@@ -124,39 +125,42 @@ def redelivery_spans(
 
 def assess_preserved(
     inputs: PlanInputs,
-    verdict: ResourceDecision,
-    verdicts: Mapping[Address, ResourceDecision],
+    decision: ResourceDecision,
+    decisions: Mapping[Address, ResourceDecision],
     redeliveries: Iterable[Measurement],
 ) -> Iterable[Hazard]:
-    """What publishers, workers and readers will notice. `again` are the answers about its consumers."""
-    live = verdict.live
+    """Yield the hazards for publishers, workers and readers.
+
+    `redeliveries` are the answers about its consumers.
+    """
+    live = decision.live
     assert live is not None
-    coming = [consumer for consumer, _ in restored_consumers(inputs, verdict, verdicts)]
+    coming = [consumer for consumer, _ in restored_consumers(inputs, decision, decisions)]
     counts = {answer.causes[-1]: answer.at_most for answer in redeliveries}
-    begun = inputs.interrupted.get(verdict.address)
-    if begun is None or not begun.rejected_subjects:
+    interrupted = inputs.interrupted.get(decision.address)
+    if interrupted is None or not interrupted.rejected_subjects:
         yield from _assess_rejected_publishes(live)
-    if begun is not None:  # the old stream may be gone: its consumers were measured before
+    if interrupted is not None:  # the old stream may be gone: its consumers were measured before
         counts = {
             span.consumer: max_by_state(span, live.state)
-            for span in redelivery_spans(inputs, verdict, verdicts)
+            for span in redelivery_spans(inputs, decision, decisions)
         }
         yield from (
-            _assess_finished(live, finished_ranges(inputs, verdict, verdicts))
-            if begun.has_moved_messages
+            _assess_finished(live, finished_ranges(inputs, decision, decisions))
+            if interrupted.has_moved_messages
             else ()
         )
     if (
-        begun is None
-        or begun.has_old_stream
-        or "DUPLICATES_MESSAGES" in begun.record.get("allowed", {})
+        interrupted is None
+        or interrupted.has_old_stream
+        or "DUPLICATES_MESSAGES" in interrupted.record.get("allowed", {})
     ):
         yield from _assess_redelivery(coming, counts)
-    yield from _assess_new_sequences(live, choose_preserve_method(inputs.level(verdict.address)))
+    yield from _assess_new_sequences(live, choose_preserve_method(inputs.level(decision.address)))
 
 
 def estimate_seconds(live: LiveObject) -> int:
-    """How long the messages take twice over, in whole seconds."""
+    """Return the whole seconds that copying the messages twice takes."""
     size, count = int(live.state.get("bytes") or 0), int(live.state.get("messages") or 0)
     return MIN_SECONDS + round(2 * max(size / BYTES_PER_SECOND, count / MESSAGES_PER_SECOND))
 
@@ -167,7 +171,11 @@ def _assess_rejected_publishes(live: LiveObject) -> Iterable[Hazard]:
         return
     count = int(live.state.get("messages") or 0)
     messages = f"{count:,} message{'' if count == 1 else 's'}"
-    text = f"publishers to {', '.join(subjects)} get no acknowledgement while {messages} are carried over, for about {estimate_seconds(live)} s"
+    seconds = estimate_seconds(live)
+    text = (
+        f"publishers to {', '.join(subjects)} get no acknowledgement while {messages} are copied, "
+        f"for about {seconds} s"
+    )
     yield Hazard(
         "REMOVES_SUBJECTS",
         f"{text}; publishers that retry unacknowledged messages lose nothing",
@@ -178,12 +186,12 @@ def _assess_rejected_publishes(live: LiveObject) -> Iterable[Hazard]:
 def _assess_redelivery(
     consumers: Iterable[LiveObject], finished: Mapping[str, int]
 ) -> Iterable[Hazard]:
-    """Messages that were given to workers, and at most how many that each consumer has acknowledged out of order."""
-    given = {c.address.consumer: int(c.state.get("num_ack_pending") or 0) for c in consumers}
-    out, above = sum(given.values()), sum(finished.values())
+    """Yield the hazard of redelivery: pending messages, and those acknowledged out of order."""
+    pending = {c.address.consumer: int(c.state.get("num_ack_pending") or 0) for c in consumers}
+    out, above = sum(pending.values()), sum(finished.values())
     if not out + above:
         return
-    names = [name for name in given if given[name] or finished.get(name)]
+    names = [name for name in pending if pending[name] or finished.get(name)]
     parts = (
         [f"{out:,} that workers have now, unless they acknowledge them before or after"]
         if out
@@ -202,10 +210,13 @@ def _assess_redelivery(
     )
 
 
-def _assess_new_sequences(live: LiveObject, way: PreserveMethod) -> Iterable[Hazard]:
-    if way == "source" and live.state.get("messages"):
-        age = ", so max_age starts anew for them" if live.compact.get("max_age") else ""
-        text = f"{live.state['messages']:,} messages get new sequences and new times{age}, and a header Nats-Stream-Source"
+def _assess_new_sequences(live: LiveObject, method: PreserveMethod) -> Iterable[Hazard]:
+    if method == "source" and live.state.get("messages"):
+        age = ", so max_age starts again for them" if live.compact.get("max_age") else ""
+        text = (
+            f"{live.state['messages']:,} messages get new sequences and new times{age}, "
+            "and a header Nats-Stream-Source"
+        )
         yield Hazard(
             "IRREVERSIBLE",
             f"{text}: only nats-server 2.12 and later can keep them",
@@ -215,17 +226,18 @@ def _assess_new_sequences(live: LiveObject, way: PreserveMethod) -> Iterable[Haz
 
 
 def _assess_finished(live: LiveObject, finished: Iterable[FinishedConsumer]) -> Iterable[Hazard]:
-    """The upper bound of what does not stay in a work queue, by positions alone."""
+    """Yield the upper bound of what does not stay in a work queue, by positions alone."""
     total = int(live.state.get("messages") or 0)
-    gone = min(total, sum((one.position or one.delivered + 1) - 1 for one in finished))
-    if gone:
+    finished_count = min(total, sum((one.position or one.delivered + 1) - 1 for one in finished))
+    if finished_count:
         yield Hazard(
             "DELETES_MESSAGES",
-            f"up to {gone:,} of {total:,} messages are acknowledged and do not stay in a work queue",
-            messages=gone,
+            f"up to {finished_count:,} of {total:,} messages are acknowledged "
+            "and do not stay in a work queue",
+            messages=finished_count,
             exact=False,
             at_least=0,
-            at_most=gone,
+            at_most=finished_count,
             causes=["retention"],
             as_of={"last_seq": live.state.get("last_seq", 0), "time": live.state.get("last_ts")},
         )
@@ -235,36 +247,47 @@ def _last_delivered(consumer: LiveObject) -> int:
     return int((consumer.state.get("delivered") or {}).get("stream_seq") or 0)
 
 
-def _check_start_overrides(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
-    """Consumers that keep their position only with another start than they were made with."""
-    level, declared = inputs.level(verdict.address), inputs.declared(verdict.address)
-    consumers = list_consumers(inputs, verdict.address)
+def _check_start_overrides(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:
+    """Note the consumers that keep their position only with another start than declared."""
+    level, declared = inputs.level(decision.address), inputs.declared(decision.address)
+    consumers = list_consumers(inputs, decision.address)
     names = [
         c.address.consumer
         for c in consumers
-        if start_sequence(c, c.compact, verdict, level) is not None
+        if start_sequence(c, c.compact, decision, level) is not None
     ]
     if names:
-        text = f"{', '.join(names)} will have deliver_policy by_start_sequence: this server takes no consumer to a position that it had"
-        detail = "That is neither drift nor a change, as long as the files say the same of where it starts."
+        text = (
+            f"{', '.join(names)} will have deliver_policy by_start_sequence: "
+            "this server cannot reset a consumer to its position"
+        )
+        detail = "That is neither drift nor a change while the files declare the same start."
         yield Diagnostic(
             "info",
             "JS425",
             text,
             detail,
-            str(verdict.address),
+            str(decision.address),
             declared.range if declared else None,
         )
 
 
-def check_stream_replacement(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
-    """What is worth knowing and stops nothing."""
-    live, declared = verdict.live, inputs.declared(verdict.address)
-    yield from _check_start_overrides(inputs, verdict)
+def check_stream_replacement(
+    inputs: PlanInputs, decision: ResourceDecision
+) -> Iterable[Diagnostic]:
+    """Note the effects of a stream replacement that stop nothing."""
+    live, declared = decision.live, inputs.declared(decision.address)
+    yield from _check_start_overrides(inputs, decision)
     if live is None or not live.compact.get("duplicate_window") or not live.state.get("messages"):
         return
-    text = "deduplication is reset: a retry of a message that was published before the replacement is stored twice"
-    detail = "The server remembers ids of what was published to this very stream only; it matters for as long as duplicate_window."
+    text = (
+        "deduplication is reset: a retry of a message that was published before the replacement "
+        "is stored twice"
+    )
+    detail = (
+        "The server remembers only ids that were published to this very stream. "
+        "It matters for as long as duplicate_window."
+    )
     yield Diagnostic(
-        "info", "JS425", text, detail, str(verdict.address), declared.range if declared else None
+        "info", "JS425", text, detail, str(decision.address), declared.range if declared else None
     )

@@ -1,7 +1,8 @@
-"""Replacements of streams that an apply began and did not end: where to go on, and what they stand for meanwhile.
+"""Interrupted replacements of streams: the step to resume with, and the resource meanwhile.
 
-What state recorded and what lies on the servers must agree; where they do not, somebody else was there, and nothing is guessed.
-Meanwhile the resource counts as it was before, so that everything is decided as it was for the first plan.
+What state recorded and what is on the servers must agree. Otherwise the streams were changed
+outside jsplan, and nothing is guessed. Until it is finished the resource counts as it was before,
+so that everything is decided as for the first plan.
 """
 
 from __future__ import annotations
@@ -26,22 +27,31 @@ from jsplan.subjects import is_covered
 if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
 
-#: What to do where somebody else was there meanwhile.
+#: The hint for streams that were changed outside jsplan meanwhile.
 INSPECT_HINT: Final = (
     "Look at both streams. To plan with what is there, which deletes nothing: jsplan state rm"
 )
-#: What state says of how far it came: the last of these that is done. From `compared` on the stand-in has everything.
+#: The phases in state: the last one that is done. From `compared` the staging stream is complete.
 PHASES: Final = (
-    "started", "quiesced", "consumers_paused", "copied", "compared", "old_deleted", "refilled", "recompared", "consumers_resumed",
+    "started",
+    "quiesced",
+    "consumers_paused",
+    "copied",
+    "compared",
+    "old_deleted",
+    "refilled",
+    "recompared",
+    "consumers_resumed",
     "activated",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptedReplacement:
-    """One replacement under way: the step to go on with, what has the stream's name now, and its stand-in.
+    """One interrupted replacement: the next step, the current stream and its staging stream.
 
-    `conflict` says in words why it cannot go on; `next_step` is the key of a step in `streams.ORDER`.
+    `conflict` explains why it cannot be resumed. `next_step` is the key of a step in
+    `stream_steps.STEP_ORDER`.
     """
 
     record: dict[str, Any]
@@ -52,24 +62,26 @@ class InterruptedReplacement:
 
     @property
     def has_old_stream(self) -> bool:
-        """Whether the old stream was not deleted yet, so that nothing needs to go on."""
+        """Check whether the old stream still exists, so that nothing needs to be resumed."""
         return self.current is not None and self.current.created == self.record["old"]["created"]
 
     @property
     def messages_location(self) -> str:
-        """Where the messages are, in words."""
-        place = str(self.record["staging"])
+        """The location of the messages, in words."""
+        location = str(self.record["staging"])
         if self.conflict:
-            return place if self.staging is not None else "no stream that jsplan knows"
+            return location if self.staging is not None else "no stream that jsplan knows"
         if self.has_old_stream:
-            return f"the old stream{f' and in {place}' if self.has_moved_messages else ''}"
+            return f"the old stream{f' and in {location}' if self.has_moved_messages else ''}"
         return (
-            place if self.next_step in ("refill", "recompare") else f"the new stream and in {place}"
+            location
+            if self.next_step in ("refill", "recompare")
+            else f"the new stream and in {location}"
         )
 
     @property
     def rejected_subjects(self) -> list[str]:
-        """The subjects on which publishers are rejected for as long as it is not finished. A sealed stream took no messages before."""
+        """The subjects whose publishers are rejected meanwhile; none of a sealed stream."""
         old = self.record["old"]["config"]
         taken = self.current.raw.get("subjects") or [] if self.current is not None else []
         return (
@@ -80,25 +92,31 @@ class InterruptedReplacement:
 
     @property
     def summary(self) -> str:
-        """What is the matter, in words: first that publishers are rejected, then where the messages are."""
+        """The problem in words: the rejected publishes first, then the location of the messages."""
         name, safe = (
             Address.parse(self.record["address"]).name,
             f"Its messages are in {self.messages_location}",
         )
         if self.rejected_subjects:
-            return f"{name} is down: publishes to {', '.join(self.rejected_subjects)} are rejected, because its replacement was interrupted. {safe}"
+            return (
+                f"{name} is down: publishes to {', '.join(self.rejected_subjects)} are rejected, "
+                f"because its replacement was interrupted. {safe}"
+            )
         return f"the replacement of {name} was interrupted. {safe}"
 
     @property
     def detail(self) -> str:
-        """What ends it."""
+        """The command that finishes it."""
         if self.conflict:
             return f"{INSPECT_HINT} {quote_shell(self.record['address'])}"
-        return "To finish it: jsplan apply. To go back: put the old configuration back into the files, and run jsplan apply."
+        return (
+            "To finish it: jsplan apply. To go back: put the old configuration back into the files "
+            "and run jsplan apply."
+        )
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether the old stream still has everything. A mirror that was stopped is none any more."""
+        """Check whether the old stream still has everything. A stopped mirror is one no longer."""
         return (
             self.has_old_stream
             and not self.has_moved_messages
@@ -107,7 +125,7 @@ class InterruptedReplacement:
 
     @property
     def has_moved_messages(self) -> bool:
-        """Whether messages are in the stand-in that the old stream has no more: copying a work queue consumes it."""
+        """Check whether copying consumed messages of the old stream, as of a work queue."""
         if not self.has_old_stream or self.current is None or self.staging is None:
             return False
         consumed = (
@@ -117,7 +135,7 @@ class InterruptedReplacement:
         return bool(consumed and self.staging.state.get("messages"))
 
     def to_json(self, address: Address) -> dict[str, Any]:
-        """The element of `list_interrupted` in the documents of apply, drift and status."""
+        """Return the element of `list_interrupted` in the documents of apply, drift and status."""
         return {
             "address": str(address),
             "rejected": self.rejected_subjects,
@@ -126,13 +144,13 @@ class InterruptedReplacement:
         }
 
     def fingerprint_of(self, address: Address) -> str:
-        """What the first step must find under the address that it touches."""
+        """Return the fingerprint that the first step must find under the address it changes."""
         found = self.staging if str(address) == self.record["staging"] else self.current
         return found.fingerprint if found is not None else "absent"
 
 
 def staging_streams(inputs: PlanInputs) -> set[Address]:
-    """The streams that must be read to know how far the replacements came."""
+    """Return the streams that must be read to determine the progress of the replacements."""
     return {
         Address.parse(r["staging"])
         for a, r in inputs.replacement_records.items()
@@ -141,18 +159,25 @@ def staging_streams(inputs: PlanInputs) -> set[Address]:
 
 
 def list_interrupted(found: Mapping[Address, InterruptedReplacement]) -> list[dict[str, Any]]:
-    """Those that are not finished, for documents; of one that only left its stand-in behind there is nothing to say."""
-    shown = {address: one for address, one in found.items() if one.next_step != "clear"}
+    """List the unfinished ones for documents; one that only left its staging stream is finished."""
+    shown = {
+        address: replacement
+        for address, replacement in found.items()
+        if replacement.next_step != "clear"
+    }
     return [
-        one.to_json(address)
-        for address, one in sorted(
+        replacement.to_json(address)
+        for address, replacement in sorted(
             shown.items(), key=lambda item: (not item[1].rejected_subjects, item[0])
         )
     ]
 
 
 def load_interrupted(inputs: PlanInputs) -> None:
-    """Find out how far each replacement came, and let its resources count as they were. `inputs.live` must cover the stand-ins."""
+    """Determine the progress of each replacement; restore the previous view of its resources.
+
+    `inputs.live` must include the staging streams.
+    """
     for address, record in inputs.replacement_records.items():
         if "staging" not in record or not inputs.live.is_reachable(address.domain):
             continue
@@ -180,7 +205,7 @@ def _inspect_replacement(
 
 
 def _needs_refill(inputs: PlanInputs, address: Address, found: InterruptedReplacement) -> bool:
-    """Whether the new stream was made for files that said something else, and cannot become what they say now: it is filled once more."""
+    """Check whether the new stream was created for older files and must be created again."""
     assert found.current is not None
     level, old = (
         inputs.level(address),
@@ -198,7 +223,7 @@ def _needs_refill(inputs: PlanInputs, address: Address, found: InterruptedReplac
 def determine_progress(
     address: Address, record: dict[str, Any], current: LiveObject | None, staging: LiveObject | None
 ) -> InterruptedReplacement:
-    """How far a replacement came, by what is there under its stream's name and that of its stand-in."""
+    """Determine the progress of a replacement from the current stream and its staging stream."""
     done = PHASES.index(record.get("phase", "started"))
     complete = done >= PHASES.index("compared")
     ours = staging is not None and belongs_to_replacement(staging.raw, record["id"])
@@ -207,14 +232,14 @@ def determine_progress(
             record,
             current,
             staging,
-            conflict=f"{record['staging']} is not the stream that jsplan made to hold its messages",
+            conflict=f"{record['staging']} is not the staging stream that jsplan created",
         )
     if current is not None and current.created == record["old"]["created"]:
         return InterruptedReplacement(record, current, staging)
     if record.get("phase") == "activated":
         return InterruptedReplacement(record, current, staging, "clear")
     if staging is None or not complete:
-        kept = (
+        staging_state = (
             f"and {record['staging']} is not complete"
             if staging is not None
             else f"and {record['staging']} is gone too"
@@ -223,7 +248,10 @@ def determine_progress(
             record,
             current,
             staging,
-            conflict=f"the old stream was deleted by somebody else before its copy was compared, {kept}",
+            conflict=(
+                "the old stream was deleted outside jsplan before its copy was compared, "
+                f"{staging_state}"
+            ),
         )
     if current is None:
         return InterruptedReplacement(record, current, staging, "refill")
@@ -245,14 +273,20 @@ def determine_progress(
         record,
         current,
         staging,
-        conflict=f"somebody else made a stream {address.stream} meanwhile; its messages are in {record['staging']}",
+        conflict=(
+            f"a stream {address.stream} was created outside jsplan meanwhile; "
+            f"its messages are in {record['staging']}"
+        ),
     )
 
 
 def _restore_previous_view(
     inputs: PlanInputs, address: Address, found: InterruptedReplacement
 ) -> None:
-    """The stream and its consumers as they were before, with as many messages as there are now."""
+    """Put the stream and its consumers as they were before into `inputs.live`.
+
+    The stream has as many messages as there are now.
+    """
     old, counted = (
         found.record["old"],
         found.staging if found.staging is not None and not found.has_old_stream else found.current,
@@ -261,14 +295,17 @@ def _restore_previous_view(
     server = found.current.server if found.current is not None else {}
     _put_live(inputs, LiveObject(address, old["config"], old["created"], state, server))
     for name, consumer in found.record.get("consumers", {}).items():
-        there = Address(address.domain, "consumer", f"{address.stream}/{name}")
+        consumer_address = Address(address.domain, "consumer", f"{address.stream}/{name}")
         _put_live(
-            inputs, LiveObject(there, consumer["config"], consumer["created"], consumer["state"])
+            inputs,
+            LiveObject(
+                consumer_address, consumer["config"], consumer["created"], consumer["state"]
+            ),
         )
 
 
 def _put_live(inputs: PlanInputs, before: LiveObject) -> None:
-    """In place of what is there now. What state recorded of the new one already was ours, so the old one was."""
+    """Replace the live object by the previous one; if the new one was managed, so is that."""
     now, entry = inputs.live.get(before.address), inputs.entries.get(before.address)
     if now is not None and entry is not None and entry.created == now.created:
         inputs.entries[before.address] = replace(entry, created=before.created)

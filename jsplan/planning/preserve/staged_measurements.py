@@ -1,4 +1,4 @@
-"""What the messages of a stream that is replaced count in the new one, and which stream has them meanwhile. Pure."""
+"""Measurements of a replaced stream: stored sizes, and the stream that has the messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def resized_storage(
     live: LiveObject, after: Config, level: int, staging: str = ""
 ) -> TargetStorage | None:
-    """How messages count once they are moved to a stream that is `after`; None where they count as they do now."""
+    """Return how moved messages count in a stream `after`; None if they count as they do now."""
     storage, via = after.get("storage", "file"), ""
     if choose_preserve_method(level) == "source":
         via = staging or staging_address(live.address, live.created).stream
@@ -33,34 +33,40 @@ def resized_storage(
 
 
 def redirect_to_staging(
-    inputs: PlanInputs, question: MeasurementRequest
+    inputs: PlanInputs, request: MeasurementRequest
 ) -> MeasurementRequest | None:
-    """The question about the stream that has the messages: the stand-in once the old stream is gone. Nobody consumes that one."""
-    found = inputs.interrupted.get(question.address)
+    """Return the request for the stream that has the messages.
+
+    That is the staging stream once the old stream is deleted. It has no consumers.
+    """
+    found = inputs.interrupted.get(request.address)
     if found is None or found.has_old_stream:
-        return question
-    return staging_measurement(question, Address.parse(found.record["staging"]), found.record)
+        return request
+    return staging_measurement(request, Address.parse(found.record["staging"]), found.record)
 
 
 def staging_measurement(
-    question: MeasurementRequest, staging: Address, record: Mapping[str, Any]
+    request: MeasurementRequest, staging: Address, record: Mapping[str, Any]
 ) -> MeasurementRequest | None:
-    """The question about the stand-in, which has one message more where `record` says so: the new stream does not keep that."""
-    limits = question.limits
+    """Return the request for the staging stream.
+
+    It has one message more if `record` says so. The new stream does not keep that message.
+    """
+    limits = request.limits
     if record.get("end_marker"):
-        storage = question.target_storage.storage if question.target_storage else "file"
+        storage = request.target_storage.storage if request.target_storage else "file"
         size = stored_size(
-            storage, len(parking_subject(question.address.stream, record["id"])), 0, len(END_MARKER)
+            storage, len(parking_subject(request.address.stream, record["id"])), 0, len(END_MARKER)
         )
         limits = replace(
             limits,
             max_msgs=limits.max_msgs and limits.max_msgs + 1,
             max_bytes=limits.max_bytes and limits.max_bytes + size,
         )
-    finished = question.finished
-    if record["method"] == "source":  # sequences are other ones there
-        finished = tuple(replace(one, position=None) for one in finished)
+    finished = request.finished
+    if record["method"] == "source":  # its sequences are others
+        finished = tuple(replace(finished_range, position=None) for finished_range in finished)
     limited = replace(
-        question, stream=staging, limits=limits, interest="", consumers=(), finished=finished
+        request, stream=staging, limits=limits, interest="", consumers=(), finished=finished
     )
     return limited if limits.causes or finished else None

@@ -1,9 +1,10 @@
-"""What stands in for a stream while it is made anew with its messages: names, marks and configurations. Pure.
+"""The staging stream of a preserving replacement: names, metadata and configurations.
 
-Three configurations lead from the old stream to the new one. The *stopped* old stream takes no more messages and loses none.
-The *stand-in* holds them under a name of our own, without any limit. The *bare* new stream has what no update can give it
-(storage, a work queue, its mirror) and none of what could delete a message; the rest it is given last. A *probe* is given both
-before the old stream is touched, so that the server refuses then what it would refuse later.
+Three configurations lead from the old stream to the new one. The *quiesced* old stream accepts no
+messages and loses none. The *staging stream* holds them under a name of our own, without limits.
+The *initial* new stream has what no update can set (storage, a work queue, its mirror) and nothing
+that could delete a message; it gets the rest last. A *probe* is given both before the old stream is
+changed, so that the server refuses early what it would refuse later.
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ from jsplan.resources import STREAM
 from jsplan.resources.fields import Config
 from jsplan.units import SECOND
 
-#: What a message says that marks the end of a stopped stream whose last message was deleted.
+#: The payload that marks the end of a quiesced stream whose last message was deleted.
 END_MARKER: Final = b"the last sequence of this stream"
-#: Metadata of whatever stands in for something: for whom, and for which object of that name.
+#: Metadata of a staging object: the address that it replaces, and the id of the replacement.
 REPLACES_KEY, REPLACEMENT_ID_KEY = "jsplan.replaces", "jsplan.replacement"
-#: What only a new stream can be given, and what decides where its messages lie.
+#: The fields that only a create sets, or that decide where the messages are stored.
 _INITIAL_FIELDS: Final = (
-    "storage", "persist_mode", "allow_msg_counter", "compression", "num_replicas", "placement", "max_consumers",
-)  # fmt: skip
-#: Those that no update changes, on some server at least: with another one of them the messages need a new stream.
+    "storage",
+    "persist_mode",
+    "allow_msg_counter",
+    "compression",
+    "num_replicas",
+    "placement",
+    "max_consumers",
+)
+#: Those that no update changes, at least on some server. Another value needs a new stream.
 _CREATE_ONLY_FIELDS: Final = (
     "storage",
     "persist_mode",
@@ -35,43 +42,40 @@ _CREATE_ONLY_FIELDS: Final = (
     "retention",
     "mirror",
 )
-#: What the old stream must not do any more while its messages are copied: expire, make room.
+#: Limits that the old stream loses while its messages are copied, so that none is deleted.
 _QUIESCED_LIMITS: Final[Config] = {"max_age": 0, "max_msgs": -1}
-#: API level (2.14) from which a stream's limits for consumers can be taken out although its consumers have such values.
+#: API level (2.14) from which limits for consumers can be removed while consumers have such values.
 REMOVABLE_LIMITS_LEVEL: Final = 4
 CONSUMER_LIMITS: Final = ("max_ack_pending", "inactive_threshold")
-#: Nanoseconds after which servers delete the consumers by which they copy: what consumer_limits must allow (measured on 2.10 to 2.12).
+#: Nanoseconds after which servers delete the consumers by which they copy (measured, 2.10 to 2.12).
 _COPY_CONSUMER_LIFETIME: Final = 10 * SECOND
 #: Stream names may have 255 bytes.
 _MAX_NAME_BYTES: Final = 200
 
 
 def replacement_id(address: Address, created: str) -> str:
-    """Which object is replaced: the same for everybody who plans it, another one for the next object of that name."""
+    """Return the id of a replacement: the same in every plan, another per `created`."""
     return hashlib.sha256(f"{address}|{created}".encode()).hexdigest()[:16]
 
 
 def staging_address(address: Address, created: str) -> Address:
-    """The stream that holds the messages meanwhile."""
-    return Address(
-        address.domain,
-        "stream",
-        f"{STAGING_PREFIX}{address.stream[:_MAX_NAME_BYTES]}_{replacement_id(address, created)[:8]}",
-    )
+    """Return the address of the staging stream."""
+    stem, ident = address.stream[:_MAX_NAME_BYTES], replacement_id(address, created)[:8]
+    return Address(address.domain, "stream", f"{STAGING_PREFIX}{stem}_{ident}")
 
 
 def probe_address(staging: Address) -> Address:
-    """The empty stream that shows whether the server accepts what the new stream is to be."""
+    """Return the address of the empty stream that tests whether the server accepts the new one."""
     return Address.of_stream(staging.domain, f"{staging.stream}_PROBE")
 
 
 def parking_subject(stream: str, ident: str) -> str:
-    """A subject that nobody publishes to and no other stream has."""
+    """Return a subject without publishers that no other stream has."""
     return f"{PARKING_PREFIX}{ident}.{stream}"
 
 
 def belongs_to_replacement(config: Mapping[str, Any], ident: str) -> bool:
-    """Whether a configuration is that of something that stands in for the object."""
+    """Check whether a configuration is that of a staging object of the replacement."""
     return bool((config.get("metadata") or {}).get(REPLACEMENT_ID_KEY) == ident)
 
 
@@ -80,12 +84,15 @@ def _replacement_metadata(address: Address, ident: str) -> Config:
 
 
 def is_quiesced(address: Address, live: LiveObject, ident: str) -> bool:
-    """Whether a stream has the subject of a stopped one."""
+    """Check whether a stream has the parking subject of a quiesced one."""
     return parking_subject(address.stream, ident) in (live.raw.get("subjects") or ())
 
 
 def limits_copy_consumers(limits: Mapping[str, Any]) -> bool:
-    """Whether limits for consumers also bind those by which servers copy, which then never begin (measured on 2.10 to 2.14)."""
+    """Check whether limits also bind the consumers by which servers copy.
+
+    Those then never start (measured on 2.10 to 2.14).
+    """
     return bool(
         limits.get("max_ack_pending", 0) > 0
         or 0 < limits.get("inactive_threshold", 0) < _COPY_CONSUMER_LIFETIME
@@ -93,14 +100,18 @@ def limits_copy_consumers(limits: Mapping[str, Any]) -> bool:
 
 
 def must_keep_limits(limits: Mapping[str, Any], level: int) -> bool:
-    """Whether a stopped stream keeps its limits for consumers: before 2.14 taking them out is refused for the consumers' sake (10069)."""
+    """Check whether a quiesced stream must keep its limits for consumers.
+
+    Before 2.14 the server refuses to remove them because of the consumers (10069).
+    """
     return level < REMOVABLE_LIMITS_LEVEL and not limits_copy_consumers(limits)
 
 
 def quiesced_config(address: Address, live: LiveObject, level: int) -> Config | None:
-    """The old stream so that no message comes and none goes; None where it is so already, because it is sealed.
+    """Return the quiesced configuration of the old stream; None if it is sealed.
 
-    A mirror can only be stopped by promoting it. Interest retention becomes limits, so that copying consumes nothing.
+    A mirror can only be stopped by promoting it. Interest retention becomes limits, so that copying
+    consumes nothing.
     """
     raw = live.raw
     if raw.get("sealed"):
@@ -119,9 +130,11 @@ def quiesced_config(address: Address, live: LiveObject, level: int) -> Config | 
 
 
 def staging_config(address: Address, live: LiveObject, *, memory: bool) -> Config:
-    """The stream that holds the messages meanwhile: with as many copies as the old one, on disk unless the account has none.
+    """Return the configuration of the staging stream.
 
-    Before 2.14 a copy takes messages with Nats-Rollup only where rollups are allowed; what they roll up is gone already.
+    It has the replicas of the old stream, and is on disk unless the account has none. Before 2.14
+    a mirror or source accepts messages with Nats-Rollup only if rollups are allowed. What they roll
+    up is already deleted.
     """
     ident, name = (
         replacement_id(address, live.created),
@@ -143,7 +156,10 @@ def staging_config(address: Address, live: LiveObject, *, memory: bool) -> Confi
 def initial_config(
     address: Address, live: LiveObject, creation: Config, *, can_mirror: bool
 ) -> Config:
-    """The new stream before it gets its limits and subjects. `mirrors`: it can be made as the mirror that it shall be."""
+    """Return the new stream before it gets its limits and subjects.
+
+    `can_mirror`: it can be created as the mirror that it will be.
+    """
     ident = replacement_id(address, live.created)
     out: Config = {"name": address.stream} | {
         key: creation[key] for key in _INITIAL_FIELDS if key in creation
@@ -159,7 +175,7 @@ def initial_config(
 
 
 def probe_config(name: str, ident: str, config: Config, *, most_bytes: int) -> Config:
-    """A configuration on the way, or the last one, as the probe is given it: it copies nothing and reserves `most_bytes`."""
+    """Return a configuration for the probe: it copies nothing and reserves `most_bytes`."""
     out = {
         key: value
         for key, value in config.items()
@@ -172,6 +188,6 @@ def probe_config(name: str, ident: str, config: Config, *, most_bytes: int) -> C
 
 
 def needs_recreation(current: Mapping[str, Any], wanted: Config) -> bool:
-    """Whether a bare stream that was made for other files cannot become what they say by now; both are raw configurations."""
+    """Check whether an initial stream for older files cannot become `wanted`; both are raw."""
     before, after = STREAM.compact(dict(current)), STREAM.compact(wanted)
     return any(before.get(name) != after.get(name) for name in _CREATE_ONLY_FIELDS)

@@ -1,4 +1,4 @@
-"""What becomes of consumers that come back with a stream that keeps its messages, where the server cannot take them to their position."""
+"""Starts of recreated consumers that the server cannot reset to their position."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def start_sequence(
     live: LiveObject, config: Config, stream: ResourceDecision, level: int
 ) -> int | None:
-    """The sequence from which a consumer is made to start in the new stream, in place of its deliver_policy; None where it is not.
+    """Return the start sequence of a consumer in the new stream; None for its own start.
 
-    Before 2.12 messages get new sequences, which are known only then: this is the old one.
+    Before 2.12 messages get new sequences, which are known only later: this is the old one.
     """
     if stream.live is None or not stream.preserves or not stream.recreates_consumers:
         return None
@@ -49,31 +49,34 @@ def start_sequence(
 
 
 def _decided_start(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
 ) -> int | None:
-    stream = verdicts.get(verdict.restored_with) if verdict.restored_with is not None else None
-    if stream is None or verdict.live is None or verdict.replaces:
+    stream = decisions.get(decision.restored_with) if decision.restored_with is not None else None
+    if stream is None or decision.live is None or decision.replaces:
         return None
     return start_sequence(
-        verdict.live, verdict.after or verdict.live.compact, stream, inputs.level(verdict.address)
+        decision.live,
+        decision.after or decision.live.compact,
+        stream,
+        inputs.level(decision.address),
     )
 
 
 def has_unknown_start(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
 ) -> bool:
-    """Whether the sequence from which it starts is only known when it is made."""
-    return _decided_start(inputs, verdict, verdicts) is not None
+    """Check whether the start sequence is known only when the consumer is created."""
+    return _decided_start(inputs, decision, decisions) is not None
 
 
 def config_with_start(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
 ) -> Config | None:
-    """Its full configuration in the end, where that is not what the files or the server say; None where it is."""
-    start = _decided_start(inputs, verdict, verdicts)
-    if start is None or verdict.live is None:
+    """Return its final full configuration if that differs from files and server; otherwise None."""
+    start = _decided_start(inputs, decision, decisions)
+    if start is None or decision.live is None:
         return None
     return CONSUMER.with_defaults(
-        with_start_sequence(start, verdict.after or verdict.live.compact),
-        inputs.level(verdict.address),
+        with_start_sequence(start, decision.after or decision.live.compact),
+        inputs.level(decision.address),
     )

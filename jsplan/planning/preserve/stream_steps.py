@@ -1,7 +1,8 @@
-"""The steps of a replacement that keeps a stream's messages. Carrying them out is left to `applying.preserve`.
+"""The steps of a replacement that keeps a stream's messages.
 
-At every moment all messages are in one stream that was compared with the one before: the old one, the stand-in, the new one.
-Before the first of them is touched, a probe without messages shows whether the server accepts what the new one is to be.
+At every moment one stream has all messages: the old one, the staging stream or the new one. It has
+been compared with the one before. Before the old stream is changed, a probe without messages tests
+whether the server accepts the new one.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
     from jsplan.resources.fields import Config
 
-#: The steps in order, by the last part of their keys. The one that ends it has the key of an update: whoever waits for the
-#: stream waits for that.
+#: The steps in order, by the last part of their keys. The last one has the key of an update: steps
+#: that wait for the stream wait for it.
 STEP_ORDER: Final = (
     "probe",
     "stop",
@@ -55,99 +56,104 @@ STEP_OPS: Final[Mapping[str, Op]] = {
     "refill": "stream.copy", "recompare": "stream.compare", "resume": "stream.resume_consumers",
     "update": "stream.activate", "clear": "stream.delete_staging",
 }  # fmt: skip
-#: What is left to do for a replacement that the files do not want any more, while the old stream is still there.
+#: The steps of a replacement that the files no longer want, while the old stream still exists.
 ROLLBACK_ORDER: Final = ("update", "resume", "clear")
 
 
 def draft_replacement(
-    inputs: PlanInputs, verdict: ResourceDecision, final: Draft, consumers: Mapping[str, Any]
+    inputs: PlanInputs, decision: ResourceDecision, final: Draft, consumers: Mapping[str, Any]
 ) -> Iterable[Draft]:
-    """The steps of one stream; `final` is the call that would create it, with what is to be recorded.
+    """Draft the steps of one stream; `final` is the create, with the record for state.
 
-    `consumers` says of those that the files name how they come back: `{address, config, record}`, or None where they do not.
+    `consumers` has by name how declared consumers come back: `{address, config, record}`, or None.
     """
-    address, old = verdict.address, verdict.live
+    address, old = decision.address, decision.live
     assert old is not None
-    under_way = inputs.interrupted.get(address)
+    interrupted = inputs.interrupted.get(address)
     kinds = (
         STEP_ORDER
-        if under_way is None or under_way.next_step == "clear"
-        else STEP_ORDER[STEP_ORDER.index(under_way.next_step) :]
+        if interrupted is None or interrupted.next_step == "clear"
+        else STEP_ORDER[STEP_ORDER.index(interrupted.next_step) :]
     )
-    yield from _draft_chain(inputs, verdict, final, kinds, consumers)
+    yield from _draft_chain(inputs, decision, final, kinds, consumers)
 
 
 def draft_rollback(
-    inputs: PlanInputs, verdict: ResourceDecision, final: Draft, consumers: Mapping[str, Any]
+    inputs: PlanInputs, decision: ResourceDecision, final: Draft, consumers: Mapping[str, Any]
 ) -> Iterable[Draft]:
-    """The steps that give a stopped old stream back what it had; `final` is the update to what the files say."""
-    yield from _draft_chain(inputs, verdict, final, ROLLBACK_ORDER, consumers)
+    """Draft the steps that restore a quiesced old stream; `final` is the update to the files."""
+    yield from _draft_chain(inputs, decision, final, ROLLBACK_ORDER, consumers)
 
 
 def draft_staging_cleanup(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[Draft]:
-    """Stand-ins of streams that are back whole: the apply that brought them back died just before it took those away."""
+    """Draft the deletion of staging streams that an interrupted apply left after it was done."""
     for address, found in inputs.interrupted.items():
         if (
             found.next_step != "clear"
-            or address not in verdicts
+            or address not in decisions
             or inputs.request.refresh_only
             or inputs.request.imports
         ):
             continue
-        stand = Address.parse(found.record["staging"])
-        request = {"api": f"STREAM.DELETE.{stand.stream}", "payload": None}
+        staging = Address.parse(found.record["staging"])
+        request = {"api": f"STREAM.DELETE.{staging.stream}", "payload": None}
         params = {"state_address": found.record["address"]}
         yield Draft(
             (address, "cleared"),
             "stream.delete_staging",
-            f"delete {stand.stream}",
+            f"delete {staging.stream}",
             request,
             "",
-            object_address=stand,
+            object_address=staging,
             params=params,
         )
 
 
 def _draft_chain(
     inputs: PlanInputs,
-    verdict: ResourceDecision,
+    decision: ResourceDecision,
     final: Draft,
     kinds: tuple[str, ...],
     consumers: Mapping[str, Any],
 ) -> Iterable[Draft]:
-    """One after the other. What the first of them finds under the stream's name must be what planning found."""
-    under_way, before = inputs.interrupted.get(verdict.address), None
-    if under_way is not None and under_way.next_step == "clear":
-        under_way = None  # that one is over; what is left of it is cleared before
-    looks = next(kind for kind in kinds if kind != "probe")
+    """Draft consecutive steps. The first one checks that the stream is as planning found it."""
+    interrupted, before = inputs.interrupted.get(decision.address), None
+    if interrupted is not None and interrupted.next_step == "clear":
+        interrupted = None  # that one is finished; its staging stream is deleted before
+    first_check = next(kind for kind in kinds if kind != "probe")
     for kind in kinds:
-        draft = _draft_step(inputs, verdict, final, kind)
+        draft = _draft_step(inputs, decision, final, kind)
         if kind == "resume":
             draft.params = (draft.params or {}) | {"consumers": dict(consumers)}
         draft.depends_on |= {before.key} if before is not None else set()
-        if kind == looks and under_way is not None:
-            draft.precondition = under_way.fingerprint_of(draft.object_address or verdict.address)
+        if kind == first_check and interrupted is not None:
+            draft.precondition = interrupted.fingerprint_of(
+                draft.object_address or decision.address
+            )
         before = draft
         yield draft
 
 
-def _draft_step(inputs: PlanInputs, verdict: ResourceDecision, final: Draft, kind: str) -> Draft:
-    address, old = verdict.address, verdict.live
+def _draft_step(inputs: PlanInputs, decision: ResourceDecision, final: Draft, kind: str) -> Draft:
+    address, old = decision.address, decision.live
     assert old is not None
-    stand = staging_address(address, old.created)
-    touches = {"probe": probe_address(stand), "copy": stand, "compare": stand, "clear": stand}.get(
-        kind, address
-    )
+    staging = staging_address(address, old.created)
+    touched = {
+        "probe": probe_address(staging),
+        "copy": staging,
+        "compare": staging,
+        "clear": staging,
+    }.get(kind, address)
     draft = Draft(
         (address, kind),
         STEP_OPS[kind],
-        _title(verdict, kind, stand),
-        _request(inputs, verdict, final, kind),
+        _title(decision, kind, staging),
+        _request(inputs, decision, final, kind),
         "",
-        object_address=touches,
-        params=_params(inputs, verdict, kind, stand),
+        object_address=touched,
+        params=_params(inputs, decision, kind, staging),
     )
     if kind == "stop":
         draft.precondition, draft.freed_subjects = (
@@ -164,30 +170,30 @@ def _draft_step(inputs: PlanInputs, verdict: ResourceDecision, final: Draft, kin
     return draft
 
 
-def _title(verdict: ResourceDecision, kind: str, staging: Address) -> str:
-    what, place = (
-        f"{verdict.address.kind} {verdict.address.name} in {verdict.address.domain}",
+def _title(decision: ResourceDecision, kind: str, staging: Address) -> str:
+    label, staging_name = (
+        f"{decision.address.kind} {decision.address.name} in {decision.address.domain}",
         staging.stream,
     )
     return {
-        "probe": f"try the new configuration of {what} on {probe_address(staging).stream}",
-        "stop": f"quiesce {what}: no message is added or removed",
-        "hold": f"pause the consumers of {what} and record their positions",
-        "copy": f"copy {what} into {place}",
-        "compare": f"compare {place} with {what}",
-        "retire": f"delete the old {what}",
-        "refill": f"recreate {what} with the messages of {place}",
-        "recompare": f"compare {what} with {place}",
-        "resume": f"resume the consumers of {what}",
-        "update": f"activate {what}: set its subjects and limits",
-        "clear": f"delete {place}",
+        "probe": f"try the new configuration of {label} on {probe_address(staging).stream}",
+        "stop": f"quiesce {label}: no message is added or removed",
+        "hold": f"pause the consumers of {label} and record their positions",
+        "copy": f"copy {label} into {staging_name}",
+        "compare": f"compare {staging_name} with {label}",
+        "retire": f"delete the old {label}",
+        "refill": f"recreate {label} with the messages of {staging_name}",
+        "recompare": f"compare {label} with {staging_name}",
+        "resume": f"resume the consumers of {label}",
+        "update": f"activate {label}: set its subjects and limits",
+        "clear": f"delete {staging_name}",
     }[kind]
 
 
 def _request(
-    inputs: PlanInputs, verdict: ResourceDecision, final: Draft, kind: str
+    inputs: PlanInputs, decision: ResourceDecision, final: Draft, kind: str
 ) -> Config | None:
-    address, old = verdict.address, verdict.live
+    address, old = decision.address, decision.live
     assert old is not None
     match kind:
         case "probe":
@@ -202,8 +208,12 @@ def _request(
             )
             return {"api": f"STREAM.UPDATE.{name}", "payload": config}
         case "stop":
-            calm = quiesced_config(address, old, inputs.level(address))
-            return {"api": f"STREAM.UPDATE.{address.stream}", "payload": calm} if calm else None
+            quiesced = quiesced_config(address, old, inputs.level(address))
+            return (
+                {"api": f"STREAM.UPDATE.{address.stream}", "payload": quiesced}
+                if quiesced
+                else None
+            )
         case "copy":
             return {
                 "api": f"STREAM.RESTORE.{staging_address(address, old.created).stream}",
@@ -229,7 +239,7 @@ def _request(
 
 
 def _account_info(inputs: PlanInputs, address: Address) -> Mapping[str, Any]:
-    """What the account of the domain has and may have, as `API.INFO` shows it."""
+    """Return the usage and the limits of the domain's account, as in `API.INFO`."""
     return inputs.live.domains[address.domain].info
 
 
@@ -242,7 +252,7 @@ def _sized_initial_config(inputs: PlanInputs, address: Address, old: LiveObject)
 
 
 def planned_initial_config(inputs: PlanInputs, address: Address, old: LiveObject) -> Config:
-    """The new stream as it is first, for what the files say now."""
+    """Return the initial configuration of the new stream, for the current files."""
     level = inputs.level(address)
     creation = build_create(table_of(address), inputs.creation_body(address), level)
     return initial_config(
@@ -251,22 +261,22 @@ def planned_initial_config(inputs: PlanInputs, address: Address, old: LiveObject
 
 
 def _params(
-    inputs: PlanInputs, verdict: ResourceDecision, kind: str, staging: Address
+    inputs: PlanInputs, decision: ResourceDecision, kind: str, staging: Address
 ) -> dict[str, Any]:
-    """What the steps need besides the request. `state_address` is the address under which state has the replacement."""
-    address, old = verdict.address, verdict.live
+    """Return the parameters of a step; `state_address` is the address in state."""
+    address, old = decision.address, decision.live
     assert old is not None
     out: dict[str, Any] = {
         "state_address": str(inputs.moved_from.get(address, address)),
         "api_level": inputs.level(address),
     }
-    way = choose_preserve_method(inputs.level(address))
+    method = choose_preserve_method(inputs.level(address))
     if kind in ("probe", "stop"):
         ident = replacement_id(address, old.created)
         out["replacement"] = {
             "id": ident,
             "staging": str(staging),
-            "method": way,
+            "method": method,
             "old": {"config": old.raw, "created": old.created},
         }
     if kind == "probe":
@@ -279,9 +289,11 @@ def _params(
         )
     if kind in ("copy", "compare", "refill", "recompare"):
         new = kind in ("refill", "recompare")
-        out |= {"from": str(staging if new else address), "method": way, "into_new": new}
-        out["may_grow"] = new and way == "snapshot" and bool((verdict.after or {}).get("mirror"))
-        out["consumers"] = way == "snapshot" and not (new and verdict.recreates_consumers)
+        out |= {"from": str(staging if new else address), "method": method, "into_new": new}
+        out["may_grow"] = (
+            new and method == "snapshot" and bool((decision.after or {}).get("mirror"))
+        )
+        out["consumers"] = method == "snapshot" and not (new and decision.recreates_consumers)
         out["may_shrink"] = bool(
             not new and (old.raw.get("allow_msg_ttl") or old.raw.get("retention") == "workqueue")
         )
