@@ -200,7 +200,7 @@ def test_what_was_made_was_changed_since(history_space: HistorySpace) -> None:
 
     assert "would be deleted max_msgs was 3 when last applied, and is 4" in told[A]
     assert told["main/consumer/B/NEW"].startswith("was added since (apply 2 of ")
-    assert told["main/stream/C"].startswith("was made anew since (apply 2 of ")
+    assert told["main/stream/C"].startswith("was recreated since (apply 2 of ")
     assert history_space.config("B") is not None
 
 
@@ -338,8 +338,8 @@ def test_the_files_say_otherwise(history_space: HistorySpace) -> None:
 
     assert told[A][0] == "the files still contain the change: the next plan changes it again"
     assert told[A][1].startswith("max_age: 6d in the files (jsplan.yaml:1:")
-    assert told[A][1].endswith("); for it to stay, write: 30d")
-    assert told["main/stream/NEW"][0] == "the files still have it: the next plan makes it again"
+    assert told[A][1].endswith("). To keep the live value, write: 30d")
+    assert told["main/stream/NEW"][0] == "the files still have it: the next plan creates it again"
     assert told["main/stream/GONE"][0] == "no file has it: the next plan deletes it again"
     assert told["main/stream/GONE"][1] == (
         'Put it back into the files:\nstreams:\n  - {"name": "GONE", "domain": "main", "subjects": ["g"], "max_bytes": "1MiB"}'

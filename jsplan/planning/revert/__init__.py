@@ -1,1 +1,1 @@
-"""Reverting an apply: what each resource should be again, what stands in the way, what does not come back, what the files say."""
+"""Revert of an apply: targets, conflicts, losses and differences from the files."""

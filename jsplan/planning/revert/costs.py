@@ -1,4 +1,4 @@
-"""What an apply cost that nobody can give back: written into the history as it begins, and said when it is to be undone."""
+"""The losses that a revert does not undo: kept in the history, and shown by a revert."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan import Hazard
 
-#: Hazards whose effect stays whatever the configuration is later, and what to say of it.
+#: Hazards whose effect stays whatever the configuration is later, and the text for each.
 _LOSS_TEXTS = {
     "DELETES_STREAM": "{messages} that were deleted with the stream cannot be restored",
     "DELETES_MESSAGES": "{messages} that were deleted cannot be restored",
@@ -19,7 +19,7 @@ _LOSS_TEXTS = {
 
 
 def permanent_cost(hazard: Hazard) -> dict[str, Any] | None:
-    """What the history keeps of a hazard; None where undoing the change undoes its effect too."""
+    """Return what the history keeps of a hazard; None if a revert reverts its effect."""
     if hazard.code not in _LOSS_TEXTS:
         return None
     known = {
@@ -32,7 +32,7 @@ def permanent_cost(hazard: Hazard) -> dict[str, Any] | None:
 
 
 def warn_of_losses(item: Mapping[str, Any], backup: str | None) -> Iterable[Diagnostic]:
-    """What of one change stays lost, each with a warning that says where it might still be."""
+    """Warn about the losses of one change, with the place where the messages may still be."""
     if "/consumer/" in item["address"] and item["actions"] in (["delete"], ["delete", "create"]):
         yield Diagnostic(
             "warning", "JS491", _LOSS_TEXTS["DELETES_CONSUMER"], "", str(item["address"])
@@ -44,7 +44,8 @@ def warn_of_losses(item: Mapping[str, Any], backup: str | None) -> Iterable[Diag
             kind, _, name = str(item["address"]).partition("/")[2].partition("/")
             word = quote_shell(item["address"])
             detail = (
-                f"That apply saved the {kind} before. To have the messages too, leave {name} out with --exclude {word} and run: "
+                f"That apply saved the {kind} before. To restore its messages too, leave {name} "
+                f"out with --exclude {word} and run: "
                 f"jsplan restore {quote_shell(backup)} --target {word}"
             )
         yield Diagnostic(
@@ -57,7 +58,7 @@ def warn_of_losses(item: Mapping[str, Any], backup: str | None) -> Iterable[Diag
 
 
 def _has_losses(cost: Mapping[str, Any]) -> bool:
-    """Whether there was anything: a stream that was deleted empty lost nothing."""
+    """Check whether anything was lost: a stream that was deleted empty lost nothing."""
     return not cost["code"].startswith("DELETES_") or any(
         cost.get(name) for name in ("messages", "at_most", "at_least")
     )

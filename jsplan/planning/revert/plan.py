@@ -1,4 +1,4 @@
-"""Turns wishes into a plan: the files as they would have to be, planned like any others, and what the real files say to that."""
+"""Turn revert targets into a plan, and compare the result with the files."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from jsplan.planning.revert.targets import RevertTarget
 from jsplan.planning.revert.values import format_declaration, format_value
 from jsplan.state.document import Entry
 
-#: The files say something else than what a revert leaves behind.
+#: The code of the finding that the files differ from the result of a revert.
 FILES_DIFFER: Final = "JS492"
-#: Where a wish comes from: no file, so no place that anybody could look at.
+#: The location of a revert target, which is in no file.
 NO_LOCATION: Final = SourceRange("", 0, 0)
 _SUMMARY_ORDER: Final = ("import", "add", "change", "replace", "destroy", "forget")
 
 
 def with_targets(workspace: Workspace, targets: Sequence[RevertTarget]) -> Workspace:
-    """The workspace as its files would have to be for the wishes to come true. Everything else in it stays as it is."""
+    """Return the workspace with the declarations that the targets need. All else is unchanged."""
     resources = dict(workspace.resources)
-    for wish in targets:
-        known = resources.pop(wish.address, None)
-        if wish.body is not None:
-            resources[wish.address] = _declared_target(wish, known)
+    for target in targets:
+        known = resources.pop(target.address, None)
+        if target.body is not None:
+            resources[target.address] = _declared_target(target, known)
     given_up = [
         Removed(str(w.address), destroy=False, range=NO_LOCATION)
         for w in targets
@@ -77,94 +77,95 @@ def _with_known_dependencies(
 
 
 def complete_plan(plan: Plan, targets: Sequence[RevertTarget]) -> None:
-    """Let the plan's steps remember what state remembered then, and give up in the end what was not ours before."""
+    """Let the steps restore the earlier state records, and forget what was not managed before."""
     plan.mode, plan.complete = "revert", False
     plan.diagnostics = [
         replace(found, range=None) if found.range == NO_LOCATION else found
         for found in plan.diagnostics
     ]
-    by_address = {str(wish.address): wish for wish in targets}
+    by_address = {str(target.address): target for target in targets}
     for step in plan.steps:
-        wish = by_address.get(step.address)
-        if wish is not None and wish.state_record and step.record is not None:
-            step.record |= wish.state_record
+        target = by_address.get(step.address)
+        if target is not None and target.state_record and step.record is not None:
+            step.record |= target.state_record
     if not plan.errored:
-        released = [wish for wish in targets if wish.is_released]
+        released = [target for target in targets if target.is_released]
         plan.steps += list(_release_steps(plan, released))
         plan.diagnostics += [
             Diagnostic(
-                "info", RELEASED, _RELEASED_TEXT, "It stays on the server.", str(wish.address)
+                "info", RELEASED, _RELEASED_TEXT, "It stays on the server.", str(target.address)
             )
-            for wish in released
+            for target in released
         ]
         plan.applyable = plan.applyable or (
             bool(plan.steps) and not any(d.severity == "error" for d in plan.diagnostics)
         )
 
 
-#: The finding about something that is forgotten once it is as it was.
+#: The code of the finding about a resource that is forgotten after it is reverted.
 RELEASED: Final = "JS494"
-_RELEASED_TEXT: Final = "is forgotten in the end: the apply that is undone had adopted it"
+_RELEASED_TEXT: Final = "is forgotten at the end, because the reverted apply had adopted it"
 
 
 def _release_steps(plan: Plan, targets: Iterable[RevertTarget]) -> Iterable[Step]:
     first = len(plan.steps) + 1
-    for number, wish in enumerate(targets):
-        before = [step.id for step in plan.steps if step.address == str(wish.address)]
+    for number, target in enumerate(targets):
+        before = [step.id for step in plan.steps if step.address == str(target.address)]
         yield Step(
             f"s{first + number}",
-            str(wish.address),
+            str(target.address),
             "state.forget",
-            f"forget {wish.address}",
+            f"forget {target.address}",
             None,
             {},
             before,
         )
 
 
-# --- what the files say --------------------------------------------------------------------------------------------
+# --- what the files say ----
 
 
 def compare_with_files(
     files: PlanInputs, targets: Sequence[RevertTarget], plan: Plan
 ) -> tuple[list[Diagnostic], dict[str, int]]:
-    """Where the files differ from what the revert leaves, and what the next plan would be for these resources.
+    """Compare the files with the result of the revert, and count the changes of the next plan.
 
-    `files` are the inputs with the real files; their live side and entries become what they will be after the revert.
+    `files` are the inputs with the real files. Their live side and entries become what they will be
+    after the revert.
     """
     after = {change.address: change.change.after for change in plan.resource_changes}
-    for wish in targets:
-        _simulate_target(files, wish, after.get(str(wish.address)))
+    for target in targets:
+        _simulate_target(files, target, after.get(str(target.address)))
     counts, found = dict.fromkeys(_SUMMARY_ORDER, 0), []
-    for wish in targets:
-        verdict = decide(files, wish.address)
-        if (kind := _summary_kind(verdict)) is not None:
+    for target in targets:
+        decision = decide(files, target.address)
+        if (kind := _summary_kind(decision)) is not None:
             counts[kind] += 1
-            counts["change"] += kind == "import" and verdict.actions == ["update"]
+            counts["change"] += kind == "import" and decision.actions == ["update"]
             counts["replace"] += len(
-                _recreated_consumers(files, verdict, {other.address for other in targets})
+                _recreated_consumers(files, decision, {other.address for other in targets})
             )
-            found.append(_describe_difference(files, verdict, kind))
+            found.append(_describe_difference(files, decision, kind))
     return found, {kind: count for kind, count in counts.items() if count}
 
 
 def _recreated_consumers(
-    files: PlanInputs, verdict: ResourceDecision, counted: set[Address]
+    files: PlanInputs, decision: ResourceDecision, counted: set[Address]
 ) -> set[Address]:
-    """The consumers that are made anew with a stream that is."""
-    if verdict.actions != ["delete", "create"]:
+    """Return the consumers that are recreated with their stream."""
+    if decision.actions != ["delete", "create"]:
         return set()
     return {
         a
         for a in files.workspace.resources
-        if a.parent == verdict.address and a in files.entries and a not in counted
+        if a.parent == decision.address and a in files.entries and a not in counted
     }
 
 
 def _simulate_target(
     files: PlanInputs, target: RevertTarget, config: dict[str, Any] | None
 ) -> None:
-    """The world as it is after the revert, as far as one resource goes."""
+    """Put one resource into `files` as it will be after the revert."""
     address, live = target.address, files.live.get(target.address)
     if target.action == "removed":
         files.live.objects.pop(address, None)
@@ -190,68 +191,70 @@ def _simulate_target(
     )
 
 
-def _summary_kind(verdict: ResourceDecision) -> str | None:
-    """What the next plan does with it, as its summary counts it; None for nothing."""
-    if verdict.reason == "not_managed":
+def _summary_kind(decision: ResourceDecision) -> str | None:
+    """Return the kind under which the summary of the next plan counts it; None for no change."""
+    if decision.reason == "not_managed":
         return None
-    if verdict.adopts and not verdict.deletes:
+    if decision.adopts and not decision.deletes:
         return "import"
-    if len(verdict.actions) == 2:
+    if len(decision.actions) == 2:
         return "replace"
     return {"create": "add", "update": "change", "delete": "destroy", "forget": "forget"}.get(
-        verdict.actions[0]
+        decision.actions[0]
     )
 
 
-def _describe_difference(files: PlanInputs, verdict: ResourceDecision, kind: str) -> Diagnostic:
-    declared = files.workspace.resources.get(verdict.address)
+def _describe_difference(files: PlanInputs, decision: ResourceDecision, kind: str) -> Diagnostic:
+    declared = files.workspace.resources.get(decision.address)
     where = declared.range if declared else None
     if kind == "add":
         summary, detail = (
-            "the files still have it: the next plan makes it again",
-            "Take it out of the files.",
+            "the files still have it: the next plan creates it again",
+            "Remove it from the files.",
         )
     elif kind in ("destroy", "forget"):
         will = "deletes it again" if kind == "destroy" else "forgets it again"
-        summary, detail = f"no file has it: the next plan {will}", _put_back_hint(verdict)
-    elif kind == "import" and not verdict.fields:
+        summary, detail = f"no file has it: the next plan {will}", _put_back_hint(decision)
+    elif kind == "import" and not decision.fields:
         summary, detail = (
-            "the files still have it: the next plan takes it over again",
-            "Take it out of the files.",
+            "the files still have it: the next plan imports it again",
+            "Remove it from the files.",
         )
     else:
-        summary = f"the files still contain the change: the next plan {'replaces' if kind == 'replace' else 'changes'} it again"
-        detail, where = _describe_fields(verdict, declared, where)
-    return Diagnostic("warning", FILES_DIFFER, summary, detail, str(verdict.address), where)
+        verb = "replaces" if kind == "replace" else "changes"
+        summary = f"the files still contain the change: the next plan {verb} it again"
+        detail, where = _describe_fields(decision, declared, where)
+    return Diagnostic("warning", FILES_DIFFER, summary, detail, str(decision.address), where)
 
 
-def _put_back_hint(verdict: ResourceDecision) -> str:
+def _put_back_hint(decision: ResourceDecision) -> str:
     return (
-        f"Put it back into the files:\n{format_declaration(verdict.address, verdict.live.config)}"
-        if verdict.live
+        f"Put it back into the files:\n{format_declaration(decision.address, decision.live.config)}"
+        if decision.live
         else "Put it back into the files."
     )
 
 
 def _describe_fields(
-    verdict: ResourceDecision, declared: DeclaredResource | None, where: SourceRange | None
+    decision: ResourceDecision, declared: DeclaredResource | None, where: SourceRange | None
 ) -> tuple[str, SourceRange | None]:
-    """What to write for each field that differs, and where the first of them is written."""
+    """Describe what to write for each field that differs; return also the first location."""
     lines, ranges = [], declared.ranges if declared else {}
-    table = table_of(verdict.address)
+    table = table_of(decision.address)
     for raw, change in zip(
-        verdict.fields, with_bucket_names(verdict.address, verdict.fields), strict=True
+        decision.fields, with_bucket_names(decision.address, decision.fields), strict=True
     ):
         name = raw.path.split(".")[0].split("[")[0]
         row = name if raw.path in table.by_name else ""
         stays, says = (
-            format_value(verdict.address, row, value) for value in (change.before, change.after)
+            format_value(decision.address, row, value) for value in (change.before, change.after)
         )
-        write = "take it out" if row and raw.before == table.default_of(row) else f"write: {stays}"
+        write = "remove it" if row and raw.before == table.default_of(row) else f"write: {stays}"
         lines.append(
-            f"{change.path}: {says} in the files ({ranges[name]}); for it to stay, {write}"
+            f"{change.path}: {says} in the files ({ranges[name]}). To keep the live value, {write}"
             if name in ranges
-            else f"{change.path}: left to the server by the files, {says}; for it to stay, write: {stays}"
+            else f"{change.path}: not in the files, {says} by default. "
+            f"To keep the live value, write: {stays}"
         )
         where = ranges[name] if len(lines) == 1 and name in ranges else where
     return "\n".join(lines), where

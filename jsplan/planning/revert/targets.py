@@ -1,7 +1,7 @@
-"""What each resource of an apply should be again: three-way, between what the apply found, what it left, and what is there now.
+"""Three-way decisions: the state that each resource of a reverted apply returns to.
 
-Where something that it changed is no longer as it left it, nothing is guessed: that is a conflict, which says what differs.
-Turning wishes into a plan is left to `inverse`.
+It compares what the apply found, what it left and what is live now. If something that the apply
+changed has changed since, nothing is guessed: that is a conflict, which names the differences.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from jsplan.planning.revert.values import field_label, format_value
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
 
-#: What a revert cannot touch, because it is no longer as the apply left it.
+#: The code of a resource that a revert cannot change, because it has changed since the apply.
 CONFLICT: Final = "JS307"
-#: What a revert leaves as it is.
+#: The code of a resource that a revert does not change.
 LEFT_UNCHANGED: Final = "JS493"
 
 RevertAction = Literal["changed", "made", "removed", "forgotten", "taken back"]
@@ -31,10 +31,12 @@ HistoryItem = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RevertTarget:
-    """What should become of one resource.
+    """The state that one resource should return to.
 
-    `body` are all fields that it shall have, None for the server's default; none at all where it goes. `state_record` is what state
-    had of it (`declared`, `origin`, `prevent_destroy`, `depends_on`); empty where it had nothing, so that it is forgotten in the end.
+    `body` has all fields that it should have, with None for the server's default. It is None for a
+    resource that is deleted. `state_record` is what state had of it (`declared`, `origin`,
+    `prevent_destroy`, `depends_on`). It is empty if state had nothing: the resource is then
+    forgotten at the end.
     """
 
     address: Address
@@ -44,13 +46,13 @@ class RevertTarget:
 
     @property
     def is_released(self) -> bool:
-        """Whether it is given up once it is as it was: the apply had taken it over."""
+        """Check whether it is forgotten after it is reverted: the apply had adopted it."""
         return self.body is not None and not self.state_record
 
 
 @dataclass(slots=True)
 class RevertDecisions:
-    """The wishes, what stands in the way, what is worth knowing, and what could not be looked at."""
+    """The targets, the conflicts, the notes, and the resources in offline domains."""
 
     targets: list[RevertTarget] = field(default_factory=list)
     conflicts: list[Diagnostic] = field(default_factory=list)
@@ -60,7 +62,7 @@ class RevertDecisions:
 
 @dataclass(frozen=True, slots=True)
 class CurrentState:
-    """What is there now. `later_applies` names, by address, the applies after the one that is undone, the newest last."""
+    """The current state and live side, with the later applies by address, the newest last."""
 
     state: State
     live: Live
@@ -68,15 +70,15 @@ class CurrentState:
     later_applies: Mapping[str, Sequence[HistoryItem]] = field(default_factory=dict)
 
     def entry(self, address: Address) -> Entry | None:
-        """What state has of it."""
+        """Return the entry in state."""
         return self.state.resources.get(address)
 
     def is_interrupted(self, address: Address) -> bool:
-        """Whether it, or the stream that it belongs to, is being made anew: what is there now is neither before nor after."""
+        """Check whether its replacement, or that of its stream, is interrupted."""
         return not {str(address), str(address.parent)}.isdisjoint(self.state.replacements)
 
     def describe_later_apply(self, address: Address) -> str:
-        """Who changed it after the apply, as far as the history knows."""
+        """Describe the last apply that changed it later, as far as the history knows."""
         known = self.later_applies.get(str(address), ())
         if not known:
             return ""
@@ -87,7 +89,7 @@ class CurrentState:
 def decide_revert(
     changes: Iterable[HistoryItem], current: CurrentState, backup: str | None = None
 ) -> RevertDecisions:
-    """What undoing these changes of one apply means now; `backup` is where that apply saved streams."""
+    """Decide how to revert the changes of one apply; `backup` is where it saved streams."""
     out = RevertDecisions()
     for item in changes:
         address = Address.parse(item["address"])
@@ -110,7 +112,7 @@ def decide_revert(
 def _decide_interrupted(
     out: RevertDecisions, address: Address, item: HistoryItem, current: CurrentState
 ) -> None:
-    """A stream in the middle of a replacement becomes what it was before that, and its consumers with it."""
+    """Return a stream with an interrupted replacement, and its consumers, to the earlier state."""
     record = current.state.replacements.get(str(address.parent or address), {})
     before = item["before"] if "staging" in record else None
     known = record.get("old", {}).get("config") if address.parent is None else before
@@ -138,7 +140,7 @@ def _conflict(address: Address, summary: str, detail: str = "") -> Diagnostic:
 
 
 def _resolution_hint(address: Address) -> str:
-    return f"Leave it out with --exclude {quote_shell(address)}, or undo what came later first."
+    return f"Leave it out with --exclude {quote_shell(address)}, or revert the later changes first."
 
 
 def _unchanged_note(address: Address, summary: str) -> Diagnostic:
@@ -153,12 +155,12 @@ def _decide_resource(
     backup: str | None,
 ) -> None:
     found = list(_decide_by_action(address, item, current))
-    for one in found:
-        if isinstance(one, RevertTarget):
-            out.targets.append(one)
+    for outcome in found:
+        if isinstance(outcome, RevertTarget):
+            out.targets.append(outcome)
         else:
-            (out.conflicts if one.severity == "error" else out.notes).append(one)
-    if any(isinstance(one, RevertTarget) for one in found):
+            (out.conflicts if outcome.severity == "error" else out.notes).append(outcome)
+    if any(isinstance(outcome, RevertTarget) for outcome in found):
         out.notes += warn_of_losses(item, backup)
 
 
@@ -175,9 +177,7 @@ def _decide_by_action(
         case ["no-op"] if item.get("importing"):
             yield from _revert_import(address, current)
         case ["no-op"]:
-            yield _unchanged_note(
-                address, "was only renamed: what it is called is said by the files"
-            )
+            yield _unchanged_note(address, "was only renamed: the files decide its name")
         case _:
             yield from _revert_update(address, item, current)
 
@@ -190,11 +190,12 @@ def _revert_create(
         if live is not None and item["status"] == "done":
             yield _conflict(
                 address,
-                f"is no longer managed here{current.describe_later_apply(address)}, so it is not deleted",
+                f"is no longer managed here{current.describe_later_apply(address)}, "
+                "so it is not deleted",
             )
         return
     if after.get("created") not in (None, entry.created):
-        yield _conflict(address, f"was made anew since{current.describe_later_apply(address)}")
+        yield _conflict(address, f"was recreated since{current.describe_later_apply(address)}")
     elif (
         live is not None
         and after.get("created")
@@ -210,7 +211,7 @@ def _revert_create(
 
 
 def _describe_changes(address: Address, live: LiveObject, entry: Entry, after: HistoryItem) -> str:
-    """What is not as the apply left it, as far as that can be known; empty where it is as it was left."""
+    """Describe what has changed since the apply, as far as that is known; empty if nothing."""
     if digest(live.compact) == f"sha256:{after['sha256']}":
         return ""
     recorded = table_of(address).compact(entry.config)
@@ -219,16 +220,16 @@ def _describe_changes(address: Address, live: LiveObject, entry: Entry, after: H
         for name in dict.fromkeys([*recorded, *live.compact])
         if recorded.get(name) != live.compact.get(name)
     ]
-    told = [
-        f"{field_label(address, n)} was {format_value(address, n, recorded.get(n))} when last applied, and is {format_value(address, n, live.compact.get(n))}"
+    differences = [
+        f"{field_label(address, n)} was {format_value(address, n, recorded.get(n))} when last "
+        f"applied, and is {format_value(address, n, live.compact.get(n))}"
         for n in names
     ]
-    return "\n".join(
-        [
-            *told,
-            f"To delete it all the same: take it out of the files, and apply. Or leave it out with --exclude {quote_shell(address)}.",
-        ]
+    hint = (
+        "To delete it anyway: remove it from the files, and apply. "
+        f"Or leave it out with --exclude {quote_shell(address)}."
     )
+    return "\n".join([*differences, hint])
 
 
 def _revert_delete(
@@ -249,7 +250,8 @@ def _revert_delete(
         return
     if live is not None and not same:
         yield _conflict(
-            address, "is there again, made by somebody else, and differs from what was deleted"
+            address,
+            "was created again outside jsplan, and differs from what was deleted",
         )
         return
     yield RevertTarget(address, "made", dict(before), _restored_record(item))
@@ -260,11 +262,11 @@ def _revert_forget(
 ) -> Iterator[RevertTarget | Diagnostic]:
     live = current.live.get(address)
     if item["reason"] != "forget_because_removed_block":
-        yield _unchanged_note(address, "was gone before: the apply only took note of that")
+        yield _unchanged_note(address, "was deleted before: the apply only recorded that")
     elif current.entry(address) is not None:
         yield _unchanged_note(address, "is managed here again")
     elif live is None:
-        yield _conflict(address, "was left on the server, and is gone since")
+        yield _conflict(address, "was left on the server, and was deleted since")
     else:
         yield RevertTarget(address, "taken back", dict(live.config), _restored_record(item))
 
@@ -277,7 +279,7 @@ def _revert_import(address: Address, current: CurrentState) -> Iterator[RevertTa
 def _revert_update(
     address: Address, item: HistoryItem, current: CurrentState
 ) -> Iterator[RevertTarget | Diagnostic]:
-    """An update or a replacement: each field that it changed goes back, all others stay as they are now."""
+    """Revert an update or a replacement: each changed field goes back, all others stay."""
     live, entry, after = current.live.get(address), current.entry(address), item["after"] or {}
     if live is None or entry is None:
         if item["status"] != "done" and live is None:
@@ -285,18 +287,18 @@ def _revert_update(
         else:
             yield _conflict(
                 address,
-                "is gone since"
+                "was deleted since"
                 if live is None
                 else f"is no longer managed here{current.describe_later_apply(address)}",
             )
         return
     before = table_of(address).compact(item["before"])
     changed: Mapping[str, Any] = after.get("values", {})
-    if told := _describe_conflicts(address, before, changed, live.compact):
+    if conflicts := _describe_conflicts(address, before, changed, live.compact):
         yield _conflict(
             address,
             f"was changed since{current.describe_later_apply(address)}",
-            "\n".join([*told, _resolution_hint(address)]),
+            "\n".join([*conflicts, _resolution_hint(address)]),
         )
         return
     if all(live.compact.get(name) == before.get(name) for name in changed):
@@ -316,10 +318,11 @@ def _revert_update(
 def _describe_conflicts(
     address: Address, before: Config, changed: Mapping[str, Any], now: Config
 ) -> list[str]:
-    """The fields that are neither as the apply left them nor as it found them."""
+    """Describe the fields that are neither as the apply left them nor as it found them."""
     names = [name for name in changed if now.get(name) not in (changed[name], before.get(name))]
     return [
-        f"{field_label(address, name)} was {format_value(address, name, before.get(name))} before, {format_value(address, name, changed[name])} after it, "
+        f"{field_label(address, name)} was {format_value(address, name, before.get(name))} before, "
+        f"{format_value(address, name, changed[name])} after it, "
         f"and is {format_value(address, name, now.get(name))} now"
         for name in names
     ]
@@ -328,7 +331,7 @@ def _describe_conflicts(
 def _restored_body(
     live: LiveObject, config: Config, changed: Mapping[str, Any], entry: Entry
 ) -> Config:
-    """Every field by name, so that nothing is left to a default but what was at one."""
+    """Return every field by name; only what had a default gets one."""
     names = dict.fromkeys([*live.compact, *entry.declared, *changed])
     return {name: live.config.get(name) for name in names} | {
         name: config.get(name) for name in changed
@@ -338,29 +341,30 @@ def _restored_body(
 def _restored_record(
     item: HistoryItem, entry: Entry | None = None, changed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What state shall remember again. Of fields that the apply did not change it remembers what it does now."""
+    """Return the state record to restore; fields that the apply did not change keep their own."""
     known = item["entry"]
     if known is None:
         return {}
     out = {name: known[name] for name in ("declared", "origin", "depends_on", "prevent_destroy")}
     if entry is not None:
-        was, touched = known["declared"], changed or {}
-        kept = {name: value for name, value in entry.declared.items() if name not in touched}
+        declared, touched = known["declared"], changed or {}
+        unchanged = {name: value for name, value in entry.declared.items() if name not in touched}
         out |= {
-            "declared": kept | {name: was[name] for name in touched if name in was},
+            "declared": unchanged | {name: declared[name] for name in touched if name in declared},
             "prevent_destroy": entry.prevent_destroy,
         }
     return out
 
 
 def _require_no_new_consumers(out: RevertDecisions, current: CurrentState) -> None:
-    """Consumers that were added since to a stream that would go: they are managed too, and nobody asked to delete them."""
-    going = {wish.address for wish in out.targets if wish.action == "removed"}
+    """Refuse to delete a stream to which managed consumers were added since."""
+    removed = {target.address for target in out.targets if target.action == "removed"}
     for address in sorted(current.state.resources):
-        if address.parent in going and address not in going:
+        if address.parent in removed and address not in removed:
             out.conflicts.append(
                 _conflict(
                     address,
-                    f"was added since{current.describe_later_apply(address)}, and would go with {address.parent}",
+                    f"was added since{current.describe_later_apply(address)}, "
+                    f"and would be deleted with {address.parent}",
                 )
             )

@@ -1,4 +1,4 @@
-"""Fields, and whole resources, as people write them into files."""
+"""Fields and whole resources as they are written in files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECTIONS: Final = {
 
 
 def format_value(address: Address, name: str, value: Any) -> str:
-    """The value of one field of a resource: `30d`, `10GiB`, `["a.>"]`; what the server takes where there is none."""
+    """Format the value of one field: `30d`, `10GiB`, `["a.>"]`; the server's default for none."""
     table = table_of(address)
     value, row = table.default_of(name) if value is None else value, table.by_name.get(name)
     if row is not None and row.unlimited and value == -1:
@@ -45,34 +45,34 @@ def _with_units(table: Table, name: str, value: Any) -> Any:
 
 
 def format_declaration(address: Address, config: Config) -> str:
-    """The lines of a workspace file that declare it: all that differs from the server's defaults."""
+    """Return the lines of a file that declare it: all that differs from the server's defaults."""
     table, body = table_of(address), config
     if is_bucket(address.kind):
         table, body = TABLES[address.kind], lift(address.kind, address.name, config)
     compact = table.compact(body)
-    said = {
+    declared = {
         name: _with_units(table, name, value)
         for name, value in compact.items()
         if not _is_derived(table, compact, name)
     }
     hidden = {"name", "bucket", "stream_name"} | (
-        {"durable_name"} if said.get("durable_name") == said.get("name") else set()
+        {"durable_name"} if declared.get("durable_name") == declared.get("name") else set()
     )
     own = {"bucket" if is_bucket(address.kind) else "name": address.name.rpartition("/")[2]}
     where = {"domain": address.domain} | (
         {"stream": address.stream} if address.kind == "consumer" else {}
     )
-    rest = {name: value for name, value in said.items() if name not in hidden}
+    rest = {name: value for name, value in declared.items() if name not in hidden}
     return f"{_SECTIONS[address.kind]}:\n  - {json.dumps(own | where | rest, ensure_ascii=False)}"
 
 
 def field_label(address: Address, name: str) -> str:
-    """What people call a field of it: `ttl` for the `max_age` of a bucket."""
+    """Return the name of a field in files: `ttl` for the `max_age` of a bucket."""
     return alias_of(address.kind, name) if is_bucket(address.kind) else name
 
 
 def _is_derived(table: Table, compact: Config, name: str) -> bool:
-    """Whether the server would make the same of a field that is left out, in view of the others."""
+    """Check whether the server derives the same value of an omitted field from the others."""
     if name not in table.derived or name == "subjects":
         return False
     without = {key: value for key, value in compact.items() if key != name}
