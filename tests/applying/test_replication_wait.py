@@ -242,7 +242,7 @@ def test_a_mirror_whose_domain_is_offline(tmp_path: Path, make_hub_leaf: MakeHub
     )
     said = [d.summary for d in plan.diagnostics if d.code == "JS426"]
     assert said == [
-        "whether leaf/stream/M will follow the new stream is not verified: out of reach"
+        "whether leaf/stream/M will follow the new stream is not verified: offline"
     ]
 
 

@@ -229,4 +229,4 @@ def test_a_source_of_another_domain(clean_hub_leaf: Sandbox, tmp_path: Path) -> 
             False,
             0,
         )
-        assert "how many is not known" in hazard.message
+        assert "the number is not known" in hazard.message

@@ -1,6 +1,6 @@
-"""Which copies of a stream that is made anew have to follow the new one, and the steps that see whether they do. Pure.
+"""Checks that the downstream streams of a recreated stream replicate from the new one.
 
-Looking is left to `applying.draft_replication_checks`: servers take ten seconds and more until they copy from the new stream (measured).
+Servers take ten seconds and more until they copy from the new stream (measured).
 """
 
 from __future__ import annotations
@@ -26,51 +26,51 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
     from jsplan.resources.fields import Config
 
-#: The calls of a stream that is made anew behind which it is there again, by the last part of their keys.
+#: The last part of the keys of the calls after which a recreated stream exists again.
 _RECREATE_KINDS: Final = ("create", "update")
 
 
-def replaced_streams(verdicts: Mapping[Address, ResourceDecision]) -> Iterator[ResourceDecision]:
-    """The streams that are replaced, with what they hold or without, and those whose replacement goes on."""
-    for address, verdict in verdicts.items():
+def replaced_streams(decisions: Mapping[Address, ResourceDecision]) -> Iterator[ResourceDecision]:
+    """Yield the streams that are replaced, and those whose replacement is resumed."""
+    for address, decision in decisions.items():
         if address.kind != "consumer" and (
-            verdict.replaces or (verdict.live is None and "first_seq" in verdict.unknown)
+            decision.replaces or (decision.live is None and "first_seq" in decision.unknown)
         ):
-            yield verdict
+            yield decision
 
 
 def draft_replication_checks(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[Draft]:
-    """A step for each copy of them, other people's included, and for those at which an earlier apply did not come to look."""
+    """Draft a check for each downstream stream, and those that an earlier apply did not run."""
     wanted: dict[Address, dict[str, dict[str, Any]]] = {}
-    for verdict in replaced_streams(verdicts):
-        for copy, kind, source in find_downstream(inputs, verdicts, verdict.address):
-            wanted.setdefault(copy, {})[f"{verdict.address} {origin_key(source)}"] = _flow_params(
-                inputs, verdict.address, copy, kind, source
+    for decision in replaced_streams(decisions):
+        for downstream, kind, source in find_downstream(inputs, decisions, decision.address):
+            wanted.setdefault(downstream, {})[f"{decision.address} {origin_key(source)}"] = (
+                _flow_params(inputs, decision.address, downstream, kind, source)
             )
-    for copy, flow in _unfinished_checks(inputs, verdicts):
-        wanted.setdefault(copy, {}).setdefault(
+    for downstream, flow in _unfinished_checks(inputs, decisions):
+        wanted.setdefault(downstream, {}).setdefault(
             f"{flow['origin']} {origin_key(flow['config'])}", flow
         )
-    for copy, flows in sorted(wanted.items()):
-        yield _draft_check(inputs, copy, list(flows.values()))
+    for downstream, flows in sorted(wanted.items()):
+        yield _draft_check(inputs, downstream, list(flows.values()))
 
 
 def _unfinished_checks(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterator[tuple[Address, dict[str, Any]]]:
-    """What an apply that died, or was not content with what it saw, has left to be looked at, as far as it is still copied."""
+    """Yield the checks that an earlier apply did not finish, if the flow still exists."""
     names = {str(old): str(new) for new, old in inputs.moved_from.items()}
-    for address, begun in inputs.unfinished_steps.items() if not is_state_only(inputs) else ():
+    for address, recorded in inputs.unfinished_steps.items() if not is_state_only(inputs) else ():
         if (
-            begun.get("op") != VERIFY_OP
+            recorded.get("op") != VERIFY_OP
             or inputs.live.get(address) is None
             or address not in inputs.selected
         ):
             continue
-        copied = {origin_key(source) for _, source in _planned_origins(inputs, verdicts, address)}
-        for flow in begun["params"]["flows"]:
+        copied = {origin_key(source) for _, source in _planned_origins(inputs, decisions, address)}
+        for flow in recorded["params"]["flows"]:
             origin = names.get(flow["origin"], flow["origin"])
             if (
                 origin_key(flow["config"]) in copied
@@ -80,53 +80,56 @@ def _unfinished_checks(
 
 
 def is_state_only(inputs: PlanInputs) -> bool:
-    """Whether the plan only brings state up to date, and leaves what is under way to others."""
+    """Check whether the plan only updates state and leaves interrupted work alone."""
     return inputs.request.refresh_only or bool(inputs.request.imports)
 
 
 def continue_sequence_for_unmanaged(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> None:
-    """Let streams that only other people copy go on counting too, once those are read: their copies would wait, or lose what they have."""
-    for verdict in replaced_streams(verdicts):
-        if can_continue_sequence(inputs, verdict) and any(
-            True for _ in find_downstream(inputs, verdicts, verdict.address)
+    """Continue the sequence of replaced streams that only unmanaged streams read.
+
+    Those would otherwise wait, or lose messages.
+    """
+    for decision in replaced_streams(decisions):
+        if can_continue_sequence(inputs, decision) and any(
+            True for _ in find_downstream(inputs, decisions, decision.address)
         ):
-            continue_sequence(verdict)
+            continue_sequence(decision)
 
 
 def order_replication_checks(drafts: Drafts, checks: Iterable[Draft]) -> None:
-    """Add the steps to the others: each waits until its origins are back and nothing more is done to the copy."""
-    for look in checks:
-        origins = {Address.parse(flow["origin"]) for flow in (look.params or {})["flows"]}
-        look.depends_on |= {
+    """Add the checks: each waits for its origins and for all other steps of its stream."""
+    for check in checks:
+        origins = {Address.parse(flow["origin"]) for flow in (check.params or {})["flows"]}
+        check.depends_on |= {
             (origin, kind) for origin in origins for kind in _RECREATE_KINDS
         } & drafts.keys()
-        look.depends_on |= {key for key in drafts if key[0] == look.key[0]}
-        drafts[look.key] = look
+        check.depends_on |= {key for key in drafts if key[0] == check.key[0]}
+        drafts[check.key] = check
 
 
 def find_downstream(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], origin: Address
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], origin: Address
 ) -> Iterator[tuple[Address, str, Config]]:
-    """The streams that are there and copy the origin when the plan is carried out, each with the `mirror` or `source` that does.
+    """Yield the streams that read the origin when the plan is executed, each with its flow.
 
-    Those that nobody here manages are known as far as they were read.
+    A flow is the kind, `mirror` or `source`, and the configuration. Unmanaged streams are included
+    if they were read.
     """
     for address in sorted(inputs.live.objects):
-        planned = verdicts.get(address)
+        planned = decisions.get(address)
         if (
             address.kind == "consumer"
             or address.domain not in inputs.workspace.domains
             or address.stream.startswith(STAGING_PREFIX)
         ):
             continue
-        if (
-            inputs.topology.find_declared(address) != address
-        ):  # the files call it by another way to its domain
+        # The files declare it under another domain key.
+        if inputs.topology.find_declared(address) != address:
             continue
         if planned is None or planned.actions != ["delete"]:
-            found = _planned_origins(inputs, verdicts, address)
+            found = _planned_origins(inputs, decisions, address)
             yield from (
                 (address, kind, source)
                 for kind, source in found
@@ -135,10 +138,10 @@ def find_downstream(
 
 
 def _planned_origins(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], downstream: Address
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], downstream: Address
 ) -> list[tuple[str, Config]]:
-    """The mirror or the sources that a stream has when the plan is carried out."""
-    planned = verdicts.get(downstream)
+    """Return the mirror or the sources that a stream has when the plan is executed."""
+    planned = decisions.get(downstream)
     config = (
         inputs.live.objects[downstream].compact
         if planned is None or planned.after is None
@@ -154,7 +157,7 @@ def _planned_origins(
 def _flow_params(
     inputs: PlanInputs, origin: Address, downstream: Address, kind: str, source: Config
 ) -> dict[str, Any]:
-    """What the step has to know of one mirror or source; `from_start`: its server copies an origin that is another one from its start."""
+    """Return the parameters of a flow; `from_start`: a recreated origin is copied from 1."""
     return {
         "origin": str(origin),
         "kind": kind,
@@ -168,7 +171,10 @@ def _draft_check(inputs: PlanInputs, downstream: Address, flows: list[dict[str, 
     names = " and ".join(
         f"{origin.kind} {origin.name} in {origin.domain}" for origin in map(Address.parse, origins)
     )
-    title = f"check that {downstream.kind} {downstream.name} in {downstream.domain} follows {names} again"
+    title = (
+        f"check that {downstream.kind} {downstream.name} in {downstream.domain} "
+        f"follows {names} again"
+    )
     managed = downstream in inputs.entries or inputs.declared(downstream) is not None
     return Draft(
         (downstream, "verify"),
@@ -181,28 +187,29 @@ def _draft_check(inputs: PlanInputs, downstream: Address, flows: list[dict[str, 
 
 
 def check_unverified_downstream(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[Diagnostic]:
-    """Copies that were not seen to follow, and those whose domain is away, so that nobody sees it."""
-    for copy, flow in _unfinished_checks(inputs, verdicts):
-        text = f"was not seen to follow {flow['origin']} since that was made anew"
-        yield Diagnostic("info", "JS426", text, "An apply looks again.", str(copy))
-    for verdict in replaced_streams(verdicts):
-        away = sorted(
+    """Note the downstream streams without a check, and warn about those that are offline."""
+    for downstream, flow in _unfinished_checks(inputs, decisions):
+        text = f"is not verified to follow {flow['origin']} since that was recreated"
+        yield Diagnostic("info", "JS426", text, "An apply checks it again.", str(downstream))
+    for decision in replaced_streams(decisions):
+        offline = sorted(
             c
-            for c in managed_downstream(inputs, verdict.address)
+            for c in managed_downstream(inputs, decision.address)
             if c.domain in inputs.live.domains and not inputs.live.is_reachable(c.domain)
         )
-        if away:
-            declared = inputs.declared(verdict.address)
-            many = f" and {len(away) - 5:,} more" if len(away) > 5 else ""
-            text = f"whether {', '.join(map(str, away[:5]))}{many} will follow the new stream is not verified: out of reach"
-            detail = "When they are back: jsplan drift shows whether they do."
+        if offline:
+            declared = inputs.declared(decision.address)
+            many = f" and {len(offline) - 5:,} more" if len(offline) > 5 else ""
+            names = f"{', '.join(map(str, offline[:5]))}{many}"
+            text = f"whether {names} will follow the new stream is not verified: offline"
+            detail = "When they answer again, jsplan drift shows whether they do."
             yield Diagnostic(
                 "warning",
                 "JS426",
                 text,
                 detail,
-                str(verdict.address),
+                str(decision.address),
                 declared.range if declared else None,
             )

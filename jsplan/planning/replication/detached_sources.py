@@ -1,6 +1,7 @@
-"""Sources that an apply took out for a replaced origin and did not put back: the stream counts as it was with them. Pure.
+"""Sources that an apply detached for a replaced origin and did not attach again.
 
-What puts them back is decided in `downstream`; here is only what keeps our own half-done work from looking like somebody's change.
+The stream counts as if it had them, so that our own interrupted work does not look like a
+change made outside jsplan.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def restore_detached_view(inputs: PlanInputs) -> None:
-    """Put streams in the middle of it into `inputs.live` with their sources; which those are into `inputs.taken_out`."""
+    """Put streams with detached sources into `inputs.live` with their sources.
+
+    `inputs.detached_sources` gets the keys of those sources.
+    """
     for address, record in inputs.replacement_records.items():
         live, entry = inputs.live.get(address), inputs.entries.get(address)
         if (
@@ -30,21 +34,22 @@ def restore_detached_view(inputs: PlanInputs) -> None:
             or entry.created != live.created
         ):
             continue
-        there = {origin_key(source) for source in live.raw.get("sources") or ()}
-        out = {origin_key(source) for source in entry.config.get("sources") or ()} & set(
+        attached = {origin_key(source) for source in live.raw.get("sources") or ()}
+        detached = {origin_key(source) for source in entry.config.get("sources") or ()} & set(
             record["detached"]
-        ) - there
-        if out:
-            inputs.detached_sources[address] = out
-            inputs.live.objects[address] = _with_sources(live, entry, out)
+        ) - attached
+        if detached:
+            inputs.detached_sources[address] = detached
+            inputs.live.objects[address] = _with_sources(live, entry, detached)
 
 
-#: What a stream gets when it has no source any more: a subject from us, a window from the server (2 minutes, measured on 2.15).
+#: What a stream without sources gets: a subject from jsplan, and a window of 2 minutes from the
+#: server (measured on 2.15).
 _TEMPORARY_FIELDS: Final = ("subjects", "duplicate_window")
 
 
 def _with_sources(live: LiveObject, entry: Entry, detached: Collection[str]) -> LiveObject:
-    """The stream with the sources that are out where they were, and without what it got for that time."""
+    """Return the stream with its detached sources in place, without its temporary fields."""
     now = {origin_key(source): source for source in live.raw.get("sources") or ()}
     before = {origin_key(source): source for source in entry.config["sources"]}
     sources = [
@@ -67,6 +72,6 @@ def _with_sources(live: LiveObject, entry: Entry, detached: Collection[str]) -> 
 
 
 def closing_record(inputs: PlanInputs, address: Address) -> dict[str, str]:
-    """What a step that records the stream records besides, so that it is in the middle of nothing any more."""
+    """Return what the record of the stream adds to close its replacement."""
     record = inputs.replacement_records.get(address, {})
     return {"replaced": record["address"]} if "detached" in record or "first_seq" in record else {}

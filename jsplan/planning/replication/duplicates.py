@@ -1,7 +1,8 @@
-"""Sources by which a stream copies messages once more that it has, or gets, by another source. Pure: counting is left to `facts`.
+"""Sources by which a stream copies messages again that it has, or gets, from another source.
 
-To the server a source is what its origin, filters and transforms say: change one of them and it is a new source that copies
-from the start (server_semantics, section 4). The same comes of two sources that take the same messages.
+The server identifies a source by its origin, filters and transforms. If one of them changes, it is
+a new source that copies from the start (server_semantics, section 4). Two sources that take the
+same messages have the same effect.
 """
 
 from __future__ import annotations
@@ -21,33 +22,36 @@ OriginIdentity = tuple[str, str]
 
 
 def list_duplicates(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[DuplicateRequest]:
-    """Every source of the plan that takes messages a second time, as a question of how many."""
+    """Return a request to count for every source that takes messages a second time."""
     changing = (
         v
-        for v in verdicts.values()
+        for v in decisions.values()
         if v.address.kind != "consumer" and v.after is not None and v.actions[-1] in _WRITE_ACTIONS
     )
-    return [question for verdict in changing for question in _list_for_stream(inputs, verdict)]
+    return [request for decision in changing for request in _list_for_stream(inputs, decision)]
 
 
 _WRITE_ACTIONS = ("create", "update")
 
 
-def _list_for_stream(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[DuplicateRequest]:
-    assert verdict.after is not None
-    before = verdict.live.compact if verdict.live is not None and not verdict.deletes else {}
-    held = [*(before.get("sources") or ()), *([before["mirror"]] if before.get("mirror") else ())]
+def _list_for_stream(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[DuplicateRequest]:
+    assert decision.after is not None
+    before = decision.live.compact if decision.live is not None and not decision.deletes else {}
+    existing = [
+        *(before.get("sources") or ()),
+        *([before["mirror"]] if before.get("mirror") else ()),
+    ]
     known = {origin_key(origin) for origin in before.get("sources") or ()}
     new = [
-        origin for origin in verdict.after.get("sources") or () if origin_key(origin) not in known
+        origin for origin in decision.after.get("sources") or () if origin_key(origin) not in known
     ]
-    by_way: dict[OriginIdentity, list[Config]] = {}
-    for origin in held:
-        by_way.setdefault(_origin_identity(inputs, verdict, origin), []).append(origin)
+    by_origin: dict[OriginIdentity, list[Config]] = {}
+    for origin in existing:
+        by_origin.setdefault(_origin_identity(inputs, decision, origin), []).append(origin)
     for origin in new:
-        same = by_way.setdefault(_origin_identity(inputs, verdict, origin), [])
+        same = by_origin.setdefault(_origin_identity(inputs, decision, origin), [])
         others = [
             o
             for o in same
@@ -55,21 +59,21 @@ def _list_for_stream(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[
         ]
         same.append(origin)
         if others:
-            yield _duplicate_measurement(inputs, verdict, origin, others, created=not before)
+            yield _duplicate_measurement(inputs, decision, origin, others, created=not before)
 
 
 def _duplicate_measurement(
     inputs: PlanInputs,
-    verdict: ResourceDecision,
+    decision: ResourceDecision,
     origin: Config,
     others: Sequence[Config],
     *,
     created: bool,
 ) -> DuplicateRequest:
-    domain, name = _origin_identity(inputs, verdict, origin)
+    domain, name = _origin_identity(inputs, decision, origin)
     known = domain in inputs.workspace.domains
     return DuplicateRequest(
-        verdict.address,
+        decision.address,
         origin_key(origin),
         Address.of_stream(domain, name) if known else None,
         subject_filters(origin),
@@ -83,23 +87,23 @@ def _duplicate_measurement(
 
 
 def _origin_identity(
-    inputs: PlanInputs, verdict: ResourceDecision, origin: Config
+    inputs: PlanInputs, decision: ResourceDecision, origin: Config
 ) -> OriginIdentity:
-    """The domain, or the API prefix that leads to an unknown one, and the name of the stream there."""
-    api, home = (origin.get("external") or {}).get("api"), verdict.address.domain
+    """Return the domain, or the API prefix of an unknown one, and the name of the stream."""
+    api, home = (origin.get("external") or {}).get("api"), decision.address.domain
     return (
         home if api is None else inputs.topology.routes.resolve_prefix(home, api) or api
     ), origin["name"]
 
 
 def subject_filters(origin: Config) -> tuple[str, ...]:
-    """The subjects that a mirror or source takes."""
+    """Return the subjects that a mirror or source takes."""
     transforms = origin.get("subject_transforms") or [{"src": origin.get("filter_subject")}]
     return tuple(t.get("src") or ">" for t in transforms)
 
 
 def assess_duplicates(answers: Sequence[DuplicateCount]) -> Iterable[Hazard]:
-    """The hazard for one stream, all its sources together."""
+    """Yield the hazard for one stream, for all its sources together."""
     if not answers:
         return
     least, most = sum(a.at_least for a in answers), sum(a.at_most or 0 for a in answers)
@@ -127,9 +131,15 @@ def _describe_duplicates(answers: Sequence[DuplicateCount], least: int, most: in
         else f"up to {most:,}"
     )
     if unknown is not None:
-        count = f"at least {least:,}, how many is not known ({unknown.reason}),"
+        count = f"at least {least:,} (the number is not known: {unknown.reason})"
     origins = ", ".join(dict.fromkeys(str(a.request.origin or a.request.name) for a in answers))
     plural = "" if most == 1 and unknown is None else "s"
     if all(a.request.recreated for a in answers):
-        return f"stores {count} message{plural} of {origins} twice: several of its sources take the same"
-    return f"copies {count} message{plural} of {origins} again: to the server a source with other filters or transforms is a new one"
+        return (
+            f"stores {count} message{plural} of {origins} twice: "
+            "several of its sources take the same messages"
+        )
+    return (
+        f"copies {count} message{plural} of {origins} again: "
+        "the server treats a source with other filters or transforms as a new one"
+    )

@@ -1,10 +1,12 @@
-"""What a stream that is made anew means for those that copy it: where it has to begin, and what its sources go on with.
+"""The effects of a recreated stream on its downstream streams.
 
-Measured on five servers. Up to 2.14 a copy goes on behind the last sequence that it took, whatever stands there now: of an origin
-that begins at 1 again it misses as many messages as it has. Since 2.15 it knows that the origin is another one, and copies all
-of it again: what was carried over comes twice. So an origin that loses its messages goes on counting where the old one ended, which
-is right for every copy, mirrors and other people's included; and sources since 2.15 are taken out before and put back after, at
-the sequence behind the last one that they took. (Left in, they notice the new origin too, some twenty seconds later.)
+Measured on five servers. Up to 2.14 a flow resumes behind the last sequence that it took, even if
+the origin is another stream. If the origin restarts at sequence 1, the downstream stream misses as
+many messages as it has. Since 2.15 a source detects the new origin and copies all of it again: kept
+messages arrive twice. So an origin that loses its messages continues the sequence of the old one.
+That is right for every downstream stream, mirrors and unmanaged ones included. Sources since 2.15
+are detached before and attached after, at the sequence behind the last one that they took. (A
+source that stays attached also detects the new origin, some twenty seconds later.)
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
     from jsplan.state.document import Entry
 
-#: The API level (2.15) whose servers tell one origin from another of the same name.
+#: The API level (2.15) whose servers detect another origin of the same name.
 ORIGIN_IDENTITY_LEVEL: Final = 5
-#: The reason of a stream whose only change is that a source of it is taken out and put back.
+#: The reason of a stream whose only change is that one of its sources is detached and attached.
 ORIGIN_REPLACED: Final = "update_because_origin_is_replaced"
 
 
 def managed_downstream(inputs: PlanInputs, origin: Address) -> set[Address]:
-    """The streams of the workspace that mirror or source it, by the files or as they were last applied."""
+    """Return the streams of the workspace that read it, by the files or as last applied."""
     recorded = {
         a
         for a, entry in inputs.entries.items()
@@ -42,81 +44,87 @@ def managed_downstream(inputs: PlanInputs, origin: Address) -> set[Address]:
 
 
 def unplanned_downstream(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> dict[Address, Address]:
-    """Copies of streams that go, as far as they are not planned and were not read yet; each with such an origin."""
-    going = [
+    """Return the downstream streams of deleted streams that are not planned and not read yet.
+
+    Each has one such origin.
+    """
+    deleted = [
         v.address
-        for v in verdicts.values()
+        for v in decisions.values()
         if v.address.kind != "consumer" and v.deletes and v.live is not None
     ]
     declared = inputs.workspace.domains
     pairs = {
-        copy: origin
-        for origin in going
-        for copy in managed_downstream(inputs, origin)
-        if copy.domain in declared
+        downstream: origin
+        for origin in deleted
+        for downstream in managed_downstream(inputs, origin)
+        if downstream.domain in declared
     }
     known = (
-        verdicts.keys()
+        decisions.keys()
         | inputs.live.objects.keys()
         | inputs.live.unreadable.keys()
         | inputs.selected
     )
-    return {copy: origin for copy, origin in pairs.items() if copy not in known}
+    return {downstream: origin for downstream, origin in pairs.items() if downstream not in known}
 
 
-def can_continue_sequence(inputs: PlanInputs, verdict: ResourceDecision) -> bool:
-    """Whether the new stream, which is empty, may begin behind the last sequence of the old one: it does where somebody copies it.
+def can_continue_sequence(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    """Check whether the new, empty stream may continue the sequence of the old one.
 
-    Not where the files say where it begins, and not a mirror, which has its origin's sequences.
+    Not if the files set `first_seq`, and not a mirror, which has the sequences of its origin. It is
+    used if the stream has downstream streams.
     """
-    after = verdict.after or {}
+    after = decision.after or {}
     if (
-        verdict.actions != ["delete", "create"]
-        or verdict.address.kind == "consumer"
+        decision.actions != ["delete", "create"]
+        or decision.address.kind == "consumer"
         or after.get("mirror")
     ):
         return False
-    return "first_seq" not in inputs.body(verdict.address) and "first_seq" not in verdict.unknown
+    return "first_seq" not in inputs.body(decision.address) and "first_seq" not in decision.unknown
 
 
-def continue_sequence(verdict: ResourceDecision) -> None:
-    """Let the new stream begin behind the old one. How far that has come is known when it is deleted."""
-    assert verdict.live is not None
-    assert verdict.after is not None
-    verdict.after = verdict.after | {"first_seq": int(verdict.live.state.get("last_seq") or 0) + 1}
-    verdict.unknown = [*verdict.unknown, "first_seq"]
+def continue_sequence(decision: ResourceDecision) -> None:
+    """Continue the sequence of the old stream; its last sequence is known when it is deleted."""
+    assert decision.live is not None
+    assert decision.after is not None
+    decision.after = decision.after | {
+        "first_seq": int(decision.live.state.get("last_seq") or 0) + 1
+    }
+    decision.unknown = [*decision.unknown, "first_seq"]
 
 
-def plan_downstream(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]) -> None:
-    """Complete what was decided: where replaced origins begin, and which sources are taken out for them and put back."""
-    for address, verdict in list(verdicts.items()):
-        if can_continue_sequence(inputs, verdict) and managed_downstream(inputs, address):
-            continue_sequence(verdict)
+def plan_downstream(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) -> None:
+    """Complete the decisions: first sequences of replaced origins, sources to detach and attach."""
+    for address, decision in list(decisions.items()):
+        if can_continue_sequence(inputs, decision) and managed_downstream(inputs, address):
+            continue_sequence(decision)
         first = inputs.replacement_records.get(address, {}).get("first_seq")
         if (
             first is not None
-            and verdict.live is None
-            and verdict.after is not None
+            and decision.live is None
+            and decision.after is not None
             and "first_seq" not in inputs.body(address)
         ):
-            verdict.after, verdict.unknown = (
-                verdict.after | {"first_seq": int(first)},
+            decision.after, decision.unknown = (
+                decision.after | {"first_seq": int(first)},
                 ["first_seq"],
             )
-        if address.kind != "consumer" and (verdict.preserves or "first_seq" in verdict.unknown):
-            for copy in sorted(managed_downstream(inputs, address) & verdicts.keys()):
-                _plan_detach(inputs, verdicts[copy], address)
-                _refuse_joint_replacement(inputs, verdicts[copy], verdict)
-    for verdict in verdicts.values():
-        _plan_attach(inputs, verdict)
-        if verdict.actions == ["update"] and verdict.entry is not None:
-            verdict.sources_to_attach |= _unattached_sources(verdict, verdict.entry)
+        if address.kind != "consumer" and (decision.preserves or "first_seq" in decision.unknown):
+            for downstream in sorted(managed_downstream(inputs, address) & decisions.keys()):
+                _plan_detach(inputs, decisions[downstream], address)
+                _refuse_joint_replacement(inputs, decisions[downstream], decision)
+    for decision in decisions.values():
+        _plan_attach(inputs, decision)
+        if decision.actions == ["update"] and decision.entry is not None:
+            decision.sources_to_attach |= _unattached_sources(decision, decision.entry)
 
 
 def _plan_detach(inputs: PlanInputs, downstream: ResourceDecision, origin: Address) -> None:
-    """A stream goes on without the sources that lead to the origin until that is whole again."""
+    """Detach the sources that read the origin until the origin is complete again."""
     live, after = downstream.live, downstream.after
     if (
         live is None
@@ -141,9 +149,9 @@ def _plan_detach(inputs: PlanInputs, downstream: ResourceDecision, origin: Addre
 def _refuse_joint_replacement(
     inputs: PlanInputs, downstream: ResourceDecision, origin: ResourceDecision
 ) -> None:
-    """An aggregate and its origin, both with their messages in one plan: the copy would get all of the origin again (measured on 2.15).
+    """Refuse to preserve a stream and its origin in one plan, since all would be copied again.
 
-    Also two that copy each other. One after the other each is taken care of.
+    Measured on 2.15. Also for two that copy each other. Each alone is handled.
     """
     if (
         not (downstream.preserves and origin.preserves)
@@ -157,8 +165,14 @@ def _refuse_joint_replacement(
     ):
         return
     declared = inputs.declared(downstream.address)
-    text = f"must be replaced in the same plan as its source {origin.address}, and would copy all of that again"
-    detail = "Change one of the two in the files, apply, then change the other: its sources are then taken out and put back where they were."
+    text = (
+        f"must be replaced in the same plan as its source {origin.address}, "
+        "and would copy all of that again"
+    )
+    detail = (
+        "Change one of the two in the files and apply, then change the other. "
+        "Its sources are then detached, and attached where they were."
+    )
     found = Diagnostic(
         "error",
         "JS303",
@@ -170,23 +184,23 @@ def _refuse_joint_replacement(
     downstream.diagnostics = [*downstream.diagnostics, found]
 
 
-def _plan_attach(inputs: PlanInputs, verdict: ResourceDecision) -> None:
-    """A stream whose sources an apply took out, and that it did not come to put back: that is all that is left to do for it."""
-    out = inputs.detached_sources.get(verdict.address, set())
-    keys = out & {origin_key(source) for source in (verdict.after or {}).get("sources") or ()}
-    if not keys or inputs.request.refresh_only or verdict.actions not in (["no-op"], ["update"]):
+def _plan_attach(inputs: PlanInputs, decision: ResourceDecision) -> None:
+    """Attach the sources that an interrupted apply detached and did not attach again."""
+    detached = inputs.detached_sources.get(decision.address, set())
+    keys = detached & {origin_key(source) for source in (decision.after or {}).get("sources") or ()}
+    if not keys or inputs.request.refresh_only or decision.actions not in (["no-op"], ["update"]):
         return
     names = source_names(keys)
-    text = f"is in the middle of a replacement: {names} was taken out of it, and not put back yet"
-    told_so = Diagnostic(
-        "warning", "JS424", text, "An apply puts it back where it left.", str(verdict.address)
+    text = f"its replacement was interrupted: {names} was detached and is not attached again yet"
+    warning = Diagnostic(
+        "warning", "JS424", text, "An apply attaches it where it stopped.", str(decision.address)
     )
-    verdict.diagnostics = [*verdict.diagnostics, told_so]
-    _attach_sources(verdict, keys)
+    decision.diagnostics = [*decision.diagnostics, warning]
+    _attach_sources(decision, keys)
 
 
 def _attach_sources(downstream: ResourceDecision, keys: set[str]) -> None:
-    """Where sources begin when they are put back is known then."""
+    """Attach sources; their start is known only then."""
     shown = [
         FieldChange(f'sources["{key}"].opt_start_seq', None, None, "in_place")
         for key in sorted(keys - downstream.sources_to_attach)
@@ -202,24 +216,24 @@ def _attach_sources(downstream: ResourceDecision, keys: set[str]) -> None:
 
 
 def source_names(keys: Iterable[str]) -> str:
-    """The names of the streams behind the keys of sources."""
+    """Return the names of the streams behind the keys of sources."""
     return " and ".join(sorted({key.split("@")[0].split("#")[0].split("!")[0] for key in keys}))
 
 
 def _resumable_new_sources(
     inputs: PlanInputs, downstream: ResourceDecision, origin: Address
 ) -> set[str]:
-    """Sources that the copy gets in the same plan, and of which it may hold messages from earlier: they go on behind those.
+    """Return the new sources of which the stream may have earlier messages.
 
-    Where the files say where they begin, that holds.
+    They resume behind those. A start in the files takes precedence.
     """
     if downstream.live is None or not downstream.live.state.get("messages"):
         return set()
-    there = {origin_key(source) for source in downstream.live.compact.get("sources") or ()}
+    existing = {origin_key(source) for source in downstream.live.compact.get("sources") or ()}
     new = [
         s
         for s in (downstream.after or {}).get("sources") or ()
-        if reads_origin(inputs, downstream.address, s, origin) and origin_key(s) not in there
+        if reads_origin(inputs, downstream.address, s, origin) and origin_key(s) not in existing
     ]
     return {
         origin_key(s) for s in new if not s.get("opt_start_seq") and not s.get("opt_start_time")
@@ -227,7 +241,7 @@ def _resumable_new_sources(
 
 
 def reads_origin(inputs: PlanInputs, downstream: Address, source: Config, origin: Address) -> bool:
-    """Whether a mirror or source of `copy` reads `origin`, by its name and by where its way leads."""
+    """Check whether a mirror or source of `downstream` reads `origin`, by name and domain."""
     if source["name"] != origin.stream:
         return False
     reach = inputs.topology.routes
@@ -236,57 +250,62 @@ def reads_origin(inputs: PlanInputs, downstream: Address, source: Config, origin
     ) == reach.canonicalize(origin.domain)
 
 
-def _unattached_sources(verdict: ResourceDecision, entry: Entry) -> set[str]:
-    """Sources that an apply took out and did not put back."""
-    assert verdict.live is not None
-    there = {origin_key(source) for source in verdict.live.compact.get("sources") or ()}
-    wanted = {origin_key(source) for source in (verdict.after or {}).get("sources") or ()}
-    return (wanted - there) & entry.starts.keys()
+def _unattached_sources(decision: ResourceDecision, entry: Entry) -> set[str]:
+    """Return the sources that an apply detached and did not attach."""
+    assert decision.live is not None
+    existing = {origin_key(source) for source in decision.live.compact.get("sources") or ()}
+    wanted = {origin_key(source) for source in (decision.after or {}).get("sources") or ()}
+    return (wanted - existing) & entry.starts.keys()
 
 
 def downstream_domains(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> set[str]:
-    """Where somebody may copy a stream that is made anew: who does is named, and looked at when it is there again."""
+    """Return the domains that may have downstream streams of a recreated stream."""
     if not any(
-        verdict.replaces and verdict.live is not None and verdict.address.kind != "consumer"
-        for verdict in verdicts.values()
+        decision.replaces and decision.live is not None and decision.address.kind != "consumer"
+        for decision in decisions.values()
     ):
         return set()
     return {key for key, facts in inputs.live.domains.items() if facts.reachable}
 
 
-def _preserves_messages(verdict: ResourceDecision) -> bool:
-    return verdict.preserves and verdict.address.kind != "consumer" and verdict.live is not None
+def _preserves_messages(decision: ResourceDecision) -> bool:
+    return decision.preserves and decision.address.kind != "consumer" and decision.live is not None
 
 
 def assess_attached_sources(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[Hazard]:
-    """Who sources a stream that keeps its messages and is not taken out for it: not ours, left out of this plan, or away."""
+    """Yield the hazard for sources that stay attached to a preserved stream.
+
+    They are unmanaged, not part of this plan, or offline.
+    """
     if (
-        not _preserves_messages(verdict)
-        or verdict.live is None
-        or not verdict.live.state.get("messages")
+        not _preserves_messages(decision)
+        or decision.live is None
+        or not decision.live.state.get("messages")
     ):
         return
-    origin, count = verdict.address, int(verdict.live.state["messages"])
-    left_in = {
+    origin, count = decision.address, int(decision.live.state["messages"])
+    attached = {
         live.address
         for live in inputs.live.objects.values()
-        if _copies_origin_again(inputs, live, origin, verdicts)
+        if _copies_origin_again(inputs, live, origin, decisions)
     }
-    left_in |= {
-        copy
-        for copy in managed_downstream(inputs, origin)
-        if not inputs.live.is_reachable(copy.domain) and _is_sourced_by(inputs, copy, origin)
+    attached |= {
+        downstream
+        for downstream in managed_downstream(inputs, origin)
+        if not inputs.live.is_reachable(downstream.domain)
+        and _is_sourced_by(inputs, downstream, origin)
     }
-    if left_in:
-        names = [str(copy) for copy in sorted(left_in)]
-        who = f"{', '.join(names)} {'copies' if len(names) == 1 else 'copy'}"
+    if attached:
+        names = [str(downstream) for downstream in sorted(attached)]
+        subject = f"{', '.join(names)} {'copies' if len(names) == 1 else 'copy'}"
         yield Hazard(
             "DUPLICATES_MESSAGES",
-            f"{who} up to {count:,} messages again: to nats-server 2.15 the new stream is another origin",
+            f"{subject} up to {count:,} messages again: "
+            "nats-server 2.15 treats the new stream as another origin",
             messages=count * len(names),
             exact=False,
             at_least=0,
@@ -299,7 +318,7 @@ def _copies_origin_again(
     inputs: PlanInputs,
     downstream: LiveObject,
     origin: Address,
-    verdicts: Mapping[Address, ResourceDecision],
+    decisions: Mapping[Address, ResourceDecision],
 ) -> bool:
     keys = {
         origin_key(s)
@@ -311,7 +330,7 @@ def _copies_origin_again(
         or inputs.level(downstream.address) < ORIGIN_IDENTITY_LEVEL
     ):
         return False
-    planned = verdicts.get(downstream.address)
+    planned = decisions.get(downstream.address)
     if planned is None:
         return bool(keys)
     if (
@@ -319,7 +338,7 @@ def _copies_origin_again(
         and int(downstream.state.get("messages") or 0) > MAX_SEARCHED
         and _resumable_new_sources(inputs, planned, origin)
     ):
-        return True  # too many to be sure that the last of that source is found
+        return True  # too many to be sure that the last message of that source is found
     staying = {origin_key(source) for source in (planned.after or {}).get("sources") or ()}
     return not planned.deletes and bool(
         (keys & staying)
@@ -336,7 +355,7 @@ def _is_sourced_by(inputs: PlanInputs, downstream: Address, origin: Address) -> 
 
 
 def merge_duplicate_hazards(hazards: list[Hazard]) -> list[Hazard]:
-    """One `DUPLICATES_MESSAGES` of a resource, where consumers and copies both get something again."""
+    """Merge the hazards `DUPLICATES_MESSAGES` of the consumers and sources of a resource."""
     twice = [hazard for hazard in hazards if hazard.code == "DUPLICATES_MESSAGES"]
     if len(twice) < 2:
         return hazards
@@ -354,10 +373,10 @@ def _lower_bound(hazard: Hazard) -> int:
 
 
 def effective_starts(
-    verdict: ResourceDecision, entry: Entry, named: Mapping[str, Any]
+    decision: ResourceDecision, entry: Entry, named: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Which of the sequences where sources were put back still stand in place of what the files say."""
-    if verdict.live is None or verdict.replaces or verdict.address.kind == "consumer":
+    """Return the starts of attached sources that still replace those in the files."""
+    if decision.live is None or decision.replaces or decision.address.kind == "consumer":
         return {}
     before, now = _declared_starts(entry.declared), _declared_starts(named)
     return {
@@ -368,7 +387,7 @@ def effective_starts(
 
 
 def _declared_starts(named: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Where each source starts by the files."""
+    """Return the declared start of each source."""
     return {
         origin_key(s): (s.get("opt_start_seq"), s.get("opt_start_time"))
         for s in named.get("sources") or ()
@@ -378,7 +397,7 @@ def _declared_starts(named: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
 def without_replacement_starts(
     ignored: list[FieldChange], entry: Entry | None, named: Mapping[str, Any]
 ) -> list[FieldChange]:
-    """The changes that the server would ignore, without the starts that a replacement put there."""
+    """Return the changes that the server would ignore, without the starts of a replacement."""
     if entry is None or not entry.starts or not named.get("sources"):
         return ignored
     before, now = _declared_starts(entry.declared), _declared_starts(named)

@@ -1,6 +1,7 @@
-"""Whether a stream keeps its messages for as long as its domain may be away, so that no copy misses any. Pure arithmetic.
+"""The time that a stream keeps its messages, compared with `may_be_offline`.
 
-The server says nothing: when a link comes back after the origin has dropped messages, the copy goes on behind the gap.
+The server reports nothing: when a link is back after the origin has deleted messages, the
+downstream stream continues behind the gap.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from jsplan.resources.fields import Config
 from jsplan.units import SECOND, format_duration, format_size
 
 RETENTION_TOO_SHORT = "JS481"
-#: A limit is judged by the measured rate once this part of it has been used: further ahead nobody can see.
+#: A limit is assessed by the measured rate once this part of it is used. Before that is a guess.
 MIN_USED_PART = 100
-#: A rate that was measured for less than this is a burst: what it says about a week is nothing. Nanoseconds.
+#: Nanoseconds. A rate that was measured for less than this is a burst, and says nothing of a week.
 MIN_RATE_SPAN = 3600 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionTime:
-    """How long a stream keeps what it stores (ns), by which limit, and what that rests on in words."""
+    """The time for which a stream keeps what it stores (ns), its limit, and the reason in words."""
 
     duration: int
     limit: str
@@ -34,9 +35,9 @@ class RetentionTime:
 
 
 def check_offline_retention(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[Diagnostic]:
-    """A warning for each origin whose limits are reached before its domain has to be back."""
+    """Warn about each origin whose limits are reached before its domain must be back."""
     for address in sorted(
         {
             edge.origin
@@ -44,22 +45,25 @@ def check_offline_retention(
             if edge.origin.domain != edge.downstream.domain
         }
     ):
-        domain, verdict = inputs.workspace.domains.get(address.domain), verdicts.get(address)
+        domain, decision = inputs.workspace.domains.get(address.domain), decisions.get(address)
         if (
             domain is None
             or domain.may_be_offline is None
-            or verdict is None
-            or verdict.after is None
+            or decision is None
+            or decision.after is None
         ):
             continue
-        found = shortest_retention(verdict.after, verdict.live, inputs.request.now)
+        found = shortest_retention(decision.after, decision.live, inputs.request.now)
         if found is None or found.duration >= domain.may_be_offline:
             continue
         allowed, declared = format_duration(domain.may_be_offline), inputs.declared(address)
-        text = f"keeps its messages for {_format_rough_duration(found.duration)} ({found.reason}), and {address.domain} may be offline for {allowed}"
+        text = (
+            f"keeps its messages for {_format_rough_duration(found.duration)} ({found.reason}), "
+            f"and {address.domain} may be offline for {allowed}"
+        )
         detail = (
-            f"What {found.limit} drops before the link is back is lost to every mirror and source, without an error. "
-            "Raise it, or lower may_be_offline."
+            f"What {found.limit} deletes before the link is back is lost to every mirror and "
+            "source, without an error. Raise it, or lower may_be_offline."
         )
         place = (declared.ranges.get(found.limit) or declared.range) if declared else None
         yield Diagnostic("warning", RETENTION_TOO_SHORT, text, detail, str(address), place)
@@ -68,7 +72,10 @@ def check_offline_retention(
 def shortest_retention(
     config: Config, live: LiveObject | None, now: datetime
 ) -> RetentionTime | None:
-    """The limit that is reached first. `config` is compact, `live` what the rate is measured on; None where nothing limits it."""
+    """Return the limit that is reached first, or None if nothing limits it.
+
+    `config` is compact. `live` is the stream whose rate is measured.
+    """
     found = [_age_retention(config)]
     if config.get("discard", "old") == "old" and live is not None:
         span = _message_span(live, now)
@@ -87,7 +94,7 @@ def _age_retention(config: Config) -> RetentionTime | None:
 
 
 def _size_retention(config: Config, name: str, used: int, span: int) -> RetentionTime | None:
-    """How long the limit lasts at the rate at which what is there now came in."""
+    """Return the time for which the limit lasts at the rate of the current messages."""
     limit = config.get(name) or 0
     if limit <= 0 or span < MIN_RATE_SPAN or used * MIN_USED_PART < limit:
         return None
@@ -104,7 +111,10 @@ def _size_retention(config: Config, name: str, used: int, span: int) -> Retentio
 
 
 def _message_span(live: LiveObject, now: datetime) -> int:
-    """Nanoseconds since the oldest message came, 0 where there is none. Quiet times count: the rate is what it is on the whole."""
+    """Return the nanoseconds since the oldest message was stored; 0 if there is none.
+
+    Quiet times count: the rate is an average.
+    """
     first = live.state.get("first_ts")
     if not live.state.get("messages") or not first:
         return 0
@@ -116,7 +126,7 @@ def _message_span(live: LiveObject, now: datetime) -> int:
 
 
 def _format_rough_duration(duration: int) -> str:
-    """A duration to its two largest units, as `3d 4h`."""
+    """Format a duration in its two largest units, as `3d 4h`."""
     seconds = duration // SECOND
     for big, small, name, rest in (
         (86400, 3600, "d", "h"),

@@ -1,4 +1,4 @@
-"""The calls that replaced origins ask of themselves and of those that source them. When they are needed is left to `downstream`."""
+"""The calls for a replaced origin: continue its sequence, reattach its sources."""
 
 from __future__ import annotations
 
@@ -18,76 +18,84 @@ if TYPE_CHECKING:
 
 
 def adapt_origin_drafts(
-    verdict: ResourceDecision, drafts: Iterable[Draft], recorded: str
+    decision: ResourceDecision, drafts: Iterable[Draft], recorded: str
 ) -> Iterable[Draft]:
-    """The calls of one resource, with what replaced origins ask of them: numbers that go on, sources that are put back."""
+    """Adapt the calls of one resource: continue the sequence of an origin, attach sources."""
     for draft in drafts:
-        if "first_seq" in verdict.unknown and draft.op in _ORIGIN_OPS:
+        if "first_seq" in decision.unknown and draft.op in _ORIGIN_OPS:
             yield replace(draft, op=_ORIGIN_OPS[draft.op], params={"state_address": recorded})
-        elif verdict.sources_to_attach and draft.key[1] in ("update", "last"):
-            params = {"sources": sorted(verdict.sources_to_attach), "state_address": recorded}
+        elif decision.sources_to_attach and draft.key[1] in ("update", "last"):
+            params = {"sources": sorted(decision.sources_to_attach), "state_address": recorded}
             yield replace(
-                draft, op="sources.attach", title=_attach_title(verdict, draft), params=params
+                draft, op="sources.attach", title=_attach_title(decision, draft), params=params
             )
         else:
             yield draft
 
 
-def _attach_title(verdict: ResourceDecision, draft: Draft) -> str:
-    """That sources are put back; and that more changes, where it does."""
-    back = {f'sources["{key}"].opt_start_seq' for key in verdict.sources_to_attach}
-    there = {
+def _attach_title(decision: ResourceDecision, draft: Draft) -> str:
+    """Return the title of a call that attaches sources, and of what else it changes."""
+    attached_paths = {f'sources["{key}"].opt_start_seq' for key in decision.sources_to_attach}
+    existing = {
         origin_key(source)
-        for source in (verdict.live.compact if verdict.live else {}).get("sources") or ()
+        for source in (decision.live.compact if decision.live else {}).get("sources") or ()
     }
-    if not verdict.sources_to_attach & there:
+    if not decision.sources_to_attach & existing:
         return draft.title
-    put, names = (
-        f"attach {source_names(verdict.sources_to_attach & there)} again",
+    attach, names = (
+        f"attach {source_names(decision.sources_to_attach & existing)} again",
         draft.title.removeprefix("update "),
     )
     return (
-        f"{put} to {names}"
-        if all(change.path in back for change in verdict.fields)
-        else f"{draft.title}, and {put}"
+        f"{attach} to {names}"
+        if all(change.path in attached_paths for change in decision.fields)
+        else f"{draft.title}, and {attach}"
     )
 
 
-#: Deleting and making a stream whose numbers go on.
+#: Deleting and creating a stream whose sequence continues.
 _ORIGIN_OPS: Final[Mapping[str, Op]] = {
     "stream.delete": "origin.delete",
     "stream.create": "origin.create",
 }
 
 
-def draft_detach(verdict: ResourceDecision, what: str, recorded: str, detached: set[str]) -> Draft:
-    """The call that takes sources out; `out` are out already. The executor takes them from the configuration as it is then."""
-    address, live = verdict.address, verdict.live
+def draft_detach(
+    decision: ResourceDecision, label: str, recorded: str, detached: set[str]
+) -> Draft:
+    """Draft the call that detaches sources; `detached` already are.
+
+    Apply removes them from the configuration of that time.
+    """
+    address, live = decision.address, decision.live
     assert live is not None
-    gone = verdict.sources_to_detach | detached
+    removed = decision.sources_to_detach | detached
     staying = [
-        source for source in live.compact.get("sources") or () if origin_key(source) not in gone
+        source for source in live.compact.get("sources") or () if origin_key(source) not in removed
     ]
-    rest = {"sources": [source for source in live.raw["sources"] if origin_key(source) not in gone]}
+    rest = {
+        "sources": [source for source in live.raw["sources"] if origin_key(source) not in removed]
+    }
     return Draft(
         (address, "leave"),
         "sources.detach",
-        f"detach {source_names(verdict.sources_to_detach)} from {what} while the origin is recreated",
+        f"detach {source_names(decision.sources_to_detach)} from {label} "
+        "while the origin is recreated",
         {"api": f"STREAM.UPDATE.{address.stream}", "payload": live.raw | rest},
         live.fingerprint,
         {"sources": staying or None},
-        params={"sources": sorted(verdict.sources_to_detach), "state_address": recorded},
+        params={"sources": sorted(decision.sources_to_detach), "state_address": recorded},
     )
 
 
 def order_detaching(
-    verdicts: Mapping[Address, ResourceDecision], inputs: PlanInputs, drafts: Drafts
+    decisions: Mapping[Address, ResourceDecision], inputs: PlanInputs, drafts: Drafts
 ) -> None:
-    """Whatever is done to an origin waits until its sources are out."""
-    for (copy, kind), _ in list(drafts.items()):
+    """Let all steps of an origin wait until its sources are detached."""
+    for (downstream, kind), _ in list(drafts.items()):
         if kind != "leave":
             continue
-        origins = {edge.origin for edge in inputs.topology.edges if edge.downstream == copy}
+        origins = {edge.origin for edge in inputs.topology.edges if edge.downstream == downstream}
         for (address, _), other in drafts.items():
-            if address in origins and address in verdicts and verdicts[address].replaces:
-                other.depends_on.add((copy, "leave"))
+            if address in origins and address in decisions and decisions[address].replaces:
+                other.depends_on.add((downstream, "leave"))

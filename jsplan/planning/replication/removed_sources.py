@@ -1,6 +1,6 @@
-"""Sources that are taken out of a stream before all of their origin is copied: what is not copied by then never will be. Pure.
+"""Sources that are removed from a stream before all of their origin is copied.
 
-How much that is, is counted in `facts.recopied`: it is what the same source would go on with, if it stayed.
+The rest is never copied. It is what the same source would copy if it stayed.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from jsplan.resources.nested import origin_key, source_header
 
 
 def list_removed_sources(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[DuplicateRequest]:
-    """A question for each source that an update takes out and that nothing takes over."""
+    """Return a request for each source that an update removes and that nothing replaces."""
     updated = (
-        v for v in verdicts.values() if v.actions == ["update"] and v.address.kind != "consumer"
+        v for v in decisions.values() if v.actions == ["update"] and v.address.kind != "consumer"
     )
-    return [question for verdict in updated for question in _list_for_stream(inputs, verdict)]
+    return [request for decision in updated for request in _list_for_stream(inputs, decision)]
 
 
-def _list_for_stream(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[DuplicateRequest]:
-    before = (verdict.live.compact.get("sources") or ()) if verdict.live is not None else ()
-    after = (verdict.after or {}).get("sources") or ()
-    kept = {(origin["name"], _api_prefix(origin)) for origin in after}
+def _list_for_stream(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[DuplicateRequest]:
+    before = (decision.live.compact.get("sources") or ()) if decision.live is not None else ()
+    after = (decision.after or {}).get("sources") or ()
+    remaining = {(origin["name"], _api_prefix(origin)) for origin in after}
     for origin in before:
-        if (origin["name"], _api_prefix(origin)) not in kept:
+        if (origin["name"], _api_prefix(origin)) not in remaining:
             yield uncopied_measurement(
-                verdict.address,
+                decision.address,
                 origin,
-                inputs.topology.routes.resolve_prefix(verdict.address.domain, _api_prefix(origin)),
+                inputs.topology.routes.resolve_prefix(decision.address.domain, _api_prefix(origin)),
             )
 
 
@@ -49,28 +49,39 @@ def _api_prefix(origin: Config) -> str | None:
 def uncopied_measurement(
     downstream: Address, origin: Config, domain: str | None
 ) -> DuplicateRequest:
-    """How much of the origin the copy does not have yet; `domain` None is one that the files no longer know: then by its prefix."""
+    """Return the request to count what is not copied yet.
+
+    `domain` is None for one that is not in the files any more: the API prefix is used.
+    """
     taken = subject_filters(origin)
-    where = Address.of_stream(domain or str(_api_prefix(origin)), origin["name"])
+    address = Address.of_stream(domain or str(_api_prefix(origin)), origin["name"])
     return DuplicateRequest(
-        downstream, origin_key(origin), where, taken, taken, source_header(origin), recreated=False
+        downstream,
+        origin_key(origin),
+        address,
+        taken,
+        taken,
+        source_header(origin),
+        recreated=False,
     )
 
 
 def add_unknown_domains(
     domains: Mapping[str, Domain], asked: Iterable[DuplicateRequest]
 ) -> dict[str, Domain]:
-    """The domains, and those that only a prefix names: they are asked over the connection of the copy, as its server does."""
+    """Return the domains, and those known only by a prefix, over the downstream's connection."""
     found = dict(domains)
-    for one in asked:
-        prefix = one.origin.domain if one.origin is not None else ""
+    for request in asked:
+        prefix = request.origin.domain if request.origin is not None else ""
         if prefix not in found:
-            found[prefix] = Domain(prefix, domains[one.downstream.domain].connection, None, prefix)
+            found[prefix] = Domain(
+                prefix, domains[request.downstream.domain].connection, None, prefix
+            )
     return found
 
 
 def assess_removed_sources(answers: Sequence[DuplicateCount]) -> Iterable[Hazard]:
-    """The hazard for one stream, all the sources together that it loses."""
+    """Yield the hazard for one stream, for all sources together that it loses."""
     if not answers:
         return
     unknown, most = [a for a in answers if a.at_most is None], sum(a.at_most or 0 for a in answers)
@@ -99,29 +110,29 @@ def _describe_uncopied(answer: DuplicateCount) -> str:
 
 
 def bound_uncopied(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], steps: Iterable[Step]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], steps: Iterable[Step]
 ) -> None:
-    """Write into each step that takes sources out how much of them may be missing then; None: so much that nobody could tell."""
-    by_copy: dict[Address, list[DuplicateRequest]] = {}
-    for one in list_removed_sources(inputs, verdicts):
-        by_copy.setdefault(one.downstream, []).append(one)
+    """Write into each step that removes sources how much may be uncopied; None if unknown."""
+    by_downstream: dict[Address, list[DuplicateRequest]] = {}
+    for request in list_removed_sources(inputs, decisions):
+        by_downstream.setdefault(request.downstream, []).append(request)
     for step in steps:
         address = Address.parse(step.address)
         if (
             step.op != "stream.update"
             or step.expect is None
             or "sources" not in step.expect
-            or address not in by_copy
+            or address not in by_downstream
         ):
             continue
         missing = {a.request.name: a.at_most for a in inputs.uncopied_counts.get(address, ())}
-        live = verdicts[address].live
+        live = decisions[address].live
         before = (
             {origin_key(o): o for o in (live.compact.get("sources") or ())}
             if live is not None
             else {}
         )
         step.precondition["removed_sources"] = [
-            {"source": before[one.name], "max_uncopied": missing.get(one.name, 0)}
-            for one in by_copy[address]
+            {"source": before[request.name], "max_uncopied": missing.get(request.name, 0)}
+            for request in by_downstream[address]
         ]
