@@ -1,4 +1,4 @@
-"""Domains that never answered: a wrong name, or a site that is not installed yet. Pure."""
+"""Domains that have never answered. The name is wrong, or the site is not installed yet."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from jsplan.facts.last_seen import find_last_heard
 from jsplan.planning.model import PlanInputs
 
 NEVER_ANSWERED = "JS482"
-_NOT_INSTALLED_HINT = "If the name is right and the site is not installed yet, its resources stay deferred until it answers."
-#: Names for which a guess is written out.
+_NOT_INSTALLED_HINT = (
+    "If the name is right and the site is not installed yet, "
+    "its resources stay deferred until it answers."
+)
+#: The most names for which a suggestion is shown.
 _MAX_GUESSES = 5
 
 
 def find_never_answered(inputs: PlanInputs) -> list[Domain]:
-    """The offline domains that neither state nor a downstream stream has ever heard of."""
+    """Return the offline domains that neither state nor a downstream stream has seen."""
     silent = sorted(key for key, facts in inputs.live.domains.items() if not facts.reachable)
     heard = (
         find_last_heard(inputs.live, inputs.topology.edges, inputs.request.now) if silent else {}
@@ -28,7 +31,7 @@ def find_never_answered(inputs: PlanInputs) -> list[Domain]:
 
 
 def _was_reached(inputs: PlanInputs, domain: Domain) -> bool:
-    """Report whether an apply reached the domain under its present JetStream name."""
+    """Check whether an apply reached the domain under its current JetStream name."""
     server = inputs.state.domains.get(domain.key)
     if server is not None:
         return server.get("js_domain", domain.js_domain) == domain.js_domain
@@ -38,13 +41,14 @@ def _was_reached(inputs: PlanInputs, domain: Domain) -> bool:
 
 
 def check_never_answered(inputs: PlanInputs) -> Iterable[Diagnostic]:
-    """One warning for all of them, with the names that their connections lead to."""
+    """Warn once about all of them, with the names that their connections lead to."""
     found = find_never_answered(inputs)
     if not found:
         return
     first = found[0]
     if len(found) > 1:
-        summary = f"{len(found):,} domains have never answered: {compress_names([domain.key for domain in found])}"
+        names = compress_names([domain.key for domain in found])
+        summary = f"{len(found):,} domains have never answered: {names}"
     else:
         name = f" as {first.js_domain}" if first.js_domain not in (None, first.key) else ""
         summary = f"domain {first.key} has never answered{name}"
@@ -63,7 +67,7 @@ def check_never_answered(inputs: PlanInputs) -> Iterable[Diagnostic]:
 
 
 def _known_names(inputs: PlanInputs, connection: str) -> list[str]:
-    """The JetStream names behind a connection: from its servers, and from domains that answered."""
+    """Return the JetStream names of a connection: from its servers and its answering domains."""
     domains = inputs.workspace.domains.values()
     answered = {
         d.js_domain
@@ -88,7 +92,7 @@ def _close_names(domain: Domain, names: Sequence[str]) -> list[str]:
 
 
 def _list_names(connection: str, names: Sequence[str], found: Sequence[Domain]) -> str:
-    """All names behind a connection, those close to a wrong one first."""
+    """List all names of a connection, those close to a wrong one first."""
     wrong = [domain for domain in found if domain.connection == connection]
     near = dict.fromkeys(name for domain in wrong for name in _close_names(domain, names))
     rest = [name for name in names if name not in near]

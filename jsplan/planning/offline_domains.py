@@ -1,4 +1,4 @@
-"""Since when a domain is away, against how long the files say that it may be. Pure; what was heard of it is read in `facts`."""
+"""The time since a domain is offline, compared with `may_be_offline` of the files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ OVERDUE = "JS480"
 
 
 def last_seen(inputs: PlanInputs) -> dict[str, datetime]:
-    """By domain key, the latest moment at which it is known to have been there (UTC); a domain that never was is missing.
+    """Return by domain key the latest time (UTC) at which the domain is known to have answered.
 
-    Three witnesses: the applies that recorded it, what they recorded in it, and those that copy from it.
+    A domain that has never answered has no key. There are three sources: the applies that recorded
+    the domain, the resources that they recorded in it, and the streams that copy from it.
     """
     found = find_last_heard(inputs.live, inputs.topology.edges, inputs.request.now)
-    told = [(key, str(server.get("seen", ""))) for key, server in inputs.state.domains.items()]
-    told += [(address.domain, entry.applied_at) for address, entry in inputs.entries.items()]
-    for key, text in told:
+    records = [(key, str(server.get("seen", ""))) for key, server in inputs.state.domains.items()]
+    records += [(address.domain, entry.applied_at) for address, entry in inputs.entries.items()]
+    for key, text in records:
         moment = _parse_stamp(text)
         if moment is not None:
             found[key] = max(moment, found.get(key, moment))
@@ -36,9 +37,10 @@ def _parse_stamp(text: str) -> datetime | None:
 
 
 def is_within_offline_limit(inputs: PlanInputs, key: str, seen: datetime | None) -> bool:
-    """Whether a domain that is away may be: it has a `may_be_offline`, and was last seen within it.
+    """Check whether an offline domain was last seen within its `may_be_offline`.
 
-    One that was never seen has nothing of ours that could have been lost, so nothing is late yet.
+    False without `may_be_offline`. True for a domain that was never seen: it has nothing of ours
+    that could be lost.
     """
     allowed = inputs.workspace.domains[key].may_be_offline
     return allowed is not None and (
@@ -47,7 +49,7 @@ def is_within_offline_limit(inputs: PlanInputs, key: str, seen: datetime | None)
 
 
 def check_overdue_domains(inputs: PlanInputs) -> Iterable[Diagnostic]:
-    """A warning for each domain that is away for longer than it may be."""
+    """Warn about each domain that is offline for longer than its `may_be_offline`."""
     seen = last_seen(inputs)
     for key, facts in inputs.live.domains.items():
         domain = inputs.workspace.domains[key]
@@ -57,6 +59,10 @@ def check_overdue_domains(inputs: PlanInputs) -> Iterable[Diagnostic]:
             or is_within_offline_limit(inputs, key, seen.get(key))
         ):
             continue
-        text = f"{key} was last seen {format_timestamp(seen[key])}; its may_be_offline is {format_duration(domain.may_be_offline)}"
-        detail = "What its streams drop by their limits from now on is missed by those that copy from it. Look after its link."
+        since, limit = format_timestamp(seen[key]), format_duration(domain.may_be_offline)
+        text = f"{key} was last seen {since}; its may_be_offline is {limit}"
+        detail = (
+            "Downstream streams miss messages that its streams delete by their limits "
+            "before they are copied. Check its connection."
+        )
         yield Diagnostic("warning", OVERDUE, text, detail, f"{key}/**", domain.range)

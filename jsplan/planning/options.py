@@ -1,4 +1,4 @@
-"""What may be asked of a plan. Once, for whoever plans and for whoever applies; light, since the command line reads it too."""
+"""The options of a plan, shared by planning, apply and the command line. Imports little."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from jsplan.facts.measurement import MEASURE_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class PlanningOptions:
-    """Which addresses, how, and what is permitted. `allow_hazards` are `CODE` or `CODE:ADDR` (ADDR may be a glob); `safe_below` counts
-    messages, `measure_limit` the reads that one measurement may take.
+    """The addresses, the mode and the permissions of a plan.
+
+    `allow_hazards` are `CODE` or `CODE:ADDR`, where ADDR may be a glob. `safe_below` counts
+    messages. `measure_limit` is the most reads of one measurement.
     """
 
     targets: tuple[str, ...] = ()

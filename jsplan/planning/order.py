@@ -1,7 +1,8 @@
-"""Orders the calls of a plan: who waits for whom, how circles are broken, and the numbers they get.
+"""Order the calls of a plan, break circles and number the steps.
 
-An origin comes before its copy, also across domains; a consumer after its stream; deletes the other way round; whoever
-takes a subject waits for whoever frees it. The calls themselves are made in `steps`.
+An origin comes before its downstream streams, also across domains. A consumer comes after its
+stream. Deletes are in the reverse order. A step that takes a subject waits for the step that
+frees it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from jsplan.subjects import SubjectTree
 
 @dataclass(slots=True)
 class Draft:
-    """A step before it has a number. `freed_subjects` and `taken_subjects` are subjects; `depends_on` are keys of other drafts.
+    """A step without a number.
 
-    Streams of one domain take subjects from each other, consumers of one work queue filters; see `scope`.
-    `soft_dependencies` are those of `depends_on` that the server does not insist on: the first to give way when steps wait for
-    each other. `stable_stream` is a stream that the cluster must have finished to move or scale. `object_address` and `params` are the
-    step's `object` and `params`.
+    `freed_subjects` and `taken_subjects` are subjects. Streams of one domain take subjects
+    from each other, consumers of one work queue take filters; see `scope`.
+
+    `depends_on` are keys of other drafts. `soft_dependencies` are those of `depends_on` that the
+    server does not require: they are dropped first when steps wait for each other. `stable_stream`
+    is a stream that the cluster must have finished moving or scaling. `object_address` and `params`
+    are the step's `object` and `params`.
     """
 
     key: tuple[Address, str]
@@ -47,38 +51,41 @@ class Draft:
 
     @property
     def scope(self) -> str:
-        """Among what a subject has one owner at most: the streams of a domain, or the consumers of a work queue."""
+        """The scope in which a subject has one owner: a domain, or the stream of a work queue."""
         address = self.key[0]
         return address.domain if address.parent is None else str(address.parent)
 
 
 Drafts = dict[tuple[Address, str], Draft]
 
-#: Steps around those of all consumers of a stream, whose order is settled where they are made (`interest`).
+#: Steps around those of all consumers of a stream. `interest` sets their order.
 PLACEHOLDER_KINDS = ("hold", "release")
 
 
 def order_steps(
-    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], drafts: Drafts
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision], drafts: Drafts
 ) -> list[Step]:
-    """The steps in an order that respects every dependency, numbered from `s1` on; may add steps that break circles."""
-    _add_dependencies(inputs, verdicts, drafts)
+    """Return the steps in an order that respects every dependency, numbered from `s1`.
+
+    May add steps that break circles.
+    """
+    _add_dependencies(inputs, decisions, drafts)
     _depend_on_subjects(drafts)
     return _number_steps(drafts, _sort_drafts(inputs, drafts))
 
 
 def _add_dependencies(
-    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], drafts: Drafts
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision], drafts: Drafts
 ) -> None:
-    copies = {(edge.downstream, edge.origin) for edge in inputs.topology.edges}
-    dependants = _dependants(inputs, verdicts)
-    going = _deleted_consumers(drafts)
+    flows = {(edge.downstream, edge.origin) for edge in inputs.topology.edges}
+    dependants = _dependants(inputs, decisions)
+    deletions = _deleted_consumers(drafts)
     for (address, kind), draft in drafts.items():
         if kind in PLACEHOLDER_KINDS:
             continue
-        if kind == "create" and address.parent in going:
-            draft.depends_on |= going[address.parent] - {draft.key}
-            draft.soft_dependencies |= going[address.parent] - {draft.key}
+        if kind == "create" and address.parent in deletions:
+            draft.depends_on |= deletions[address.parent] - {draft.key}
+            draft.soft_dependencies |= deletions[address.parent] - {draft.key}
         if kind != "delete":
             _depend_on(draft, drafts, address, "delete", *_EARLIER_KINDS.get(kind, ()))
             for other in inputs.topology.dependencies.get(address, ()) if kind != "leave" else ():
@@ -89,24 +96,24 @@ def _add_dependencies(
                     "create",
                     "update",
                     "state",
-                    soft=(address, other) in copies,
+                    soft=(address, other) in flows,
                 )
                 if other != address.parent:
                     _depend_on(draft, drafts, other, "last", soft=True)
-        elif (stream := verdicts[address].deleted_with) is not None:
+        elif (stream := decisions[address].deleted_with) is not None:
             _depend_on(draft, drafts, stream, "delete")
         else:
             for other in dependants.get(address, ()):
                 _depend_on(draft, drafts, other, "delete", "update", soft=True)
         _order_after_replacement(inputs, draft, drafts)
         _order_reorganisation(draft, drafts)
-    delay_limit_updates(inputs, verdicts, drafts)
+    delay_limit_updates(inputs, decisions, drafts)
 
 
 def _order_after_replacement(inputs: PlanInputs, draft: Draft, drafts: Drafts) -> None:
-    """What happens to consumers of a stream that is replaced with its messages happens when it is back.
+    """Run the steps of the consumers of a preserving replacement after the stream is back.
 
-    A stream that becomes an interest stream then has all of them before.
+    A stream that becomes an interest stream has all its consumers first.
     """
     stream = draft.key[0].parent
     if stream is None or (stream, "resume") not in drafts:
@@ -123,13 +130,15 @@ def _order_after_replacement(inputs: PlanInputs, draft: Draft, drafts: Drafts) -
             key for key in ((stream, "update"), (stream, "resume")) if key in drafts
         }
     if stream in inputs.interrupted:
-        draft.precondition = (
-            ""  # the consumer is where its stream is, and as it was only once that is back
-        )
+        # The consumer is where its stream is. It is unchanged only after the stream is back.
+        draft.precondition = ""
 
 
 def _deleted_consumers(drafts: Drafts) -> dict[Address | None, set[tuple[Address, str]]]:
-    """The consumers that each stream loses: those that it gets wait for them, since their number may be limited (10026)."""
+    """Return the consumers that each stream loses.
+
+    New consumers wait for them, since the number of consumers may be limited (10026).
+    """
     found: dict[Address | None, set[tuple[Address, str]]] = {}
     for address, kind in drafts:
         if kind == "delete" and address.parent is not None:
@@ -138,7 +147,10 @@ def _deleted_consumers(drafts: Drafts) -> dict[Address | None, set[tuple[Address
 
 
 def _order_reorganisation(draft: Draft, drafts: Drafts) -> None:
-    """While a cluster moves or scales a stream its consumers cannot be made (10023): those that go, go before, the rest wait."""
+    """Order the steps of consumers around a move or a scaling of their stream.
+
+    A cluster refuses to create consumers meanwhile (10023). Deletes come before, the rest waits.
+    """
     address, kind = draft.key
     first, last = (
         drafts.get((address.parent, name)) if address.parent else None
@@ -152,7 +164,7 @@ def _order_reorganisation(draft: Draft, drafts: Drafts) -> None:
         draft.stable_stream = last.stable_stream
 
 
-#: The calls of one update that come before each: a part of it, subjects out of the way, the rest, the pause, limits that shrink.
+#: For each call of one update, the calls that come before it.
 _EARLIER_KINDS = {
     "park": ("first",), "retire": ("stop",), "leave": ("first", "park"),
     "update": ("first", "park", "leave", "refill"), "pause": ("first", "park", "update"),
@@ -174,24 +186,27 @@ def _depend_on(
 
 
 def _dependants(
-    inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: dict[Address, ResourceDecision]
 ) -> dict[Address, list[Address]]:
-    """What goes, or stops copying, before each address goes: copies before their origin. Consumers go with their stream."""
+    """Return what is deleted, or stops copying, before each address is deleted.
+
+    Downstream streams come before their origin. Consumers are deleted with their stream.
+    """
     found: dict[Address, list[Address]] = {}
-    for address, verdict in verdicts.items():
-        if verdict.deleted_with is not None:
+    for address, decision in decisions.items():
+        if decision.deleted_with is not None:
             continue
         before = {
-            Address.parse(text) for text in (verdict.entry.depends_on if verdict.entry else ())
+            Address.parse(text) for text in (decision.entry.depends_on if decision.entry else ())
         }
         now = inputs.topology.dependencies.get(address, set())
-        for origin in (before | now if verdict.deletes else before - now) - {address}:
+        for origin in (before | now if decision.deletes else before - now) - {address}:
             found.setdefault(origin, []).append(address)
     return found
 
 
 def _depend_on_subjects(drafts: Drafts) -> None:
-    """Whoever takes a subject waits for whoever frees it, however else the two stand to each other."""
+    """Let a step that takes a subject wait for the step that frees it, before all other rules."""
     freed: dict[str, SubjectTree[Draft]] = {}
     for draft in drafts.values():
         for subject in draft.freed_subjects:
@@ -219,24 +234,24 @@ def _sort_drafts(inputs: PlanInputs, drafts: Drafts) -> list[tuple[Address, str]
 
 
 def _drop_soft_dependency(drafts: Drafts, cycle: list[tuple[Address, str]]) -> bool:
-    """Drop one wait that the server does not insist on, as where two domains source from each other."""
-    for before, then in pairwise(cycle):
-        if before in drafts[then].soft_dependencies:
-            drafts[then].depends_on.discard(before)
-            drafts[then].soft_dependencies.discard(before)
+    """Drop a dependency that the server does not require, as for sources in both directions."""
+    for before, after in pairwise(cycle):
+        if before in drafts[after].soft_dependencies:
+            drafts[after].depends_on.discard(before)
+            drafts[after].soft_dependencies.discard(before)
             return True
     return False
 
 
 def partial_update_params(inputs: PlanInputs, address: Address) -> dict[str, Any]:
-    """What a step carries that is one of several for an update: the name under which state has the resource."""
+    """Return the parameters of one of several steps of an update: the address in state."""
     return {"state_address": str(inputs.moved_from.get(address, address))}
 
 
 def _break_subject_swap(
     inputs: PlanInputs, drafts: Drafts, cycle: list[tuple[Address, str]]
 ) -> None:
-    """Streams that exchange subjects wait for each other: the first gives its own up in a step of its own before."""
+    """Let one of the streams that exchange subjects give up its own in an earlier step."""
     key = next(
         (
             k
@@ -283,7 +298,7 @@ def _draft_stream_parking(inputs: PlanInputs, final: Draft, first: Draft | None)
 
 
 def _draft_consumer_parking(inputs: PlanInputs, final: Draft) -> Draft:
-    """A consumer of a work queue on a subject that nothing is published to."""
+    """Draft an update of a consumer of a work queue to a subject without messages."""
     address, live = final.key[0], inputs.live.objects[final.key[0]]
     subject = PARKING_PREFIX + address.consumer
     config = {name: value for name, value in live.raw.items() if name != "filter_subjects"} | {
@@ -292,7 +307,8 @@ def _draft_consumer_parking(inputs: PlanInputs, final: Draft) -> Draft:
     return Draft(
         (address, "park"),
         "consumer.update",
-        f"release the filters of consumer {address.consumer} of {address.stream} in {address.domain}",
+        f"release the filters of consumer {address.consumer} of {address.stream} "
+        f"in {address.domain}",
         {
             "api": f"CONSUMER.CREATE.{address.stream}.{address.consumer}",
             "payload": {"stream_name": address.stream, "config": config, "action": "update"},
@@ -312,7 +328,10 @@ def _number_steps(drafts: Drafts, order: list[tuple[Address, str]]) -> list[Step
 
 
 def _is_optional_if_offline(downstream: Draft, origin: tuple[Address, str]) -> bool:
-    """Whether a copy may be made before its origin: the server takes it, and begins to copy when the origin is there."""
+    """Check whether a stream may be created before its origin.
+
+    The server accepts it, and starts to copy when the origin exists.
+    """
     return (
         origin in downstream.soft_dependencies
         and origin[1] == "create"

@@ -1,7 +1,7 @@
-"""Origins as they are live, where the files mean the same by another name, and what is odd about them. Pure.
+"""Origins as they are live, with the equivalent names in the files, and findings about them.
 
-An `external` that reaches the same origin is the same origin, whatever its delivery prefix: a mirror is never replaced
-for a prefix (contract, section 2). What reaches what is known to `topology`.
+An `external` that reaches the same origin is the same origin, whatever its delivery prefix: a
+mirror is never replaced for a prefix (contract, section 2).
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from jsplan.subjects import overlaps
 from jsplan.topology import Edge, Topology
 from jsplan.topology.replication_graph import map_subjects, subject_mappings
 
-#: Streams behind streams that are looked at for their subjects.
+#: The most levels of origins that are searched for subjects.
 MAX_DEPTH = 8
 
 
 def with_live_externals(
     body: Mapping[str, Any], address: Address, topology: Topology, live: Live
 ) -> dict[str, Any]:
-    """The body with each origin reached as it is live, if it is; a new one gets the delivery prefix of its imports row."""
+    """Return the body with the live `external` of each origin that is live.
+
+    A new origin gets the delivery prefix of its imports row.
+    """
     out = dict(body)
     if not any(
         origin.get("external") for origin in (out.get("mirror") or {}, *(out.get("sources") or ()))
@@ -47,7 +50,10 @@ def with_live_externals(
 
 
 def _same_subject_sources(origin: Config, theirs: list[Config]) -> list[Config]:
-    """Live sources that take the same subjects of a stream of that name: what else tells sources apart is how they are reached."""
+    """Return the live sources that take the same subjects of a stream of that name.
+
+    Only `external` differs between them.
+    """
     return [
         other for other in theirs if _key_without_external(other) == _key_without_external(origin)
     ]
@@ -77,25 +83,31 @@ def _with_live_external(
             if external and deliver
             else origin
         )
-    kept = live.get("external")
+    external_now = live.get("external")
     if external and external.get("deliver"):
-        kept = {**(kept or {}), "deliver": external["deliver"]}
+        external_now = {**(external_now or {}), "deliver": external["deliver"]}
     rest = {name: value for name, value in origin.items() if name != "external"}
-    return rest | ({"external": kept} if kept else {})
+    return rest | ({"external": external_now} if external_now else {})
 
 
 def _is_same_external(
     external: Config | None, theirs: Config | None, address: Address, topology: Topology
 ) -> bool:
-    """Whether two ways reach one JetStream. The name of the own one leads nowhere: the server takes it and copies nothing."""
+    """Check whether two `external` reach one JetStream.
+
+    An `external` with the API prefix of the own domain does not: the server accepts it and copies
+    nothing.
+    """
     ours, live = (e.get("api") if e else None for e in (external, theirs))
     if ours == live:
         return True
-    one, other = (topology.routes.resolve_prefix(address.domain, api) for api in (ours, live))
-    return one is not None and one == other and None not in (ours, live)
+    ours_key, live_key = (
+        topology.routes.resolve_prefix(address.domain, api) for api in (ours, live)
+    )
+    return ours_key is not None and ours_key == live_key and None not in (ours, live)
 
 
-# --- findings ------------------------------------------------------------------------------------------------
+# --- findings ----
 
 
 def check_origins(
@@ -105,9 +117,10 @@ def check_origins(
     after: Mapping[Address, Config | None],
     source_ranges: Mapping[Address, SourceRange],
 ) -> Iterator[Diagnostic]:
-    """What is odd about the origins of streams that this plan makes or changes. The server accepts all of it, so these are warnings.
+    """Warn about the origins of streams that this plan creates or changes.
 
-    `after` has what each decided stream will be, None for one that goes; `places` the streams to look at, with their lines.
+    The server accepts all of it. `after` has the configuration that each decided stream will have,
+    None for a deleted one. `source_ranges` has the streams to check, with their lines.
     """
     known = _PlannedStreams(topology, live, after)
     for edge in edges:
@@ -126,8 +139,11 @@ def _find_problem(edge: Edge, streams: _PlannedStreams) -> tuple[str, str, str] 
         return None
     if streams.config(edge.origin) is None:
         if edge.origin in streams.after:
-            return None  # it goes in this plan, which is a hazard of its own
-        text = f"its origin {edge.origin} does not exist and is not planned: nothing is copied until it does"
+            return None  # this plan deletes it, which has a hazard of its own
+        text = (
+            f"its origin {edge.origin} does not exist and is not planned. "
+            "Nothing is copied until it exists"
+        )
         return "JS452", text, "Declare the stream, or correct the name or the domain."
     subjects = streams.subjects(edge.origin)
     if not subjects or any(
@@ -142,7 +158,7 @@ def _find_problem(edge: Edge, streams: _PlannedStreams) -> tuple[str, str, str] 
 
 
 class _PlannedStreams:
-    """The streams as they will be: decided ones, else as they are live."""
+    """The streams as they will be: decided ones, otherwise live ones."""
 
     def __init__(
         self, topology: Topology, live: Live, after: Mapping[Address, Config | None]
@@ -153,14 +169,14 @@ class _PlannedStreams:
             self._edges.setdefault(edge.downstream, []).append(edge)
 
     def config(self, address: Address) -> Config | None:
-        """The compact configuration that a stream will have; None for one that is not there."""
+        """Return the compact configuration that a stream will have; None for a missing one."""
         if address in self.after:
             return self.after[address]
         found = self.live.get(address)
         return found.compact if found is not None else None
 
     def subjects(self, address: Address, depth: int = MAX_DEPTH) -> list[str]:
-        """What a stream may store, as patterns; nothing where that is not known."""
+        """Return the patterns of the subjects that a stream may store; empty where unknown."""
         config = self.config(address)
         if config is None or config.get("subject_transform") or not depth:
             return []

@@ -1,4 +1,4 @@
-"""Every step belongs to a resource change; what that does not explain is a finding. Pure."""
+"""Steps without a change of their resource: closing changes and orphans."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jsplan.planning.decide import REPLACEMENT_ROLLED_BACK
 #: The finding about something that an interrupted apply left on a server.
 ORPHAN = "JS428"
 _ORPHAN_DETAIL = "jsplan made it to replace a resource. Nothing else uses it."
-#: Steps that remove it.
+#: Steps that remove an orphan.
 _REMOVAL_OPS = ("consumer.cleanup", "stream.delete_staging")
 
 
 def add_closing_changes(plan: Plan) -> list[ResourceChange]:
-    """The changes, and one for each resource whose only step ends a pending one in state."""
+    """Return the changes, with one more for each resource whose only step closes a pending one."""
     known = {change.address for change in plan.resource_changes}
     rest = {
         step.address for step in plan.steps if step.op != VERIFY_OP and step.address not in known
@@ -34,7 +34,7 @@ def _closing_change(address: Address) -> ResourceChange:
 
 
 def note_orphans(plan: Plan) -> Iterable[Diagnostic]:
-    """A note for each orphan that this plan removes: an interrupted replacement left it."""
+    """Note each orphan of an interrupted replacement that this plan removes."""
     changes = plan.resource_changes
     replaced = {
         c.address
@@ -44,6 +44,6 @@ def note_orphans(plan: Plan) -> Iterable[Diagnostic]:
     for step in plan.steps:
         left_over = step.op == "consumer.delete_placeholder" and step.object == step.address
         if left_over or (step.op in _REMOVAL_OPS and step.address not in replaced):
-            left = f"{step.target_address.name} in {step.domain}"
-            text = f"an interrupted apply may have left {left}; it is removed"
+            name = f"{step.target_address.name} in {step.domain}"
+            text = f"an interrupted apply may have left {name}; it is removed"
             yield Diagnostic("info", ORPHAN, text, _ORPHAN_DETAIL, step.address)

@@ -1,7 +1,7 @@
-"""The optional owner in metadata: who may change an object, and who is written into it. Pure.
+"""The optional owner tag in metadata: the workspace that may change an object.
 
-`ownership: {marker: true}` in the files. The key is in nobody's diff: it is no part of a compact configuration, so it neither
-differs nor drifts, and the files cannot set it.
+`ownership: {marker: true}` in the files. The key is no part of a compact configuration. So it
+appears in no diff, does not drift, and cannot be set in the files.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
     from jsplan.planning.order import Drafts
 
-#: The reason of an update that only writes the owner, or takes it away.
+#: The reason of an update that only writes or removes the owner tag.
 OWNER_CHANGED: Final = "update_because_owner"
-#: Calls whose configuration is what the object will have.
+#: Calls that carry the configuration of the object.
 _CONFIG_OPS: Final[tuple[Op, ...]] = (
     "stream.create", "stream.update", "stream.activate", "origin.create", "sources.attach",
     "consumer.create", "consumer.update", "consumer.replace",
@@ -31,92 +31,100 @@ _CONFIG_OPS: Final[tuple[Op, ...]] = (
 
 
 def owner_of(live: LiveObject) -> str | None:
-    """Who is written into an object."""
+    """Return the owner tag of an object, or None."""
     found = (live.raw.get("metadata") or {}).get(OWNER_KEY)
     return str(found) if found else None
 
 
-def decide_owners(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> None:
-    """Refuse to touch what another workspace marked, and plan to write our own mark where it is missing or not wanted any more."""
-    for verdict in verdicts.values():
-        live = verdict.live
-        if live is None or inputs.request.refresh_only or verdict.actions == ["forget"]:
+def decide_owners(inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]) -> None:
+    """Refuse to change objects of another workspace, and plan the updates of our owner tag."""
+    for decision in decisions.values():
+        live = decision.live
+        if live is None or inputs.request.refresh_only or decision.actions == ["forget"]:
             continue
         theirs = owner_of(live)
         if (
             theirs is not None
             and not _is_same_owner(theirs, inputs.owner_tag)
-            and not (verdict.adopts and inputs.request.adopt)
+            and not (decision.adopts and inputs.request.adopt)
         ):
-            if verdict.adopts or verdict.actions != ["no-op"]:
-                verdict.diagnostics.append(_other_owner_error(inputs, verdict, theirs))
+            if decision.adopts or decision.actions != ["no-op"]:
+                decision.diagnostics.append(_other_owner_error(inputs, decision, theirs))
             continue
-        _plan_owner_tag(inputs, verdict, theirs)
+        _plan_owner_tag(inputs, decision, theirs)
 
 
 def _is_same_owner(theirs: str, ours: str) -> bool:
-    """Whether two marks are of one workspace, whatever it was called: by the id behind the name."""
+    """Check whether two owner tags are of one workspace, by the id behind the name."""
     return theirs.rpartition("/")[2] == ours.rpartition("/")[2]
 
 
-def _plan_owner_tag(inputs: PlanInputs, verdict: ResourceDecision, current: str | None) -> None:
+def _plan_owner_tag(inputs: PlanInputs, decision: ResourceDecision, current: str | None) -> None:
     wanted = inputs.owner_tag if inputs.workspace.ownership_marker else None
-    managed = verdict.adopts or (
-        verdict.entry is not None and inputs.declared(verdict.address) is not None
+    managed = decision.adopts or (
+        decision.entry is not None and inputs.declared(decision.address) is not None
     )
     if (
         not managed
         or current == wanted
-        or verdict.actions != ["no-op"]
+        or decision.actions != ["no-op"]
         or inputs.request.imports
-        or verdict.after is None
+        or decision.after is None
     ):
         return
-    verdict.actions, verdict.reason = ["update"], OWNER_CHANGED
-    verdict.fields = [
-        *verdict.fields,
+    decision.actions, decision.reason = ["update"], OWNER_CHANGED
+    decision.fields = [
+        *decision.fields,
         FieldChange(f'metadata["{OWNER_KEY}"]', current, wanted, "in_place"),
     ]
 
 
-def _other_owner_error(inputs: PlanInputs, verdict: ResourceDecision, theirs: str) -> Diagnostic:
-    declared = inputs.workspace.resources.get(verdict.address)
-    who = theirs.partition("/")[0]
-    text = f"belongs to workspace {who}, whose mark it carries ({theirs})"
-    if who == _workspace_name(inputs):
-        text = f"carries the mark of this workspace, {who}, by a state that is not the one in use ({theirs})"
-        detail = _other_state_hint(verdict)
-    elif verdict.adopts:
-        detail = "If that one has given it up, take it over with --adopt: its own plans refuse from then on. Else leave it out here."
+def _other_owner_error(inputs: PlanInputs, decision: ResourceDecision, theirs: str) -> Diagnostic:
+    declared = inputs.workspace.resources.get(decision.address)
+    owner = theirs.partition("/")[0]
+    text = f"belongs to workspace {owner}: it has the owner tag {theirs}"
+    if owner == _workspace_name(inputs):
+        text = f"has the owner tag of this workspace, {owner}, but from another state ({theirs})"
+        detail = _other_state_hint(decision)
+    elif decision.adopts:
+        detail = (
+            "If that workspace has given it up, adopt it with --adopt. Plans of that workspace are "
+            "refused from then on. Otherwise remove it from these files."
+        )
     else:
-        give_up = f"removed: [{{address: {json.dumps(str(verdict.address))}, destroy: false}}]"
-        detail = f"To leave it to {who}: {give_up}. To take it back: jsplan state rm {quote_shell(verdict.address)}, then apply --adopt."
+        give_up = f"removed: [{{address: {json.dumps(str(decision.address))}, destroy: false}}]"
+        again = f"jsplan state rm {quote_shell(decision.address)}, then apply --adopt"
+        detail = f"To leave it to {owner}: {give_up}. To take it back: {again}."
     return Diagnostic(
-        "error", "JS306", text, detail, str(verdict.address), declared.range if declared else None
+        "error", "JS306", text, detail, str(decision.address), declared.range if declared else None
     )
 
 
 def _workspace_name(inputs: PlanInputs) -> str:
-    """What this workspace is called in its marks."""
+    """Return the name of this workspace in owner tags."""
     workspace = inputs.workspace
     return f"{workspace.name}.{workspace.environment}" if workspace.environment else workspace.name
 
 
-def _other_state_hint(verdict: ResourceDecision) -> str:
-    """What to do about a mark of one's own name and another id: the id is in state, so that was lost, or there are two."""
+def _other_state_hint(decision: ResourceDecision) -> str:
+    """Return the hint for an owner tag with our name and another id.
+
+    The id is in state: that state was lost, or there are two of them.
+    """
     again = (
         "--adopt"
-        if verdict.adopts
-        else f"jsplan state rm {quote_shell(verdict.address)}, then apply --adopt"
+        if decision.adopts
+        else f"jsplan state rm {quote_shell(decision.address)}, then apply --adopt"
     )
     return (
-        f"If that state was lost, take the object over: {again}. If it exists, use it: put it back, or look at `backend` in the files. "
-        "If it is another workspace of the same name, give one of them another name."
+        f"If that state was lost, adopt the object: {again}. If it exists, use it: restore it, or "
+        "check `backend` in the files. If it is another workspace of the same name, rename one of "
+        "them."
     )
 
 
 def tag_drafts(inputs: PlanInputs, drafts: Drafts) -> None:
-    """Write our mark into everything that is made or updated, or take it out where it is not wanted."""
+    """Write our owner tag into all that is created or updated, or remove an unwanted one."""
     for draft in drafts.values():
         if draft.op in _CONFIG_OPS and draft.request is not None and draft.request.get("payload"):
             draft.request = draft.request | {
@@ -125,10 +133,10 @@ def tag_drafts(inputs: PlanInputs, drafts: Drafts) -> None:
 
 
 def with_owner_tag(inputs: PlanInputs, payload: dict[str, Any]) -> Config:
-    """A configuration, or what a consumer's is sent in, with our mark or without it."""
+    """Return a configuration, or the payload of a consumer, with our owner tag or without it."""
     config = config_of_payload(payload)
-    is_held = config is not payload
-    if is_held:
+    is_nested = config is not payload
+    if is_nested:
         return payload | {"config": with_owner_tag(inputs, config)}
     wanted = inputs.owner_tag if inputs.workspace.ownership_marker else None
     rest = {

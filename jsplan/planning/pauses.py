@@ -1,6 +1,7 @@
-"""`pause_until` of consumers: moved by CONSUMER.PAUSE alone, and over once its time has passed. Steps are made in `steps`.
+"""`pause_until` of consumers: changed by CONSUMER.PAUSE alone, and over at its time.
 
-The server ignores it in an update, takes it in a create, and goes on showing a time that has passed (server_semantics 3).
+The server ignores it in an update, accepts it in a create, and still shows a time that has passed
+(server_semantics 3).
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ PAUSE: Final = "pause_until"
 
 
 def is_expired(until: str | None, now: datetime) -> bool:
-    """Whether a pause until this instant (RFC 3339) is none: there is no instant, or it has passed."""
+    """Check whether a pause until this instant (RFC 3339) is over: no instant, or a past one."""
     if not until:
         return True
-    whole, _, fraction = (
-        parse_time(until).removesuffix("Z").partition(".")
-    )  # a server keeps the time zone of whoever paused it
+    # A server keeps the time zone of the client that set the pause.
+    whole, _, fraction = parse_time(until).removesuffix("Z").partition(".")
     instant = datetime.fromisoformat(whole).replace(
         tzinfo=UTC, microsecond=int(fraction.ljust(6, "0")[:6])
     )
@@ -35,29 +35,30 @@ def with_effective_pause(
     last: tuple[Config, Config] | None,
     now: datetime,
 ) -> Config:
-    """The compact target with the pause that is wanted; one that means the same as the live one is no difference.
+    """Return the compact target with the wanted pause, or the live one where both mean the same.
 
-    `last` is what was last applied and what the files named then: a pause that they no longer name is lifted, one
-    that they never named is somebody else's and stays.
+    `last` is the configuration that was last applied and the fields that the files named then. A
+    pause that the files no longer name is lifted. A pause that they never named was set outside
+    jsplan and stays.
     """
     if PAUSE not in body and (last is None or last[1].get(PAUSE) is None):
         return target
     wanted = body.get(PAUSE)
     wanted = None if is_expired(wanted, now) else wanted
-    there = live.get(PAUSE)
-    kept = there if wanted == (None if is_expired(there, now) else there) else wanted
+    current = live.get(PAUSE)
+    effective = current if wanted == (None if is_expired(current, now) else current) else wanted
     return {name: value for name, value in target.items() if name != PAUSE} | (
-        {PAUSE: kept} if kept else {}
+        {PAUSE: effective} if effective else {}
     )
 
 
 def changes_pause(before: Config, after: Config) -> bool:
-    """Whether the pause changes between two compact configurations."""
+    """Check whether the pause differs between two compact configurations."""
     return before.get(PAUSE) != after.get(PAUSE)
 
 
 def without_expired_pause(config: Config, now: datetime) -> Config:
-    """The configuration without a pause that has passed."""
+    """Return the configuration without a pause that has passed."""
     return {
         name: value for name, value in config.items() if name != PAUSE or not is_expired(value, now)
     }

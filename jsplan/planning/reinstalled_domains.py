@@ -1,7 +1,7 @@
-"""A domain that answers and has nothing of ours any more: a server that came back empty, or another one in its place. Pure.
+"""Domains that answer without any managed stream: empty or replaced servers.
 
-Making everything anew would be right for the streams and wrong for their mirrors: a mirror holds on to its last sequence and
-waits, without a word, until the new origin passes it (server_semantics, section 5).
+Recreating everything would be right for the streams and wrong for their mirrors. A mirror keeps its
+last sequence and waits silently until the new origin passes it (server_semantics, section 5).
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from jsplan.planning.guards import REINSTALLED, is_same_server
 from jsplan.planning.model import PlanInputs
 from jsplan.state.document import Entry
 
-#: One stream that is missing was deleted, as far as anybody can tell; so many are not missing by chance.
+#: One missing stream may have been deleted. From this number on they are not missing by chance.
 MIN_MISSING_STREAMS = 2
-#: From this level (2.15) on a source notices that its origin is another one, and starts with it again.
+#: From this level (2.15) a source detects that its origin is another stream, and starts again.
 ORIGIN_IDENTITY_LEVEL = 5
 
 
 def check_reinstalled(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterable[Diagnostic]:
-    """What stops an apply until somebody says that it is so (`--reinstalled`)."""
+    """Refuse to apply to a reinstalled domain until `--reinstalled` confirms it."""
     for key in sorted(find_emptied_domains(inputs)):
-        made = [
+        recreated = [
             v
-            for v in verdicts.values()
+            for v in decisions.values()
             if v.address.domain == key and v.actions == ["create"] and v.entry is not None
         ]
-        if not made or is_confirmed(inputs, key):
+        if not recreated or is_confirmed(inputs, key):
             continue
-        streams = len({v.address for v in made if v.address.kind != "consumer"})
+        streams = len({v.address for v in recreated if v.address.kind != "consumer"})
         text = (
-            f"DOMAIN_REINSTALLED: {key} answers and has none of the {streams} streams that jsplan made or adopted there: "
-            "its server came back empty, or is another one"
+            f"DOMAIN_REINSTALLED: {key} answers and has none of the {streams} streams that jsplan "
+            "created or adopted there. Its server came back empty, or is another one"
         )
         detail = [
-            f"To make all of it anew, empty: --reinstalled {key}",
+            f"To create all of them again, empty: --reinstalled {key}",
             *_describe_stuck_downstream(inputs, key),
         ]
         yield Diagnostic(
@@ -54,15 +54,15 @@ def check_reinstalled(
 
 
 def is_confirmed(inputs: PlanInputs, key: str) -> bool:
-    """Whether the request says that this domain was reinstalled."""
+    """Check whether the request confirms that this domain was reinstalled."""
     return any(matches(glob, key) for glob in inputs.request.reinstalled)
 
 
 def find_emptied_domains(inputs: PlanInputs) -> set[str]:
-    """Domains that answer and have none of the streams that state has of them.
+    """Return the domains that answer and have none of the streams that state has of them.
 
-    Another server's name counts only where a neighbour on the same connection is as it was: else the whole connection leads
-    elsewhere, which is the wrong environment (JS410) and not this.
+    Another server name counts only if another domain of the same connection is unchanged. Otherwise
+    the whole connection leads elsewhere: that is the wrong environment (JS410).
     """
     managed = _managed_streams(inputs)
     missing = {
@@ -79,7 +79,10 @@ def find_emptied_domains(inputs: PlanInputs) -> set[str]:
 
 
 def _managed_streams(inputs: PlanInputs) -> dict[str, dict[Address, Entry]]:
-    """The streams and buckets in state that were asked for, by reachable domain; those that a `removed` block gives up left out."""
+    """Return the selected streams and buckets in state, by reachable domain.
+
+    Those that a `removed` block releases are omitted.
+    """
     given_up = [block.address for block in inputs.workspace.removed if not block.destroy]
     found: dict[str, dict[Address, Entry]] = {}
     for address, entry in inputs.entries.items():
@@ -102,18 +105,22 @@ def _has_known_stream(live: Live, entries: Mapping[Address, Entry]) -> bool:
 
 
 def _describe_stuck_downstream(inputs: PlanInputs, key: str) -> Iterable[str]:
-    """The copies that wait for sequences that the new origin has not reached, each with what lets it go on at once."""
+    """Describe each downstream stream that waits for sequences of the new origin, with a fix."""
     for edge in sorted(inputs.topology.edges, key=lambda e: (e.origin, e.downstream)):
-        copy = inputs.live.get(edge.downstream)
-        if edge.origin.domain != key or copy is None:
+        downstream = inputs.live.get(edge.downstream)
+        if edge.origin.domain != key or downstream is None:
             continue
-        last = int(copy.state.get("last_seq") or 0)
+        last = int(downstream.state.get("last_seq") or 0)
         if edge.kind == "mirror" and last:
             yield (
-                f"{edge.downstream} mirrors {edge.origin} up to sequence {last:,} and gets nothing more until the new one has passed that. "
-                f"It goes on at once if the new one begins behind it: first_seq: {last + 1}"
+                f"{edge.downstream} mirrors {edge.origin} up to sequence {last:,}. It receives "
+                "nothing until the new origin has passed that sequence. To continue at once, start "
+                f"the new origin behind it: first_seq: {last + 1}"
             )
         elif (
             edge.kind == "source" and inputs.level(edge.downstream) < ORIGIN_IDENTITY_LEVEL and last
         ):
-            yield f"{edge.downstream} sources {edge.origin}; before 2.15 it waits until the new one has passed the sequences of the old one"
+            yield (
+                f"{edge.downstream} sources {edge.origin}. Before nats-server 2.15 it waits until "
+                "the new origin has passed the sequences of the old one"
+            )

@@ -1,6 +1,6 @@
-"""What a restore would do, as a plan: creates only. What stands in its way is found here; reading and writing are left to others.
+"""The plan of a restore: creates only, and what prevents it.
 
-A backup is never restored over something. What is there already, just as it was saved, is left alone.
+A backup is never restored over an existing object. An object that is equal to the saved one stays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOT_RESTORABLE, WILL_EXPIRE, SUBJECT_TAKEN = "JS470", "JS471", "JS438"
 
 @dataclass(frozen=True, slots=True)
 class RestoreTarget:
-    """One saved stream and where it goes: `address` and `config` are what it will be called and how it will be configured."""
+    """One saved stream, with the address and the configuration that it will have."""
 
     saved: SavedStream
     address: Address
@@ -44,7 +44,7 @@ class RestoreTarget:
     def of(
         cls, saved: SavedStream, address: Address, subjects: tuple[str, ...] = ()
     ) -> RestoreTarget:
-        """As it was saved, but for its name and, where given, its subjects."""
+        """Return the stream as it was saved, except its name and, where given, its subjects."""
         return cls(
             saved,
             address,
@@ -55,15 +55,15 @@ class RestoreTarget:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What STREAM.RESTORE is asked with."""
+        """Return the request of STREAM.RESTORE."""
         return {
             "api": f"STREAM.RESTORE.{self.address.stream}",
             "payload": {"config": self.config, "state": self.saved.before},
         }
 
-    def consumer_address(self, one: SavedConsumer) -> Address:
-        """Where one of its consumers goes."""
-        return Address(self.address.domain, "consumer", f"{self.address.stream}/{one.name}")
+    def consumer_address(self, consumer: SavedConsumer) -> Address:
+        """Return the address that one of its consumers will have."""
+        return Address(self.address.domain, "consumer", f"{self.address.stream}/{consumer.name}")
 
 
 def build_restore_plan(
@@ -72,49 +72,53 @@ def build_restore_plan(
     domain_streams: Mapping[Address, LiveObject],
     offline: Mapping[str, str],
 ) -> Plan:
-    """The plan. `holders` is every stream of the domains concerned, `away` why a domain cannot be reached, by key.
+    """Build the plan of a restore.
 
-    `inputs.live` has the streams and consumers under their new addresses, as far as they are there.
+    `domain_streams` are all streams of the domains involved. `offline` has by key why a domain does
+    not answer. `inputs.live` has the existing streams and consumers under their new addresses.
     """
-    listed = sorted(targets, key=lambda one: one.address)
+    listed = sorted(targets, key=lambda target: target.address)
     plan = build_plan(replace(inputs, selected=frozenset()), {})
     plan.mode, plan.backfills, plan.deferred = "restore", [], []
-    there = {one.address for one in listed if _is_restored(inputs, one)}
+    restored = {target.address for target in listed if _is_restored(inputs, target)}
     plan.diagnostics = [
-        d for one in listed if one.address not in there for d in _check_target(inputs, one)
+        d
+        for target in listed
+        if target.address not in restored
+        for d in _check_target(inputs, target)
     ]
     plan.diagnostics += _check_overlaps(
-        [one for one in listed if one.address not in there], domain_streams
+        [target for target in listed if target.address not in restored], domain_streams
     )
     plan.diagnostics += [
         Diagnostic("error", NOT_RESTORABLE, reason, "", f"{key}/**")
         for key, reason in sorted(offline.items())
     ]
     plan.errored = any(d.severity == "error" and d.code not in REFUSALS for d in plan.diagnostics)
-    copies = _sources_by_origin(inputs, listed, domain_streams)
-    for one in listed:
-        stays = one.address in there
+    sources = _sources_by_origin(inputs, listed, domain_streams)
+    for target in listed:
+        stays = target.address in restored
         plan.resource_changes += [
-            _add_hazards(inputs, one, change, copies)
-            for change in _changes(inputs, one, stays=stays)
+            _add_hazards(inputs, target, change, sources)
+            for change in _changes(inputs, target, stays=stays)
         ]
-        if inputs.live.get(one.address) is None and not plan.errored:
-            plan.steps += _steps(inputs, one, len(plan.steps) + 1)
+        if inputs.live.get(target.address) is None and not plan.errored:
+            plan.steps += _steps(inputs, target, len(plan.steps) + 1)
     flags = inputs.request.allow_hazards
     plan.diagnostics += check_permissions(
         flags, [change.address for change in plan.resource_changes]
     )
     plan.applyable = bool(plan.steps) and not any(d.code in REFUSALS for d in plan.diagnostics)
     plan.options["restore"] = [
-        _restore_option(one, is_restored=one.address in there) for one in listed
+        _restore_option(target, is_restored=target.address in restored) for target in listed
     ]
     return plan
 
 
-def _restore_option(one: RestoreTarget, *, is_restored: bool) -> dict[str, Any]:
-    saved = one.saved
+def _restore_option(target: RestoreTarget, *, is_restored: bool) -> dict[str, Any]:
+    saved = target.saved
     return {
-        "address": str(one.address),
+        "address": str(target.address),
         "from": str(saved.address),
         "messages": saved.messages,
         "bytes": int(saved.before["bytes"]),
@@ -124,65 +128,69 @@ def _restore_option(one: RestoreTarget, *, is_restored: bool) -> dict[str, Any]:
     }
 
 
-def _is_restored(inputs: PlanInputs, one: RestoreTarget) -> bool:
-    """Whether it exists just as it was saved: what an earlier restore of the same backup left."""
-    live = inputs.live.get(one.address)
-    if live is None or live.compact != table_of(one.address).compact(one.config):
+def _is_restored(inputs: PlanInputs, target: RestoreTarget) -> bool:
+    """Check whether it exists as it was saved: an earlier restore of the same backup made it."""
+    live = inputs.live.get(target.address)
+    if live is None or live.compact != table_of(target.address).compact(target.config):
         return False
-    held, was = live.state, one.saved.before
-    empty = (
-        was["messages"] == 0
-    )  # then the first sequence is one more than the last, or nothing at all
+    now, was = live.state, target.saved.before
+    # The first sequence is then one more than the last, or missing.
+    empty = was["messages"] == 0
     return all(
-        held.get(name) == was.get(name) or (empty and name == "first_seq")
+        now.get(name) == was.get(name) or (empty and name == "first_seq")
         for name in ("messages", "first_seq", "last_seq")
     )
 
 
-def _check_target(inputs: PlanInputs, one: RestoreTarget) -> Iterable[Diagnostic]:
-    address, archive, level = str(one.address), one.saved.archive, inputs.level(one.address)
-    if one.address in inputs.live.unreadable:
+def _check_target(inputs: PlanInputs, target: RestoreTarget) -> Iterable[Diagnostic]:
+    address, archive, level = (
+        str(target.address),
+        target.saved.archive,
+        inputs.level(target.address),
+    )
+    if target.address in inputs.live.unreadable:
         yield Diagnostic(
             "error",
             NOT_RESTORABLE,
-            f"exists and is offline: {inputs.live.unreadable[one.address]}",
+            f"exists and is offline: {inputs.live.unreadable[target.address]}",
             "",
             address,
         )
-    elif inputs.live.get(one.address) is not None:
+    elif inputs.live.get(target.address) is not None:
         yield Diagnostic(
             "error",
             RESTORE_OVER,
-            "exists already, and is not as it was saved",
-            "Nothing is restored over something. Destroy it first, give another place with --as, or leave it out "
-            "with --exclude",
+            "exists already and differs from the saved one",
+            "A restore never overwrites. Delete it first, restore elsewhere with --as, or leave it "
+            "out with --exclude",
             address,
         )
     if (
         archive.format != "tar"
         and level < ANY_NAME_LEVEL
-        and inputs.live.is_reachable(one.address.domain)
+        and inputs.live.is_reachable(target.address.domain)
     ):
         yield Diagnostic(
             "error",
             NOT_RESTORABLE,
             "its archive was written by nats-server 2.15 or later, which older servers cannot read",
-            f"Domain {one.address.domain} is older. Restore it into a domain with 2.15 or later.",
+            f"Domain {target.address.domain} is older. "
+            "Restore it into a domain with 2.15 or later.",
             address,
         )
-    if one.address.stream != one.saved.address.stream:
-        yield from _check_rename(one)
-    yield from _check_expiry(one, inputs.request.now)
+    if target.address.stream != target.saved.address.stream:
+        yield from _check_rename(target)
+    yield from _check_expiry(target, inputs.request.now)
 
 
-def _check_rename(one: RestoreTarget) -> Iterable[Diagnostic]:
-    address, saved = str(one.address), one.saved
-    if one.address.kind in ("kv", "object_store"):
+def _check_rename(target: RestoreTarget) -> Iterable[Diagnostic]:
+    address, saved = str(target.address), target.saved
+    if target.address.kind in ("kv", "object_store"):
         yield Diagnostic(
             "error",
             NOT_RESTORABLE,
             "a bucket cannot be restored under another name",
-            f"What is stored keeps its subjects, which contain the name {saved.address.name}.",
+            f"Stored messages keep their subjects, which contain the name {saved.address.name}.",
             address,
         )
     elif saved.archive.format == "tar":
@@ -195,23 +203,26 @@ def _check_rename(one: RestoreTarget) -> Iterable[Diagnostic]:
         )
 
 
-def _check_expiry(one: RestoreTarget, now: datetime) -> Iterable[Diagnostic]:
-    """What the stream would not keep: said where it is so by the times of the oldest and the newest message, or where nobody knows."""
-    age, was = one.config.get("max_age") or 0, one.saved.before
-    if not one.saved.messages:
+def _check_expiry(target: RestoreTarget, now: datetime) -> Iterable[Diagnostic]:
+    """Warn about messages that the limits of the stream will delete.
+
+    The times of the oldest and the newest message prove it. A ttl of a message is unknown here.
+    """
+    age, was = target.config.get("max_age") or 0, target.saved.before
+    if not target.saved.messages:
         return
     which = ""
     if age:
         border = now - timedelta(microseconds=age / 1000)
         oldest, newest = (datetime.fromisoformat(was[name]) for name in ("first_ts", "last_ts"))
-        limit = f"{alias_of(one.address.kind, 'max_age')} ({format_duration(age)}) by now"
+        limit = f"{alias_of(target.address.kind, 'max_age')} ({format_duration(age)}) by now"
         which = (
             f"all of its messages are older than {limit}"
             if newest < border
             else f"its oldest messages are older than {limit}"
         )
         which = which if oldest < border else ""
-    if not which and one.config.get("allow_msg_ttl"):
+    if not which and target.config.get("allow_msg_ttl"):
         which = "messages may have outlived a ttl of their own"
     if which:
         text = f"{which}: those are deleted as soon as they are restored"
@@ -219,25 +230,25 @@ def _check_expiry(one: RestoreTarget, now: datetime) -> Iterable[Diagnostic]:
             "warning",
             WILL_EXPIRE,
             text,
-            f"They were saved on {one.saved.taken_at}.",
-            str(one.address),
+            f"They were saved on {target.saved.taken_at}.",
+            str(target.address),
         )
 
 
 def _check_overlaps(
     targets: list[RestoreTarget], domain_streams: Mapping[Address, LiveObject]
 ) -> Iterable[Diagnostic]:
-    """Subjects that another stream of the domain has, or that two of the restored ones would have."""
+    """Refuse subjects that another stream of the domain has, or two of the restored streams."""
     trees: dict[str, SubjectTree[Address]] = {}
-    new = {one.address for one in targets}
-    held = [
+    new = {target.address for target in targets}
+    existing = [
         (address, live.raw.get("subjects") or ())
         for address, live in domain_streams.items()
         if address not in new
     ]
     for address, subjects in [
-        *held,
-        *((one.address, one.config.get("subjects") or ()) for one in targets),
+        *existing,
+        *((target.address, target.config.get("subjects") or ()) for target in targets),
     ]:
         tree = trees.setdefault(address.domain, SubjectTree())
         for subject in subjects:
@@ -245,7 +256,10 @@ def _check_overlaps(
                 (other for other in tree.find_overlapping(subject) if other != address), None
             )
             if owner is not None and address in new:
-                detail = "One subject has one stream in a domain. Give the restored one others: --subjects SUBJECT"
+                detail = (
+                    "A subject has one stream in a domain. "
+                    "Give the restored stream other subjects: --subjects SUBJECT"
+                )
                 yield Diagnostic(
                     "error",
                     SUBJECT_TAKEN,
@@ -258,15 +272,18 @@ def _check_overlaps(
             tree.add(subject, address)
 
 
-def _changes(inputs: PlanInputs, one: RestoreTarget, *, stays: bool) -> Iterable[ResourceChange]:
-    """Creates, but for what is there: as it was saved, or in the way."""
-    live = inputs.live.get(one.address)
+def _changes(inputs: PlanInputs, target: RestoreTarget, *, stays: bool) -> Iterable[ResourceChange]:
+    """Yield creates, except for existing objects: equal to the saved ones, or in the way."""
+    live = inputs.live.get(target.address)
     if live is not None and not stays:
-        yield _change(one.address, Change(["no-op"], live.config, live.config), "is_in_the_way")
+        yield _change(target.address, Change(["no-op"], live.config, live.config), "is_in_the_way")
         return
     for address, config in [
-        (one.address, one.config),
-        *((one.consumer_address(consumer), consumer.config) for consumer in one.saved.consumers),
+        (target.address, target.config),
+        *(
+            (target.consumer_address(consumer), consumer.config)
+            for consumer in target.saved.consumers
+        ),
     ]:
         change = Change(["no-op"], config, config) if stays else Change(["create"], None, config)
         yield _change(address, change, "is_as_it_was_saved" if stays else "restore_from_backup")
@@ -278,19 +295,21 @@ def _change(address: Address, change: Change, reason: str) -> ResourceChange:
 
 def _add_hazards(
     inputs: PlanInputs,
-    one: RestoreTarget,
+    target: RestoreTarget,
     change: ResourceChange,
-    copies: Mapping[Address, set[Address]],
+    sources: Mapping[Address, set[Address]],
 ) -> ResourceChange:
-    """What a restore costs although it only creates: messages that are delivered, or copied, once more."""
+    """Add the hazards of a restore: messages that are delivered or copied a second time."""
     if change.change.actions != ["create"]:
         return change
-    found = list(_duplicate_hazards(one, copies)) if change.address == str(one.address) else []
+    found = (
+        list(_duplicate_hazards(target, sources)) if change.address == str(target.address) else []
+    )
     found += [
         hazard
-        for consumer in one.saved.consumers
-        if change.address == str(one.consumer_address(consumer))
-        for hazard in _redelivery_hazards(one, consumer)
+        for consumer in target.saved.consumers
+        if change.address == str(target.consumer_address(consumer))
+        for hazard in _redelivery_hazards(target, consumer)
     ]
     for hazard in found:
         hazard.flag = "--allow-hazard " + quote_shell(f"{hazard.code}:{change.address}")
@@ -299,30 +318,39 @@ def _add_hazards(
     return change
 
 
-def _redelivery_hazards(one: RestoreTarget, consumer: SavedConsumer) -> Iterable[Hazard]:
-    """What was acknowledged above the ack floor, where the archive has only that."""
+def _redelivery_hazards(target: RestoreTarget, consumer: SavedConsumer) -> Iterable[Hazard]:
+    """Count what was acknowledged above the ack floor, where the archive has only the floor."""
     was, floor = consumer.before, int(consumer.before["ack_floor"]["stream_seq"])
     span = build_redelivery(consumer.name, consumer.config, was, consumer.config, floor + 1)
-    above = max_by_state(span, one.saved.before) if span is not None else 0
-    if one.saved.resets_to_ack_floor(consumer) and above:
-        text = f"up to {above:,} messages that it had acknowledged are delivered again: a cluster saves a consumer at its ack floor"
+    above = max_by_state(span, target.saved.before) if span is not None else 0
+    if target.saved.resets_to_ack_floor(consumer) and above:
+        text = (
+            f"up to {above:,} messages that it had acknowledged are delivered again: "
+            "a cluster saves a consumer at its ack floor"
+        )
         yield Hazard(
             "DUPLICATES_MESSAGES", text, messages=above, exact=False, at_least=0, at_most=above
         )
 
 
 def _duplicate_hazards(
-    one: RestoreTarget, copies: Mapping[Address, set[Address]]
+    target: RestoreTarget, sources: Mapping[Address, set[Address]]
 ) -> Iterable[Hazard]:
-    """Sources since 2.15 know their origin by its `created`, which is new with archives of 2.15: they copy all of it again."""
-    known = sorted(copies.get(one.address, ()))
-    if not known or one.saved.archive.format == "tar" or not one.saved.messages:
+    """Assess the sources that copy the restored stream again.
+
+    Sources since 2.15 identify their origin by its `created`, which archives of 2.15 renew.
+    """
+    known = sorted(sources.get(target.address, ()))
+    if not known or target.saved.archive.format == "tar" or not target.saved.messages:
         return
     count, names = (
-        one.saved.messages,
+        target.saved.messages,
         ", ".join(map(str, known[:3])) + (f" and {len(known) - 3} more" if len(known) > 3 else ""),
     )
-    text = f"{names} may copy up to {count:,} messages a second time: to nats-server 2.15 a restored origin is a new one"
+    text = (
+        f"{names} may copy up to {count:,} messages a second time: "
+        "nats-server 2.15 treats a restored origin as a new one"
+    )
     yield Hazard(
         "DUPLICATES_MESSAGES", text, messages=count, exact=False, at_least=0, at_most=count
     )
@@ -331,7 +359,7 @@ def _duplicate_hazards(
 def _sources_by_origin(
     inputs: PlanInputs, targets: list[RestoreTarget], domain_streams: Mapping[Address, LiveObject]
 ) -> dict[Address, set[Address]]:
-    """The streams that source each stream, by the files, on the servers, or in the backup."""
+    """Return the streams that source each stream, by files, servers and backup."""
     prefixes = {
         domain.api_prefix: key
         for key, domain in inputs.workspace.domains.items()
@@ -343,7 +371,7 @@ def _sources_by_origin(
             found.setdefault(edge.origin, set()).add(edge.downstream)
     configs = [
         *((address, live.raw) for address, live in domain_streams.items()),
-        *((one.address, one.config) for one in targets),
+        *((target.address, target.config) for target in targets),
     ]
     for address, config in configs:
         for source in config.get("sources") or ():
@@ -354,12 +382,12 @@ def _sources_by_origin(
     return found
 
 
-def _steps(inputs: PlanInputs, one: RestoreTarget, number: int) -> Iterable[Step]:
-    """The restore itself; then each consumer is looked at, since it came with the stream."""
-    address, first = one.address, f"s{number}"
+def _steps(inputs: PlanInputs, target: RestoreTarget, number: int) -> Iterable[Step]:
+    """Yield the restore, then a check of each consumer, which comes with the stream."""
+    address, first = target.address, f"s{number}"
     expect = {
         name: value
-        for name, value in table_of(address).compact(one.config).items()
+        for name, value in table_of(address).compact(target.config).items()
         if name != "mirror_direct"
     }
     title = f"restore {address.kind} {address.name} in {address.domain}"
@@ -368,30 +396,33 @@ def _steps(inputs: PlanInputs, one: RestoreTarget, number: int) -> Iterable[Step
         str(address),
         "stream.restore",
         title,
-        one.request,
+        target.request,
         {"fingerprint": "absent"},
         [],
         expect,
         _state_record(inputs, address),
     )
-    for place, consumer in enumerate(one.saved.consumers, 1):
-        theirs = one.consumer_address(consumer)
-        looked = f"verify consumer {consumer.name} of {address.stream} in {address.domain}"
+    for offset, consumer in enumerate(target.saved.consumers, 1):
+        consumer_address = target.consumer_address(consumer)
+        title = f"verify consumer {consumer.name} of {address.stream} in {address.domain}"
         yield Step(
-            f"s{number + place}",
-            str(theirs),
+            f"s{number + offset}",
+            str(consumer_address),
             "consumer.verify",
-            looked,
+            title,
             None,
             {},
             [first],
             None,
-            _state_record(inputs, theirs),
+            _state_record(inputs, consumer_address),
         )
 
 
 def _state_record(inputs: PlanInputs, address: Address) -> dict[str, Any] | None:
-    """What is in the files is ours again; `declared` is filled in with what was restored, so that the next plan sees what differs."""
+    """Return the state record of a stream in the files, or None.
+
+    Apply fills in `declared` with what was restored, so the next plan sees the differences.
+    """
     declared = inputs.workspace.resources.get(address)
     if declared is None:
         return None
@@ -407,9 +438,10 @@ def _state_record(inputs: PlanInputs, address: Address) -> dict[str, Any] | None
 def restore_differences(
     saved: SavedStream, state: Mapping[str, Any], *, expires: bool
 ) -> list[str]:
-    """What a restored stream lacks of what was saved, in words. Messages that came since are no difference, nor expired ones.
+    """Describe what a restored stream lacks of the saved one.
 
-    Where messages came or went during the snapshot, everything between both states is right.
+    Newer and expired messages are no difference. If messages came or went during the snapshot,
+    everything between both states is right.
     """
     found = []
     low, high = (_state_bound(saved, pick) for pick in (min, max))
@@ -430,38 +462,38 @@ def _state_bound(saved: SavedStream, pick: Any) -> dict[str, int]:
 
 
 def position_differences(
-    saved: SavedStream, one: SavedConsumer, found: Mapping[str, Any]
+    saved: SavedStream, consumer: SavedConsumer, found: Mapping[str, Any]
 ) -> list[str]:
-    """Where a restored consumer stands before the position that it had, in words; one that has gone on since is right.
+    """Describe where a restored consumer is before its saved position.
 
-    An archive that has it at its ack floor only cannot give more back.
+    A consumer that has advanced since is right. An archive that has only the ack floor cannot give
+    more back.
     """
-    told = []
-    if saved.resets_to_ack_floor(one):
-        was, now = one.before["ack_floor"]["stream_seq"], found["ack_floor"]["stream_seq"]
+    differences = []
+    if saved.resets_to_ack_floor(consumer):
+        was, now = consumer.before["ack_floor"]["stream_seq"], found["ack_floor"]["stream_seq"]
         return [f"acknowledged up to {now:,} instead of {was:,}"] if now < was else []
     for name, words in (("delivered", "delivered up to"), ("ack_floor", "acknowledged up to")):
-        was, now = one.before[name]["stream_seq"], found[name]["stream_seq"]
+        was, now = consumer.before[name]["stream_seq"], found[name]["stream_seq"]
         if now < was:
-            told.append(f"{words} {now:,} instead of {was:,}")
-    if _has_skipped(one.before, found):
-        told.append(
-            f"{found['num_pending']:,} pending instead of {one.before['num_pending']:,}, without having been given any"
-        )
-    still = one.before == one.after and all(
-        one.before[name] == found[name] for name in ("delivered", "ack_floor")
+            differences.append(f"{words} {now:,} instead of {was:,}")
+    if _has_skipped(consumer.before, found):
+        pending, before = found["num_pending"], consumer.before["num_pending"]
+        differences.append(f"{pending:,} pending instead of {before:,}, although it delivered none")
+    still = consumer.before == consumer.after and all(
+        consumer.before[name] == found[name] for name in ("delivered", "ack_floor")
     )
     for name, words in (
         ("num_ack_pending", "waiting for acknowledgement"),
         ("num_redelivered", "redelivered"),
     ):
-        if still and found[name] != one.before[name]:
-            told.append(f"{found[name]:,} {words} instead of {one.before[name]:,}")
-    return told
+        if still and found[name] != consumer.before[name]:
+            differences.append(f"{found[name]:,} {words} instead of {consumer.before[name]:,}")
+    return differences
 
 
 def _has_skipped(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether it stands further on although it delivered nothing, and has less before it (measured in clusters of 2.10)."""
+    """Check whether a consumer advanced without delivering (measured in clusters of 2.10)."""
     same = was["delivered"]["consumer_seq"] == now["delivered"]["consumer_seq"]
     return bool(
         same

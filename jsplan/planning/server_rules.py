@@ -1,7 +1,7 @@
-"""What the server is known to refuse for reasons outside of one configuration: its shape, the stream, other streams.
+"""Configurations that the server refuses because of its shape, the stream or other streams.
 
-Plan says it, so that no apply fails in the middle (contract, section 2). What two fields of one configuration say
-against each other is left to `config.checks`; the number in each text is the server's err_code.
+Planning reports them, so that no apply fails in the middle (contract, section 2). The number in
+each text is the server's err_code.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from jsplan.units import format_duration
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """Where a configuration is to live. `standalone` is False also where nobody knows; `level` is the API level.
+    """The place of a configuration.
 
-    For consumers: `stream` is the compact configuration their stream will have, `other_consumers` are its other consumers.
+    `level` is the API level. `standalone` is False also if that is unknown. For consumers: `stream`
+    is the compact configuration that their stream will have, `other_consumers` are its other
+    consumers.
     """
 
     level: int
@@ -45,72 +47,77 @@ class ServerContext:
 
 
 def check_server_rules(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterator[Diagnostic]:
-    """Every error of the plan that one resource alone does not show."""
-    around, cycles, changed = (
-        StreamReaders(inputs, verdicts),
-        SourceCycles(inputs, verdicts),
-        written_decisions(verdicts),
+    """Yield every error of the plan that one resource alone does not show."""
+    readers, cycles, changed = (
+        StreamReaders(inputs, decisions),
+        SourceCycles(inputs, decisions),
+        written_decisions(decisions),
     )
-    for verdict in changed:
-        place = _server_context(inputs, verdict, verdicts, around)
-        consumer = verdict.address.kind == "consumer"
-        new = verdict.deletes if consumer else verdict.loses_content
-        before = verdict.live.compact if verdict.live and not new else None
+    for decision in changed:
+        context = _server_context(inputs, decision, decisions, readers)
+        consumer = decision.address.kind == "consumer"
+        new = decision.deletes if consumer else decision.loses_content
+        before = decision.live.compact if decision.live and not new else None
         problems = find_consumer_problems if consumer else find_stream_problems
-        yield from _to_diagnostics(inputs, verdict, problems(before, verdict.after or {}, place))
+        yield from _to_diagnostics(
+            inputs, decision, problems(before, decision.after or {}, context)
+        )
         if consumer:
-            yield from _to_diagnostics(inputs, verdict, _check_push_bound(verdict))
+            yield from _to_diagnostics(inputs, decision, _check_push_bound(decision))
         else:
             yield from _to_diagnostics(
-                inputs, verdict, _check_consumer_limits(verdict, around, place.level)
+                inputs, decision, _check_consumer_limits(decision, readers, context.level)
             )
             yield from _to_diagnostics(
-                inputs, verdict, _check_origin_sizes(inputs, verdict, verdicts)
+                inputs, decision, _check_origin_sizes(inputs, decision, decisions)
             )
-            yield from _to_diagnostics(inputs, verdict, cycles.find_refusal(verdict))
-    yield from _check_overlaps(inputs, verdicts, changed)
-    yield from _check_max_consumers(inputs, verdicts)
-    yield from _check_copy_consumers(inputs, verdicts)
+            yield from _to_diagnostics(inputs, decision, cycles.find_refusal(decision))
+    yield from _check_overlaps(inputs, decisions, changed)
+    yield from _check_max_consumers(inputs, decisions)
+    yield from _check_source_consumers(inputs, decisions)
     yield from _check_unlisted_domains(inputs)
-    yield from check_unreadable_origins(inputs, verdicts)
+    yield from check_unreadable_origins(inputs, decisions)
 
 
 def _check_unlisted_domains(inputs: PlanInputs) -> Iterator[Diagnostic]:
     for domain, reason in sorted(inputs.live.unlisted.items()):
-        text = f"what else is in domain {domain} cannot be listed, so whether it gets in the way is not known: {reason}"
+        text = (
+            f"streams and consumers of domain {domain} cannot be listed, "
+            f"so conflicts with them are unknown: {reason}"
+        )
         yield Diagnostic(
             "warning",
             "JS447",
             text,
-            "Let this user ask STREAM.NAMES, STREAM.LIST and CONSUMER.LIST.",
+            "Let this user request STREAM.NAMES, STREAM.LIST and CONSUMER.LIST.",
             f"{domain}/**",
         )
 
 
 def _to_diagnostics(
-    inputs: PlanInputs, verdict: ResourceDecision, problems: Problems
+    inputs: PlanInputs, decision: ResourceDecision, problems: Problems
 ) -> Iterator[Diagnostic]:
-    declared = inputs.declared(verdict.address)
+    declared = inputs.declared(decision.address)
     for problem in problems:
-        word = alias_of(verdict.address.kind, problem.field)
+        word = alias_of(decision.address.kind, problem.field)
         at = (declared.ranges.get(word) or declared.range) if declared else None
         yield Diagnostic(
-            "error", problem.code, problem.summary, problem.detail, str(verdict.address), at
+            "error", problem.code, problem.summary, problem.detail, str(decision.address), at
         )
 
 
-# --- one stream, one consumer --------------------------------------------------------------------------------
+# --- one stream, one consumer ----
 
 
 def find_stream_problems(before: Config | None, after: Config, context: ServerContext) -> Problems:
-    """What the server refuses of a stream; `before` is None for one that is made anew. Both are compact."""
-    copies = after.get("num_replicas", 1)
-    if context.standalone and copies > 1 and copies != (before or {}).get("num_replicas", 1):
-        yield _too_many_replicas(copies)
+    """Find what the server refuses of a stream; `before` is None for a new one."""
+    replicas = after.get("num_replicas", 1)
+    if context.standalone and replicas > 1 and replicas != (before or {}).get("num_replicas", 1):
+        yield _too_many_replicas(replicas)
     if before is None and after.get("sealed"):
-        text = "a stream cannot be made sealed, since nothing could be stored in it (10052)"
+        text = "a stream cannot be created sealed, since nothing could be stored in it (10052)"
         yield Problem(
             "JS431", "sealed", text, "Leave `sealed` out, fill the stream, and add it then."
         )
@@ -124,22 +131,22 @@ def find_stream_problems(before: Config | None, after: Config, context: ServerCo
     if context.level >= 4 and after.get("allow_msg_schedules"):
         yield from _check_schedules(after)
     if before is not None and after.get("allow_msg_counter") and after.get("allow_msg_ttl"):
-        text = "a counter stream with delete markers can be made, but never updated (10052)"
+        text = "a counter stream with delete markers can be created, but never updated (10052)"
         yield Problem(
             "JS445",
             "allow_msg_counter",
             text,
-            "Take the change back, or make it anew without subject_delete_marker_ttl.",
+            "Revert the change, or recreate it without subject_delete_marker_ttl.",
         )
 
 
 def _check_schedules(after: Config) -> Problems:
-    """What nats-server 2.12 takes together with schedules, and later ones refuse."""
-    for name, found in (
+    """Check what nats-server 2.12 accepts together with schedules and later servers refuse."""
+    for name, used in (
         ("discard", after.get("discard") == "new"),
         ("allow_msg_counter", after.get("allow_msg_counter")),
     ):
-        if found:
+        if used:
             text = (
                 f"allow_msg_schedules does not go with {name}: {str(after[name]).lower()} (10052)"
             )
@@ -164,7 +171,7 @@ def _too_many_replicas(replicas: int) -> Problem:
 def find_consumer_problems(
     before: Config | None, after: Config, context: ServerContext
 ) -> Problems:
-    """What the server refuses of a consumer in its stream; `before` is None for one that is made anew."""
+    """Find what the server refuses of a consumer in its stream; `before` is None for a new one."""
     yield from _check_replicas(before, after, context)
     if context.level >= 2:
         yield from _check_priority(after)
@@ -186,7 +193,10 @@ def find_consumer_problems(
         and after.get("ack_policy", "none") == "none"
         and after.get("max_ack_pending", 0) > 0
     ):
-        text = "a push consumer without acknowledgements cannot have max_ack_pending, not even from consumer_limits (10082)"
+        text = (
+            "a push consumer without acknowledgements cannot have max_ack_pending, "
+            "not even from consumer_limits (10082)"
+        )
         yield Problem(
             "JS433",
             "ack_policy",
@@ -194,7 +204,10 @@ def find_consumer_problems(
             "Write ack_policy: explicit, or remove max_ack_pending and the stream's limit.",
         )
     if after.get("ack_policy") == "flow_control" and after.get("max_ack_pending", 0) < 0:
-        text = "ack_policy: flow_control needs a max_ack_pending, here or as a positive limit of the stream (10220)"
+        text = (
+            "ack_policy: flow_control needs a max_ack_pending, "
+            "here or as a positive limit of the stream (10220)"
+        )
         yield Problem("JS433", "max_ack_pending", text, "Write max_ack_pending: 1000.")
     cycle = next(
         (
@@ -205,7 +218,10 @@ def find_consumer_problems(
         None,
     )
     if cycle is not None:
-        text = f'deliver_subject "{after["deliver_subject"]}" is stored again by the stream, as {cycle} (10081)'
+        text = (
+            f'deliver_subject "{after["deliver_subject"]}" is stored again by the stream, '
+            f"as {cycle} (10081)"
+        )
         yield Problem(
             "JS434", "deliver_subject", text, "Use a subject that the stream does not store."
         )
@@ -214,7 +230,7 @@ def find_consumer_problems(
 
 
 def _check_priority(after: Config) -> Problems:
-    """Up to 2.11 the server takes groups and a timeout without a policy."""
+    """Up to 2.11 the server accepts groups and a timeout without a policy."""
     for name, err in (("priority_groups", 10196), ("priority_timeout", 10197)):
         if after.get("priority_policy", "none") == "none" and after.get(name):
             yield Problem(
@@ -226,40 +242,43 @@ def _check_priority(after: Config) -> Problems:
 
 
 def _check_replicas(before: Config | None, after: Config, context: ServerContext) -> Problems:
-    copies, of_stream = after.get("num_replicas", 0), context.stream.get("num_replicas", 1)
-    if copies in (0, (before or {}).get("num_replicas", 0)):
+    replicas, of_stream = after.get("num_replicas", 0), context.stream.get("num_replicas", 1)
+    if replicas in (0, (before or {}).get("num_replicas", 0)):
         return
-    if context.standalone and copies > 1:
-        yield _too_many_replicas(copies)
-    elif copies > of_stream:
-        text = f"num_replicas is {copies}, and the stream has {of_stream} (10126)"
+    if context.standalone and replicas > 1:
+        yield _too_many_replicas(replicas)
+    elif replicas > of_stream:
+        text = f"num_replicas is {replicas}, and the stream has {of_stream} (10126)"
         yield Problem(
             "JS430",
             "num_replicas",
             text,
-            "A consumer has at most as many copies as its stream; leave it out for as many.",
+            "A consumer has at most as many replicas as its stream; leave it out for as many.",
         )
-    elif copies != of_stream and context.stream.get("retention", "limits") != "limits":
-        text = f"num_replicas is {copies}; in a stream with {context.stream['retention']} retention it is that of the stream (10134)"
+    elif replicas != of_stream and context.stream.get("retention", "limits") != "limits":
+        text = (
+            f"num_replicas is {replicas}; in a stream with {context.stream['retention']} retention "
+            "it is that of the stream (10134)"
+        )
         yield Problem("JS430", "num_replicas", text, "Leave it out.")
 
 
-# --- with what is around them --------------------------------------------------------------------------------
+# --- with other resources ----
 
 
 def _server_context(
     inputs: PlanInputs,
-    verdict: ResourceDecision,
-    verdicts: Mapping[Address, ResourceDecision],
+    decision: ResourceDecision,
+    decisions: Mapping[Address, ResourceDecision],
     readers: StreamReaders,
 ) -> ServerContext:
     address, facts, level = (
-        verdict.address,
-        inputs.live.domains.get(verdict.address.domain),
-        inputs.level(verdict.address),
+        decision.address,
+        inputs.live.domains.get(decision.address.domain),
+        inputs.level(decision.address),
     )
     standalone = bool(facts and facts.server) and not (facts and facts.server.get("cluster"))
-    stream = planned_config(inputs, verdicts, address.parent) if address.parent else None
+    stream = planned_config(inputs, decisions, address.parent) if address.parent else None
     others = (
         readers.earlier_queue_readers(address, level)
         if stream and stream.get("retention") == "workqueue"
@@ -268,49 +287,55 @@ def _server_context(
     return ServerContext(level, standalone, stream or {}, tuple(others))
 
 
-def _check_push_bound(verdict: ResourceDecision) -> Problems:
-    """A push consumer moves to another subject only while nobody listens on the old one."""
+def _check_push_bound(decision: ResourceDecision) -> Problems:
+    """Refuse to change the subject of a push consumer that has subscribers."""
     if (
-        verdict.live is None
-        or verdict.deletes
-        or verdict.after is None
-        or not verdict.live.state.get("push_bound")
+        decision.live is None
+        or decision.deletes
+        or decision.after is None
+        or not decision.live.state.get("push_bound")
     ):
         return
     before, after = (
-        verdict.live.compact.get("deliver_subject"),
-        verdict.after.get("deliver_subject"),
+        decision.live.compact.get("deliver_subject"),
+        decision.after.get("deliver_subject"),
     )
     if before != after:
-        text = f'deliver_subject cannot change while somebody listens on "{before}" (10013)'
+        text = f'deliver_subject cannot change while "{before}" has subscribers (10013)'
         yield Problem(
             "JS435",
             "deliver_subject",
             text,
-            "Stop its subscribers first, or make it anew with --replace.",
+            "Stop its subscribers first, or recreate it with --replace.",
         )
 
 
 def _check_consumer_limits(
-    verdict: ResourceDecision, readers: StreamReaders, level: int
+    decision: ResourceDecision, readers: StreamReaders, level: int
 ) -> Problems:
-    """Limits that existing consumers exceed (10069), other people's included. Up to 2.12 a limit that is not set counts as 0 there."""
-    if not changes_consumer_limits(verdict) or verdict.after is None:
+    """Find limits that existing consumers exceed (10069), unmanaged ones included.
+
+    Up to 2.12 a limit that is not set counts as 0 there.
+    """
+    if not changes_consumer_limits(decision) or decision.after is None:
         return
     after, retention = (
-        verdict.after.get("consumer_limits") or {},
-        verdict.after.get("retention", "limits"),
+        decision.after.get("consumer_limits") or {},
+        decision.after.get("retention", "limits"),
     )
     shown = (
         (address.consumer, config)
-        for address, config in readers.consumers(verdict.address)
+        for address, config in readers.consumers(decision.address)
         if _is_kept(readers, address)
     )
-    for who, consumer in (*shown, *readers.hidden_consumers(verdict.address, retention, level)):
-        for name in ("max_ack_pending", "inactive_threshold"):
-            limit, value = after.get(name, 0), consumer.get(name, 0)
+    for name, consumer in (*shown, *readers.hidden_consumers(decision.address, retention, level)):
+        for field_name in ("max_ack_pending", "inactive_threshold"):
+            limit, value = after.get(field_name, 0), consumer.get(field_name, 0)
             if value > limit and (limit > 0 or level < 4):
-                text = f"consumer_limits: consumer {who} has {name} {value}, above {limit or 'no limit'} (10069)"
+                text = (
+                    f"consumer_limits: consumer {name} has {field_name} {value}, "
+                    f"above {limit or 'no limit'} (10069)"
+                )
                 yield Problem(
                     "JS436",
                     "consumer_limits",
@@ -320,18 +345,18 @@ def _check_consumer_limits(
 
 
 def _is_kept(readers: StreamReaders, consumer: Address) -> bool:
-    """Whether a consumer is there now and still will be; one that is made anew comes after its stream."""
-    verdict = readers.decisions.get(consumer)
+    """Check whether a consumer exists and stays; a recreated one comes after its stream."""
+    decision = readers.decisions.get(consumer)
     return readers.inputs.live.get(consumer) is not None and not (
-        verdict is not None and verdict.loses_content
+        decision is not None and decision.loses_content
     )
 
 
 def _check_origin_sizes(
-    inputs: PlanInputs, verdict: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
 ) -> Problems:
-    """A copy takes messages at least as large as its origin in the same JetStream does."""
-    after = verdict.after or {}
+    """Require a `max_msg_size` of at least that of each origin in the same JetStream."""
+    after = decision.after or {}
     largest = after.get("max_msg_size", -1)
     origins = [("mirror", after["mirror"], 10030)] if after.get("mirror") else []
     origins += [("sources", origin, 10046) for origin in after.get("sources") or ()]
@@ -340,12 +365,15 @@ def _check_origin_sizes(
             continue
         theirs = (
             planned_config(
-                inputs, verdicts, Address.of_stream(verdict.address.domain, origin["name"])
+                inputs, decisions, Address.of_stream(decision.address.domain, origin["name"])
             )
             or {}
         ).get("max_msg_size", -1)
         if theirs > largest:
-            text = f"max_msg_size {largest:,} is less than that of {origin['name']}, {theirs:,} ({err})"
+            text = (
+                f"max_msg_size {largest:,} is less than that of {origin['name']}, "
+                f"{theirs:,} ({err})"
+            )
             yield Problem(
                 "JS437",
                 "max_msg_size",
@@ -356,61 +384,65 @@ def _check_origin_sizes(
 
 def _check_overlaps(
     inputs: PlanInputs,
-    verdicts: Mapping[Address, ResourceDecision],
+    decisions: Mapping[Address, ResourceDecision],
     changed: list[ResourceDecision],
 ) -> Iterator[Diagnostic]:
-    """Subjects that two streams of one domain would store (10065), among all streams that planning knows."""
+    """Refuse subjects that two streams of one domain would store (10065), of all known streams."""
     takers = [v for v in changed if v.address.kind != "consumer" and added_subjects(v)]
     trees: dict[str, SubjectTree[Address]] = {v.address.domain: SubjectTree() for v in takers}
-    known = {*verdicts, *inputs.live.objects} if takers else set()
+    known = {*decisions, *inputs.live.objects} if takers else set()
     for address in sorted(known):
         if address.kind != "consumer" and address.domain in trees:
-            for subject in (planned_config(inputs, verdicts, address) or {}).get("subjects", ()):
+            for subject in (planned_config(inputs, decisions, address) or {}).get("subjects", ()):
                 trees[address.domain].add(subject, address)
-    for verdict in takers:
+    for decision in takers:
         yield from _to_diagnostics(
-            inputs, verdict, _find_overlap(verdict, trees[verdict.address.domain])
+            inputs, decision, _find_overlap(decision, trees[decision.address.domain])
         )
 
 
-def _find_overlap(verdict: ResourceDecision, tree: SubjectTree[Address]) -> Problems:
-    for subject in added_subjects(verdict):
-        other = next((a for a in tree.find_overlapping(subject) if a != verdict.address), None)
+def _find_overlap(decision: ResourceDecision, tree: SubjectTree[Address]) -> Problems:
+    for subject in added_subjects(decision):
+        other = next((a for a in tree.find_overlapping(subject) if a != decision.address), None)
         if other is not None:
             text = f'subjects: "{subject}" overlaps with {other} (10065)'
             yield Problem(
                 "JS438",
                 "subjects",
                 text,
-                "One subject has one stream in a domain; narrow one of them, or use a source.",
+                "A subject has one stream in a domain. Narrow one of them, or use a source.",
             )
 
 
 def _check_max_consumers(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterator[Diagnostic]:
-    """More consumers than `max_consumers` (10026), those of other people included."""
-    for count in count_consumers(inputs, verdicts):
+    """Refuse more consumers than `max_consumers` (10026), unmanaged ones included."""
+    for count in count_consumers(inputs, decisions):
         if 0 < count.limit < count.total:
-            text = f"the stream would have {count.total} consumers, {count.unchanged} of them as now; its max_consumers is {count.limit} (10026)"
-            detail = "Raise max_consumers, or take consumers out."
+            text = (
+                f"the stream would have {count.total} consumers, {count.unchanged} of them "
+                f"unchanged; its max_consumers is {count.limit} (10026)"
+            )
+            detail = "Raise max_consumers, or remove consumers."
             yield from _to_diagnostics(
                 inputs, count.created[-1], iter([Problem("JS439", "name", text, detail)])
             )
 
 
-def _check_copy_consumers(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+def _check_source_consumers(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterator[Diagnostic]:
-    """Refuse mirrors and sources of a stream with `consumer_limits.max_ack_pending`: the server's own consumer is refused (10082).
+    """Refuse mirrors and sources of a stream with `consumer_limits.max_ack_pending` (10082).
 
-    A copy that runs is only stopped when it reconnects, so both are left alone where this plan changes neither.
+    The limit refuses the server's own consumer. An existing downstream stream stops only when it
+    reconnects, so both are left alone where this plan changes neither.
     """
     for edge in inputs.topology.edges:
-        origin, copy = (
-            planned_config(inputs, verdicts, address) for address in (edge.origin, edge.downstream)
+        origin, downstream = (
+            planned_config(inputs, decisions, address) for address in (edge.origin, edge.downstream)
         )
-        if origin is None or copy is None or not _limits_ack_pending(origin):
+        if origin is None or downstream is None or not _limits_ack_pending(origin):
             continue
         if has_acknowledging_consumers(
             origin.get("retention", "limits"), inputs.level(edge.origin)
@@ -418,15 +450,16 @@ def _check_copy_consumers(
             continue
         before = inputs.live.get(edge.origin)
         limited = before is None or not _limits_ack_pending(before.compact)
-        starting = _starts_copying(verdicts.get(edge.origin)) or _starts_copying(
-            verdicts.get(edge.downstream)
+        starting = _starts_copying(decisions.get(edge.origin)) or _starts_copying(
+            decisions.get(edge.downstream)
         )
-        at = verdicts.get(edge.origin if limited else edge.downstream)
+        at = decisions.get(edge.origin if limited else edge.downstream)
         if at is not None and at.writes and (limited or starting):
-            text = f"{edge.downstream} cannot copy {edge.origin}: its consumer_limits.max_ack_pending refuses the server's own consumer (10082)"
-            detail = (
-                "Take max_ack_pending out of these consumer_limits, and set it at each consumer."
+            text = (
+                f"{edge.downstream} cannot copy {edge.origin}: its consumer_limits.max_ack_pending "
+                "refuses the server's own consumer (10082)"
             )
+            detail = "Remove max_ack_pending from these consumer_limits; set it at each consumer."
             yield from _to_diagnostics(
                 inputs,
                 at,
@@ -438,10 +471,10 @@ def _limits_ack_pending(config: Config) -> bool:
     return int((config.get("consumer_limits") or {}).get("max_ack_pending") or 0) > 0
 
 
-def _starts_copying(verdict: ResourceDecision | None) -> bool:
-    """Check whether the plan makes the stream, which starts its copies from nothing."""
-    return verdict is not None and (
-        verdict.replaces
-        or verdict.live is None
-        or any(f.path in ("mirror", "sources") for f in verdict.fields)
+def _starts_copying(decision: ResourceDecision | None) -> bool:
+    """Check whether the plan creates the stream or changes its origins."""
+    return decision is not None and (
+        decision.replaces
+        or decision.live is None
+        or any(f.path in ("mirror", "sources") for f in decision.fields)
     )

@@ -1,7 +1,7 @@
-"""History that a source leaves out, since it begins later than its origin does. Pure.
+"""History that a source leaves out because it begins later than its origin.
 
-Apply copies it once the source is there, or leaves it (`--no-backfill`); either way it is decided on then, and state keeps that. What an
-apply did not come to, or could not ask about, is listed again until it is done or declined.
+Apply copies it once the source exists, or skips it (`--no-backfill`). State records that decision.
+What an apply did not reach, or could not ask about, is listed again until it is copied or skipped.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
     from jsplan.planning.decide import ResourceDecision
     from jsplan.planning.model import PlanInputs
 
-#: What is decided: it is copied, or nobody wants it.
+#: Decided: copied, or skipped.
 _DECIDED: Final = ("done", SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class _LateSource:
-    """A source that begins later than at the first message, and whose history nobody has decided on. `is_new`: the plan adds it."""
+    """A source that begins after the first message, and whose history is undecided.
+
+    `is_new`: the plan adds it.
+    """
 
     decision: ResourceDecision
     source: dict[str, Any]
@@ -56,44 +59,49 @@ class _LateSource:
 
     @property
     def pinned_origin(self) -> OriginState | None:
-        """What an earlier plan has pinned of it."""
-        legs = self.record.origins if self.record is not None and not self.is_new else ()
+        """The part of the history that an earlier plan has pinned."""
+        origins = self.record.origins if self.record is not None and not self.is_new else ()
         return next(
-            (leg for leg in legs if leg.source == self.key and leg.status not in _DECIDED), None
+            (
+                origin
+                for origin in origins
+                if origin.source == self.key and origin.status not in _DECIDED
+            ),
+            None,
         )
 
 
 def list_source_history(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[dict[str, Any]]:
-    """The elements of the plan's `backfills` that no entry declares. With `runs` false they are only told of."""
+    """List the elements of the plan's `backfills` without an entry; some do not run (`runs`)."""
     found: list[dict[str, Any]] = []
     cuts = sorted(
-        _late_sources(inputs, verdicts),
+        _late_sources(inputs, decisions),
         key=lambda cut: (str(cut.target), str(cut.origin), _backfill_obstacle(inputs, cut)),
     )
     for (_, _, against), some in groupby(
         cuts, key=lambda cut: (cut.target, cut.origin, _backfill_obstacle(inputs, cut))
     ):
         found += _history_elements(
-            inputs, verdicts, [cut for cut in some if cut.is_new or not against], against
+            inputs, decisions, [cut for cut in some if cut.is_new or not against], against
         )
     return found
 
 
 def _history_elements(
     inputs: PlanInputs,
-    verdicts: Mapping[Address, ResourceDecision],
+    decisions: Mapping[Address, ResourceDecision],
     sources: Sequence[_LateSource],
     obstacle: str,
 ) -> Iterable[dict[str, Any]]:
-    """Of one origin and one target."""
+    """Yield the elements of one origin and one target."""
     live = inputs.live.get(sources[0].origin) if sources else None
     if live is None:
         if any(cut.is_new and _is_offline(inputs, cut) and not obstacle for cut in sources):
             yield _deferred_element(inputs, sources)
         return
-    spans = [(cut, _history_range(inputs, verdicts, cut, live)) for cut in sources]
+    spans = [(cut, _history_range(inputs, decisions, cut, live)) for cut in sources]
     if left := [(cut, span) for cut, span in spans if span is not None]:
         yield _build_element(inputs, left, live, obstacle)
     if looked := [cut for cut, span in spans if span is None and not cut.is_new]:
@@ -101,15 +109,15 @@ def _history_elements(
 
 
 def deferred_source_history(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[Deferred]:
-    """Origins in domains that are away, of which nobody can tell what sources leave out."""
-    away = [
+    """List the origins in offline domains, where what sources leave out is unknown."""
+    offline = [
         cut
-        for cut in _late_sources(inputs, verdicts)
+        for cut in _late_sources(inputs, decisions)
         if _is_offline(inputs, cut) and not _backfill_obstacle(inputs, cut)
     ]
-    pairs = dict.fromkeys((cut.origin, cut.target) for cut in away)
+    pairs = dict.fromkeys((cut.origin, cut.target) for cut in offline)
     words = "history that a source of {} leaves out waits: {}"
     return [
         Deferred(str(origin), words.format(target, inputs.live.domains[origin.domain].offline_text))
@@ -118,80 +126,81 @@ def deferred_source_history(
 
 
 def source_history_times(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> set[tuple[Address, str]]:
-    """The times of which a plan wants to know where in their stream they are."""
+    """Return the times whose sequence in their stream the plan needs."""
     return {
         (cut.origin, time)
-        for cut in _late_sources(inputs, verdicts)
+        for cut in _late_sources(inputs, decisions)
         if cut.pinned_origin is None and (time := cut.source.get("opt_start_time"))
     }
 
 
 def backfill_command(origin: Address, target: Address) -> str:
-    """What brings it."""
+    """Return the command that copies the history."""
     return f"jsplan backfill run --from {shlex.quote(str(origin))} --to {shlex.quote(str(target))}"
 
 
-# --- which sources ----------------------------------------------------------------------------------------------------
+# --- which sources ----
 
 
 def _late_sources(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterator[_LateSource]:
     if inputs.request.destroy or inputs.request.refresh_only or inputs.request.imports:
         return
     known = {name.partition(">")[2] for name in inputs.state.backfills}
-    for address, verdict in verdicts.items():
-        changes = verdict.actions in (["create"], ["update"])
-        stays = verdict.actions == ["no-op"] and verdict.live is not None and str(address) in known
+    for address, decision in decisions.items():
+        changes = decision.actions in (["create"], ["update"])
+        stays = (
+            decision.actions == ["no-op"] and decision.live is not None and str(address) in known
+        )
         if (
             address.kind == "stream"
             and address in inputs.workspace.resources
             and (changes or stays)
         ):
-            yield from _late_sources_of(inputs, verdict)
+            yield from _late_sources_of(inputs, decision)
 
 
-def _late_sources_of(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[_LateSource]:
-    there = {
+def _late_sources_of(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[_LateSource]:
+    existing = {
         origin_key(source)
-        for source in (verdict.live.raw.get("sources") or () if verdict.live else ())
+        for source in (decision.live.raw.get("sources") or () if decision.live else ())
     }
-    out = verdict.sources_to_attach | inputs.detached_sources.get(
-        verdict.address, set()
-    )  # these go on where they were
-    for source in inputs.body(verdict.address).get("sources") or ():
+    # These continue where they were.
+    excluded = decision.sources_to_attach | inputs.detached_sources.get(decision.address, set())
+    for source in inputs.body(decision.address).get("sources") or ():
         later = int(source.get("opt_start_seq") or 0) > 1 or source.get("opt_start_time")
         domain = (
             inputs.topology.routes.resolve_prefix(
-                verdict.address.domain, (source.get("external") or {}).get("api")
+                decision.address.domain, (source.get("external") or {}).get("api")
             )
             if later
             else None
         )
-        if domain is None or (key := origin_key(source)) in out:
+        if domain is None or (key := origin_key(source)) in excluded:
             continue
         origin = Address.of_stream(domain, source["name"])
         cut = _LateSource(
-            verdict,
+            decision,
             source,
             origin,
-            find_stored_state(inputs.state.backfills, make_ad_hoc_entry(origin, verdict.address)),
-            key not in there,
+            find_stored_state(inputs.state.backfills, make_ad_hoc_entry(origin, decision.address)),
+            key not in existing,
         )
-        if _is_undecided(inputs, cut) and not _has_backfill_entry(inputs, origin, verdict.address):
+        if _is_undecided(inputs, cut) and not _has_backfill_entry(inputs, origin, decision.address):
             yield cut
 
 
 def _is_undecided(inputs: PlanInputs, source: _LateSource) -> bool:
-    """Whether somebody has to decide on it: it is new, or an apply that added it did not come to it."""
-    live, legs = (
+    """Check whether it is undecided: new, or not reached by the apply that added it."""
+    live, origins = (
         inputs.live.get(source.origin),
         [
-            leg
-            for leg in (source.record.origins if source.record else ())
-            if leg.source == source.key
+            origin
+            for origin in (source.record.origins if source.record else ())
+            if origin.source == source.key
         ],
     )
     unread = [
@@ -201,14 +210,14 @@ def _is_undecided(inputs: PlanInputs, source: _LateSource) -> bool:
     ]
     if source.is_new:
         return True
-    same = [leg for leg in legs if live is None or leg.created == live.created]
-    return any(leg.status not in _DECIDED for leg in same) or any(
+    same = [origin for origin in origins if live is None or origin.created == live.created]
+    return any(origin.status not in _DECIDED for origin in same) or any(
         one["status"] != SKIPPED for one in unread
     )
 
 
 def _has_backfill_entry(inputs: PlanInputs, origin: Address, target: Address) -> bool:
-    """Whether an entry brings it, or has brought it."""
+    """Check whether a backfill entry copies it, or has copied it."""
     entries = [
         entry for entry in inputs.workspace.backfills.values() if str(entry.target) == str(target)
     ]
@@ -221,30 +230,36 @@ def _is_offline(inputs: PlanInputs, source: _LateSource) -> bool:
     return not inputs.live.is_reachable(source.origin.domain)
 
 
-def _backfill_obstacle(inputs: PlanInputs, cut: _LateSource) -> str:
-    """Why apply does not copy it; empty where it does."""
-    live = inputs.live.get(cut.origin)
+def _backfill_obstacle(inputs: PlanInputs, source: _LateSource) -> str:
+    """Explain why apply does not copy it; empty if it does."""
+    live = inputs.live.get(source.origin)
     if live is not None and (why := find_read_obstacle(live.raw)):
         return f"it cannot be copied: {why}"
     renamed = [
         one
-        for one in cut.source.get("subject_transforms") or ()
+        for one in source.source.get("subject_transforms") or ()
         if one.get("dest") and one["dest"] != (one.get("src") or ">")
     ]
     if renamed:
-        return "the source changes subjects, and a copy of that would not: make an entry of `backfills:` with `subject_transform`"
+        return (
+            "the source changes subjects, and a copy would not: "
+            "declare an entry of `backfills:` with `subject_transform`"
+        )
     why, _ = find_target_problem(
-        cut.decision.after or (cut.decision.live.raw if cut.decision.live else {})
+        source.decision.after or (source.decision.live.raw if source.decision.live else {})
     )
-    return f"it cannot be copied: {cut.target} {why}" if why else ""
+    return f"it cannot be copied: {source.target} {why}" if why else ""
 
 
-# --- how much ---------------------------------------------------------------------------------------------------------
+# --- how much ----
 
 
 @dataclass(frozen=True, slots=True)
 class _HistoryRange:
-    """What one source leaves out: up to where, and what of it is to be copied. Both None: where a time is nobody could say."""
+    """The end of what one source leaves out, and the range to copy.
+
+    Both are None if the sequence of a time is unknown.
+    """
 
     end: int | None
     range: PlannedRange | None
@@ -252,55 +267,55 @@ class _HistoryRange:
 
 def _history_range(
     inputs: PlanInputs,
-    verdicts: Mapping[Address, ResourceDecision],
+    decisions: Mapping[Address, ResourceDecision],
     source: _LateSource,
     live: LiveObject,
 ) -> _HistoryRange | None:
-    """None where nothing is left out."""
-    if (leg := source.pinned_origin) is not None:
-        return _HistoryRange(leg.last, PlannedRange(leg.first, leg.last, leg.created))
+    """Return the range that a source leaves out, or None if it leaves out nothing."""
+    if (origin := source.pinned_origin) is not None:
+        return _HistoryRange(origin.last, PlannedRange(origin.first, origin.last, origin.created))
     start, time = source.source.get("opt_start_seq"), str(source.source.get("opt_start_time") or "")
     start = start or inputs.seqs_by_time.get((source.origin, time))
     if start is None:
         return _HistoryRange(None, None) if live.state.get("messages") else None
     last = min(int(start) - 1, int(live.state["last_seq"]))
     if time > format_timestamp(inputs.request.now) and last == live.state["last_seq"]:
-        return None  # it has not begun, and nobody can tell yet how much it will leave out
-    verdict = verdicts.get(source.origin)
+        return None  # it has not begun, and how much it will leave out is not known yet
+    decision = decisions.get(source.origin)
     first = _first_uncopied(source, live, max(1, int(live.state["first_seq"])))
     if estimate_between(live, first, last)[0] == 0 or (
-        verdict is not None and verdict.loses_content
+        decision is not None and decision.loses_content
     ):
         return None
     return _HistoryRange(
         last,
         None
-        if is_recreated(inputs, verdicts, source.origin)
+        if is_recreated(inputs, decisions, source.origin)
         else PlannedRange(first, last, live.created),
     )
 
 
 def _first_uncopied(source: _LateSource, live: LiveObject, first: int) -> int:
-    """The first sequence that no copy before has brought into the target."""
+    """Return the first sequence that no earlier copy wrote into the target."""
     target = source.decision.live
     same = [
-        leg
-        for leg in (source.record.origins if source.record else ())
-        if leg.status == "done" and leg.created == live.created
+        origin
+        for origin in (source.record.origins if source.record else ())
+        if origin.status == "done" and origin.created == live.created
     ]
-    for leg in sorted(same, key=lambda leg: leg.first):
-        same_messages = not leg.filters or leg.source == source.key
+    for origin in sorted(same, key=lambda origin: origin.first):
+        same_messages = not origin.filters or origin.source == source.key
         if (
             target is not None
-            and leg.target_created == target.created
+            and origin.target_created == target.created
             and same_messages
-            and leg.first <= first <= leg.last
+            and origin.first <= first <= origin.last
         ):
-            first = leg.last + 1
+            first = origin.last + 1
     return first
 
 
-# --- in words ---------------------------------------------------------------------------------------------------------
+# --- the elements of the plan ----
 
 
 def _build_element(
@@ -310,10 +325,10 @@ def _build_element(
     obstacle: str,
 ) -> dict[str, Any]:
     cut, ranges = spans[0][0], [_count_history(span, live) for _, span in spans]
-    known = [found for found in ranges if found is not None]
+    counted = [count for count in ranges if count is not None]
     messages, size = (
-        (sum(one) for one in zip((0, 0), *known, strict=True))
-        if len(known) == len(ranges)
+        (sum(one) for one in zip((0, 0), *counted, strict=True))
+        if len(counted) == len(ranges)
         else (None, None)
     )
     guess = None
@@ -342,7 +357,7 @@ def _count_history(span: _HistoryRange, live: LiveObject) -> tuple[int, int] | N
 
 
 def _deferred_element(inputs: PlanInputs, sources: Sequence[_LateSource]) -> dict[str, Any]:
-    """Keep, of sources whose origin is offline, that they are to be looked at."""
+    """Build the element of sources whose origin is offline. They are checked later."""
     ends = [
         _HistoryRange(
             int(cut.source["opt_start_seq"]) - 1 if cut.source.get("opt_start_seq") else None, None
@@ -361,7 +376,7 @@ def _deferred_element(inputs: PlanInputs, sources: Sequence[_LateSource]) -> dic
 
 
 def _covered_element(sources: Sequence[_LateSource]) -> dict[str, Any]:
-    """What is told of sources that somebody had to look at, and that leave nothing out: an apply takes note of it."""
+    """Build the element of sources that were checked and leave nothing out; an apply records it."""
     return _common_fields(sources) | {
         "from": [
             {"domain": cut.origin.domain, "stream": cut.origin.stream, "source": cut.key}
@@ -388,7 +403,7 @@ def _common_fields(sources: Sequence[_LateSource]) -> dict[str, Any]:
 
 
 def _origin_side(source: _LateSource, span: _HistoryRange) -> dict[str, Any]:
-    """One source's part of the origin. `before` is a time: nobody could say yet which sequence that is."""
+    """Build one source's part of the origin; `before` is a time whose sequence is unknown."""
     side: dict[str, Any] = {
         "domain": source.origin.domain,
         "stream": source.origin.stream,

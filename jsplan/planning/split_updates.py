@@ -1,7 +1,8 @@
-"""Splits an update that the server takes only in parts into steps that it takes one after the other.
+"""Split an update that the server accepts only in parts into consecutive steps.
 
-A cluster refuses to move and to scale a stream at once (10123), and takes neither while it is at the other (10124, 10226; up
-to 2.14 it does not even answer). Limits for consumers bind what exists at every moment.
+A cluster refuses to move and to scale a stream at once (10123), and accepts neither during the
+other (10124, 10226; up to 2.14 it does not even answer). Limits for consumers bind what exists at
+every moment.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
     from jsplan.planning.order import Drafts
 
-#: What makes a cluster reorganise a stream.
+#: The fields that make a cluster reorganise a stream.
 PLACEMENT, REPLICAS = "placement", "num_replicas"
-#: What decides whether messages stay that no consumer wants.
+#: The field that decides whether messages stay that no consumer wants.
 RETENTION = "retention"
-#: What a stream says of its consumers: how large what they have may be, and how many there may be.
+#: The fields of a stream that limit the values and the number of its consumers.
 CONSUMER_LIMITS, MAX_CONSUMERS = "consumer_limits", "max_consumers"
-#: What a consumer without a value of its own takes over from `consumer_limits`.
+#: The fields that a consumer without a value of its own inherits from `consumer_limits`.
 INHERITED_LIMITS: Final = ("max_ack_pending", "inactive_threshold")
 
 
 def is_reorganised(before: Config, after: Config) -> bool:
-    """Whether the cluster goes on working after it has taken the update."""
+    """Check whether the cluster is still busy after it has accepted the update."""
     return before.get(REPLICAS, 1) != after.get(REPLICAS, 1) or _is_moved(before, after)
 
 
 def _is_moved(before: Config, after: Config) -> bool:
-    """A placement that is only taken away moves nothing."""
+    """Check whether the placement changes; a placement that is only removed moves nothing."""
     return bool(after.get(PLACEMENT)) and before.get(PLACEMENT) != after.get(PLACEMENT)
 
 
 def split_reorganisation(
-    verdict: ResourceDecision, body: dict[str, Any]
+    decision: ResourceDecision, body: dict[str, Any]
 ) -> tuple[str, Config, Config] | None:
-    """What has to be done before the update itself: a title, the configuration to send and what to expect of it.
+    """Return the first part of an update: title, configuration, and expected fields.
 
-    None where the server takes all at once.
+    None if the server accepts all of it at once.
     """
-    live, after = verdict.live, verdict.after
-    if live is None or after is None or verdict.address.kind == "consumer":
+    live, after = decision.live, decision.after
+    if live is None or after is None or decision.address.kind == "consumer":
         return None
     found = _first_change(live.compact, after)
     if found is None:
@@ -56,7 +57,7 @@ def split_reorganisation(
     return (
         title,
         build_update(
-            table_of(verdict.address),
+            table_of(decision.address),
             live.raw,
             body,
             live.compact,
@@ -67,31 +68,34 @@ def split_reorganisation(
 
 
 def _with_fields(config: Config, fields: Config) -> Config:
-    """The configuration with these fields; None takes one out."""
+    """Return the configuration with these fields; None removes one."""
     return {name: value for name, value in (config | fields).items() if value is not None}
 
 
 def _first_change(before: Config, after: Config) -> tuple[str, Config] | None:
-    """Copies that are not wanted go before a move, those that are wanted come after it: as little as possible is moved."""
-    copies, now = after.get(REPLICAS, 1), before.get(REPLICAS, 1)
-    if copies == now or not _is_moved(before, after):
+    """Return the first part of a move with scaling, or None.
+
+    Replicas are removed before a move and added after it, so that as little as possible is moved.
+    """
+    replicas, now = after.get(REPLICAS, 1), before.get(REPLICAS, 1)
+    if replicas == now or not _is_moved(before, after):
         return None
-    if copies > now:
+    if replicas > now:
         return "move it", {PLACEMENT: after[PLACEMENT]}
-    return f"scale it to {copies} {'copy' if copies == 1 else 'copies'}", {
+    return f"scale it to {replicas} {'replica' if replicas == 1 else 'replicas'}", {
         REPLICAS: after.get(REPLICAS)
     }
 
 
-# --- limits for consumers --------------------------------------------------------------------------------------
+# --- limits for consumers ----
 
 
 def delayed_limits(before: Config, after: Config) -> Config:
-    """The limits for consumers that become tighter, each with the widest value until the consumers have changed; and the retention.
+    """Return the limits for consumers that shrink, each with its wider value; and the retention.
 
-    The server refuses limits that a consumer exceeds (10069), and a consumer that exceeds limits (10121, 10153, 10026). So
-    limits grow before the consumers change and shrink after it. A stream that becomes an interest stream deletes what its consumers
-    do not want at that moment.
+    The server refuses limits that a consumer exceeds (10069), and a consumer that exceeds limits
+    (10121, 10153, 10026). So limits grow before the consumers change and shrink after it. A stream
+    that becomes an interest stream deletes what its consumers do not want at that moment.
     """
     found: Config = {}
     old, new = before.get(CONSUMER_LIMITS) or {}, after.get(CONSUMER_LIMITS) or {}
@@ -120,81 +124,90 @@ def _is_lower(new: int | None, old: int | None) -> bool:
 
 
 def streams_with_delayed_limits(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> set[Address]:
-    """The streams that shrink their limits while consumers that exist change, or become interest streams while any change: that waits."""
-    consumers = [verdict for verdict in verdicts.values() if verdict.address.parent is not None]
+    """Return the streams whose update must wait for their consumers.
+
+    They shrink limits while existing consumers change, or become interest streams while any
+    consumer changes.
+    """
+    consumers = [decision for decision in decisions.values() if decision.address.parent is not None]
     busy = {
-        stream_of(inputs, verdicts, verdict.address)
-        for verdict in consumers
-        if is_consumer_changed(verdict)
+        stream_of(inputs, decisions, decision.address)
+        for decision in consumers
+        if is_consumer_changed(decision)
     }
     any_busy = busy | {
-        stream_of(inputs, verdicts, verdict.address)
-        for verdict in consumers
-        if verdict.actions == ["create"]
+        stream_of(inputs, decisions, decision.address)
+        for decision in consumers
+        if decision.actions == ["create"]
     }
-    found = {address for address in busy & verdicts.keys() if _delayed_limits_of(verdicts[address])}
+    found = {
+        address for address in busy & decisions.keys() if _delayed_limits_of(decisions[address])
+    }
     return found | {
         address
-        for address in any_busy & verdicts.keys()
-        if RETENTION in _delayed_limits_of(verdicts[address])
+        for address in any_busy & decisions.keys()
+        if RETENTION in _delayed_limits_of(decisions[address])
     }
 
 
-def _delayed_limits_of(verdict: ResourceDecision) -> Config:
-    live, after = verdict.live, verdict.after
+def _delayed_limits_of(decision: ResourceDecision) -> Config:
+    live, after = decision.live, decision.after
     return (
         delayed_limits(live.compact, after)
-        if verdict.actions == ["update"] and live is not None and after is not None
+        if decision.actions == ["update"] and live is not None and after is not None
         else {}
     )
 
 
 def stream_of(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], consumer: Address
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], consumer: Address
 ) -> Address:
-    """The stream of a consumer as the plan calls it: it may be declared by another way to its domain."""
+    """Return the stream of a consumer under the domain key that the plan uses for it."""
     parent = consumer.parent
     assert parent is not None
-    known = parent in verdicts or parent.domain not in inputs.workspace.domains
+    known = parent in decisions or parent.domain not in inputs.workspace.domains
     return parent if known else inputs.topology.find_declared(parent)
 
 
-def is_consumer_changed(verdict: ResourceDecision) -> bool:
-    """Whether a consumer that exists is updated, replaced or deleted; also one of which a replacement has deleted the old object."""
-    if verdict.live is None:
-        return verdict.reason == REPLACEMENT_INTERRUPTED and verdict.actions == ["create"]
-    return verdict.deletes or verdict.actions == ["update"]
+def is_consumer_changed(decision: ResourceDecision) -> bool:
+    """Check whether an existing consumer is updated, replaced or deleted.
+
+    Also True for one whose old object an interrupted replacement has deleted.
+    """
+    if decision.live is None:
+        return decision.reason == REPLACEMENT_INTERRUPTED and decision.actions == ["create"]
+    return decision.deletes or decision.actions == ["update"]
 
 
 def split_update(
-    verdict: ResourceDecision, *, delays_limits: bool
+    decision: ResourceDecision, *, delays_limits: bool
 ) -> tuple[ResourceDecision | None, ResourceDecision | None, Config]:
-    """The update of a stream as what is done at once and what waits for its consumers, with the fields that do.
+    """Return what a stream updates at once, what waits for its consumers, and the waiting fields.
 
-    Either is None where there is nothing of it. Sources that are put back are put back once, by what waits.
+    Either is None if it is empty. Sources are attached once, by the part that waits.
     """
-    live, after = verdict.live, verdict.after
+    live, after = decision.live, decision.after
     if not delays_limits or live is None or after is None:
-        return verdict, None, {}
+        return decision, None, {}
     waiting = delayed_limits(live.compact, after)
-    middle = replace(verdict, after=_with_fields(after, waiting))
-    differs = middle.after != live.compact and not verdict.sources_to_attach
-    return middle if differs else None, verdict, {name: after.get(name) for name in waiting}
+    middle = replace(decision, after=_with_fields(after, waiting))
+    differs = middle.after != live.compact and not decision.sources_to_attach
+    return middle if differs else None, decision, {name: after.get(name) for name in waiting}
 
 
 def delay_limit_updates(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], drafts: Drafts
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], drafts: Drafts
 ) -> None:
-    """Let limits that shrink wait for the consumers, and let those that are made before keep the new limits already."""
+    """Let shrinking limits wait for the consumers; create those with the new limits."""
     waiting = {address for address, kind in drafts if kind == "last"}
     for key, draft in drafts.items() if waiting else ():
-        if key[0].parent is None or (stream := stream_of(inputs, verdicts, key[0])) not in waiting:
+        if key[0].parent is None or (stream := stream_of(inputs, decisions, key[0])) not in waiting:
             continue
         drafts[stream, "last"].depends_on.add(key)
         if draft.op in ("consumer.create", "consumer.replace") and draft.request is not None:
-            after = verdicts[key[0]].after or {}
+            after = decisions[key[0]].after or {}
             draft.request = draft.request | {
                 "payload": _with_limits(draft.request["payload"], after)
             }
@@ -205,7 +218,10 @@ def _with_limits(payload: Config, after: Config) -> Config:
 
 
 def with_inherited_limits(config: Config, after: Config) -> Config:
-    """The configuration of a request with what a consumer takes over from the limits of its stream, which hold only later."""
+    """Return a consumer's configuration with the values that it will inherit from its stream.
+
+    The limits of the stream apply only later.
+    """
     return config | {
         name: after[name] for name in INHERITED_LIMITS if name in after and not config.get(name)
     }

@@ -1,4 +1,4 @@
-"""Turns decided resources into calls. The executor adds nothing to what is written here; who waits for whom is left to `order`."""
+"""Turn decisions into the calls of a plan. Apply adds nothing to them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ from jsplan.planning.preserve.stream_steps import (
     draft_rollback,
     draft_staging_cleanup,
 )
-from jsplan.planning.replication.checks import draft_replication_checks, is_state_only
-from jsplan.planning.replication.checks import order_replication_checks as put_looks_in_order
+from jsplan.planning.replication.checks import (
+    draft_replication_checks,
+    is_state_only,
+    order_replication_checks,
+)
 from jsplan.planning.replication.detached_sources import closing_record
 from jsplan.planning.replication.impact import effective_starts
 from jsplan.planning.replication.reattach import adapt_origin_drafts, draft_detach, order_detaching
@@ -50,116 +53,121 @@ from jsplan.planning.split_updates import (
 from jsplan.state.document import Entry
 
 
-def build_steps(inputs: PlanInputs, verdicts: dict[Address, ResourceDecision]) -> list[Step]:
-    """All steps of the plan in an order that respects every dependency, numbered from `s1` on."""
+def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) -> list[Step]:
+    """Return all steps in an order that respects every dependency, numbered from `s1`."""
     drafts: Drafts = {}
-    waiting = streams_with_delayed_limits(inputs, verdicts)
-    for verdict in verdicts.values():
-        found = _draft_decision(inputs, verdict, verdicts, delays_limits=verdict.address in waiting)
+    waiting = streams_with_delayed_limits(inputs, decisions)
+    for decision in decisions.values():
+        found = _draft_decision(
+            inputs, decision, decisions, delays_limits=decision.address in waiting
+        )
         for draft in adapt_origin_drafts(
-            verdict, found, str(inputs.moved_from.get(verdict.address, verdict.address))
+            decision, found, str(inputs.moved_from.get(decision.address, decision.address))
         ):
             drafts[draft.key] = draft
-    order_detaching(verdicts, inputs, drafts)
-    order_sources(inputs, verdicts, drafts)
+    order_detaching(decisions, inputs, drafts)
+    order_sources(inputs, decisions, drafts)
     tag_drafts(inputs, drafts)
-    looks = list(draft_replication_checks(inputs, verdicts))
-    put_looks_in_order(drafts, looks)
+    checks = list(draft_replication_checks(inputs, decisions))
+    order_replication_checks(drafts, checks)
     for draft in [
         *_draft_closing_steps(inputs, drafts),
         *_draft_consumer_cleanup(inputs, drafts),
-        *draft_staging_cleanup(inputs, verdicts),
+        *draft_staging_cleanup(inputs, decisions),
     ]:
         drafts[draft.key] = draft
-    add_placeholders(inputs, find_interest_changes(inputs, verdicts), drafts)
-    return order_steps(inputs, verdicts, drafts)
+    add_placeholders(inputs, find_interest_changes(inputs, decisions), drafts)
+    return order_steps(inputs, decisions, drafts)
 
 
-# --- the calls of one resource -------------------------------------------------------------------------------
+# --- the calls of one resource ----
 
 
 def _draft_decision(
     inputs: PlanInputs,
-    verdict: ResourceDecision,
-    verdicts: Mapping[Address, ResourceDecision],
+    decision: ResourceDecision,
+    decisions: Mapping[Address, ResourceDecision],
     *,
     delays_limits: bool,
 ) -> Iterable[Draft]:
-    if verdict.address.kind != "consumer" and verdict.preserves:
+    if decision.address.kind != "consumer" and decision.preserves:
         yield from draft_replacement(
             inputs,
-            verdict,
-            _draft_create(inputs, verdict, "absent"),
-            _restored_consumers(inputs, verdict, verdicts),
+            decision,
+            _draft_create(inputs, decision, "absent"),
+            _restored_consumers(inputs, decision, decisions),
         )
-    elif verdict.reason == REPLACEMENT_ROLLED_BACK:
+    elif decision.reason == REPLACEMENT_ROLLED_BACK:
         yield from draft_rollback(
             inputs,
-            verdict,
-            _draft_update(inputs, verdict),
-            _restored_consumers(inputs, verdict, verdicts),
+            decision,
+            _draft_update(inputs, decision),
+            _restored_consumers(inputs, decision, decisions),
         )
-    elif verdict.restored_with is None and verdict.reason != PLACEHOLDER_ORPHANED:
-        yield from _draft_actions(inputs, verdict, delays_limits=delays_limits)
+    elif decision.restored_with is None and decision.reason != PLACEHOLDER_ORPHANED:
+        yield from _draft_actions(inputs, decision, delays_limits=delays_limits)
 
 
 def _draft_actions(
-    inputs: PlanInputs, verdict: ResourceDecision, *, delays_limits: bool
+    inputs: PlanInputs, decision: ResourceDecision, *, delays_limits: bool
 ) -> Iterable[Draft]:
-    match verdict.actions:
+    match decision.actions:
         case ["create"] if (
-            verdict.reason == REPLACEMENT_INTERRUPTED and verdict.address.kind == "consumer"
+            decision.reason == REPLACEMENT_INTERRUPTED and decision.address.kind == "consumer"
         ):
-            yield _draft_consumer_replace(inputs, verdict)
-        case ["create", "delete"] if verdict.address.kind == "consumer":
-            yield _draft_consumer_replace(inputs, verdict)
+            yield _draft_consumer_replace(inputs, decision)
+        case ["create", "delete"] if decision.address.kind == "consumer":
+            yield _draft_consumer_replace(inputs, decision)
         case ["create"]:
-            yield _draft_create(inputs, verdict, "absent")
+            yield _draft_create(inputs, decision, "absent")
         case ["update"]:
-            yield from _draft_detach(inputs, verdict)
-            yield from _draft_updates(inputs, verdict, delays_limits=delays_limits)
+            yield from _draft_detach(inputs, decision)
+            yield from _draft_updates(inputs, decision, delays_limits=delays_limits)
         case ["delete"]:
-            yield _draft_delete(inputs, verdict)
+            yield _draft_delete(inputs, decision)
         case ["delete", "create"]:
-            yield _draft_delete(inputs, verdict)
-            yield _draft_create(inputs, verdict, "absent")
+            yield _draft_delete(inputs, decision)
+            yield _draft_create(inputs, decision, "absent")
         case ["forget"]:
-            renamed = _previous_address(inputs, verdict.address)
+            renamed = _previous_address(inputs, decision.address)
             yield Draft(
-                (verdict.address, "forget"),
+                (decision.address, "forget"),
                 "state.forget",
-                f"forget {verdict.address}",
+                f"forget {decision.address}",
                 None,
                 "",
                 None,
                 renamed,
             )
-        case _ if verdict.adopts and not inputs.request.refresh_only:
-            yield _draft_state_step(inputs, verdict, "state.import", "adopt")
-        case _ if _is_state_outdated(inputs, verdict):
-            yield _draft_state_step(inputs, verdict, "state.update", "record")
+        case _ if decision.adopts and not inputs.request.refresh_only:
+            yield _draft_state_step(inputs, decision, "state.import", "adopt")
+        case _ if _is_state_outdated(inputs, decision):
+            yield _draft_state_step(inputs, decision, "state.update", "record")
 
 
-def _draft_detach(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Draft]:
-    """The call before an update that takes sources out, where any are."""
-    if verdict.sources_to_detach:
-        recorded = str(inputs.moved_from.get(verdict.address, verdict.address))
+def _draft_detach(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Draft]:
+    """Draft the call before an update that detaches sources."""
+    if decision.sources_to_detach:
+        recorded = str(inputs.moved_from.get(decision.address, decision.address))
         yield draft_detach(
-            verdict,
-            _object_label(verdict),
+            decision,
+            _object_label(decision),
             recorded,
-            inputs.detached_sources.get(verdict.address, set()),
+            inputs.detached_sources.get(decision.address, set()),
         )
 
 
 def _draft_closing_steps(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:
-    """Steps of a dead apply that nothing in this plan takes up: no longer pending, and what they deleted is no longer in state."""
-    taken_up = {address for address, _ in drafts}
+    """Draft the steps of an interrupted apply that nothing in this plan resumes.
+
+    They are no longer pending, and what they deleted is removed from state.
+    """
+    drafted = {address for address, _ in drafts}
     for address in sorted(
         (inputs.unfinished_steps.keys() & inputs.selected) | inputs.recovered_deletions
     ):
         if (
-            address in taken_up
+            address in drafted
             or not inputs.live.is_reachable(address.domain)
             or address in inputs.live.unreadable
         ):
@@ -180,71 +188,75 @@ def _draft_closing_steps(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:
         )
 
 
-def _api_subject(verdict: ResourceDecision, verb: str) -> str:
-    address = verdict.address
+def _api_subject(decision: ResourceDecision, verb: str) -> str:
+    address = decision.address
     if address.kind == "consumer":
         return f"CONSUMER.{verb}.{address.stream}.{address.consumer}"
     return f"STREAM.{verb}.{address.stream}"
 
 
-def _object_label(verdict: ResourceDecision) -> str:
-    address = verdict.address
+def _object_label(decision: ResourceDecision) -> str:
+    address = decision.address
     name = f"{address.consumer} of {address.stream}" if address.kind == "consumer" else address.name
     return f"{address.kind} {name} in {address.domain}"
 
 
 def _request_payload(
-    verdict: ResourceDecision, config: dict[str, Any], action: str
+    decision: ResourceDecision, config: dict[str, Any], action: str
 ) -> dict[str, Any]:
     """CONSUMER.CREATE is an upsert unless `action` says otherwise."""
-    if verdict.address.kind == "consumer":
-        return {"stream_name": verdict.address.stream, "config": config, "action": action}
+    if decision.address.kind == "consumer":
+        return {"stream_name": decision.address.stream, "config": config, "action": action}
     return config
 
 
-def _draft_create(inputs: PlanInputs, verdict: ResourceDecision, precondition: str) -> Draft:
-    body, address = inputs.creation_body(verdict.address), verdict.address
+def _draft_create(inputs: PlanInputs, decision: ResourceDecision, precondition: str) -> Draft:
+    body, address = inputs.creation_body(decision.address), decision.address
     op: Op = "consumer.create" if address.kind == "consumer" else "stream.create"
     expect = {
-        name: (verdict.after or {}).get(name)
+        name: (decision.after or {}).get(name)
         for name in _verifiable_fields(body, inputs.body(address))
     }
     payload = _request_payload(
-        verdict, build_create(table_of(address), body, inputs.level(address)), "create"
+        decision, build_create(table_of(address), body, inputs.level(address)), "create"
     )
     return Draft(
         (address, "create"),
         op,
-        f"create {_object_label(verdict)}",
-        {"api": _api_subject(verdict, "CREATE"), "payload": payload},
+        f"create {_object_label(decision)}",
+        {"api": _api_subject(decision, "CREATE"), "payload": payload},
         precondition,
         expect,
-        _state_record(inputs, verdict, "created"),
-        taken_subjects=_exclusive_subjects(inputs, address, verdict.after or {}),
+        _state_record(inputs, decision, "created"),
+        taken_subjects=_exclusive_subjects(inputs, address, decision.after or {}),
     )
 
 
-def _draft_consumer_replace(inputs: PlanInputs, verdict: ResourceDecision) -> Draft:
-    """A consumer made anew where the old one stood: one step, since nothing else may come between its requests."""
-    address, live, draft = verdict.address, verdict.live, _draft_create(inputs, verdict, "absent")
+def _draft_consumer_replace(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
+    """Draft the replacement of a consumer as one step: no other step may come in between."""
+    address, live, draft = (
+        decision.address,
+        decision.live,
+        _draft_create(inputs, decision, "absent"),
+    )
     before, after = (
         _exclusive_subjects(inputs, address, live.compact if live else {}),
-        _exclusive_subjects(inputs, address, verdict.after or {}),
+        _exclusive_subjects(inputs, address, decision.after or {}),
     )
     return replace(
         draft,
         key=(address, "update"),
         op="consumer.replace",
-        title=f"replace {_object_label(verdict)} at its position",
+        title=f"replace {_object_label(decision)} at its position",
         precondition=live.fingerprint if live else "absent",
-        params=params(inputs, verdict),
+        params=params(inputs, decision),
         freed_subjects=[s for s in before if s not in after],
         taken_subjects=[s for s in after if s not in before],
     )
 
 
 def _draft_consumer_cleanup(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draft]:
-    """Replacements of consumers that an apply began and that this plan does not take up: what stood in for them goes."""
+    """Draft the cleanup of interrupted consumer replacements that this plan does not resume."""
     if inputs.request.refresh_only or inputs.request.imports:
         return
     for address in sorted(
@@ -256,7 +268,10 @@ def _draft_consumer_cleanup(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draf
             continue
         if inputs.live.is_reachable(address.domain):
             recorded = {"state_address": inputs.replacement_records[address]["address"]}
-            title = f"clean up after the replacement of consumer {address.consumer} of {address.stream} in {address.domain}"
+            title = (
+                f"clean up after the replacement of consumer {address.consumer} "
+                f"of {address.stream} in {address.domain}"
+            )
             yield Draft(
                 (address, "tidy"),
                 "consumer.cleanup",
@@ -269,34 +284,40 @@ def _draft_consumer_cleanup(inputs: PlanInputs, drafts: Drafts) -> Iterable[Draf
 
 
 def _restored_consumers(
-    inputs: PlanInputs, stream: ResourceDecision, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, stream: ResourceDecision, decisions: Mapping[Address, ResourceDecision]
 ) -> dict[str, Any]:
-    """How the consumers that the files name come back with their stream: `{address, config, record}`, None where they do not."""
+    """Return how the declared consumers come back with their stream.
+
+    Each is `{address, config, record}`, or None if it does not come back.
+    """
     found: dict[str, Any] = {}
-    for address, verdict in verdicts.items():
+    for address, decision in decisions.items():
         if address.parent != stream.address:
             continue
-        if verdict.deleted_with is not None:
+        if decision.deleted_with is not None:
             found[address.consumer] = None
-        elif verdict.restored_with is not None:
-            left_out = verdict.entry if address not in inputs.selected else None
+        elif decision.restored_with is not None:
+            unselected = decision.entry if address not in inputs.selected else None
             record = (
-                _recorded_entry(left_out)
-                if left_out
+                _recorded_entry(unselected)
+                if unselected
                 else _state_record(
-                    inputs, verdict, "imported" if verdict.adopts else _provenance(verdict)
+                    inputs, decision, "imported" if decision.adopts else _provenance(decision)
                 )
             )
             found[address.consumer] = {
                 "address": str(address),
-                "config": _final_consumer_config(inputs, verdict),
+                "config": _final_consumer_config(inputs, decision),
                 "record": record,
             }
     return found
 
 
 def _recorded_entry(entry: Entry) -> dict[str, Any]:
-    """What state has of a consumer that the plan leaves out, and that is made anew all the same: only its `created` changes."""
+    """Return the record of a consumer outside the plan that is recreated with its stream.
+
+    Only its `created` changes.
+    """
     record = {
         "declared": entry.declared,
         "origin": entry.origin,
@@ -306,23 +327,26 @@ def _recorded_entry(entry: Entry) -> dict[str, Any]:
     return record | ({"starts": entry.starts} if entry.starts else {})
 
 
-def _final_consumer_config(inputs: PlanInputs, verdict: ResourceDecision) -> dict[str, Any]:
-    assert verdict.live is not None
-    body, table, live = inputs.body(verdict.address), table_of(verdict.address), verdict.live
-    if verdict.preserves:
+def _final_consumer_config(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
+    assert decision.live is not None
+    body, table, live = inputs.body(decision.address), table_of(decision.address), decision.live
+    if decision.preserves:
         return with_owner_tag(
             inputs,
             with_inherited_limits(
-                build_create(table, body, inputs.level(verdict.address)), verdict.after or {}
+                build_create(table, body, inputs.level(decision.address)), decision.after or {}
             ),
         )
     return with_owner_tag(
-        inputs, build_update(table, live.raw, body, live.compact, verdict.after or live.compact)
+        inputs, build_update(table, live.raw, body, live.compact, decision.after or live.compact)
     )
 
 
 def _verifiable_fields(body: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
-    """What a create must leave behind. A mirror beside its origin takes over whether it answers reads (server_semantics 1.2)."""
+    """Return the fields that a create must result in.
+
+    A mirror in the domain of its origin inherits `mirror_direct` (server_semantics 1.2).
+    """
     local = bool(body.get("mirror")) and not body["mirror"].get("external")
     return {
         name: value
@@ -332,68 +356,70 @@ def _verifiable_fields(body: dict[str, Any], named: dict[str, Any]) -> dict[str,
 
 
 def _draft_updates(
-    inputs: PlanInputs, verdict: ResourceDecision, *, delays_limits: bool
+    inputs: PlanInputs, decision: ResourceDecision, *, delays_limits: bool
 ) -> Iterable[Draft]:
-    """The update, in the parts that it takes, and the call that alone moves a consumer's pause."""
-    assert verdict.live is not None
-    assert verdict.after is not None
-    pauses, until = changes_pause(verdict.live.compact, verdict.after), verdict.after.get(PAUSE)
-    part = split_reorganisation(verdict, inputs.body(verdict.address))
+    """Draft the parts of an update, and the call that changes a consumer's pause."""
+    assert decision.live is not None
+    assert decision.after is not None
+    pauses, until = changes_pause(decision.live.compact, decision.after), decision.after.get(PAUSE)
+    part = split_reorganisation(decision, inputs.body(decision.address))
     if part is not None:
         title, payload, expect = part
         yield Draft(
-            (verdict.address, "first"),
+            (decision.address, "first"),
             "stream.update",
-            f"update {_object_label(verdict)}: {title}",
-            {"api": _api_subject(verdict, "UPDATE"), "payload": payload},
-            verdict.live.fingerprint,
+            f"update {_object_label(decision)}: {title}",
+            {"api": _api_subject(decision, "UPDATE"), "payload": payload},
+            decision.live.fingerprint,
             expect,
-            stable_stream=verdict.address,
-            params=partial_update_params(inputs, verdict.address),
+            stable_stream=decision.address,
+            params=partial_update_params(inputs, decision.address),
         )
-    if not pauses or len(verdict.fields) > 1:
-        as_paused = {PAUSE: verdict.live.compact[PAUSE]} if PAUSE in verdict.live.compact else {}
-        rest = {name: value for name, value in verdict.after.items() if name != PAUSE}
+    if not pauses or len(decision.fields) > 1:
+        as_paused = {PAUSE: decision.live.compact[PAUSE]} if PAUSE in decision.live.compact else {}
+        rest = {name: value for name, value in decision.after.items() if name != PAUSE}
         yield from _draft_split_update(
-            inputs, replace(verdict, after=rest | as_paused), delays_limits=delays_limits
+            inputs, replace(decision, after=rest | as_paused), delays_limits=delays_limits
         )
     if pauses:
         title = (
-            f"pause {_object_label(verdict)} until {until}"
+            f"pause {_object_label(decision)} until {until}"
             if until
-            else f"resume {_object_label(verdict)}"
+            else f"resume {_object_label(decision)}"
         )
         yield Draft(
-            (verdict.address, "pause"),
+            (decision.address, "pause"),
             "consumer.pause",
             title,
-            {"api": _api_subject(verdict, "PAUSE"), "payload": {PAUSE: until} if until else None},
-            verdict.live.fingerprint,
+            {"api": _api_subject(decision, "PAUSE"), "payload": {PAUSE: until} if until else None},
+            decision.live.fingerprint,
             {PAUSE: until},
-            _state_record(inputs, verdict, "imported" if verdict.adopts else _provenance(verdict)),
+            _state_record(
+                inputs, decision, "imported" if decision.adopts else _provenance(decision)
+            ),
         )
 
 
 def _draft_split_update(
-    inputs: PlanInputs, verdict: ResourceDecision, *, delays_limits: bool
+    inputs: PlanInputs, decision: ResourceDecision, *, delays_limits: bool
 ) -> Iterable[Draft]:
-    """The update; for limits of a stream that wait for its consumers, a second one."""
-    now, last, waiting = split_update(verdict, delays_limits=delays_limits)
+    """Draft the update, and a second one for limits that wait for the consumers of the stream."""
+    now, last, waiting = split_update(decision, delays_limits=delays_limits)
     if now is not None:
         draft = _draft_update(inputs, now)
         yield (
             draft
             if last is None
-            else replace(draft, record=None, params=partial_update_params(inputs, verdict.address))
+            else replace(draft, record=None, params=partial_update_params(inputs, decision.address))
         )
     if last is not None:
         final = _draft_update(inputs, last)
-        what = (
+        change = (
             "retention interest, now that its consumers are in place"
             if RETENTION in waiting
             else "tighten its limits for consumers"
         )
-        final = replace(final, key=(verdict.address, "last"), title=f"{final.title}: {what}")
+        final = replace(final, key=(decision.address, "last"), title=f"{final.title}: {change}")
         yield (
             final
             if now is None
@@ -401,67 +427,69 @@ def _draft_split_update(
         )
 
 
-def _draft_update(inputs: PlanInputs, verdict: ResourceDecision) -> Draft:
-    assert verdict.live is not None
-    assert verdict.after is not None
-    address, body, live = verdict.address, inputs.body(verdict.address), verdict.live
+def _draft_update(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
+    assert decision.live is not None
+    assert decision.after is not None
+    address, body, live = decision.address, inputs.body(decision.address), decision.live
     op: Op = "consumer.update" if address.kind == "consumer" else "stream.update"
-    payload = build_update(table_of(address), live.raw, body, live.compact, verdict.after)
+    payload = build_update(table_of(address), live.raw, body, live.compact, decision.after)
     changed = {
         n
-        for n in live.compact.keys() | verdict.after.keys()
-        if live.compact.get(n) != verdict.after.get(n)
+        for n in live.compact.keys() | decision.after.keys()
+        if live.compact.get(n) != decision.after.get(n)
     }
     declared = inputs.declared(address)
-    kept = declared.lifecycle.ignore_changes if declared else ()
+    ignored = declared.lifecycle.ignore_changes if declared else ()
     expect = {
-        name: verdict.after.get(name) for name in sorted(changed | body.keys()) if name not in kept
+        name: decision.after.get(name)
+        for name in sorted(changed | body.keys())
+        if name not in ignored
     }
     before, after = (
         _exclusive_subjects(inputs, address, live.compact),
-        _exclusive_subjects(inputs, address, verdict.after),
+        _exclusive_subjects(inputs, address, decision.after),
     )
     return Draft(
         (address, "update"),
         op,
-        f"update {_object_label(verdict)}",
+        f"update {_object_label(decision)}",
         {
-            "api": _api_subject(verdict, "CREATE" if op == "consumer.update" else "UPDATE"),
-            "payload": _request_payload(verdict, payload, "update"),
+            "api": _api_subject(decision, "CREATE" if op == "consumer.update" else "UPDATE"),
+            "payload": _request_payload(decision, payload, "update"),
         },
         live.fingerprint,
         expect,
-        _state_record(inputs, verdict, "imported" if verdict.adopts else _provenance(verdict)),
+        _state_record(inputs, decision, "imported" if decision.adopts else _provenance(decision)),
         freed_subjects=[s for s in before if s not in after],
         taken_subjects=[s for s in after if s not in before],
         stable_stream=address
-        if op == "stream.update" and is_reorganised(live.compact, verdict.after)
+        if op == "stream.update" and is_reorganised(live.compact, decision.after)
         else None,
     )
 
 
-def _provenance(verdict: ResourceDecision) -> str:
-    return verdict.entry.origin if verdict.entry else "created"
+def _provenance(decision: ResourceDecision) -> str:
+    return decision.entry.origin if decision.entry else "created"
 
 
-def _draft_delete(inputs: PlanInputs, verdict: ResourceDecision) -> Draft:
-    assert verdict.live is not None
-    address, live = verdict.address, verdict.live
+def _draft_delete(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
+    assert decision.live is not None
+    address, live = decision.address, decision.live
     subjects, renamed = (
         _exclusive_subjects(inputs, address, live.compact),
         _previous_address(inputs, address),
     )
-    if verdict.deleted_with is not None:
-        title = f"forget {_object_label(verdict)}, which goes with its stream"
+    if decision.deleted_with is not None:
+        title = f"forget {_object_label(decision)}, which goes with its stream"
         return Draft(
             (address, "delete"), "state.forget", title, None, live.fingerprint, None, renamed
         )
     op: Op = "consumer.delete" if address.kind == "consumer" else "stream.delete"
-    request = {"api": _api_subject(verdict, "DELETE"), "payload": None}
+    request = {"api": _api_subject(decision, "DELETE"), "payload": None}
     return Draft(
         (address, "delete"),
         op,
-        f"delete {_object_label(verdict)}",
+        f"delete {_object_label(decision)}",
         request,
         live.fingerprint,
         None,
@@ -471,7 +499,7 @@ def _draft_delete(inputs: PlanInputs, verdict: ResourceDecision) -> Draft:
 
 
 def _exclusive_subjects(inputs: PlanInputs, address: Address, config: dict[str, Any]) -> list[str]:
-    """What nobody else may have at the same time: a stream's subjects, the filters of a consumer of a work queue."""
+    """Return what only one object may have: subjects, or filters of a work queue's consumer."""
     if address.parent is None:
         subjects: list[str] = config.get("subjects", [])
         return subjects
@@ -482,36 +510,38 @@ def _exclusive_subjects(inputs: PlanInputs, address: Address, config: dict[str, 
 
 
 def _previous_address(inputs: PlanInputs, address: Address) -> dict[str, Any] | None:
-    """What state still calls it, when a `moved` block renamed it."""
+    """Return the address that state still has, if a `moved` block renamed it."""
     old = inputs.moved_from.get(address)
     return {"previous_address": str(old)} if old else None
 
 
-def _draft_state_step(inputs: PlanInputs, verdict: ResourceDecision, op: Op, verb: str) -> Draft:
-    """A step that writes nothing to a server, only what state remembers."""
-    assert verdict.live is not None
+def _draft_state_step(inputs: PlanInputs, decision: ResourceDecision, op: Op, verb: str) -> Draft:
+    """Draft a step that changes only the state."""
+    assert decision.live is not None
     record = _state_record(
-        inputs, verdict, "imported" if op == "state.import" else _provenance(verdict)
+        inputs, decision, "imported" if op == "state.import" else _provenance(decision)
     )
     return Draft(
-        (verdict.address, "state"),
+        (decision.address, "state"),
         op,
-        f"{verb} {_object_label(verdict)}",
+        f"{verb} {_object_label(decision)}",
         None,
-        verdict.live.fingerprint,
+        decision.live.fingerprint,
         None,
         record,
     )
 
 
-def _state_record(inputs: PlanInputs, verdict: ResourceDecision, provenance: str) -> dict[str, Any]:
-    """What state will remember; the executor adds the configuration and `created` as read back."""
-    address, declared, entry = verdict.address, inputs.declared(verdict.address), verdict.entry
+def _state_record(
+    inputs: PlanInputs, decision: ResourceDecision, provenance: str
+) -> dict[str, Any]:
+    """Return the state record; apply adds the configuration and `created` as read back."""
+    address, declared, entry = decision.address, inputs.declared(decision.address), decision.entry
     guard = declared.lifecycle.prevent_destroy if declared else None
     if inputs.request.refresh_only and entry is not None:
-        fields, after = _declared_with_drift(verdict, entry), entry.depends_on
+        fields, after = _declared_with_drift(decision, entry), entry.depends_on
     else:
-        fields = _recorded_fields(inputs, verdict)
+        fields = _recorded_fields(inputs, decision)
         after = sorted(str(a) for a in inputs.topology.dependencies.get(address, ()))
     record: dict[str, Any] = {
         "declared": fields,
@@ -522,26 +552,28 @@ def _state_record(inputs: PlanInputs, verdict: ResourceDecision, provenance: str
     if (
         entry is not None
         and entry.starts
-        and _has_replacement_starts(verdict, entry, record["declared"])
+        and _has_replacement_starts(decision, entry, record["declared"])
     ):
         record["starts"] = entry.starts
-    elif entry is not None and (starts := effective_starts(verdict, entry, record["declared"])):
+    elif entry is not None and (starts := effective_starts(decision, entry, record["declared"])):
         record["starts"] = starts
     return record | (_previous_address(inputs, address) or {}) | closing_record(inputs, address)
 
 
-def _has_replacement_starts(verdict: ResourceDecision, entry: Entry, named: dict[str, Any]) -> bool:
-    """Whether what a replacement put in place of the files is still there."""
+def _has_replacement_starts(
+    decision: ResourceDecision, entry: Entry, named: dict[str, Any]
+) -> bool:
+    """Check whether the start that a replacement set in place of the files is still there."""
     return (
-        verdict.live is not None
-        and not verdict.replaces
-        and bool(replacement_fields(verdict.address, entry, named))
+        decision.live is not None
+        and not decision.replaces
+        and bool(replacement_fields(decision.address, entry, named))
     )
 
 
-def _declared_with_drift(verdict: ResourceDecision, entry: Entry) -> dict[str, Any]:
-    """What the files named, with what drifted since as it is live: so the next plan sees that the files differ."""
-    table, live = table_of(verdict.address), verdict.live.compact if verdict.live else {}
+def _declared_with_drift(decision: ResourceDecision, entry: Entry) -> dict[str, Any]:
+    """Return the declared fields with drifted values, so the next plan sees the difference."""
+    table, live = table_of(decision.address), decision.live.compact if decision.live else {}
     before = table.compact(entry.config)
     return {
         name: value if before.get(name) == live.get(name) else live.get(name)
@@ -549,56 +581,56 @@ def _declared_with_drift(verdict: ResourceDecision, entry: Entry) -> dict[str, A
     }
 
 
-def _recorded_fields(inputs: PlanInputs, verdict: ResourceDecision) -> dict[str, Any]:
-    """What the files name. Something imported although it differs counts as named whole, so that the next plan sees it."""
-    if verdict.reason == "import_by_request" and verdict.live is not None:
-        return verdict.live.compact
-    if inputs.declared(verdict.address) is None:
+def _recorded_fields(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
+    """Return the declared fields. An import by request counts all live fields as declared."""
+    if decision.reason == "import_by_request" and decision.live is not None:
+        return decision.live.compact
+    if inputs.declared(decision.address) is None:
         return {}
-    return inputs.declared_fields(verdict.address)
+    return inputs.declared_fields(decision.address)
 
 
-def _is_state_outdated(inputs: PlanInputs, verdict: ResourceDecision) -> bool:
-    """Whether state should remember something else although the server is as wanted."""
-    entry, live = verdict.entry, verdict.live
-    if entry is None or live is None or verdict.reason == "not_managed":
+def _is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    """Check whether the state must change although the server is as wanted."""
+    entry, live = decision.entry, decision.live
+    if entry is None or live is None or decision.reason == "not_managed":
         return False
-    if verdict.address in inputs.recovered or verdict.address in inputs.detached_sources:
-        return verdict.address in inputs.recovered
-    if closing_record(inputs, verdict.address):
+    if decision.address in inputs.recovered or decision.address in inputs.detached_sources:
+        return decision.address in inputs.recovered
+    if closing_record(inputs, decision.address):
         return not inputs.request.refresh_only
     if inputs.request.refresh_only:
         return live.config != entry.config
-    if verdict.reason == UNTOUCHED and not _is_lifecycle_outdated(inputs, verdict, entry):
+    if decision.reason == UNTOUCHED and not _is_lifecycle_outdated(inputs, decision, entry):
         return False
-    record = _state_record(inputs, verdict, entry.origin)
+    record = _state_record(inputs, decision, entry.origin)
     remembered = {
         "declared": entry.declared,
         "origin": entry.origin,
-        "depends_on": _recorded_dependencies(inputs, verdict, entry),
+        "depends_on": _recorded_dependencies(inputs, decision, entry),
         "prevent_destroy": entry.prevent_destroy,
     } | ({"starts": entry.starts} if entry.starts else {})
-    return record != remembered or table_of(verdict.address).compact(entry.config) != live.compact
+    return record != remembered or table_of(decision.address).compact(entry.config) != live.compact
 
 
-def _is_lifecycle_outdated(inputs: PlanInputs, verdict: ResourceDecision, entry: Entry) -> bool:
-    """What state holds besides configuration: the guard, what it depends on, its name."""
-    declared, address = inputs.declared(verdict.address), verdict.address
+def _is_lifecycle_outdated(inputs: PlanInputs, decision: ResourceDecision, entry: Entry) -> bool:
+    """Check whether the guard, the dependencies or the address in state are outdated."""
+    declared, address = inputs.declared(decision.address), decision.address
     guard = declared.lifecycle.prevent_destroy if declared else None
     after = inputs.topology.dependencies.get(address)
     return (
         (guard is not None and guard != entry.prevent_destroy)
         or (sorted(map(str, after)) if after else [])
-        != _recorded_dependencies(inputs, verdict, entry)
+        != _recorded_dependencies(inputs, decision, entry)
         or address in inputs.moved_from
     )
 
 
 def _recorded_dependencies(
-    inputs: PlanInputs, verdict: ResourceDecision, entry: Entry
+    inputs: PlanInputs, decision: ResourceDecision, entry: Entry
 ) -> list[str]:
-    """What it depends on as state has it, which may be by names that `moved` blocks have changed since."""
+    """Return the dependencies in state, whose names `moved` blocks may have changed since."""
     stored = inputs.state.resources.get(
-        inputs.moved_from.get(verdict.address, verdict.address), entry
+        inputs.moved_from.get(decision.address, decision.address), entry
     )
     return stored.depends_on

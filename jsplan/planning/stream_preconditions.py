@@ -1,7 +1,7 @@
-"""Expect a stream and its consumers to be the same as when they were read. Pure.
+"""Preconditions that a stream and its consumers are the same as when they were read.
 
-Which messages go with a consumer, or stay for a new one, is decided by the retention of its stream. What the plan itself does to the
-stream is seen by the executor.
+The retention of the stream decides which messages are deleted with a consumer. Apply accounts for
+what the plan itself changes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from jsplan.planning.split_updates import stream_of
 
 
 def expect_streams(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], steps: Iterable[Step]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], steps: Iterable[Step]
 ) -> None:
-    """Write the stream as it was read into the precondition of each consumer's step, unless the plan makes that stream.
+    """Write the stream as it was read into the precondition of each consumer's step.
 
-    Nor where the plan changes it under another name of its domain: the executor would not know it again.
+    Not where the plan creates the stream, or changes it under another name of its domain: apply
+    would not recognise it.
     """
     for step in steps:
         address = Address.parse(step.address)
@@ -30,7 +31,7 @@ def expect_streams(
             step.precondition["consumers"] = _durable_consumers(inputs, step.target_address)
         if address.parent is None or step.request is None:
             continue
-        planned = verdicts.get(stream_of(inputs, verdicts, address))
+        planned = decisions.get(stream_of(inputs, decisions, address))
         live = inputs.live.get(address.parent) or (planned.live if planned is not None else None)
         if live is not None and not (
             planned is not None and _is_recreated(inputs, planned, address.parent)
@@ -42,12 +43,16 @@ def expect_streams(
 
 
 def _durable_consumers(inputs: PlanInputs, stream: Address) -> dict[str, str]:
-    """The durable consumers of a stream that is replaced with its messages, by name, with `created`.
+    """Return by name the `created` of the durable consumers of a stream that is replaced.
 
-    Whether one is there decides which messages stay, and whether the new stream may have its limits.
+    They decide which messages stay, and whether the new stream may have its limits.
     """
-    there = ((one.address.consumer, one) for one in list_consumers(inputs, stream))
-    return {name: one.created for name, one in there if is_durable(name, one.raw)}
+    consumers = (
+        (consumer.address.consumer, consumer) for consumer in list_consumers(inputs, stream)
+    )
+    return {
+        name: consumer.created for name, consumer in consumers if is_durable(name, consumer.raw)
+    }
 
 
 def _is_recreated(inputs: PlanInputs, stream: ResourceDecision, name: Address) -> bool:

@@ -1,7 +1,4 @@
-"""What a plan runs into without managing it: which of it must be read, and how refusals find it again. Pure.
-
-Reading is left to `facts.neighbours`, the rules to `refusals`.
-"""
+"""Unmanaged objects that a plan can conflict with: what must be read, and how rules find it."""
 
 from __future__ import annotations
 
@@ -18,38 +15,37 @@ from jsplan.planning.replication.impact import downstream_domains
 from jsplan.resources.fields import Config
 from jsplan.units import SECOND
 
-#: How the server itself reads a stream for its copies: by a consumer that it does not show, with this threshold.
+#: The hidden consumer by which the server reads a stream for a mirror or source.
 HIDDEN_CONSUMER: Final[Config] = {"inactive_threshold": 10 * SECOND}
 #: The fields that decide which subjects a stream stores.
 SUBJECT_FIELDS: Final = ("subjects", "subject_transform", "mirror", "sources")
-#: From this level (2.14) on work queues and interest streams are read by a consumer that is shown (`JS_SRC_…`).
+#: From this level (2.14) the consumer that reads a work queue or interest stream is shown.
 VISIBLE_CONSUMERS_LEVEL: Final = 4
 
 
 def required_reads(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[UnmanagedRequest]:
-    """What must be read before refusals can be found, for each domain that has any of it."""
+    """Return by domain what must be read before refusals can be found."""
     subjects: dict[str, dict[str, None]] = {}
     streams: dict[str, set[Address]] = {}
-    for verdict in written_decisions(verdicts):
-        domain, parent = verdict.address.domain, verdict.address.parent
+    for decision in written_decisions(decisions):
+        domain, parent = decision.address.domain, decision.address.parent
         if parent is None:
-            subjects.setdefault(domain, {}).update(dict.fromkeys(added_subjects(verdict)))
+            subjects.setdefault(domain, {}).update(dict.fromkeys(added_subjects(decision)))
             if (
-                changes_consumer_limits(verdict)
-                or changes_subjects(verdict)
-                or (verdict.preserves and verdict.live is not None)
+                changes_consumer_limits(decision)
+                or changes_subjects(decision)
+                or (decision.preserves and decision.live is not None)
             ):
-                streams.setdefault(domain, set()).add(verdict.address)
-        elif _stays_workqueue(inputs, verdicts, parent):
+                streams.setdefault(domain, set()).add(decision.address)
+        elif _stays_workqueue(inputs, decisions, parent):
             streams.setdefault(domain, set()).add(parent)
-    for count in count_consumers(inputs, verdicts):
+    for count in count_consumers(inputs, decisions):
         if 0 < count.limit < count.total:
-            streams.setdefault(count.stream.domain, set()).add(
-                count.stream
-            )  # which of them need no place is seen in the list
-    all_of = downstream_domains(inputs, verdicts)
+            # The list shows which of them do not count.
+            streams.setdefault(count.stream.domain, set()).add(count.stream)
+    all_of = downstream_domains(inputs, decisions)
     domains = sorted(
         {domain for domain, found in subjects.items() if found} | streams.keys() | all_of
     )
@@ -61,59 +57,61 @@ def required_reads(
     ]
 
 
-def written_decisions(verdicts: Mapping[Address, ResourceDecision]) -> list[ResourceDecision]:
-    """What is made or updated."""
-    return [v for v in verdicts.values() if v.after is not None and v.writes]
+def written_decisions(decisions: Mapping[Address, ResourceDecision]) -> list[ResourceDecision]:
+    """Return the decisions that create or update."""
+    return [v for v in decisions.values() if v.after is not None and v.writes]
 
 
-def added_subjects(verdict: ResourceDecision) -> list[str]:
-    """Subjects that the stream did not have before."""
+def added_subjects(decision: ResourceDecision) -> list[str]:
+    """Return the subjects that the stream did not have before."""
     before = (
-        verdict.live.compact.get("subjects", ())
-        if verdict.live and not verdict.loses_content
+        decision.live.compact.get("subjects", ())
+        if decision.live and not decision.loses_content
         else ()
     )
     return [
-        subject for subject in (verdict.after or {}).get("subjects", ()) if subject not in before
+        subject for subject in (decision.after or {}).get("subjects", ()) if subject not in before
     ]
 
 
-def changes_consumer_limits(verdict: ResourceDecision) -> bool:
-    """Whether a stream that stays gets other limits for its consumers."""
-    if verdict.live is None or verdict.deletes or verdict.after is None:
+def changes_consumer_limits(decision: ResourceDecision) -> bool:
+    """Check whether a stream that stays gets other limits for its consumers."""
+    if decision.live is None or decision.deletes or decision.after is None:
         return False
-    return verdict.live.compact.get("consumer_limits") != verdict.after.get("consumer_limits")
+    return decision.live.compact.get("consumer_limits") != decision.after.get("consumer_limits")
 
 
-def changes_subjects(verdict: ResourceDecision) -> bool:
-    """Whether a stream that stays will store other subjects than before."""
+def changes_subjects(decision: ResourceDecision) -> bool:
+    """Check whether a stream that stays will store other subjects than before."""
     if (
-        verdict.live is None
-        or verdict.loses_content
-        or verdict.after is None
-        or verdict.address.parent is not None
+        decision.live is None
+        or decision.loses_content
+        or decision.after is None
+        or decision.address.parent is not None
     ):
         return False
-    return any(verdict.live.compact.get(name) != verdict.after.get(name) for name in SUBJECT_FIELDS)
+    return any(
+        decision.live.compact.get(name) != decision.after.get(name) for name in SUBJECT_FIELDS
+    )
 
 
 def _stays_workqueue(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], stream: Address
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision], stream: Address
 ) -> bool:
     stays = inputs.live.get(stream) is not None and not (
-        stream in verdicts and verdicts[stream].loses_content
+        stream in decisions and decisions[stream].loses_content
     )
     return (
-        stays and (planned_config(inputs, verdicts, stream) or {}).get("retention") == "workqueue"
+        stays and (planned_config(inputs, decisions, stream) or {}).get("retention") == "workqueue"
     )
 
 
 class StreamReaders:
-    """The consumers and the copies of each stream, other people's included, laid out once for a whole plan."""
+    """The consumers and downstream streams of each stream, unmanaged ones included."""
 
-    def __init__(self, inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> None:
+    def __init__(self, inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]) -> None:
         self.inputs = inputs
-        self.decisions = verdicts
+        self.decisions = decisions
 
     @cached_property
     def _by_stream(self) -> dict[Address, list[tuple[Address, Config]]]:
@@ -123,8 +121,8 @@ class StreamReaders:
             self._real_address(address): address for address in self.inputs.live.objects
         } | planned
         for real, address in sorted(known.items(), key=lambda item: item[1]):
-            verdict = self.decisions.get(address)
-            if real.parent is None or (verdict is not None and verdict.is_removed):
+            decision = self.decisions.get(address)
+            if real.parent is None or (decision is not None and decision.is_removed):
                 continue
             config = planned_config(self.inputs, self.decisions, address)
             if config is not None:
@@ -132,7 +130,7 @@ class StreamReaders:
         return found
 
     def _real_address(self, address: Address) -> Address:
-        """What was declared by another way to its domain (`same_as`) is the same as what is found in that."""
+        """Return the canonical address: a domain with `same_as` is the same as its original."""
         return (
             self.inputs.topology.canonicalize(address)
             if address.domain in self.inputs.workspace.domains
@@ -148,7 +146,9 @@ class StreamReaders:
                 [live.compact.get("mirror"), *(live.compact.get("sources") or ())] if live else []
             )
             found.setdefault(edge.origin, []).extend(
-                (edge.downstream, o) for o in origins if o and o["name"] == edge.origin.stream
+                (edge.downstream, origin)
+                for origin in origins
+                if origin and origin["name"] == edge.origin.stream
             )
         return found
 
@@ -157,7 +157,10 @@ class StreamReaders:
         return self._by_stream.get(self._real_address(stream), ())
 
     def earlier_queue_readers(self, consumer: Address, level: int) -> list[tuple[str, Config]]:
-        """By name, who is in a work queue already: consumers that come first, other people's, copies that read it unseen."""
+        """Return by name the readers that a work queue has before this consumer.
+
+        They are consumers that come first, unmanaged ones, and hidden ones of downstream streams.
+        """
         assert consumer.parent is not None
         ours = self.decisions
         found = [
@@ -168,25 +171,32 @@ class StreamReaders:
         ]
         hidden = self.hidden_downstream(consumer.parent, level)
         return found + [
-            (f"the copy {copy}", {"filter_subject": origin.get("filter_subject")})
-            for copy, origin in hidden
+            (
+                f"the downstream stream {downstream}",
+                {"filter_subject": origin.get("filter_subject")},
+            )
+            for downstream, origin in hidden
         ]
 
     def hidden_downstream(self, stream: Address, level: int) -> Iterable[tuple[Address, Config]]:
-        """Copies that read a work queue or an interest stream by consumers that the server does not show."""
+        """Return the downstream streams whose consumers the server does not show."""
         return self._downstream.get(stream, ()) if level < VISIBLE_CONSUMERS_LEVEL else ()
 
     def hidden_consumers(
         self, stream: Address, retention: str, level: int
     ) -> Iterable[tuple[str, Config]]:
-        """Consumers that the server does not show but holds against the limits for consumers: one for each copy."""
+        """Yield the hidden consumers that count for the limits: one per downstream stream."""
         if has_acknowledging_consumers(retention, level):
             return ()
         return (
-            (f"of the copy {copy}", HIDDEN_CONSUMER) for copy, _ in self._downstream.get(stream, ())
+            (f"of the downstream stream {downstream}", HIDDEN_CONSUMER)
+            for downstream, _ in self._downstream.get(stream, ())
         )
 
 
 def has_acknowledging_consumers(retention: str, level: int) -> bool:
-    """Check whether the server's own consumers of such a stream acknowledge, as they do since 2.14 where that frees messages."""
+    """Check whether the server's own consumers of such a stream acknowledge.
+
+    They do since 2.14 where an acknowledgement deletes messages.
+    """
     return level >= VISIBLE_CONSUMERS_LEVEL and retention != "limits"

@@ -1,7 +1,7 @@
-"""Origins that a new copy would consume and that cannot be read now: said, with what is known of them, never passed over.
+"""Origins that a new flow would consume and that cannot be read now.
 
-A copy of a work queue or an interest stream takes its messages (server_semantics, section 4). How many is measured in
-`facts.measure` where the origin answers; here is what is left where it does not. Pure.
+A mirror or source of a work queue or interest stream takes its messages (server_semantics,
+section 4). An origin that answers is measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jsplan.planning.model import PlanInputs
 
 @dataclass(frozen=True, slots=True)
 class UnreadableOrigin:
-    """An origin that does not answer, why, and its retention as far as files or state know it."""
+    """An origin that does not answer, the reason, and its retention if files or state know it."""
 
     origin: Address
     reason: str
@@ -27,27 +27,27 @@ class UnreadableOrigin:
 
 
 def find_unreadable_origins(
-    inputs: PlanInputs, verdict: ResourceDecision
+    inputs: PlanInputs, decision: ResourceDecision
 ) -> Iterator[UnreadableOrigin]:
-    """The origins that the stream begins to copy and that nobody could read, but for those known to keep what is copied."""
+    """Yield the unreadable origins that the stream begins to copy and may consume."""
     if (
-        verdict.after is None
-        or verdict.address.kind == "consumer"
-        or verdict.actions[-1] not in ("create", "update")
+        decision.after is None
+        or decision.address.kind == "consumer"
+        or decision.actions[-1] not in ("create", "update")
     ):
         return
-    before = verdict.live.compact if verdict.live is not None and not verdict.deletes else {}
+    before = decision.live.compact if decision.live is not None and not decision.deletes else {}
     new = {
         (origin["name"], (origin.get("external") or {}).get("api"))
-        for origin in new_origins(before, verdict.after)
+        for origin in new_origins(before, decision.after)
     }
     for edge in inputs.topology.edges if new else ():
         if (
-            edge.downstream == verdict.address
+            edge.downstream == decision.address
             and (edge.config["name"], (edge.config.get("external") or {}).get("api")) in new
         ):
             reason, retention = (
-                _unreadable_reason(inputs, verdict.address, edge.origin),
+                _unreadable_reason(inputs, decision.address, edge.origin),
                 _known_retention(inputs, edge.origin),
             )
             if reason and retention != "limits":
@@ -56,12 +56,12 @@ def find_unreadable_origins(
 
 def _unreadable_reason(inputs: PlanInputs, downstream: Address, origin: Address) -> str:
     facts = inputs.live.domains.get(origin.domain)
-    away = facts.reason if facts is not None and not facts.reachable else ""
-    return inputs.unreadable_origins.get(downstream, {}).get(origin) or away
+    offline = facts.reason if facts is not None and not facts.reachable else ""
+    return inputs.unreadable_origins.get(downstream, {}).get(origin) or offline
 
 
 def _known_retention(inputs: PlanInputs, origin: Address) -> str | None:
-    """As it was last applied, or as the files want it; None where nobody here knows the stream."""
+    """Return the retention as last applied or as declared; None for an unknown stream."""
     entry = inputs.entries.get(origin)
     if entry is not None:
         return str(entry.config.get("retention") or "limits")
@@ -72,12 +72,15 @@ def _known_retention(inputs: PlanInputs, origin: Address) -> str | None:
 def add_unreadable_origins(
     hazards: Sequence[Hazard], origins: Sequence[UnreadableOrigin]
 ) -> list[Hazard]:
-    """The one DELETES_MESSAGES of a resource, with origins that are known to be consumed and cannot be counted."""
-    known = [one for one in origins if one.retention is not None]
-    if not known:
+    """Add origins that are consumed and cannot be counted to the DELETES_MESSAGES of a resource."""
+    consumed = [item for item in origins if item.retention is not None]
+    if not consumed:
         return list(hazards)
-    names = ", ".join(str(one.origin) for one in known)
-    text = f"copying removes messages from its origin {names}; their number is unknown ({known[0].reason})"
+    names = ", ".join(str(item.origin) for item in consumed)
+    text = (
+        f"copying removes messages from its origin {names}; "
+        f"their number is unknown ({consumed[0].reason})"
+    )
     if not hazards:
         return [Hazard("DELETES_MESSAGES", text, exact=False, at_least=0, causes=["origin"])]
     first, *rest = hazards
@@ -96,19 +99,22 @@ def add_unreadable_origins(
 
 
 def check_unreadable_origins(
-    inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> Iterator[Diagnostic]:
-    """A warning for each origin of which not even the retention is known."""
-    for address, verdict in sorted(verdicts.items()):
-        for one in find_unreadable_origins(inputs, verdict):
-            if one.retention is None:
-                text = f"its origin {one.origin} cannot be read: if it is a work queue or an interest stream, this copy takes its messages"
+    """Warn about each origin whose retention is unknown."""
+    for address, decision in sorted(decisions.items()):
+        for origin in find_unreadable_origins(inputs, decision):
+            if origin.retention is None:
+                text = (
+                    f"its origin {origin.origin} cannot be read. If it is a work queue or an "
+                    "interest stream, this stream takes its messages"
+                )
                 declared = inputs.declared(address)
                 yield Diagnostic(
                     "warning",
                     "JS448",
                     text,
-                    one.reason,
+                    origin.reason,
                     str(address),
                     declared.range if declared else None,
                 )

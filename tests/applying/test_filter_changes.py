@@ -213,7 +213,7 @@ def test_a_stream_keeps_what_a_narrower_filter_leaves(space: Space, raw: Raw) ->
 
     assert [h for c in plan.resource_changes for h in c.hazards] == []
     assert filter_findings(plan) == [
-        "3 messages that it still has before it will not be delivered: the new filter does not match them"
+        "3 messages pending for it will not be delivered: the new filter does not match them"
     ]
     assert space.apply()[1].exit_code == 0
     assert pull(raw, "Q", "C", 100) == [5, 7]
@@ -240,7 +240,7 @@ def test_a_replaced_consumer_begins_at_its_position(space: Space, raw: Raw) -> N
     plan = write(space, "limits", consumer("C", "a", "b", max_waiting=9)).plan()
 
     assert filter_findings(plan) == [
-        "2 messages that the new filter matches will not be delivered: they lie before its position, which is carried over"
+        "2 messages that the new filter matches will not be delivered: they lie before its position, which is kept"
     ]
     assert space.apply()[1].exit_code == 0
     assert pull(raw, "Q", "C", 100) == [4, 5, 6, 7, 8]

@@ -95,7 +95,7 @@ def test_an_unknown_origin(space: Space, clean_hub_leaf: Sandbox) -> None:
     (found,) = [d for d in plan.diagnostics if d.code == "JS448"]
     assert (found.severity, found.address) == ("warning", "hub/stream/COPY")
     assert (
-        "its origin leaf/stream/Q cannot be read: if it is a work queue or an interest stream"
+        "its origin leaf/stream/Q cannot be read. If it is a work queue or an interest stream"
         in found.summary
     )
     assert "domain leaf does not answer" in found.detail

@@ -94,7 +94,7 @@ def test_a_stream_is_scaled_down_and_then_moved(space: Space) -> None:
     plan = apply_streams(space, {"name": "A", "placement": {"tags": ["az:a", "ssd"]}})
 
     assert titles(plan) == [
-        "update stream A in main: scale it to 1 copy",
+        "update stream A in main: scale it to 1 replica",
         "update stream A in main",
     ]
     assert [change.change.actions for change in plan.resource_changes] == [["update"]]

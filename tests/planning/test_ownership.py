@@ -123,7 +123,7 @@ def test_own_tag_of_a_lost_state_is_not_unmanaged(space: Space, other: Space, ra
     with pytest.raises(RefusedError) as caught:
         space.apply()
 
-    assert "carries the mark of this workspace, one, by a state that is not the one in use" in str(
+    assert "has the owner tag of this workspace, one, but from another state" in str(
         caught.value
     )
     found = next(d for d in space.plan().diagnostics if d.code == "JS306")

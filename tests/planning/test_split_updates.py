@@ -83,11 +83,11 @@ def test_it_shrinks_before_it_is_moved() -> None:
     assert part is not None
     assert one is not None
     assert part == (
-        "scale it to 3 copies",
+        "scale it to 3 replicas",
         BASE | {"num_replicas": 3, "placement": {"tags": ["hdd"]}},
         {"num_replicas": 3},
     )
-    assert (one[0], one[2]) == ("scale it to 1 copy", {"num_replicas": None})
+    assert (one[0], one[2]) == ("scale it to 1 replica", {"num_replicas": None})
 
 
 HELD_BACK: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {

@@ -430,7 +430,7 @@ def test_nothing_is_restored_over_something(tmp_path: Path, server: Server) -> N
         raw.request("OTHER.1", b"more")
         raw.api_ok(f"{PLAIN}.STREAM.DELETE.GONE")
         with pytest.raises(
-            RefusedError, match=r"main/stream/OTHER: exists already, and is not as it was saved"
+            RefusedError, match=r"main/stream/OTHER: exists already and differs from the saved one"
         ) as caught:
             restore_backup(space)
         assert "SAME" not in str(caught.value)
