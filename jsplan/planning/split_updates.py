@@ -184,7 +184,7 @@ def is_consumer_changed(decision: ResourceDecision) -> bool:
 def split_update(
     decision: ResourceDecision, *, delays_limits: bool
 ) -> tuple[ResourceDecision | None, ResourceDecision | None, Config]:
-    """Return what a stream updates at once, what waits for its consumers, and the waiting fields.
+    """Split the update of a stream: what is done at once, what waits, and the waiting fields.
 
     Either is None if it is empty. Sources are attached once, by the part that waits.
     """
