@@ -25,9 +25,15 @@ if TYPE_CHECKING:
 OWNER_CHANGED: Final = "update_because_owner"
 #: Calls that carry the configuration of the object.
 _CONFIG_OPS: Final[tuple[Op, ...]] = (
-    "stream.create", "stream.update", "stream.activate", "origin.create", "sources.attach",
-    "consumer.create", "consumer.update", "consumer.replace",
-)  # fmt: skip
+    "stream.create",
+    "stream.update",
+    "stream.activate",
+    "origin.create",
+    "sources.attach",
+    "consumer.create",
+    "consumer.update",
+    "consumer.replace",
+)
 
 
 def owner_of(live: LiveObject) -> str | None:

@@ -110,8 +110,8 @@ class InterruptedReplacement:
         if self.conflict:
             return f"{INSPECT_HINT} {quote_shell(self.record['address'])}"
         return (
-            "To finish it: jsplan apply. To go back: put the old configuration back into the files "
-            "and run jsplan apply."
+            "To finish it: jsplan apply. To go back: put the old configuration back into the "
+            "files, and run jsplan apply."
         )
 
     @property
