@@ -1,4 +1,4 @@
-"""The wire: connections, contexts and the JetStream JSON API of each domain. Requests and answers are raw dicts."""
+"""Connections, `nats` contexts and the JetStream JSON API of each domain, as raw dicts."""
 
 from __future__ import annotations
 

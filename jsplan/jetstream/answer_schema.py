@@ -1,7 +1,8 @@
-"""The shape of what jsplan reads in servers' answers: one place that refuses what is not JetStream's.
+"""Checks that answers of servers have the shape that jsplan reads.
 
-Only fields that jsplan uses are looked at, and only for what kind of value they hold: unknown fields, and values that a newer
-server may add to a field, pass. A field that is null is taken out of the answer, as if it had been left out.
+Only fields that jsplan uses are checked, and only for the kind of their value. Unknown fields pass,
+and so do values that a newer server may add to a field. A null field is removed from the answer, as
+if it was absent.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from jsplan.resources.fields import Field, Table
 from jsplan.resources.nested import NAME
 
 Check = Callable[[Any, str], None]
-#: What is no verb of the JetStream API: the answer to the end of a restore, and two of the servers' own.
+#: Not verbs of the JetStream API: the answer to the end of a restore, and two system requests.
 RESTORE_DONE, USER_INFO, ACCOUNT_INFO = (
     "STREAM.RESTORE",
     "$SYS.REQ.USER.INFO",
     "$SYS.REQ.SERVER.*.ACCOUNTZ",
 )
-#: Levels that a value which jsplan does not know may have: it is kept, compared and written again.
+#: Nesting levels of a value unknown to jsplan: it is stored, compared and written again.
 MAX_DEPTH: Final = 64
-#: How much of a wrong value is shown.
+#: Characters of a wrong value that an error shows.
 _MAX_SHOWN: Final = 40
 _NAME: Final = re.compile(NAME)
 _UINT64_LIMIT: Final = 1 << 64
 
 
 class InvalidAnswer(Exception):
-    """What is wrong with an answer, in words."""
+    """An answer does not have the expected shape. The text says where."""
 
     def __init__(self, path: str, value: Any, expected: str) -> None:
         shown = "missing" if value is None else repr(value)
-        super().__init__(
-            f"{path} is {shown if len(shown) <= _MAX_SHOWN else shown[:_MAX_SHOWN] + '…'}, expected {expected}"
-        )
+        if len(shown) > _MAX_SHOWN:
+            shown = shown[:_MAX_SHOWN] + "…"
+        super().__init__(f"{path} is {shown}, expected {expected}")
 
 
 def parse_system_answer(kind: str, data: bytes) -> dict[str, Any]:
-    """An answer of the servers themselves, `USER_INFO` or `ACCOUNT_INFO`. Raises WrongShape."""
+    """Parse an answer to `USER_INFO` or `ACCOUNT_INFO`. Raises InvalidAnswer."""
     try:
         answer = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -55,7 +56,10 @@ def parse_system_answer(kind: str, data: bytes) -> dict[str, Any]:
 
 
 def check_answer(api: str, answer: dict[str, Any]) -> None:
-    """Raise WrongShape where an answer to `api` (such as `STREAM.INFO.ORDERS`) lacks, or has otherwise, what jsplan reads of it."""
+    """Raise InvalidAnswer if an answer to `api` lacks a field or has a wrong value.
+
+    `api` is a verb with its names, such as `STREAM.INFO.ORDERS`.
+    """
     for verb, shape in SHAPES.items():
         if api == verb or (api.startswith(verb) and verb.endswith(".")):
             shape(answer, "")
@@ -64,19 +68,19 @@ def check_answer(api: str, answer: dict[str, Any]) -> None:
 
 
 def check_error(error: Any) -> None:
-    """Raise WrongShape where the `error` of an answer is none that a server makes."""
+    """Raise InvalidAnswer if `error` does not have the shape of a server's error."""
     _ERROR(error, "error")
 
 
 def _require_same_name(verb: str, name: str, answer: Mapping[str, Any]) -> None:
-    """An answer about another stream or consumer than was asked for is none."""
+    """Raise InvalidAnswer if the answer is about another stream or consumer."""
     if verb == "STREAM.INFO." and answer["config"]["name"] != name:
         raise InvalidAnswer("config.name", answer["config"]["name"], repr(name))
     if verb == "CONSUMER.INFO." and f"{answer['stream_name']}.{answer['name']}" != name:
         raise InvalidAnswer("name", f"{answer['stream_name']}.{answer['name']}", repr(name))
 
 
-# --- kinds of values -------------------------------------------------------------------------------------------
+# --- kinds of values ---
 
 
 def _text(value: Any, path: str) -> None:
@@ -124,7 +128,7 @@ def _base64(value: Any, path: str) -> None:
 
 
 def _any_value(value: Any, path: str) -> None:
-    """A value that is kept as it is: no deeper than can be written again."""
+    """Check a value that is stored unchanged: no deeper than can be written again."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
@@ -170,7 +174,7 @@ def _object(
     optional: Mapping[str, Check] | None = None,
     others: Check | None = None,
 ) -> Check:
-    """An object with these fields; `others` looks at the rest."""
+    """Return a check of an object with these fields; `others` checks the rest."""
     known = {**(optional or {}), **required}
 
     def checked(value: Any, path: str) -> None:
@@ -178,9 +182,9 @@ def _object(
             raise InvalidAnswer(path or "the answer", value, "an object")
         _drop_nulls(value, known)
         for name, each in value.items():
-            looks = known.get(name, others)
-            if looks is not None:
-                looks(each, f"{path}.{name}" if path else name)
+            check = known.get(name, others)
+            if check is not None:
+                check(each, f"{path}.{name}" if path else name)
         for name in required:
             if value.get(name) is None:
                 raise InvalidAnswer(f"{path}.{name}" if path else name, None, "a value")
@@ -188,16 +192,17 @@ def _object(
     return checked
 
 
-# --- configurations --------------------------------------------------------------------------------------------
+# --- configurations ---
 
 _CHECK_BY_TYPE: Final[dict[str, Check]] = {
-    "string": _text, "enum": _text, "percent": _text, "bool": _flag, "int": _whole, "duration": _whole, "size": _whole, "time": _time,
+    "string": _text, "enum": _text, "percent": _text, "bool": _flag, "int": _whole,
+    "duration": _whole, "size": _whole, "time": _time,
     "strings": _list(_text), "durations": _list(_whole), "metadata": _map(_text),
 }  # fmt: skip
 
 
 def _table(table: Table) -> Check:
-    """The fields of a configuration as the tables know them."""
+    """Return a check of a configuration by its field table."""
     fields = {row.name: _field(row) for row in table.rows}
     required = {
         row.name: fields[row.name] for row in table.rows if row.required and table is not CONSUMER
@@ -211,15 +216,22 @@ def _field(row: Field) -> Check:
     return _list(_table(row.table)) if row.type == "objects" else _table(row.table)
 
 
-# --- answers ---------------------------------------------------------------------------------------------------
+# --- answers ---
 
 _ERROR: Final = _object({}, {"code": _whole, "err_code": _whole, "description": _text})
 _SEQUENCE_PAIR: Final = _object({"consumer_seq": _count, "stream_seq": _count})
 _ORIGIN_INFO: Final = _object(
     {"name": _text},
-    {"external": _object({}, {"api": _text, "deliver": _text}), "lag": _whole, "active": _whole, "seq": _count, "error": _ERROR,
-     "filter_subject": _text, "subject_transforms": _list(_object({}, {"src": _text, "dest": _text}))},
-)  # fmt: skip
+    {
+        "external": _object({}, {"api": _text, "deliver": _text}),
+        "lag": _whole,
+        "active": _whole,
+        "seq": _count,
+        "error": _ERROR,
+        "filter_subject": _text,
+        "subject_transforms": _list(_object({}, {"src": _text, "dest": _text})),
+    },
+)
 _PEER: Final = _object(
     {}, {"name": _text, "current": _flag, "offline": _flag, "active": _whole, "lag": _whole}
 )
@@ -252,15 +264,29 @@ _STREAM_INFO: Final = _object(
     },
 )
 _CONSUMER_INFO: Final = _object(
-    {"stream_name": _name, "name": _name, "config": _table(CONSUMER), "created": _time, "delivered": _SEQUENCE_PAIR, "ack_floor": _SEQUENCE_PAIR,
-     "num_ack_pending": _count, "num_redelivered": _count, "num_pending": _count},
+    {
+        "stream_name": _name,
+        "name": _name,
+        "config": _table(CONSUMER),
+        "created": _time,
+        "delivered": _SEQUENCE_PAIR,
+        "ack_floor": _SEQUENCE_PAIR,
+        "num_ack_pending": _count,
+        "num_redelivered": _count,
+        "num_pending": _count,
+    },
     {"num_waiting": _count, "push_bound": _flag, "cluster": _CLUSTER, "ts": _time},
-)  # fmt: skip
+)
 _LIMITS: Final = _map(_whole_or_flag)
 _ACCOUNT_USAGE: Final[dict[str, Check]] = {
-    "memory": _whole, "storage": _whole, "reserved_memory": _whole, "reserved_storage": _whole, "streams": _count, "consumers": _count,
+    "memory": _whole,
+    "storage": _whole,
+    "reserved_memory": _whole,
+    "reserved_storage": _whole,
+    "streams": _count,
+    "consumers": _count,
     "limits": _LIMITS,
-}  # fmt: skip
+}
 _API_INFO: Final = _object(
     {},
     _ACCOUNT_USAGE
@@ -275,7 +301,7 @@ _MESSAGE: Final = _object(
     {"subject": _text, "seq": _count, "time": _time}, {"hdrs": _base64, "data": _base64}
 )
 
-#: What each answer must be, by API verb; one that ends with a dot is followed by names.
+#: The shape of each answer, by API verb. A verb that ends with a dot is followed by names.
 SHAPES: Final[dict[str, Check]] = {
     "INFO": _API_INFO,
     "STREAM.INFO.": _STREAM_INFO,

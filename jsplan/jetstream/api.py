@@ -1,7 +1,4 @@
-"""The JetStream JSON API of one domain: requests and answers as raw dicts, error codes, paging.
-
-What is read and why is left to `facts`, what is written to `applying`.
-"""
+"""The JetStream JSON API of one domain: requests and answers as raw dicts, errors, paging."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.identity import FindKnownObject, find_no_object, restore_created
 from jsplan.jetstream.read_only import READ_ONLY_VERBS
 
-# Error codes that callers decide on (server_semantics sections 1 to 6).
+# Error codes that callers check (server_semantics sections 1 to 6).
 STREAM_NOT_FOUND = 10059
 NO_MESSAGE = 10037
 STORE_NOT_CREATED = 10049
@@ -35,9 +32,9 @@ STREAM_OFFLINE = 10194
 NOT_ENABLED = 10076
 NOT_ENABLED_FOR_ACCOUNT = 10039
 
-#: Pages of one list at most: of names a million, of streams and consumers a quarter of that.
+#: Pages of one list at most: a million names, or a quarter of that of streams or consumers.
 MAX_PAGES: Final = 1_000
-#: Seconds. While a cluster elects who leads a stream or consumer nobody answers its INFO, e.g. right after it was scaled.
+#: Seconds. While a cluster elects a leader, such as after scaling, INFO gets no answer.
 ELECTION_TIMEOUT: Final = 60.0
 #: Seconds before a stream is created again whose store the server could not create. A server that
 #: deletes the last stream of an account also removes the folder that a new stream is created in.
@@ -45,17 +42,18 @@ STORE_RETRY_DELAY: Final = 0.2
 
 
 def unreadable_answer_error(who: str, api: str, wrong: Exception) -> ApiError:
-    """The error for an answer that is JSON and yet none of JetStream's."""
+    """Return the error for an answer that is JSON but not JetStream's."""
     return ApiError(
         f"{who} answered {api} with something that is not JetStream's: {wrong}",
-        hint="Is it a nats-server, and nothing else, that answers there? Look at who subscribes to the subject.",
+        hint="Check that only nats-server subscribes to the subject.",
     )
 
 
 class DomainApi:
-    """The API of one domain over one link; `read_only` makes it refuse to send anything that could write.
+    """The API of one domain over one connection. `read_only` refuses requests that could write.
 
-    Answers have the `created` by which `sightings` know an object, where its server reports another one since a restart.
+    After a restart a server may report another `created`. Answers then have the `created` that
+    `known_objects` has.
     """
 
     def __init__(
@@ -79,8 +77,8 @@ class DomainApi:
     ) -> dict[str, Any]:
         """Send `<prefix>.<api>` and return the parsed answer.
 
-        Raises ServerRefusedError with the server's `err_code`, NoRespondersError, NotPermittedError, ApiTimeoutError, or ApiError
-        for an answer that is no JSON object.
+        Raises ServerRefusedError with the server's `err_code`, NoRespondersError,
+        NotPermittedError, ApiTimeoutError, or ApiError if the answer is no JSON object.
         """
         if self.read_only and not api.startswith(READ_ONLY_VERBS):
             raise AssertionError(f"a read-only client was asked to send {api}")
@@ -102,7 +100,8 @@ class DomainApi:
             )
         except NoRespondersError:
             raise NoRespondersError(
-                f"domain {self.domain.key} does not answer: no responders on {self.domain.api_prefix}"
+                f"domain {self.domain.key} does not answer:"
+                f" no responders on {self.domain.api_prefix}"
             ) from None
         except NotPermittedError as error:
             raise NotPermittedError(f"domain {self.domain.key}: {error}", hint=error.hint) from None
@@ -118,8 +117,10 @@ class DomainApi:
     async def request_snapshot(
         self, stream: str, payload: dict[str, Any], *, timeout: float
     ) -> dict[str, Any]:
-        """`STREAM.SNAPSHOT`: changes nothing, so a read-only client may send it, but only by this name. It makes the server read and
-        deliver all of a stream, which nobody who only wants to look should cause: `snapshots.snapshot` alone calls it.
+        """Send `STREAM.SNAPSHOT`, also from a read-only client: it changes nothing.
+
+        It makes the server read and deliver the whole stream, so `request` does not send it. Only
+        `snapshots.open_snapshot` calls this.
 
         Raises what `request` raises.
         """
@@ -127,7 +128,7 @@ class DomainApi:
         return self.parse(subject, await self._send(subject, payload, timeout))
 
     async def request_many(self, api: str, payload: dict[str, Any]) -> list[tuple[bytes, bytes]]:
-        """Header block and payload of every answer; the last one has the status. Only for reading.
+        """Return header block and payload of each answer; the last has the status. Read-only.
 
         Raises NoRespondersError, ApiTimeoutError and ApiError.
         """
@@ -138,9 +139,9 @@ class DomainApi:
         )
 
     def parse(self, api: str, data: bytes, shape: str | None = None) -> dict[str, Any]:
-        """An answer to `api`, which has the shape of that unless another is said.
+        """Parse an answer to `api` and check it against `shape`, by default that of `api`.
 
-        Raises ServerRefusedError for an error in it, else ApiError.
+        Raises ServerRefusedError for an error in the answer, else ApiError.
         """
         try:
             answer = orjson.loads(data)
@@ -148,7 +149,8 @@ class DomainApi:
             answer = None
         if not isinstance(answer, dict):
             raise ApiError(
-                f"domain {self.domain.key} answered {api} with something that is not JSON: {data[:80]!r}"
+                f"domain {self.domain.key} answered {api} with something that is not JSON:"
+                f" {data[:80]!r}"
             )
         try:
             error = answer.get("error")
@@ -161,13 +163,15 @@ class DomainApi:
         return answer
 
     def _refused_error(self, api: str, error: dict[str, Any]) -> ServerRefusedError:
-        said = f"{error.get('description', 'no description')} ({error.get('code', 0)}/{error.get('err_code', 0)})"
-        return ServerRefusedError.of(f"domain {self.domain.key} refused {api}: {said}", error)
+        code = f"{error.get('code', 0)}/{error.get('err_code', 0)}"
+        text = f"{error.get('description', 'no description')} ({code})"
+        return ServerRefusedError.of(f"domain {self.domain.key} refused {api}: {text}", error)
 
     async def request_info(self, api: str, absent: int) -> dict[str, Any] | None:
-        """An INFO request whose object may not exist: None for `absent` and for a missing stream.
+        """Send an INFO request. Return None for error code `absent` and for a missing stream.
 
-        Without an answer it is asked again, for as long as the domain answers at all and up to ELECTION.
+        Without an answer the request is repeated while the domain answers, for up to
+        `ELECTION_TIMEOUT`.
         """
         end = time.monotonic() + ELECTION_TIMEOUT
         while True:
@@ -183,23 +187,24 @@ class DomainApi:
                 await self.request("INFO")
 
     async def stream_info(self, name: str) -> dict[str, Any] | None:
-        """`STREAM.INFO`, or None if there is no such stream."""
+        """Return `STREAM.INFO`, or None if there is no such stream."""
         return await self.request_info(f"STREAM.INFO.{name}", STREAM_NOT_FOUND)
 
     async def consumer_info(self, stream: str, name: str) -> dict[str, Any] | None:
-        """`CONSUMER.INFO`, or None if there is no such consumer or stream."""
+        """Return `CONSUMER.INFO`, or None if there is no such consumer or stream."""
         return await self.request_info(f"CONSUMER.INFO.{stream}.{name}", CONSUMER_NOT_FOUND)
 
     async def pages(
-        self, api: str, key: str, asked: dict[str, Any] | None = None
+        self, api: str, key: str, payload: dict[str, Any] | None = None
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """The answers of a request whose answer comes in pages, until all of `total` are there or a page has nothing under `key`.
+        """Yield the pages of an answer until `total` is reached or nothing is under `key`.
 
-        Pages are positional: what is listed may be there twice if the list moves under us. Raises ApiError where there is no end.
+        Pages are positional: an item may come twice if the list changes meanwhile. Raises ApiError
+        after `MAX_PAGES`.
         """
         offset, before = 0, None
         for _ in range(MAX_PAGES):
-            page = await self.request(api, (asked or {}) | {"offset": offset})
+            page = await self.request(api, (payload or {}) | {"offset": offset})
             yield page
             got = page.get(key) or (page.get("state") or {}).get(key) or ()
             offset += len(got)
@@ -207,23 +212,24 @@ class DomainApi:
                 return
             before = got
         raise ApiError(
-            f"domain {self.domain.key} answered {api} with more than {MAX_PAGES:,} pages, and says that there are more",
-            hint="Is it a nats-server that answers there?",
+            f"domain {self.domain.key} answered {api} with more than {MAX_PAGES:,} pages,"
+            " and says that there are more",
+            hint="Check that a nats-server answers there.",
         )
 
     async def list_names(self, api: str, key: str) -> list[str]:
-        """All names of a paged NAMES request, each once."""
+        """Return all names of a paged NAMES request, each once."""
         found: dict[str, None] = {}
         async for page in self.pages(api, key):
             found |= dict.fromkeys(page.get(key) or ())
         return list(found)
 
     async def stream_names(self) -> list[str]:
-        """Every stream of the account in this domain, offline ones included (LIST leaves those out)."""
+        """List the streams of the account in this domain, with offline ones (LIST omits those)."""
         return await self.list_names("STREAM.NAMES", "streams")
 
     async def streams(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        """STREAM.INFO of every stream of the account in this domain, each once, and why others are offline, by name."""
+        """Return STREAM.INFO of each stream, and the error of each offline stream by name."""
         found, offline = dict[str, dict[str, Any]](), dict[str, str]()
         async for page in self.pages("STREAM.LIST", "streams"):
             found |= {info["config"]["name"]: info for info in page.get("streams") or ()}
@@ -231,12 +237,12 @@ class DomainApi:
         return list(found.values()), offline
 
     async def consumers(self, stream: str) -> list[dict[str, Any]]:
-        """CONSUMER.INFO of every consumer of one stream, each once."""
+        """Return CONSUMER.INFO of each consumer of one stream."""
         found: dict[str, dict[str, Any]] = {}
         async for page in self.pages(f"CONSUMER.LIST.{stream}", "consumers"):
             found |= {info["name"]: info for info in page.get("consumers") or ()}
         return list(found.values())
 
     async def consumer_names(self, stream: str) -> list[str]:
-        """Every consumer of one stream."""
+        """List the consumers of one stream."""
         return await self.list_names(f"CONSUMER.NAMES.{stream}", "consumers")

@@ -1,4 +1,4 @@
-"""nats-py's client with what it lacks: it sends nothing in the clear where the settings ask for TLS, on any connection that it makes."""
+"""The nats-py client, changed so that it sends nothing unencrypted where TLS is required."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NoTlsError(nats.errors.Error):
 
 
 class _TcpTransport(TcpTransport):
-    """nats-py's connection, with what asyncio does for one that begins with TLS and nats-py leaves out."""
+    """nats-py's transport, with the protocol setup that it omits after a TLS handshake."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # it has no types
@@ -39,19 +39,19 @@ class _TcpTransport(TcpTransport):
         buffer_size: int,
         connect_timeout: int,
     ) -> None:
-        """Encrypt the connection. One that fails is dropped at once: nats-py would wait for its end for ever."""
+        """Encrypt the connection. Abort it on failure: nats-py would wait for its end for ever."""
         try:
             await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
         except BaseException:
             self.abort()
             raise
-        # Without this asyncio logs a complaint when the connection ends, and the reader cannot slow the sender down.
+        # Without this asyncio logs an error at the end, and there is no back pressure on reads.
         assert self._io_writer is not None
         transport = self._io_writer.transport
         transport.get_protocol().connection_made(transport)
 
     def abort(self) -> None:
-        """Drop the connection without a word to the other end."""
+        """Close the connection without a handshake."""
         for writer in (self._io_writer, self._bare_io_writer):
             if writer is not None:
                 writer.transport.abort()
@@ -59,10 +59,11 @@ class _TcpTransport(TcpTransport):
 
 
 class Client(NatsClient):
-    """nats-py's client. With `must_encrypt` no credential leaves before the connection is encrypted.
+    """nats-py's client. With `must_encrypt` no credential is sent unencrypted.
 
-    That holds for the first connection, for each later one, and for servers that the cluster announces. `raw_queues` takes the
-    messages of a subscription with their headers unparsed: nats-py forgets what they looked like.
+    That holds for the first connection, for each later one, and for servers that the cluster
+    announces. `raw_queues` receive the messages of a subscription with unparsed headers, which
+    nats-py does not keep.
     """
 
     def __init__(self, *, must_encrypt: bool) -> None:
@@ -77,21 +78,22 @@ class Client(NatsClient):
         s.last_attempt = time.monotonic()
         if not isinstance(self._transport, _TcpTransport):
             self._transport = _TcpTransport()
-        self._transport.abort()  # the one before: nats-py leaves a connection open whose greeting failed
+        # nats-py leaves a connection open whose greeting failed.
+        self._transport.abort()
         await self._transport.connect(
             s.uri, buffer_size=DEFAULT_BUFFER_SIZE, connect_timeout=self.options["connect_timeout"]
         )
 
-    async def close_within(self, patience: float) -> None:
-        """Close the connection, without the other end's consent after `patience` seconds; never raises."""
+    async def close_within(self, timeout: float) -> None:
+        """Close the connection, after `timeout` seconds without a handshake; never raises."""
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await self.close()
         if isinstance(self._transport, _TcpTransport):
             self._transport.abort()
 
     async def _process_connect_init(self) -> None:
-        """Bound the whole greeting in time, and make one kind of error of all that a strange server can cause."""
+        """Limit the time of the whole greeting, and map errors of a foreign server to one type."""
         try:
             async with asyncio.timeout(self.options["connect_timeout"]):
                 await super()._process_connect_init()
@@ -104,13 +106,12 @@ class Client(NatsClient):
         if initial_connection and self._must_encrypt and not self._is_encrypted:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise NoTlsError
-            info["tls_required"] = (
-                True  # nats-py stays in the clear where TLS is offered and not required
-            )
+            # nats-py does not encrypt where TLS is offered and not required.
+            info["tls_required"] = True
         await super()._process_info(info, initial_connection)
 
     def _connect_command(self) -> bytes:
-        """The only message with credentials, for every connection: the rule is kept here, whatever came before."""
+        """Refuse to send credentials, which only this message has, on an unencrypted connection."""
         if self._must_encrypt and not self._is_encrypted:
             raise NoTlsError
         return super()._connect_command()
@@ -126,8 +127,8 @@ class Client(NatsClient):
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
-        taken = self.raw_queues.get(sid)
-        if taken is None:
+        queue = self.raw_queues.get(sid)
+        if queue is None:
             await super()._process_msg(sid, subject, reply, data, headers)
         else:
-            taken.put_nowait((bytes(headers or b""), bytes(data)))
+            queue.put_nowait((bytes(headers or b""), bytes(data)))

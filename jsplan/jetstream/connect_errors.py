@@ -1,4 +1,4 @@
-"""What can be wrong with a connection, in words: its files before anything is sent, and every foreign error that it may end with."""
+"""Messages for connections that fail: unreadable files, and the errors of nats-py and ssl."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import ConnectError
 from jsplan.jetstream.contexts import ConnectionSettings
 
-#: A bundle of all certificate authorities of the world has a fifth of a mebibyte.
+#: A bundle of all public certificate authorities has about 0.2 MiB.
 MAX_FILE_BYTES: Final = 4 * MEGABYTE
-#: What a file must have in it, what it lacks otherwise, and what to do. nats-py looks for the JWT in a file without one for ever.
+#: Content that a file must have, the error and the hint. nats-py searches for a JWT for ever.
 _REQUIRED_CONTENT: Final = {
     "creds": (
         (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED"),
@@ -27,20 +27,21 @@ _REQUIRED_CONTENT: Final = {
     "nkey": ((b"SU",), "no seed of a user", "It has one line, the seed, which begins with SU."),
 }
 
-#: What nats-py's errors say of a server that would take credentials in the clear, where that is not wanted.
+#: The text of errors about a server without TLS, where TLS is required.
 NO_TLS: Final = "the server does not offer TLS on this port"
 
 
 def no_tls_error(target: ConnectionSettings) -> ConnectError:
-    """Refuse a server without TLS for a connection that must be encrypted. Nothing has been sent to it."""
+    """Return the error for a server without TLS where TLS is required. Nothing was sent."""
     return ConnectError(
         f"connection {target.key} ({target.shown}): {NO_TLS}. Nothing was sent to it.",
-        hint="Enable tls in the server's configuration. Or write nats:// and no `tls`, if credentials and messages may travel unencrypted.",
+        hint="Enable tls in the server's configuration."
+        " To send credentials and messages unencrypted, write nats:// and no `tls`.",
     )
 
 
 def check_files(target: ConnectionSettings) -> None:
-    """Raise ConnectError for a credentials or TLS file that cannot be read, before anything is sent."""
+    """Raise ConnectError if a credentials or TLS file cannot be read. Sends nothing."""
     for what, path in (
         ("creds", target.creds),
         ("nkey", target.nkey),
@@ -60,16 +61,17 @@ def check_files(target: ConnectionSettings) -> None:
             raise ConnectError(
                 message, hint="Paths in the files are relative to the file that names them."
             ) from None
-        marks, lacks, hint = _REQUIRED_CONTENT.get(what, ((), "", ""))
+        marks, problem, hint = _REQUIRED_CONTENT.get(what, ((), "", ""))
         if not all(mark in content for mark in marks):
             raise ConnectError(
-                f"connection {target.key}: its {what} file {shown} holds {lacks}", hint=hint
+                f"connection {target.key}: its {what} file {shown} holds {problem}", hint=hint
             )
 
 
 def load_credentials(path: str | None) -> str | RawCredentials | None:
-    """What nats-py takes for a creds file: its path, or its text where that has the line ends of Windows, which nats-py would take for
-    a part of the key. Raises OSError.
+    """Return the path of a creds file for nats-py, or its text if that has CRLF line ends.
+
+    nats-py would take a CR for a part of the key. Raises OSError.
     """
     text = Path(path).read_bytes() if path else b""
     return (
@@ -80,9 +82,10 @@ def load_credentials(path: str | None) -> str | RawCredentials | None:
 
 
 def denied_subject(text: str, subject: str) -> str:
-    """The name under which a server's message, which nats-py hands on in small letters, denies publishing to the subject; else nothing.
+    """Return the name under which a server denies publishing to `subject`, else an empty text.
 
-    A server checks, and names, the API of its own domain as `$JS.API`, however it was asked.
+    `text` is the server's message, which nats-py converts to lower case. A server checks and names
+    the API of its own domain as `$JS.API`, whatever prefix the request had.
     """
     if "permissions violation for publish" not in text.lower():
         return ""
@@ -91,7 +94,7 @@ def denied_subject(text: str, subject: str) -> str:
 
 
 def denies_inbox(text: str) -> bool:
-    """Whether a server's message denies the subject on which all answers arrive. It ends in a wildcard; what else is heard does not."""
+    """Return True if a server denies the inbox subject of answers, the one with a wildcard."""
     return (
         re.search(r'permissions violation for subscription to "[^"]+\.\*"', text.lower())
         is not None
@@ -101,13 +104,13 @@ def denies_inbox(text: str) -> bool:
 def build_connect_error(
     target: ConnectionSettings, error: BaseException, seen: list[str]
 ) -> ConnectError:
-    """What went wrong in words: every error of nats-py, ssl and the socket layer that connecting can end with."""
-    told = [
+    """Map an error of nats-py, ssl or the socket layer during connecting to a ConnectError."""
+    texts = [
         text
         for text in dict.fromkeys([*seen, describe_error(error)])
         if text.removeprefix("nats:").strip() and "no servers available" not in text
     ]
-    text = "; ".join(told) or describe_error(error)
+    text = "; ".join(texts) or describe_error(error)
     where = f"connection {target.key} ({target.shown})"
     if NO_TLS in text:
         return no_tls_error(target)
@@ -128,7 +131,7 @@ def build_connect_error(
     if isinstance(error, ssl.SSLError) or "ssl" in text.lower() or "certificate" in text.lower():
         return ConnectError(
             f"{where}: TLS failed: {text.strip()}",
-            hint="Check tls.ca, tls.cert and tls.key of the connection, and the host name in the URL.",
+            hint="Check tls.ca, tls.cert and tls.key of the connection, and the host in the URL.",
         )
     return ConnectError(
         f"{where} cannot be reached: {text.strip()}",
@@ -138,7 +141,7 @@ def build_connect_error(
 
 
 def describe_error(error: BaseException) -> str:
-    """What a foreign error says; its name if it says nothing."""
+    """Return the text of a foreign error, or its type if it has none."""
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
         return "no answer in time"
     return str(error) or type(error).__name__

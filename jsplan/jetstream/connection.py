@@ -1,7 +1,6 @@
-"""One connection to one account: connecting, request and reply, and every foreign exception mapped once.
+"""One connection to one account: connecting, request and reply, and mapping of errors.
 
-nats-py does authentication, TLS and reconnecting; requests and answers stay bytes. What the requests mean is
-left to `api`.
+nats-py does authentication, TLS and reconnecting. Requests and answers stay bytes.
 """
 
 from __future__ import annotations
@@ -38,27 +37,33 @@ from jsplan.jetstream.connect_errors import (
 from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.jetstream.read_only import ReadOnlyGuard
 
-#: What jsplan reads of the greeting of a server.
+#: Fields of a server's greeting that jsplan reads.
 _SERVER_INFO_TYPES: Final[dict[str, type]] = {
-    "server_id": str, "server_name": str, "cluster": str, "domain": str, "version": str, "max_payload": int, "api_lvl": int,
-}  # fmt: skip
-#: Requests under way at once on one connection: beyond this a server on the same machine gets no faster.
+    "server_id": str,
+    "server_name": str,
+    "cluster": str,
+    "domain": str,
+    "version": str,
+    "max_payload": int,
+    "api_lvl": int,
+}
+#: Concurrent requests on one connection: a server on the same machine gets no faster beyond this.
 MAX_IN_FLIGHT = 64
-#: Messages of one batch at most: more than is ever asked for at once.
+#: Messages of one batch at most: more than any request asks for.
 MAX_ANSWERS = 10_000
-#: Seconds after which a request that is not answered gives its place to another.
+#: Seconds after which an unanswered request no longer occupies a slot.
 SLOT_TIMEOUT = 0.5
-#: Seconds for an orderly end of a connection: TLS would wait for half a minute for a server that says nothing any more.
+#: Seconds for an orderly close: TLS would wait half a minute for a silent server.
 CLOSE_TIMEOUT = 2.0
-#: Seconds for the server to take what waits to be sent, once that is more than nats-py keeps.
+#: Seconds for the server to take the data that is buffered, once nats-py's buffer is full.
 FLUSH_TIMEOUT = 60.0
 
 
-def valid_server_info(said: dict[str, Any]) -> dict[str, Any]:
-    """The greeting of a server without what is of another type than servers send; halves of characters are question marks."""
+def valid_server_info(info: dict[str, Any]) -> dict[str, Any]:
+    """Drop fields of a server's greeting that have a wrong type; replace lone surrogates by `?`."""
     found = {
         name: value
-        for name, value in said.items()
+        for name, value in info.items()
         if isinstance(value, _SERVER_INFO_TYPES.get(name, object))
     }
     return {
@@ -69,7 +74,10 @@ def valid_server_info(said: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class InboxMessage:
-    """One message of an `Inbox`: where it wants its answer (empty: nowhere), its status (`204`, `408 No Flow Response`) and payload."""
+    """One message of an `Inbox`.
+
+    `reply` is empty if no answer is wanted. `status` is such as `204` or `408 No Flow Response`.
+    """
 
     reply: str
     status: str
@@ -77,15 +85,15 @@ class InboxMessage:
 
 
 class Inbox:
-    """A subject of our own and what arrives there, in order; made by `Link.open_inbox`."""
+    """A subscription to a reply subject, in order; made by `NatsConnection.open_inbox`."""
 
-    def __init__(self, link: NatsConnection, subscription: Subscription) -> None:
+    def __init__(self, connection: NatsConnection, subscription: Subscription) -> None:
         self.subject = str(subscription.subject)
-        self._connection = link
+        self._connection = connection
         self._subscription = subscription
 
     async def next(self, timeout: float, waiting_for: str) -> InboxMessage:
-        """The next message; raises ApiTimeoutError after `timeout` seconds, and ConnectionLostError."""
+        """Return the next message. Raises ApiTimeoutError (`timeout` is s), ConnectionLostError."""
         shown = self._connection.settings.shown
         try:
             message = await self._subscription.next_msg(timeout)
@@ -101,9 +109,9 @@ class Inbox:
 
 
 class NatsConnection:
-    """An open connection. Errors that the server sends out of band are kept, to explain a later timeout.
+    """An open connection. Stores asynchronous errors of the server to explain a later timeout.
 
-    With a `guard` it sends nothing but what that lets pass.
+    With a `guard` it sends only what the guard allows.
     """
 
     def __init__(self, settings: ConnectionSettings, guard: ReadOnlyGuard | None = None) -> None:
@@ -116,11 +124,11 @@ class NatsConnection:
 
     @property
     def server(self) -> dict[str, Any]:
-        """The greeting of the connected server: server_name, cluster, domain, version, api_lvl; nothing of another type."""
-        return valid_server_info(self._client._server_info)  # noqa: SLF001 - nats-py offers no public view of all of it
+        """Server info: server_name, cluster, domain, version, api_lvl; wrong types are dropped."""
+        return valid_server_info(self._client._server_info)  # noqa: SLF001 - not public in nats-py
 
     async def open(self) -> None:
-        """Connect. Raises ConnectError that names the URL without secrets and says what to look at."""
+        """Connect. Raises ConnectError with the URL without secrets, and a hint."""
         target = self.settings
         check_files(target)
         try:
@@ -132,13 +140,13 @@ class NatsConnection:
             raise build_connect_error(target, error, self._server_errors) from None
 
     async def reopen(self) -> None:
-        """Connect anew after the connection was lost for good (`is_closed`). Raises ConnectError."""
+        """Connect again after the connection was lost (`is_closed`). Raises ConnectError."""
         await self._discard_client()
         self._client = Client(must_encrypt=self.settings.must_encrypt)
         await self.open()
 
     async def _discard_client(self) -> None:
-        """A client that failed to connect may still hold a socket and tasks."""
+        """Close the client. One that failed to connect may still have a socket and tasks."""
         await self._client.close_within(CLOSE_TIMEOUT)
 
     def _options(self) -> dict[str, Any]:
@@ -172,7 +180,7 @@ class NatsConnection:
         return context
 
     async def _on_error(self, error: Exception) -> None:
-        """Errors that the server sends out of band; one about a request that is waited for ends the wait at once."""
+        """Store an asynchronous error; end the wait of a request that it denies."""
         self._server_errors.append(str(error))
         del self._server_errors[:-20]
         for subject, scopes in self._pending_requests.items():
@@ -182,26 +190,26 @@ class NatsConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection was lost for good: a new link is needed then."""
+        """Return True if the connection was lost for good and a new one is needed."""
         return bool(self._client.is_closed)
 
     @contextlib.asynccontextmanager
     async def _request_slot(self) -> AsyncIterator[None]:
-        """A place among the requests under way. Domains that are silent must not hold up those that answer: see `SLOT_TIMEOUT`."""
+        """Occupy a request slot. A silent domain releases its slot after `SLOT_TIMEOUT`."""
         await self._slots.acquire()
-        left = asyncio.Event()
+        released = asyncio.Event()
 
-        def leave() -> None:
-            if not left.is_set():
-                left.set()
+        def release() -> None:
+            if not released.is_set():
+                released.set()
                 self._slots.release()
 
-        timer = asyncio.get_running_loop().call_later(SLOT_TIMEOUT, leave)
+        timer = asyncio.get_running_loop().call_later(SLOT_TIMEOUT, release)
         try:
             yield
         finally:
             timer.cancel()
-            leave()
+            release()
 
     async def request(
         self,
@@ -211,10 +219,11 @@ class NatsConnection:
         *,
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        """One request, of which `MAX_IN_FLIGHT` are waited for at once, those in vain not counted; `timeout` is seconds.
+        """Send one request and return its answer; `timeout` is seconds.
 
-        Raises NoRespondersError at once where nobody listens, NotPermittedError as soon as the server says so,
-        ApiTimeoutError where somebody might answer and does not, and ConnectionLostError.
+        At most `MAX_IN_FLIGHT` requests wait at once, apart from those beyond `SLOT_TIMEOUT`.
+        Raises NoRespondersError at once without a subscriber, NotPermittedError when the server
+        denies it, ApiTimeoutError if a subscriber does not answer, and ConnectionLostError.
         """
         self._check_guard(subject)
         timeout = timeout or self.settings.timeout
@@ -223,7 +232,7 @@ class NatsConnection:
                 return await self._request_once(subject, payload, timeout, headers)
             except nats.errors.NoRespondersError:
                 raise NoRespondersError(
-                    f"nobody answers {subject} at {self.settings.shown}"
+                    f"no responders on {subject} at {self.settings.shown}"
                 ) from None
             except (TimeoutError, nats.errors.TimeoutError):
                 raise self._timeout_error(subject, timeout) from None
@@ -256,10 +265,10 @@ class NatsConnection:
     async def request_many(
         self, subject: str, payload: bytes, timeout: float | None = None
     ) -> list[tuple[bytes, bytes]]:
-        """One request with many answers: header block and payload of each, the last one being that with a status.
+        """Send one request and return header block and payload of each answer.
 
-        The block is as it came, from `NATS/1.0` to the empty line. `timeout` is seconds between two answers.
-        Raises what `request` raises.
+        The last answer is the one with a status. The block is unparsed, from `NATS/1.0` to the
+        empty line. `timeout` is seconds between two answers. Raises what `request` raises.
         """
         self._check_guard(subject)
         timeout = timeout or self.settings.timeout
@@ -277,7 +286,7 @@ class NatsConnection:
         inbox = self._client.new_inbox()
         async with asyncio.timeout(timeout):
             subscription = await self._client.subscribe(inbox)
-        queue = self._client.raw_queues[subscription._id] = asyncio.Queue()  # noqa: SLF001 - there is no public name for it
+        queue = self._client.raw_queues[subscription._id] = asyncio.Queue()  # noqa: SLF001
         try:
             async with asyncio.timeout(timeout):
                 await self._client.publish(subject, payload, reply=inbox)
@@ -291,20 +300,19 @@ class NatsConnection:
                     else await asyncio.wait_for(queue.get(), timeout)
                 )
         finally:
-            with contextlib.suppress(
-                nats.errors.Error, OSError
-            ):  # a connection that is gone has no subscriptions
+            # A closed connection has no subscriptions.
+            with contextlib.suppress(nats.errors.Error, OSError):
                 await subscription.unsubscribe()
             del self._client.raw_queues[subscription._id]  # noqa: SLF001
         if answers[-1][0].startswith(b"NATS/1.0 503"):
-            raise NoRespondersError(f"nobody answers {subject} at {self.settings.shown}")
+            raise NoRespondersError(f"no responders on {subject} at {self.settings.shown}")
         return answers
 
     @contextlib.asynccontextmanager
     async def open_inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:
-        """A subject to receive on, as long as the context lasts: the given one, or a new one of our own.
+        """Subscribe to `subject`, by default a new inbox, as long as the context lasts.
 
-        Raises ConnectionLostError. A subject that the user may not receive stays silent.
+        Raises ConnectionLostError. A subject that the user may not subscribe to stays silent.
         """
         try:
             subscription = await self._client.subscribe(subject or self._client.new_inbox())
@@ -313,9 +321,8 @@ class NatsConnection:
         try:
             yield Inbox(self, subscription)
         finally:
-            with contextlib.suppress(
-                nats.errors.Error, OSError
-            ):  # a connection that is gone has no subscriptions
+            # A closed connection has no subscriptions.
+            with contextlib.suppress(nats.errors.Error, OSError):
                 await subscription.unsubscribe()
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
@@ -327,18 +334,19 @@ class NatsConnection:
             raise self.lost_error(error) from None
 
     async def flush(self) -> None:
-        """Wait until the server has taken what was sent, and what it had for us is here. Raises ApiError."""
+        """Wait until the server has processed all that was sent. Raises ApiError."""
         try:
             await self._client.flush(max(1, int(self.settings.timeout)))
         except (nats.errors.Error, OSError) as error:
             raise self.lost_error(error) from None
 
     def lost_error(self, error: BaseException, during: str = "") -> ConnectionLostError:
-        """Make the error for a connection that ended; it names TLS where that is why it did not come back."""
+        """Return the error for a lost connection; it names TLS if that prevented a reconnect."""
         refused = any(NO_TLS in text for text in self._server_errors)
         what = f" during {during}" if during else ""
+        reason = NO_TLS if refused else describe_error(error)
         return ConnectionLostError(
-            f"the connection to {self.settings.shown} was lost{what}: {NO_TLS if refused else describe_error(error)}",
+            f"the connection to {self.settings.shown} was lost{what}: {reason}",
             hint="Look at the server's log; then run the command again.",
         )
 
@@ -350,16 +358,17 @@ class NatsConnection:
             filter(None, (denied_subject(text, subject) for text in reversed(self._server_errors))),
             None,
         ):
-            said = "it" if named == subject else f"{named} (as the server names it)"
+            allowed = "it" if named == subject else f"{named} (as the server names it)"
             return NotPermittedError(
                 f"{self.settings.shown} does not permit this user to publish to {subject}",
-                hint=f"Give {user} permission to publish to {said}, or use another user.",
+                hint=f"Give {user} permission to publish to {allowed}, or use another user.",
             )
         if any(denies_inbox(text) for text in self._server_errors):
             inbox = f"{self.settings.inbox_prefix or '_INBOX'}.>"
             return NotPermittedError(
                 f"{self.settings.shown}: this user may not receive answers to {subject}",
-                hint=f"Give {user} permission to subscribe to {inbox}, or name what it may subscribe to with `inbox_prefix`.",
+                hint=f"Give {user} permission to subscribe to {inbox},"
+                " or set `inbox_prefix` to a subject that it may subscribe to.",
             )
         return ApiTimeoutError(
             f"no answer to {subject} from {self.settings.shown} within {timeout:g} s"

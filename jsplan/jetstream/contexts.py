@@ -1,4 +1,4 @@
-"""Where a connection's settings come from: the files, a `nats` CLI context, or `NATS_*`. Connecting is left to `link`."""
+"""Resolves connection settings from the files, a context of the `nats` CLI, or `NATS_*`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """Everything that is needed to connect; `shown` is the URL without user, password or token. `timeout` is seconds."""
+    """Settings of one connection. `shown` is the URL without secrets; `timeout` is seconds."""
 
     key: str
     url: str = field(repr=False)
@@ -39,20 +39,21 @@ class ConnectionSettings:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The URL of each server, its scheme in small letters; `nats` where it has none."""
+        """The URL of each server, with a lower-case scheme, by default `nats`."""
         return tuple(_with_scheme(part.strip()) for part in self.url.split(","))
 
     @property
     def must_encrypt(self) -> bool:
-        """Tell that no server may see a credential in the clear: one URL or one setting of `tls` is enough."""
-        asked = self.ca or self.cert or self.key_file or self.tls_first
-        return bool(asked) or any(url.startswith(("tls://", "wss://")) for url in self.servers)
+        """True if credentials may be sent only with TLS: one URL or one `tls` setting is enough."""
+        tls = self.ca or self.cert or self.key_file or self.tls_first
+        return bool(tls) or any(url.startswith(("tls://", "wss://")) for url in self.servers)
 
 
 def resolve_settings(connection: Connection, environ: Mapping[str, str]) -> ConnectionSettings:
-    """The settings of one connection. `NATS_*` and the selected context fill only one that names neither `url` nor `context`.
+    """Resolve the settings of one connection.
 
-    Raises ConnectError for a context that is missing or unreadable.
+    `NATS_*` and the selected context apply only if it has neither `url` nor `context`. Raises
+    ConnectError for a context that is missing or unreadable.
     """
     if connection.url is not None:
         settings = _from_files(connection)
@@ -74,17 +75,19 @@ def _with_scheme(url: str) -> str:
 
 
 def _require_paths(key: str, settings: Mapping[str, Any]) -> None:
-    """Raise ConnectError for a file that is given by its content, as in NATS_CREDS of a pipeline. Nothing of it is shown."""
+    """Raise ConnectError for content where a path is expected, without showing the content."""
     for name in ("creds", "nkey", "ca", "cert", "key_file"):
         if is_content(settings.get(name) or ""):
             raise ConnectError(
-                f"connection {key}: its {name.removesuffix('_file')} is the content of a file, not a path",
-                hint="Put the content into a file that only you can read. Give its path, in NATS_CREDS and the like, too.",
+                f"connection {key}: its {name.removesuffix('_file')} is the content of a file,"
+                " not a path",
+                hint="Put the content into a file that only you can read, and give its path."
+                " That applies to NATS_CREDS and similar variables too.",
             )
 
 
 def redact_url(url: str) -> str:
-    """The URL, or each of several with commas between, without what stands before `@`."""
+    """Return the URL, or several separated by commas, without user and password."""
     return ",".join(_without_userinfo(part.strip()) for part in url.split(","))
 
 
@@ -145,7 +148,7 @@ def _selected_context(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read_context(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """A context of the `nats` CLI. What it says about JetStream domains is ours to decide and is not read."""
+    """Read a context of the `nats` CLI. Its JetStream domain settings are ignored."""
     folder = _config_home(environ) / "context"
     if not name.isprintable() or Path(name).name != name:
         raise ConnectError(
@@ -154,9 +157,7 @@ def _read_context(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
         )
     path = folder / f"{name}.json"
     try:
-        raw = orjson.loads(
-            read_regular(path, MEGABYTE)
-        )  # refuses what is nested too deeply in words
+        raw = orjson.loads(read_regular(path, MEGABYTE))  # refuses deep nesting with a ValueError
     except OSError as error:
         known = sorted(p.stem for p in folder.glob("*.json"))
         hint = f"The contexts in {folder} are: {', '.join(known) or 'none'}. See: nats context ls"
@@ -178,7 +179,8 @@ def _context_settings(raw: Any, name: str, path: Path) -> dict[str, Any]:
     if raw.get("nsc"):
         raise ConnectError(
             f'the nats context "{name}" takes its credentials from nsc, which jsplan cannot ask',
-            hint="Write a creds file (nsc generate creds) and name it in the context or the connection.",
+            hint="Write a creds file (nsc generate creds)"
+            " and name it in the context or the connection.",
         )
     names = {
         "url": "url",

@@ -1,7 +1,7 @@
-"""Recognize an object although its server reports another `created` after a restart.
+"""Recognizes an object although its server reports another `created` after a restart.
 
-Servers write `created` to the disk again when an object is updated, and then not the time of its creation but that of the last
-start; measured in `tests/facts/test_identity.py`. What they write is never later than that update.
+On an update servers write `created` to disk again: not the time of the creation but that of the
+last start (measured in `tests/facts/test_identity.py`). That time is never later than the update.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from jsplan.units import parse_time
 
 @dataclass(frozen=True, slots=True)
 class KnownObject:
-    """The `created` by which state knows an object, and the server's time when it was last known to be that object."""
+    """The `created` that state has for an object, and the server's time when it was last seen."""
 
     created: str
     seen_at: str
 
 
-#: Finds the sighting of a stream, or of one of its consumers, in a domain: `(domain, stream, consumer)`.
+#: Finds the known object for a stream, or one of its consumers: `(domain, stream, consumer)`.
 FindKnownObject = Callable[[str, str, str | None], KnownObject | None]
 
 
 def find_no_object(domain: str, stream: str, consumer: str | None) -> None:
-    """Know of no object."""
+    """Return None: no object is known."""
 
 
 def is_same_object(known: KnownObject, created: str, *, consumer: bool) -> bool:
-    """Tell whether the object that reports `created` now is the one that was seen.
+    """Return True if the object that now reports `created` is the known one.
 
-    One that was created before it was seen cannot have been created since. A stream may be older than the one that
-    was seen: an archive of servers before 2.15 brings its own `created` back. That is another stream.
+    An object that was created before it was seen was not recreated since. But a stream may be older
+    than the known one: an archive of servers before 2.15 restores its own `created`. That is
+    another stream.
     """
     if created == known.created:
         return True
@@ -47,7 +48,7 @@ def is_same_object(known: KnownObject, created: str, *, consumer: bool) -> bool:
 
 
 def restore_created(answer: dict[str, Any], domain: str, known_objects: FindKnownObject) -> None:
-    """Put the `created` that state knows into an answer about streams or consumers, where they are the same objects."""
+    """Replace `created` in an answer by the known one where it is the same object."""
     for info in _infos_in(answer):
         consumer = info.get("name") if "stream_name" in info else None
         config = info.get("config")
@@ -70,6 +71,6 @@ def _infos_in(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _parse_instant(text: str) -> tuple[str, str]:
-    """An RFC 3339 time as something that sorts, to the nanosecond. Raises ValueError."""
+    """Parse an RFC 3339 time to a sortable value, to the nanosecond. Raises ValueError."""
     whole, _, fraction = parse_time(text).removesuffix("Z").partition(".")
     return whole, fraction.ljust(9, "0")

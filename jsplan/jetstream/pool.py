@@ -1,4 +1,4 @@
-"""All connections of one command: opened in parallel, once per connection entry, and closed together."""
+"""All connections of one command, opened in parallel, once per connection entry."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from jsplan.jetstream.read_only import ReadOnlyGuard
 
 
 class Pool:
-    """Links by connection key. A connection that fails is remembered with its error, not raised: a domain may be away.
+    """Connections by key. A failed one is stored with its error: its domain may be offline.
 
-    `read_only` is about the JetStream API; with `sealed` no link sends anything but reading requests of it. `sightings` are the
-    objects that state knows.
+    `read_only` applies to the JetStream API. With `guarded` a connection sends only requests that
+    read. `known_objects` finds the objects that state knows.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.gather(*(link.close() for link in self.connections.values()))
+        await asyncio.gather(*(each.close() for each in self.connections.values()))
 
     async def open(self, keys: Iterable[str]) -> None:
-        """Connect what is not connected yet, all at once. Raises ConnectError only for settings that cannot be read."""
+        """Open missing connections in parallel. Raises ConnectError only for invalid settings."""
         wanted = [
             key
             for key in dict.fromkeys(keys)
             if key not in self.connections and key not in self.failures
         ]
-        links = {
+        opened = {
             key: NatsConnection(
                 resolve_settings(self._settings[key], self._environ),
                 ReadOnlyGuard() if self._guarded else None,
@@ -67,16 +67,16 @@ class Pool:
         }
         for key, outcome in zip(
             wanted,
-            await asyncio.gather(*(_open_connection(link) for link in links.values())),
+            await asyncio.gather(*(_open_connection(each) for each in opened.values())),
             strict=True,
         ):
             if outcome is None:
-                self.connections[key] = links[key]
+                self.connections[key] = opened[key]
             else:
                 self.failures[key] = outcome
 
     def api(self, domain: Domain) -> DomainApi:
-        """The API of a domain; raises the ConnectError its connection ended with."""
+        """Return the API of a domain. Raises the ConnectError of its connection."""
         if domain.connection in self.failures:
             raise self.failures[domain.connection]
         return DomainApi(
@@ -87,9 +87,9 @@ class Pool:
         )
 
 
-async def _open_connection(link: NatsConnection) -> ConnectError | None:
+async def _open_connection(connection: NatsConnection) -> ConnectError | None:
     try:
-        await link.open()
+        await connection.open()
     except ConnectError as error:
         return error
     except JsplanError as error:

@@ -1,4 +1,4 @@
-"""Publishes on one subject and nowhere else, each message known to have reached the server. What is said is left to `drift.sinks`."""
+"""Publishes on one subject, and confirms that each message reached the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jsplan.jetstream.contexts import ConnectionSettings
 
 
 class Publisher:
-    """One subject of one account. The connection is made when it is needed, and again when it was lost."""
+    """One subject of one account. Connects on demand, and again when the connection was lost."""
 
     def __init__(self, target: ConnectionSettings, subject: str) -> None:
         self._settings = target
@@ -21,11 +21,14 @@ class Publisher:
         self._connection: _PublishConnection | None = None
 
     async def publish(self, payloads: list[tuple[str, bytes]]) -> None:
-        """Publish messages, each with its id as `Nats-Msg-Id`, and wait until the server has them. Raises ApiError and ConnectError."""
+        """Publish `(Nats-Msg-Id, payload)` pairs and wait until the server has them.
+
+        Raises ApiError and ConnectError.
+        """
         if self._connection is None or self._connection.is_closed:
-            link = _PublishConnection(self._settings)
-            await link.open()
-            self._connection = link
+            connection = _PublishConnection(self._settings)
+            await connection.open()
+            self._connection = connection
         try:
             await self._connection.publish_all(self._subject, payloads)
         except ApiError:
@@ -33,14 +36,14 @@ class Publisher:
             raise
 
     async def close(self) -> None:
-        """Hang up; never raises."""
+        """Close the connection; never raises."""
         if self._connection is not None:
             await self._connection.close()
         self._connection = None
 
 
 class _PublishConnection(NatsConnection):
-    """Never connects again by itself: what waited in a buffer meanwhile would pass for said."""
+    """A connection without reconnects: buffered messages would count as sent meanwhile."""
 
     def _options(self) -> dict[str, Any]:
         return super()._options() | {"allow_reconnect": False}
@@ -52,12 +55,13 @@ class _PublishConnection(NatsConnection):
             async with asyncio.timeout(2 * self.settings.timeout):
                 for name, payload in payloads:
                     await client.publish(subject, payload, headers={"Nats-Msg-Id": name})
-                # A flush sends its PING at once, ahead of what is published: that has to be on its way first.
-                await client._flush_pending(force_flush=True)  # noqa: SLF001 - there is no public name for it
+                # A flush sends its PING ahead of buffered messages, so send those first.
+                await client._flush_pending(force_flush=True)  # noqa: SLF001 - no public name
                 await client.flush(max(1, int(self.settings.timeout)))
         except (nats.errors.Error, OSError) as error:
             raise ApiError(
-                f"the connection to {self.settings.shown} was lost: {str(error) or type(error).__name__}"
+                f"the connection to {self.settings.shown} was lost:"
+                f" {str(error) or type(error).__name__}"
             ) from None
         if not client.is_connected:
             raise ApiError(f"the connection to {self.settings.shown} was lost")

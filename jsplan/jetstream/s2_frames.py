@@ -1,7 +1,8 @@
-"""Follows the framing of an S2 stream as it passes, without unpacking it: whether it is whole, how much it holds, what it is.
+"""Follows the frames of an S2 stream without decompressing: completeness, size and format.
 
-Snapshots are S2 streams (https://github.com/google/snappy/blob/main/framing_format.txt): frames of one byte type, three bytes
-length and a body. Whether the bodies are right is left to the checksums in them, which the restoring server verifies.
+Snapshots are S2 streams (https://github.com/google/snappy/blob/main/framing_format.txt): frames of
+one byte type, three bytes length and a body. The restoring server verifies the checksums of the
+bodies.
 """
 
 from __future__ import annotations
@@ -10,31 +11,35 @@ from typing import Final
 
 _COMPRESSED, _UNCOMPRESSED, _STREAM_START = 0x00, 0x01, 0xFF
 _HEADER_BYTES = 4
-#: The first bytes of what a 2.15 archive holds; earlier ones are tar files.
+#: The first bytes of a 2.15 archive; earlier ones are tar files.
 _MAGIC: Final = b"NATSARC1"
-#: A frame's checksum, a block's length of at most five bytes, the tag of its first literal of at most three, and the magic.
+#: Checksum, block length (at most 5 bytes), tag of the first literal (at most 3), and the magic.
 _PEEK_BYTES = 4 + 5 + 3 + len(_MAGIC)
 
 
 class S2Frames:
-    """What went by so far: `bytes` counts it, `uncompressed_bytes` what it holds; `archive_format` is `natsarc1`, `tar`, or empty before the first frame."""
+    """Counts of the bytes so far.
+
+    `bytes` is the compressed size and `uncompressed_bytes` the size of the content.
+    `archive_format` is `natsarc1`, `tar`, or empty before the first frame.
+    """
 
     def __init__(self) -> None:
         self.bytes = 0
         self.uncompressed_bytes = 0
         self.archive_format = ""
-        self._head = b""  # what has come of a frame's head and of the beginning of its body
-        self._body_left = 0  # bytes of the body that are still to come
+        self._head = b""  # the frame's header and the beginning of its body
+        self._body_left = 0  # bytes of the body that are still missing
         self._started = False
         self._invalid = False
 
     @property
     def is_complete(self) -> bool:
-        """Something has come, it is an S2 stream, and no frame is cut off."""
+        """True if data arrived, it is an S2 stream, and no frame is incomplete."""
         return self.bytes > 0 and not (self._invalid or self._head or self._body_left)
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece, of any size."""
+        """Process the next data, of any size."""
         self.bytes += len(data)
         at = 0
         while at < len(data) and not self._invalid:
@@ -51,7 +56,7 @@ class S2Frames:
                 self._begin_frame()
 
     def _header_bytes_wanted(self) -> int:
-        """How much of the frame has to be looked at: its head, then as much of its body as `_PEEK_BYTES`."""
+        """Return the number of bytes of the frame to inspect: header and up to `_PEEK_BYTES`."""
         if len(self._head) < _HEADER_BYTES:
             return _HEADER_BYTES
         return _HEADER_BYTES + min(

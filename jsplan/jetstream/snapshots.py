@@ -1,7 +1,6 @@
-"""Whole streams over the wire: STREAM.SNAPSHOT and STREAM.RESTORE of one domain, streamed with bounded memory.
+"""Streams whole snapshots and restores of one domain with bounded memory.
 
-What both say of a stream is left as it came; where archives are kept, whether a target fits and whether what came
-back is equal is left to `archives` and the workflows.
+Uses STREAM.SNAPSHOT and STREAM.RESTORE. Configuration and state stay as the server sent them.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.connection import Inbox, InboxMessage
 from jsplan.jetstream.s2_frames import S2Frames
 
-#: Bytes of one chunk, in both directions; less where the connected server's `max_payload` is smaller.
+#: Bytes of one chunk, in both directions, unless the server's `max_payload` is smaller.
 CHUNK_BYTES = 128 * 1024
-#: Bytes under way at once, so the most that is held in memory.
+#: Bytes in flight at once, which bounds the memory.
 WINDOW_BYTES = 4 * 1024 * 1024
-#: Seconds without a sign of life before a transfer is given up; servers themselves give up after 5 s (2.10: 2 s).
+#: Seconds without data before a transfer fails; servers give up after 5 s (2.10: 2 s).
 IDLE_TIMEOUT = 30.0
-#: Seconds between two looks at the domain while it puts an archive together; it answers only when it is done.
+#: Seconds between two requests to a domain that restores an archive; it answers at the end only.
 POLL_INTERVAL = 10.0
-#: Restores that the server could still be busy with after this many seconds per byte have been lost on the way.
+#: A restore that takes more seconds per byte than this was lost.
 SECONDS_PER_BYTE = 1 / (2 * 1024 * 1024)
-#: Seconds for the interest in a restore to travel over a leafnode.
+#: Seconds for the interest in a restore to propagate over a leafnode.
 INTEREST_TIMEOUT = 5.0
 
-#: Seconds for an abandoned snapshot of the same stream to end; before 2.15 a stream has one at a time.
+#: Seconds for an abandoned snapshot of the stream to end; before 2.15 a stream has one at a time.
 SNAPSHOT_WAIT = 15.0
 
-#: `ServerRefusedError.err_code` of what snapshots and restores are refused with.
+#: `ServerRefusedError.err_code` of refused snapshots and restores.
 NAME_IN_USE = (10058, 10130)
 RESTORE_FAILED = 10062
 SNAPSHOT_FAILED = 10064
@@ -50,11 +49,12 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot under way. `config` and `state` are the server's own (times RFC 3339, sizes bytes); `chunks` is the archive, once.
+    """A running snapshot. `config` and `state` are the server's (times RFC 3339, sizes bytes).
 
-    `frames` follows it: `passed.bytes` have come, `passed.unpacked` is what they hold, which ends near `state.bytes`, and
-    `passed.archive` is known after the first frame: `natsarc1` (2.15 and later: restored under any name, into any storage)
-    or `tar` (same name, file storage only).
+    `chunks` yields the archive once. `frames` follows it: `frames.bytes` have arrived, and
+    `frames.uncompressed_bytes` ends near `state.bytes`. `frames.archive_format` is known after the
+    first frame: `natsarc1` (2.15 and later: restored under any name, into any storage) or `tar`
+    (same name, file storage only).
     """
 
     config: dict[str, Any]
@@ -72,12 +72,14 @@ async def open_snapshot(
     check: bool = False,
     idle: float = IDLE_TIMEOUT,
 ) -> AsyncIterator[Snapshot]:
-    """A snapshot of one stream, with its consumers. Chunks are acknowledged as they are taken, so a slow taker slows the server.
+    """Take a snapshot of one stream, with its consumers.
 
-    A taker that takes nothing for 5 s (2.10: 2 s) loses the snapshot: the server ends it with 408. `check` makes the server verify
-    all checksums first. Nothing on the server changes. Raises ServerRefusedError (see `is_memory_stream`), the errors of
-    `DomainApi.request`, and while chunks are taken ApiError for an archive that is not whole. Rests on `STREAM.SNAPSHOT`;
-    see `_receive_chunks` for how it ends.
+    Chunks are acknowledged when they are consumed, so a slow reader slows the server. A reader that
+    takes nothing for 5 s (2.10: 2 s) loses the snapshot: the server ends it with 408. `check` makes
+    the server verify all checksums first. Nothing on the server changes.
+
+    Raises ServerRefusedError (see `is_memory_stream`), the errors of `DomainApi.request`, and while
+    chunks are read ApiError for an incomplete archive. See `_receive_chunks` for how it ends.
     """
     async with api.connection.open_inbox() as inbox:
         payload = {"deliver_subject": inbox.subject, "no_consumers": not consumers, "jsck": check}
@@ -85,27 +87,27 @@ async def open_snapshot(
         answer = await _request_snapshot(api, stream, payload, idle)
         frames = S2Frames()
         what = f"the snapshot of stream {stream} in domain {api.domain.key}"
-        taken = Snapshot(
+        snapshot = Snapshot(
             answer.get("config") or {},
             answer.get("state") or {},
             _receive_chunks(api, inbox, frames, what, idle),
             frames,
         )
         try:
-            yield taken
+            yield snapshot
         finally:
-            await taken.chunks.aclose()
+            await snapshot.chunks.aclose()
 
 
 def is_memory_stream(error: ServerRefusedError) -> bool:
-    """Whether a snapshot was refused because servers before 2.15 cannot take any of a stream in memory storage."""
+    """Return True if a server before 2.15 refused a snapshot of a stream in memory storage."""
     return error.err_code == SNAPSHOT_FAILED and "no impl" in error.description
 
 
 async def _request_snapshot(
     api: DomainApi, stream: str, payload: dict[str, Any], idle: float
 ) -> dict[str, Any]:
-    """The server's answer; one who was killed in the middle has left a snapshot that goes on for seconds, and is waited for."""
+    """Request a snapshot; wait for one that a killed process left running for some seconds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + SNAPSHOT_WAIT
     while True:
@@ -120,10 +122,11 @@ async def _request_snapshot(
 async def _receive_chunks(
     api: DomainApi, inbox: Inbox, frames: S2Frames, what: str, idle: float
 ) -> AsyncGenerator[bytes, None]:
-    """Chunks until the empty message. Its status is 204, or none if no chunk asked for an ack; 408 and 500 are failures.
+    """Yield chunks until the empty message, and acknowledge them.
 
-    A chunk's reply subject ends with its number, so that one lost on the way is noticed; the last chunk may have none, and that it
-    came whole shows in the framing of the compression.
+    The status of the empty message is 204, or none if no chunk asked for an ack; 408 and 500 are
+    failures. The reply subject of a chunk ends with its number, so a lost chunk is noticed. The
+    last chunk may have none; its completeness shows in the frames.
     """
     number = 0
     while True:
@@ -147,9 +150,12 @@ async def _next_chunk(inbox: Inbox, what: str, idle: float, *, first: bool) -> I
     try:
         return await inbox.next(idle, what)
     except ApiTimeoutError as error:
-        hint = "Does the domain's server still run, and the link to it? Then run the command again."
+        hint = "Check the domain's server and the network to it. Then run the command again."
         if first:
-            hint = "Snapshots do not come over another account's import; use a connection of the stream's own account."
+            hint = (
+                "Snapshots do not pass an import of another account."
+                " Use a connection of the stream's own account."
+            )
         raise ApiTimeoutError(str(error), hint=hint) from None
 
 
@@ -179,46 +185,49 @@ async def restore_stream(
     on_progress: Progress | None = None,
     idle: float = IDLE_TIMEOUT,
 ) -> dict[str, Any]:
-    """Make the stream that `config` names from an archive, and return the server's answer (`STREAM.INFO` without `domain`).
+    """Restore the stream that `config` names; return its `STREAM.INFO` without `domain`.
 
-    `config` and `state` are those of the snapshot; what of the configuration may differ is the server's business (2.15 archives:
-    name, subjects, storage, limits; older: everything but name and storage). **A `tar` archive restored into
-    memory storage is accepted and comes out empty**: do not. `on_progress` gets the bytes that the server has so far.
+    `config` and `state` are those of the snapshot. The server decides which fields of the
+    configuration may differ (2.15 archives: name, subjects, storage, limits; older: everything but
+    name and storage). **The server accepts a `tar` archive for memory storage, and the stream is
+    empty**: do not do that. `on_progress` gets the bytes that the server has so far.
 
-    All or nothing: after any failure, also of `chunks` and by cancellation, what the restore left is deleted (2.15 leaves an empty
-    stream when a consumer is refused, 2.12 and later finish what they have when nothing comes for 5 s). Only what this
-    restore made: the name was free when the server accepted it. Raises ServerRefusedError (`NAME_IN_USE`, 10065 for
-    subjects, `RESTORE_FAILED`), the errors of `DomainApi.request`, ApiTimeoutError, and whatever `chunks` raises.
+    All or nothing: after any failure, also of `chunks` and by cancellation, the partial stream is
+    deleted (2.15 leaves an empty stream when a consumer is refused; 2.12 and later finish what they
+    have when nothing comes for 5 s). It deletes only what this restore created: the name was free
+    when the server accepted it. Raises ServerRefusedError (`NAME_IN_USE`, 10065 for subjects,
+    `RESTORE_FAILED`), the errors of `DomainApi.request`, ApiTimeoutError, and the errors of
+    `chunks`.
     """
     name = str(config["name"])
     answer = await api.request(f"STREAM.RESTORE.{name}", {"config": config, "state": state})
     async with api.connection.open_inbox() as inbox:
-        sending = _RestoreTransfer(
+        transfer = _RestoreTransfer(
             api, name, str(answer["deliver_subject"]), inbox, idle, on_progress
         )
         try:
-            await sending.send_all(chunks)
-            return await sending.finish()
+            await transfer.send_all(chunks)
+            return await transfer.finish()
         except BaseException as error:
-            await _clean_up_failed(sending, error)
+            await _clean_up_failed(transfer, error)
             raise
 
 
-async def _clean_up_failed(sending: _RestoreTransfer, error: BaseException) -> None:
-    """Leave nothing of a failed restore; shielded, so that a second cancellation does not leave half of it."""
-    cleaning = asyncio.ensure_future(sending.abandon(error))
+async def _clean_up_failed(transfer: _RestoreTransfer, error: BaseException) -> None:
+    """Delete the rest of a failed restore, shielded against a second cancellation."""
+    cleaning = asyncio.ensure_future(transfer.abandon(error))
     try:
-        left = await asyncio.shield(cleaning)
+        problem = await asyncio.shield(cleaning)
     except asyncio.CancelledError:
-        left = await cleaning
-    if left:
-        error.add_note(left)
+        problem = await cleaning
+    if problem:
+        error.add_note(problem)
         if isinstance(error, JsplanError):
-            error.hint = f"{error.hint} {left}" if error.hint else left
+            error.hint = f"{error.hint} {problem}" if error.hint else problem
 
 
 class _RestoreTransfer:
-    """One restore under way: chunks go out in order, each is answered with an empty message, in the same order."""
+    """One running restore: chunks are sent in order, each is answered with an empty message."""
 
     def __init__(
         self,
@@ -236,12 +245,12 @@ class _RestoreTransfer:
         self.idle = idle
         self.on_progress = on_progress or (lambda _: None)
         self.description = f"the restore of stream {name} in domain {api.domain.key}"
-        self.unacknowledged: list[int] = []  # bytes of each chunk that is not answered yet
+        self.unacknowledged: list[int] = []  # bytes of each unacknowledged chunk
         self.bytes = 0
         self.ended = False  # the server has answered with a result, good or bad
 
     async def send_all(self, chunks: AsyncIterable[bytes]) -> None:
-        """Send everything, at most `WINDOW_BYTES` bytes ahead of the answers."""
+        """Send everything, with at most `WINDOW_BYTES` unacknowledged."""
         async for chunk in chunks:
             for piece in _split_chunk(chunk, _chunk_size(self.api)):
                 if not self.bytes and not self.unacknowledged:
@@ -255,7 +264,7 @@ class _RestoreTransfer:
             await self._await_ack()
 
     async def _send_first(self, piece: bytes) -> None:
-        """The domain answered, but its interest in the chunks may still be on its way over a leafnode; nobody has got it then."""
+        """Send the first chunk again until interest in it has propagated over a leafnode."""
         loop = asyncio.get_running_loop()
         end = loop.time() + INTEREST_TIMEOUT
         while True:
@@ -273,7 +282,7 @@ class _RestoreTransfer:
         arrived = await self.inbox.next(self.idle, self.description)
         if arrived.status.startswith("503"):
             raise NoRespondersError(
-                f"{self.description}: nobody takes its chunks any more",
+                f"{self.description}: the server no longer takes its chunks",
                 hint="Look at the server's log; then run it again.",
             )
         if arrived.data:
@@ -283,7 +292,7 @@ class _RestoreTransfer:
         self.on_progress(self.bytes)
 
     def _refused_error(self, data: bytes) -> ApiError:
-        """What the server says instead of an empty message: its JSON, or a line of text when its disk fails."""
+        """Map an answer that is not empty: JSON, or a line of text when the server's disk fails."""
         try:
             self.api.parse(f"STREAM.RESTORE.{self.name}", data)
         except ServerRefusedError as error:
@@ -296,7 +305,7 @@ class _RestoreTransfer:
         )
 
     async def finish(self) -> dict[str, Any]:
-        """The empty request, and its answer: the server now puts it all together, and says nothing before it is done."""
+        """Send the empty request and wait; the server answers when the stream is restored."""
         await self.api.connection.publish(self.subject, b"", self.inbox.subject)
         loop = asyncio.get_running_loop()
         end = loop.time() + self.idle + self.bytes * SECONDS_PER_BYTE
@@ -305,28 +314,31 @@ class _RestoreTransfer:
                 arrived = await self.inbox.next(POLL_INTERVAL, self.description)
                 break
             except ApiTimeoutError:
-                await self.api.request("INFO")  # a domain that is gone ends the wait
+                await self.api.request("INFO")  # raises if the domain is offline
                 if loop.time() > end:
                     raise
         self.ended = True
         if arrived.status.startswith("503"):
             raise NoRespondersError(
-                f"{self.description}: nobody takes its end",
+                f"{self.description}: the server does not take its end",
                 hint="Look at the server's log; then run it again.",
             )
         return self.api.parse(f"STREAM.RESTORE.{self.name}", arrived.data, RESTORE_DONE)
 
     async def abandon(self, error: BaseException) -> str:
-        """Nothing of it stays; returns what could not be made sure. Ending it at once is quicker than the server's 5 s."""
+        """Delete the partial stream; return an error text. Does not wait for the server's 5 s."""
         if isinstance(error, ServerRefusedError) and error.err_code in NAME_IN_USE:
-            return ""  # somebody else's
+            return ""  # the stream is not from this restore
         try:
             if not self.ended:
                 await self._end_upload()
             if await self.api.stream_info(self.name) is not None:
                 await self.api.request(f"STREAM.DELETE.{self.name}")
         except JsplanError as failure:
-            return f"Part of stream {self.name} may be left in domain {self.api.domain.key}, and could not be removed: {failure}"
+            return (
+                f"Part of stream {self.name} may be left in domain {self.api.domain.key},"
+                f" and could not be removed: {failure}"
+            )
         return ""
 
     async def _end_upload(self) -> None:
@@ -335,7 +347,7 @@ class _RestoreTransfer:
             not (arrived := await self.inbox.next(self.idle, self.description)).data
             and not arrived.status
         ):
-            pass  # answers to chunks that were under way
+            pass  # acks of chunks in flight
 
 
 def _chunk_size(api: DomainApi) -> int:

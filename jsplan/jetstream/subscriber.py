@@ -1,7 +1,4 @@
-"""A connection that only listens, for days: it comes back by itself, says when it may have missed something, and cannot send.
-
-What the messages mean is left to `drift.advisories`.
-"""
+"""A long-lived connection that only receives: it reconnects, and reports possible gaps."""
 
 from __future__ import annotations
 
@@ -18,20 +15,20 @@ from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.jetstream.read_only import ReadOnlyGuard
 
-#: Messages and bytes that may wait to be read, per subject; what comes beyond is dropped, and that is said.
+#: Messages and bytes that may wait per subject; more is dropped, which is reported as a gap.
 MAX_WAITING: Final = (65_536, 64 * 1024 * 1024)
-#: Seconds between two tries to connect, at first and at most.
+#: Seconds between two attempts to connect: first and maximum.
 RETRY_INTERVALS: Final = (0.25, 10.0)
-#: Seconds between two pings, and how many may be unanswered: a half-dead link is noticed within half a minute.
+#: Seconds between pings, and unanswered pings allowed: a dead connection shows within 30 s.
 PING_SETTINGS: Final = (10, 2)
 
 
 class Subscriber(NatsConnection):
-    """Hears `subjects` and hands each message's subject and payload to `heard`.
+    """Receives `subjects` and passes each message's subject and payload to `on_message`.
 
-    `gap(reason)` is called whenever something may have been missed: when it begins to listen, again and again, and when it was
-    too slow. `deaf(reason)` is called when the server does not permit a subject, and without a reason when it is asked anew. Its seal
-    admits nothing, so it sends nothing.
+    `on_gap(reason)` is called whenever messages may have been missed: after each connect, and when
+    reading was too slow. `on_denied(reason)` is called when the server does not permit a subject,
+    and with an empty reason when it is asked again. Its guard allows nothing, so it sends nothing.
     """
 
     def __init__(
@@ -50,7 +47,7 @@ class Subscriber(NatsConnection):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the connection is there just now."""
+        """True while the connection is up."""
         return bool(self._client.is_connected)
 
     def _options(self) -> dict[str, Any]:
@@ -64,7 +61,7 @@ class Subscriber(NatsConnection):
         }
 
     async def open(self) -> None:
-        """Connect, and from then on come back by itself as often as it takes. Raises ConnectError for the first time only."""
+        """Connect, then reconnect without a limit. Raises ConnectError for the first time only."""
         await super().open()
         self._client.options["max_reconnect_attempts"] = -1
 
@@ -86,7 +83,7 @@ class Subscriber(NatsConnection):
         self._handle_message(message.subject, message.data)
 
     async def listen(self) -> None:
-        """Connect and listen until the connection is lost for good. Raises ConnectError where there is none."""
+        """Connect and listen until the connection is lost for good. Raises ConnectError."""
         await self.open()
         messages, size = MAX_WAITING
         try:
@@ -106,7 +103,7 @@ class Subscriber(NatsConnection):
 async def listen_until_cancelled(
     make: Callable[[], Subscriber], on_change: Callable[[Subscriber | None, str], None]
 ) -> None:
-    """Listen until cancelled. `told` hears of each connection that is made, and of why one could not be made."""
+    """Listen until cancelled; report each new connection and each failure to `on_change`."""
     pause = RETRY_INTERVALS[0]
     while True:
         listener = make()

@@ -394,7 +394,7 @@ async def test_a_restore_that_the_server_gave_up(server: Server) -> None:
                 await asyncio.sleep(7)
                 yield data[100_000:]
 
-            with pytest.raises(NoRespondersError, match="nobody takes its chunks any more"):
+            with pytest.raises(NoRespondersError, match="the server no longer takes its chunks"):
                 await restore_stream(api, snap.config, snap.state, slow())
             assert await api.stream_info("S") is None
 
