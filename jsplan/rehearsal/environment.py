@@ -1,6 +1,6 @@
-"""The embedded servers of one turn of a rehearsal: started, connected to, filled, the steps carried out, and all of it gone again.
+"""The embedded servers of one round of a rehearsal: start, seed, execute the steps, stop.
 
-Nothing of it outlives the turn, however it ends: what an orderly end does not reach, the sandbox's guardian ends.
+Nothing outlives the round: what an orderly end does not stop, the guardian of the sandbox does.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from jsplan.sandbox.sandbox import NOT_READY_CODES
 from jsplan.sandbox.sites import Site, account_user
 from jsplan.state import LockInfo, State
 
-#: Seconds after which a cluster that finds no place for something is believed.
+#: Seconds before a cluster's answer that it has no place is taken as final.
 NOT_READY_RETRY = 1.0
 
 
 class RehearsedApi(DomainApi):
     """The API of an embedded server that remembers what it refused, with the request."""
 
-    def __init__(self, domain: Domain, link: NatsConnection) -> None:
-        super().__init__(domain, link, read_only=False)
+    def __init__(self, domain: Domain, connection: NatsConnection) -> None:
+        super().__init__(domain, connection, read_only=False)
         self.refusals: list[tuple[str, ServerRefusedError]] = []
 
     async def request(
         self, api: str, payload: dict[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """As `DomainApi.request`, but what a cluster on a busy machine says for a moment is not taken for its last word."""
+        """Request as `DomainApi` does, and retry for a moment while a cluster is not ready."""
         end = time.monotonic() + NOT_READY_RETRY
         while True:
             try:
@@ -57,7 +57,7 @@ class RehearsedApi(DomainApi):
 
 
 class MemoryBackend:
-    """The backend of a rehearsal: its state is in memory as long as it runs, and nowhere else. Nobody else could want its lock."""
+    """The backend of a rehearsal: its state is only in memory. No other process uses it."""
 
     location = "memory"
 
@@ -65,12 +65,12 @@ class MemoryBackend:
         self._plan = plan
 
     async def read(self) -> State:
-        """An empty state."""
+        """Return an empty state."""
         return State(self._plan.workspace, self._plan.environment)
 
     @asynccontextmanager
     async def lock(self, info: LockInfo, timeout: int) -> AsyncIterator[None]:
-        """There is nobody to keep out."""
+        """Do nothing: no other process can have the lock."""
         del info, timeout
         yield
 
@@ -79,46 +79,51 @@ class MemoryBackend:
         state.begin_session()
 
     def append(self, state: State, *changes: dict[str, Any]) -> None:
-        """Carry out changes on the document in memory."""
+        """Apply changes to the document in memory."""
         for change in changes:
             state.apply_change(change)
 
     async def flush(self) -> None:
-        """What is in memory dies with the process, as it should."""
+        """Do nothing: the state in memory is not stored."""
 
     async def sync(self) -> None:
-        """There is no disk to wait for."""
+        """Do nothing: there is no disk."""
 
     async def finish(self, state: State) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is stored."""
 
     def may_write(self, seconds: float) -> float:
-        """There is no lease."""
+        """Return `seconds`: there is no lease."""
         return seconds
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: nothing is open."""
 
 
 @dataclass(slots=True)
 class RehearsalEnvironment:
-    """Running embedded servers, with an API for every domain key that leads to one of them. `seeds` is what was put on them."""
+    """Running embedded servers, with an API per domain key. `seeds` was created on them."""
 
     apis: dict[str, RehearsedApi]
     seeds: SeededObjects = field(default_factory=SeededObjects)
 
-    async def seed(self, places: list[RehearsalTarget], clusters: Mapping[str, str | None]) -> None:
+    async def seed(
+        self, targets: list[RehearsalTarget], clusters: Mapping[str, str | None]
+    ) -> None:
         """Put the live configuration on the servers. Raises ApiError when one does not answer."""
-        ones = [place.jetstream for place in places]
+        jetstreams = [target.jetstream for target in targets]
         parts = await asyncio.gather(
-            *(seed_servers(self.apis[o.key], o.streams, o.consumers, clusters[o.key]) for o in ones)
+            *(
+                seed_servers(self.apis[each.key], each.streams, each.consumers, clusters[each.key])
+                for each in jetstreams
+            )
         )
         for part in parts:
             self.seeds.created |= part.created
             self.seeds.missing |= part.missing
 
     async def read_touched(self, steps: list[Step]) -> dict[Address, LiveObject]:
-        """Everything that the steps touch and that is there, as it is there."""
+        """Read the objects that the steps touch and that exist."""
         touched = sorted({step.target_address for step in steps})
         found = await asyncio.gather(
             *(read_object(self.apis[address.domain], address) for address in touched)
@@ -128,7 +133,7 @@ class RehearsalEnvironment:
         }
 
     async def execute(self, plan: Plan, parallelism: int) -> list[StepResult]:
-        """Carry the plan's steps out here. Raises SandboxError when an embedded server went away."""
+        """Execute the plan's steps. Raises SandboxError when an embedded server is lost."""
         backend = MemoryBackend(plan)
         execution = Execution(
             plan,
@@ -147,22 +152,22 @@ class RehearsalEnvironment:
 
 @asynccontextmanager
 async def start_environment(
-    sites: list[Site], places: list[RehearsalTarget]
+    sites: list[Site], targets: list[RehearsalTarget]
 ) -> AsyncIterator[RehearsalEnvironment]:
-    """Start the servers, connect, and leave nothing behind. Raises SandboxError when they cannot be started or reached."""
+    """Start the servers, connect, and stop them at the end. Raises SandboxError on failure."""
     password = secrets.token_hex(16)
     sandbox = Sandbox.of_sites(sites, password)
     try:
         await _run_blocking(sandbox.start, sandbox)
         first = {site.name: sandbox[site.nodes[0]] for site in sites}
         connections = {
-            place.jetstream.key: Connection(
-                place.jetstream.key,
-                url=first[place.site].url,
-                user=place.account,
-                password=account_user(place.account, password).password,
+            target.jetstream.key: Connection(
+                target.jetstream.key,
+                url=first[target.site].url,
+                user=target.account,
+                password=account_user(target.account, password).password,
             )
-            for place in places
+            for target in targets
         }
         async with Pool(connections, {}, read_only=False) as pool:
             await pool.open(connections)
@@ -170,25 +175,25 @@ async def start_environment(
                 raise SandboxError(str(next(iter(pool.failures.values()))))
             yield RehearsalEnvironment(
                 {
-                    key: _open_api(place, key, pool)
-                    for place in places
-                    for key in place.jetstream.keys | {place.jetstream.key}
+                    key: _open_api(target, key, pool)
+                    for target in targets
+                    for key in target.jetstream.keys | {target.jetstream.key}
                 }
             )
     finally:
         await _run_blocking(sandbox.close, sandbox)
 
 
-def _open_api(place: RehearsalTarget, key: str, pool: Pool) -> RehearsedApi:
-    """Straight to the server that a domain is on: how the real one is reached does not matter for what it refuses."""
+def _open_api(target: RehearsalTarget, key: str, pool: Pool) -> RehearsedApi:
+    """Open the API directly at the embedded server, without the real route through a leafnode."""
     return RehearsedApi(
-        Domain(key, place.jetstream.key, place.jetstream.domain.js_domain, "$JS.API"),
-        pool.connections[place.jetstream.key],
+        Domain(key, target.jetstream.key, target.jetstream.domain.js_domain, "$JS.API"),
+        pool.connections[target.jetstream.key],
     )
 
 
 async def _run_blocking(work: Callable[[], None], sandbox: Sandbox) -> None:
-    """Run blocking work in a thread. A Ctrl-C meanwhile ends the servers, so that nobody waits for them, and counts once that is over."""
+    """Run blocking work in a thread. On Ctrl-C end the servers first, then raise."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""What a rehearsal showed, as findings of the plan: what was refused, what could not be tried, and on which servers. Pure."""
+"""Builds findings of a plan from a rehearsal: refusals, untried steps, the servers. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jsplan.rehearsal.live_snapshot import UNKNOWN_FIELD
 
 REFUSED, NOT_KEPT, NOT_REHEARSED, OTHER_RELEASE = "JS460", "JS461", "JS462", "JS463"
 _NOT_UPDATED = 10149
-#: Requests that a server refuses for what they ask for; others fail for what is, or is not, in a stream.
+#: Requests that a server refuses for their configuration; others fail because of stream content.
 _CONFIG_REQUESTS: Final = (
     "STREAM.CREATE.",
     "STREAM.UPDATE.",
@@ -33,18 +33,18 @@ def build_finding(
     step: Step,
     result: StepResult,
     refusals: Refusals,
-    place: RehearsalTarget,
+    target: RehearsalTarget,
     expiring: Mapping[Address, LiveObject],
     at: SourceRange | None,
 ) -> Diagnostic | None:
-    """What became of one step, None if nothing needs to be said. `expiring` are consumers that a server may delete when they are idle."""
+    """Build the finding of one step, or None. Idle `expiring` consumers may be deleted."""
     if result.status not in ("failed", "unknown"):
         return None
     error = result.error or ""
     request, refused = next(((api, e) for api, e in refusals if str(e) in error), ("", None))
     if refused is None and "did not keep" in error:
-        kept = error.partition("did not keep ")[2]
-        text = f"nats-server {place.version} does not keep {kept} in the rehearsal"
+        lost = error.partition("did not keep ")[2]
+        text = f"nats-server {target.version} does not keep {lost} in the rehearsal"
         return Diagnostic(
             "error",
             NOT_KEPT,
@@ -54,10 +54,13 @@ def build_finding(
             at,
         )
     if (
-        why := _rehearsal_cause(step, request, refused, place, expiring)
+        why := _rehearsal_cause(step, request, refused, target, expiring)
     ) is not None or refused is None:
         return not_rehearsed_warning(step.address, why or error, at)
-    text = f"nats-server {place.version} refuses it in the rehearsal: {refused.description} ({refused.err_code})"
+    text = (
+        f"nats-server {target.version} refuses it in the rehearsal:"
+        f" {refused.description} ({refused.err_code})"
+    )
     return Diagnostic(
         "error", REFUSED, text, f"It was to: {step.title}. {_NO_REAL_SERVER}", step.address, at
     )
@@ -67,58 +70,71 @@ def _rehearsal_cause(
     step: Step,
     request: str,
     refused: ServerRefusedError | None,
-    place: RehearsalTarget,
+    target: RehearsalTarget,
     expiring: Mapping[Address, LiveObject],
 ) -> str | None:
-    """Why a refusal is the rehearsal's own and says nothing about the real server."""
+    """Return the cause of a refusal that only the rehearsal has, or None."""
     if refused is None:
         return None
     if refused.err_code in (CONSUMER_NOT_FOUND, _NOT_UPDATED) and step.target_address in expiring:
-        return "the embedded server expired the consumer, which nobody uses there"
-    if refused.err_code == UNKNOWN_FIELD and place.is_older:
-        return f"nats-server {place.version} does not know what {place.real_version} knows: {refused.description}"
+        return "the embedded server expired the consumer, which no client uses there"
+    if refused.err_code == UNKNOWN_FIELD and target.is_older:
+        return (
+            f"nats-server {target.version} does not know what {target.real_version} knows:"
+            f" {refused.description}"
+        )
     if step.params is not None and not request.startswith(_CONFIG_REQUESTS):
-        return f"it carries data over, and there is none in a rehearsal: {refused.description} ({refused.err_code})"
+        return (
+            "it carries data over, and there is none in a rehearsal:"
+            f" {refused.description} ({refused.err_code})"
+        )
     return None
 
 
 def not_rehearsed_warning(address: str, why: str, at: SourceRange | None = None) -> Diagnostic:
-    """A warning that something was left out."""
+    """Return the warning that something was not rehearsed."""
     detail = "Only an apply will show whether the server takes it."
     return Diagnostic("warning", NOT_REHEARSED, f"not rehearsed: {why}", detail, address, at)
 
 
-def list_servers(places: Iterable[RehearsalTarget]) -> list[RehearsalServer]:
-    """Each domain with the version that it was rehearsed on, sorted."""
+def list_servers(targets: Iterable[RehearsalTarget]) -> list[RehearsalServer]:
+    """List each domain with the version that it was rehearsed on, sorted."""
     found = [
-        RehearsalServer(key, place.version, place.real_version)
-        for place in places
-        for key in place.jetstream.keys
+        RehearsalServer(key, target.version, target.real_version)
+        for target in targets
+        for key in target.jetstream.keys
     ]
     return sorted(found, key=lambda server: server.domain)
 
 
-def server_warnings(shape: RehearsalLayout) -> list[Diagnostic]:
-    """Where the embedded servers are not what the real ones are."""
+def server_warnings(layout: RehearsalLayout) -> list[Diagnostic]:
+    """Warn about embedded servers that differ from the real ones."""
     found = []
-    for place in shape.targets:
-        key = f"{place.jetstream.key}/**"
-        if not place.is_same_release:
-            real = place.real_version or "an unknown version"
-            text = f"rehearsed on nats-server {place.version}, the nearest at hand to {real}: rules may differ"
+    for target in layout.targets:
+        key = f"{target.jetstream.key}/**"
+        if not target.is_same_release:
+            real = target.real_version or "an unknown version"
+            text = (
+                f"rehearsed on nats-server {target.version}, the nearest at hand to {real}:"
+                " rules may differ"
+            )
             detail = "Put the same release on PATH, or name it in $JSPLAN_NATS_SERVER."
-            if place.real_version and place.real_version.count(".") == 2:
-                detail += f" To have it at hand from now on: python -m jsplan.sandbox.versions {place.real_version}"
+            if target.real_version and target.real_version.count(".") == 2:
+                command = f"python -m jsplan.sandbox.versions {target.real_version}"
+                detail += f" To have it at hand from now on: {command}"
             found.append(Diagnostic("warning", OTHER_RELEASE, text, detail, key))
-        if place.jetstream.facts.info.get("tiers"):
+        if target.jetstream.facts.info.get("tiers"):
             found.append(
                 not_rehearsed_warning(
-                    key, "the account's limits per number of copies, which only operator mode knows"
+                    key, "the account's limits per number of replicas, which need operator mode"
                 )
             )
-    unclear = "whether the domain is a cluster, which it does not tell before it has a stream"
-    found += [not_rehearsed_warning(f"{key}/**", unclear) for key in sorted(shape.guessed)]
-    for address, tags in sorted(shape.unproven.items()):
-        text = f"whether enough servers have the tags {', '.join(sorted(tags))}: a client cannot see the tags of a server"
+    unclear = "whether the domain is a cluster, which it does not report before it has a stream"
+    found += [not_rehearsed_warning(f"{key}/**", unclear) for key in sorted(layout.guessed)]
+    for address, tags in sorted(layout.unproven.items()):
+        text = (
+            f"whether enough servers have the tags {', '.join(sorted(tags))}:"
+            " a client cannot see the tags of a server"
+        )
         found.append(not_rehearsed_warning(address, text))
     return found

@@ -1,6 +1,6 @@
-"""Reads what surrounds a plan: each JetStream that it writes to, who shares it, and the configuration of all that is in it.
+"""Reads the surroundings of a plan: its JetStreams and their configurations.
 
-Only reads. Copying it to embedded servers is left to `shape` (which servers) and `seeding` (what is on them).
+It also finds out which domains share a JetStream. It only reads.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ UNKNOWN_FIELD = 10025
 
 @dataclass(slots=True)
 class Jetstream:
-    """One account in one JetStream, as it is now, with all domain keys that lead to it (several by `same_as`).
+    """One account in one JetStream, with all domain keys that lead to it (several by `same_as`).
 
-    `account` tells accounts apart and `root` the server that the connection leads to; `is_own_domain` says that this is its own
-    domain. `advertised` counts the servers of its cluster that it tells clients about. `strict` is whether unknown fields
-    are refused. `streams` are all of the account's, `consumers` those of streams that the plan touches; `unreadable_objects` says
-    what could not be read, and `failure` why nothing could.
+    `account` identifies the account and `root` the server of the connection; `is_own_domain` is
+    True if this is that server's own domain. `advertised` counts the servers that its cluster
+    advertises to clients. `strict` is True if unknown fields are refused. `streams` are all of the
+    account's, `consumers` those of streams that the plan touches. `unreadable_objects` has a reason
+    by address, and `failure` is the reason why nothing could be read.
     """
 
     key: str
@@ -51,7 +52,7 @@ class Jetstream:
 async def read_jetstreams(
     pool: Pool, workspace: Workspace, live: Live, steps: Iterable[Step]
 ) -> list[Jetstream]:
-    """Every JetStream that the steps write to, each once, in the order of their keys. Connections must be open."""
+    """Read each JetStream that the steps write to, once, sorted by key. Needs open connections."""
     touched: dict[str, set[str]] = {}
     for step in steps:
         touched.setdefault(step.domain, set()).add(step.target_address.stream)
@@ -59,23 +60,23 @@ async def read_jetstreams(
     found: dict[object, Jetstream] = {}
     streams: dict[object, set[str]] = {}
     for key in sorted(touched, key=lambda key: (workspace.domains[key].same_as is not None, key)):
-        one = _build_jetstream(pool, workspace, live, key)
-        identity = (one.account, one.domain.js_domain)
-        found.setdefault(identity, one).keys.add(key)
+        jetstream = _build_jetstream(pool, workspace, live, key)
+        identity = (jetstream.account, jetstream.domain.js_domain)
+        found.setdefault(identity, jetstream).keys.add(key)
         streams.setdefault(identity, set()).update(touched[key])
     await asyncio.gather(
         *(
-            _read_jetstream(pool.api(one.domain), one, streams[identity])
-            for identity, one in found.items()
+            _read_jetstream(pool.api(each.domain), each, streams[identity])
+            for identity, each in found.items()
         )
     )
-    return sorted(found.values(), key=lambda one: one.key)
+    return sorted(found.values(), key=lambda each: each.key)
 
 
 async def _identify_aliases(
     pool: Pool, workspace: Workspace, live: Live, touched: Iterable[str]
 ) -> None:
-    """Ask the domains that touched ones are only other ways to who they are, unless they were read anyway."""
+    """Identify the `same_as` targets of touched domains, unless they were read already."""
     targets = {workspace.domains[key].same_as for key in touched} - live.domains.keys() - {None}
     wanted = [
         workspace.domains[key] for key in sorted(filter(None, targets)) if key in workspace.domains
@@ -91,7 +92,7 @@ async def _identify_aliases(
 
 
 def _build_jetstream(pool: Pool, workspace: Workspace, live: Live, key: str) -> Jetstream:
-    """Where the files make a domain another way to one that was reached too, that one is meant: its account is the exporting one."""
+    """Build the entry for a domain key. Follow `same_as` to the exporting account."""
     domain = workspace.domains[key]
     while domain.same_as is not None and live.is_reachable(domain.same_as):
         domain = workspace.domains[domain.same_as]
@@ -130,43 +131,46 @@ def _build_jetstream(pool: Pool, workspace: Workspace, live: Live, key: str) -> 
 
 
 def _server_version(facts: DomainFacts, live: Live) -> str | None:
-    """The server's version, which behind a leafnode link is told only by what it writes into the metadata of its streams (2.11+)."""
-    told = (o.raw.get("metadata", {}).get("_nats.ver") for o in live.streams(facts.key))
-    return facts.version or next((str(version) for version in told if version), None)
+    """Return the server's version. Behind a leafnode only stream metadata has it (2.11+)."""
+    versions = (o.raw.get("metadata", {}).get("_nats.ver") for o in live.streams(facts.key))
+    return facts.version or next((str(version) for version in versions if version), None)
 
 
-async def _read_jetstream(api: DomainApi, one: Jetstream, touched: set[str]) -> None:
+async def _read_jetstream(api: DomainApi, jetstream: Jetstream, touched: set[str]) -> None:
+    key = jetstream.key
     try:
-        one.strict = await _is_strict(api)
+        jetstream.strict = await _is_strict(api)
         names = await api.stream_names()
-        one.streams = [
-            _parse_stream(one.key, item) for item in await _list_all(api, "STREAM.LIST", "streams")
+        jetstream.streams = [
+            _parse_stream(key, item) for item in await _list_all(api, "STREAM.LIST", "streams")
         ]
-        there = {stream.address.stream for stream in one.streams}
-        one.unreadable_objects = {
-            Address.of_stream(one.key, name): "it is offline on its server"
+        listed = {stream.address.stream for stream in jetstream.streams}
+        jetstream.unreadable_objects = {
+            Address.of_stream(key, name): "it is offline on its server"
             for name in names
-            if name not in there
+            if name not in listed
         }
         busy = [
             o.address.stream
-            for o in one.streams
+            for o in jetstream.streams
             if o.address.stream in touched and o.state.get("consumer_count", 1)
         ]
         for name in busy:
-            one.consumers += [
-                _parse_consumer(one.key, name, item)
+            jetstream.consumers += [
+                _parse_consumer(key, name, item)
                 for item in await _list_all(api, f"CONSUMER.LIST.{name}", "consumers")
             ]
     except ApiError as error:
-        one.failure = str(error)
-    one.consumers = [
-        o for o in one.consumers if not o.address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+        jetstream.failure = str(error)
+    jetstream.consumers = [
+        o
+        for o in jetstream.consumers
+        if not o.address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
     ]
 
 
 async def _is_strict(api: DomainApi) -> bool:
-    """Whether unknown fields are refused, found out with a question that changes nothing."""
+    """Return True if the server refuses unknown fields. The probe changes nothing."""
     try:
         await api.request("STREAM.NAMES", {"_probe": 1})
     except ServerRefusedError as error:
@@ -177,7 +181,7 @@ async def _is_strict(api: DomainApi) -> bool:
 
 
 async def _list_all(api: DomainApi, request: str, key: str) -> list[dict[str, Any]]:
-    """All pages of a LIST. Pages are positional: what two of them have is taken once."""
+    """Read all pages of a LIST. Pages are positional, so items may repeat; each is taken once."""
     found: dict[str, dict[str, Any]] = {}
     offset = 0
     while True:
@@ -202,17 +206,17 @@ def _parse_consumer(key: str, stream: str, item: Mapping[str, Any]) -> LiveObjec
 
 
 def list_configurations(
-    ones: Iterable[Jetstream], steps: Iterable[Step], wanted: Callable[[Step], bool]
+    jetstreams: Iterable[Jetstream], steps: Iterable[Step], wanted: Callable[[Step], bool]
 ) -> list[Config]:
-    """Every stream and consumer configuration that is there, or that a wanted step would send."""
-    live = [o.raw for one in ones for o in (*one.streams, *one.consumers)]
+    """List each stream and consumer configuration that exists or that a wanted step sends."""
+    live = [o.raw for each in jetstreams for o in (*each.streams, *each.consumers)]
     return live + [
         config for step in steps if wanted(step) and (config := sent_config(step)) is not None
     ]
 
 
 def sent_config(step: Step) -> Config | None:
-    """The configuration that a step sends, None where it sends none."""
+    """Return the configuration that a step sends, or None."""
     payload = (step.request or {}).get("payload")
     if not isinstance(payload, dict):
         return None

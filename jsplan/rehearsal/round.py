@@ -1,4 +1,4 @@
-"""One turn of a rehearsal: the servers of some sites are started and filled, the steps that belong to them carried out."""
+"""One round of a rehearsal: seeds the servers of some sites and executes their steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SourceRanges = Mapping[Address, SourceRange]
 
 @dataclass(slots=True)
 class RoundOutcome:
-    """What a turn showed: `refused` steps, `behind` are steps that waited for a refused one, `left_out` could not be tried."""
+    """Counts of steps: `refused`, `behind` a refused one, `left_out` because not rehearsable."""
 
     refused: int = 0
     behind: int = 0
@@ -34,31 +34,38 @@ class RoundOutcome:
 
 
 async def rehearse_round(
-    plan: Plan, shape: RehearsalLayout, sites: list[Site], positions: SourceRanges, parallelism: int
+    plan: Plan,
+    layout: RehearsalLayout,
+    sites: list[Site],
+    positions: SourceRanges,
+    parallelism: int,
 ) -> RoundOutcome:
-    """Carry out what the plan does on these sites. Raises SandboxError and ApiError when the embedded servers fail."""
-    places = shape.targets_on(sites)
-    by_key = {key: place for place in places for key in place.jetstream.keys}
+    """Execute the steps on these sites. Raises SandboxError and ApiError if servers fail."""
+    targets = layout.targets_on(sites)
+    by_key = {key: target for target in targets for key in target.jetstream.keys}
     part = replace(plan, steps=[step for step in plan.steps if step.domain in by_key])
-    async with start_environment(sites, places) as stage:
-        await stage.seed(places, shape.clusters)
-        there = await stage.read_touched(list_writing_steps(part))
-        prints = {address: live.fingerprint for address, live in there.items()}
+    async with start_environment(sites, targets) as servers:
+        await servers.seed(targets, layout.clusters)
+        existing = await servers.read_touched(list_writing_steps(part))
+        fingerprints = {address: live.fingerprint for address, live in existing.items()}
         script = build_steps(
-            part, _find_obstacles(part, shape, stage, by_key), prints, _created_times(by_key, there)
+            part,
+            _find_obstacles(part, layout, servers, by_key),
+            fingerprints,
+            _created_times(by_key, existing),
         )
-        results = await stage.execute(replace(part, steps=script.steps), parallelism)
+        results = await servers.execute(replace(part, steps=script.steps), parallelism)
     outcome = RoundOutcome(
         left_out=len(script.skipped),
-        diagnostics=_left_out_warnings(script, stage, places, positions),
+        diagnostics=_left_out_warnings(script, servers, targets, positions),
     )
     at_fault: set[str] = set()
     for step, result in zip(script.steps, results, strict=True):
         refusals, expiring = (
-            stage.apis[step.domain].refusals,
+            servers.apis[step.domain].refusals,
             _expiring_consumers(by_key[step.domain]),
         )
-        told = build_finding(
+        finding = build_finding(
             step,
             result,
             refusals,
@@ -66,7 +73,7 @@ async def rehearse_round(
             expiring,
             positions.get(Address.parse(step.address)),
         )
-        _count_outcome(outcome, at_fault, step, told, skipped=result.status == "skipped")
+        _count_outcome(outcome, at_fault, step, finding, skipped=result.status == "skipped")
     return outcome
 
 
@@ -78,7 +85,7 @@ def _count_outcome(
     *,
     skipped: bool,
 ) -> None:
-    """`at_fault` are refused steps and those behind them: what waits for one of them was not left out by the rehearsal."""
+    """Count one step. `at_fault` are refused steps and those behind them."""
     refused, behind = (
         finding is not None and finding.severity == "error",
         skipped and not at_fault.isdisjoint(step.depends_on),
@@ -93,53 +100,54 @@ def _count_outcome(
 
 def _find_obstacles(
     part: Plan,
-    shape: RehearsalLayout,
-    stage: RehearsalEnvironment,
-    places: Mapping[str, RehearsalTarget],
+    layout: RehearsalLayout,
+    servers: RehearsalEnvironment,
+    targets: Mapping[str, RehearsalTarget],
 ) -> dict[str, str]:
-    """By step id, what keeps a step from being rehearsed."""
+    """Return by step id the reason why a step cannot be rehearsed."""
     found = {}
     for step in list_writing_steps(part):
-        jetstream = places[step.domain].jetstream
-        absent = jetstream.unreadable_objects | stage.seeds.missing
+        jetstream = targets[step.domain].jetstream
+        absent = jetstream.unreadable_objects | servers.seeds.missing
         touched = step.target_address._replace(domain=jetstream.key)
         lacking = next((absent[a] for a in (touched, touched.parent) if a in absent), None)
-        if (why := placement_problem(step, shape.clusters[step.domain]) or lacking) is not None:
+        if (why := placement_problem(step, layout.clusters[step.domain]) or lacking) is not None:
             found[step.id] = why
     return found
 
 
 def _created_times(
-    places: Mapping[str, RehearsalTarget], there: Mapping[Address, LiveObject]
+    targets: Mapping[str, RehearsalTarget], existing: Mapping[Address, LiveObject]
 ) -> dict[str, str]:
-    """When the real objects were created, and when those that stand in for them were."""
+    """Map the `created` of each real object to that of its rehearsed object."""
     real = {
         o.address: o.created
-        for place in places.values()
-        for o in (*place.jetstream.streams, *place.jetstream.consumers)
+        for target in targets.values()
+        for o in (*target.jetstream.streams, *target.jetstream.consumers)
     }
     known = {
-        address: address._replace(domain=places[address.domain].jetstream.key) for address in there
+        address: address._replace(domain=targets[address.domain].jetstream.key)
+        for address in existing
     }
     return {
         real[known[address]]: live.created
-        for address, live in there.items()
+        for address, live in existing.items()
         if known[address] in real
     }
 
 
 def _left_out_warnings(
     script: RehearsedSteps,
-    stage: RehearsalEnvironment,
-    places: list[RehearsalTarget],
+    servers: RehearsalEnvironment,
+    targets: list[RehearsalTarget],
     positions: SourceRanges,
 ) -> list[Diagnostic]:
-    """A warning for each thing that is not there or not tried, each once."""
+    """Return one warning for each thing that does not exist or was not tried."""
     why = {
         address: reason
-        for place in places
-        for address, reason in place.jetstream.unreadable_objects.items()
-    } | stage.seeds.missing
+        for target in targets
+        for address, reason in target.jetstream.unreadable_objects.items()
+    } | servers.seeds.missing
     why |= {Address.parse(address): reason for address, reason in script.reasons.items()}
     return [
         not_rehearsed_warning(str(address), reason, positions.get(address))
@@ -147,12 +155,12 @@ def _left_out_warnings(
     ]
 
 
-def _expiring_consumers(place: RehearsalTarget) -> dict[Address, LiveObject]:
-    """Consumers that the server deletes when nobody uses them, under every key that leads to them."""
-    found = [o for o in place.jetstream.consumers if o.raw.get("inactive_threshold")]
-    return {o.address._replace(domain=key): o for o in found for key in place.jetstream.keys}
+def _expiring_consumers(target: RehearsalTarget) -> dict[Address, LiveObject]:
+    """Return consumers that the server deletes when idle, under each key that leads to them."""
+    found = [o for o in target.jetstream.consumers if o.raw.get("inactive_threshold")]
+    return {o.address._replace(domain=key): o for o in found for key in target.jetstream.keys}
 
 
 def select_steps(plan: Plan, keys: set[str]) -> list[Step]:
-    """The steps that write to one of the domains."""
+    """Return the steps that write to one of the domains."""
     return [step for step in list_writing_steps(plan) if step.domain in keys]

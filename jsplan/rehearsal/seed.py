@@ -1,7 +1,8 @@
-"""Puts the live configuration, without data, on the embedded servers. Where it is read is left to `surroundings`.
+"""Puts the live configuration, without data, on the embedded servers.
 
-What exists on a server need not be what the server would create: updates may do more, and rules have changed since. So
-what is refused as a whole is made with what only a creation can set, and updated to the rest.
+An existing object need not be one that the server would create: updates allow more, and rules
+changed since. So an object that is refused is created with the fields that only a creation sets,
+and then updated to the rest.
 """
 
 from __future__ import annotations
@@ -21,20 +22,31 @@ from jsplan.facts.reader import read_object, run_parallel
 from jsplan.jetstream import DomainApi
 from jsplan.resources.fields import Config, strip_metadata
 
-#: Seconds that one creation may take on a busy machine, and that a cluster may take to settle.
+#: Seconds for one creation on a busy machine, and for a cluster to settle.
 REQUEST_TIMEOUT = 30.0
-#: What only a creation sets, or what the server checks against the rest of the account when it creates.
+#: Fields that only a creation sets, or that a creation checks against the rest of the account.
 _CREATION_FIELDS: Final = (
-    "name", "subjects", "retention", "storage", "mirror", "sources", "first_seq", "max_consumers", "max_bytes", "allow_msg_counter",
-    "allow_msg_ttl", "persist_mode", "placement",
-)  # fmt: skip
-#: May be in the past by now, which is refused for a new consumer; updates leave it alone anyway.
+    "name",
+    "subjects",
+    "retention",
+    "storage",
+    "mirror",
+    "sources",
+    "first_seq",
+    "max_consumers",
+    "max_bytes",
+    "allow_msg_counter",
+    "allow_msg_ttl",
+    "persist_mode",
+    "placement",
+)
+#: A time in the past is refused for a new consumer; updates do not check it.
 _PAUSE_FIELD = "pause_until"
 
 
 @dataclass(slots=True)
 class SeededObjects:
-    """What is on the embedded servers now. `missing` says of the rest why it could not be made there."""
+    """The objects on the embedded servers. `missing` has the reason for each other one."""
 
     created: dict[Address, LiveObject] = field(default_factory=dict)
     missing: dict[Address, str] = field(default_factory=dict)
@@ -46,7 +58,7 @@ async def seed_servers(
     consumers: Iterable[LiveObject],
     cluster: str | None,
 ) -> SeededObjects:
-    """Make the streams, origins before their copies, and then the consumers. Raises ApiError when the server does not answer."""
+    """Create streams, origins first, then consumers. Raises ApiError without an answer."""
     seeds = SeededObjects()
     found = {o.address: o for o in streams}
 
@@ -57,15 +69,16 @@ async def seed_servers(
 
     for batch in _order_by_origin(found.values()):
         await run_parallel(stream, batch)
-    those = {o.address: o for o in consumers}
+    consumer_objects = {o.address: o for o in consumers}
 
     async def consumer(address: Address) -> None:
         if address.parent in seeds.missing:
             seeds.missing[address] = f"so is its stream {address.parent}"
         else:
-            await _seed_object(seeds, those[address], lambda: _create_consumer(api, those[address]))
+            live = consumer_objects[address]
+            await _seed_object(seeds, live, lambda: _create_consumer(api, live))
 
-    await run_parallel(consumer, those)
+    await run_parallel(consumer, consumer_objects)
     return seeds
 
 
@@ -82,7 +95,7 @@ async def _seed_object(seeds: SeededObjects, live: LiveObject, make: Callable[[]
 
 
 def _order_by_origin(streams: Iterable[LiveObject]) -> list[list[Address]]:
-    """Batches in which every stream comes after those it copies in its own JetStream. Streams that copy each other come last."""
+    """Return batches in which each stream follows its local origins. Cycles come last."""
     found = {
         o.address: {Address.of_stream(o.address.domain, name) for name in _local_origins(o.raw)}
         for o in streams
@@ -111,7 +124,7 @@ def _local_origins(config: Config) -> list[str]:
 
 
 def client_config(config: Config, cluster: str | None = None) -> Config:
-    """The configuration as a client would send it; a placement in a cluster that is not rehearsed is left to the server."""
+    """Return the configuration as a client sends it, without a placement in another cluster."""
     plain = {name: value for name, value in config.items() if name != "metadata"}
     if metadata := strip_metadata(config.get("metadata") or {}):
         plain["metadata"] = metadata
@@ -145,7 +158,7 @@ async def _create_then_update(api: DomainApi, config: Config) -> None:
 
 
 async def _wait_until_stable(api: DomainApi, address: Address) -> None:
-    """Wait until a cluster has made the copies that an update asked for; raises ApiError when it does not."""
+    """Wait until a cluster has the replicas of an update. Raises ApiError when it does not."""
     end = time.monotonic() + REQUEST_TIMEOUT
     while (
         (live := await read_object(api, address)) is not None
