@@ -1,4 +1,4 @@
-"""Loading the three sides of a comparison: files, state, servers. The first steps of nearly every workflow."""
+"""Opens the workspace: files, state, connections. The first steps of nearly every workflow."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from jsplan.planning.replication.impact import unplanned_downstream
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
 from jsplan.planning.source_cycles import find_unread_origins
 from jsplan.planning.source_history import source_history_times
-from jsplan.planning.unmanaged import required_reads as wanted_neighbours
+from jsplan.planning.unmanaged import required_reads as unmanaged_reads
 from jsplan.state import Backend, LockInfo, State, backend_of
 from jsplan.topology import Topology, build_topology
 
 
 @dataclass(slots=True)
 class Context:
-    """What is known before anything was asked of a server."""
+    """The opened workspace before any request to a server."""
 
     workspace: Workspace
     topology: Topology
@@ -62,7 +62,7 @@ class Context:
 
 @asynccontextmanager
 async def open_backend(options: LoadOptions) -> AsyncIterator[tuple[Workspace, Backend]]:
-    """Read the files, and have the backend at hand with nothing read from it yet. Raises ConfigError."""
+    """Read the files and open the backend, without reading the state. Raises ConfigError."""
     workspace = load(options)
     backend = backend_of(workspace, options.environ)
     try:
@@ -73,7 +73,7 @@ async def open_backend(options: LoadOptions) -> AsyncIterator[tuple[Workspace, B
 
 @asynccontextmanager
 async def open_context(options: LoadOptions) -> AsyncIterator[Context]:
-    """Read files and state, and let go of the backend in the end. Raises ConfigError and StateError."""
+    """Read files and state; close the backend at the end. Raises ConfigError and StateError."""
     async with open_backend(options) as (workspace, backend):
         yield Context(
             workspace, build_topology(workspace), backend, await backend.read(), options.environ
@@ -81,7 +81,7 @@ async def open_context(options: LoadOptions) -> AsyncIterator[Context]:
 
 
 def state_bucket(workspace: Workspace) -> set[Address]:
-    """Where the state is, if it is among the things that are planned and listed: it never is one of them."""
+    """Return the bucket of the state, if any: it is never planned or listed."""
     backend = workspace.backend
     return (
         {Address(backend.domain, "kv", backend.bucket)}
@@ -92,20 +92,23 @@ def state_bucket(workspace: Workspace) -> set[Address]:
 
 @asynccontextmanager
 async def hold_lock(
-    world: Context, operation: str, timeout: int, observer: Observer | None = None
+    context: Context, operation: str, timeout: int, observer: Observer | None = None
 ) -> AsyncIterator[None]:
-    """Hold the state's lock, with the state as it is under it; `timeout` is ns. Raises StateLockedError and StateError."""
-    async with world.backend.lock(
-        LockInfo.for_this_process(operation), timeout, make_wait_reporter(world.backend, observer)
+    """Hold the state's lock, and read the state again under it; `timeout` is ns.
+
+    Raises StateLockedError and StateError.
+    """
+    async with context.backend.lock(
+        LockInfo.for_this_process(operation), timeout, make_wait_reporter(context.backend, observer)
     ):
-        world.state = await world.backend.read()
+        context.state = await context.backend.read()
         yield
 
 
 def make_wait_reporter(
     backend: Backend, observer: Observer | None
 ) -> Callable[[LockInfo], None] | None:
-    """Says to whom waits for the lock who has it, and since when."""
+    """Return a function that warns the user who holds the lock, and since when."""
     if observer is None:
         return None
     return lambda info: observer.warn(
@@ -113,68 +116,69 @@ def make_wait_reporter(
     )
 
 
-def known_domains(world: Context) -> frozenset[str]:
-    """Domains that answered an apply under the JetStream name they still have in the files: such a one may be away.
+def known_domains(context: Context) -> frozenset[str]:
+    """Return domains that answered an apply under the JetStream name of the files.
 
-    One whose name was changed since is new: if it does not answer, the name may simply be wrong.
+    Such a domain may be offline. One whose name changed since counts as new: if it does not answer,
+    the name may be wrong.
     """
-    declared = world.workspace.domains
+    declared = context.workspace.domains
     return frozenset(
         k
-        for k, server in world.state.domains.items()
+        for k, server in context.state.domains.items()
         if k in declared and server.get("js_domain") == declared[k].js_domain
     )
 
 
 def build_request(options: PlanOptions) -> PlanRequest:
-    """The planning options as planning takes them."""
-    asked = {each.name: getattr(options, each.name) for each in fields(PlanningOptions)}
-    return PlanRequest(now=datetime.now(UTC), **asked)
+    """Build the request for planning from the options."""
+    values = {each.name: getattr(options, each.name) for each in fields(PlanningOptions)}
+    return PlanRequest(now=datetime.now(UTC), **values)
 
 
-def build_inputs(world: Context, request: PlanRequest) -> PlanInputs:
-    """The desired and last applied sides, and what is to be planned; the live side is still empty."""
-    entries, moved = apply_moves(world.workspace, world.state.resources)
-    pending, pending_moved = apply_moves_to_records(world.workspace, world.state.pending)
-    replacements, _ = apply_moves_to_records(world.workspace, world.state.replacements)
+def build_inputs(context: Context, request: PlanRequest) -> PlanInputs:
+    """Build the inputs of planning with an empty live side."""
+    entries, moved = apply_moves(context.workspace, context.state.resources)
+    pending, pending_moved = apply_moves_to_records(context.workspace, context.state.pending)
+    replacements, _ = apply_moves_to_records(context.workspace, context.state.replacements)
     inputs = PlanInputs(
-        world.workspace,
-        world.topology,
-        world.state,
+        context.workspace,
+        context.topology,
+        context.state,
         Live(),
         request,
         entries,
         pending_moved | moved,
         unfinished_steps=pending,
         replacement_records=replacements,
-        owner_tag=_owner_tag(world),
+        owner_tag=_owner_tag(context),
     )
     inputs.selected = select_addresses(inputs, candidate_addresses(inputs))
     return inputs
 
 
-def _owner_tag(world: Context) -> str:
-    """What this workspace writes into metadata; its id is made when it first does."""
-    workspace, known = world.workspace, world.state.ownership.get("id")
+def _owner_tag(context: Context) -> str:
+    """Return the owner tag of this workspace. Its id is made at the first use."""
+    workspace, known = context.workspace, context.state.ownership.get("id")
     if known is None and not workspace.ownership_marker:
         return ""
     name = f"{workspace.name}.{workspace.environment}" if workspace.environment else workspace.name
     return f"{name}/{known or uuid.uuid4()}"
 
 
-def open_pool(world: Context, *, read_only: bool, guarded: bool = False) -> Pool:
-    """The connections of the workspace; nothing is connected yet."""
+def open_pool(context: Context, *, read_only: bool, guarded: bool = False) -> Pool:
+    """Return the connections of the workspace, not yet opened."""
     return Pool(
-        world.workspace.connections,
-        world.environ,
+        context.workspace.connections,
+        context.environ,
         read_only=read_only,
         guarded=guarded,
-        known_objects=_known_objects(world),
+        known_objects=_known_objects(context),
     )
 
 
-def _known_objects(world: Context) -> FindKnownObject:
-    """What state knows of each object, under the address that `moved` blocks give it; always of the state as it is by now."""
+def _known_objects(context: Context) -> FindKnownObject:
+    """Return a lookup of objects in the current state, by the addresses after `moved` blocks."""
     moved: tuple[State, dict[Address, Address]] | None = None
 
     def find(domain: str, stream: str, consumer: str | None) -> KnownObject | None:
@@ -184,20 +188,20 @@ def _known_objects(world: Context) -> FindKnownObject:
             if consumer is None
             else Address(domain, "consumer", f"{stream}/{consumer}")
         )
-        entry = world.state.resources.get(address)
-        if entry is None and world.workspace.moved:
-            if moved is None or moved[0] is not world.state:
-                moved = world.state, apply_moves(world.workspace, world.state.resources)[1]
-            entry = world.state.resources.get(moved[1].get(address, address))
+        entry = context.state.resources.get(address)
+        if entry is None and context.workspace.moved:
+            if moved is None or moved[0] is not context.state:
+                moved = context.state, apply_moves(context.workspace, context.state.resources)[1]
+            entry = context.state.resources.get(moved[1].get(address, address))
         return KnownObject(entry.created, entry.seen) if entry is not None and entry.seen else None
 
     return find
 
 
 async def refresh(
-    world: Context, inputs: PlanInputs, pool: Pool, options: PlanOptions, observer: Observer
+    context: Context, inputs: PlanInputs, pool: Pool, options: PlanOptions, observer: Observer
 ) -> None:
-    """Fill in the live side of everything selected. Raises ConnectError when a domain is away and must not be."""
+    """Read the live side of the selection. Raises ConnectError for --offline fail."""
     wanted = with_parent_streams(
         inputs.selected
         | _excluded_consumers(inputs)
@@ -209,26 +213,26 @@ async def refresh(
         {*wanted, *(old for new, old in inputs.moved_from.items() if new in inputs.selected)}
     )
     count = len({address.domain for address in wanted})
-    observer.phase(
-        f"Reading {len(wanted):,} object{'' if len(wanted) == 1 else 's'} in {count} domain{'' if count == 1 else 's'}"
-    )
-    inputs.live = await read_live(pool, world.workspace.domains, wanted, known_domains(world))
+    objects, domains = "" if len(wanted) == 1 else "s", "" if count == 1 else "s"
+    observer.phase(f"Reading {len(wanted):,} object{objects} in {count} domain{domains}")
+    inputs.live = await read_live(pool, context.workspace.domains, wanted, known_domains(context))
     recover_interrupted(inputs)
     await read_domain_names(inputs, pool)
     planned = {address.domain for address in inputs.selected}
-    away = [
+    offline = [
         facts
         for facts in inputs.live.domains.values()
         if not facts.reachable and facts.key in planned
     ]
-    if away and options.offline == "fail":
+    if offline and options.offline == "fail":
         raise ConnectError(
-            away[0].offline_text, hint="Without --offline fail its resources would be deferred."
+            offline[0].offline_text,
+            hint="Without --offline fail its resources would be deferred.",
         )
 
 
 async def read_domain_names(inputs: PlanInputs, pool: Pool) -> None:
-    """Ask which domains there are behind the connections of those that never answered: a name may be a typing error."""
+    """List the visible domains where a domain never answered: its name may be misspelt."""
     if unknown := find_never_answered(inputs):
         inputs.live.visible_domains = await list_visible_domains(
             pool, {domain.connection for domain in unknown}
@@ -236,27 +240,28 @@ async def read_domain_names(inputs: PlanInputs, pool: Pool) -> None:
 
 
 async def read_affected(
-    world: Context, inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], pool: Pool
+    context: Context, inputs: PlanInputs, decisions: dict[Address, ResourceDecision], pool: Pool
 ) -> None:
-    """Read what the changes may run into: copies that were left out of the plan, and what nobody here manages, where the server's
-    counts say that there is any.
+    """Read what the changes affect: downstream streams outside the plan, and unmanaged objects.
+
+    The counts of the server decide whether there are unmanaged ones.
     """
-    await _read_downstreams(world, inputs, verdicts, pool)
-    await _read_origins(world, inputs, verdicts, pool)
+    await _read_downstreams(context, inputs, decisions, pool)
+    await _read_origins(context, inputs, decisions, pool)
     await read_unmanaged(
-        pool, world.workspace.domains, wanted_neighbours(inputs, verdicts), inputs.live
+        pool, context.workspace.domains, unmanaged_reads(inputs, decisions), inputs.live
     )
 
 
 async def _read_downstreams(
-    world: Context, inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], pool: Pool
+    context: Context, inputs: PlanInputs, decisions: dict[Address, ResourceDecision], pool: Pool
 ) -> None:
-    """Copies in the workspace, not in the plan, of streams that go: asked together with those, which are known to answer."""
-    unread = unplanned_downstream(inputs, verdicts)
+    """Read unselected downstream streams of deleted streams, together with these."""
+    unread = unplanned_downstream(inputs, decisions)
     if not unread:
         return
     found = await read_live(
-        pool, world.workspace.domains, {*unread, *unread.values()}, known_domains(world)
+        pool, context.workspace.domains, {*unread, *unread.values()}, known_domains(context)
     )
     inputs.live.domains = found.domains | inputs.live.domains
     inputs.live.objects |= {
@@ -268,65 +273,69 @@ async def _read_downstreams(
 
 
 async def _read_origins(
-    world: Context, inputs: PlanInputs, verdicts: dict[Address, ResourceDecision], pool: Pool
+    context: Context, inputs: PlanInputs, decisions: dict[Address, ResourceDecision], pool: Pool
 ) -> None:
-    """What nobody here manages and several sources of a stream lead to, level by level: the server looks for cycles there too."""
-    while unread := find_unread_origins(inputs, verdicts):
-        found = await read_live(pool, world.workspace.domains, unread, known_domains(world))
+    """Read unmanaged origins level by level, because the server searches them for cycles too."""
+    while unread := find_unread_origins(inputs, decisions):
+        found = await read_live(pool, context.workspace.domains, unread, known_domains(context))
         inputs.live.objects |= found.objects
         inputs.live.unreadable |= found.unreadable
         inputs.live.requested |= unread
 
 
 async def measure(
-    world: Context,
+    context: Context,
     inputs: PlanInputs,
-    verdicts: dict[Address, ResourceDecision],
+    decisions: dict[Address, ResourceDecision],
     pool: Pool,
     observer: Observer,
 ) -> None:
-    """Count what the changes would make the servers delete. Reads only what planning asks about, and so much as it may."""
-    asked, twice = list_measurements(inputs, verdicts), list_duplicates(inputs, verdicts)
+    """Count the messages that the changes would delete, within the limit of reads."""
+    measurements, duplicates = (
+        list_measurements(inputs, decisions),
+        list_duplicates(inputs, decisions),
+    )
     levels, limit = (
         {key: facts.level for key, facts in inputs.live.domains.items()},
         inputs.request.measure_limit,
     )
-    if twice:
+    if duplicates:
         inputs.duplicate_counts = await count_duplicates(
-            pool, world.workspace.domains, twice, levels, limit
+            pool, context.workspace.domains, duplicates, levels, limit
         )
-    if gone := list_removed_sources(inputs, verdicts):
+    if removed := list_removed_sources(inputs, decisions):
         inputs.uncopied_counts = await count_duplicates(
-            pool, add_unknown_domains(world.workspace.domains, gone), gone, levels, limit
+            pool, add_unknown_domains(context.workspace.domains, removed), removed, levels, limit
         )
-    await _resolve_times(world, inputs, verdicts, pool, levels)
-    if asked:
-        observer.phase(
-            f"Measuring what {len(asked):,} change{'' if len(asked) == 1 else 's'} may delete"
-        )
+    await _resolve_times(context, inputs, decisions, pool, levels)
+    if measurements:
+        changes = f"{len(measurements):,} change{'' if len(measurements) == 1 else 's'}"
+        observer.phase(f"Measuring what {changes} may delete")
         inputs.measurements = await measure_all(
-            pool, world.workspace.domains, asked, levels, limit, inputs.unreadable_origins
+            pool, context.workspace.domains, measurements, levels, limit, inputs.unreadable_origins
         )
 
 
 async def _resolve_times(
-    world: Context,
+    context: Context,
     inputs: PlanInputs,
-    verdicts: dict[Address, ResourceDecision],
+    decisions: dict[Address, ResourceDecision],
     pool: Pool,
     levels: dict[str, int],
 ) -> None:
-    """Where in their streams the times are from and to which backfills go."""
-    wanted = sorted(list_time_lookups(inputs) | source_history_times(inputs, verdicts))
+    """Find the sequences for the times at which backfills begin or end."""
+    wanted = sorted(list_time_lookups(inputs) | source_history_times(inputs, decisions))
     known = [
         (live, time) for address, time in wanted if (live := inputs.live.get(address)) is not None
     ]
     if known:
-        inputs.seqs_by_time = await find_seqs_by_time(pool, world.workspace.domains, known, levels)
+        inputs.seqs_by_time = await find_seqs_by_time(
+            pool, context.workspace.domains, known, levels
+        )
 
 
 def _excluded_consumers(inputs: PlanInputs) -> set[Address]:
-    """Consumers that were left out while their stream was not: they go with it when it goes."""
+    """Return consumers outside the selection whose stream is selected: they share its fate."""
     return {
         address
         for address in candidate_addresses(inputs) - inputs.selected
@@ -335,7 +344,7 @@ def _excluded_consumers(inputs: PlanInputs) -> set[Address]:
 
 
 def _origin_addresses(inputs: PlanInputs) -> set[Address]:
-    """Streams that selected ones copy: inside a domain they decide something about the copy, elsewhere they should be there."""
+    """Return the origins of selected streams: they affect these, and they should exist."""
     return (
         set()
         if inputs.request.destroy
@@ -344,13 +353,13 @@ def _origin_addresses(inputs: PlanInputs) -> set[Address]:
 
 
 def with_parent_streams(addresses: Iterable[Address]) -> list[Address]:
-    """The addresses and the streams of their consumers, in order."""
+    """Return the addresses and the streams of their consumers, sorted."""
     found = set(addresses)
     return sorted(found | {a.parent for a in found if a.parent is not None})
 
 
 def require_matching(inputs: PlanInputs, globs: Iterable[str], option: str) -> None:
-    """Raise PlanError for a glob that names nothing, since a typing error must not pass for "nothing to do"."""
+    """Raise PlanError for a glob that matches nothing, such as a misspelt one."""
     known = candidate_addresses(inputs) | find_forgotten(inputs)
     found = [
         Diagnostic(

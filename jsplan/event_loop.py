@@ -1,4 +1,4 @@
-"""The only place with an `asyncio.run_until_complete`."""
+"""The only place that runs an event loop."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Result = TypeVar("Result")
 def run_until_complete(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a workflow to its end and return its result.
 
-    The result goes around the task: when asyncio restores the signal handler it makes the task's `repr`, result
-    and all, which for a plan of 20,000 resources costs a third of a second.
+    The result does not go through the task: when asyncio restores the signal handler it makes the
+    `repr` of the task with its result. That takes 0.3 s for a plan of 20,000 resources.
     """
     box: list[Result] = []
 

@@ -1,4 +1,4 @@
-"""What a caller may ask of the workflows, and how a running workflow talks back. Free of click and rich."""
+"""Options of the workflows, and the protocols by which a running workflow reports and asks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions(PlanningOptions):
-    """Options of `plan`, `apply` and `destroy` (contract, section 3): what is asked of the plan, and how it is carried out.
+    """Options of `plan`, `apply` and `destroy` (contract, section 3).
 
-    `lock_timeout` is ns. `backup` is a folder: streams are saved below it before messages of theirs are deleted. `waves` are the
-    terms of `--wave`, `max_failures` domains of one of them may fail; `deferred` applies what is left of a saved plan. Windows of
-    backfills go by `clock`.
+    `lock_timeout` is ns. `backup` is a folder: streams are backed up below it before their messages
+    are deleted. `waves` are the terms of `--wave`; in one wave `max_failures` domains may fail.
+    `deferred` applies the rest of a saved plan. `clock` decides on the windows of backfills.
     """
 
     parallelism: int = 10
@@ -38,8 +38,10 @@ class PlanOptions(PlanningOptions):
 
 @dataclass(frozen=True, slots=True)
 class DriftOptions:
-    """Options of one drift run. `fail_on` are among changed, missing, replication, unmanaged; without `replication` no flow is
-    looked at.
+    """Options of one drift check.
+
+    `fail_on` are among changed, missing, replication, unmanaged. Without `replication` no flow is
+    checked.
     """
 
     targets: tuple[str, ...] = ()
@@ -51,10 +53,10 @@ class DriftOptions:
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """Options of the scheduled job. `schedule` says when all is looked at; `notify` are the kinds that are told.
+    """Options of the drift job. `schedule` is that of full checks; `notify` are alert kinds.
 
-    `grace` is ns that a domain, or the whole check, may fail before that is told. `metrics` is HOST:PORT; `metrics_file` and `report`
-    are written whenever what they show changes.
+    `grace` is ns that a domain, or the whole check, may fail before an alert. `metrics` is
+    HOST:PORT. `metrics_file` and `report` are written whenever their content changes.
     """
 
     schedule: Schedule
@@ -66,20 +68,20 @@ class WatchOptions:
 
 
 class Observer(Protocol):
-    """Progress as it happens; every method may be called from the event loop's thread at any time."""
+    """Progress of a workflow. Each method may be called at any time in the event loop's thread."""
 
     def phase(self, text: str) -> None:
-        """A phase begins, such as "Reading 2 domains"."""
+        """Report that a phase begins, such as "Reading 2 domains"."""
 
     def event(self, event: ApplyEvent) -> None:
-        """A step of an apply started or finished, or a copy is further on."""
+        """Report a started or finished step of an apply, or the progress of a copy."""
 
     def warn(self, text: str) -> None:
-        """Something the user should know now, such as waiting for a lock."""
+        """Report a warning, such as waiting for a lock."""
 
 
 class Approve(Protocol):
-    """Shows a plan and asks; raises NotApprovedError unless somebody said yes."""
+    """Shows a plan and asks the user. Raises NotApprovedError without a yes."""
 
     def __call__(self, plan: Plan) -> None:
-        """Return when the plan may be carried out."""
+        """Return when the plan may be applied."""

@@ -1,1 +1,1 @@
-"""What the scheduled drift job knows and does: findings as situations, when to look, who is told. The sequences are in `workflows`."""
+"""The parts of the drift job: alerts, mutes, schedule, advisories, sinks and metrics."""

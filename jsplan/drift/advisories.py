@@ -1,8 +1,9 @@
-"""What the servers' advisories say has changed, and who did it. Pure; hearing them is left to `jetstream.listener`.
+"""Parses the servers' advisories: what changed, and who did it. Pure.
 
-`STREAM.*` and `CONSUMER.*` advisories name what was made, changed or deleted, and not by whom. An update of a consumer has none of
-its own: only the audit of the API (`$JS.EVENT.ADVISORY.API`) tells, and it alone knows the client. Behind a leafnode that is
-the link, not the client (facts, section 7).
+`STREAM.*` and `CONSUMER.*` advisories name the object that was created, changed or deleted, but not
+the client. The update of a consumer has no advisory: only the audit of the API
+(`$JS.EVENT.ADVISORY.API`) reports it, and only the audit names the client. Behind a leafnode it
+names the link, not the client (facts, section 7).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NAME: Final = re.compile(NAME)
 _AUDIT: Final = "$JS.EVENT.ADVISORY.API"
 _API: Final = "$JS.API."
 _AUDITED_REQUEST: Final = b'"subject":"$JS.API.'
-#: Verbs that change what a stream or consumer is, with the place of its name among the tokens after `$JS.API.`.
+#: Verbs that change a stream or consumer, after `$JS.API.`.
 _STREAM_VERBS: Final = ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.RESTORE")
 _CONSUMER_VERBS: Final = (
     "CONSUMER.CREATE",
@@ -36,7 +37,7 @@ _CONSUMER_VERBS: Final = (
 _CHANGING_VERBS: Final = tuple(
     verb.encode() for verb in (*_STREAM_VERBS, *_CONSUMER_VERBS, "CONSUMER.DURABLE.CREATE")
 )
-#: Words of advisories about streams and consumers that are about something else than their configuration.
+#: Kinds of stream and consumer advisories that are not about configuration.
 _IGNORED_ADVISORIES: Final = (
     "LEADER_ELECTED",
     "QUORUM_LOST",
@@ -49,7 +50,7 @@ _IGNORED_ADVISORIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asked, as far as the server knows: behind a leafnode (`leafnode`) it only knows the link's user."""
+    """The client that asked. If `leafnode` is set, only the user of the link is known."""
 
     user: str
     client: str
@@ -58,7 +59,7 @@ class Actor:
     leafnode: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The value of `by` in a notice."""
+        """Return the value of `by` in a notification."""
         return {
             "user": self.user,
             "client": self.client,
@@ -70,14 +71,13 @@ class Actor:
     def __str__(self) -> str:
         client = f" ({self.client})" if self.client else ""
         where = f" from {self.host}" if self.host else ""
-        return (
-            f"{self.user or 'somebody'}{client}{where}{' over a leafnode' if self.leafnode else ''}"
-        )
+        link = " over a leafnode" if self.leafnode else ""
+        return f"{self.user or 'unknown user'}{client}{where}{link}"
 
 
 @dataclass(frozen=True, slots=True)
 class AdvisoryEvent:
-    """Something of this stream, or of this consumer of it, may be other than it was. `js_domain` is empty for a server without."""
+    """A stream or consumer that may have changed. `js_domain` is empty for a server without."""
 
     js_domain: str
     stream: str
@@ -86,7 +86,7 @@ class AdvisoryEvent:
 
 
 def parse_advisory(subject: str, data: bytes) -> AdvisoryEvent | None:
-    """The event in an advisory; None for what changes nothing, above all the audit of requests that read or were refused."""
+    """Parse an advisory. None if nothing changed, such as for an audit of reads or refusals."""
     if subject == _AUDIT:
         at = data.find(_AUDITED_REQUEST)
         return (
@@ -102,13 +102,13 @@ def parse_advisory(subject: str, data: bytes) -> AdvisoryEvent | None:
 
 
 def _build_event(
-    document: dict[str, Any], stream: object, consumer: object, who: Actor | None
+    document: dict[str, Any], stream: object, consumer: object, actor: Actor | None
 ) -> AdvisoryEvent | None:
-    """None where what it names is no name: an advisory is heard from whoever may publish there."""
+    """Build the event. None for invalid names: other clients may publish on these subjects."""
     named = (stream, consumer) if consumer else (stream,)
     if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in named):
         return None
-    return AdvisoryEvent(str(document.get("domain") or ""), str(stream), str(consumer), who)
+    return AdvisoryEvent(str(document.get("domain") or ""), str(stream), str(consumer), actor)
 
 
 def _parse_object(data: bytes) -> dict[str, Any]:

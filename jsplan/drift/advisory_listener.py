@@ -1,4 +1,4 @@
-"""Hears the advisories of every connection and knows what they name: the ears of the scheduled job. Looking is left to the workflow."""
+"""Receives the advisories of every connection for the drift job."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jsplan.drift.asyncio_utils import cancel_and_wait
 from jsplan.jetstream.contexts import resolve_settings
 from jsplan.jetstream.subscriber import Subscriber, listen_until_cancelled
 
-#: Addresses that may wait to be looked at; where there are more, everything is looked at.
+#: Addresses that may wait for a check; if there are more, everything is checked.
 MAX_CHANGED: Final = 5_000
 
-#: Says that advisories of a connection are heard, or why not.
+#: Reports whether advisories of a connection are received, with the reason.
 ReportConnection = Callable[[str, bool, str], None]
 
 
 class AdvisoryListener:
-    """`changed` are addresses that something is said to have happened to, `actors` the last one who asked for it, as far as is known.
+    """Collects `changed` addresses, and in `actors` the last client that changed each, if known.
 
-    `has_gap` is set whenever something may have gone unheard; `wake` whenever there is anything new.
+    `has_gap` is set when advisories may have been missed, `wake` when there is anything new.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class AdvisoryListener:
         self.update_workspace(workspace, environ)
 
     def update_workspace(self, workspace: Workspace, environ: Mapping[str, str]) -> None:
-        """Listen to what the workspace has now; connections that are as they were are kept."""
+        """Listen on the connections of the workspace; unchanged ones stay open."""
         own = [domain for domain in workspace.domains.values() if domain.same_as is None]
         domains: dict[tuple[str, str], list[str]] = {}
         for domain in own:
@@ -77,7 +77,7 @@ class AdvisoryListener:
             )
 
     async def wait_connected(self, seconds: float) -> None:
-        """Wait until every connection is heard, but no longer than that: the first look comes after it."""
+        """Wait at most `seconds` until every connection receives; the first check follows."""
         waits = [asyncio.create_task(event.wait()) for event in self._connected.values()]
         if waits:
             _, late = await asyncio.wait(waits, timeout=seconds)
@@ -86,12 +86,12 @@ class AdvisoryListener:
         self.has_gap = False
 
     def take_changed(self) -> set[Address]:
-        """What is to be looked at; afterwards nothing is."""
-        taken, self.changed = self.changed, set()
-        return taken
+        """Return and clear the changed addresses."""
+        changed, self.changed = self.changed, set()
+        return changed
 
     def forget_actors(self, addresses: Iterable[Address]) -> None:
-        """Who did something to these was told, or is nobody's business."""
+        """Forget who changed these: it was reported, or does not matter."""
         for address in addresses:
             self.actors.pop(str(address), None)
 
@@ -106,11 +106,11 @@ class AdvisoryListener:
                 address = Address(key, "consumer", f"{event.stream}/{event.consumer}")
             self._record_change(address, event.actor)
 
-    def _record_change(self, address: Address, who: Actor | None) -> None:
+    def _record_change(self, address: Address, actor: Actor | None) -> None:
         self._count_advisory()
         self.changed.add(address)
-        if who is not None:
-            self.actors[str(address)] = who
+        if actor is not None:
+            self.actors[str(address)] = actor
             self.actors.move_to_end(str(address))
             if len(self.actors) > 2 * MAX_CHANGED:
                 self.actors.popitem(last=False)
@@ -149,6 +149,6 @@ class AdvisoryListener:
         self._tasks = {}
 
     async def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         self._cancel()
         await cancel_and_wait(self._ending_tasks)

@@ -1,4 +1,4 @@
-"""A drift document as situations with stable ids, and the register of those that are open. Pure: who is told is left to `sinks`."""
+"""Alerts with stable ids from a drift document, and the register of open alerts. Pure."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from jsplan.documents.drift import Drift, Unmanaged
 from jsplan.documents.plan import ResourceChange
 from jsplan.drift.advisories import Actor
 
-#: Lines about a changed resource, in words; views have better ones.
+#: Describes a changed resource in lines of text; views have better ones.
 DescribeChange = Callable[[ResourceChange], tuple[str, ...]]
-#: The address of what concerns the workspace as a whole.
+#: The address of alerts about the whole workspace.
 WORKSPACE = "workspace"
 
 
 def format_fields(resource: ResourceChange) -> tuple[str, ...]:
-    """Each field as `path: before -> after`, in API values."""
+    """Format each field as `path: before -> after`, in API values."""
     return tuple(
         f"{change.path}: {change.before!r} -> {change.after!r}" for change in resource.change.fields
     )
 
 
 def make_alert_id(workspace: str, *parts: str) -> str:
-    """Twelve hexadecimal digits: the same for the same thing in the same workspace and environment."""
+    """Return 12 hexadecimal digits that are stable per workspace, environment and finding."""
     return hashlib.sha256("\n".join([workspace, *parts]).encode()).hexdigest()[:12]
 
 
 def build_alerts(
     drift: Drift, kinds: Collection[str], describe: DescribeChange = format_fields
 ) -> list[Alert]:
-    """Every finding of these kinds, and each interrupted replacement.
+    """Build the alerts of these kinds, and of each interrupted replacement.
 
-    Consumers that their server removes by itself are none: they come and go with their readers.
+    Ephemeral consumers have no alert: they come and go with their clients.
     """
     name = f"{drift.workspace}.{drift.environment or ''}"
     found = [_from_interruption(name, item) for item in drift.interrupted]
@@ -48,57 +48,53 @@ def build_alerts(
         for domain in drift.offline
         if not domain["excused"]
     ]
-    return [
-        situation
-        for situation in found
-        if situation.kind in kinds or situation.kind == "interrupted"
-    ]
+    return [alert for alert in found if alert.kind in kinds or alert.kind == "interrupted"]
 
 
 def _from_interruption(name: str, item: Mapping[str, Any]) -> Alert:
-    address, says, detail = str(item["address"]), str(item["summary"]), (str(item["detail"]),)
+    address, summary, detail = str(item["address"]), str(item["summary"]), (str(item["detail"]),)
     return Alert(
         make_alert_id(name, "interrupted", address),
         "interrupted",
         "destructive",
         address,
-        says,
+        summary,
         detail,
-        content=says,
+        content=summary,
     )
 
 
 def _from_resource(name: str, resource: ResourceChange, describe: DescribeChange) -> Alert:
-    gone = resource.change.after is None
+    missing = resource.change.after is None
     fields = tuple(change.to_json() for change in resource.change.fields)
     return Alert(
         make_alert_id(name, "resource", resource.address),
-        "missing" if gone else "changed",
+        "missing" if missing else "changed",
         resource.severity or "functional",
         resource.address,
-        "is gone" if gone else "was changed",
-        () if gone else describe(resource),
+        "is gone" if missing else "was changed",
+        () if missing else describe(resource),
         fields,
-        digest([gone, fields]),
+        digest([missing, fields]),
     )
 
 
 def _from_flow(name: str, flow: Mapping[str, Any]) -> Alert:
     cause, severity = str(flow.get("cause") or "no cause known"), flow.get("severity", "functional")
     address = str(flow["to"])
-    says = f"does not follow {flow['from']} ({flow['kind']}): {cause}"
-    named = make_alert_id(name, "replication", str(flow["from"]), address, str(flow["kind"]))
-    return Alert(named, "replication", severity, address, says, content=digest([cause, severity]))
+    summary = f"does not follow {flow['from']} ({flow['kind']}): {cause}"
+    key = make_alert_id(name, "replication", str(flow["from"]), address, str(flow["kind"]))
+    return Alert(key, "replication", severity, address, summary, content=digest([cause, severity]))
 
 
 def _from_unmanaged(name: str, item: Unmanaged) -> Alert:
-    says = "is in no file and not in state"
-    named = make_alert_id(name, "unmanaged", item.address)
-    return Alert(named, "unmanaged", item.severity, item.address, says, content=item.severity)
+    summary = "is in no file and not in state"
+    key = make_alert_id(name, "unmanaged", item.address)
+    return Alert(key, "unmanaged", item.severity, item.address, summary, content=item.severity)
 
 
 def offline_alert(name: str, domain: str, reason: str) -> Alert:
-    """A domain that does not answer and should. Why it does not may vary from look to look, and is no news."""
+    """Return the alert for an offline domain. Its reason may vary and is not in its content."""
     return Alert(
         make_alert_id(name, "offline", domain),
         "offline",
@@ -109,7 +105,7 @@ def offline_alert(name: str, domain: str, reason: str) -> Alert:
 
 
 def check_failed_alert(name: str, reason: str) -> Alert:
-    """That there is no look at all, so that nobody takes silence for health."""
+    """Return the alert for a check that failed, so that silence does not count as health."""
     return Alert(
         make_alert_id(name, "check"),
         "check",
@@ -121,7 +117,7 @@ def check_failed_alert(name: str, reason: str) -> Alert:
 
 @dataclass(slots=True)
 class OpenAlert:
-    """A situation that is open: since when, and who brought it about as far as anybody told."""
+    """An open alert, since when it is open, and who caused it, if known."""
 
     alert: Alert
     since: str
@@ -130,7 +126,7 @@ class OpenAlert:
 
 @dataclass(slots=True)
 class AlertRegister:
-    """The situations that are open. Tells what is news: nothing twice, and nothing that was not looked at."""
+    """The open alerts. It reports only changes: nothing twice, and nothing that was not checked."""
 
     workspace: str
     environment: str | None
@@ -138,54 +134,55 @@ class AlertRegister:
     count: int = 0
 
     def select_new(self, found: Iterable[Alert]) -> list[Alert]:
-        """Those that are not open yet, or with other contents or another kind."""
-        return [situation for situation in found if self._classify(situation) is not None]
+        """Return alerts that are not open yet, or that changed."""
+        return [alert for alert in found if self._classify(alert) is not None]
 
-    def _classify(self, situation: Alert) -> Occasion | None:
-        known = self.open.get(situation.id)
+    def _classify(self, alert: Alert) -> Occasion | None:
+        known = self.open.get(alert.id)
         if known is None:
             return "opened"
         same = (known.alert.kind, known.alert.content, known.alert.severity)
-        return (
-            None if same == (situation.kind, situation.content, situation.severity) else "changed"
-        )
+        return None if same == (alert.kind, alert.content, alert.severity) else "changed"
 
     def update(
         self,
         found: Iterable[Alert],
         covered: Callable[[Alert], bool],
         stamp: str,
-        who: Mapping[str, Actor] | None = None,
+        actors: Mapping[str, Actor] | None = None,
     ) -> list[AlertEvent]:
-        """Take in a look: what was found, and which open situations it would have found too (`covered`). `who` is by address."""
-        who = who or {}
+        """Record a check and return its notifications.
+
+        `covered` is True for an open alert that the check would have found. `actors` is by address.
+        """
+        actors = actors or {}
         found = list(found)
-        ids = {situation.id for situation in found}
-        over = [o for o in self.open.values() if o.alert.id not in ids and covered(o.alert)]
-        notices = [
-            self._build_event("resolved", o.alert, stamp, o.since, who.get(o.alert.address))
-            for o in over
+        ids = {alert.id for alert in found}
+        resolved = [o for o in self.open.values() if o.alert.id not in ids and covered(o.alert)]
+        events = [
+            self._build_event("resolved", o.alert, stamp, o.since, actors.get(o.alert.address))
+            for o in resolved
         ]
-        for item in over:
+        for item in resolved:
             del self.open[item.alert.id]
-        for situation in found:
-            if (occasion := self._classify(situation)) is None:
+        for alert in found:
+            if (occasion := self._classify(alert)) is None:
                 continue
-            known = self.open.get(situation.id)
-            by = who.get(situation.address)
+            known = self.open.get(alert.id)
+            by = actors.get(alert.address)
             since = known.since if known else stamp
-            self.open[situation.id] = OpenAlert(situation, since, by)
-            notices.append(self._build_event(occasion, situation, stamp, since, by))
-        return notices
+            self.open[alert.id] = OpenAlert(alert, since, by)
+            events.append(self._build_event(occasion, alert, stamp, since, by))
+        return events
 
     def _build_event(
-        self, occasion: Occasion, situation: Alert, stamp: str, since: str, by: Actor | None
+        self, occasion: Occasion, alert: Alert, stamp: str, since: str, by: Actor | None
     ) -> AlertEvent:
         self.count += 1
         return AlertEvent(
-            f"{situation.id}.{stamp}.{self.count}",
+            f"{alert.id}.{stamp}.{self.count}",
             occasion,
-            situation,
+            alert,
             self.workspace,
             self.environment,
             stamp,

@@ -1,4 +1,4 @@
-"""Ending background tasks for certain."""
+"""Reliable cancellation of background tasks."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import asyncio
 from collections.abc import Collection
 from typing import Any, Final
 
-#: Seconds after which a task that is still there is cancelled again.
+#: Seconds after which a running task is cancelled again.
 RECANCEL_INTERVAL: Final = 0.5
 
 
 async def cancel_and_wait(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended, whatever they end with.
+    """Cancel tasks and wait until they have ended, with any result.
 
-    Before Python 3.12 `asyncio.wait_for`, which libraries use, may swallow a cancellation that comes as it is done: one is not enough.
+    Before Python 3.12 `asyncio.wait_for`, which libraries use, may swallow a cancellation. So each
+    task is cancelled until it ends.
     """
-    left = {task for task in tasks if not task.done()}
-    while left:
-        for task in left:
+    running = {task for task in tasks if not task.done()}
+    while running:
+        for task in running:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=RECANCEL_INTERVAL)
+        _, running = await asyncio.wait(running, timeout=RECANCEL_INTERVAL)
     await asyncio.gather(*tasks, return_exceptions=True)

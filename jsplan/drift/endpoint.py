@@ -1,6 +1,7 @@
-"""`/metrics`, `/healthz` and `/readyz` over HTTP, answered by the loop that does the work: one that hangs does not answer.
+"""Serves `/metrics`, `/healthz` and `/readyz` over HTTP from the event loop of the job.
 
-As little HTTP as Prometheus and Kubernetes need: GET and HEAD, one request per connection, everything bounded.
+A loop that hangs does not answer. It supports only what Prometheus and Kubernetes need: GET and
+HEAD, one request per connection, everything bounded.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from typing import Final
 from jsplan.drift.asyncio_utils import cancel_and_wait
 from jsplan.errors import JsplanError
 
-#: Seconds and bytes that a request may take, and requests at once.
+#: Seconds and bytes of one request, and concurrent requests.
 REQUEST_TIMEOUT: float = 5.0
 MAX_REQUEST_BYTES: Final = 16 * 1024
 MAX_CONNECTIONS: Final = 32
-#: Seconds until it is tried again to let somebody in.
+#: Seconds until accepting a connection is retried.
 ACCEPT_RETRY: Final = 0.05
 
-#: What a path answers: status, content type, body.
+#: The answer of a path: status, content type, body.
 Answer = tuple[HTTPStatus, str, bytes]
 Routes = dict[str, Callable[[], Answer]]
 
 
 def parse_listen_address(text: str) -> tuple[str | None, int]:
-    """`:9464`, `127.0.0.1:9464` or `[::1]:9464` as host (None: all) and port. Raises ValueError."""
+    """Parse `:9464`, `127.0.0.1:9464` or `[::1]:9464` to host (None: all) and port.
+
+    Raises ValueError.
+    """
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
         raise ValueError(f'"{text}" is not HOST:PORT or :PORT')
@@ -37,33 +41,33 @@ def parse_listen_address(text: str) -> tuple[str | None, int]:
 
 
 def text_answer(status: HTTPStatus, text: str) -> Answer:
-    """A short answer for people."""
+    """Return a plain text answer."""
     return status, "text/plain; charset=utf-8", f"{text}\n".encode()
 
 
 @contextlib.asynccontextmanager
-async def serve(place: str, routes: Routes) -> AsyncIterator[int]:
-    """Serve as long as the context lasts; gives the port. Raises JsplanError when the address cannot be had."""
+async def serve(listen: str, routes: Routes) -> AsyncIterator[int]:
+    """Serve as long as the context lasts; yields the port. Raises JsplanError if it cannot."""
     try:
-        sockets = _open_sockets(*parse_listen_address(place))
+        sockets = _open_sockets(*parse_listen_address(listen))
     except OSError as error:
         raise JsplanError(
-            f"cannot serve metrics and health at {place}: {error.strerror}",
+            f"cannot serve metrics and health at {listen}: {error.strerror}",
             hint="Give another --metrics.",
         ) from None
-    guests: dict[asyncio.Task[None], None] = {}
-    doors = [asyncio.create_task(_accept(one, routes, guests)) for one in sockets]
+    requests: dict[asyncio.Task[None], None] = {}
+    acceptors = [asyncio.create_task(_accept(each, routes, requests)) for each in sockets]
     try:
         yield int(sockets[0].getsockname()[1])
     finally:
-        await cancel_and_wait(doors)
-        await cancel_and_wait(list(guests))
-        for one in sockets:
-            one.close()
+        await cancel_and_wait(acceptors)
+        await cancel_and_wait(list(requests))
+        for each in sockets:
+            each.close()
 
 
 def _open_sockets(host: str | None, port: int) -> list[socket.socket]:
-    """Open every address of the host that there is on this machine; None is all of them. Raises OSError where there is none."""
+    """Open a socket for each local address of the host; None is all. Raises OSError for none."""
     found, failure = (
         list[socket.socket](),
         OSError(errno.EADDRNOTAVAIL, "there is no such address here"),
@@ -72,9 +76,8 @@ def _open_sockets(host: str | None, port: int) -> list[socket.socket]:
     for family, address in dict.fromkeys(
         (family, address[:2]) for family, _, _, _, address in wanted
     ):
-        at = (
-            found[0].getsockname()[1] if found else port
-        )  # a port that was chosen is the same for all
+        # A port that the system chose is used for all addresses.
+        at = found[0].getsockname()[1] if found else port
         try:
             found.append(
                 socket.create_server((str(address[0]), at), family=family, backlog=MAX_CONNECTIONS)
@@ -89,39 +92,36 @@ def _open_sockets(host: str | None, port: int) -> list[socket.socket]:
 
 
 async def _accept(
-    door: socket.socket, routes: Routes, guests: dict[asyncio.Task[None], None]
+    listener: socket.socket, routes: Routes, requests: dict[asyncio.Task[None], None]
 ) -> None:
-    """Let in one after the other. Where too many are in, the one that came first has to go: it had the longest time to ask."""
+    """Accept connections. At the limit, cancel the oldest: it had the longest time to ask."""
     loop = asyncio.get_running_loop()
     while True:
-        if len(guests) >= MAX_CONNECTIONS:
-            await cancel_and_wait([next(iter(guests))])
+        if len(requests) >= MAX_CONNECTIONS:
+            await cancel_and_wait([next(iter(requests))])
         try:
-            stream, _ = await loop.sock_accept(door)
-        except OSError:  # it hung up, or the process has no descriptor left
-            await cancel_and_wait(list(guests)[:1])
+            stream, _ = await loop.sock_accept(listener)
+        except OSError:  # the client closed it, or the process has no descriptor left
+            await cancel_and_wait(list(requests)[:1])
             await asyncio.sleep(ACCEPT_RETRY)
             continue
-        guest = asyncio.create_task(_serve_request(stream, routes))
-        guests[guest] = None
-        guest.add_done_callback(guests.pop)
+        request = asyncio.create_task(_serve_request(stream, routes))
+        requests[request] = None
+        request.add_done_callback(requests.pop)
 
 
 async def _serve_request(stream: socket.socket, routes: Routes) -> None:
-    """Answer one request, all of it in bounded time and space."""
-    loop, asked = asyncio.get_running_loop(), b""
-    with (
-        stream,
-        contextlib.suppress(TimeoutError, OSError),
-    ):  # whoever asked like that gets no answer
+    """Answer one request, in bounded time and space. An invalid request gets no answer."""
+    loop, received = asyncio.get_running_loop(), b""
+    with stream, contextlib.suppress(TimeoutError, OSError):
         stream.setblocking(False)
         async with asyncio.timeout(REQUEST_TIMEOUT):
-            while b"\r\n\r\n" not in asked:
+            while b"\r\n\r\n" not in received:
                 more = await loop.sock_recv(stream, MAX_REQUEST_BYTES)
-                if not more or len(asked) + len(more) > MAX_REQUEST_BYTES:
+                if not more or len(received) + len(more) > MAX_REQUEST_BYTES:
                     return
-                asked += more
-            await loop.sock_sendall(stream, _build_answer(asked, routes))
+                received += more
+            await loop.sock_sendall(stream, _build_answer(received, routes))
             stream.shutdown(socket.SHUT_WR)
 
 
@@ -136,5 +136,8 @@ def _build_answer(request: bytes, routes: Routes) -> bytes:
         )
     else:
         status, kind, body = routes[path]()
-    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
     return head.encode() + (b"" if method == "HEAD" else body)

@@ -1,4 +1,4 @@
-"""What Prometheus sees of the scheduled drift job. The only module that knows the library; serving it is left to `endpoint`."""
+"""The Prometheus metrics of the drift job. Only this module uses the library."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jsplan.documents.alert import Alert
 from jsplan.documents.drift import Drift
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-#: Situations that have a series of their own; the rest is only counted, so that a fleet in trouble cannot flood Prometheus.
+#: Alerts with a series of their own. More are only counted, which protects Prometheus.
 MAX_NAMED: Final = 200
 _BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Metrics:
-    """Every metric, in a registry of its own; `workspace` is a label of all."""
+    """All metrics, in their own registry, each with the label `workspace`."""
 
     def __init__(self, workspace: str) -> None:
         self._registry = CollectorRegistry()
@@ -79,16 +79,16 @@ class Metrics:
         )
 
     def expose(self) -> bytes:
-        """The exposition."""
+        """Return the metrics in the exposition format."""
         return generate_latest(self._registry)
 
     def observe_check(self, scope: str, seconds: float, *, done: bool) -> None:
-        """A check ended; `scope` is full or partial."""
+        """Record the end of a check; `scope` is full or partial."""
         self._took.labels(self._workspace, scope).observe(seconds)
         self._checks.labels(self._workspace, scope, "done" if done else "failed").inc()
 
     def observe_full_check(self, drift: Drift, domains: Iterable[str], now: float) -> None:
-        """A full check succeeded at `now`, in seconds since 1970."""
+        """Record a full check that succeeded at `now`, in seconds since 1970."""
         for state, count in drift.summary.items():
             self._resources.labels(self._workspace, state).set(count)
         missing = {str(domain["domain"]) for domain in drift.offline}
@@ -98,25 +98,27 @@ class Metrics:
         self._last.labels(self._workspace).set(now)
 
     def set_next_check(self, moment: float) -> None:
-        """When the next full check is due, in seconds since 1970."""
+        """Record when the next full check is due, in seconds since 1970."""
         self._due.labels(self._workspace).set(moment)
 
     def set_alerts(self, open_: Iterable[Alert]) -> None:
-        """What is open now."""
+        """Record the open alerts."""
         listed = list(open_)
         self._open_alerts.clear()
         self._alert.clear()
-        for s in listed:
-            self._open_alerts.labels(self._workspace, s.kind, s.severity).inc()
-        for s in listed[:MAX_NAMED]:
-            self._alert.labels(self._workspace, s.id, s.kind, s.severity, s.address).set(1)
+        for alert in listed:
+            self._open_alerts.labels(self._workspace, alert.kind, alert.severity).inc()
+        for alert in listed[:MAX_NAMED]:
+            self._alert.labels(
+                self._workspace, alert.id, alert.kind, alert.severity, alert.address
+            ).set(1)
 
     def count_event(self, occasion: str, severity: str) -> None:
-        """A notice was given to the sinks."""
+        """Count a notification that was given to the sinks."""
         self._notices.labels(self._workspace, occasion, severity).inc()
 
     def count_advisory(self, *, own: int = 0) -> None:
-        """An advisory named something of ours; or so many changes were our own."""
+        """Count an advisory about the workspace, or `own` changes by its applies."""
         (
             self._own.labels(self._workspace).inc(own)
             if own
@@ -124,13 +126,13 @@ class Metrics:
         )
 
     def set_listening(self, connection: str, *, up: bool) -> None:
-        """Whether advisories are heard there."""
+        """Record whether advisories of a connection are received."""
         self._listening.labels(self._workspace, connection).set(up)
 
     def update_sink(
         self, name: str, waiting: int, delivered: int, dropped: int, *, up: bool
     ) -> None:
-        """How a sink fares; `delivered` and `dropped` are added."""
+        """Record the status of a sink; `delivered` and `dropped` are added."""
         self._waiting.labels(self._workspace, name).set(waiting)
         self._healthy.labels(self._workspace, name).set(up)
         self._sent.labels(self._workspace, name).inc(delivered)

@@ -1,4 +1,4 @@
-"""Findings that somebody answers for are moved out of a drift document, until their date. Finding them is left to others."""
+"""Moves muted findings out of a drift document, until the date of the mute."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from jsplan.documents.plan import ResourceChange
 
 
 def apply_mutes(drift: Drift, mutes: Iterable[Mute], now: datetime) -> None:
-    """Move every finding that a mute covers to `mutes`; say of each mute that has expired what it no longer covers."""
+    """Move each finding that a mute covers to `mutes`; warn about each expired mute."""
     day = now.date().isoformat()
     listed = list(mutes)
-    alive = [m for m in listed if not is_expired(m, day)]
-    over = [(m, _count_covered(m, drift)) for m in listed if is_expired(m, day)]
+    active = [m for m in listed if not is_expired(m, day)]
+    expired = [(m, _count_covered(m, drift)) for m in listed if is_expired(m, day)]
     drift.resource_drift = [
         r
         for r in drift.resource_drift
-        if not _move_if_muted(drift, alive, r.address, _drifted_fields(r), _resource_severity(r))
+        if not _move_if_muted(drift, active, r.address, _drifted_fields(r), _resource_severity(r))
     ]
     drift.replication = [
         f
         for f in drift.replication
         if f["healthy"] is not False
-        or not _move_if_muted(drift, alive, _flow_target(f), (), _flow_severity(f))
+        or not _move_if_muted(drift, active, _flow_target(f), (), _flow_severity(f))
     ]
     drift.unmanaged = [
         u
         for u in drift.unmanaged
         if not _move_if_muted(
-            drift, alive, u.address, (), {"kind": "unmanaged", "severity": u.severity}
+            drift, active, u.address, (), {"kind": "unmanaged", "severity": u.severity}
         )
     ]
-    drift.diagnostics += [_expiry_warning(m, covered) for m, covered in over]
+    drift.diagnostics += [_expiry_warning(m, covered) for m, covered in expired]
 
 
 def is_expired(mute_: Mute, day: str) -> bool:
-    """Whether it ended before the day (`2026-12-31`); on its last day it still holds."""
+    """Return True if it ended before the day (`2026-12-31`); its last day is included."""
     return mute_.until is not None and day > mute_.until
 
 
 def _move_if_muted(
-    drift: Drift, mutes: list[Mute], address: str, fields: Iterable[str], said: dict[str, Any]
+    drift: Drift, mutes: list[Mute], address: str, fields: Iterable[str], severity: dict[str, Any]
 ) -> bool:
-    found = next((m for m in mutes if _covers(m, address, fields)), None)
-    if found is not None:
-        who = {
-            "owner": found.owner,
-            "reason": found.reason,
-            "until": found.until,
-            "fields": list(found.fields),
+    mute_ = next((m for m in mutes if _covers(m, address, fields)), None)
+    if mute_ is not None:
+        owner = {
+            "owner": mute_.owner,
+            "reason": mute_.reason,
+            "until": mute_.until,
+            "fields": list(mute_.fields),
         }
-        drift.mutes.append({"address": address, **said, **who})
-    return found is not None
+        drift.mutes.append({"address": address, **severity, **owner})
+    return mute_ is not None
 
 
 def _covers(mute_: Mute, address: str, fields: Iterable[str]) -> bool:
-    """A mute of fields holds only while nothing else of the resource drifts."""
+    """Return True if the mute covers a finding. A mute of fields covers drift of these only."""
     drifted = set(fields)
     return _matches_address(mute_.address, address) and (
         not mute_.fields or (bool(drifted) and drifted <= set(mute_.fields))
@@ -71,7 +71,7 @@ def _covers(mute_: Mute, address: str, fields: Iterable[str]) -> bool:
 def _matches_address(glob: str, address: str) -> bool:
     try:
         return matches(glob, Address.parse(address))
-    except ValueError:  # the end of a flow that no domain of ours has
+    except ValueError:  # a downstream in no domain of the workspace
         return glob == address
 
 
@@ -112,6 +112,7 @@ def _expiry_warning(mute_: Mute, covered: int) -> Diagnostic:
         "warning",
         "JS490",
         f"the mute of {mute_.address} expired on {mute_.until}: {again}",
-        f"It was muted by {mute_.owner}: {mute_.reason}. Settle what it covered, give it another date, or take the mute out.",
+        f"It was muted by {mute_.owner}: {mute_.reason}."
+        " Fix the findings, set another date, or remove the mute.",
         range=mute_.range,
     )

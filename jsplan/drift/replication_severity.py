@@ -1,4 +1,4 @@
-"""How grave it is that a mirror or source does not follow its origin. Whether it follows is found by `health`."""
+"""The severity of a mirror or source that does not follow its origin."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from jsplan.documents.plan import Severity
 
-#: First words of causes that lose messages; the others only keep a copy waiting.
+#: First words of causes that lose messages; the others only delay them.
 _LOSING_CAUSES: Final = ("origin re-created", "draining a workqueue")
 
 
 def with_severity(flow: dict[str, Any]) -> dict[str, Any]:
-    """An element of `replication` with a severity where it is not healthy."""
+    """Return an element of `replication`, with a severity unless it is healthy."""
     if flow["healthy"] is not False:
         return flow
     severity: Severity = (

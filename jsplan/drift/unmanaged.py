@@ -1,4 +1,4 @@
-"""What nobody manages, as elements of the drift document: how grave it is that it is there. Finding it is left to `facts`."""
+"""Elements of the drift document for unmanaged objects, with their severity."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from jsplan.documents.drift import Unmanaged
 from jsplan.documents.plan import Severity
 from jsplan.facts.live import Live, LiveObject
 
-#: Retention under which a consumer decides what its stream keeps.
+#: Retention policies with which a consumer decides which messages its stream keeps.
 _CONSUMING_RETENTIONS = ("workqueue", "interest")
 
 
 def build_unmanaged_element(found: LiveObject, live: Live) -> Unmanaged:
-    """The element of `unmanaged` for one object; `live` has the streams that are managed."""
+    """Build the element of `unmanaged` for one object; `live` has the managed streams."""
     address, state = found.address, found.state
     messages = state.get("messages", state.get("num_pending"))
     return Unmanaged(
@@ -26,12 +26,12 @@ def build_unmanaged_element(found: LiveObject, live: Live) -> Unmanaged:
 
 
 def is_ephemeral(found: LiveObject) -> bool:
-    """Whether it is a consumer that the server removes once nobody uses it: such come and go with the programs that read."""
+    """Return True for a consumer that the server removes when it is not used any more."""
     return found.address.kind == "consumer" and not found.raw.get("durable_name")
 
 
 def _severity(found: LiveObject, live: Live) -> Severity:
-    """`functional` for a consumer that decides what a managed stream keeps or gives to others, else nobody but its owner minds."""
+    """Return `functional` for a consumer that affects what a managed stream keeps."""
     parent = found.address.parent
     stream = live.get(parent) if parent is not None else None
     return (

@@ -1,4 +1,4 @@
-"""Work that may hang, in a thread of its own: nothing else waits for it, and the job can end without it."""
+"""Runs work that may hang in a daemon thread, so that the job can end without it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Result = TypeVar("Result")
 
 
 class Worker:
-    """One thread at a time for one purpose. A thread that hangs holds up its own purpose alone, and is no reason to stay."""
+    """One thread at a time for one purpose. If it hangs, only its own purpose waits."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._running: asyncio.Future[Any] | None = None
 
     async def run(self, work: Callable[[], Result], seconds: float) -> Result:
-        """Do the work and return its result. Raises what it raises, and TimeoutError when it takes longer.
+        """Run the work and return its result. Raises its error, or TimeoutError after `seconds`.
 
-        Work that took too long goes on; until it has ended no other work begins, and waiting for that counts.
+        Work that times out continues. Other work waits for its end, within its own time.
         """
         async with asyncio.timeout(seconds):
             while self._running is not None and not self._running.done():
@@ -39,20 +39,20 @@ def _run_work(work: Callable[[], Any], running: asyncio.Future[Any]) -> None:
     result, failure = None, None
     try:
         result = work()
-    except BaseException as error:  # noqa: BLE001 - it is raised where the work was asked for
+    except BaseException as error:  # noqa: BLE001 - it is raised in `run`
         failure = error
 
-    def over() -> None:
+    def finish() -> None:
         if failure is None:
             running.set_result(result)
         else:
             running.set_exception(failure)
 
     with contextlib.suppress(RuntimeError):  # the job has ended meanwhile
-        running.get_loop().call_soon_threadsafe(over)
+        running.get_loop().call_soon_threadsafe(finish)
 
 
 def _consume_error(running: asyncio.Future[Any]) -> None:
-    """Take the error of work that nobody waits for any more: asyncio would complain about it."""
+    """Retrieve the error of abandoned work, about which asyncio would log."""
     if not running.cancelled():
         running.exception()

@@ -1,4 +1,4 @@
-"""Whether mirrors and sources follow their origins, and if not, why. Pure: what the servers show is read in `facts.replication`."""
+"""Assessment of mirrors and sources: do they follow their origins, and if not, why. Pure."""
 
 from __future__ import annotations
 

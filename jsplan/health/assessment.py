@@ -1,8 +1,8 @@
-"""Judges one flow by the looks that were taken at it, the first one first. Pure.
+"""Assesses one flow by its samples, oldest first. Pure.
 
-A flow that is behind and moves is healthy, however far behind it is. That one does not move is not known from one look, nor from two
-that are close together: until enough time is over a verdict is not `is_conclusive`. What the servers
-show is in the decision "Does it follow?".
+A flow that lags and makes progress is healthy, whatever its lag. A stall is not proven by one
+sample, nor by two that are close together: until enough time has passed an assessment is not
+`is_conclusive`. The decision "Detect stalled replication by comparing both ends" has the facts.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ from jsplan.facts.replication.samples import ReplicationSample
 from jsplan.health import causes
 from jsplan.units import SECOND
 
-#: ns without a heartbeat, of which there is one per second, after which one asks further.
+#: ns without a heartbeat, of which there is one per second, before a flow counts as silent.
 SILENT_AFTER: Final = 3 * SECOND
-#: ns of silence after which a server itself takes the consumer for lost (measured: it makes a new one after 10 s).
+#: ns of silence after which a server considers the consumer lost (measured: it recreates it).
 CONSUMER_LOST_AFTER: Final = 10 * SECOND
-#: Seconds, and looks, for which a flow must not have moved; a loaded machine takes its looks more slowly, and so gives it more time.
+#: Seconds and samples without progress that prove a stall; samples of a loaded machine are slower.
 STALLED_AFTER, MIN_SAMPLES = 5.0, 4
-#: The same for one that hears of its origin all the while: a busy server may be slow, and it is not silent.
+#: The same for a flow with recent heartbeats: a busy server may be slow, and it is not silent.
 STALLED_AFTER_IF_HEARD: Final = 8.0
-#: Seconds after which a copy that never heard of its origin is not just being set up.
+#: Seconds for the setup of a downstream stream that never received a heartbeat.
 SETUP_TIME: Final = 30.0
-#: `err_code` of a copy that waits for flow control, since 2.15.
+#: `err_code` of a downstream stream that waits for flow control, since 2.15.
 FLOW_CONTROL_WAIT: Final = 10228
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """`healthy` None: nobody can tell. `cause` is a sentence, empty where all is well. `is_conclusive`: another look would not change it."""
+    """The health of one flow: `healthy` is None if unknown, `cause` is empty if healthy.
+
+    `is_conclusive` is True if another sample cannot change it.
+    """
 
     healthy: bool | None
     cause: str = ""
@@ -45,21 +48,21 @@ _INCONCLUSIVE: Final = Assessment(None, is_conclusive=False)
 
 
 def assess(flow: Flow, samples: Sequence[ReplicationSample], *, quick: bool = False) -> Assessment:
-    """What is known after these looks. A `glance` takes two in a row and says only what these prove; it may stay open."""
+    """Assess a flow by its samples. `quick` takes two in a row, and may be inconclusive."""
     last = samples[-1]
     if last.unread:
-        return _assess_unreadable_origin(flow, samples, glance=quick)
+        return _assess_unreadable_origin(flow, samples, quick=quick)
     if last.origin is None:
         return Assessment(False, causes.origin_missing(flow))
     if (found := _detect_recreated_origin(flow, samples)) is not None:
         return found
     behind = _is_behind(flow, last)
     if behind is False:
-        found = _assess_idle(flow, samples, glance=quick) if _is_silent(last) else _HEALTHY
+        found = _assess_idle(flow, samples, quick=quick) if _is_silent(last) else _HEALTHY
     elif has_progressed(samples) or _is_reported_in_sync(last):
         found = _HEALTHY
     else:
-        found = _assess_stalled(flow, samples, glance=quick)
+        found = _assess_stalled(flow, samples, quick=quick)
     return (
         Assessment(False, causes.draining_workqueue(flow))
         if found.healthy and last.origin.workqueue and not flow.consumer
@@ -67,38 +70,42 @@ def assess(flow: Flow, samples: Sequence[ReplicationSample], *, quick: bool = Fa
     )
 
 
-def is_in_sync(flow: Flow, look: ReplicationSample) -> bool:
-    """Whether one look shows that the copy has everything, as far as sequences tell. Without them what its server says has to do."""
-    origin = look.origin
+def is_in_sync(flow: Flow, sample: ReplicationSample) -> bool:
+    """Return True if one sample proves that the downstream has everything.
+
+    Without sequences it relies on what the downstream's server reports.
+    """
+    origin = sample.origin
     if (
-        look.unread
+        sample.unread
         or origin is None
-        or _detect_recreated_origin(flow, [look]) is not None
+        or _detect_recreated_origin(flow, [sample]) is not None
         or (origin.workqueue and not flow.consumer)
     ):
         return False
-    if look.position is None:
-        return _is_reported_in_sync(look) and not look.searched and not look.error
-    return look.position == origin.last or origin.messages == 0
+    if sample.position is None:
+        return _is_reported_in_sync(sample) and not sample.searched and not sample.error
+    return sample.position == origin.last or origin.messages == 0
 
 
-def _is_reported_in_sync(look: ReplicationSample) -> bool:
-    """Whether what its server says has to do: nobody knows the position, something was heard, nothing is pending.
+def _is_reported_in_sync(sample: ReplicationSample) -> bool:
+    """Return True if the server's report has to do: no position, recent heartbeat, no lag.
 
-    Where the origin is younger than the copy that may be a consumer that waits behind the end of a new origin: then one searches first.
+    If the origin is younger than the downstream, its consumer may wait beyond the end of a new
+    origin. Then the origin must have been searched.
     """
-    younger = look.origin is not None and look.origin.created > look.created
+    younger = sample.origin is not None and sample.origin.created > sample.created
     return (
-        look.position is None
-        and look.lag == 0
-        and not _is_silent(look)
-        and (look.searched or not younger)
+        sample.position is None
+        and sample.lag == 0
+        and not _is_silent(sample)
+        and (sample.searched or not younger)
     )
 
 
-def has_progressed(looks: Sequence[ReplicationSample]) -> bool:
-    """Whether the copy got on between the first look and the last, or has what the origin had at the first one."""
-    first, last = looks[0], looks[-1]
+def has_progressed(samples: Sequence[ReplicationSample]) -> bool:
+    """Return True if the downstream made progress, or has what the origin had at first."""
+    first, last = samples[0], samples[-1]
     if last is first:
         return False
     if first.position is not None and last.position is not None:
@@ -108,30 +115,31 @@ def has_progressed(looks: Sequence[ReplicationSample]) -> bool:
     return last.stored > first.stored or last.lag < first.lag
 
 
-def _is_silent(look: ReplicationSample) -> bool:
-    return look.active < 0 or look.active >= SILENT_AFTER
+def _is_silent(sample: ReplicationSample) -> bool:
+    return sample.active < 0 or sample.active >= SILENT_AFTER
 
 
-def _is_behind(flow: Flow, look: ReplicationSample) -> bool | None:
-    """Whether a message waits for the copy; None where that is not known (yet)."""
-    assert look.origin is not None
-    if look.origin.messages == 0:
+def _is_behind(flow: Flow, sample: ReplicationSample) -> bool | None:
+    """Return True if a message is pending; None where that is not known (yet)."""
+    assert sample.origin is not None
+    if sample.origin.messages == 0:
         return False
-    if look.position is None:
+    if sample.position is None:
         return None
-    return False if max(look.position, flow.start - 1) >= look.origin.last else look.waiting
+    return False if max(sample.position, flow.start - 1) >= sample.origin.last else sample.waiting
 
 
-def _detect_recreated_origin(flow: Flow, looks: Sequence[ReplicationSample]) -> Assessment | None:
-    """A copy that is beyond its origin, or holds under one sequence what the origin does not.
+def _detect_recreated_origin(flow: Flow, samples: Sequence[ReplicationSample]) -> Assessment | None:
+    """Detect a downstream beyond its origin, or with other messages under the same sequences.
 
-    The two are read side by side, so that a copy may seem a little ahead: the origin of a later look has to be behind an earlier copy.
+    Both are read at once, so a downstream may seem a little ahead: the origin of a later sample has
+    to be behind an earlier downstream.
     """
-    last = looks[-1]
+    last = samples[-1]
     assert last.origin is not None
     if flow.kind == "mirror" and _has_mixed_messages(flow, last):
         return Assessment(False, causes.origin_recreated(flow))
-    position = max((look.position or 0 for look in looks[:-1]), default=0)
+    position = max((sample.position or 0 for sample in samples[:-1]), default=0)
     beyond = (
         last.origin.last < position
         and position >= flow.start
@@ -142,25 +150,28 @@ def _detect_recreated_origin(flow: Flow, looks: Sequence[ReplicationSample]) -> 
     return _INCONCLUSIVE if (last.position or 0) > max(last.origin.last, flow.start - 1) else None
 
 
-def _has_mixed_messages(flow: Flow, look: ReplicationSample) -> bool:
-    """A mirror with more messages than its sequences have room for (2.10 to 2.12 count back), or with another first message."""
-    assert look.origin is not None
-    if look.messages > look.stored - look.first + 1:
+def _has_mixed_messages(flow: Flow, sample: ReplicationSample) -> bool:
+    """Return True for a mirror with more messages than sequences, or another first message.
+
+    Servers 2.10 to 2.12 count back.
+    """
+    assert sample.origin is not None
+    if sample.messages > sample.stored - sample.first + 1:
         return True
     both = (
         flow.is_unfiltered
-        and look.messages
-        and look.origin.messages
-        and look.first == look.origin.first
+        and sample.messages
+        and sample.origin.messages
+        and sample.first == sample.origin.first
     )
-    return bool(both) and look.first_ts != look.origin.first_ts
+    return bool(both) and sample.first_ts != sample.origin.first_ts
 
 
 def _assess_unreadable_origin(
-    flow: Flow, looks: Sequence[ReplicationSample], *, glance: bool
+    flow: Flow, samples: Sequence[ReplicationSample], *, quick: bool
 ) -> Assessment:
-    """The origin cannot be read: what the copy's server says is all there is."""
-    last = looks[-1]
+    """Assess a flow whose origin cannot be read, by the report of the downstream's server."""
+    last = samples[-1]
     if flow.origin is not None:
         return Assessment(None, causes.origin_unreadable(last.unread))
     if not _is_silent(last) and last.lag == 0:
@@ -168,11 +179,11 @@ def _assess_unreadable_origin(
     if last.answers is False and last.active < 0:
         return (
             Assessment(False, causes.domain_unknown(flow))
-            if len(looks) > 1 or glance
+            if len(samples) > 1 or quick
             else _INCONCLUSIVE
         )
-    if not _is_proven(looks, glance=glance):
-        return _HEALTHY if has_progressed(looks) else _INCONCLUSIVE
+    if not _is_proven(samples, quick=quick):
+        return _HEALTHY if has_progressed(samples) else _INCONCLUSIVE
     return (
         Assessment(False, causes.link_down(flow))
         if _is_silent(last)
@@ -181,49 +192,51 @@ def _assess_unreadable_origin(
 
 
 def _is_proven(
-    looks: Sequence[ReplicationSample], *, glance: bool, patience: float = STALLED_AFTER
+    samples: Sequence[ReplicationSample], *, quick: bool, patience: float = STALLED_AFTER
 ) -> bool:
-    """Whether these looks are enough to say that something does not happen."""
-    first, last = looks[0], looks[-1]
-    long = len(looks) > 1 and all(look.active >= CONSUMER_LOST_AFTER for look in (looks[-2], last))
-    return long or (not glance and len(looks) >= MIN_SAMPLES and last.at - first.at >= patience)
+    """Return True if the samples prove that something does not happen."""
+    first, last = samples[0], samples[-1]
+    long = len(samples) > 1 and all(
+        sample.active >= CONSUMER_LOST_AFTER for sample in (samples[-2], last)
+    )
+    return long or (not quick and len(samples) >= MIN_SAMPLES and last.at - first.at >= patience)
 
 
-def _has_heard_origin(looks: Sequence[ReplicationSample]) -> bool:
-    """Whether the copy heard of its origin between the first look and the last."""
-    first, last = looks[0], looks[-1]
+def _has_heard_origin(samples: Sequence[ReplicationSample]) -> bool:
+    """Return True if the downstream received a heartbeat between the first and last sample."""
+    first, last = samples[0], samples[-1]
     return 0 <= last.active < (last.at - first.at) * SECOND
 
 
-def _assess_idle(flow: Flow, looks: Sequence[ReplicationSample], *, glance: bool) -> Assessment:
-    """Nothing waits, and nothing is heard."""
-    last = looks[-1]
-    if _has_heard_origin(looks):
+def _assess_idle(flow: Flow, samples: Sequence[ReplicationSample], *, quick: bool) -> Assessment:
+    """Assess a flow where nothing is pending and no heartbeat arrives."""
+    last = samples[-1]
+    if _has_heard_origin(samples):
         return _HEALTHY
     if last.answers is True and not flow.imported:
-        return _HEALTHY  # it is being set up again: nothing is missing, and the way is open
-    if not _is_proven(looks, glance=glance):
+        return _HEALTHY  # it is set up again: nothing is missing, and the origin answers
+    if not _is_proven(samples, quick=quick):
         return _INCONCLUSIVE
-    return _assess_disconnected(flow, looks)
+    return _assess_disconnected(flow, samples)
 
 
-def _assess_stalled(flow: Flow, looks: Sequence[ReplicationSample], *, glance: bool) -> Assessment:
-    """Something waits, as far as is known, and it has not moved."""
-    last = looks[-1]
-    if len(looks) < 2:
+def _assess_stalled(flow: Flow, samples: Sequence[ReplicationSample], *, quick: bool) -> Assessment:
+    """Assess a flow that is behind, as far as known, and made no progress."""
+    last = samples[-1]
+    if len(samples) < 2:
         return _INCONCLUSIVE
     if last.error.get("err_code") == FLOW_CONTROL_WAIT and not _is_silent(last) and last.waiting:
         return Assessment(False, causes.flow_control_stalled(flow))
     if last.waiting is None and last.lag == 0 and not _is_silent(last):
-        return _HEALTHY  # whether anything waits cannot be asked, and the server says that nothing does
+        return _HEALTHY  # the pending messages cannot be counted, and the server reports none
     if last.lag and not _is_silent(last):
         enough = _is_proven(
-            looks,
-            glance=glance,
+            samples,
+            quick=quick,
             patience=STALLED_AFTER if flow.imported else STALLED_AFTER_IF_HEARD,
         )
         return Assessment(False, causes.flow_control_stalled(flow)) if enough else _INCONCLUSIVE
-    if glance and last.active < 0:
+    if quick and last.active < 0:
         never = (
             flow.imported
             and last.position == 0
@@ -231,13 +244,13 @@ def _assess_stalled(flow: Flow, looks: Sequence[ReplicationSample], *, glance: b
             and downstream_age(last) >= SETUP_TIME
         )
         return Assessment(False, causes.export_missing(flow, last)) if never else _INCONCLUSIVE
-    if not _is_proven(looks, glance=glance) or (glance and not last.waiting):
+    if not _is_proven(samples, quick=quick) or (quick and not last.waiting):
         return _INCONCLUSIVE
-    return _assess_disconnected(flow, looks)
+    return _assess_disconnected(flow, samples)
 
 
-def _assess_disconnected(flow: Flow, looks: Sequence[ReplicationSample]) -> Assessment:
-    last = looks[-1]
+def _assess_disconnected(flow: Flow, samples: Sequence[ReplicationSample]) -> Assessment:
+    last = samples[-1]
     if last.answers is False and last.apart:
         return Assessment(False, causes.link_down(flow))
     if flow.imported:
@@ -246,16 +259,16 @@ def _assess_disconnected(flow: Flow, looks: Sequence[ReplicationSample]) -> Asse
             False,
             causes.link_down(flow)
             if worked
-            else causes.export_missing(flow, _with_longest_silence(looks)),
+            else causes.export_missing(flow, _with_longest_silence(samples)),
         )
     return Assessment(False, causes.stopped(last)) if last.waiting is not False else _HEALTHY
 
 
-def _with_longest_silence(looks: Sequence[ReplicationSample]) -> ReplicationSample:
-    """The last look, with the server's own count of silence where that began anew: each new consumer counts from its making."""
-    return replace(looks[-1], active=max(look.active for look in looks))
+def _with_longest_silence(samples: Sequence[ReplicationSample]) -> ReplicationSample:
+    """Return the last sample with the longest silence: a recreated consumer counts from zero."""
+    return replace(samples[-1], active=max(sample.active for sample in samples))
 
 
-def downstream_age(look: ReplicationSample, now: datetime | None = None) -> float:
-    """Seconds since the copy was made."""
-    return ((now or datetime.now(UTC)) - datetime.fromisoformat(look.created)).total_seconds()
+def downstream_age(sample: ReplicationSample, now: datetime | None = None) -> float:
+    """Return the seconds since the downstream stream was created."""
+    return ((now or datetime.now(UTC)) - datetime.fromisoformat(sample.created)).total_seconds()

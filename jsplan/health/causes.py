@@ -1,6 +1,7 @@
-"""The causes in words. Each sentence begins with the few words by which people and scripts know the cause.
+"""Sentences about causes of replication problems. Each begins with fixed words.
 
-No number is in them that the next look would change: a situation that stays as it is reads the same, so that nobody is told twice.
+They have no numbers that the next sample would change, so that an unchanged problem keeps its text
+and is reported once.
 """
 
 from __future__ import annotations
@@ -22,87 +23,110 @@ UNKNOWN: Final = "not known"
 
 
 def link_down(flow: Flow) -> str:
-    """Nothing gets from the origin's server to the copy's."""
+    """Return the sentence: the origin's server does not reach the downstream's server."""
     where = flow.origin.domain if flow.origin is not None else flow.api
-    return f"{LINK_DOWN}: nothing comes from {where} to {flow.downstream.domain}, where the copy is"
+    return f"{LINK_DOWN}: nothing comes from {where} to {flow.downstream.domain}"
 
 
 def origin_missing(flow: Flow) -> str:
-    """Its server knows no such stream."""
+    """Return the sentence: the origin's server has no such stream."""
     where = flow.origin.domain if flow.origin is not None else flow.api
     return f"{ORIGIN_MISSING}: there is no stream {flow.name} in {where}"
 
 
 def domain_unknown(flow: Flow) -> str:
-    """Nobody has the prefix, and nobody ever had."""
-    return f"{DOMAIN_UNKNOWN}: nobody answers {flow.api} where {flow.downstream} is, and nothing ever came from there"
+    """Return the sentence: no server has the API prefix, and nothing ever came from it."""
+    return (
+        f"{DOMAIN_UNKNOWN}: no responders on {flow.api} where {flow.downstream} is,"
+        " and nothing ever came from there"
+    )
 
 
-def export_missing(flow: Flow, look: ReplicationSample) -> str:
-    """What it takes between two accounts is not all there."""
+def export_missing(flow: Flow, sample: ReplicationSample) -> str:
+    """Return the sentence: an export or import between two accounts is missing."""
     api, deliver = flow.api or "", (flow.config.get("external") or {}).get("deliver")
-    if look.active < 0:
+    if sample.active < 0:
         verb = f"{api}.CONSUMER.CREATE.{flow.name}" + (
             ""
             if flow.is_unfiltered and len(flow.filters) == 1 and not _has_filter_in_subject(flow)
             else ".>"
         )
-        return f"{EXPORT_MISSING}: nobody answers {verb}: it is not exported, or not imported; jsplan access --check tells"
+        return (
+            f"{EXPORT_MISSING}: no responders on {verb}:"
+            " it is not exported, or not imported; run jsplan access --check"
+        )
     if not deliver:
-        return f"{EXPORT_MISSING}: no delivery prefix is set, so nothing of {flow.name} is delivered to this account; set `deliver`"
-    return f"{EXPORT_MISSING}: nothing arrives on {deliver}.>: it is not exported, or not imported; jsplan access --check tells"
+        return (
+            f"{EXPORT_MISSING}: no delivery prefix is set,"
+            f" so nothing of {flow.name} is delivered to this account; set `deliver`"
+        )
+    return (
+        f"{EXPORT_MISSING}: nothing arrives on {deliver}.>:"
+        " it is not exported, or not imported; run jsplan access --check"
+    )
 
 
 def _has_filter_in_subject(flow: Flow) -> bool:
-    """Whether the filter is in the subject of the request, be it `>`."""
+    """Return True if the subject of the request contains the filter, even `>`."""
     transforms = flow.config.get("subject_transforms") or ()
     return bool(flow.config.get("filter_subject")) or len(transforms) == 1
 
 
 def flow_control_stalled(flow: Flow) -> str:
-    """The origin is heard of, and sends no more until it gets an answer that does not reach it."""
+    """Return the sentence: the origin waits for a flow control answer that does not reach it."""
     fix = (
-        f": $JS.FC.{flow.name}.> is not exported, or not imported; jsplan access --check tells"
+        f": $JS.FC.{flow.name}.> is not exported, or not imported; run jsplan access --check"
         if flow.imported
         else ""
     )
-    return f"{FLOW_CONTROL_STALLED}: the origin waits for an answer before it sends more, and none reaches it{fix}"
+    return (
+        f"{FLOW_CONTROL_STALLED}: the origin waits for an answer before it sends more,"
+        f" and none reaches it{fix}"
+    )
 
 
 def origin_recreated(flow: Flow) -> str:
-    """The origin is another stream than the one that was copied."""
-    was = f"{ORIGIN_RECREATED}: the copy holds messages of a stream {flow.name} that is no more"
-    return f"{was}, and takes of the new one only what comes behind their numbers"
+    """Return the sentence: the origin is another stream than the one that was copied."""
+    return (
+        f"{ORIGIN_RECREATED}: the downstream has messages of a deleted stream {flow.name},"
+        " and receives only higher sequences of the new one"
+    )
 
 
 def draining_workqueue(flow: Flow) -> str:
-    """Every message goes to the copy and is deleted in the origin."""
-    return f"{DRAINING_WORKQUEUE}: what is copied is deleted in {flow.source}, and its own consumers never see it"
+    """Return the sentence: each message goes to the downstream and is deleted in the origin."""
+    return (
+        f"{DRAINING_WORKQUEUE}: copied messages are deleted in {flow.source},"
+        " and its own consumers never see them"
+    )
 
 
-def stopped(look: ReplicationSample) -> str:
-    """It does not move, and nothing says why."""
-    said = look.error.get("description")
+def stopped(sample: ReplicationSample) -> str:
+    """Return the sentence: there is no progress, and no known cause."""
+    description = sample.error.get("description")
     why = (
-        f"the server says: {said}"
-        if said
+        f"the server says: {description}"
+        if description
         else "it never heard of its origin"
-        if look.active < 0
+        if sample.active < 0
         else "nothing is heard of the origin"
     )
-    return f"{STOPPED}: messages wait in the origin and none comes; {why}. After an interruption servers try again for up to two minutes"
+    return (
+        f"{STOPPED}: messages wait in the origin and none comes; {why}."
+        " After an interruption servers try again for up to two minutes"
+    )
 
 
 def domain_offline(side: str, domain: str) -> str:
-    """Nothing can be said: `what` is `origin` or `copy`."""
-    return f"{UNKNOWN}: the {side}'s domain {domain} is away"
+    """Return the sentence for an offline domain. `side` is `origin` or `downstream`."""
+    return f"{UNKNOWN}: the {side}'s domain {domain} is offline"
 
 
 def origin_unreadable(why: str) -> str:
-    """Nothing can be said, since the origin cannot be read."""
+    """Return the sentence for an origin that cannot be read."""
     return f"{UNKNOWN}: the origin cannot be read: {why}"
 
 
 def downstream_unreadable() -> str:
-    """Nothing can be said, since the copy went away meanwhile."""
-    return f"{UNKNOWN}: the copy could not be read any more"
+    """Return the sentence for a downstream stream that became unreadable meanwhile."""
+    return f"{UNKNOWN}: the downstream stream could not be read any more"

@@ -103,7 +103,7 @@ def test_behind_a_leafnode_only_the_link_is_known() -> None:
     )
 
     assert event is not None
-    assert str(event.actor) == "somebody (nats CLI) from 10.0.0.1 over a leafnode"
+    assert str(event.actor) == "unknown user (nats CLI) from 10.0.0.1 over a leafnode"
 
 
 NOON = datetime(2026, 1, 31, 12, 3, 20, tzinfo=UTC)

@@ -144,7 +144,7 @@ def test_what_an_offline_domain_leaves_unknown(
     shown = status(space.load, RecordingObserver())
     took = time.monotonic() - began
 
-    cause = "not known: the origin's domain leaf is away"
+    cause = "not known: the origin's domain leaf is offline"
     assert [(f["healthy"], f["cause"]) for f in found.replication] == [(None, cause)]
     assert (found.exit_code, found.summary["unhealthy"], [a["domain"] for a in found.offline]) == (
         0,

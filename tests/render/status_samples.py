@@ -126,7 +126,7 @@ def two_domains() -> Status:
             flow(
                 "far/stream/ORDERS",
                 "hub/stream/ORDERS_ALL",
-                "not known: the origin's domain far is away",
+                "not known: the origin's domain far is offline",
                 healthy=None,
                 lag=None,
                 active=None,
@@ -152,9 +152,9 @@ def fleet(stores: int) -> Status:
     names = [f"store-{number:03}" for number in range(1, stores + 1)]
     gone, anew = set(names[16:18]) | {names[-9]}, names[7]
     there = [name for name in names if name not in gone]
-    was = "origin re-created: the copy holds messages of a stream SALES that is no more"
-    recreated = f"{was}, and takes of the new one only what comes behind their numbers"
-    away = {name: f"not known: the origin's domain {name} is away" for name in gone}
+    was = "origin re-created: the downstream has messages of a deleted stream SALES"
+    recreated = f"{was}, and receives only higher sequences of the new one"
+    away = {name: f"not known: the origin's domain {name} is offline" for name in gone}
     flows = [
         flow(
             f"{name}/stream/SALES",

@@ -1,1 +1,1 @@
-"""Where notices go: each kind of sink in its file; that each gets everything, whatever fails meanwhile, is `delivery`'s."""
+"""The sinks of notifications, one module per kind, and their delivery."""

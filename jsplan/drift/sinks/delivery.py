@@ -1,4 +1,4 @@
-"""Each sink gets every notice at least once, in order, whatever fails meanwhile; none of them holds up the job or another sink."""
+"""Delivery at least once and in order to each sink, independent of the other sinks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Final
 from jsplan.documents.alert import AlertEvent
 from jsplan.drift.sinks.sink import Sink, SinkError
 
-#: Notices that wait for one sink at most.
+#: Notifications that wait for one sink at most.
 MAX_QUEUED: Final = 10_000
-#: Seconds between two tries: at first, and at most.
+#: Seconds between two attempts: first and maximum.
 RETRY_INTERVALS: Final = (0.5, 30.0)
-#: Seconds that a sink may take for what it is given at once.
+#: Seconds for one batch.
 SEND_TIMEOUT: Final = 60.0
 
 
 class Delivery:
-    """The queue of one sink. `told(delivery, error)` hears of each failure, and with None of each success.
+    """The queue of one sink. `on_result(delivery, error)` is called with None for success.
 
-    The queue is bounded: beyond `MAX_QUEUED` the oldest goes that the situation's later notices have overtaken, else the oldest at all.
+    Beyond `MAX_QUEUED` it drops the oldest notification that a later one of the same alert
+    replaces, or else the oldest.
     """
 
     def __init__(self, sink: Sink, on_result: Callable[[Delivery, str | None], None]) -> None:
@@ -37,25 +38,25 @@ class Delivery:
 
     @property
     def queued(self) -> int:
-        """Notices that the sink does not have yet."""
+        """Notifications that the sink does not have yet."""
         return len(self._queue)
 
-    def put(self, notices: Iterable[AlertEvent]) -> None:
+    def put(self, notifications: Iterable[AlertEvent]) -> None:
         """Queue them; never waits."""
-        for notice in notices:
+        for event in notifications:
             self.idle.clear()
-            self._queue.append(notice)
+            self._queue.append(event)
             if len(self._queue) > MAX_QUEUED:
                 self._drop_oldest()
         self._has_queued.set()
 
     def _drop_oldest(self) -> None:
-        later = {notice.situation.id for notice in list(self._queue)[len(self._queue) // 2 :]}
+        later = {event.situation.id for event in list(self._queue)[len(self._queue) // 2 :]}
         index = next(
             (
                 i
-                for i, notice in enumerate(self._queue)
-                if i < len(self._queue) // 2 and notice.situation.id in later
+                for i, event in enumerate(self._queue)
+                if i < len(self._queue) // 2 and event.situation.id in later
             ),
             0,
         )
@@ -93,20 +94,20 @@ class Delivery:
                 self, str(error) or f"{self.sink.name} took longer than {SEND_TIMEOUT:.0f} s"
             )
             return False
-        for notice in batch:  # what was dropped meanwhile is not there to be taken
+        for event in batch:  # some may have been dropped meanwhile
             with contextlib.suppress(ValueError):
-                self._queue.remove(notice)
+                self._queue.remove(event)
         self.delivered += len(batch)
         self._on_result(self, None)
         return True
 
     def retry_quickly(self) -> None:
-        """From now on retry without long pauses: the job is about to end."""
+        """Retry without long pauses from now on: the job is about to end."""
         self._quick_retry.set()
 
 
 async def deliver_all(deliveries: Iterable[Delivery], seconds: float) -> None:
-    """Wait until every sink has everything, but no longer than that."""
+    """Wait until every sink has everything, for at most `seconds`."""
     listed = list(deliveries)
     for delivery in listed:
         delivery.retry_quickly()

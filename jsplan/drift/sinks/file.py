@@ -1,4 +1,4 @@
-"""Notices as JSON lines at the end of a file, which may be rotated away at any time."""
+"""Notifications as JSON lines appended to a file, which may be rotated at any time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jsplan.drift.sinks.sink import SinkError
 from jsplan.drift.worker import Worker
 from jsplan.secrets import conceal
 
-#: Seconds that one batch may take; a network file system may hang for as long as it likes.
+#: Seconds for one batch; a network file system may hang.
 WRITE_TIMEOUT: float = 30.0
 
 
 class FileSink:
-    """Opened anew for each batch, so that a file which was moved or deleted begins again."""
+    """Opens the file for each batch, so that a moved or deleted file is created again."""
 
     batch = 100
 
@@ -26,9 +26,9 @@ class FileSink:
         self._worker = Worker(f"sink {path.name}")
         self.name = conceal(f"file {path.name}")
 
-    async def send(self, notices: Sequence[AlertEvent]) -> None:
+    async def send(self, notifications: Sequence[AlertEvent]) -> None:
         """Append them in one write and wait for the disk."""
-        lines = b"".join(dumps(notice.to_json(), pretty=False) + b"\n" for notice in notices)
+        lines = b"".join(dumps(event.to_json(), pretty=False) + b"\n" for event in notifications)
         try:
             await self._worker.run(lambda: self._append(lines), WRITE_TIMEOUT)
         except TimeoutError:
@@ -49,7 +49,7 @@ class FileSink:
             raise SinkError(f"cannot write {self._path}: {error.strerror}") from None
 
     def _complete_last_line(self, number: int) -> None:
-        """What was cut off by a full disk must not swallow the first line that comes after it."""
+        """End a line that a full disk cut off, so that it does not join the next one."""
         if os.fstat(number).st_size:
             with self._path.open("rb") as file:
                 file.seek(-1, os.SEEK_END)
@@ -57,4 +57,4 @@ class FileSink:
                     os.write(number, b"\n")
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no file stays open."""

@@ -1,4 +1,4 @@
-"""What every sink is. What becomes of a failure is left to `delivery`."""
+"""The protocol of sinks."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from jsplan.errors import JsplanError
 
 
 class SinkError(JsplanError):
-    """A sink did not take what it was given; it is tried again. The message holds no URL, header or password."""
+    """A sink did not accept a batch; it is retried. The message has no URL, header or password."""
 
 
 class Sink(Protocol):
-    """One place that is told."""
+    """One destination of notifications."""
 
     @property
     def name(self) -> str:
-        """What logs and metrics call it; without secrets."""
+        """The name for logs and metrics, without secrets."""
 
     @property
     def batch(self) -> int:
-        """How many notices it takes at once."""
+        """The number of notifications in one batch."""
 
-    async def send(self, notices: Sequence[AlertEvent]) -> None:
-        """Hand them over; when this returns they are there. Raises SinkError; then any of them may be there all the same."""
+    async def send(self, notifications: Sequence[AlertEvent]) -> None:
+        """Deliver them, and return when they arrived. On SinkError some may have arrived."""
 
     async def close(self) -> None:
-        """Let go of what it holds; never raises."""
+        """Release resources; never raises."""

@@ -1,4 +1,4 @@
-"""Files that show how things are now: a report, metrics for a text file collector. Written whole, retried until it is done."""
+"""Files with the current status: a report, and metrics for a text file collector."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Final
 from jsplan.disk import replace_file
 from jsplan.drift.worker import Worker
 
-#: Seconds after which a file that could not be written is tried again.
+#: Seconds until a failed write is retried.
 RETRY_INTERVAL: Final = 2.0
-#: Seconds that writing one may take; a network file system may hang for as long as it likes.
+#: Seconds for one write; a network file system may hang.
 WRITE_TIMEOUT: Final = 30.0
 
 
 class SnapshotFile:
-    """One file. `make` gives what is to be in it; `told(path, error)` hears of each failure, and with None of each success.
+    """One file, written whole and retried until it succeeds.
 
-    With `public` a new file may be read as the umask says: a collector of metrics is another user.
+    `render` returns the content. `on_result(path, error)` is called after each write, with None for
+    success. With `public` the umask decides who may read a new file: a metrics collector is another
+    user.
     """
 
     def __init__(
@@ -38,11 +40,11 @@ class SnapshotFile:
         self._worker = Worker(f"file {path.name}")
 
     def mark_changed(self) -> None:
-        """What it shows has changed."""
+        """Request a write."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Write it whenever it is due, until cancelled."""
+        """Write on each request, until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -51,7 +53,7 @@ class SnapshotFile:
                 await asyncio.sleep(RETRY_INTERVAL)
 
     async def write(self, seconds: float = WRITE_TIMEOUT) -> bool:
-        """Write it now, within so many seconds; whether that worked."""
+        """Write it now, within `seconds`. Return True on success."""
         content = self._render()
         if content is None:
             return True
@@ -60,10 +62,8 @@ class SnapshotFile:
                 lambda: replace_file(self.path, content, private=not self._public), seconds
             )
         except OSError as error:
-            self._on_result(
-                self.path,
-                f"cannot write {self.path}: {error.strerror or f'the disk did not answer within {seconds:g} s'}",
-            )
+            reason = error.strerror or f"the disk did not answer within {seconds:g} s"
+            self._on_result(self.path, f"cannot write {self.path}: {reason}")
             return False
         self._on_result(self.path, None)
         return True

@@ -1,4 +1,4 @@
-"""Notices as messages on a NATS subject, each with its id as `Nats-Msg-Id`, so that a stream there keeps it once."""
+"""Notifications as messages on a NATS subject, deduplicated by `Nats-Msg-Id`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from jsplan.secrets import conceal
 
 
 class SubjectSink:
-    """Over a connection of its own, the only one of the job that can publish, and only there."""
+    """Publishes over its own connection, the only one of the job that can publish."""
 
     batch = 100
 
-    def __init__(self, subject: str, speaker: Publisher) -> None:
+    def __init__(self, subject: str, publisher: Publisher) -> None:
         self.name = conceal(f"subject {subject}")
-        self._publisher = speaker
+        self._publisher = publisher
 
-    async def send(self, notices: Sequence[AlertEvent]) -> None:
+    async def send(self, notifications: Sequence[AlertEvent]) -> None:
         """Publish them, and wait until the server has them."""
         try:
             await self._publisher.publish(
-                [(notice.id, dumps(notice.to_json(), pretty=False)) for notice in notices]
+                [(event.id, dumps(event.to_json(), pretty=False)) for event in notifications]
             )
         except JsplanError as error:
             raise SinkError(f"{self.name}: {error}") from None
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         await self._publisher.close()

@@ -1,4 +1,4 @@
-"""One POST per notice, in the shape that Slack's incoming webhooks take, and with them Mattermost, Rocket.Chat and many more."""
+"""One POST per notification, in the format of incoming webhooks of Slack and others."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from jsplan.documents.base import dumps
 from jsplan.drift.sinks.sink import SinkError
 from jsplan.drift.worker import Worker
 
-#: Seconds for one POST, from the name's address to the last byte of the answer.
+#: Seconds for one POST, from the name resolution to the last byte of the answer.
 POST_TIMEOUT: float = 10.0
-#: Characters of a message's text; Slack cuts longer ones off.
+#: Characters of a message's text; Slack truncates longer ones.
 MAX_TEXT_LENGTH: Final = 3_000
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A POST that is redirected becomes a GET, and arrives nowhere: that is a failure, not a success."""
+    """Refuses redirects: a redirected POST becomes a GET and delivers nothing."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Follow none."""
+        """Return None: do not follow the redirect."""
 
 
 class _Post:
-    """One POST. It knows its sockets, so that it can be cut off: the library bounds each read, and not all of them together."""
+    """One POST that can be cut off by its sockets: the library has a timeout only for each read."""
 
     def __init__(self, request: urllib.request.Request) -> None:
         self._request = request
@@ -38,7 +38,7 @@ class _Post:
         self._ended = False
 
     def send(self) -> None:
-        """Send it and read the answer. Raises what the library raises."""
+        """Send it and read the answer. Raises the errors of the library."""
         plain, encrypted = (
             _tracked_connection(http.client.HTTPConnection, self),
             _tracked_connection(http.client.HTTPSConnection, self),
@@ -57,24 +57,24 @@ class _Post:
         ) as answer:
             answer.read(1024)
 
-    def track_socket(self, over: socket.socket) -> None:
-        """Remember a socket. Raises TimeoutError when it comes too late."""
-        self._sockets.append(over)
+    def track_socket(self, sock: socket.socket) -> None:
+        """Store a socket for `cut_off`. Raises TimeoutError if that has happened already."""
+        self._sockets.append(sock)
         if self._ended:
             raise TimeoutError
 
     def cut_off(self) -> None:
-        """Cut it off, whatever it waits for."""
+        """Shut down all sockets."""
         self._ended = True
-        for one in self._sockets:
+        for sock in self._sockets:
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(one, socket.SHUT_RDWR)
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _tracked_connection(
     kind: type[http.client.HTTPConnection], post: _Post
 ) -> type[http.client.HTTPConnection]:
-    class Connection(kind):  # type: ignore[misc, valid-type]  # a class that is chosen when it runs
+    class Connection(kind):  # type: ignore[misc, valid-type]  # the base is chosen at run time
         def connect(self) -> None:
             super().connect()
             post.track_socket(self.sock)
@@ -83,7 +83,7 @@ def _tracked_connection(
 
 
 class Webhook:
-    """`url` and `headers` are secrets: nothing but `number`, its place among the sinks, ever names it."""
+    """A webhook. `url` and `headers` are secret; messages name it by `number`."""
 
     batch = 1
 
@@ -95,14 +95,14 @@ class Webhook:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise SinkError(f"{self.name}: its URL is not http:// or https://")
 
-    async def send(self, notices: Sequence[AlertEvent]) -> None:
-        """Post each, and take any answer between 200 and 299 for an ack."""
-        for notice in notices:
-            await self._post(dumps(build_payload(notice), pretty=False))
+    async def send(self, notifications: Sequence[AlertEvent]) -> None:
+        """Post each one. Any status between 200 and 299 is an ack."""
+        for event in notifications:
+            await self._post(dumps(build_payload(event), pretty=False))
 
     async def _post(self, body: bytes) -> None:
         try:
-            post = _Post(urllib.request.Request(self._url, body, self._headers, method="POST"))  # noqa: S310 - checked above
+            post = _Post(urllib.request.Request(self._url, body, self._headers, method="POST"))  # noqa: S310 - see __init__
             try:
                 await self._worker.run(post.send, POST_TIMEOUT)
             finally:
@@ -114,39 +114,39 @@ class Webhook:
             raise SinkError(f"{self.name} cannot be reached: {_failure_kind(error)}") from None
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection stays open."""
 
 
-def build_payload(notice: AlertEvent) -> dict[str, Any]:
-    """The message: `text` is all that a chat shows; the rest is Slack's own place for data that programs read."""
-    s = notice.situation
+def build_payload(event: AlertEvent) -> dict[str, Any]:
+    """Build the message: a chat shows `text`; `metadata` is Slack's field for programs."""
+    alert = event.situation
     data = {
-        "id": notice.id,
-        "alert": s.id,
-        "event": notice.occasion,
-        "kind": s.kind,
-        "severity": s.severity,
-        "address": s.address,
-        "workspace": notice.workspace,
-        "environment": notice.environment or "",
-        "timestamp": notice.timestamp,
-        "since": notice.since,
-        "by": notice.by_text,
-        "details": "\n".join(s.details)[:MAX_TEXT_LENGTH],
+        "id": event.id,
+        "alert": alert.id,
+        "event": event.occasion,
+        "kind": alert.kind,
+        "severity": alert.severity,
+        "address": alert.address,
+        "workspace": event.workspace,
+        "environment": event.environment or "",
+        "timestamp": event.timestamp,
+        "since": event.since,
+        "by": event.by_text,
+        "details": "\n".join(alert.details)[:MAX_TEXT_LENGTH],
     }
     return {
-        "text": _escape(notice.text)[:MAX_TEXT_LENGTH],
+        "text": _escape(event.text)[:MAX_TEXT_LENGTH],
         "metadata": {"event_type": "jsplan_drift", "event_payload": data},
     }
 
 
 def _escape(text: str) -> str:
-    """Slack reads `<!channel>` and links in angle brackets; a stream's description must not call a whole channel."""
+    """Escape Slack's markup: a stream's description must not mention a whole channel."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _failure_kind(error: BaseException) -> str:
-    """The kind of failure alone: messages of the libraries may hold the URL, which is a secret."""
+    """Return the kind of failure only: messages of the library may contain the secret URL."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
         return "no answer in time"
