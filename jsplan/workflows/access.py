@@ -1,4 +1,4 @@
-"""access: which exports and imports the flows between accounts need, and with `check_grants` which of them are there."""
+"""access: the exports and imports that flows between accounts need, and their status."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ from jsplan.topology.grant_text import (
 def access(
     options: LoadOptions, observer: Observer, *, ask: bool = False, system: str | None = None
 ) -> Access:
-    """What the flows between the accounts of a workspace need; `ask` tries on the servers what is there, without changing them.
+    """List what the flows between accounts need. `ask` checks it on the servers, read-only.
 
-    `system` is the key of a connection to the system account, which tells which of two accounts lacks something.
-    Raises ConfigError, also where an account is not known, ConnectError, ApiError, and UsageError for an unknown `system`.
+    `system` is the key of a connection to the system account, which shows which of two accounts
+    lacks something. Raises ConfigError, also for an unknown account, ConnectError, ApiError, and
+    UsageError for an unknown `system`.
     """
     workspace = load(options)
     if system is not None and system not in workspace.connections:
@@ -62,7 +63,7 @@ def access(
 
 
 def resolve_accounts(workspace: Workspace, environ: Mapping[str, str]) -> dict[str, str]:
-    """The account of each connection that says it: `account:`, or the public key in its creds file."""
+    """Return the account of each connection: `account:`, or the public key in its creds file."""
     found = {}
     for key, connection in workspace.connections.items():
         name = connection.account
@@ -78,7 +79,7 @@ def resolve_accounts(workspace: Workspace, environ: Mapping[str, str]) -> dict[s
 
 
 def read_account(creds: Path) -> str | None:
-    """The public key of the account that issued the user of a creds file; None where the file does not tell."""
+    """Return the public key of the account that issued a creds file, or None if unknown."""
     try:
         token = next(
             line

@@ -1,4 +1,4 @@
-"""apply: lock, plan (or take a saved plan), show, approve, check, carry out, save."""
+"""apply: lock, plan or load a saved plan, show, approve, check, execute, save."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ from jsplan.workflows.rollout import Rollout, Wave, require_known_terms, split_i
 def apply(
     load: LoadOptions, options: PlanOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
-    """Plan, let `approve` show it and ask, and carry it out, all under the lock.
+    """Plan, let `approve` show the plan and ask, and execute it, all under the lock.
 
-    Raises RefusedError before the first write when something is not permitted, StateLockedError, PlanError
-    when the plan has errors, and what `approve` raises. What failed later is in the result.
+    Raises RefusedError before the first write for hazards that are not allowed, StateLockedError,
+    PlanError for a plan with errors, and the errors of `approve`. Later failures are in the result.
     """
     return run_until_complete(_apply(load, options, approve, observer))
 
@@ -69,40 +69,40 @@ def apply(
 async def _apply(
     load: LoadOptions, options: PlanOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
-    async with open_context(load) as world:
-        return await plan_and_apply(world, options, approve, observer)
+    async with open_context(load) as context:
+        return await plan_and_apply(context, options, approve, observer)
 
 
 async def plan_and_apply(
-    world: Context, options: PlanOptions, approve: Approve, observer: Observer
+    context: Context, options: PlanOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
-    """The sequence itself, with the files loaded: what `apply` and `import` share."""
+    """Plan and apply with loaded files, for `apply` and `import`."""
     operation = "destroy" if options.destroy else "apply"
-    require_known_terms(options.waves, world.workspace.domains)
+    require_known_terms(options.waves, context.workspace.domains)
     async with (
-        hold_lock(world, operation, options.lock_timeout, observer),
-        open_pool(world, read_only=False) as pool,
+        hold_lock(context, operation, options.lock_timeout, observer),
+        open_pool(context, read_only=False) as pool,
     ):
-        plan = await compute_plan(world, pool, options, observer)
+        plan = await compute_plan(context, pool, options, observer)
         if plan.errored:
             raise PlanError(plan.diagnostics, "the plan has errors; nothing was changed")
         if plan.has_changes:
             await asyncio.to_thread(approve, plan)
             require_permission(plan)
-            require_runnable(world, plan, options)
-        seeding = SnapshotCreates(world, pool, plan, options, observer)
-        result = await execute_plan(world, pool, plan, options, observer, seeding.operations)
+            require_runnable(context, plan, options)
+        creates = SnapshotCreates(context, pool, plan, options, observer)
+        result = await execute_plan(context, pool, plan, options, observer, creates.operations)
         return plan, await run_planned_backfills(
-            world, pool, plan, result, options, observer, seeding.results
+            context, pool, plan, result, options, observer, creates.results
         )
 
 
 def apply_saved(
     load: LoadOptions, plan_path: Path, options: PlanOptions, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
-    """Carry out exactly a saved plan, no questions. `options` may add hazards to allow, nothing else.
+    """Execute a saved plan without questions. `options` may only allow more hazards.
 
-    Raises StalePlanError when state has moved on since, or when something it touches is no longer as planned.
+    Raises StalePlanError if the state, or an object that the plan touches, has changed since.
     """
     plan = load_plan(plan_path)
     return plan, run_until_complete(_apply_saved(load, plan, plan_path, options, observer))
@@ -112,14 +112,14 @@ async def _apply_saved(
     load: LoadOptions, plan: Plan, path: Path, options: PlanOptions, observer: Observer
 ) -> ApplyResult:
     async with (
-        open_context(load) as world,
-        hold_lock(world, "apply", options.lock_timeout, observer),
+        open_context(load) as context,
+        hold_lock(context, "apply", options.lock_timeout, observer),
     ):
-        require_known_terms(options.waves, world.workspace.domains)
-        _require_same_workspace(plan, world, path, resumed=options.deferred)
+        require_known_terms(options.waves, context.workspace.domains)
+        _require_same_workspace(plan, context, path, resumed=options.deferred)
         options = replace(options, backfill=options.backfill and plan.options.get("backfill", True))
         if options.deferred:
-            plan = _resume_plan(plan, world, path, observer)
+            plan = _resume_plan(plan, context, path, observer)
         _mark_allowed(plan, options.allow_hazards)
         for found in check_permissions(
             options.allow_hazards, [change.address for change in plan.resource_changes]
@@ -127,33 +127,33 @@ async def _apply_saved(
             observer.warn(f"{found.summary}. {found.detail}")
         if plan.errored:
             raise PlanError(plan.diagnostics, "the saved plan has errors; nothing was changed")
-        _require_unguarded(plan, world)
+        _require_unguarded(plan, context)
         require_permission(plan)
-        require_runnable(world, plan, options)
-        async with open_pool(world, read_only=False) as pool:
-            seeding = SnapshotCreates(world, pool, plan, options, observer)
+        require_runnable(context, plan, options)
+        async with open_pool(context, read_only=False) as pool:
+            creates = SnapshotCreates(context, pool, plan, options, observer)
             result = await execute_plan(
-                world, pool, plan, options, observer, seeding.operations, saved=True
+                context, pool, plan, options, observer, creates.operations, saved=True
             )
             return await run_planned_backfills(
-                world, pool, plan, result, options, observer, seeding.results
+                context, pool, plan, result, options, observer, creates.results
             )
 
 
-def _resume_plan(plan: Plan, world: Context, path: Path, observer: Observer) -> Plan:
-    """What is left of a plan that was applied; what it never had steps for is said."""
+def _resume_plan(plan: Plan, context: Context, path: Path, observer: Observer) -> Plan:
+    """Return the remaining steps of an applied plan; warn about changes it had no steps for."""
     if note := unplanned_note(plan):
         observer.warn(note)
-    return resume_plan(plan, world.state, path)
+    return resume_plan(plan, context.state, path)
 
 
-def _require_same_workspace(plan: Plan, world: Context, path: Path, *, resumed: bool) -> None:
-    """`again`: the plan was applied, so state is not as it was planned against, and knows what is left."""
-    workspace, state = world.workspace, world.state
+def _require_same_workspace(plan: Plan, context: Context, path: Path, *, resumed: bool) -> None:
+    """Raise if the plan is for another workspace or state. `resumed`: it was applied in part."""
+    workspace, state = context.workspace, context.state
     if (plan.workspace, plan.environment) != (workspace.name, workspace.environment):
-        theirs = f"{plan.workspace}, environment {plan.environment or 'none'}"
+        planned = f"{plan.workspace}, environment {plan.environment or 'none'}"
         raise UsageError(
-            f"{path} was planned for workspace {theirs}",
+            f"{path} was planned for workspace {planned}",
             hint="Run it in that workspace, with its -e.",
         )
     if not resumed and (plan.state["lineage"], plan.state["serial"]) != (
@@ -161,24 +161,27 @@ def _require_same_workspace(plan: Plan, world: Context, path: Path, *, resumed: 
         state.serial,
     ):
         raise StalePlanError(
-            f"the state changed after {path} was made (serial {plan.state['serial']}, now {state.serial}): "
+            f"the state changed after {path} was made"
+            f" (serial {plan.state['serial']}, now {state.serial}): "
             "this plan was applied already, or another one was. Nothing was changed",
             hint="Plan again: jsplan plan -o FILE",
         )
 
 
-def _require_unguarded(plan: Plan, world: Context) -> None:
-    """Raise RefusedError for a deletion of what files or state guard now: the plan may be edited, or older than the guard."""
+def _require_unguarded(plan: Plan, context: Context) -> None:
+    """Raise RefusedError if the plan deletes what files or state guard now."""
     for step in plan.steps:
         address = Address.parse(step.address)
         recorded = Address.parse(str((step.record or {}).get("previous_address") or step.address))
-        entry = world.state.resources.get(recorded)
+        entry = context.state.resources.get(recorded)
         if OP_RULES[step.op].deletes and is_guarded(
-            world.workspace, address, guarded=entry is not None and entry.prevent_destroy
+            context.workspace, address, guarded=entry is not None and entry.prevent_destroy
         ):
             raise RefusedError(
-                f"refused, nothing was changed: {address} is guarded by prevent_destroy, and the plan deletes it",
-                hint="To lift the guard write prevent_destroy: false in its lifecycle, or in a removed entry. Then plan again.",
+                f"refused, nothing was changed: {address} is guarded by prevent_destroy,"
+                " and the plan deletes it",
+                hint="To lift the guard write prevent_destroy: false in its lifecycle,"
+                " or in a removed entry. Then plan again.",
             )
 
 
@@ -189,7 +192,7 @@ def _mark_allowed(plan: Plan, flags: tuple[str, ...]) -> None:
 
 
 def require_permission(plan: Plan) -> None:
-    """Raise RefusedError that lists every hazard nobody allowed, every guard, and what to write to go on."""
+    """Raise RefusedError that lists each hazard and guard, and how to allow it."""
     reasons = refusal_reasons(plan)
     if reasons:
         raise RefusedError(
@@ -198,7 +201,7 @@ def require_permission(plan: Plan) -> None:
 
 
 async def execute_plan(
-    world: Context,
+    context: Context,
     pool: Pool,
     plan: Plan,
     options: PlanOptions,
@@ -207,155 +210,156 @@ async def execute_plan(
     *,
     saved: bool = False,
 ) -> ApplyResult:
-    """Check every precondition, then run the steps under a new serial of the state, and save it whatever happens.
+    """Check all preconditions, run the steps under a new serial, and save the state at the end.
 
-    `operations` do kinds of steps that only the caller has the means for. Of a `saved` plan state remembers what is left.
-    Raises PartialApplyError when steps are done and the state cannot be written any more.
+    `operations` are kinds of steps that the caller implements. For a `saved` plan the state stores
+    the deferred steps. Raises PartialApplyError when the state cannot be written any more.
     """
     require_consistent_steps(plan)
     waves = (
-        split_into_waves(options.waves, plan, world.workspace.domains, world.topology)
+        split_into_waves(options.waves, plan, context.workspace.domains, context.topology)
         if options.waves
         else []
     )
-    apis, gone = await _open_domains(world, pool, plan)
-    await _require_as_planned(plan, apis, gone)
-    ranges = collect_planned_ranges(world, plan, backfill=options.backfill)
-    await require_unchanged_origins(world, pool, ranges.new_origins)
+    apis, lost = await _open_domains(context, pool, plan)
+    await _require_as_planned(plan, apis, lost)
+    ranges = collect_planned_ranges(context, plan, backfill=options.backfill)
+    await require_unchanged_origins(context, pool, ranges.new_origins)
     if (
         not plan.steps
         and plan.mode != "refresh-only"
         and not (plan.runnable_backfills and options.backfill)
         and not ranges.states
     ):
-        return _build_result(plan, world, [], {}, interrupted=False)
-    securing = BackupBeforeDelete(plan, apis, options.backup, observer) if options.backup else None
-    if securing is not None:
-        securing.require_possible()
-    await world.backend.start(world.state)
-    recording = HistoryWriter.record_begin(world, plan)
+        return _build_result(plan, context, [], {}, interrupted=False)
+    backups = BackupBeforeDelete(plan, apis, options.backup, observer) if options.backup else None
+    if backups is not None:
+        backups.require_possible()
+    await context.backend.start(context.state)
+    history = HistoryWriter.record_begin(context, plan)
     execution = Execution(
         plan,
         apis,
-        world.backend,
-        world.state,
+        context.backend,
+        context.state,
         observer.event,
         asyncio.Event(),
         options.parallelism,
-        before_write=securing.before_write if securing else None,
+        before_write=backups.before_write if backups else None,
         operations=operations or {},
     )
     try:
-        _record_servers(world, plan)
-        _record_owner(world, plan)
-        ranges.write(world)
-        with securing.open_folder() if securing else nullcontext():
+        _record_servers(context, plan)
+        _record_owner(context, plan)
+        ranges.write(context)
+        with backups.open_folder() if backups else nullcontext():
             async with _stop_on_signal(execution.stop):
                 results = await (
-                    _run_in_waves(world, pool, execution, waves, options, observer)
+                    _run_in_waves(context, pool, execution, waves, options, observer)
                     if waves
                     else execution.run()
                 )
         if saved:
-            _record_deferred(world, plan, results, gone.keys() | execution.lost_domains.keys())
+            _record_deferred(context, plan, results, lost.keys() | execution.lost_domains.keys())
     finally:
         result = _build_result(
             plan,
-            world,
+            context,
             execution.collect_results(),
-            gone | execution.lost_domains,
+            lost | execution.lost_domains,
             interrupted=execution.stop.is_set(),
         )
-        if securing is not None and securing.saved:
-            result.backup = {"folder": str(securing.path), "streams": sorted(securing.saved)}
+        if backups is not None and backups.saved:
+            result.backup = {"folder": str(backups.path), "streams": sorted(backups.saved)}
         result.interrupted = list_interrupted(await _read_interrupted(execution))
-        await _finish_state(world, execution, recording, result)
+        await _finish_state(context, execution, history, result)
     return result
 
 
 async def _read_interrupted(execution: Execution) -> dict[Address, InterruptedReplacement]:
-    """Replacements of streams that are not finished, as they are on the servers now, as far as those answer."""
+    """Read interrupted replacements from the servers that answer."""
     found: dict[Address, InterruptedReplacement] = {}
     for name, record in execution.state.replacements.items():
         address, api = Address.parse(name), execution.apis.get(Address.parse(name).domain)
         if "staging" in record and api is not None and address.domain not in execution.lost_domains:
             with suppress(ApiError):
-                now, stand = (
+                target, staging = (
                     await read_object(api, address),
                     await read_object(api, Address.parse(record["staging"])),
                 )
-                found[address] = determine_progress(address, record, now, stand)
+                found[address] = determine_progress(address, record, target, staging)
     return found
 
 
 async def _run_in_waves(
-    world: Context,
+    context: Context,
     pool: Pool,
     execution: Execution,
     waves: list[Wave],
     options: PlanOptions,
     observer: Observer,
 ) -> list[StepResult]:
-    """Between two waves the copies are looked at too, also those at which the plan changes nothing."""
+    """Run wave by wave. Between waves unchanged downstream streams are checked too."""
     edges = [
         edge
-        for edge in world.topology.edges
+        for edge in context.topology.edges
         if {edge.origin.domain, edge.downstream.domain} & execution.apis.keys()
     ]
     others = {
         address.domain for edge in edges for address in (edge.origin, edge.downstream)
     } - execution.apis.keys()
     apis = dict(execution.apis) | await open_answering(
-        pool, [world.workspace.domains[key] for key in sorted(others)]
+        pool, [context.workspace.domains[key] for key in sorted(others)]
     )
     return await Rollout(
-        execution, waves, options.max_failures, world.topology, apis, observer
+        execution, waves, options.max_failures, context.topology, apis, observer
     ).run()
 
 
 def _record_deferred(
-    world: Context, plan: Plan, results: list[StepResult], away: Collection[str]
+    context: Context, plan: Plan, results: list[StepResult], offline: Collection[str]
 ) -> None:
-    """What `apply --deferred` will do of this plan, and that nothing is left of it any more."""
-    left = deferred_steps(plan, results, away)
-    if left or any(entry["plan"] == plan.id for entry in world.state.deferred):
-        world.backend.append(world.state, {"deferred": {"plan": plan.id, "steps": left}})
+    """Store the steps that `apply --deferred` will run, also if there are none any more."""
+    deferred = deferred_steps(plan, results, offline)
+    if deferred or any(entry["plan"] == plan.id for entry in context.state.deferred):
+        context.backend.append(context.state, {"deferred": {"plan": plan.id, "steps": deferred}})
 
 
 async def _finish_state(
-    world: Context, execution: Execution, recording: HistoryWriter | None, result: ApplyResult
+    context: Context, execution: Execution, history: HistoryWriter | None, result: ApplyResult
 ) -> None:
     try:
-        if recording is not None:
-            recording.record_end(execution.collect_results(), result)
-        await world.backend.finish(world.state)
+        if history is not None:
+            history.record_end(execution.collect_results(), result)
+        await context.backend.finish(context.state)
     except StateError as error:
         done = sum(1 for result in execution.results.values() if result.status == "done")
         message = f"{error}; {done} of {len(execution.plan.steps)} steps are done"
         raise PartialApplyError(
             message,
-            hint="What is done is in the journal of the state. When it can be written again, run: jsplan plan",
+            hint="Finished steps are in the journal of the state."
+            " When it can be written again, run: jsplan plan",
         ) from None
 
 
 async def _open_domains(
-    world: Context, pool: Pool, plan: Plan
+    context: Context, pool: Pool, plan: Plan
 ) -> tuple[dict[str, DomainApi], dict[str, str]]:
-    """The APIs of the domains that the plan touches, and why the others are away: what has gone since is deferred."""
+    """Open the APIs of the plan's domains; return them, and the reasons of offline domains."""
     touched = {
         key for step in plan.steps if step.op != "state.forget" for key in step.required_domains
     }
-    domains = {key: d for key, d in world.workspace.domains.items() if key in touched}
+    domains = {key: d for key, d in context.workspace.domains.items() if key in touched}
     if missing := sorted(touched - domains.keys()):
         raise UsageError(
             f"the plan touches domain {missing[0]}, which the files no longer declare",
             hint="Plan again.",
         )
     await pool.open(domain.connection for domain in domains.values())
-    known = known_domains(world)
+    known = known_domains(context)
     async with DuplicateServerCheck() as witnesses:
         found = await identify_domains(
-            pool, domains.values(), world.workspace.domains, known, witnesses
+            pool, domains.values(), context.workspace.domains, known, witnesses
         )
         await witnesses.require_single_servers()
     _require_same_servers(plan, found)
@@ -373,74 +377,74 @@ def _no_domain_error(reason: str) -> ConnectError:
 
 
 def _require_same_servers(plan: Plan, found: Iterable[DomainFacts]) -> None:
-    """A saved plan is for the servers that it was made with, also where nothing is there yet."""
+    """Raise StalePlanError if a domain is on another server than when it was planned."""
     for facts in found:
         planned = (plan.domains.get(facts.key) or {}).get("server") or {}
         if not is_same_server(planned, facts.server):
             raise StalePlanError(
-                f"domain {facts.key} was {server_label(planned)} when planned and is {server_label(facts.server)} now. Nothing was changed",
+                f"domain {facts.key} was {server_label(planned)} when planned"
+                f" and is {server_label(facts.server)} now. Nothing was changed",
                 hint="Check the connection, then plan again.",
             )
 
 
-async def _require_as_planned(plan: Plan, apis: dict[str, DomainApi], gone: dict[str, str]) -> None:
-    """Raise StalePlanError if something is not as planned. Domains that stop answering move from `apis` to `gone`."""
+async def _require_as_planned(plan: Plan, apis: dict[str, DomainApi], lost: dict[str, str]) -> None:
+    """Raise StalePlanError for changed objects. Domains that are lost move to `lost`."""
     try:
-        stale, lost = await find_changes(plan, apis)
+        stale, newly_lost = await find_changes(plan, apis)
     except ApiError as error:
         raise ConnectError(f"{error}. Nothing was changed", hint=error.hint) from None
     if stale:
         names = ", ".join(stale[:10]) + (f" and {len(stale) - 10} more" if len(stale) > 10 else "")
         raise StalePlanError(
             f"no longer as planned: {names}. Nothing was changed",
-            hint="Somebody else works there. Plan again and look.",
+            hint="Another process changed them. Plan again and look.",
         )
-    for key, reason in lost.items():
+    for key, reason in newly_lost.items():
         del apis[key]
-        gone[key] = reason
-    if lost and not apis:
-        raise _no_domain_error(next(iter(lost.values())))
+        lost[key] = reason
+    if newly_lost and not apis:
+        raise _no_domain_error(next(iter(newly_lost.values())))
 
 
-def _record_owner(world: Context, plan: Plan) -> None:
-    """The id that the steps write into metadata, before the first of them does."""
+def _record_owner(context: Context, plan: Plan) -> None:
+    """Store the id that the steps write into metadata, before the first step."""
     owner = str(plan.options.get("owner") or "").rpartition("/")[2]
-    if owner and world.state.ownership.get("id") != owner:
-        world.backend.append(world.state, {"ownership": {"id": owner}})
+    if owner and context.state.ownership.get("id") != owner:
+        context.backend.append(context.state, {"ownership": {"id": owner}})
 
 
-def _record_servers(world: Context, plan: Plan) -> None:
-    """Who answered, and when (`seen`): what a later run goes by to say whether a domain is away for too long."""
+def _record_servers(context: Context, plan: Plan) -> None:
+    """Store which server answered, and when (`seen`), for the limits of offline domains."""
     for key, facts in plan.domains.items():
-        domain = world.workspace.domains.get(key)
+        domain = context.workspace.domains.get(key)
         if domain is None:  # no step touches it, and the files no longer declare it
             continue
-        known = world.state.domains.get(key, {})
+        known = context.state.domains.get(key, {})
         server = (facts["server"] or known) | {"js_domain": domain.js_domain}
         server["seen"] = max(plan.timestamp if facts["reachable"] else "", known.get("seen", ""))
         if server != known and server["seen"]:
-            world.backend.append(world.state, {"domain": {"key": key, "server": server}})
+            context.backend.append(context.state, {"domain": {"key": key, "server": server}})
 
 
 @asynccontextmanager
 async def _stop_on_signal(stop: asyncio.Event) -> AsyncIterator[None]:
-    """The first Ctrl-C (or SIGTERM, or the end of the terminal) sets the event instead of raising; the second raises as usual."""
+    """Set the event on the first Ctrl-C, SIGTERM or SIGHUP; the second one raises as usual."""
     loop = asyncio.get_running_loop()
     undo: list[Callable[[], object]] = []
 
-    def asked() -> None:
+    def on_signal() -> None:
         stop.set()
         for restore in undo:
             restore()
         undo.clear()
 
-    hung_up = getattr(signal, "SIGHUP", None)
-    spared = hung_up is None or signal.getsignal(hung_up) is signal.SIG_IGN  # nohup
-    for number in (signal.SIGINT, signal.SIGTERM, *(() if spared else (hung_up,))):
-        with suppress(
-            NotImplementedError, RuntimeError, ValueError
-        ):  # not the main thread, or no such signal here
-            loop.add_signal_handler(number, asked)
+    hangup = getattr(signal, "SIGHUP", None)
+    ignored = hangup is None or signal.getsignal(hangup) is signal.SIG_IGN  # nohup
+    for number in (signal.SIGINT, signal.SIGTERM, *(() if ignored else (hangup,))):
+        # Not in the main thread, or the platform has no such signal.
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(number, on_signal)
             undo.append(partial(loop.remove_signal_handler, number))
     try:
         yield
@@ -451,16 +455,16 @@ async def _stop_on_signal(stop: asyncio.Event) -> AsyncIterator[None]:
 
 def _build_result(
     plan: Plan,
-    world: Context,
+    context: Context,
     results: list[StepResult],
-    gone: Mapping[str, str],
+    lost: Mapping[str, str],
     *,
     interrupted: bool,
 ) -> ApplyResult:
     finished = {r.address for r in results} - {r.address for r in results if r.status != "done"}
     deferred = [
         *plan.deferred,
-        *(d for d in _deferred_resources(plan, gone) if d.address not in finished),
+        *(d for d in _deferred_resources(plan, lost) if d.address not in finished),
     ]
     codes = [ExitCode.INTERRUPTED] if interrupted else []
     if any(r.status != "done" for r in results) or (plan.mode == "destroy" and deferred):
@@ -469,31 +473,34 @@ def _build_result(
         plan_id=plan.id,
         steps=results,
         summary=_summarize(plan, results, len(deferred)),
-        state={"lineage": world.state.lineage or None, "serial": world.state.serial},
+        state={"lineage": context.state.lineage or None, "serial": context.state.serial},
         exit_code=int(combine_exit_codes(codes)),
         deferred=[d.to_json() for d in deferred],
     )
 
 
-def _deferred_resources(plan: Plan, gone: Mapping[str, str]) -> list[Deferred]:
-    """Every resource of a domain that was there when planned and is not any more, whether it was to change or not."""
-    said = {
+def _deferred_resources(plan: Plan, lost: Mapping[str, str]) -> list[Deferred]:
+    """Return the resources of domains that were lost since planning, changed or not."""
+    reasons = {
         key: DomainFacts(key, reachable=False, reason=reason).offline_text
-        for key, reason in gone.items()
+        for key, reason in lost.items()
     }
-    return [Deferred(c.address, said[c.domain]) for c in plan.resource_changes if c.domain in gone]
+    changes = plan.resource_changes
+    return [Deferred(c.address, reasons[c.domain]) for c in changes if c.domain in lost]
 
 
 def _parent_address(address: str) -> str:
-    """The stream of a consumer, which brings its consumers back with it where it keeps its messages; empty for others."""
+    """Return the stream of a consumer, whose restore includes it; empty for others."""
     return str(Address.parse(address).parent or "")
 
 
 def _summarize(plan: Plan, results: list[StepResult], deferred: int) -> dict[str, int]:
-    """Resources by what was really done with them: one counts when all of its steps are done, or those of the stream it goes with."""
+    """Count resources by action: those whose steps, or those of their stream, are all done."""
     undone = {r.address for r in results if r.status != "done"}
     touched = {step.address for step in plan.steps}
-    kept = {c.address for c in plan.resource_changes if c.change.actions == ["create", "delete"]}
+    preserved = {
+        c.address for c in plan.resource_changes if c.change.actions == ["create", "delete"]
+    }
     bearers = (
         (c, c.address if c.address in touched else _parent_address(c.address))
         for c in plan.resource_changes
@@ -501,7 +508,7 @@ def _summarize(plan: Plan, results: list[StepResult], deferred: int) -> dict[str
     done = [
         c
         for c, bearer in bearers
-        if bearer in touched - undone and (bearer == c.address or bearer in kept)
+        if bearer in touched - undone and (bearer == c.address or bearer in preserved)
     ]
     actions = [tuple(c.change.actions) for c in done]
     return {

@@ -1,4 +1,4 @@
-"""backup: streams with configuration, data and consumers into a folder. Reads servers, takes no lock, changes nothing there."""
+"""backup: streams with configuration, data and consumers into a folder. Read-only, no lock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from jsplan.workflows.stream_backup import save_stream
 
 @dataclass(frozen=True, slots=True)
 class BackupOptions:
-    """`addresses` are addresses and globs; `parallelism` streams are taken at once; `check`: the server verifies its data first."""
+    """`addresses` may be globs; `parallelism` is in streams; `check`: servers verify data first."""
 
     addresses: tuple[str, ...]
     folder: Path
@@ -47,7 +47,7 @@ class BackupOptions:
 
 @dataclass(slots=True)
 class BackupResult:
-    """What `backup --json` prints: the manifest, which of its streams this run saved or found unchanged, and the exit code."""
+    """The result of `backup --json`: manifest, saved and unchanged streams, exit code."""
 
     manifest: Manifest
     folder: Path
@@ -56,7 +56,7 @@ class BackupResult:
     exit_code: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The document."""
+        """Return the document."""
         return self.manifest.to_json() | {
             "saved": sorted(self.saved),
             "kept": sorted(self.kept),
@@ -65,31 +65,32 @@ class BackupResult:
 
 
 def backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> BackupResult:
-    """Save every stream, bucket and object store that the addresses name, with its consumers.
+    """Save each stream, bucket and object store that the addresses name, with its consumers.
 
-    What cannot be saved is in `manifest.missing`, and the rest goes on (exit 6, or 1 if nothing was saved). A folder with a
-    backup of this workspace is brought up to date: what has not moved is not read again. Raises UsageError for addresses
-    that cannot be backed up, JsplanError for one that names nothing, ConnectError, and BackupError for the folder.
+    Failed ones are in `manifest.missing`, and the others are still saved (exit 6, or 1 if nothing
+    was saved). A folder with a backup of this workspace is updated: unchanged streams are not read
+    again. Raises UsageError for addresses that cannot be backed up, JsplanError for one that names
+    nothing, ConnectError, and BackupError for the folder.
     """
     return run_until_complete(_backup(load, options, observer))
 
 
 async def _backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> BackupResult:
-    async with open_context(load) as world, open_pool(world, read_only=True) as pool:
-        domains = _select_domains(world, options.addresses)
+    async with open_context(load) as context, open_pool(context, read_only=True) as pool:
+        domains = _select_domains(context, options.addresses)
         observer.phase(f"Looking at {len(domains)} domain{'' if len(domains) == 1 else 's'}")
-        facts = await _identify_domains(world, pool, domains)
-        wanted = await _select_streams(world, pool, facts, domains, options.addresses)
+        facts = await _identify_domains(context, pool, domains)
+        wanted = await _select_streams(context, pool, facts, domains, options.addresses)
         with open_for_writing(
-            options.folder, world.workspace.name, world.workspace.environment
+            options.folder, context.workspace.name, context.workspace.environment
         ) as folder:
-            run_ = _BackupRun(world, pool, facts, folder, observer, options)
+            run_ = _BackupRun(context, pool, facts, folder, observer, options)
             return await run_.save_all(wanted)
 
 
-def _select_domains(world: Context, texts: Iterable[str]) -> dict[str, Domain]:
-    """The domains that the addresses lead to. A glob reaches none twice; an address may name a `same_as` domain."""
-    declared, found = world.workspace.domains, dict[str, Domain]()
+def _select_domains(context: Context, texts: Iterable[str]) -> dict[str, Domain]:
+    """Select the domains of the addresses. Globs skip `same_as` domains."""
+    declared, found = context.workspace.domains, dict[str, Domain]()
     for text in texts:
         domain, _, rest = text.partition("/")
         if rest.startswith("consumer/"):
@@ -100,8 +101,8 @@ def _select_domains(world: Context, texts: Iterable[str]) -> dict[str, Domain]:
         keys = (
             [
                 key
-                for key, one in declared.items()
-                if one.same_as is None and _matches_domain(domain, key)
+                for key, each in declared.items()
+                if each.same_as is None and _matches_domain(domain, key)
             ]
             if is_glob(domain)
             else [domain]
@@ -123,13 +124,13 @@ def _matches_domain(glob: str, key: str) -> bool:
 
 
 async def _identify_domains(
-    world: Context, pool: Pool, domains: dict[str, Domain]
+    context: Context, pool: Pool, domains: dict[str, Domain]
 ) -> dict[str, DomainFacts]:
     await pool.open(domain.connection for domain in domains.values())
-    known = known_domains(world)
+    known = known_domains(context)
     found = await asyncio.gather(
         *(
-            identify_domain(pool, domain, world.workspace.domains, known)
+            identify_domain(pool, domain, context.workspace.domains, known)
             for domain in domains.values()
         )
     )
@@ -142,15 +143,15 @@ async def _identify_domains(
 
 
 async def _select_streams(
-    world: Context,
+    context: Context,
     pool: Pool,
     facts: dict[str, DomainFacts],
     domains: dict[str, Domain],
     texts: Iterable[str],
 ) -> list[Address]:
-    """The streams that exist and are named. Raises JsplanError for an address or a glob that names nothing."""
-    reachable = [key for key, one in facts.items() if one.reachable]
-    there = [
+    """Select existing streams. Raises JsplanError for an address or glob without a match."""
+    reachable = [key for key, each in facts.items() if each.reachable]
+    existing = [
         address
         for found in await asyncio.gather(
             *(_list_streams(pool.api(domains[key]), texts) for key in reachable)
@@ -159,33 +160,33 @@ async def _select_streams(
     ]
     found: set[Address] = set()
     states = await _find_state_buckets(
-        world,
+        context,
         pool,
         domains,
-        [a for a in there if any(is_glob(text) and matches(text, a) for text in texts)],
+        [a for a in existing if any(is_glob(text) and matches(text, a) for text in texts)],
     )
     for text in texts:
-        mine = [
+        matching = [
             address
-            for address in there
+            for address in existing
             if matches(text, address) and not (is_glob(text) and address in states)
         ]
-        away = [
+        offline = [
             key
-            for key, one in facts.items()
-            if not one.reachable and (_matches_domain(text.partition("/")[0], key))
+            for key, each in facts.items()
+            if not each.reachable and (_matches_domain(text.partition("/")[0], key))
         ]
-        if not mine and not away:
+        if not matching and not offline:
             raise JsplanError(
                 f"{text} matches no stream",
                 hint="Globs go over what is on the servers: hub/**, hub/kv/*",
             )
-        found |= set(mine)
+        found |= set(matching)
     return sorted(found)
 
 
 async def _list_streams(api: DomainApi, texts: Iterable[str]) -> list[Address]:
-    """The streams of a domain that may be meant: all of them only where there is a glob, since not every user may list them."""
+    """List candidates in a domain; all of them only for a glob, as some users may not list."""
     key = api.domain.key
     if any(is_glob(text) and _matches_domain(text.partition("/")[0], key) for text in texts):
         return [
@@ -204,7 +205,7 @@ async def _list_streams(api: DomainApi, texts: Iterable[str]) -> list[Address]:
 
 
 def _parse_stream_address(text: str) -> Address | None:
-    """The stream that an address names; None for what cannot be the name of one, so that no server is asked for it."""
+    """Return the stream that an address names, or None for a name that no stream can have."""
     try:
         address = Address.parse(text)
     except ValueError:
@@ -216,39 +217,39 @@ def _parse_stream_address(text: str) -> Address | None:
 
 
 async def _find_state_buckets(
-    world: Context, pool: Pool, domains: dict[str, Domain], found: Iterable[Address]
+    context: Context, pool: Pool, domains: dict[str, Domain], found: Iterable[Address]
 ) -> set[Address]:
-    """Buckets that workspaces keep their state in: a glob leaves them out, since state moves on with every lock that is taken."""
+    """Find buckets with states of workspaces. Globs omit them: each lock changes the state."""
     states = {
         address
         for address in found
-        if world.topology.canonicalize(address) in state_bucket(world.workspace)
+        if context.topology.canonicalize(address) in state_bucket(context.workspace)
     }
 
-    async def look(address: Address) -> None:
+    async def check(address: Address) -> None:
         live = await read_object(pool.api(domains[address.domain]), address)
         if live is not None and is_state_bucket(live):
             states.add(address)
 
     await run_parallel(
-        look, [address for address in found if address.kind == "kv" and address not in states]
+        check, [address for address in found if address.kind == "kv" and address not in states]
     )
     return states
 
 
 class _BackupRun:
-    """One run: some streams at once, what fails is written down and holds up nothing else."""
+    """One run: several streams at once; a failure is recorded and does not stop the others."""
 
     def __init__(
         self,
-        world: Context,
+        context: Context,
         pool: Pool,
         facts: dict[str, DomainFacts],
         folder: BackupFolder,
         observer: Observer,
         options: BackupOptions,
     ) -> None:
-        self.world = world
+        self.context = context
         self.pool = pool
         self.facts = facts
         self.folder = folder
@@ -257,10 +258,10 @@ class _BackupRun:
         self.result = BackupResult(folder.manifest, folder.path)
 
     async def save_all(self, wanted: list[Address]) -> BackupResult:
-        """Save them all, and write the manifest however it ends."""
+        """Save all, and write the manifest at the end in any case."""
         slots, manifest = asyncio.Semaphore(max(1, self.options.parallelism)), self.folder.manifest
         manifest.missing = {
-            f"{key}/**": one.offline_text for key, one in self.facts.items() if not one.reachable
+            f"{key}/**": each.offline_text for key, each in self.facts.items() if not each.reachable
         }
         self.observer.event(ApplyStarted(len(wanted), "stream"))
         try:
@@ -285,15 +286,15 @@ class _BackupRun:
                 self.observer.event(BytesMoved(name, done, total))
 
             api, facts = (
-                self.pool.api(self.world.workspace.domains[address.domain]),
+                self.pool.api(self.context.workspace.domains[address.domain]),
                 self.facts[address.domain],
             )
             problem = None
             try:
-                fresh = await save_stream(
+                is_new = await save_stream(
                     api, facts, address, self.folder, progress, check=self.options.check
                 )
-                (self.result.saved if fresh else self.result.kept).append(name)
+                (self.result.saved if is_new else self.result.kept).append(name)
             except BackupError:
                 raise
             except ApiError as error:
@@ -305,12 +306,12 @@ class _BackupRun:
             self.observer.event(StepFinished(ended, name, time.monotonic() - started))
 
     def _exit_code(self) -> ExitCode:
-        """A domain that may be offline is left out without a fault; everything else that is missing is one."""
-        domains = self.world.workspace.domains
+        """Return the exit code. A missing domain that may be offline is no failure."""
+        domains = self.context.workspace.domains
         excused = {
             f"{key}/**"
-            for key, one in self.facts.items()
-            if not one.reachable and domains[key].may_be_offline is not None
+            for key, each in self.facts.items()
+            if not each.reachable and domains[key].may_be_offline is not None
         }
         if not self.folder.manifest.missing.keys() - excused:
             return ExitCode.OK

@@ -1,4 +1,4 @@
-"""apply --backup: each stream is saved right before the step that deletes any of its messages. How one is saved is `saving`'s."""
+"""apply --backup: save each stream right before the step that deletes its messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jsplan.planning.restore import ANY_NAME_LEVEL
 from jsplan.units import format_timestamp
 from jsplan.workflows.stream_backup import MEMORY_HINT, MEMORY_NOT_SUPPORTED, save_stream
 
-#: Steps that may delete messages without deleting their stream; whether they do is said by a hazard.
+#: Steps that may delete messages without deleting their stream; a hazard says if they do.
 TRIMMING_OPERATIONS = (
     "stream.update",
     "consumer.update",
@@ -33,7 +33,7 @@ TRIMMING_OPERATIONS = (
 
 
 def find_deleting_steps(plan: Plan) -> dict[str, Address]:
-    """The stream that must be saved before a step, by step id."""
+    """Return by step id the stream to save before the step."""
     counted = {
         change.address
         for change in plan.resource_changes
@@ -51,7 +51,7 @@ def find_deleting_steps(plan: Plan) -> dict[str, Address]:
 
 
 def _is_deleting(step: Step) -> bool:
-    """Whether it deletes or empties a stream; a replacement that keeps its messages begins with stopping the old one."""
+    """Return True if it deletes or empties a stream, as quiesce does in a replacement."""
     api = str((step.request or {}).get("api") or "")
     return step.op == "stream.quiesce" or (
         api.startswith(("STREAM.DELETE.", "STREAM.PURGE."))
@@ -60,7 +60,7 @@ def _is_deleting(step: Step) -> bool:
 
 
 class BackupBeforeDelete:
-    """The `before_write` of one apply. Each stream is saved once, before the first step that needs it, into a folder of this apply."""
+    """The `before_write` hook of one apply: saves each stream once, into a folder of this apply."""
 
     def __init__(
         self, plan: Plan, apis: Mapping[str, DomainApi], root: Path, observer: Observer
@@ -76,7 +76,7 @@ class BackupBeforeDelete:
         self._folder: BackupFolder | None = None
 
     def require_possible(self) -> None:
-        """Raise RefusedError for streams that no snapshot can be taken of, before anything is changed."""
+        """Raise RefusedError for streams without snapshot support, before any change."""
         befores = {
             change.address: change.change.before or {} for change in self._plan.resource_changes
         }
@@ -91,12 +91,13 @@ class BackupBeforeDelete:
         if memory:
             listed = "".join(f"\n  - {text}" for text in memory)
             raise RefusedError(
-                f"refused, nothing was changed: with --backup these would have to be saved, but {MEMORY_NOT_SUPPORTED}:{listed}",
-                hint=f"{MEMORY_HINT} Or leave it out with --exclude, or go without --backup.",
+                "refused, nothing was changed: with --backup these would have to be saved,"
+                f" but {MEMORY_NOT_SUPPORTED}:{listed}",
+                hint=f"{MEMORY_HINT} Or exclude it with --exclude, or run without --backup.",
             )
 
     async def before_write(self, step: Step) -> bool:
-        """Save the stream that the step takes messages from; False where it takes none, or was saved. Raises StepFailed."""
+        """Save the stream of the step. False if there is none or it is saved. Raises StepFailed."""
         address = self._stream_by_step.get(step.id)
         if address is None:
             return False
@@ -123,7 +124,7 @@ class BackupBeforeDelete:
         await save_stream(
             self._apis[address.domain], self._facts(address), address, self._folder, progress
         )
-        self._folder.write()  # on the disk before the step, not soon
+        self._folder.write()  # on disk before the step
 
     def _api_level(self, address: Address) -> int:
         return int(self._plan_domain(address).get("api_level") or 0)
@@ -143,7 +144,7 @@ class BackupBeforeDelete:
 
     @contextmanager
     def open_folder(self) -> Iterator[None]:
-        """Keep the folder as long as the apply goes on, and say in its manifest that it is whole in the end."""
+        """Keep the folder open during the apply, and mark its manifest complete at the end."""
         with self._stack:
             yield
             if self._folder is None:
@@ -154,5 +155,5 @@ class BackupBeforeDelete:
             )
             try:
                 self._folder.write()
-            except BackupError as error:  # every stream is on the disk already: this is only about the word `complete`
+            except BackupError as error:  # all streams are on disk; only `complete` is missing
                 self._observer.warn(str(error))

@@ -1,6 +1,6 @@
-"""convert: what another tool keeps, as a workspace file. Files in, text out; no server is asked.
+"""convert: files of another tool as a workspace file. No server is asked.
 
-Reading is `converting`'s, writing `generating`'s. Here is decided which domain of ours each resource is in.
+This module maps the other tool's connections and domains to those of the workspace.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ _TOOL_NAMES: Mapping[str, str] = {"nats": "the nats CLI", "nack": "NACK", "terra
 
 @dataclass(frozen=True, slots=True)
 class ConvertTarget:
-    """Where the result goes: a workspace that is there, or (without one) a new one called `name`. `domain` is for what names none."""
+    """The workspace that receives the result: an existing one, or a new one called `name`.
+
+    `domain` is used for resources that name none.
+    """
 
     load: LoadOptions
     name: str
@@ -50,14 +53,14 @@ class ConvertTarget:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a workspace; an empty file, as `> jsplan.yaml` makes it, is none."""
+        """True if there is a workspace; an empty file, as `> jsplan.yaml` makes it, is none."""
         path = self.load.directory / MAIN_FILE
         return is_file(path) and path.stat().st_size > 0
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertResult:
-    """The text of the file, what it declares, and everything there is to say about it."""
+    """The text of the file, the addresses that it declares, and diagnostics."""
 
     tool: Tool
     text: str
@@ -69,10 +72,11 @@ class ConvertResult:
 def convert(
     tool: Tool, path: Path, target: ConvertTarget, *, control_loop: bool | None = None
 ) -> ConvertResult:
-    """The workspace file for what `path` has of the other tool.
+    """Convert the resources of another tool in `path` to a workspace file.
 
-    Raises ConfigError with everything that cannot be read, JsplanError where there is nothing to convert, UsageError where the
-    workspace has several domains and none is named, NotAvailableError where a library is missing.
+    Raises ConfigError with everything that cannot be read, JsplanError if there is nothing to
+    convert, UsageError if the workspace has several domains and none is named, NotAvailableError if
+    a library is missing.
     """
     findings = Findings()
     if tool == "nack":
@@ -88,12 +92,12 @@ def convert(
         raise ConfigError(wrong)
     if not conversion.resources:
         raise _nothing_found_error(tool, path, conversion)
-    homes = (
+    mapping = (
         _map_to_workspace(load_workspace(target.load), target, conversion)
         if target.exists
         else _map_to_new_workspace(target, conversion)
     )
-    return _render_result(tool, conversion, homes, target)
+    return _render_result(tool, conversion, mapping, target)
 
 
 def _nothing_found_error(tool: Tool, path: Path, conversion: Conversion) -> JsplanError:
@@ -105,12 +109,12 @@ def _nothing_found_error(tool: Tool, path: Path, conversion: Conversion) -> Jspl
     return JsplanError(f"{path} has nothing of {_TOOL_NAMES[tool]}", hint="Check the path.")
 
 
-# --- domains --------------------------------------------------------------------------------------------------
+# --- domains ---
 
 
 @dataclass(slots=True)
 class _DomainMapping:
-    """The domain of ours for each owner. `sections` are the sections of a new workspace, nothing where there is one."""
+    """The domain key for each owner. `sections` are those of a new workspace, else empty."""
 
     keys: dict[Owner, str]
     domains: Mapping[str, Domain]
@@ -123,7 +127,7 @@ def _list_owners(conversion: Conversion) -> list[Owner]:
 
 
 def _map_to_new_workspace(target: ConvertTarget, conversion: Conversion) -> _DomainMapping:
-    """A new workspace with a connection for each of the other tool's, and a domain for each that is named there."""
+    """Map to a new workspace with all connections and named domains of the other tool."""
     keys: dict[Owner, str] = {}
     domains: dict[str, Domain] = {}
     for owner in _list_owners(conversion):
@@ -149,7 +153,7 @@ def _map_to_new_workspace(target: ConvertTarget, conversion: Conversion) -> _Dom
 def _choose_key(
     owner: Owner, wanted: str | None, taken: Mapping[str, Domain]
 ) -> tuple[str, str | None]:
-    """Our key and the server's own name for it. What names no domain is the server's, whatever that is called."""
+    """Return our key and the server's name for it; None if the other tool names no domain."""
     name = owner.js_domain or (wanted if owner.connection == DEFAULT_CONNECTION else None)
     plain = _to_identifier(name or owner.connection)
     key = plain if plain not in taken else f"{_to_identifier(owner.connection)}-{plain}"
@@ -164,7 +168,7 @@ def _to_identifier(name: str) -> str:
 def _map_to_workspace(
     workspace: Workspace, target: ConvertTarget, conversion: Conversion
 ) -> _DomainMapping:
-    """The domains of a workspace that is there."""
+    """Map to the domains of an existing workspace."""
     keys = {owner: _choose_domain(workspace, target, owner) for owner in _list_owners(conversion)}
     return _DomainMapping(keys, workspace.domains, workspace=workspace)
 
@@ -178,86 +182,88 @@ def _choose_domain(workspace: Workspace, target: ConvertTarget, owner: Owner) ->
                 f"the workspace has no domain whose server calls itself {owner.js_domain}",
                 hint="Declare it under `domains:`.",
             )
-        alike = [key for key in named if own[key].connection == owner.connection]
-        return (alike or named)[0]
+        preferred = [key for key in named if own[key].connection == owner.connection]
+        return (preferred or named)[0]
     if target.domain is not None and target.domain not in own:
         raise UsageError(f"there is no domain {target.domain}. {list_known('domains', own)}")
-    over = [key for key, domain in own.items() if owner.connection in (key, domain.connection)]
-    found = [target.domain] if target.domain else over if len(over) == 1 else list(own)
+    matching = [key for key, domain in own.items() if owner.connection in (key, domain.connection)]
+    found = [target.domain] if target.domain else matching if len(matching) == 1 else list(own)
     if len(found) != 1:
         raise UsageError(
             f"the workspace has {len(own)} domains: {', '.join(own)}",
-            hint="Say which one is meant: --domain NAME.",
+            hint="Choose one with --domain NAME.",
         )
     return str(found[0])
 
 
-# --- resources ------------------------------------------------------------------------------------------------
+# --- resources ---
 
 
 def _render_result(
-    tool: Tool, conversion: Conversion, homes: _DomainMapping, target: ConvertTarget
+    tool: Tool, conversion: Conversion, mapping: _DomainMapping, target: ConvertTarget
 ) -> ConvertResult:
-    found, again = _convert_resources(conversion, homes)
-    written = generate_document(found.values(), _build_surroundings(homes, target))
-    said = [
-        note.to_diagnostic(str(_note_address(note, homes)))
+    found, duplicates = _convert_resources(conversion, mapping)
+    written = generate_document(found.values(), _build_codegen_context(mapping, target))
+    diagnostics = [
+        note.to_diagnostic(str(_note_address(note, mapping)))
         if note.about
         else note.to_diagnostic(None)
-        for note in (*conversion.notes, *again)
+        for note in (*conversion.notes, *duplicates)
     ]
-    said += [Diagnostic("warning", "JS180", note, "", None) for note in written.notes]
+    diagnostics += [Diagnostic("warning", "JS180", note, "", None) for note in written.notes]
     title = f"# Generated by jsplan convert from files of {_TOOL_NAMES[tool]}. Edit freely.\n"
-    text = f"{title}{_render_sections(homes, target)}\n{written.text}"
-    return ConvertResult(tool, text, bool(homes.sections), tuple(found), tuple(said))
+    text = f"{title}{_render_sections(mapping, target)}\n{written.text}"
+    return ConvertResult(tool, text, bool(mapping.sections), tuple(found), tuple(diagnostics))
 
 
-def _note_address(note: Note, homes: _DomainMapping) -> Address | str:
+def _note_address(note: Note, mapping: _DomainMapping) -> Address | str:
     assert note.about is not None
     owner, kind, name = note.about
-    key = homes.keys.get(owner, owner.connection)
+    key = mapping.keys.get(owner, owner.connection)
     return Address.of_stream(key, name) if kind == "stream" else Address(key, kind, name)
 
 
-def _render_sections(homes: _DomainMapping, target: ConvertTarget) -> str:
-    if not homes.sections:
+def _render_sections(mapping: _DomainMapping, target: ConvertTarget) -> str:
+    if not mapping.sections:
         return ""
     lines = ["jsplan: 1", f"workspace: {target.name}"]
-    for section, entries in homes.sections.items():
+    for section, entries in mapping.sections.items():
         lines += ["", *layout.format_block(section, entries)]
     return "\n".join(lines) + "\n"
 
 
-def _build_surroundings(homes: _DomainMapping, target: ConvertTarget) -> CodegenContext:
-    if homes.workspace is None:
-        return CodegenContext(homes.domains)
-    there = read_existing_defaults(target.load)
+def _build_codegen_context(mapping: _DomainMapping, target: ConvertTarget) -> CodegenContext:
+    if mapping.workspace is None:
+        return CodegenContext(mapping.domains)
+    existing = read_existing_defaults(target.load)
     return CodegenContext(
-        homes.domains,
-        build_topology(homes.workspace).routes,
-        existing_defaults=there.fields,
+        mapping.domains,
+        build_topology(mapping.workspace).routes,
+        existing_defaults=existing.fields,
         extractable_kinds=frozenset(
-            kind for kind in KINDS if kind not in there.declared_kinds and kind not in there.fields
+            kind
+            for kind in KINDS
+            if kind not in existing.declared_kinds and kind not in existing.fields
         ),
-        default_domain=there.domain if there.domain in homes.domains else None,
-        may_set_default_domain=there.domain is None,
+        default_domain=existing.domain if existing.domain in mapping.domains else None,
+        may_set_default_domain=existing.domain is None,
     )
 
 
 def _convert_resources(
-    conversion: Conversion, homes: _DomainMapping
+    conversion: Conversion, mapping: _DomainMapping
 ) -> tuple[dict[Address, ResourceToWrite], list[Note]]:
-    """What is to be written, streams first, since consumers take limits from them; and notes on what was there twice."""
+    """Convert streams first, since consumers take limits from them; note duplicates."""
     found: dict[Address, ResourceToWrite] = {}
     first: dict[Address, ConvertedResource] = {}
-    again: list[Note] = []
-    for resource in sorted(conversion.resources, key=lambda one: one.kind == "consumer"):
-        address = resource.address(homes.keys[resource.owner])
+    duplicates: list[Note] = []
+    for resource in sorted(conversion.resources, key=lambda each: each.kind == "consumer"):
+        address = resource.address(mapping.keys[resource.owner])
         if address not in found:
             found[address], first[address] = _convert_resource(address, resource, found), resource
         elif _convert_resource(address, resource, found).config != found[address].config:
-            again.append(_duplicate_note(resource, first[address]))
-    return found, again
+            duplicates.append(_duplicate_note(resource, first[address]))
+    return found, duplicates
 
 
 def _duplicate_note(resource: ConvertedResource, other: ConvertedResource) -> Note:
@@ -275,7 +281,7 @@ def _duplicate_note(resource: ConvertedResource, other: ConvertedResource) -> No
 def _convert_resource(
     address: Address, resource: ConvertedResource, found: Mapping[Address, ResourceToWrite]
 ) -> ResourceToWrite:
-    """The resource with what a server of today makes of its configuration, so that only what differs from that is written."""
+    """Return the resource with a new server's defaults, so that only differences are written."""
     raw: ResourceToWrite = (
         bucket_resource(address, resource.config)
         if resource.has_bucket_fields
@@ -293,7 +299,7 @@ def _consumer_limits(address: Address, found: Mapping[Address, ResourceToWrite])
 
 
 def write_new(path: Path, text: str) -> None:
-    """Make the file. Raises JsplanError when it cannot be made, or is there: nothing is ever overwritten."""
+    """Create the file. Raises JsplanError if it exists or cannot be created."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -307,10 +313,10 @@ def write_new(path: Path, text: str) -> None:
         ) from None
 
 
-def is_loaded(load: LoadOptions, made: ConvertResult) -> bool:
-    """Whether the workspace has what was written, now that the file is there. One that is wrong says so when it is planned."""
+def is_loaded(load: LoadOptions, result: ConvertResult) -> bool:
+    """Return True if the workspace includes the new file, or has errors that plan reports."""
     try:
-        return load_workspace(load).resources.keys() >= set(made.addresses)
+        return load_workspace(load).resources.keys() >= set(result.addresses)
     except ConfigError:
         return True
 
@@ -318,10 +324,10 @@ def is_loaded(load: LoadOptions, made: ConvertResult) -> bool:
 def group_diagnostics(
     diagnostics: tuple[Diagnostic, ...],
 ) -> Iterator[tuple[Diagnostic, list[str]]]:
-    """Diagnostics that say the same of several resources as one, with the addresses; in the order of the first of each."""
-    alike: dict[tuple[str, str, str], list[Diagnostic]] = {}
+    """Group equal diagnostics of several resources, with their addresses, in order."""
+    groups: dict[tuple[str, str, str], list[Diagnostic]] = {}
     for found in diagnostics:
         key = (found.code, found.summary, found.detail)
-        alike.setdefault(key if found.address else (*key[:2], str(found.range)), []).append(found)
-    for members in alike.values():
+        groups.setdefault(key if found.address else (*key[:2], str(found.range)), []).append(found)
+    for members in groups.values():
         yield members[0], [member.address for member in members if member.address]

@@ -1,4 +1,4 @@
-"""Which files of another tool are read, and as what; what they mean is left to `converting`."""
+"""Reads the files of other tools for convert."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from jsplan.converting.terraform.state import convert_state, is_terraform
 from jsplan.disk import exists, is_file, is_folder
 from jsplan.errors import JsplanError
 
-#: The files that Terraform takes values of variables from by itself, in this order.
+#: Files from which Terraform reads values of variables by itself, in this order.
 _VALUE_FILES = ("terraform.tfvars", "*.auto.tfvars")
 
 
 def read_nats(path: Path, findings: Findings) -> Conversion:
-    """A JSON file of the `nats` CLI, or all in a folder and below."""
+    """Read a JSON file of the `nats` CLI, or all in a folder and below."""
     files = _find_files(path, (".json",))
     if is_file(path):
         _require_json(
@@ -35,7 +35,7 @@ def read_nats(path: Path, findings: Findings) -> Conversion:
 
 
 def read_nack(path: Path, findings: Findings, *, control_loop: bool | None) -> Conversion:
-    """A manifest, or all in a folder and below."""
+    """Read a manifest, or all in a folder and below."""
     found: list[Node] = []
     for file in _find_files(path, (".yaml", ".yml", ".json")):
         source = _build_source(file)
@@ -46,12 +46,12 @@ def read_nack(path: Path, findings: Findings, *, control_loop: bool | None) -> C
 
 
 def read_terraform(path: Path, findings: Findings) -> Conversion:
-    """A module's folder, one .tf file, a state, or what `terraform show -json` printed."""
+    """Read a module's folder, a .tf file, a state, or the output of `terraform show -json`."""
     out = Conversion()
-    written, kept = _terraform_files(path)
-    if written:
+    sources, states = _terraform_files(path)
+    if sources:
         modules = [
-            block for file in written if (block := _read_hcl(file, findings, out)) is not None
+            block for file in sources if (block := _read_hcl(file, findings, out)) is not None
         ]
         values = [
             block
@@ -66,7 +66,7 @@ def read_terraform(path: Path, findings: Findings) -> Conversion:
             "Terraform",
             "Give a module's folder, a .tf file, a state, or what `terraform show -json` prints.",
         )
-    for node in _read_json_files(kept, findings):
+    for node in _read_json_files(states, findings):
         if is_terraform(node):
             convert_state(node, out)
         else:
@@ -79,17 +79,17 @@ def read_terraform(path: Path, findings: Findings) -> Conversion:
 
 
 def _terraform_files(path: Path) -> tuple[list[Path], list[Path]]:
-    """Files of HCL, and of JSON where there are none of the others: what is written says more than what was made of it."""
+    """Return HCL files, or JSON files if there are none: sources say more than state."""
     if is_file(path):
         return ([path], []) if path.suffix == ".tf" else ([], [path])
-    written = _list_files(path, ("*.tf",))
-    kept = _list_files(path, ("*.tfstate", "*.json"))
-    if not written and not kept:
+    sources = _list_files(path, ("*.tf",))
+    states = _list_files(path, ("*.tfstate", "*.json"))
+    if not sources and not states:
         raise JsplanError(
             f"{path} has no .tf, .tfstate or .json file",
             hint="Give a module's folder, a state, or the output of `terraform show -json`.",
         )
-    return written, [] if written else kept
+    return sources, [] if sources else states
 
 
 def _list_value_files(path: Path) -> list[Path]:
@@ -102,7 +102,7 @@ def _list_files(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 
 def _find_files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """The file itself, or those with a suffix in the folder and below, but for hidden ones."""
+    """Return the file itself, or those with a suffix in the folder and below, except hidden."""
     _require_path(path)
     if is_file(path):
         return [path]
@@ -126,7 +126,7 @@ def _require_path(path: Path) -> None:
 
 
 def _require_json(path: Path, tool: str, hint: str) -> None:
-    """Raise JsplanError for a file that cannot be JSON: what else it is would only be said by errors about its lines."""
+    """Raise JsplanError for a file that cannot be JSON, instead of errors about its lines."""
     data = read_bytes(_build_source(path), Findings())
     if (
         data is not None
@@ -137,7 +137,7 @@ def _require_json(path: Path, tool: str, hint: str) -> None:
 
 
 def _build_source(file: Path) -> Source:
-    """The file as it is named in notes: relative to where the command was typed, where it is below that."""
+    """Return the source, named relative to the current folder if it is below that."""
     try:
         shown = os.path.relpath(file)
     except ValueError:  # another drive

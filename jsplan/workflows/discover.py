@@ -1,4 +1,4 @@
-"""domains discover: which JetStream domains are behind the connections, as lines for jsplan.yaml."""
+"""domains discover: list the JetStream domains behind the connections for jsplan.yaml."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from jsplan.options import Observer
 
 @dataclass(slots=True)
 class ProposedDomain:
-    """One domain with the key that it has in the files, or that we propose; `declared` says that it is there already."""
+    """One domain with its key in the files, or a proposed one; `declared` if in the files."""
 
     key: str
     visible: VisibleDomain
     declared: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As an element of `domains`."""
+        """Return an element of `domains`."""
         seen = self.visible
         return {
             "key": self.key,
@@ -48,14 +48,14 @@ class ProposedDomain:
 
 @dataclass(slots=True)
 class DiscoverResult:
-    """What was found over all connections that were asked; `failures` are those that could not be opened, by key."""
+    """The domains behind all connections; `failures` by key of connections that did not open."""
 
     domains: list[ProposedDomain] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     with_system: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The document, as `--json` prints it."""
+        """Return the document, as `--json` prints it."""
         return {
             "format_version": "1.0",
             "kind": "domains",
@@ -72,9 +72,10 @@ def discover_domains(
     connection: str | None = None,
     system: str | None = None,
 ) -> DiscoverResult:
-    """Ask the servers behind one connection, or behind each of the workspace. `system` is one to the system account.
+    """Ask the servers behind one or each connection. `system` is one to the system account.
 
-    Raises ConfigError, UsageError for a connection that does not exist, ConnectError when none can be opened, and ApiError.
+    Raises ConfigError, UsageError for an unknown connection, ConnectError when none can be opened,
+    and ApiError.
     """
     connections, declared = load_connectivity(options)
     for key in (connection, system):
@@ -82,9 +83,9 @@ def discover_domains(
             raise UsageError(
                 f'there is no connection "{key}". {list_known("connections", connections, key)}'
             )
-    asked = [connection] if connection else [key for key in connections if key != system]
+    selected = [connection] if connection else [key for key in connections if key != system]
     return run_until_complete(
-        _discover(connections, declared, options.environ, asked, system, observer)
+        _discover(connections, declared, options.environ, selected, system, observer)
     )
 
 
@@ -92,18 +93,18 @@ async def _discover(
     connections: Mapping[str, Connection],
     declared: Mapping[str, Domain],
     environ: Mapping[str, str],
-    asked: list[str],
+    selected: list[str],
     system: str | None,
     observer: Observer,
 ) -> DiscoverResult:
     out = DiscoverResult(with_system=system is not None)
     seen: list[VisibleDomain] = []
     async with Pool(connections, environ, read_only=True) as pool:
-        observer.phase(f"Asking the servers behind {', '.join(asked)}")
-        await pool.open([*asked, *([system] if system else [])])
+        observer.phase(f"Asking the servers behind {', '.join(selected)}")
+        await pool.open([*selected, *([system] if system else [])])
         if system is not None and system in pool.failures:
             raise pool.failures[system]
-        for key in asked:
+        for key in selected:
             if key in pool.failures:
                 out.failures[key] = str(pool.failures[key])
             else:
@@ -119,7 +120,7 @@ async def _discover(
 def _assign_keys(
     found: Iterable[VisibleDomain], declared: Mapping[str, Domain]
 ) -> list[ProposedDomain]:
-    """A key for each: that of the files, else the domain's own name, else that with its connection's."""
+    """Assign keys: that of the files, else the domain's name, else that with its connection."""
     known = {(d.connection, d.js_domain): key for key, d in declared.items() if d.same_as is None}
     taken, out = set(declared), []
     for seen in found:

@@ -1,4 +1,4 @@
-"""drift: one read-only run. What changed, what is missing, what nobody manages."""
+"""drift: one read-only check for changed, missing and unmanaged resources."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from jsplan.planning.replication.impact import source_names
 from jsplan.units import format_timestamp
 from jsplan.workflows.replication_health import FlowHealth, ReplicationChecker
 
-#: Why a resource is left for later although its domain is there.
+#: The reason why a resource is deferred although its domain answers.
 INTERRUPTED_REPLACEMENT = "it is in the middle of a replacement"
 
 
 def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
-    """Compare live with last applied. Sends nothing that could change a server, takes no lock.
+    """Compare live with last applied. Sends nothing that could change a server; takes no lock.
 
     Raises ConfigError, StateError, ConnectError (no domain at all can be reached) and ApiError.
     """
@@ -55,47 +55,50 @@ def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift
 
 
 async def _load_and_drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
-    async with open_context(load) as world, open_pool(world, read_only=True, guarded=True) as pool:
-        return await check_drift(world, pool, options, observer)
+    async with (
+        open_context(load) as context,
+        open_pool(context, read_only=True, guarded=True) as pool,
+    ):
+        return await check_drift(context, pool, options, observer)
 
 
 async def check_drift(
-    world: Context, pool: Pool, options: DriftOptions, observer: Observer
+    context: Context, pool: Pool, options: DriftOptions, observer: Observer
 ) -> Drift:
-    """Compare all that is selected, over connections that cannot write: the sequence that `drift` and the scheduled job share."""
+    """Check everything selected over guarded connections, for `drift` and the drift job."""
     request = PlanRequest(now=datetime.now(UTC), targets=options.targets, excludes=options.excludes)
-    inputs = build_inputs(world, request)
-    ours = sorted(
+    inputs = build_inputs(context, request)
+    checked = sorted(
         a
         for a in {*inputs.entries, *inputs.unfinished_steps}
-        if a in inputs.selected and not _is_ignored(world.workspace, a)
+        if a in inputs.selected and not _is_ignored(context.workspace, a)
     )
-    observer.phase(f"Reading {len(ours):,} resource{'' if len(ours) == 1 else 's'}")
+    observer.phase(f"Reading {len(checked):,} resource{'' if len(checked) == 1 else 's'}")
     needed, domains = (
-        [*with_parent_streams(ours), *sorted(staging_streams(inputs))],
-        world.workspace.domains,
+        [*with_parent_streams(checked), *sorted(staging_streams(inputs))],
+        context.workspace.domains,
     )
     also = (
         ()
         if options.targets
         else [key for key, domain in domains.items() if domain.same_as is None]
     )
-    inputs.live = await read_live(pool, domains, needed, known_domains(world), also)
+    inputs.live = await read_live(pool, domains, needed, known_domains(context), also)
     recover_interrupted(inputs)
     await read_domain_names(inputs, pool)
-    strangers = (
+    unmanaged = (
         []
         if options.targets
-        else await list_unmanaged(pool, domains, inputs.live, _known_addresses(world, inputs))
+        else await list_unmanaged(pool, domains, inputs.live, _known_addresses(context, inputs))
     )
-    managed = [a for a in ours if a in inputs.entries]
-    flows = await _check_flows(world, pool, inputs, managed) if options.replication else ()
-    return _build_document(world, inputs, managed, strangers, options, flows)
+    managed = [a for a in checked if a in inputs.entries]
+    flows = await _check_flows(context, pool, inputs, managed) if options.replication else ()
+    return _build_document(context, inputs, managed, unmanaged, options, flows)
 
 
-async def check_replication(world: Context, pool: Pool) -> Drift:
-    """Look at mirrors and sources alone, which may take a while where one does not follow: a drift document with nothing else in it."""
-    inputs = build_inputs(world, PlanRequest(now=datetime.now(UTC)))
+async def check_replication(context: Context, pool: Pool) -> Drift:
+    """Check only mirrors and sources, which takes longer for one that does not follow."""
+    inputs = build_inputs(context, PlanRequest(now=datetime.now(UTC)))
     copying = [
         a
         for a, entry in inputs.entries.items()
@@ -104,32 +107,32 @@ async def check_replication(world: Context, pool: Pool) -> Drift:
     copying = sorted(
         a
         for a in copying
-        if a.domain in world.workspace.domains and not _is_ignored(world.workspace, a)
+        if a.domain in context.workspace.domains and not _is_ignored(context.workspace, a)
     )
     flows: Iterable[FlowHealth] = ()
     if copying:
         inputs.live = await read_live(
             pool,
-            world.workspace.domains,
+            context.workspace.domains,
             [*copying, *sorted(staging_streams(inputs))],
-            known_domains(world),
+            known_domains(context),
         )
         recover_interrupted(inputs)
-        flows = await _check_flows(world, pool, inputs, copying)
-    return _build_document(world, inputs, [], [], DriftOptions(), flows)
+        flows = await _check_flows(context, pool, inputs, copying)
+    return _build_document(context, inputs, [], [], DriftOptions(), flows)
 
 
 async def _check_flows(
-    world: Context, pool: Pool, inputs: PlanInputs, managed: Iterable[Address]
+    context: Context, pool: Pool, inputs: PlanInputs, managed: Iterable[Address]
 ) -> list[FlowHealth]:
-    health = ReplicationChecker(world, pool, inputs.live)
+    health = ReplicationChecker(context, pool, inputs.live)
     return await health.check_until_conclusive(
         _list_downstreams(inputs, managed), {*inputs.interrupted, *inputs.detached_sources}
     )
 
 
 def _list_downstreams(inputs: PlanInputs, managed: Iterable[Address]) -> list[Address]:
-    """The streams that may copy others. One in the middle of a replacement copies when that is done."""
+    """Return the streams that may have flows. One in a replacement has them afterwards."""
     return [
         a
         for a in managed
@@ -138,30 +141,34 @@ def _list_downstreams(inputs: PlanInputs, managed: Iterable[Address]) -> list[Ad
 
 
 async def check_addresses(
-    world: Context, pool: Pool, addresses: Collection[Address], options: DriftOptions
+    context: Context, pool: Pool, addresses: Collection[Address], options: DriftOptions
 ) -> Drift:
-    """Look at nothing but these, managed or not: what follows when something is said to have changed. Reads what `check_drift` would read."""
+    """Check only these addresses, managed or not, as `check_drift` would check them."""
     request = PlanRequest(now=datetime.now(UTC))
-    inputs = build_inputs(world, request)
-    asked = {
+    inputs = build_inputs(context, request)
+    requested = {
         a
         for a in addresses
-        if a.domain in world.workspace.domains and not _is_ignored(world.workspace, a)
+        if a.domain in context.workspace.domains and not _is_ignored(context.workspace, a)
     }
-    ours = sorted(asked & {*inputs.entries, *inputs.unfinished_steps})
-    known = _known_addresses(world, inputs)
-    others = {a for a in asked - known if may_be_listed(a)}
-    if asked:
-        needed = [*with_parent_streams(ours), *sorted(staging_streams(inputs))]
+    checked = sorted(requested & {*inputs.entries, *inputs.unfinished_steps})
+    known = _known_addresses(context, inputs)
+    others = {a for a in requested - known if may_be_listed(a)}
+    if requested:
+        needed = [*with_parent_streams(checked), *sorted(staging_streams(inputs))]
         inputs.live = await read_live(
-            pool, world.workspace.domains, needed, known_domains(world), {a.domain for a in asked}
+            pool,
+            context.workspace.domains,
+            needed,
+            known_domains(context),
+            {a.domain for a in requested},
         )
-        await _read_unmanaged(world, pool, inputs, with_parent_streams(others))
+        await _read_unmanaged(context, pool, inputs, with_parent_streams(others))
         recover_interrupted(inputs)
-    managed = [a for a in ours if a in inputs.entries]
+    managed = [a for a in checked if a in inputs.entries]
     found = (inputs.live.get(a) for a in sorted(others))
     return _build_document(
-        world,
+        context,
         inputs,
         managed,
         [o for o in found if o is not None and not is_state_bucket(o)],
@@ -170,22 +177,22 @@ async def check_addresses(
 
 
 async def _read_unmanaged(
-    world: Context, pool: Pool, inputs: PlanInputs, addresses: Iterable[Address]
+    context: Context, pool: Pool, inputs: PlanInputs, addresses: Iterable[Address]
 ) -> None:
-    """Read what is not managed, as far as this user may and it is not read yet."""
+    """Read unmanaged objects, as far as this user may and they are not read yet."""
     for address in addresses:
         if inputs.live.is_reachable(address.domain) and inputs.live.get(address) is None:
-            api = pool.api(world.workspace.domains[address.domain])
+            api = pool.api(context.workspace.domains[address.domain])
             await ask_if_permitted(
                 read_into(api, inputs.live, address), address.domain, inputs.live
             )
 
 
-def _known_addresses(world: Context, inputs: PlanInputs) -> set[Address]:
-    """What is somebody's: of the files, of state, and the state itself; also by another way to its domain."""
-    known = {*world.workspace.resources, *inputs.entries, *state_bucket(world.workspace)}
+def _known_addresses(context: Context, inputs: PlanInputs) -> set[Address]:
+    """Return addresses of the files, of state, and of the state's bucket, with `same_as` ones."""
+    known = {*context.workspace.resources, *inputs.entries, *state_bucket(context.workspace)}
     return known | {
-        world.topology.canonicalize(a) for a in known if a.domain in world.workspace.domains
+        context.topology.canonicalize(a) for a in known if a.domain in context.workspace.domains
     }
 
 
@@ -194,14 +201,14 @@ def _is_ignored(workspace: Workspace, address: Address) -> bool:
 
 
 def _build_document(
-    world: Context,
+    context: Context,
     inputs: PlanInputs,
     managed: list[Address],
-    strangers: list[LiveObject],
+    unmanaged: list[LiveObject],
     options: DriftOptions,
     flows: Iterable[FlowHealth] = (),
 ) -> Drift:
-    live, workspace = inputs.live, world.workspace
+    live, workspace = inputs.live, context.workspace
     out = Drift(
         __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
     )
@@ -214,11 +221,12 @@ def _build_document(
                 Deferred(str(address), f"it is offline on its server: {live.unreadable[address]}")
             )
             continue
-        if (begun := inputs.interrupted.get(address)) is not None and begun.next_step != "clear":
-            out.interrupted += list_interrupted({address: begun})
+        interrupted = inputs.interrupted.get(address)
+        if interrupted is not None and interrupted.next_step != "clear":
+            out.interrupted += list_interrupted({address: interrupted})
             continue
-        if how_far := describe_interruption(inputs, address):
-            out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {how_far}"))
+        if progress := describe_interruption(inputs, address):
+            out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {progress}"))
             continue
         declared = workspace.resources.get(address)
         found = detect_drift(
@@ -231,12 +239,9 @@ def _build_document(
         )
         out.resource_drift += [found] if found is not None else []
         if found is None and address in inputs.detached_sources:
-            out.deferred.append(
-                Deferred(
-                    str(address),
-                    f"{INTERRUPTED_REPLACEMENT}: {source_names(inputs.detached_sources[address])} is to be put back into it",
-                )
-            )
+            names = source_names(inputs.detached_sources[address])
+            reason = f"{INTERRUPTED_REPLACEMENT}: {names} is to be put back into it"
+            out.deferred.append(Deferred(str(address), reason))
     out.interrupted.sort(key=lambda item: not item["rejected"])
     out.replication = [
         with_severity(found.to_json())
@@ -244,7 +249,7 @@ def _build_document(
         if not _is_ignored(workspace, found.flow.downstream)
     ]
     out.unmanaged = [
-        build_unmanaged_element(o, live) for o in strangers if not _is_ignored(workspace, o.address)
+        build_unmanaged_element(o, live) for o in unmanaged if not _is_ignored(workspace, o.address)
     ]
     seen = last_seen(inputs)
     out.offline = [
@@ -276,7 +281,7 @@ def _offline_element(inputs: PlanInputs, key: str, seen: datetime | None) -> dic
 
 
 def _count_pending(inputs: PlanInputs) -> int:
-    """Resources whose files no longer say what was last applied."""
+    """Count the resources whose files differ from the last applied configuration."""
     resources = inputs.workspace.resources
     count = sum(1 for a in resources if a in inputs.selected and a not in inputs.entries)
     for address, entry in inputs.entries.items():
@@ -288,7 +293,10 @@ def _count_pending(inputs: PlanInputs) -> int:
 
 def _unlisted_diagnostics(live: Live) -> Iterable[Diagnostic]:
     for domain, reason in sorted(live.unlisted.items()):
-        text = f"what else is in domain {domain} cannot be listed, so what is unmanaged there is not known: {reason}"
+        text = (
+            f"what else is in domain {domain} cannot be listed,"
+            f" so what is unmanaged there is not known: {reason}"
+        )
         yield Diagnostic(
             "warning",
             "JS447",
@@ -299,7 +307,7 @@ def _unlisted_diagnostics(live: Live) -> Iterable[Diagnostic]:
 
 
 def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
-    """For drift, 2 comes before 1 (contract, section 3): the document holds both."""
+    """Return the exit code. For drift, 2 comes before 1 (contract, section 3)."""
     counts = out.summary
     names = {
         "changed": "changed",
@@ -311,7 +319,7 @@ def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
         counts[names[what]] for what in options.fail_on
     ):
         return ExitCode.CHANGES
-    unread = any(not away["excused"] for away in out.offline) or (
+    unread = any(not domain["excused"] for domain in out.offline) or (
         live.unlisted and "unmanaged" in options.fail_on
     )
     return combine_exit_codes([ExitCode.ERROR] if unread else [])

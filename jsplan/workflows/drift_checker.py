@@ -1,7 +1,8 @@
-"""The scheduled drift job itself: full checks by schedule, glances at what advisories name, and what of it is news.
+"""The drift job: full checks by schedule, partial checks by advisories, and alerts.
 
-An apply of our own is no drift, and is recognised by its state: a look counts only if state was the same before and after it, and
-no step was under way. Whatever is in doubt is looked at again instead of being told. What is told to whom is left to `drift_outlets`.
+Changes by an apply of this workspace are no drift. The state shows them: a check counts only if the
+state was equal before and after it and no step was running. Doubtful addresses are checked again
+before they are reported.
 """
 
 from __future__ import annotations
@@ -38,57 +39,58 @@ from jsplan.units import SECOND, format_timestamp
 from jsplan.workflows.drift import check_addresses, check_drift, check_replication
 from jsplan.workflows.drift_outputs import DriftOutputs
 
-#: Seconds that advisories of one change may take to arrive, and between two glances at least.
+#: Seconds in which advisories of one change may arrive, and between two partial checks.
 DEBOUNCE: Final = 0.02
 MIN_INTERVAL: Final = 0.1
-#: Seconds until a check that could not be done is tried again: at first, and at most.
+#: Seconds until a failed check is retried: first and maximum.
 RETRY: Final = (1.0, 30.0)
-#: Seconds between two full checks at least, however many reasons there are.
+#: Seconds between two full checks at least.
 MIN_FULL_INTERVAL: Final = 1.0
-#: The loop turns at least so often, in seconds, so that a clock that was set is noticed.
+#: Seconds of one turn of the loop at most, so that a changed system clock is noticed.
 MAX_WAIT: Final = 30.0
-#: Seconds that reading the files of the workspace may take.
+#: Seconds for reading the files of the workspace.
 RELOAD_TIMEOUT: Final = 60.0
-#: Kinds that a second look settles, since the first may have been taken in the middle of something.
+#: Kinds that need a second check, since the first may have been in the middle of a change.
 _KINDS_TO_CONFIRM: Final = ("changed", "missing", "unmanaged")
 
 
 class NullObserver:
-    """An observer of looks, of which there are many."""
+    """An observer that ignores progress."""
 
     def phase(self, text: str) -> None:
-        """Say nothing."""
+        """Ignore it."""
 
     def event(self, event: object) -> None:
-        """Say nothing."""
+        """Ignore it."""
 
     def warn(self, text: str) -> None:
-        """Say nothing."""
+        """Ignore it."""
 
 
 class DriftChecker:
-    """One job. `renew` reads the files again and returns the world anew, or None where they are as they were; `ready` is called once,
-    after the first full check.
+    """One job. `reload_context` reads the files again and returns a context if they changed.
+
+    `on_ready` is called once, after the first full check.
     """
 
     def __init__(
         self,
-        world: Context,
+        context: Context,
         options: WatchOptions,
-        outlets: DriftOutputs,
-        hearing: AdvisoryListener,
+        outputs: DriftOutputs,
+        listener: AdvisoryListener,
         describe: DescribeChange,
-        renew: Callable[[], Context | None],
-        ready: Callable[[], None],
+        reload_context: Callable[[], Context | None],
+        on_ready: Callable[[], None],
     ) -> None:
-        self.context = world
-        self.listener = hearing
-        self.register = AlertRegister(world.workspace.name, world.workspace.environment)
+        self.context = context
+        self.listener = listener
+        self.register = AlertRegister(context.workspace.name, context.workspace.environment)
         self._options = options
-        self._outputs = outlets
+        self._outputs = outputs
         self._describe = describe
-        self._reload_context = renew
-        self._on_ready = ready
+        self._reload_context = reload_context
+        self._on_ready = on_ready
         self._file_worker = Worker("workspace")
         self._schedule: Schedule = options.schedule
         self._state: State | None = None
@@ -104,10 +106,10 @@ class DriftChecker:
         self._state_before_replication: State | None = None
         self._last_replication = Drift("", "", None, "", "")
 
-    # --- the loop --------------------------------------------------------------------------------------------
+    # --- the loop ---
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Check until told to stop; a check that is under way then is given up: it only reads."""
+        """Check until stopped. A running check is cancelled then: it only reads."""
         ending = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
@@ -123,7 +125,7 @@ class DriftChecker:
             await self._close_pool()
 
     async def _run_next(self) -> None:
-        """Wait for something to do, and do it."""
+        """Wait for work, and do it."""
         await self._wait_for_work()
         self._outputs.health.last_beat = time.monotonic()
         if self._replication_task is not None and self._replication_task.done():
@@ -154,15 +156,15 @@ class DriftChecker:
         return missed or datetime.now(UTC) >= self._next_full_check
 
     def _addresses_to_check(self) -> set[Address]:
-        asked = self.listener.take_changed() | self._own_changes.due(time.monotonic())
-        below = (
-            {a for a in self._state.resources if a.parent in asked}
-            if self._state is not None and asked
+        changed = self.listener.take_changed() | self._own_changes.due(time.monotonic())
+        consumers = (
+            {a for a in self._state.resources if a.parent in changed}
+            if self._state is not None and changed
             else set[Address]()
         )
-        return asked | below
+        return changed | consumers
 
-    # --- checks ----------------------------------------------------------------------------------------------
+    # --- checks ---
 
     async def _check_all(self) -> None:
         begun = time.monotonic()
@@ -170,16 +172,16 @@ class DriftChecker:
         self._schedule_next()
         try:
             await self._reload_workspace()
-            drift, held = await self._check_with_state(None)
+            drift, is_untrusted = await self._check_with_state(None)
         except JsplanError as error:
             await self._record_failure(error, begun)
             return
         self._last_full = time.monotonic()
         self._record_success(drift, begun)
         found = self._current_alerts(drift)
-        news = {s.id for s in self.register.select_new(found) if s.kind in _KINDS_TO_CONFIRM}
+        unconfirmed = {s.id for s in self.register.select_new(found) if s.kind in _KINDS_TO_CONFIRM}
         self._own_changes.recheck_now(
-            {Address.parse(s.address) for s in found if s.id in news}, time.monotonic()
+            {Address.parse(s.address) for s in found if s.id in unconfirmed}, time.monotonic()
         )
         unread = _unread_names(drift)
         self._update_alerts(
@@ -187,70 +189,76 @@ class DriftChecker:
             [
                 s
                 for s in found
-                if s.id not in news and not (s.kind == "interrupted" and held(s.address))
+                if s.id not in unconfirmed
+                and not (s.kind == "interrupted" and is_untrusted(s.address))
             ],
             lambda s: (
                 s.kind != "replication"
-                and not {s.id, s.domain, s.address} & (news | unread)
-                and not held(s.address)
+                and not {s.id, s.domain, s.address} & (unconfirmed | unread)
+                and not is_untrusted(s.address)
             ),
         )
         self._start_replication_check()
 
-    async def _check_addresses(self, asked: set[Address]) -> None:
+    async def _check_addresses(self, addresses: set[Address]) -> None:
         begun = time.monotonic()
         try:
-            drift, held = await self._check_with_state(asked)
+            drift, is_untrusted = await self._check_with_state(addresses)
         except JsplanError:
-            await self._retry_partial(asked, begun)
+            await self._retry_partial(addresses, begun)
             return
         self._last_partial, self._failed_partials = time.monotonic(), 0
         self._record_duration("partial", begun, done=True)
-        unread, names = _unread_names(drift), {str(a) for a in asked}
-        again = {a for a in asked if held(str(a))}
-        self._own_changes.clear(asked - again)
+        unread, names = _unread_names(drift), {str(a) for a in addresses}
+        untrusted = {a for a in addresses if is_untrusted(str(a))}
+        self._own_changes.clear(addresses - untrusted)
         self._own_changes.postpone(
-            again | {a for a in asked if a.domain in unread}, time.monotonic()
+            untrusted | {a for a in addresses if a.domain in unread}, time.monotonic()
         )
         found = [
             s
             for s in build_alerts(drift, self._options.notify, self._describe)
-            if s.kind in _KINDS_TO_CONFIRM and not held(s.address)
+            if s.kind in _KINDS_TO_CONFIRM and not is_untrusted(s.address)
         ]
-        quiet = {a for a in asked - again if str(a) not in {s.address for s in found}}
-        seen = names - unread - {str(a) for a in asked if a.domain in unread}
+        quiet = {a for a in addresses - untrusted if str(a) not in {s.address for s in found}}
+        seen = names - unread - {str(a) for a in addresses if a.domain in unread}
         self._update_alerts(
             self._merge_partial(drift, seen),
             found,
-            lambda s: s.kind in _KINDS_TO_CONFIRM and s.address in seen and not held(s.address),
+            lambda s: (
+                s.kind in _KINDS_TO_CONFIRM and s.address in seen and not is_untrusted(s.address)
+            ),
         )
-        self.listener.forget_actors(asked - again)
+        self.listener.forget_actors(addresses - untrusted)
         if self._outputs.metrics is not None and (
             own := sum(self._own_changes.take_own_change(a) for a in quiet)
         ):
             self._outputs.metrics.count_advisory(own=own)
 
     async def _check_with_state(
-        self, asked: Collection[Address] | None
+        self, addresses: Collection[Address] | None
     ) -> tuple[Drift, Callable[[str], bool]]:
-        """A look, and of which addresses it cannot be trusted, since an apply of ours was at work. Raises JsplanError."""
-        world = self.context
+        """Check, and return a predicate for addresses that a running apply may have changed.
+
+        None checks everything. Raises JsplanError.
+        """
+        context = self.context
         if self._state is None:
-            self._state = await world.backend.read()
-        world.state = before = self._state
-        pool = self._pool = self._pool or open_pool(world, read_only=True, guarded=True)
+            self._state = await context.backend.read()
+        context.state = before = self._state
+        pool = self._pool = self._pool or open_pool(context, read_only=True, guarded=True)
         options = DriftOptions(replication=False)
-        if asked is None:
-            drift = await check_drift(world, pool, options, NullObserver())
+        if addresses is None:
+            drift = await check_drift(context, pool, options, NullObserver())
         else:
-            drift = await check_addresses(world, pool, asked, options)
-        self._state = await world.backend.read()
-        if pool.failures or any(link.is_closed for link in pool.connections.values()):
+            drift = await check_addresses(context, pool, addresses, options)
+        self._state = await context.backend.read()
+        if pool.failures or any(each.is_closed for each in pool.connections.values()):
             await self._close_pool()
         return drift, self._own_changes.untrusted_between(before, self._state, time.monotonic())
 
     def _start_replication_check(self) -> None:
-        """Look at mirrors and sources beside everything else: at one that does not follow it takes several looks."""
+        """Check mirrors and sources in the background: a stalled one takes several samples."""
         if self._replication_task is None:
             self._state_before_replication = self._state
             self._replication_task = asyncio.create_task(
@@ -258,16 +266,16 @@ class DriftChecker:
             )
             self._replication_task.add_done_callback(lambda _: self.listener.wake.set())
 
-    async def _check_replication(self, world: Context) -> Drift | None:
-        """None where it cannot be known now: the next full check looks again."""
+    async def _check_replication(self, context: Context) -> Drift | None:
+        """Return None if it cannot be known now: the next full check tries again."""
         try:
-            async with open_pool(world, read_only=True, guarded=True) as pool:
-                return await check_replication(world, pool)
+            async with open_pool(context, read_only=True, guarded=True) as pool:
+                return await check_replication(context, pool)
         except JsplanError:
             return None
 
     async def _take_replication_result(self, task: asyncio.Task[Drift | None]) -> None:
-        """Take in what became of the flows, unless an apply of ours was at work meanwhile."""
+        """Use the result of a replication check, unless an apply of this workspace ran."""
         self._replication_task = None
         before, found = self._state_before_replication, task.result()
         try:
@@ -289,51 +297,51 @@ class DriftChecker:
         )
 
     async def _reload_workspace(self) -> None:
-        """Take in what the files say now. Raises ConfigError."""
+        """Load changed files. Raises ConfigError."""
         try:
-            fresh = await self._file_worker.run(self._reload_context, RELOAD_TIMEOUT)
+            reloaded = await self._file_worker.run(self._reload_context, RELOAD_TIMEOUT)
         except TimeoutError:
             raise JsplanError(
                 f"the files of the workspace could not be read within {RELOAD_TIMEOUT:g} s",
                 hint="Does their disk answer?",
             ) from None
-        if fresh is None:
+        if reloaded is None:
             return
         await self._close_pool()
-        old, self.context, self._state = self.context, fresh, None
+        old, self.context, self._state = self.context, reloaded, None
         await old.backend.close()
-        self.listener.update_workspace(fresh.workspace, fresh.environ)
+        self.listener.update_workspace(reloaded.workspace, reloaded.environ)
 
     async def _close_pool(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.__aexit__(None, None, None)
 
-    # --- what came of it -------------------------------------------------------------------------------------
+    # --- results ---
 
     def _current_alerts(self, drift: Drift) -> list[Alert]:
-        """What is found, without domains that are away for no longer than the grace."""
+        """Return the alerts, without domains that are offline for less than the grace."""
         now, grace = time.monotonic(), self._options.grace / SECOND
         missing = {str(d["domain"]) for d in drift.offline if not d["excused"]}
         self._offline_since = {domain: self._offline_since.get(domain, now) for domain in missing}
-        young = {domain for domain, since in self._offline_since.items() if now < since + grace}
-        if young:
+        recent = {domain for domain, since in self._offline_since.items() if now < since + grace}
+        if recent:
             self._schedule_within(
-                min(self._offline_since[domain] for domain in young) + grace - now
+                min(self._offline_since[domain] for domain in recent) + grace - now
             )
         found = build_alerts(drift, self._options.notify, self._describe)
         return [
             s if s.kind != "offline" else self._conceal_alert(s)
             for s in found
-            if s.kind != "offline" or s.address not in young
+            if s.kind != "offline" or s.address not in recent
         ]
 
     def _update_alerts(
         self, drift: Drift, found: Iterable[Alert], covered: Callable[[Alert], bool]
     ) -> None:
-        notices = self.register.update(found, covered, format_timestamp(), self.listener.actors)
+        events = self.register.update(found, covered, format_timestamp(), self.listener.actors)
         self._publish_report(drift)
-        self._outputs.publish(notices)
+        self._outputs.publish(events)
 
     def _publish_report(self, drift: Drift) -> None:
         drift = self._with_replication(drift)
@@ -342,7 +350,7 @@ class DriftChecker:
         self._outputs.update_report(drift)
 
     def _with_replication(self, drift: Drift) -> Drift:
-        """With what was found last about mirrors and sources in it."""
+        """Return the document with the last replication results."""
         others = [m for m in drift.mutes if m.get("kind") != "replication"]
         muted = [m for m in self._last_replication.mutes if m.get("kind") == "replication"]
         return replace(
@@ -350,7 +358,7 @@ class DriftChecker:
         )
 
     def _merge_partial(self, drift: Drift, names: set[str]) -> Drift:
-        """The last full look with what a glance found in its place."""
+        """Replace what a partial check covered in the last full document."""
         full = self._outputs.drift
         if full is None:
             return drift
@@ -383,19 +391,19 @@ class DriftChecker:
                 self._with_replication(drift), self.context.workspace.domains, time.time()
             )
 
-    async def _retry_partial(self, asked: set[Address], begun: float) -> None:
-        """A glance that could not be done: once more, and in the end a full check, which says why."""
+    async def _retry_partial(self, addresses: set[Address], begun: float) -> None:
+        """Retry a failed partial check; after several, make a full check, which reports why."""
         self._record_duration("partial", begun, done=False)
         await self._close_pool()
         self._last_partial, self._failed_partials = time.monotonic(), self._failed_partials + 1
         if self._failed_partials > 3:
             self._failed_partials, self.listener.has_gap = 0, True
-            self._own_changes.clear(asked)
+            self._own_changes.clear(addresses)
         else:
-            self._own_changes.postpone(asked, time.monotonic())
+            self._own_changes.postpone(addresses, time.monotonic())
 
     async def _record_failure(self, error: JsplanError, begun: float) -> None:
-        """A full check that could not be done is tried again soon, and told once it fails for longer than the grace."""
+        """Retry a failed full check soon, and open an alert when it fails beyond the grace."""
         self._record_duration("full", begun, done=False)
         await self._close_pool()
         now = self._last_full = time.monotonic()
@@ -414,8 +422,8 @@ class DriftChecker:
                 )
             )
 
-    def _conceal_alert(self, situation: Alert) -> Alert:
-        return replace(situation, says=conceal(situation.says))
+    def _conceal_alert(self, alert: Alert) -> Alert:
+        return replace(alert, says=conceal(alert.says))
 
     def _record_duration(self, scope: str, begun: float, *, done: bool) -> None:
         if self._outputs.metrics is not None:
@@ -433,7 +441,7 @@ class DriftChecker:
 
 
 def _unread_names(drift: Drift) -> set[str]:
-    """Domains and addresses that the look says nothing about."""
+    """Return the domains and addresses that the check could not read."""
     return {str(domain["domain"]) for domain in drift.offline} | {
         item.address for item in drift.deferred
     }

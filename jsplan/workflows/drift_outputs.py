@@ -1,4 +1,4 @@
-"""Everything that the scheduled drift job tells: sinks, files, metrics, health. What there is to tell is left to `drift_watcher`."""
+"""The outputs of the drift job: sinks, files, metrics, health."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from jsplan.options import Observer, WatchOptions
 if TYPE_CHECKING:
     from jsplan.drift.metrics import Metrics
 
-#: Seconds that sinks get at the end for what they do not have yet.
+#: Seconds for the last delivery to the sinks at the end.
 FINAL_DELIVERY_TIMEOUT: Final = 3.0
 
 
 class Views(Protocol):
-    """How notices and reports look: the caller's, since layout is no business of a workflow."""
+    """The layout of notifications and reports, which the caller provides."""
 
     def notice(self, notice: AlertEvent) -> None:
-        """Print one."""
+        """Print one notification."""
 
     def report(self, drift: Drift, path: Path) -> bytes:
-        """The content of a report file; its name may say in which format."""
+        """Return the content of a report file; its name may choose the format."""
 
 
 class JobHealth:
-    """What the endpoint says about the job. `period` is how many seconds may be between two full checks."""
+    """The health of the job. `period` is the longest time between two full checks, in seconds."""
 
     def __init__(self, period: float, grace: float) -> None:
         self._max_check_age = 2 * period + grace
@@ -53,13 +53,13 @@ class JobHealth:
         self.stopping = False
 
     def answer_liveness(self) -> Answer:
-        """Whether the job goes on; Kubernetes starts it again where it does not."""
+        """Answer if the job is alive; Kubernetes restarts it otherwise."""
         if time.monotonic() - self.last_beat > self._max_check_age + 600:
             return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, "no sign of life from the checks")
         return text_answer(HTTPStatus.OK, "alive")
 
     def answer_readiness(self) -> Answer:
-        """Whether what it tells can be relied on: a full check has succeeded, and not too long ago. It gives no names or reasons."""
+        """Answer if the last full check succeeded recently, without names or reasons."""
         if self.stopping:
             return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, "ending")
         if self.last_checked is None:
@@ -77,16 +77,16 @@ class JobHealth:
         return text_answer(HTTPStatus.OK, f"the last full check was {age:.0f} s ago")
 
 
-def build_sinks(world: Context) -> list[Sink]:
-    """The sinks of `drift.sinks`. Raises ConnectError for a connection whose settings cannot be read, SinkError for a wrong URL."""
-    workspace, found = world.workspace, list[Sink]()
+def build_sinks(context: Context) -> list[Sink]:
+    """Build `drift.sinks`. Raises ConnectError for invalid settings, SinkError for a wrong URL."""
+    workspace, found = context.workspace, list[Sink]()
     for number, written in enumerate(workspace.drift.sinks, 1):
         if "webhook" in written:
             hook = written["webhook"]
             found.append(Webhook(number, str(hook["url"]), hook.get("headers") or {}))
         elif "subject" in written:
             domain = workspace.domains[written.get("domain") or next(iter(workspace.domains))]
-            target = resolve_settings(workspace.connections[domain.connection], world.environ)
+            target = resolve_settings(workspace.connections[domain.connection], context.environ)
             found.append(
                 SubjectSink(str(written["subject"]), Publisher(target, str(written["subject"])))
             )
@@ -96,7 +96,7 @@ def build_sinks(world: Context) -> list[Sink]:
 
 
 class DriftOutputs:
-    """All of it together. Used as `async with outlets.open()`; on the way out sinks get what they do not have yet."""
+    """All outputs, used as `async with outputs.open()`; at the end sinks get the rest."""
 
     def __init__(
         self,
@@ -125,14 +125,14 @@ class DriftOutputs:
         )
 
     def _snapshot_files(
-        self, path: Path | None, make: Callable[[], bytes | None], *, public: bool = False
+        self, path: Path | None, render: Callable[[], bytes | None], *, public: bool = False
     ) -> list[SnapshotFile]:
         if path is None:
             return []
         return [
             SnapshotFile(
                 path,
-                make,
+                render,
                 lambda path, error: self._report_change(f"file {path.name}", error),
                 public=public,
             )
@@ -140,7 +140,7 @@ class DriftOutputs:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Serve, deliver and write as long as the context lasts. Raises JsplanError when the endpoint's address cannot be had."""
+        """Serve, deliver and write as long as the context lasts. Raises JsplanError."""
         async with contextlib.AsyncExitStack() as stack:
             if self._listen_address is not None:
                 routes = {
@@ -167,21 +167,22 @@ class DriftOutputs:
         for delivery in self._deliveries:
             if delivery.queued:
                 self._observer.warn(
-                    f"{delivery.sink.name} does not have {delivery.queued} notification(s); open alerts are sent again next time"
+                    f"{delivery.sink.name} does not have {delivery.queued} notification(s);"
+                    " open alerts are sent again next time"
                 )
 
-    def publish(self, notices: Iterable[AlertEvent]) -> None:
-        """Hand notices to everybody; never waits."""
-        listed = list(notices)
-        for notice in listed:
-            self._views.notice(notice)
+    def publish(self, notifications: Iterable[AlertEvent]) -> None:
+        """Print, count and queue notifications; never waits."""
+        listed = list(notifications)
+        for event in listed:
+            self._views.notice(event)
             if self.metrics is not None:
-                self.metrics.count_event(notice.occasion, notice.situation.severity)
+                self.metrics.count_event(event.occasion, event.situation.severity)
         for delivery in self._deliveries:
             delivery.put(listed)
 
     def update_report(self, drift: Drift) -> None:
-        """What there is now, for the report."""
+        """Set the document of the report."""
         self.drift = drift
         for file in (*self._report_files, *self._metrics_files):
             file.mark_changed()
@@ -198,7 +199,7 @@ class DriftOutputs:
         return self.metrics.expose() if self.metrics is not None else None
 
     def _answer_metrics(self) -> Answer:
-        from jsplan.drift.metrics import CONTENT_TYPE  # noqa: PLC0415 - the library is loaded only where it is wanted
+        from jsplan.drift.metrics import CONTENT_TYPE  # noqa: PLC0415 - loads a library
 
         return HTTPStatus.OK, CONTENT_TYPE, self._render_metrics() or b""
 
@@ -219,7 +220,7 @@ class DriftOutputs:
             self._counted_deliveries[name] = (delivery.delivered, delivery.dropped)
 
     def report_check(self, error: str | None) -> None:
-        """Log that full checks begin to fail, and why; with None that they succeed again."""
+        """Log when full checks begin to fail, with the reason, and when they succeed again."""
         self.health.failing = error is not None
         self._report_change("the full check", error and f"the full check failed: {error}")
 
@@ -227,7 +228,7 @@ class DriftOutputs:
         self._report_change(delivery.sink.name, error)
 
     def _report_change(self, name: str, error: str | None) -> None:
-        """Once when something begins to fail, once when it works again."""
+        """Log once when it begins to fail, and once when it works again."""
         if error is not None and name not in self._failing_since:
             self._failing_since[name] = time.monotonic()
             self._observer.warn(f"{error}; it is tried again until it works")
@@ -238,6 +239,6 @@ class DriftOutputs:
 
 
 def _create_metrics(name: str) -> Metrics:
-    from jsplan.drift.metrics import Metrics  # noqa: PLC0415 - the library is loaded only where it is wanted
+    from jsplan.drift.metrics import Metrics  # noqa: PLC0415 - loads a library
 
     return Metrics(name)

@@ -1,4 +1,4 @@
-"""drift watch: put the scheduled job together, let it run until it is told to end, and take it apart again."""
+"""drift watch: build the drift job, run it until a signal, and close it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jsplan.workflows.drift_outputs import DriftOutputs, Views, build_sinks
 if TYPE_CHECKING:
     from jsplan.drift.metrics import Metrics
 
-#: Seconds that the first check waits for the ears.
+#: Seconds that the first check waits for the advisory listener.
 LISTEN_TIMEOUT: Final = 5.0
 
 
@@ -36,9 +36,11 @@ def watch(
     observer: Observer,
     describe: DescribeChange = format_fields,
 ) -> ExitCode:
-    """Run the job until SIGTERM (then 0) or Ctrl-C (then 130). Sends nothing that could change a server, but notices to its sinks.
+    """Run the job until SIGTERM (exit code 0) or Ctrl-C (130).
 
-    Raises ConfigError and ConnectError for what waiting does not mend, and JsplanError when the endpoint's address cannot be had.
+    It sends nothing that could change a server; sinks receive notifications. Raises ConfigError and
+    ConnectError for permanent errors, and JsplanError if the endpoint's
+    address is not available.
     """
     return run_until_complete(_watch(load, options, views, observer, describe))
 
@@ -50,44 +52,44 @@ async def _watch(
     observer: Observer,
     describe: DescribeChange,
 ) -> ExitCode:
-    stop, ended = asyncio.Event(), list[int]()
-    world = _open_context(load)
+    stop, received = asyncio.Event(), list[int]()
+    context = _open_context(load)
     try:
-        outlets = DriftOutputs(
-            build_sinks(world), options, world.workspace.state_name, views, observer
+        outputs = DriftOutputs(
+            build_sinks(context), options, context.workspace.state_name, views, observer
         )
-        with _handle_signals(stop, ended):
-            async with outlets.open():
-                metrics = outlets.metrics
-                hearing = AdvisoryListener(
-                    world.workspace,
-                    world.environ,
+        with _handle_signals(stop, received):
+            async with outputs.open():
+                metrics = outputs.metrics
+                listener = AdvisoryListener(
+                    context.workspace,
+                    context.environ,
                     _make_connection_reporter(metrics, observer),
                     metrics.count_advisory if metrics else _ignore_count,
                 )
-                renew = _make_reload(load, world.workspace.config_hash)
-                watcher = DriftChecker(
-                    world,
+                reload_context = _make_reload(load, context.workspace.config_hash)
+                checker = DriftChecker(
+                    context,
                     options,
-                    outlets,
-                    hearing,
+                    outputs,
+                    listener,
                     describe,
-                    renew,
-                    partial(_report_start, observer, world),
+                    reload_context,
+                    partial(_report_start, observer, context),
                 )
                 try:
-                    await hearing.wait_connected(LISTEN_TIMEOUT)
-                    await watcher.run(stop)
+                    await listener.wait_connected(LISTEN_TIMEOUT)
+                    await checker.run(stop)
                 finally:
-                    world = watcher.context
-                    await hearing.close()
+                    context = checker.context
+                    await listener.close()
     finally:
-        await world.backend.close()
-    return ExitCode.INTERRUPTED if signal.SIGINT in ended else ExitCode.OK
+        await context.backend.close()
+    return ExitCode.INTERRUPTED if signal.SIGINT in received else ExitCode.OK
 
 
 def _open_context(load: LoadOptions) -> Context:
-    """The world without its state, which each check reads."""
+    """Open the context with an empty state, which each check reads."""
     workspace = load_workspace(load)
     backend = backend_of(workspace, load.environ)
     return Context(
@@ -100,55 +102,56 @@ def _open_context(load: LoadOptions) -> Context:
 
 
 def _make_reload(load: LoadOptions, first: str) -> Callable[[], Context | None]:
-    """Reads the files again; a world comes of it only where they say something else."""
+    """Return a function that reads the files again, and returns a context if they changed."""
     known = [first]
 
-    def renew() -> Context | None:
+    def reload_context() -> Context | None:
         workspace = load_workspace(load)
         if workspace.config_hash == known[0]:
             return None
         known[0] = workspace.config_hash
         return _open_context(load)
 
-    return renew
+    return reload_context
 
 
 def _make_connection_reporter(
     metrics: Metrics | None, observer: Observer
 ) -> Callable[[str, bool, str], None]:
-    """Says once of each connection that it is not heard, and once that it is again."""
+    """Return a reporter that warns once per connection when it is down, and when it is back."""
     silent: set[str] = set()
 
-    def told(connection: str, up: bool, reason: str) -> None:
+    def report(connection: str, up: bool, reason: str) -> None:
         if metrics is not None:
             metrics.set_listening(connection, up=up)
         if not up and connection not in silent:
             silent.add(connection)
             observer.warn(
-                f"connection {connection}: advisories are not received; changes are found by schedule only: {reason}"
+                f"connection {connection}: advisories are not received;"
+                f" changes are found by schedule only: {reason}"
             )
         elif up and connection in silent:
             silent.discard(connection)
             observer.warn(f"connection {connection}: advisories are received again")
 
-    return told
+    return report
 
 
-def _report_start(observer: Observer, world: Context) -> None:
-    count = len(world.workspace.domains)
+def _report_start(observer: Observer, context: Context) -> None:
+    count = len(context.workspace.domains)
     observer.phase(f"Watching {count} domain{'' if count == 1 else 's'}")
 
 
 def _ignore_count() -> None:
-    """Without metrics nothing is counted."""
+    """Count nothing, without metrics."""
 
 
 @contextmanager
-def _handle_signals(stop: asyncio.Event, ended: list[int]) -> Iterator[None]:
+def _handle_signals(stop: asyncio.Event, received: list[int]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def end(number: int) -> None:
-        ended.append(number)
+        received.append(number)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

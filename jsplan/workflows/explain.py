@@ -1,4 +1,4 @@
-"""explain: every code in words. Needs no workspace and no server."""
+"""explain: the explanation of each code. Needs no workspace and no server."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _UNUSED_IGNORE: Final = Explanation(
     UNUSED_IGNORE,
     "warning",
     LINT[UNUSED_IGNORE],
-    "An entry under lint.ignore says that a finding is known and why it is right. The finding is gone. The "
-    "entry would hide it if it came back for another reason.",
+    "An entry under lint.ignore says that a finding is known and why it is right. The finding is"
+    " gone. The entry would hide it if it came back for another reason.",
     "Remove the entry.",
 )
 
 
 def list_lint_rules() -> list[Explanation]:
-    """Every lint rule in words, by code."""
+    """List the explanations of the lint rules, by code."""
     return [
         _UNUSED_IGNORE,
         *(Explanation(_LINT, r.code, r.level, r.title, r.why, r.fix) for r in RULES),
@@ -38,7 +38,7 @@ def list_lint_rules() -> list[Explanation]:
 
 
 def list_explanations() -> list[Explanation]:
-    """Every code in words, group by group."""
+    """List the explanations of all codes, group by group."""
     hazards = [
         Explanation(_HAZARDS, code, "blocks" if HAZARDS[code] else "warns", *text)
         for code, text in HAZARD_TEXTS.items()
@@ -58,12 +58,12 @@ def _build_explanations(group: str, texts: Mapping[str, CodeText]) -> Iterable[E
 
 
 def explain(code: str) -> Explanation:
-    """One code in words. Raises UsageError with the closest codes for one that does not exist."""
+    """Explain one code. Raises UsageError with the closest codes if it does not exist."""
     return _find_explanation(code, list_explanations(), "code", "jsplan explain")
 
 
 def explain_rule(code: str) -> Explanation:
-    """One lint rule in words. Raises UsageError for a code that is not one of lint."""
+    """Explain one lint rule. Raises UsageError for a code that is not one of lint."""
     return _find_explanation(code, list_lint_rules(), "lint rule", "jsplan lint --explain all")
 
 

@@ -1,4 +1,4 @@
-"""graph: what a workspace declares, or what a saved plan would make of it, as a picture's data. Asks no server."""
+"""graph: what a workspace declares, or a saved plan changes, as data for a graph_input."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from jsplan.config.model import LoadOptions
     from jsplan.documents.plan import Plan
 
-#: The domain whose JetStream an API prefix leads to, as seen from a domain; no prefix is its own.
+#: Resolves an API prefix, as seen from a domain, to a domain; without a prefix to itself.
 ResolvePrefix = Callable[[str, "str | None"], "str | None"]
-_FATE_BY_ACTIONS: Mapping[tuple[str, ...], PlannedAction] = {
+_ACTION_BY_CHANGES: Mapping[tuple[str, ...], PlannedAction] = {
     ("create",): "create", ("update",): "update", ("delete",): "delete", ("forget",): "forget",
     ("delete", "create"): "replace", ("create", "delete"): "replace",
 }  # fmt: skip
@@ -31,9 +31,9 @@ _FATE_BY_ACTIONS: Mapping[tuple[str, ...], PlannedAction] = {
 
 @dataclass(slots=True)
 class _GraphInput:
-    """Things as they are declared or planned, by address, with their configuration in the server's terms.
+    """Declared or planned resources by address, with the server's configuration.
 
-    `before` is that of what is updated, whose flows may stay, come or go.
+    `before` is the old configuration of updated resources, whose flows may change.
     """
 
     title: str
@@ -44,31 +44,31 @@ class _GraphInput:
 
 
 def build_workspace_graph(options: LoadOptions, targets: Collection[str] = ()) -> Graph:
-    """What the files declare. Raises ConfigError when they are wrong, UsageError for a target that names nothing."""
+    """Build the graph of the files. Raises ConfigError, and UsageError for an unknown target."""
     workspace = validate(options)
     topology = build_topology(workspace)
-    drawing = _GraphInput(workspace.state_name, topology.routes.resolve_prefix)
+    graph_input = _GraphInput(workspace.state_name, topology.routes.resolve_prefix)
     for address, body in topology.bodies.items():
-        drawing.resources[topology.canonicalize(address)] = (body, "")
-    return _select_targets(_build_graph(drawing), targets)
+        graph_input.resources[topology.canonicalize(address)] = (body, "")
+    return _select_targets(_build_graph(graph_input), targets)
 
 
 def build_plan_graph(path: Path, targets: Collection[str] = ()) -> Graph:
-    """What a saved plan would do. Raises DocumentError for anything else, UsageError for a target that names nothing."""
+    """Build the graph of a saved plan. Raises DocumentError, UsageError for an unknown target."""
     plan = load_plan(path)
-    drawing = _GraphInput(_plan_title(plan), _plan_prefix_resolver(plan), planned=True)
+    graph_input = _GraphInput(_plan_title(plan), _plan_prefix_resolver(plan), planned=True)
     for change in plan.resource_changes:
         config = change.change.after if change.change.after is not None else change.change.before
-        fate: PlannedAction = _FATE_BY_ACTIONS.get(tuple(change.change.actions), "")
-        drawing.resources[Address.parse(change.address)] = (
+        action: PlannedAction = _ACTION_BY_CHANGES.get(tuple(change.change.actions), "")
+        graph_input.resources[Address.parse(change.address)] = (
             config or {},
-            fate or ("import" if change.change.importing else ""),
+            action or ("import" if change.change.importing else ""),
         )
-        if fate == "update":
-            drawing.before[Address.parse(change.address)] = change.change.before or {}
+        if action == "update":
+            graph_input.before[Address.parse(change.address)] = change.change.before or {}
     for deferred in plan.deferred:
-        drawing.resources.setdefault(Address.parse(deferred.address), ({}, "deferred"))
-    return _select_targets(_build_graph(drawing), targets)
+        graph_input.resources.setdefault(Address.parse(deferred.address), ({}, "deferred"))
+    return _select_targets(_build_graph(graph_input), targets)
 
 
 def _plan_title(plan: Plan) -> str:
@@ -76,26 +76,26 @@ def _plan_title(plan: Plan) -> str:
 
 
 def _plan_prefix_resolver(plan: Plan) -> ResolvePrefix:
-    """A plan says of each domain its prefix and what it imports under which one."""
+    """Return a resolver by the prefixes and imports of each domain in the plan."""
 
-    def leads_to(domain: str, api: str | None) -> str | None:
+    def resolve(domain: str, api: str | None) -> str | None:
         imported = plan.domains.get(domain, {}).get("imports", {})
         if api is None or api in imported:
             return domain if api is None else str(imported[api])
-        called = [key for key, facts in plan.domains.items() if facts.get("api_prefix") == api]
+        candidates = [key for key, facts in plan.domains.items() if facts.get("api_prefix") == api]
         own = plan.domains.get(domain, {}).get("connection")
-        near = [key for key in called if plan.domains[key].get("connection") == own]
-        return next(iter([*near, *called]), None)
+        near = [key for key in candidates if plan.domains[key].get("connection") == own]
+        return next(iter([*near, *candidates]), None)
 
-    return leads_to
+    return resolve
 
 
-def _build_graph(drawing: _GraphInput) -> Graph:
+def _build_graph(graph_input: _GraphInput) -> Graph:
     nodes: dict[Address, Node] = {}
-    for address, (config, fate) in drawing.resources.items():
+    for address, (config, action) in graph_input.resources.items():
         if address.kind != "consumer":
-            nodes[address] = _build_node(address, config, fate)
-    for address, (config, fate) in sorted(drawing.resources.items()):
+            nodes[address] = _build_node(address, config, action)
+    for address, (config, action) in sorted(graph_input.resources.items()):
         if address.kind == "consumer":
             parent = address.parent
             assert parent is not None
@@ -104,22 +104,22 @@ def _build_graph(drawing: _GraphInput) -> Graph:
                 known,
                 consumers=(
                     *known.consumers,
-                    ConsumerNode(address.consumer, _describe_consumer(config), fate),
+                    ConsumerNode(address.consumer, _describe_consumer(config), action),
                 ),
             )
-    links = list(_build_links(drawing, nodes))
+    links = list(_build_links(graph_input, nodes))
     clusters = [
         DomainGroup(key, key) for key in dict.fromkeys(node.domain for node in nodes.values())
     ]
-    return Graph(drawing.title, drawing.planned, clusters, list(nodes.values()), links)
+    return Graph(graph_input.title, graph_input.planned, clusters, list(nodes.values()), links)
 
 
-def _build_node(address: Address, config: Mapping[str, Any], fate: PlannedAction) -> Node:
+def _build_node(address: Address, config: Mapping[str, Any], action: PlannedAction) -> Node:
     assert address.kind != "consumer"
-    copies = config.get("mirror") or config.get("sources")
+    has_origins = config.get("mirror") or config.get("sources")
     plain = address.kind == "stream"
     subjects = tuple(
-        config.get("subjects") or (() if copies or not (plain and config) else (address.name,))
+        config.get("subjects") or (() if has_origins or not (plain and config) else (address.name,))
     )
     return Node(
         str(address),
@@ -129,7 +129,7 @@ def _build_node(address: Address, config: Mapping[str, Any], fate: PlannedAction
         subjects if plain else (),
         _describe_stream(config),
         (),
-        fate,
+        action,
     )
 
 
@@ -140,19 +140,19 @@ def _external_node(address: Address) -> Node:
 
 
 def _describe_stream(config: Mapping[str, Any]) -> str:
-    """What one wants to know of a stream at a glance: what it is for, how long and how much it keeps, how many copies."""
-    retention, copies = config.get("retention") or "limits", config.get("num_replicas") or 1
+    """Describe a stream in short: retention, storage, limits, replicas."""
+    retention, replicas = config.get("retention") or "limits", config.get("num_replicas") or 1
     words = [{"workqueue": "work queue", "interest": "interest"}.get(retention, "")]
     words += ["in memory" if config.get("storage") == "memory" else ""]
     words += [format_duration(config["max_age"]) if (config.get("max_age") or 0) > 0 else ""]
     words += [format_size(config["max_bytes"]) if (config.get("max_bytes") or 0) > 0 else ""]
-    words += [f"R{copies}" if copies > 1 else "", "sealed" if config.get("sealed") else ""]
+    words += [f"R{replicas}" if replicas > 1 else "", "sealed" if config.get("sealed") else ""]
     return " · ".join(word for word in words if word)
 
 
 def _describe_consumer(config: Mapping[str, Any]) -> str:
-    one = config.get("filter_subject")
-    filters = [one] if one else list(config.get("filter_subjects") or ())
+    single = config.get("filter_subject")
+    filters = [single] if single else list(config.get("filter_subjects") or ())
     push = f"to {config['deliver_subject']}" if config.get("deliver_subject") else ""
     acks = config.get("ack_policy") or "none"
     return " · ".join(
@@ -162,32 +162,34 @@ def _describe_consumer(config: Mapping[str, Any]) -> str:
     )
 
 
-def _build_links(drawing: _GraphInput, nodes: dict[Address, Node]) -> Iterator[Link]:
-    """The flows; an origin that is in neither files nor plan is drawn where it is, or as one that nobody knows."""
-    for address, (config, fate) in list(drawing.resources.items()):
+def _build_links(graph_input: _GraphInput, nodes: dict[Address, Node]) -> Iterator[Link]:
+    """Yield the flows. An origin that is in neither files nor plan gets its own node."""
+    for address, (config, action) in list(graph_input.resources.items()):
         if address.kind == "consumer":
             continue
-        for kind, origin, becomes in _origin_changes(config, drawing.before.get(address), fate):
+        for kind, origin, change in _origin_changes(
+            config, graph_input.before.get(address), action
+        ):
             api = (origin.get("external") or {}).get("api")
-            there = Address.of_stream(
-                drawing.resolve_prefix(address.domain, api) or str(api), origin["name"]
+            source = Address.of_stream(
+                graph_input.resolve_prefix(address.domain, api) or str(api), origin["name"]
             )
-            nodes.setdefault(there, _external_node(there))
-            yield Link(str(there), str(address), kind, _origin_label(origin), becomes)
+            nodes.setdefault(source, _external_node(source))
+            yield Link(str(source), str(address), kind, _origin_label(origin), change)
 
 
 OriginConfig = tuple[Literal["mirror", "source"], Mapping[str, Any]]
 
 
 def _origin_changes(
-    after: Mapping[str, Any], before: Mapping[str, Any] | None, fate: PlannedAction
+    after: Mapping[str, Any], before: Mapping[str, Any] | None, action: PlannedAction
 ) -> Iterator[tuple[*OriginConfig, PlannedAction]]:
-    """Mirror and sources with what becomes of each: that of the stream, or for an update whether it stays, comes or goes."""
-    now, was = _origin_configs(after), _origin_configs(before) if before is not None else {}
-    for key, (kind, origin) in now.items():
-        yield kind, origin, fate if before is None else "" if key in was else "create"
-    for key, (kind, origin) in was.items():
-        if key not in now:
+    """Yield mirror and sources, each with the action of the stream, or its own in an update."""
+    new, old = _origin_configs(after), _origin_configs(before) if before is not None else {}
+    for key, (kind, origin) in new.items():
+        yield kind, origin, action if before is None else "" if key in old else "create"
+    for key, (kind, origin) in old.items():
+        if key not in new:
             yield kind, origin, "delete"
 
 
@@ -198,15 +200,15 @@ def _origin_configs(config: Mapping[str, Any]) -> dict[tuple[str, str], OriginCo
 
 
 def _origin_label(origin: Mapping[str, Any]) -> str:
-    """The filter, and what subjects become; nothing where everything passes as it is."""
+    """Describe filters and subject transforms; empty if all subjects pass unchanged."""
     shown = []
     transforms = {
         t.get("src") or ">": t.get("dest") or "" for t in origin.get("subject_transforms") or ()
     }
     for src, dest in subject_mappings(origin):
-        becomes = transforms.get(src, "")
+        mapped = transforms.get(src, "")
         shown += (
-            [f"{src} → {becomes}" if becomes and dest != src else src]
+            [f"{src} → {mapped}" if mapped and dest != src else src]
             if (src, dest) != (">", ">")
             else []
         )
@@ -214,7 +216,7 @@ def _origin_label(origin: Mapping[str, Any]) -> str:
 
 
 def _select_targets(graph: Graph, targets: Collection[str]) -> Graph:
-    """What the globs name, with what it copies and who copies it."""
+    """Return the matching nodes with their origins and downstream streams."""
     if not targets:
         return graph
     named = {node.id for node in graph.nodes if any(matches(target, node.id) for target in targets)}

@@ -1,4 +1,4 @@
-"""history: what was applied, as state remembers it. Reads the files and the state; never asks a server about a stream."""
+"""history: the applies that state remembers. Asks no server about a stream."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jsplan.state.history import MAX_ENTRIES, JsonObject, unpack_changes
 
 
 def history(load: LoadOptions, number: int | None = None) -> dict[str, Any]:
-    """The history document: all entries, the newest first, without what each changed; or one with that.
+    """Return the history document: all entries without changes, newest first, or one with them.
 
-    Raises JsplanError for an entry that is not there (any more).
+    Raises JsplanError for an entry that does not exist (any more).
     """
     return run_until_complete(_history(load, number))
 
@@ -52,14 +52,14 @@ async def _history(load: LoadOptions, number: int | None) -> dict[str, Any]:
 
 
 def find_entry(state: State, number: int) -> JsonObject:
-    """The entry with this id. Raises JsplanError that says which there are."""
+    """Return the entry with this id. Raises JsplanError with the existing ids."""
     for entry in state.history:
         if entry["id"] == number:
             return entry
     known = [str(entry["id"]) for entry in state.history]
     if not known:
         raise JsplanError(
-            f"nothing is known of an apply {number}: the history is empty",
+            f"there is no entry for an apply {number}: the history is empty",
             hint="It begins with the next apply.",
         )
     near = did_you_mean(str(number), known) or f" It has {known[0]} to {known[-1]}."
@@ -70,12 +70,12 @@ def find_entry(state: State, number: int) -> JsonObject:
 
 
 def without_changes(entry: JsonObject) -> JsonObject:
-    """An entry for the list."""
+    """Return an entry for the list."""
     return {name: value for name, value in entry.items() if name != "changes"}
 
 
 def with_changes(entry: JsonObject) -> JsonObject:
-    """An entry with its changes field by field; `changes` is null where only counts were kept."""
+    """Return an entry with its changes by field; null if state has only counts."""
     changes = unpack_changes(entry)
     return entry | {
         "changes": None if changes is None else [_build_change(item) for item in changes]
@@ -83,13 +83,13 @@ def with_changes(entry: JsonObject) -> JsonObject:
 
 
 def _build_change(item: JsonObject) -> JsonObject:
-    """One change for readers: what differed, instead of whole configurations."""
-    kept = {
+    """Build one change with the differences instead of whole configurations."""
+    identity = {
         name: item[name]
         for name in ("address", "actions", "importing", "moved_from")
         if name in item
     }
-    return kept | {
+    return identity | {
         "status": item.get("status", "done"),
         "fields": _field_changes(item),
         "costs": item.get("costs", []),

@@ -1,6 +1,6 @@
-"""Writes an apply into the history as it begins and as it ends. What is kept is said by `state.history`, what can be undone by `planning`.
+"""Writes an apply into the history at its begin and end.
 
-Everything in an entry comes from the plan and from state, neither of which has a secret; errors of servers are cleaned of them.
+An entry comes from the plan and from state, which have no secrets. Errors of servers are redacted.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _OPERATIONS: Final = {
     "restore": "restore",
     "revert": "revert",
 }
-#: How a change ended, the worst first: what is said of a resource with several steps.
+#: Outcomes of a change, worst first: the worst one is reported for a resource with several steps.
 _STATUS_ORDER: Final = ("failed", "unknown", "started", "skipped", "done")
 
 
 def operation_name(plan: Plan) -> str:
-    """The word for what is done, as the history has it."""
+    """Return the name of the operation in the history."""
     return _OPERATIONS.get(plan.mode, "import" if plan.options.get("import") else "apply")
 
 
 @dataclass
 class HistoryWriter:
-    """The entry of one writing session. `before` is what state had when it began."""
+    """The entry of one session. `before` are the resources in state at its begin."""
 
     context: Context
     plan: Plan
@@ -49,25 +49,25 @@ class HistoryWriter:
     changes: list[JsonObject] = field(default_factory=list)
 
     @classmethod
-    def record_begin(cls, world: Context, plan: Plan) -> HistoryWriter | None:
-        """Write down what is about to happen. None for a session that only brings state up to date, without a word."""
+    def record_begin(cls, context: Context, plan: Plan) -> HistoryWriter | None:
+        """Record the plan at the begin. None for a plan without changes, which gets no entry."""
         if not plan.has_changes:
             return None
-        entry = _build_entry(world.state, operation_name(plan)) | {
+        entry = _build_entry(context.state, operation_name(plan)) | {
             "plan": {"id": plan.id, "sha256": plan.sha256 or plan.to_json()["sha256"]},
             "summary": plan.summary,
             "result": "started",
         }
-        copies = [one["name"] for one in plan.runnable_backfills]
-        entry |= {"backfills": copies} if copies else {}
+        backfills = [each["name"] for each in plan.runnable_backfills]
+        entry |= {"backfills": backfills} if backfills else {}
         entry |= {"reverts": plan.options["revert"]["id"]} if "revert" in plan.options else {}
-        recording = cls(world, plan, entry, dict(world.state.resources))
-        recording.changes = [recording._start_change(change) for change in _changed_resources(plan)]
-        recording._write()
-        return recording
+        writer = cls(context, plan, entry, dict(context.state.resources))
+        writer.changes = [writer._start_change(change) for change in _changed_resources(plan)]
+        writer._write()
+        return writer
 
     def record_end(self, results: Iterable[StepResult], result: ApplyResult) -> None:
-        """Write down how it ended: of each resource, and of all. Raises StateError."""
+        """Record the outcome of each resource and of the apply. Raises StateError."""
         ended = list(results)
         for item in self.changes:
             self._finish_change(item, ended)
@@ -105,14 +105,15 @@ class HistoryWriter:
 
     def _finish_change(self, item: JsonObject, results: list[StepResult]) -> None:
         address = Address.parse(item["address"])
-        mine = [r for r in results if r.address == item["address"]] or [
+        own_results = [r for r in results if r.address == item["address"]] or [
             r for r in results if r.address == str(address.parent)
         ]
         item["status"] = next(
-            (status for status in _STATUS_ORDER if any(r.status == status for r in mine)), "skipped"
+            (status for status in _STATUS_ORDER if any(r.status == status for r in own_results)),
+            "skipped",
         )
         if error := next(
-            (r.error for r in mine if r.status in ("failed", "unknown") and r.error), None
+            (r.error for r in own_results if r.status in ("failed", "unknown") and r.error), None
         ):
             item["error"] = conceal(error)
         now = self.context.state.resources.get(address)
@@ -121,7 +122,7 @@ class HistoryWriter:
 
 
 def build_state_entry(state: State, operation: str, changes: list[JsonObject]) -> dict[str, Any]:
-    """The journal line of a session that changes state alone; `changes` are `{address, actions}`."""
+    """Build the journal line of a session without steps; `changes` are `{address, actions}`."""
     entry = _build_entry(state, operation) | {
         "ended": format_timestamp(),
         "result": "done",
@@ -149,7 +150,7 @@ def _build_entry(state: State, operation: str) -> JsonObject:
 
 
 def _changed_resources(plan: Plan) -> list[ResourceChange]:
-    """What a plan shows as changing; of one that only reads, what it takes note of."""
+    """Return the changes of a plan; for refresh-only those that state takes note of."""
     if plan.mode == "refresh-only":
         noted = {step.address for step in plan.steps}
         return [change for change in plan.resource_changes if change.address in noted]
@@ -161,7 +162,7 @@ def _changed_resources(plan: Plan) -> list[ResourceChange]:
 
 
 def _entry_before(entry: Entry | None, before: dict[str, Any] | None) -> JsonObject | None:
-    """What state had, without the configuration where that is `before` already."""
+    """Return the entry in state, without its configuration if that equals `before`."""
     if entry is None:
         return None
     raw = entry.to_json()
@@ -174,9 +175,10 @@ def _after_values(
     after: dict[str, Any] | None,
     created: str | None,
 ) -> JsonObject | None:
-    """What is left behind: `values` of the fields that changed, in compact form, or of what was made a hash over all. None: nothing.
+    """Return the values after a change, or None if the resource is deleted.
 
-    `created` None: as it was planned, and nobody has seen it yet.
+    For an update `values` has the changed fields in compact form; for a creation there is a hash of
+    all fields. `created` is None while only planned.
     """
     if after is None:
         return None
@@ -193,7 +195,7 @@ def _after_values(
 
 
 def _determine_outcome(plan: Plan, results: list[StepResult], result: ApplyResult) -> str:
-    """`done`, `partial`, `interrupted`, or `failed` where nothing was done at all."""
+    """Return `done`, `partial`, `interrupted`, or `failed` if nothing was done."""
     done = [r for r in results if r.status == "done"]
     if result.exit_code == int(ExitCode.INTERRUPTED):
         return "interrupted"

@@ -1,4 +1,4 @@
-"""import: take things that exist on the servers into state, without a write."""
+"""import: take existing resources into state, without a write."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from jsplan.workflows.import_config import (
 
 
 class _GeneratedConfigError(JsplanError):
-    """A file that was generated and the workspace contradict each other; `diagnostics` say how."""
+    """A generated file and the workspace contradict each other; `diagnostics` say how."""
 
     def __init__(self, message: str, hint: str, diagnostics: tuple[Diagnostic, ...]) -> None:
         super().__init__(message, hint=hint)
@@ -47,11 +47,12 @@ def import_(
     approve: Approve,
     observer: Observer,
 ) -> tuple[Plan, ApplyResult]:
-    """Adopt what the addresses (or globs) name; each must be in the files and on its server.
+    """Import what the addresses (or globs) name; each must be in the files and on its server.
 
-    The domain of an address may be a selector, as in `label:edge/**`. What differs from the files is refused without
-    `options.adopt`; with it, it is taken as it is and shows as a change in the next plan. Raises PlanError for what is in no
-    file, UsageError for a domain that does not exist, and what `apply` raises.
+    The domain of an address may be a selector, as in `label:edge/**`. A difference from the files
+    is refused without `options.adopt`; with it, the live configuration is imported and the next
+    plan shows the change. Raises PlanError for addresses in no file, UsageError for unknown
+    domains, and the errors of `apply`.
     """
     return run_until_complete(_import(load, addresses, options, approve, observer))
 
@@ -64,10 +65,11 @@ def import_with_config(
     observer: Observer,
     path: Path,
 ) -> tuple[Plan, ApplyResult, GeneratedFile | None]:
-    """The same, after what is in no file was written into a new one at `path`, which the workspace must read.
+    """Import, after writing what is in no file to a new file at `path` of the workspace.
 
-    The file stays only if the import was approved and carried out. None as the last part: there was nothing to write. Raises
-    JsplanError when the file exists, UsageError when the workspace would not read it.
+    The file stays only if the import was approved and executed. The last part of the result is None
+    if there was nothing to write. Raises JsplanError when the file exists, UsageError when the
+    workspace would not read it.
     """
     require_new(path)
     return run_until_complete(
@@ -82,31 +84,33 @@ async def _import(
     approve: Approve,
     observer: Observer,
 ) -> tuple[Plan, ApplyResult]:
-    async with open_context(load) as world:
-        globs = expand_globs(world, addresses)
-        return await _plan_and_import(world, globs, globs, options, approve, observer)
+    async with open_context(load) as context:
+        globs = expand_globs(context, addresses)
+        return await _plan_and_import(context, globs, globs, options, approve, observer)
 
 
 async def _plan_and_import(
-    world: Context,
+    context: Context,
     globs: tuple[str, ...],
     needed: Iterable[str],
     options: PlanOptions,
     approve: Approve,
     observer: Observer,
 ) -> tuple[Plan, ApplyResult]:
-    """`needed` are those of the globs that must name something in the files."""
+    """Plan and apply the import. The globs in `needed` must match something in the files."""
     found = [
         d
         for text in needed
-        for d in _address_problems(text, set(world.workspace.resources), set(world.state.resources))
+        for d in _address_problems(
+            text, set(context.workspace.resources), set(context.state.resources)
+        )
     ]
     if found:
         raise PlanError(
             found, f"{found[0].address} {found[0].summary}" if len(found) == 1 else None
         )
     return await plan_and_apply(
-        world, replace(options, targets=globs, imports=globs), approve, observer
+        context, replace(options, targets=globs, imports=globs), approve, observer
     )
 
 
@@ -118,42 +122,42 @@ async def _import_with_config(
     observer: Observer,
     path: Path,
 ) -> tuple[Plan, ApplyResult, GeneratedFile | None]:
-    async with open_context(load) as world:
-        globs = expand_globs(world, addresses)
+    async with open_context(load) as context:
+        globs = expand_globs(context, addresses)
         exact = [text for text in globs if not is_glob(text)]
-        chosen = await generate_config(load, world, globs, observer)
-        if chosen is None:
-            return *await _plan_and_import(world, globs, exact, options, approve, observer), None
+        config = await generate_config(load, context, globs, observer)
+        if config is None:
+            return *await _plan_and_import(context, globs, exact, options, approve, observer), None
     while True:
-        written = chosen.render()
+        generated = config.render()
         try:
-            with create_new_file(path, written.text) as file:
-                async with _reopen_context(load, path) as world:
-                    require_loaded(world, chosen.addresses, path)
-                    _warn_notes(written, observer)
+            with create_new_file(path, generated.text) as file:
+                async with _reopen_context(load, path) as context:
+                    require_loaded(context, config.addresses, path)
+                    _warn_notes(generated, observer)
                     plan, result = await _plan_and_import(
-                        world, globs, exact, options, _keep_file_after(approve, file), observer
+                        context, globs, exact, options, _keep_file_after(approve, file), observer
                     )
                 file.keep = True
-            return plan, result, written
+            return plan, result, generated
         except (_GeneratedConfigError, PlanError) as error:
-            odd = _unimportable(error.diagnostics, chosen, exact)
-            if not odd:
+            excluded = _unimportable(error.diagnostics, config, exact)
+            if not excluded:
                 raise
-        for address, reason in odd.items():
+        for address, reason in excluded.items():
             observer.warn(f"not written: {address}: {reason}")
-        chosen = chosen.without(odd)
+        config = config.without(excluded)
 
 
 def _unimportable(
-    found: Iterable[Diagnostic], chosen: GeneratedConfig, exact: Collection[str]
+    found: Iterable[Diagnostic], config: GeneratedConfig, exact: Collection[str]
 ) -> dict[Address, str]:
-    """The resources that the errors are about, with why, where the others can be imported without them.
+    """Return the resources with errors and the reasons, if the others can be imported.
 
-    What was named one by one is not left out in silence, and a file with nothing in it is of no use.
+    Empty if that excludes a resource that was named exactly, or leaves nothing.
     """
     errors = [d for d in found if d.severity == "error"]
-    named = {str(address): address for address in chosen.addresses}
+    named = {str(address): address for address in config.addresses}
     about = {named[d.address]: d.summary for d in errors if d.address in named}
     if (
         not all(d.address in named for d in errors)
@@ -164,35 +168,36 @@ def _unimportable(
     return about
 
 
-def _warn_notes(written: GeneratedFile, observer: Observer) -> None:
-    """What the file does not say."""
-    for note in written.notes:
+def _warn_notes(generated: GeneratedFile, observer: Observer) -> None:
+    """Warn about what the file does not declare."""
+    for note in generated.notes:
         observer.warn(note)
 
 
 @asynccontextmanager
 async def _reopen_context(load: LoadOptions, path: Path) -> AsyncIterator[Context]:
-    """The workspace with the new file. Raises JsplanError where the two do not fit together: then the file is removed again."""
+    """Open the workspace with the new file. Raises JsplanError if they contradict each other."""
     async with AsyncExitStack() as stack:
         try:
-            world = await stack.enter_async_context(open_context(load))
+            context = await stack.enter_async_context(open_context(load))
         except ConfigError as error:
-            first = next(one for one in error.diagnostics if one.severity == "error")
+            first = next(each for each in error.diagnostics if each.severity == "error")
             place = (
                 f" ({first.range})"
                 if first.range is not None and Path(first.range.file).name != path.name
                 else ""
             )
             raise _GeneratedConfigError(
-                f"{path.name} was generated and does not fit into the workspace: {first.summary}{place}. It was removed again",
+                f"{path.name} was generated and does not fit into the workspace:"
+                f" {first.summary}{place}. It was removed again",
                 f"{first.detail} Or import by address, without the resource that this is about.",
                 error.diagnostics,
             ) from None
-        yield world
+        yield context
 
 
 def _keep_file_after(approve: Approve, file: NewFile) -> Approve:
-    """From the approval of a plan that is not refused on something may be in state: then the file stays, whatever happens."""
+    """Keep the file once a plan without refusals is approved: state may then have resources."""
 
     def approving(plan: Plan) -> None:
         approve(plan)
@@ -202,18 +207,18 @@ def _keep_file_after(approve: Approve, file: NewFile) -> Approve:
     return approving
 
 
-def expand_globs(world: Context, addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """The addresses and globs with selectors of domains (`label:edge`, `store-{001..100}`, `!store-099`) written out.
+def expand_globs(context: Context, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Expand selectors of domains: `label:edge`, `store-{001..100}`, `!store-099`.
 
     Raises UsageError for one that matches no domain.
     """
-    domains = world.workspace.domains
+    domains = context.workspace.domains
     out: dict[str, None] = {}
     for text in addresses:
         key, _, rest = text.partition("/")
         if key.startswith(("label:", "!")) or has_range(key):
             found = DomainSelectors(domains, Findings()).select(
-                from_plain(key, (Source(world.workspace.root, text), 0, 0))
+                from_plain(key, (Source(context.workspace.root, text), 0, 0))
             )
             if not found:
                 raise UsageError(
@@ -234,7 +239,10 @@ def _address_problems(text: str, declared: set[Address], managed: set[Address]) 
     except ValueError as error:
         raise UsageError(str(error)) from None
     if not any(matches(glob, address) for glob in named for address in declared):
-        detail = "Declare it first; the plan shows what differs from what is live. Or have it written: --generate-config NAME.jsplan.yaml."
+        detail = (
+            "Declare it first; the plan shows what differs from what is live."
+            " Or have it written: --generate-config NAME.jsplan.yaml."
+        )
         return [Diagnostic("error", "JS418", "is in no file", detail, text)]
     if not is_glob(text) and Address.parse(text) in managed:
         return [

@@ -1,7 +1,4 @@
-"""import --generate-config: what is on the servers and in no file, chosen and written into a new file of the workspace.
-
-How a file reads is left to `generating`, and taking what is in it into state to `imports`.
-"""
+"""import --generate-config: write live resources that are in no file to a new file.
 
 from __future__ import annotations
 
@@ -32,81 +29,85 @@ from jsplan.resources import TABLES
 from jsplan.topology.routes import is_import
 from jsplan.units import TIMESTAMP_FORMAT
 
-#: So many addresses are named where a reason has more.
+#: Addresses that a reason lists at most.
 _MAX_SHOWN = 5
 
 
 @dataclass(slots=True)
 class ImportSelection:
-    """What will be written, and what will not, with the reason."""
+    """Resources to write, and skipped ones by reason."""
 
     selected: list[LiveObject] = field(default_factory=list)
     skipped: dict[str, list[str]] = field(default_factory=dict)
 
     def skip(self, reason: str, what: object) -> None:
-        """Remember why something is not written."""
+        """Record why something is not written."""
         self.skipped.setdefault(reason, []).append(str(what))
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedConfig:
-    """What goes into a file, and where that stands."""
+    """The resources of a generated file, and the workspace around it."""
 
     resources: tuple[ResourceToWrite, ...]
     surroundings: CodegenContext
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """What the file declares."""
-        return tuple(one.address for one in self.resources)
+        """The addresses that the file declares."""
+        return tuple(each.address for each in self.resources)
 
     def render(self) -> GeneratedFile:
-        """The text of the file."""
+        """Return the text of the file."""
         return generate_document(self.resources, self.surroundings, _title_lines(self.addresses))
 
-    def without(self, odd: Collection[Address]) -> GeneratedConfig:
-        """The same without some resources, which then only stand beside it."""
-        left = {
-            one.address: one.config
-            for one in self.resources
-            if one.address in odd and one.address.kind != "consumer"
+    def without(self, excluded: Collection[Address]) -> GeneratedConfig:
+        """Return the configuration without some resources, which others may still refer to."""
+        other = {
+            each.address: each.config
+            for each in self.resources
+            if each.address in excluded and each.address.kind != "consumer"
         }
-        around = replace(
-            self.surroundings, other_streams={**self.surroundings.other_streams, **left}
+        surroundings = replace(
+            self.surroundings, other_streams={**self.surroundings.other_streams, **other}
         )
         return GeneratedConfig(
-            tuple(one for one in self.resources if one.address not in odd), around
+            tuple(each for each in self.resources if each.address not in excluded), surroundings
         )
 
 
 async def generate_config(
-    load: LoadOptions, world: Context, globs: tuple[str, ...], observer: Observer
+    load: LoadOptions, context: Context, globs: tuple[str, ...], observer: Observer
 ) -> GeneratedConfig | None:
-    """Everything that the globs name and that is in no file; None where there is nothing. What is left out is said."""
+    """Select what the globs name and no file declares, or None. Warn about what is skipped."""
     keys = [
-        key for key in world.workspace.domains if any(_matches_domain(glob, key) for glob in globs)
+        key
+        for key in context.workspace.domains
+        if any(_matches_domain(glob, key) for glob in globs)
     ]
-    async with open_pool(world, read_only=True, guarded=True) as pool:
+    async with open_pool(context, read_only=True, guarded=True) as pool:
         observer.phase(f"Listing {len(keys)} domain{'' if len(keys) == 1 else 's'}")
         live = await list_live(
             pool,
-            world.workspace.domains,
-            known_domains(world),
+            context.workspace.domains,
+            known_domains(context),
             _exact_addresses(globs),
             domain_keys=keys,
         )
-        await _read_exact(pool, world, live, _exact_addresses(globs))
-        choice = select_objects(world, live, globs)
-        await _skip_internal_streams(pool, world, live, globs, choice)
-    _require_existing(world, live, _exact_addresses(globs))
-    for reason, named in choice.skipped.items():
+        await _read_exact(pool, context, live, _exact_addresses(globs))
+        selection = select_objects(context, live, globs)
+        await _skip_internal_streams(pool, context, live, globs, selection)
+    _require_existing(context, live, _exact_addresses(globs))
+    for reason, named in selection.skipped.items():
         more = f" and {len(named) - _MAX_SHOWN} more" if len(named) > _MAX_SHOWN else ""
         observer.warn(f"not written: {', '.join(named[:_MAX_SHOWN])}{more}: {reason}")
-    if not choice.selected:
+    if not selection.selected:
         return None
     return GeneratedConfig(
-        tuple(ResourceToWrite(one.address, one.config, complete=True) for one in choice.selected),
-        _build_surroundings(load, world, live),
+        tuple(
+            ResourceToWrite(each.address, each.config, complete=True) for each in selection.selected
+        ),
+        _build_codegen_context(load, context, live),
     )
 
 
@@ -114,19 +115,19 @@ def _exact_addresses(globs: Iterable[str]) -> list[Address]:
     return [Address.parse(glob) for glob in globs if not is_glob(glob)]
 
 
-def _require_existing(world: Context, live: Live, exact: Iterable[Address]) -> None:
-    """Raise PlanError for what was named, is in no file, and is not on its server either."""
-    away = [key for key, facts in live.domains.items() if not facts.reachable]
+def _require_existing(context: Context, live: Live, exact: Iterable[Address]) -> None:
+    """Raise PlanError for exact addresses that are in no file and not on the server."""
+    offline = [key for key, facts in live.domains.items() if not facts.reachable]
     missing = [
         a
         for a in exact
-        if a not in world.workspace.resources
+        if a not in context.workspace.resources
         and a not in live.objects
         and a not in live.unreadable
-        and a.domain not in away
+        and a.domain not in offline
     ]
     if missing:
-        detail = "Look at what is there: jsplan status."
+        detail = "See what exists: jsplan status."
         raise PlanError(
             [
                 Diagnostic("error", "JS420", "does not exist on the server", detail, str(address))
@@ -139,102 +140,108 @@ def _matches_domain(glob: str, key: str) -> bool:
     return matches(glob.split("/", 1)[0], key) or glob.startswith("**")
 
 
-async def _read_exact(pool: Pool, world: Context, live: Live, exact: Iterable[Address]) -> None:
-    """What was named and is in no list: consumers that are internal to the server, and what an import does not let us list."""
+async def _read_exact(pool: Pool, context: Context, live: Live, exact: Iterable[Address]) -> None:
+    """Read exact addresses that no list has: internal consumers, and objects behind an import."""
     for address in exact:
         if (
             address not in live.objects
             and address not in live.unreadable
             and live.is_reachable(address.domain)
         ):
-            await read_into(pool.api(world.workspace.domains[address.domain]), live, address)
+            await read_into(pool.api(context.workspace.domains[address.domain]), live, address)
 
 
 async def _skip_internal_streams(
-    pool: Pool, world: Context, live: Live, globs: tuple[str, ...], choice: ImportSelection
+    pool: Pool, context: Context, live: Live, globs: tuple[str, ...], selection: ImportSelection
 ) -> None:
-    """Streams that no list of ours shows, because they are the server's or come and go with what jsplan does."""
+    """Skip streams of the server, and streams that jsplan uses while it works."""
     for key in sorted(live.domains):
         if live.is_reachable(key) and key not in live.unlisted and {"**", f"{key}/**"} & set(globs):
-            for name in await pool.api(world.workspace.domains[key]).stream_names():
+            for name in await pool.api(context.workspace.domains[key]).stream_names():
                 address = Address.of_stream(key, name)
                 if not may_be_listed(address):
-                    choice.skip(
-                        "it is the server's own, or stands in for something while jsplan works",
+                    selection.skip(
+                        "it is the server's own, or jsplan uses it while it works",
                         address,
                     )
 
 
-# --- what is taken --------------------------------------------------------------------------------------------
+# --- selection ---
 
 
-def select_objects(world: Context, live: Live, globs: tuple[str, ...]) -> ImportSelection:
-    """What the globs name of what is live, is in no file, and can be declared."""
-    choice = ImportSelection()
+def select_objects(context: Context, live: Live, globs: tuple[str, ...]) -> ImportSelection:
+    """Select the live objects that the globs name, no file declares, and a file can declare."""
+    selection = ImportSelection()
     exact = {glob for glob in globs if not is_glob(glob)}
     for key, facts in live.domains.items():
         if not facts.reachable:
-            choice.skip(
-                f"it is away, and nothing is known of it: {facts.short_reason}", f"domain {key}"
+            selection.skip(
+                f"it is offline, and nothing is known of it: {facts.short_reason}", f"domain {key}"
             )
     for key in live.domains:
-        if is_import(world.workspace.domains[key]) and any(
+        if is_import(context.workspace.domains[key]) and any(
             is_glob(glob) and _matches_domain(glob, key) for glob in globs
         ):
-            choice.skip(
-                "what another account lets us reach is not listed; name the addresses",
+            selection.skip(
+                "objects of another account are not listed; name the addresses",
                 f"domain {key}",
             )
     for key, why in live.unlisted.items():
-        choice.skip(f"it cannot be listed: {why}", f"domain {key}")
+        selection.skip(f"it cannot be listed: {why}", f"domain {key}")
     for address, why in sorted(live.unreadable.items()):
         if _matches_any(address, globs):
-            choice.skip(f"its server cannot read it: {why}", address)
+            selection.skip(f"its server cannot read it: {why}", address)
     for address, found in sorted(live.objects.items()):
-        if address not in world.workspace.resources and _matches_any(address, globs):
-            reason = _skip_reason(world, live, found, by_name=str(address) in exact)
+        if address not in context.workspace.resources and _matches_any(address, globs):
+            reason = _skip_reason(context, live, found, by_name=str(address) in exact)
             if reason:
-                choice.skip(reason, address)
+                selection.skip(reason, address)
             else:
-                choice.selected.append(found)
-    return choice
+                selection.selected.append(found)
+    return selection
 
 
 def _matches_any(address: Address, globs: Iterable[str]) -> bool:
     return any(matches(glob, address) for glob in globs)
 
 
-def _skip_reason(world: Context, live: Live, found: LiveObject, *, by_name: bool) -> str | None:
-    """The reason why it is not written; None where it is."""
+def _skip_reason(context: Context, live: Live, found: LiveObject, *, by_name: bool) -> str | None:
+    """Return the reason why it is not written, or None."""
     address = found.address
     stream = live.get(address.parent) if address.parent else found
-    if _is_internal(world, stream or found):
+    if _is_internal(context, stream or found):
         return "jsplan keeps its own state there, or is working on it"
-    if address in world.state.resources:
-        return "this workspace manages it, and it has left the files: put it back there, or let the next apply delete it"
-    if _is_owned_elsewhere(world, found):
-        return f"it carries the mark of another workspace ({owner_of(found)})"
+    if address in context.state.resources:
+        return (
+            "this workspace manages it, and it has left the files:"
+            " put it back there, or let the next apply delete it"
+        )
+    if _is_owned_elsewhere(context, found):
+        return f"it has the owner tag of another workspace ({owner_of(found)})"
     if address.kind == "consumer" and not found.raw.get("durable_name") and not by_name:
-        return "it is not durable and comes and goes with its client; name its address to have it written"
-    if not by_name and _matches_any(address, world.workspace.drift.ignore):
+        return (
+            "it is not durable and comes and goes with its client;"
+            " name its address to have it written"
+        )
+    if not by_name and _matches_any(address, context.workspace.drift.ignore):
         return "`drift: ignore` names it"
-    return _undeclarable_reason(world, found)
+    return _undeclarable_reason(context, found)
 
 
-def _is_internal(world: Context, stream: LiveObject) -> bool:
+def _is_internal(context: Context, stream: LiveObject) -> bool:
     return (
         is_state_bucket(stream)
-        or stream.address in state_bucket(world.workspace)
+        or stream.address in state_bucket(context.workspace)
         or is_backfill_incomplete(stream.raw)
     )
 
 
-def _is_owned_elsewhere(world: Context, found: LiveObject) -> bool:
+def _is_owned_elsewhere(context: Context, found: LiveObject) -> bool:
     owner = owner_of(found)
-    return owner is not None and owner.rpartition("/")[2] != world.state.ownership.get("id")
+    return owner is not None and owner.rpartition("/")[2] != context.state.ownership.get("id")
 
 
-def _undeclarable_reason(world: Context, found: LiveObject) -> str | None:
+def _undeclarable_reason(context: Context, found: LiveObject) -> str | None:
     address = found.address
     key = "name" if address.kind in ("stream", "consumer") else "bucket"
     try:
@@ -244,21 +251,24 @@ def _undeclarable_reason(world: Context, found: LiveObject) -> str | None:
     except ValueError as error:
         return f"its name cannot be in the files: {error}"
     if address.kind != "consumer" and has_own_domain_origin(
-        address, found.raw, CodegenContext(world.workspace.domains, world.topology.routes)
+        address, found.raw, CodegenContext(context.workspace.domains, context.topology.routes)
     ):
-        return "one of its origins leads back to its own domain, so that nothing is ever copied; correct that first"
+        return (
+            "one of its origins leads back to its own domain, so that nothing is ever copied;"
+            " correct that first"
+        )
     return None
 
 
-# --- where it will stand --------------------------------------------------------------------------------------
+# --- surroundings ---
 
 
-def _build_surroundings(load: LoadOptions, world: Context, live: Live) -> CodegenContext:
-    there = read_existing_defaults(load)
-    domains = world.workspace.domains
+def _build_codegen_context(load: LoadOptions, context: Context, live: Live) -> CodegenContext:
+    existing = read_existing_defaults(load)
+    domains = context.workspace.domains
     return CodegenContext(
         domains,
-        world.topology.routes,
+        context.topology.routes,
         levels={key: facts.level for key, facts in live.domains.items()},
         account_infos={key: facts.info for key, facts in live.domains.items()},
         other_streams={
@@ -266,29 +276,31 @@ def _build_surroundings(load: LoadOptions, world: Context, live: Live) -> Codege
             for address, found in live.objects.items()
             if address.kind != "consumer"
         },
-        existing_defaults=there.fields,
+        existing_defaults=existing.fields,
         extractable_kinds=frozenset(
-            kind for kind in KINDS if kind not in there.declared_kinds and kind not in there.fields
+            kind
+            for kind in KINDS
+            if kind not in existing.declared_kinds and kind not in existing.fields
         ),
-        default_domain=there.domain if there.domain in domains else None,
-        may_set_default_domain=there.domain is None,
+        default_domain=existing.domain if existing.domain in domains else None,
+        may_set_default_domain=existing.domain is None,
         now=datetime.now(UTC).strftime(TIMESTAMP_FORMAT),
     )
 
 
-def _title_lines(taken: Iterable[Address]) -> list[str]:
-    domains = list(dict.fromkeys(address.domain for address in taken))
+def _title_lines(addresses: Iterable[Address]) -> list[str]:
+    domains = list(dict.fromkeys(address.domain for address in addresses))
     where = ", ".join(domains[:_MAX_SHOWN]) + (
         f" and {len(domains) - _MAX_SHOWN} more" if len(domains) > _MAX_SHOWN else ""
     )
     return [f"Generated by jsplan import from {where}. Edit freely."]
 
 
-# --- the file -------------------------------------------------------------------------------------------------
+# --- the file ---
 
 
 def require_new(path: Path) -> None:
-    """Raise before anything is asked of a server when the file cannot be made. Nothing that exists is ever overwritten."""
+    """Raise if the file exists or cannot be created, before any request to a server."""
     if exists(path):
         raise JsplanError(
             f"{path} exists; nothing was written",
@@ -296,7 +308,7 @@ def require_new(path: Path) -> None:
         )
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(
-            f"{path.name} would hold YAML",
+            f"{path.name} would contain YAML",
             hint="Name it NAME.jsplan.yaml, which every workspace reads.",
         )
     if not is_folder(path.parent):
@@ -308,7 +320,7 @@ def require_new(path: Path) -> None:
 
 @dataclass(slots=True)
 class NewFile:
-    """A file that has just been made; it goes again unless it `keep`."""
+    """A new file; it is removed again unless `keep` is set."""
 
     path: Path
     keep: bool = False
@@ -316,7 +328,7 @@ class NewFile:
 
 @contextmanager
 def create_new_file(path: Path, text: str) -> Iterator[NewFile]:
-    """Have a new file while something is done with it. Raises JsplanError when it cannot be made, or is there meanwhile."""
+    """Create a file for the length of the context. Raises JsplanError if that fails."""
     try:
         with os.fdopen(
             os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8"
@@ -324,21 +336,23 @@ def create_new_file(path: Path, text: str) -> Iterator[NewFile]:
             file.write(text)
     except OSError as error:
         raise JsplanError(f"cannot write {path}: {error.strerror}") from None
-    made = NewFile(path)
+    new_file = NewFile(path)
     try:
-        yield made
+        yield new_file
     except StalePlanError:
-        made.keep = False  # nothing was adopted
+        new_file.keep = False  # nothing was imported
         raise
     finally:
-        if not made.keep:
+        if not new_file.keep:
             path.unlink(missing_ok=True)
 
 
-def require_loaded(world: Context, taken: Iterable[Address], path: Path) -> None:
-    """Raise when the workspace does not read the new file: the next plan would delete what was only just adopted."""
-    if any(address not in world.workspace.resources for address in taken):
+def require_loaded(context: Context, addresses: Iterable[Address], path: Path) -> None:
+    """Raise if the workspace does not read the file: the next plan would delete its resources."""
+    if any(address not in context.workspace.resources for address in addresses):
         raise UsageError(
-            f"this workspace does not read {path}, so that nothing in it would be declared; it was removed again",
-            hint="Name it NAME.jsplan.yaml beside jsplan.yaml, or let an `include` of jsplan.yaml match it.",
+            f"this workspace does not read {path}, so that nothing in it would be declared;"
+            " it was removed again",
+            hint="Name it NAME.jsplan.yaml beside jsplan.yaml,"
+            " or let an `include` of jsplan.yaml match it.",
         )

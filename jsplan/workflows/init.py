@@ -13,9 +13,10 @@ TEMPLATES = ("single", "hub-and-leaf")
 
 
 def init(directory: Path, template: str, name: str) -> list[Path]:
-    """Write the files of a template and return them. Never overwrites: raises JsplanError if one is there.
+    """Write the files of a template and return them. Raises JsplanError if one exists.
 
-    `name` becomes the workspace's; raises UsageError when it cannot be one, or for an unknown template.
+    `name` is the name of the workspace. Raises UsageError for an invalid one, or for an unknown
+    template.
     """
     if template not in TEMPLATES:
         raise UsageError(
@@ -30,10 +31,10 @@ def init(directory: Path, template: str, name: str) -> list[Path]:
     wanted = {
         directory / f.name.removesuffix(".txt"): f.read_text("utf-8") for f in source.iterdir()
     }
-    there = [path for path in wanted if exists(path)]
-    if there:
+    existing = [path for path in wanted if exists(path)]
+    if existing:
         raise JsplanError(
-            f"{there[0]} exists; nothing was written", hint="Choose an empty folder with -C."
+            f"{existing[0]} exists; nothing was written", hint="Choose an empty folder with -C."
         )
     for path, text in wanted.items():
         _write_file(path, text.replace("WORKSPACE", name))
