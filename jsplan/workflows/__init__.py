@@ -1,1 +1,1 @@
-"""What jsplan does, as visible sequences over the rooms: the Python API, free of click and rich."""
+"""The sequences behind the commands, one module per command."""

@@ -1,4 +1,4 @@
-"""import --generate-config: write live resources that are in no file to a new file.
+"""import --generate-config: write live resources that are in no file to a new file."""
 
 from __future__ import annotations
 

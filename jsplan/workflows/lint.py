@@ -1,4 +1,4 @@
-"""lint: advice on the files, with `ask` on what is on the servers too. Writes nothing. What a plan says of it is `advice`."""
+"""lint: check the files, and with `ask` the servers, by the lint rules. Writes nothing."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint:
-    """What the rules say of a workspace. `ask` reads the servers, which some rules need and which know other people's streams.
+    """Run the lint rules. `ask` reads the servers, for rules that need live objects.
 
-    Raises ConfigError when the files are wrong, and with `ask` ConnectError when no domain can be reached.
+    Raises ConfigError for wrong files, and with `ask` ConnectError if no domain can be reached.
     """
     workspace = load(options)
     topology = build_topology(workspace)
@@ -55,7 +55,7 @@ def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint
 
 
 async def _read_live(workspace: Workspace, environ: Mapping[str, str], observer: Observer) -> Live:
-    """What is declared, as it is live, and the other streams and consumers of the same domains."""
+    """Read the declared resources, and the other streams and consumers of their domains."""
     own = [key for key, domain in workspace.domains.items() if domain.same_as is None]
     wanted = with_parent_streams(workspace.resources)
     observer.phase(f"Reading {len(own):,} domain{'' if len(own) == 1 else 's'}")
@@ -80,7 +80,7 @@ async def _read_live(workspace: Workspace, environ: Mapping[str, str], observer:
         )
     for facts in live.domains.values():
         if not facts.reachable:
-            observer.warn(f"{facts.offline_text}; what is found there is found in the files alone")
+            observer.warn(f"{facts.offline_text}; only the files are checked for it")
     for key, reason in sorted(live.unlisted.items()):
         observer.warn(f"what else is in domain {key} cannot be listed: {reason}")
     return live

@@ -1,4 +1,4 @@
-"""plan: load, refresh, compare, measure, assess, order. Writes nothing, takes no lock."""
+"""plan: load, refresh, compare, measure, assess, order. Writes nothing; takes no lock."""
 
 from __future__ import annotations
 
@@ -31,52 +31,56 @@ from jsplan.workflows.replication_warnings import find_replication_warnings
 
 
 def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
-    """The plan for a workspace as it is now. Raises ConfigError, StateError, ConnectError and ApiError.
+    """Compute the plan. Raises ConfigError, StateError, ConnectError and ApiError.
 
-    Findings that concern single resources are in the plan's `diagnostics`; `errored` says whether one is an error.
+    Findings about single resources are in the plan's `diagnostics`; `errored` is True if one of
+    them is an error.
     """
     return run_until_complete(_plan(load, options, observer))
 
 
 async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
-    async with open_context(load) as world, open_pool(world, read_only=True, guarded=True) as pool:
-        return await compute_plan(world, pool, options, observer)
+    async with (
+        open_context(load) as context,
+        open_pool(context, read_only=True, guarded=True) as pool,
+    ):
+        return await compute_plan(context, pool, options, observer)
 
 
 async def compute_plan(
-    world: Context, pool: Pool, options: PlanOptions, observer: Observer
+    context: Context, pool: Pool, options: PlanOptions, observer: Observer
 ) -> Plan:
-    """Refresh and plan with connections at hand: what `plan` and `apply` share."""
-    inputs = build_inputs(world, build_request(options))
+    """Refresh and plan over open connections, for `plan` and `apply`."""
+    inputs = build_inputs(context, build_request(options))
     inputs.forgotten = select_forgotten(inputs)
-    require_matching(
-        inputs, () if options.imports else options.targets, "--target"
-    )  # what is to be imported was looked up before
+    # Addresses to import were checked before.
+    require_matching(inputs, () if options.imports else options.targets, "--target")
     require_matching(inputs, options.excludes, "--exclude")
     require_matching(inputs, options.replace, "--replace")
-    await refresh(world, inputs, pool, options, observer)
-    verdicts = decide_all(inputs)
-    await read_affected(world, inputs, verdicts, pool)
-    continue_sequence_for_unmanaged(inputs, verdicts)
-    await measure(world, inputs, verdicts, pool, observer)
+    await refresh(context, inputs, pool, options, observer)
+    decisions = decide_all(inputs)
+    await read_affected(context, inputs, decisions, pool)
+    continue_sequence_for_unmanaged(inputs, decisions)
+    await measure(context, inputs, decisions, pool, observer)
     built = build_plan(
         inputs,
-        verdicts,
+        decisions,
         [
-            *lint_plan(inputs, verdicts),
-            *await find_replication_warnings(world, pool, inputs, verdicts),
+            *lint_plan(inputs, decisions),
+            *await find_replication_warnings(context, pool, inputs, decisions),
         ],
     )
     if options.rehearse:
-        from jsplan.workflows.rehearse import rehearse  # noqa: PLC0415 - a plan without it need not load executor and servers
+        # Loaded only here: most plans need neither the executor nor servers.
+        from jsplan.workflows.rehearse import rehearse  # noqa: PLC0415
 
         built.options["rehearse"] = True
-        await rehearse(built, world.workspace, inputs.live, pool, observer, options.parallelism)
+        await rehearse(built, context.workspace, inputs.live, pool, observer, options.parallelism)
     return built
 
 
 def save_plan(plan: Plan, path: Path) -> None:
-    """Write the plan document. It contains no secret. Raises JsplanError when it cannot be written."""
+    """Write the plan, which has no secrets. Raises JsplanError when it cannot be written."""
     try:
         write_private(path, dumps(plan.to_json()))
     except OSError as error:
@@ -86,5 +90,5 @@ def save_plan(plan: Plan, path: Path) -> None:
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a saved plan; raises DocumentError for anything else."""
+    """Read a saved plan. Raises DocumentError for anything else."""
     return Plan.from_json(read_json(path, "plan"), str(path))

@@ -1,4 +1,4 @@
-"""What of lint belongs into a plan: a few rules over what changes, so that plans stay quick and quiet. All of it is `lint`."""
+"""Runs the lint rules that apply to a plan: some, over the changes, so that plans stay fast."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ if TYPE_CHECKING:
     from jsplan.planning.model import PlanInputs
 
 _UNCHANGED = (["no-op"], ["delete"], ["forget"])
-#: The rule about a consumer whose filter no subject of its stream passes. Said of one that stays as it is, too.
+#: A consumer whose filter matches no subject of its stream. Also checked for unchanged consumers.
 FILTER_MATCHES_NOTHING = "JS241"
 
 
-def lint_plan(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> list[Diagnostic]:
-    """What a plan says: warnings on what it creates or changes, and what the files make an error, wherever it is.
+def lint_plan(
+    inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
+) -> list[Diagnostic]:
+    """Return warnings about changes, and findings anywhere that the files make errors.
 
-    Notes are left to `lint`, and so is what planning finds itself, with numbers.
+    Notes are for `lint` only. So are findings that planning itself reports with numbers.
     """
     request, strict = inputs.request, "error" in inputs.workspace.lint.values()
     if request.destroy or request.refresh_only or request.imports:
         return []
-    changing = {a for a, verdict in verdicts.items() if verdict.actions not in _UNCHANGED}
+    changing = {a for a, decision in decisions.items() if decision.actions not in _UNCHANGED}
     if not changing and not strict:
         return []
-    from jsplan.lint import RULES  # noqa: PLC0415 - a plan without changes need not load forty rules
+    from jsplan.lint import RULES  # noqa: PLC0415 - not needed for a plan without changes
 
     everything = (
         {a for a in inputs.selected if a in inputs.workspace.resources} if strict else set()
     )
-    found = _run_rules(inputs, verdicts, "error", RULES, everything)
+    found = _run_rules(inputs, decisions, "error", RULES, everything)
     found += _run_rules(
-        inputs, verdicts, "warning", [rule for rule in RULES if rule.in_plan], changing
+        inputs, decisions, "warning", [rule for rule in RULES if rule.in_plan], changing
     )
-    listening = _declared_consumers(inputs, streams_with_new_subjects(inputs, verdicts)) - changing
+    listening = _declared_consumers(inputs, streams_with_new_subjects(inputs, decisions)) - changing
     return found + _run_rules(
         inputs,
-        verdicts,
+        decisions,
         "warning",
         [rule for rule in RULES if rule.code == FILTER_MATCHES_NOTHING],
         listening,
@@ -50,7 +52,7 @@ def lint_plan(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) 
 
 
 def _declared_consumers(inputs: PlanInputs, streams: set[Address]) -> set[Address]:
-    """Their consumers that the files declare."""
+    """Return the declared consumers of the streams."""
     declared = (a for a in inputs.workspace.resources if a.parent is not None)
     return {
         address
@@ -61,7 +63,7 @@ def _declared_consumers(inputs: PlanInputs, streams: set[Address]) -> set[Addres
 
 def _run_rules(
     inputs: PlanInputs,
-    verdicts: Mapping[Address, ResourceDecision],
+    decisions: Mapping[Address, ResourceDecision],
     level: str,
     rules: Sequence[Rule],
     focus: set[Address],
@@ -70,7 +72,9 @@ def _run_rules(
     from jsplan.lint.engine import enabled_rules  # noqa: PLC0415 - see above
 
     known = {
-        address: verdict.after for address, verdict in verdicts.items() if verdict.after is not None
+        address: decision.after
+        for address, decision in decisions.items()
+        if decision.after is not None
     }
     view = View(
         inputs.workspace, inputs.topology, inputs.live.objects, inputs.live.domains, known, focus

@@ -1,6 +1,6 @@
-"""--rehearse: try a plan on embedded servers first, configured as the real ones are, and write into it what they refuse.
+"""--rehearse: try a plan on embedded servers that are configured like the real ones.
 
-The real servers are only read. A rehearsal that cannot be carried out raises; it never pretends.
+The real servers are only read. A rehearsal that fails raises an error.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ async def rehearse(
     observer: Observer,
     parallelism: int = 10,
 ) -> None:
-    """Carry the plan out on embedded servers, without data, and put the outcome into it; a refusal makes the plan errored.
+    """Execute the plan on embedded servers, without data, and add the findings to the plan.
 
-    Raises SandboxError that says so when the rehearsal itself fails: no nats-server at hand, one that does not start.
+    A refusal makes the plan errored. Raises SandboxError when the rehearsal itself fails, such as
+    without a nats-server.
     """
     steps = list_writing_steps(plan)
     if plan.errored or not steps:
@@ -39,34 +40,35 @@ async def rehearse(
     try:
         programs = list_available()
         observer.phase("Reading what the rehearsal needs")
-        ones = await read_jetstreams(pool, workspace, live, steps)
-        shape = build_rehearsal_layout(
-            [one for one in ones if one.failure is None], steps, programs
+        jetstreams = await read_jetstreams(pool, workspace, live, steps)
+        layout = build_rehearsal_layout(
+            [each for each in jetstreams if each.failure is None], steps, programs
         )
         observer.phase(
             f"Rehearsing {len(steps):,} step{'' if len(steps) == 1 else 's'} on embedded servers"
         )
         positions = {address: declared.range for address, declared in workspace.resources.items()}
         outcomes = [
-            await rehearse_round(plan, shape, turn, positions, parallelism) for turn in shape.rounds
+            await rehearse_round(plan, layout, sites, positions, parallelism)
+            for sites in layout.rounds
         ]
     except (SandboxError, ApiError) as error:
         hint = error.hint or "Plan without --rehearse, which tries nothing."
-        raise SandboxError(f"the rehearsal could not be carried out: {error}", hint=hint) from None
-    unread = [one for one in ones if one.failure is not None]
+        raise SandboxError(f"the rehearsal failed: {error}", hint=hint) from None
+    unread = [each for each in jetstreams if each.failure is not None]
     outcomes += [
         RoundOutcome(
-            left_out=len(select_steps(plan, one.keys)),
-            diagnostics=[not_rehearsed_warning(f"{one.key}/**", one.failure or "")],
+            left_out=len(select_steps(plan, each.keys)),
+            diagnostics=[not_rehearsed_warning(f"{each.key}/**", each.failure or "")],
         )
-        for one in unread
+        for each in unread
     ]
-    plan.diagnostics += server_warnings(shape)
-    _record_outcomes(plan, Rehearsal(list_servers(shape.targets), len(steps)), outcomes)
+    plan.diagnostics += server_warnings(layout)
+    _record_outcomes(plan, Rehearsal(list_servers(layout.targets), len(steps)), outcomes)
 
 
 def _record_outcomes(plan: Plan, rehearsal: Rehearsal, outcomes: Iterable[RoundOutcome]) -> None:
-    """The outcome in the plan. As with every error, a plan with a refusal has no steps."""
+    """Add the outcomes to the plan. As with every error, a plan with a refusal has no steps."""
     for outcome in outcomes:
         plan.diagnostics += outcome.diagnostics
         rehearsal.refused += outcome.refused

@@ -1,6 +1,6 @@
-"""What a plan says about mirrors and sources that stay as they are: that one does not follow its origin, where one glance proves it.
+"""Warns in a plan about unchanged mirrors and sources that are provably not replicating.
 
-`drift` and `status` look longer and say more: see the decision "Does it follow?".
+`drift` and `status` take more samples and report more.
 """
 
 from __future__ import annotations
@@ -23,54 +23,57 @@ _NOT_REPLACED = (["no-op"], ["update"])
 
 
 async def find_replication_warnings(
-    world: Context, pool: Pool, inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]
+    context: Context, pool: Pool, inputs: PlanInputs, decisions: Mapping[Address, ResourceDecision]
 ) -> list[Diagnostic]:
-    """A warning for each copy that is known not to follow. At most one more round trip, and none where all sequences agree."""
-    copies = [
+    """Warn about each downstream stream that does not follow. One more round trip at most."""
+    downstreams = [
         address
-        for address, verdict in verdicts.items()
-        if _is_unchanged_downstream(verdict) and not _is_excluded(inputs, address)
+        for address, decision in decisions.items()
+        if _is_unchanged_downstream(decision) and not _is_excluded(inputs, address)
     ]
-    if not copies or inputs.request.destroy or inputs.request.imports:
+    if not downstreams or inputs.request.destroy or inputs.request.imports:
         return []
-    from jsplan.workflows.replication_health import ReplicationChecker  # noqa: PLC0415 - a plan without copies need not load it
+    # Loaded only here: most plans have no downstream streams.
+    from jsplan.workflows.replication_health import ReplicationChecker  # noqa: PLC0415
 
-    in_motion = {
-        address for address, verdict in verdicts.items() if verdict.actions not in _NOT_REPLACED
+    changing = {
+        address for address, decision in decisions.items() if decision.actions not in _NOT_REPLACED
     }
-    found = await ReplicationChecker(world, pool, inputs.live).check_once(copies, in_motion)
+    found = await ReplicationChecker(context, pool, inputs.live).check_once(downstreams, changing)
     return [
-        _build_warning(inputs, one)
-        for one in found
-        if one.assessment.healthy is False and not _is_reported_by_plan(inputs, one)
+        _build_warning(inputs, each)
+        for each in found
+        if each.assessment.healthy is False and not _is_reported_by_plan(inputs, each)
     ]
 
 
-def _is_unchanged_downstream(verdict: ResourceDecision) -> bool:
-    """Whether it copies something before and after the plan, and the plan does not change what."""
-    copies = (
-        verdict.address.kind != "consumer" and verdict.live is not None and bool(verdict.live.flows)
+def _is_unchanged_downstream(decision: ResourceDecision) -> bool:
+    """Return True if it has flows before and after the plan, which does not change them."""
+    has_flows = (
+        decision.address.kind != "consumer"
+        and decision.live is not None
+        and bool(decision.live.flows)
     )
     return (
-        copies
-        and verdict.actions in _NOT_REPLACED
-        and not any(f.path.startswith(("mirror", "sources")) for f in verdict.fields)
+        has_flows
+        and decision.actions in _NOT_REPLACED
+        and not any(f.path.startswith(("mirror", "sources")) for f in decision.fields)
     )
 
 
 def _is_excluded(inputs: PlanInputs, address: Address) -> bool:
-    """Whether it is in the middle of something, or somebody answers for it: the files ignore its drift, or mute all of it."""
+    """Return True if it is interrupted, or if its drift is ignored or muted as a whole."""
     drift, day = inputs.workspace.drift, inputs.request.now.date().isoformat()
-    known = any(matches(glob, address) for glob in drift.ignore)
+    ignored = any(matches(glob, address) for glob in drift.ignore)
     muted = any(
         matches(m.address, address) and not m.fields and (m.until is None or day <= m.until)
         for m in drift.mute
     )
-    return known or muted or address in inputs.interrupted or address in inputs.detached_sources
+    return ignored or muted or address in inputs.interrupted or address in inputs.detached_sources
 
 
 def _is_reported_by_plan(inputs: PlanInputs, found: FlowHealth) -> bool:
-    """Planning itself tells of origins that the files name and that are not there (JS452)."""
+    """Return True for a declared origin that does not exist, which planning reports (JS452)."""
     from jsplan.health.causes import ORIGIN_MISSING  # noqa: PLC0415 - see above
 
     known = any(
@@ -84,7 +87,10 @@ def _build_warning(inputs: PlanInputs, found: FlowHealth) -> Diagnostic:
     flow, declared = found.flow, inputs.declared(found.flow.downstream)
     verb = "mirror" if flow.kind == "mirror" else "source"
     text = f"its {verb} {flow.source} is not followed: {found.assessment.cause}"
-    detail = "The plan leaves that as it is. What to do: the documentation, under Status and replication; jsplan drift looks for longer."
+    detail = (
+        "The plan does not change that. See the documentation, under Status and replication."
+        " jsplan drift takes more samples."
+    )
     return Diagnostic(
         "warning",
         NOT_REPLICATING,

@@ -1,4 +1,4 @@
-"""restore: streams of a backup come back as a plan that is shown, asked about and carried out like any other. Creates only."""
+"""restore: create the streams of a backup by a plan that is shown, approved and applied."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from jsplan.workflows.apply import execute_plan, require_permission
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """`folder` is a backup. `rename` is an address, or `DOMAIN/**`; `targets` and `excludes` are globs over saved addresses.
+    """`folder` is a backup; `targets` and `excludes` are globs over saved addresses.
 
-    `subjects` replace those of the one stream that is restored. `allow_hazards` are `CODE` or `CODE:ADDR`. `lock_timeout` is ns;
-    `parallelism` streams at once, per domain.
+    `rename` is an address, or `DOMAIN/**`. `subjects` replace those of the one stream that is
+    restored. `allow_hazards` are `CODE` or `CODE:ADDR`. `lock_timeout` is ns; `parallelism` is in
+    streams per domain.
     """
 
     folder: Path
@@ -51,11 +52,12 @@ class RestoreOptions:
 def restore(
     load: LoadOptions, options: RestoreOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
-    """Verify the archives, plan, let `approve` show it and ask, and carry it out, all under the lock.
+    """Verify the archives, plan, let `approve` show and ask, and execute, all under the lock.
 
-    Nothing that exists is touched. What is in the files becomes managed. Raises BackupError for a damaged backup and UsageError for
-    names that do not fit it, both before anything is asked of a server; RefusedError where something is in the way,
-    PlanError where a server cannot take it, and what `approve` raises. What failed later is in the result.
+    Existing objects are not touched. Restored resources of the files become managed. Raises
+    BackupError for a damaged backup and UsageError for names that do not fit it, both before any
+    request to a server; RefusedError if an object exists already, PlanError if a server cannot take
+    it, and the errors of `approve`. Later failures are in the result.
     """
     return run_until_complete(_restore(load, options, approve, observer))
 
@@ -63,15 +65,15 @@ def restore(
 async def _restore(
     load: LoadOptions, options: RestoreOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
-    async with open_context(load) as world:
-        wanted = _select_streams(world, options)
+    async with open_context(load) as context:
+        wanted = _select_streams(context, options)
         observer.phase(f"Verifying {len(wanted)} archive{'' if len(wanted) == 1 else 's'}")
         await _verify_snapshots(options.folder, wanted)
         async with (
-            hold_lock(world, "restore", options.lock_timeout, observer),
-            open_pool(world, read_only=False) as pool,
+            hold_lock(context, "restore", options.lock_timeout, observer),
+            open_pool(context, read_only=False) as pool,
         ):
-            plan = await _build_plan(world, pool, wanted, options, observer)
+            plan = await _build_plan(context, pool, wanted, options, observer)
             if plan.errored:
                 raise PlanError(
                     plan.diagnostics, "the backup cannot be restored like this; nothing was changed"
@@ -80,17 +82,22 @@ async def _restore(
                 await asyncio.to_thread(approve, plan)
             require_permission(plan)
             operations = _build_operations(options.folder, wanted, observer)
-            how = {
+            custom_operations = {
                 "stream.restore": operations.restore_stream,
                 "consumer.verify": operations.verify_consumer,
             }
             return plan, await execute_plan(
-                world, pool, plan, PlanOptions(parallelism=options.parallelism), observer, how
+                context,
+                pool,
+                plan,
+                PlanOptions(parallelism=options.parallelism),
+                observer,
+                custom_operations,
             )
 
 
-def _select_streams(world: Context, options: RestoreOptions) -> list[RestoreTarget]:
-    """The saved streams that are meant, under the names that they will have."""
+def _select_streams(context: Context, options: RestoreOptions) -> list[RestoreTarget]:
+    """Select the saved streams, with their new addresses."""
     saved = read_manifest(options.folder).streams
     for option, globs in (("--target", options.targets), ("--exclude", options.excludes)):
         for glob in globs:
@@ -98,24 +105,24 @@ def _select_streams(world: Context, options: RestoreOptions) -> list[RestoreTarg
                 raise UsageError(
                     f"{option} {glob} names nothing in the backup", hint=_list_backup(saved)
                 )
-    chosen = [one for address, one in sorted(saved.items()) if _is_selected(address, options)]
+    chosen = [stream for address, stream in sorted(saved.items()) if _is_selected(address, options)]
     if not chosen:
         raise JsplanError(
             f"there is nothing to restore from {options.folder}", hint=_list_backup(saved)
         )
     wanted = [
         RestoreTarget.of(
-            one,
-            _target_address(one.address, options, len(chosen)),
+            stream,
+            _target_address(stream.address, options, len(chosen)),
             _checked_subjects(options, len(chosen)),
         )
-        for one in chosen
+        for stream in chosen
     ]
-    for one in wanted:
-        if one.address.domain not in world.workspace.domains:
-            near = did_you_mean(one.address.domain, world.workspace.domains)
+    for target in wanted:
+        if target.address.domain not in context.workspace.domains:
+            near = did_you_mean(target.address.domain, context.workspace.domains)
             raise UsageError(
-                f"{one.address}: there is no domain {one.address.domain}.{near}",
+                f"{target.address}: there is no domain {target.address.domain}.{near}",
                 hint="Give another with --as, as in: --as hub/**",
             )
     return wanted
@@ -136,7 +143,7 @@ def _is_selected(address: Address, options: RestoreOptions) -> bool:
 
 
 def _target_address(address: Address, options: RestoreOptions, count: int) -> Address:
-    """Where it goes. Raises UsageError for a place that does not fit, or one place for many."""
+    """Return the new address. Raises UsageError if it does not fit, or is one for several."""
     if options.rename is None:
         return address
     domain, _, rest = options.rename.partition("/")
@@ -174,60 +181,62 @@ def _checked_subjects(options: RestoreOptions, count: int) -> tuple[str, ...]:
 
 
 async def _verify_snapshots(folder: Path, wanted: Iterable[RestoreTarget]) -> None:
-    """Raise BackupError that lists what is damaged, before anything is asked of a server."""
+    """Raise BackupError that lists damaged archives, before any request to a server."""
     found = await asyncio.gather(
-        *(asyncio.to_thread(find_damage, folder, one.saved.archive) for one in wanted)
+        *(asyncio.to_thread(find_damage, folder, target.saved.archive) for target in wanted)
     )
     damaged = [text for text in found if text is not None]
     if damaged:
         listed = "".join(f"\n  - {text}" for text in damaged)
         raise BackupError(
             f"{folder} is damaged, nothing was restored:{listed}",
-            hint="Leave it out with --exclude, or use another backup.",
+            hint="Exclude it with --exclude, or use another backup.",
         )
 
 
 async def _build_plan(
-    world: Context,
+    context: Context,
     pool: Pool,
     wanted: list[RestoreTarget],
     options: RestoreOptions,
     observer: Observer,
 ) -> Plan:
     inputs = build_inputs(
-        world, PlanRequest(now=datetime.now(UTC), allow_hazards=options.allow_hazards)
+        context, PlanRequest(now=datetime.now(UTC), allow_hazards=options.allow_hazards)
     )
-    targets = [one.address for one in wanted] + [
-        one.consumer_address(consumer) for one in wanted for consumer in one.saved.consumers
+    targets = [target.address for target in wanted] + [
+        target.consumer_address(consumer)
+        for target in wanted
+        for consumer in target.saved.consumers
     ]
     observer.phase(f"Looking for {len(targets):,} object{'' if len(targets) == 1 else 's'}")
-    inputs.live = await read_live(pool, world.workspace.domains, targets, known_domains(world))
-    away = {
+    inputs.live = await read_live(pool, context.workspace.domains, targets, known_domains(context))
+    offline = {
         key: facts.offline_text for key, facts in inputs.live.domains.items() if not facts.reachable
     }
     plan = build_restore_plan(
-        inputs, wanted, await _read_existing_streams(world, pool, inputs.live), away
+        inputs, wanted, await _read_existing_streams(context, pool, inputs.live), offline
     )
     plan.options["folder"] = str(options.folder)
     return plan
 
 
 async def _read_existing_streams(
-    world: Context, pool: Pool, live: Live
+    context: Context, pool: Pool, live: Live
 ) -> dict[Address, LiveObject]:
-    """Every stream of the domains that something is restored into: one of them may have its subjects."""
+    """Read all streams of the target domains: one of them may have the subjects."""
     reachable = [key for key in live.domains if live.is_reachable(key)]
     names = await asyncio.gather(
-        *(pool.api(world.workspace.domains[key]).stream_names() for key in reachable)
+        *(pool.api(context.workspace.domains[key]).stream_names() for key in reachable)
     )
-    there = [
+    existing = [
         Address.of_stream(key, name)
         for key, listed in zip(reachable, names, strict=True)
         for name in listed
     ]
     found = (
-        await read_live(pool, world.workspace.domains, there, known_domains(world))
-        if there
+        await read_live(pool, context.workspace.domains, existing, known_domains(context))
+        if existing
         else Live({})
     )
     return found.objects
@@ -236,10 +245,10 @@ async def _read_existing_streams(
 def _build_operations(
     folder: Path, wanted: Iterable[RestoreTarget], observer: Observer
 ) -> RestoreOperations:
-    streams = {str(one.address): one for one in wanted}
+    streams = {str(target.address): target for target in wanted}
     consumers = {
-        str(one.consumer_address(consumer)): (one.saved, consumer)
-        for one in streams.values()
-        for consumer in one.saved.consumers
+        str(target.consumer_address(consumer)): (target.saved, consumer)
+        for target in streams.values()
+        for consumer in target.saved.consumers
     }
     return RestoreOperations(folder, streams, consumers, observer.event)

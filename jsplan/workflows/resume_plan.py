@@ -1,7 +1,7 @@
-"""What is left of a saved plan because domains were away, and how exactly that is applied later (`apply PLANFILE --deferred`).
+"""Deferred steps of a saved plan, and the plan that runs them (`apply PLANFILE --deferred`).
 
-State remembers the steps by the plan's id, so neither the plan's serial nor the file's age matters: what makes a step safe
-is its fingerprint, which is checked before anything is written.
+State has the steps by the plan's id, so neither the plan's serial nor the file's age matters. What
+makes a step safe is its fingerprint, which is checked before every write.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from jsplan.state import State
 def deferred_steps(
     plan: Plan, results: Iterable[StepResult], offline: Collection[str]
 ) -> list[str]:
-    """The ids of steps that were not begun because their domain is in `away`, and of those that wait for such steps alone.
+    """Return the ids of steps that wait only for offline domains.
 
-    A step that goes on from what another one left behind is only among them together with that: else nothing says what it
-    should find.
+    A step that uses the result of another one is included only together with that one: otherwise
+    nothing says what it should find.
     """
     ended = {result.id: result.status for result in results}
-    left: set[str] = set()
+    deferred: set[str] = set()
     for step in plan.steps:
         waits = [other for other in step.depends_on if ended.get(other) != "done"]
-        because = step.domain in offline or bool(waits)
+        is_waiting = step.domain in offline or bool(waits)
         known = (
             "fingerprint" in step.precondition
-            or step.precondition.get("after_step") in left
+            or step.precondition.get("after_step") in deferred
             or step.op == "state.forget"
         )
-        if ended.get(step.id) == "skipped" and because and known and left.issuperset(waits):
-            left.add(step.id)
-    return [step.id for step in plan.steps if step.id in left]
+        skipped = ended.get(step.id) == "skipped"
+        if skipped and is_waiting and known and deferred.issuperset(waits):
+            deferred.add(step.id)
+    return [step.id for step in plan.steps if step.id in deferred]
 
 
 def resume_plan(plan: Plan, state: State, path: Path) -> Plan:
-    """The plan with the steps alone that are left of it.
+    """Return the plan with only its deferred steps.
 
-    Raises UsageError for a plan that was not applied yet, StalePlanError for one of which nothing is left.
+    Raises UsageError for a plan that was not applied yet, StalePlanError if nothing is deferred.
     """
     found = next((entry["steps"] for entry in state.deferred if entry["plan"] == plan.id), None)
     if found is None and plan.state["serial"] == state.serial:
@@ -55,29 +56,31 @@ def resume_plan(plan: Plan, state: State, path: Path) -> Plan:
             f"nothing of {path} is deferred (any more). Nothing was changed",
             hint="Plan again: jsplan plan -o FILE",
         )
-    left = frozenset(found)
+    deferred = frozenset(found)
     return replace(
         plan,
-        steps=[_without_done(step, left) for step in plan.steps if step.id in left],
+        steps=[_without_done(step, deferred) for step in plan.steps if step.id in deferred],
         deferred=[],
     )
 
 
-def _without_done(step: Step, left: frozenset[str]) -> Step:
-    """The step without those that are done."""
-    waits, later = (
-        [other for other in others if other in left]
+def _without_done(step: Step, deferred: frozenset[str]) -> Step:
+    """Return the step without dependencies that are done."""
+    depends_on, optional = (
+        [other for other in others if other in deferred]
         for others in (step.depends_on, step.optional_if_offline)
     )
-    return replace(step, depends_on=waits, optional_if_offline=later)
+    return replace(step, depends_on=depends_on, optional_if_offline=optional)
 
 
 def unplanned_note(plan: Plan) -> str:
-    """What to say of resources whose domain was away when the plan was made: nobody read them, so nothing was approved for them."""
+    """Return a note about resources that the plan has no steps for, since they were offline."""
     if not plan.deferred:
         return ""
     domains = {item.address.partition("/")[0] for item in plan.deferred}
+    resources = f"{len(plan.deferred)} resource{'s' if len(plan.deferred) > 1 else ''}"
     return (
-        f"{len(plan.deferred)} resource{'s' if len(plan.deferred) > 1 else ''} in {len(domains)} domain{'s' if len(domains) > 1 else ''} "
-        "were away already when this was planned, so it has no steps for them: they need a new plan"
+        f"{resources} in {len(domains)} domain{'s' if len(domains) > 1 else ''}"
+        " were offline already when this was planned, so it has no steps for them:"
+        " they need a new plan"
     )

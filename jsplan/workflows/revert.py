@@ -1,4 +1,4 @@
-"""revert: the way back from an apply, as a plan that is shown, asked about and carried out like any other; or saved."""
+"""revert: undo an apply by a plan that is shown, approved and applied, or saved."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from jsplan.topology import build_topology
 from jsplan.workflows.apply import execute_plan, require_permission
 from jsplan.workflows.history import find_entry
 
-#: Sessions that changed state alone: there is nothing on a server to take back.
+#: Sessions that changed only state: there is nothing on a server to undo.
 STATE_ONLY_OPERATIONS = ("state push", "state rm", "state mv", "refresh")
 
 
 @dataclass(frozen=True, slots=True)
 class RevertOptions:
-    """Which entry of the history, which of its resources (globs), and how the plan is made and carried out."""
+    """The entry of the history, globs of its resources, and the options of the plan."""
 
     number: int
     targets: tuple[str, ...] = ()
@@ -58,22 +58,26 @@ class RevertOptions:
 
 
 def plan_revert(load: LoadOptions, options: RevertOptions, observer: Observer) -> Plan:
-    """The plan alone, to be saved: read-only. Raises ConflictError where what it would undo was changed since."""
+    """Compute the plan only, read-only. Raises ConflictError for objects that changed since."""
     return run_until_complete(_plan_revert(load, options, observer))
 
 
 async def _plan_revert(load: LoadOptions, options: RevertOptions, observer: Observer) -> Plan:
-    async with open_context(load) as world, open_pool(world, read_only=True, guarded=True) as pool:
-        return await _build_plan(world, pool, options, observer)
+    async with (
+        open_context(load) as context,
+        open_pool(context, read_only=True, guarded=True) as pool,
+    ):
+        return await _build_plan(context, pool, options, observer)
 
 
 def revert(
     load: LoadOptions, options: RevertOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
-    """Plan, let `approve` show it and ask, and carry it out, all under the lock.
+    """Plan, let `approve` show the plan and ask, and execute it, all under the lock.
 
-    Raises ConflictError where what it would undo was changed since, RefusedError where something is not permitted, JsplanError for an
-    entry that cannot be undone, and what `approve` raises. What failed later is in the result.
+    Raises ConflictError for objects that changed since, RefusedError for hazards that are not
+    allowed, JsplanError for an entry that cannot be undone, and the errors of `approve`. Later
+    failures are in the result.
     """
     return run_until_complete(_revert(load, options, approve, observer))
 
@@ -82,40 +86,41 @@ async def _revert(
     load: LoadOptions, options: RevertOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
     async with (
-        open_context(load) as world,
-        hold_lock(world, "revert", options.planning.lock_timeout, observer),
-        open_pool(world, read_only=False) as pool,
+        open_context(load) as context,
+        hold_lock(context, "revert", options.planning.lock_timeout, observer),
+        open_pool(context, read_only=False) as pool,
     ):
-        plan = await _build_plan(world, pool, options, observer)
+        plan = await _build_plan(context, pool, options, observer)
         if plan.errored:
             raise PlanError(plan.diagnostics, "the plan has errors; nothing was changed")
         if plan.has_changes:
             await asyncio.to_thread(approve, plan)
             require_permission(plan)
-        return plan, await execute_plan(world, pool, plan, options.planning, observer)
+        return plan, await execute_plan(context, pool, plan, options.planning, observer)
 
 
 async def _build_plan(
-    world: Context, pool: Pool, options: RevertOptions, observer: Observer
+    context: Context, pool: Pool, options: RevertOptions, observer: Observer
 ) -> Plan:
-    entry = find_entry(world.state, options.number)
+    entry = find_entry(context.state, options.number)
     changes = _select_changes(entry, _revertable_changes(entry), options)
-    wanted = await _build_targets(world, pool, entry, changes)
-    if wanted.conflicts:
+    decided = await _build_targets(context, pool, entry, changes)
+    if decided.conflicts:
         raise ConflictError(
-            [*wanted.conflicts, *wanted.notes],
-            f"{_entry_name(entry)} cannot be undone as it is; nothing was changed",
+            [*decided.conflicts, *decided.notes],
+            f"{_entry_name(entry)} cannot be undone without conflicts; nothing was changed",
         )
-    plan = await _plan_inverse(world, pool, wanted, options.planning, observer)
-    complete_plan(plan, wanted.targets)
-    files, following = await _compare_files(world, pool, wanted.targets, plan, options.planning)
-    plan.diagnostics += [*wanted.notes, *files]
-    plan.backfills = [
-        job | {"runs": False} for job in plan.backfills if "waits" not in job
-    ]  # a revert copies nothing, and says how
+    plan = await _plan_inverse(context, pool, decided, options.planning, observer)
+    complete_plan(plan, decided.targets)
+    files, next_summary = await _compare_files(
+        context, pool, decided.targets, plan, options.planning
+    )
+    plan.diagnostics += [*decided.notes, *files]
+    # A revert copies nothing; the plan says how to.
+    plan.backfills = [job | {"runs": False} for job in plan.backfills if "waits" not in job]
     plan.options["revert"] = {
         **{name: entry[name] for name in ("id", "operation", "at", "who", "host")},
-        "next": following,
+        "next": next_summary,
     }
     return plan
 
@@ -125,17 +130,19 @@ def _entry_name(entry: JsonObject) -> str:
 
 
 def _revertable_changes(entry: JsonObject) -> list[JsonObject]:
-    """The changes of an entry. Raises JsplanError where there is nothing that could be planned."""
+    """Return the changes of an entry. Raises JsplanError if there is nothing to plan."""
     if entry["operation"] in STATE_ONLY_OPERATIONS:
         raise JsplanError(
-            f"{_entry_name(entry)} changed no server, only what is remembered here, so there is nothing to plan",
-            hint=f"The state before it: jsplan state pull --serial {entry['id'] - 1}. To put that in place: jsplan state push --force",
+            f"{_entry_name(entry)} changed no server, only the state, so there is nothing to plan",
+            hint=f"The state before it: jsplan state pull --serial {entry['id'] - 1}."
+            " To restore that: jsplan state push --force",
         )
     changes = unpack_changes(entry)
     if changes is None:
         raise JsplanError(
-            f"of {_entry_name(entry)} only the counts are kept: it, or what came after it, was too large",
-            hint="Put the files back as they were then, and apply them.",
+            f"of {_entry_name(entry)} only the counts are kept:"
+            " it, or what came after it, was too large",
+            hint="Restore the files of that time, and apply them.",
         )
     return changes
 
@@ -143,7 +150,7 @@ def _revertable_changes(entry: JsonObject) -> list[JsonObject]:
 def _select_changes(
     entry: JsonObject, changes: list[JsonObject], options: RevertOptions
 ) -> list[JsonObject]:
-    """What --target and --exclude leave. A consumer does not come back without the stream that it went with."""
+    """Select by --target and --exclude. A consumer needs the stream that it was deleted with."""
     for option, globs in (("--target", options.targets), ("--exclude", options.excludes)):
         for glob in globs:
             if not any(matches(glob, Address.parse(item["address"])) for item in changes):
@@ -152,41 +159,43 @@ def _select_changes(
                     hint=f"See: jsplan history {entry['id']}",
                 )
 
-    def meant(address: Address) -> bool:
+    def is_selected(address: Address) -> bool:
         named = not options.targets or any(matches(glob, address) for glob in options.targets)
         return named and not any(matches(glob, address) for glob in options.excludes)
 
-    found = {address: item for item in changes if meant(address := Address.parse(item["address"]))}
-    gone = {Address.parse(item["address"]) for item in changes if item["actions"] == ["delete"]}
+    found = {
+        address: item for item in changes if is_selected(address := Address.parse(item["address"]))
+    }
+    deleted = {Address.parse(item["address"]) for item in changes if item["actions"] == ["delete"]}
     return [
         item
         for address, item in found.items()
-        if address.parent not in gone or address.parent in found
+        if address.parent not in deleted or address.parent in found
     ]
 
 
 async def _build_targets(
-    world: Context, pool: Pool, entry: JsonObject, changes: list[JsonObject]
+    context: Context, pool: Pool, entry: JsonObject, changes: list[JsonObject]
 ) -> RevertDecisions:
-    """The wishes, after a look at what is there now."""
-    domains = world.workspace.domains
-    asked = [
+    """Read the current objects and decide on the target of each change."""
+    domains = context.workspace.domains
+    addresses = [
         address for item in changes if (address := Address.parse(item["address"])).domain in domains
     ]
-    if not asked:
+    if not addresses:
         return decide_revert(
             changes,
-            CurrentState(world.state, (await read_live(pool, domains, [])), frozenset(domains)),
+            CurrentState(context.state, (await read_live(pool, domains, [])), frozenset(domains)),
             entry.get("backup"),
         )
-    live = await read_live(pool, domains, asked, known_domains(world))
-    now = CurrentState(
-        world.state, live, frozenset(domains), _later_entries(world.state.history, entry)
+    live = await read_live(pool, domains, addresses, known_domains(context))
+    current = CurrentState(
+        context.state, live, frozenset(domains), _later_entries(context.state.history, entry)
     )
-    out = decide_revert(changes, now, entry.get("backup"))
+    out = decide_revert(changes, current, entry.get("backup"))
     for name in entry.get("backfills", ()):
         out.notes.append(
-            Diagnostic("info", "JS493", f"what backfill {name} copied stays where it is")
+            Diagnostic("info", "JS493", f"the messages that backfill {name} copied are not removed")
         )
     return out
 
@@ -194,7 +203,7 @@ async def _build_targets(
 def _later_entries(
     entries: Sequence[JsonObject], entry: JsonObject
 ) -> Mapping[str, list[JsonObject]]:
-    """By address, the entries after this one that changed it."""
+    """Return by address the later entries that changed it."""
     found: dict[str, list[JsonObject]] = {}
     for other in entries:
         for item in (unpack_changes(other) or ()) if other["id"] > entry["id"] else ():
@@ -203,38 +212,38 @@ def _later_entries(
 
 
 async def _plan_inverse(
-    world: Context, pool: Pool, wanted: RevertDecisions, options: PlanOptions, observer: Observer
+    context: Context, pool: Pool, decided: RevertDecisions, options: PlanOptions, observer: Observer
 ) -> Plan:
-    """What would be planned if the files said what is wished, of the resources that are to be undone alone."""
-    workspace = with_targets(world.workspace, wanted.targets)
-    wished = Context(
-        workspace, build_topology(workspace), world.backend, world.state, world.environ
+    """Plan the targets as if the files declared them, for the selected resources only."""
+    workspace = with_targets(context.workspace, decided.targets)
+    target_context = Context(
+        workspace, build_topology(workspace), context.backend, context.state, context.environ
     )
-    inputs = build_inputs(wished, build_request(options))
-    inputs.selected = frozenset({*(wish.address for wish in wanted.targets), *wanted.offline})
+    inputs = build_inputs(target_context, build_request(options))
+    inputs.selected = frozenset({*(each.address for each in decided.targets), *decided.offline})
     if not inputs.selected:
         return build_plan(inputs, {})
-    await refresh(wished, inputs, pool, options, observer)
-    verdicts = decide_all(inputs)
-    await read_affected(wished, inputs, verdicts, pool)
-    continue_sequence_for_unmanaged(inputs, verdicts)
-    await measure(wished, inputs, verdicts, pool, observer)
-    return build_plan(inputs, verdicts)
+    await refresh(target_context, inputs, pool, options, observer)
+    decisions = decide_all(inputs)
+    await read_affected(target_context, inputs, decisions, pool)
+    continue_sequence_for_unmanaged(inputs, decisions)
+    await measure(target_context, inputs, decisions, pool, observer)
+    return build_plan(inputs, decisions)
 
 
 async def _compare_files(
-    world: Context, pool: Pool, wishes: Sequence[RevertTarget], plan: Plan, options: PlanOptions
+    context: Context, pool: Pool, targets: Sequence[RevertTarget], plan: Plan, options: PlanOptions
 ) -> tuple[list[Diagnostic], dict[str, int]]:
-    """What the real files say to the world as it will be."""
+    """Compare the real files with the state after the revert."""
     inputs: PlanInputs = build_inputs(
-        world, replace(build_request(options), targets=(), excludes=())
+        context, replace(build_request(options), targets=(), excludes=())
     )
-    wanted = {wish.address for wish in wishes}
+    wanted = {target.address for target in targets}
     parents = {address.parent for address in wanted if address.parent is not None}
-    origins = {edge.origin for edge in world.topology.edges if edge.downstream in wanted}
+    origins = {edge.origin for edge in context.topology.edges if edge.downstream in wanted}
     if not wanted:
         return [], {}
     inputs.live = await read_live(
-        pool, world.workspace.domains, wanted | parents | origins, known_domains(world)
+        pool, context.workspace.domains, wanted | parents | origins, known_domains(context)
     )
-    return compare_with_files(inputs, wishes, plan)
+    return compare_with_files(inputs, targets, plan)

@@ -1,6 +1,7 @@
-"""Rolls a plan out domain by domain: `--wave label:canary,10%,100%`, a check after each wave, and a stop when too many fail.
+"""Rolls a plan out in waves of domains, as in `--wave label:canary,10%,100%`.
 
-The steps are those of the plan; only when they begin is decided here. How one is done is left to `applying`.
+After each wave it checks the domains, and stops when too many failed. It only decides when the
+steps of the plan begin.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from jsplan.topology import Edge, Topology
 from jsplan.units import SECOND
 
 _PERCENTAGE = re.compile(r"(\d{1,3})%")
-#: Seconds that copies may take until they hear of their origins: a server tries again after up to 30.
+#: Seconds until downstream streams hear of their origins: a server retries after up to 30.
 FLOW_TIMEOUT = 60.0
-#: An origin that sent nothing for so long, not even a heartbeat (one a second), is not heard of. Nanoseconds.
+#: Nanoseconds without a heartbeat (one a second) after which an origin counts as silent.
 ORIGIN_SILENT_AFTER = 10 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """One wave: what was written for it, its domains in the order of the files, its steps in the plan's order."""
+    """One wave: its term, its domains in the order of the files, its steps in plan order."""
 
     term: str
     domains: tuple[str, ...]
@@ -44,7 +45,7 @@ class Wave:
 
 
 def require_known_terms(terms: Sequence[str], domains: Mapping[str, Domain]) -> None:
-    """Raise UsageError for a term that names no domain of the files, whatever there is to do."""
+    """Raise UsageError for a term that matches no domain of the files."""
     for term in terms:
         if not _PERCENTAGE.fullmatch(term) and not any(
             _matches_term(term, domain) for domain in domains.values()
@@ -54,34 +55,36 @@ def require_known_terms(terms: Sequence[str], domains: Mapping[str, Domain]) -> 
                 if term.startswith("label:")
                 else "there is no domain of this name"
             )
-            hint = "Give labels (label:NAME), names or globs of domains, or shares of all of them (10%)."
+            hint = "Give labels (label:NAME), names or globs of domains, or shares of them (10%)."
             raise UsageError(f"--wave {term} names no domain: {what}", hint=hint)
 
 
 def split_into_waves(
     terms: Sequence[str], plan: Plan, domains: Mapping[str, Domain], topology: Topology
 ) -> list[Wave]:
-    """The plan's steps in waves. Raises UsageError for a term that cannot be read, and where a domain is in no wave.
+    """Split the plan's steps into waves.
 
-    Every domain that the plan touches is in the first wave that takes it: a label, a name, a glob, or as many as it takes to
-    have that share of all, in the order of the files. A hub has no wave: a domain that two or more others copy to or from.
-    Its steps go with the first wave that waits for them, and never before what they wait for; what nobody waits for is last.
+    Each domain of the plan is in the first wave that takes it: by a label, a name, a glob, or a
+    share of all in the order of the files. A hub has no wave: a domain with flows to or from two or
+    more others. Its steps are in the first wave with a step that depends on them, but not before
+    their own dependencies. Steps of hubs that no step depends on are last. Raises UsageError for an
+    invalid term, and for a domain in no wave.
     """
     touched = {step.domain for step in plan.steps}
     hubs = _find_hubs(topology)
     members = _wave_members(terms, [d for key, d in domains.items() if key in touched], hubs)
-    turn = {key: number for number, keys in enumerate(members) for key in keys}
+    wave_by_domain = {key: number for number, keys in enumerate(members) for key in keys}
     fleet = [key for key in domains if key in touched and key not in hubs]
-    if missing := [key for key in fleet if key not in turn]:
+    if missing := [key for key in fleet if key not in wave_by_domain]:
         raise UsageError(
             f"--wave ends before the fleet does: {missing[0]}"
             + (f" and {len(missing) - 1} more are" if len(missing) > 1 else " is")
             + " in no wave",
             hint="Let the last wave be 100%.",
         )
-    when = _assign_waves(plan.steps, turn, last=len(terms) - 1)
+    wave_by_step = _assign_waves(plan.steps, wave_by_domain, last=len(terms) - 1)
     return [
-        Wave(term, members[n], tuple(s for s in plan.steps if when[s.id] == n))
+        Wave(term, members[n], tuple(s for s in plan.steps if wave_by_step[s.id] == n))
         for n, term in enumerate(terms)
     ]
 
@@ -98,7 +101,7 @@ def _find_hubs(topology: Topology) -> set[str]:
 def _wave_members(
     terms: Sequence[str], touched: Sequence[Domain], hubs: set[str]
 ) -> list[tuple[str, ...]]:
-    """The domains of each wave; one that a term names is in it even if it is a hub."""
+    """Return the domains of each wave. A hub that a term names is in it."""
     fleet = [domain.key for domain in touched if domain.key not in hubs]
     taken: dict[str, None] = {}
     found = []
@@ -106,8 +109,8 @@ def _wave_members(
         share = _PERCENTAGE.fullmatch(term)
         if share is not None:
             most = math.ceil(len(fleet) * min(int(share[1]), 100) / 100)
-            left = [key for key in fleet if key not in taken]
-            chosen = left[: max(0, most - len([key for key in taken if key in fleet]))]
+            rest = [key for key in fleet if key not in taken]
+            chosen = rest[: max(0, most - len([key for key in taken if key in fleet]))]
         else:
             chosen = [
                 domain.key
@@ -124,30 +127,32 @@ def _matches_term(term: str, domain: Domain) -> bool:
     return label in domain.labels if label != term else fnmatchcase(domain.key, term)
 
 
-def _assign_waves(steps: Sequence[Step], turn: Mapping[str, int], last: int) -> dict[str, int]:
-    """The wave of each step, by id. The plan's order respects what depends on what."""
+def _assign_waves(
+    steps: Sequence[Step], wave_by_domain: Mapping[str, int], last: int
+) -> dict[str, int]:
+    """Return the wave of each step, by id. Steps come in an order that respects dependencies."""
     wanted: dict[str, int] = {}
-    waited_for: dict[str, int] = {}
+    needed_in: dict[str, int] = {}
     for step in reversed(steps):
-        wanted[step.id] = turn.get(step.domain, waited_for.get(step.id, last))
+        wanted[step.id] = wave_by_domain.get(step.domain, needed_in.get(step.id, last))
         for other in step.depends_on:
-            waited_for[other] = min(wanted[step.id], waited_for.get(other, last))
-    when: dict[str, int] = {}
+            needed_in[other] = min(wanted[step.id], needed_in.get(other, last))
+    wave_by_step: dict[str, int] = {}
     for step in steps:
-        when[step.id] = max(
-            [wanted[step.id], *(when[other] for other in step.depends_on if other in when)]
-        )
-    return when
+        before = (wave_by_step[other] for other in step.depends_on if other in wave_by_step)
+        wave_by_step[step.id] = max([wanted[step.id], *before])
+    return wave_by_step
 
 
-# --- carrying them out -----------------------------------------------------------------------------------------
+# --- execution ---
 
 
 @dataclass
 class Rollout:
-    """One run of a plan in waves; `max_failures` domains of a wave may fail before the next one is not begun any more.
+    """One run of a plan in waves. More than `max_failures` failed domains in a wave end it.
 
-    `apis` are the domains that answer, also those that the plan does not touch. `timeout` is seconds.
+    `apis` are the domains that answer, also those that the plan does not touch. `timeout` is
+    seconds.
     """
 
     execution: Execution
@@ -160,11 +165,10 @@ class Rollout:
     failed: dict[str, str] = field(default_factory=dict)
 
     async def run(self) -> list[StepResult]:
-        """Wave after wave, until one has more than `max_failures` failed domains; what is left then is skipped with the reason."""
+        """Run wave after wave. After too many failures the remaining steps are skipped."""
         for number, wave in enumerate(self.waves):
-            self.observer.phase(
-                f"Wave {number + 1} of {len(self.waves)} ({wave.term}): {_format_domain_count(len({s.domain for s in wave.steps}))}"
-            )
+            count = _format_domain_count(len({s.domain for s in wave.steps}))
+            self.observer.phase(f"Wave {number + 1} of {len(self.waves)} ({wave.term}): {count}")
             await self.execution.run(wave.steps)
             failed = self._failed_domains(wave) | await self._check_wave(wave)
             self.failed |= failed
@@ -182,12 +186,16 @@ class Rollout:
         named = [f"{key} ({why})" for key, why in sorted(failed.items())[:3]]
         others = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
         wave = f"wave {number + 1} ({self.waves[number].term})"
-        text = f"{wave} had {_format_domain_count(len(failed))} that failed, more than --max-failures {self.max_failures}: {'; '.join(named)}{others}"
+        count = _format_domain_count(len(failed))
+        text = (
+            f"{wave} had {count} that failed, more than --max-failures {self.max_failures}:"
+            f" {'; '.join(named)}{others}"
+        )
         self.observer.warn(f"{text}. Later waves were not started")
         return text
 
     def _failed_domains(self, wave: Wave) -> dict[str, str]:
-        """Domains in which something went wrong. One that was away before is no failure: it is deferred, as ever."""
+        """Return failed domains with reasons. One that was offline before is deferred instead."""
         found: dict[str, str] = {}
         for step in wave.steps:
             result = self.execution.results[step.id]
@@ -195,21 +203,21 @@ class Rollout:
                 found.setdefault(step.domain, result.error or result.status)
             elif step.domain in self.execution.lost_domains:
                 found.setdefault(
-                    step.domain, f"went away: {self.execution.lost_domains[step.domain]}"
+                    step.domain, f"went offline: {self.execution.lost_domains[step.domain]}"
                 )
         return found
 
     async def _check_wave(self, wave: Wave) -> dict[str, str]:
-        """What is not as it was left, or does not copy: read from the servers once more, after all of the wave."""
+        """Read the changed objects and flows again after the wave; return failed domains."""
         done = [step for step in wave.steps if self.execution.results[step.id].status == "done"]
         found: dict[str, str] = {}
         last = {step.target_address: step for step in done if step.request is not None}
 
-        async def look(address: Address) -> None:
+        async def check(address: Address) -> None:
             if why := await self._unexpected_state(last[address], address):
                 found.setdefault(address.domain, why)
 
-        await run_parallel(look, last)
+        await run_parallel(check, last)
         return found | await self._wait_for_replication(
             self._affected_edges({step.target_address for step in done}), found
         )
@@ -229,7 +237,7 @@ class Rollout:
         )
 
     def _affected_edges(self, touched: set[Address]) -> list[Edge]:
-        """The copies between domains of which the wave has made or changed an end, and both of which can be asked."""
+        """Return flows between reachable domains of which the wave changed one side."""
         ends = (
             (edge, {edge.origin, edge.downstream})
             for edge in self.topology.edges
@@ -244,18 +252,18 @@ class Rollout:
     async def _wait_for_replication(
         self, flows: Iterable[Edge], known: Mapping[str, str]
     ) -> dict[str, str]:
-        """The domains at the far end of copies that do not begin to move in time. A copy that the plan makes later is passed over."""
-        left, end = list(flows), time.monotonic() + self.timeout
+        """Return the leaf domains of flows that do not start in time. Later flows are skipped."""
+        waiting, end = list(flows), time.monotonic() + self.timeout
         found: dict[str, str] = {}
-        while left and not self.execution.stop.is_set():
+        while waiting and not self.execution.stop.is_set():
             states = dict(
                 zip(
-                    left,
-                    await asyncio.gather(*(self._replication_problem(edge) for edge in left)),
+                    waiting,
+                    await asyncio.gather(*(self._replication_problem(edge) for edge in waiting)),
                     strict=True,
                 )
             )
-            left = [edge for edge in left if states[edge]]
+            waiting = [edge for edge in waiting if states[edge]]
             if time.monotonic() > end:
                 found = {
                     _leaf_domain(edge, self.execution.plan): why
@@ -263,25 +271,25 @@ class Rollout:
                     if why
                 }
                 break
-            await asyncio.sleep(0.5 if left else 0)
+            await asyncio.sleep(0.5 if waiting else 0)
         return {key: why for key, why in found.items() if key not in known}
 
     async def _replication_problem(self, edge: Edge) -> str:
-        """Why a copy does not hear of its origin; nothing where it does, or does not try yet."""
+        """Return why a flow does not hear of its origin; empty if it does, or does not exist."""
         try:
-            copy = await read_object(self.apis[edge.downstream.domain], edge.downstream)
+            downstream = await read_object(self.apis[edge.downstream.domain], edge.downstream)
             origin = await read_object(self.apis[edge.origin.domain], edge.origin)
         except ApiError as error:
             return str(error)
         flow = (
-            next((flow for flow in copy.flows if matches_edge(flow, edge)), None)
-            if copy is not None and origin is not None
+            next((flow for flow in downstream.flows if matches_edge(flow, edge)), None)
+            if downstream is not None and origin is not None
             else None
         )
         if flow is None:
             return ""
-        if said := (flow.get("error") or {}).get("description"):
-            return f"{edge.downstream} cannot copy {edge.origin}: {said}"
+        if error_text := (flow.get("error") or {}).get("description"):
+            return f"{edge.downstream} cannot copy {edge.origin}: {error_text}"
         silent = int(flow.get("active", -1))
         return (
             ""
@@ -291,7 +299,7 @@ class Rollout:
 
 
 def _leaf_domain(edge: Edge, plan: Plan) -> str:
-    """The end that is not a hub: the one that fewer steps of the plan are for."""
+    """Return the domain of the flow that is no hub: the one with fewer steps in the plan."""
     steps = [step.domain for step in plan.steps]
     return min((edge.origin.domain, edge.downstream.domain), key=steps.count)
 

@@ -1,4 +1,4 @@
-"""state list|show|rm|mv|pull|push|unlock: looking at and correcting what this workspace remembers. Never asks about a stream."""
+"""state list|show|rm|mv|pull|push|unlock: read and correct the state. Asks no server."""
 
 from __future__ import annotations
 
@@ -20,38 +20,37 @@ from jsplan.workflows.history_writer import build_state_entry
 
 
 def show(load: LoadOptions) -> dict[str, Any]:
-    """The state document as plain data."""
+    """Return the state document as plain data."""
     return run_until_complete(_show(load))
 
 
 async def _show(load: LoadOptions) -> dict[str, Any]:
-    async with open_context(load) as world:
-        return world.state.to_json()
+    async with open_context(load) as context:
+        return context.state.to_json()
 
 
 def list_(load: LoadOptions, globs: tuple[str, ...]) -> list[str]:
-    """The addresses in state that one of the globs matches; all of them without a glob."""
+    """List the addresses in state that match a glob; all of them without a glob."""
     addresses = map(Address.parse, show(load)["resources"])
     return [str(a) for a in addresses if not globs or any(matches(glob, a) for glob in globs)]
 
 
 def pull(load: LoadOptions, serial: int | None = None) -> bytes:
-    """The state document as JSON, its journal carried out; or the document of a serial before, if it is still kept."""
+    """Return the state as JSON with its journal applied, or an earlier serial if it is kept."""
     return run_until_complete(_pull(load, serial))
 
 
 async def _pull(load: LoadOptions, serial: int | None) -> bytes:
     async with open_backend(load) as (_, backend):
         state = await backend.read() if serial is None else await backend.read_previous(serial)
-        state.require_writable(
-            backend.location
-        )  # it is printed to be kept, and what is unknown here would be missing
+        # A newer document would lose fields that this version does not know.
+        state.require_writable(backend.location)
         return dumps(state.to_json())
 
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """What `push` did: the state's lineage and new serial, and what it overrode because it was told to."""
+    """The lineage and new serial of a pushed state, and the reasons that `force` overrode."""
 
     lineage: str
     serial: int
@@ -67,10 +66,10 @@ def push(
     lock_timeout: int,
     observer: Observer | None = None,
 ) -> PushResult:
-    """Put a state document in place; it gets a serial of its own, later than both. `name` is what it is called in messages.
+    """Put a state document in place, with a serial later than both. Messages call it `name`.
 
-    Raises StateError for a document of another workspace; and, without `force`, for one that is older than what is
-    there or of another lineage, and where what is there cannot be read.
+    Raises StateError for a document of another workspace; without `force` also for one that is
+    older or of another lineage, and if the present state cannot be read.
     """
     pushed = State.parse(
         data,
@@ -101,7 +100,7 @@ async def _push(
             if reasons and not force:
                 raise StateError(
                     f"{name} {'; it '.join(reasons)}. Nothing was written",
-                    hint="Look at both: jsplan state pull. To put it in place all the same: --force",
+                    hint="Compare both: jsplan state pull. To put it in place anyway: --force",
                 )
             pushed.serial = max(pushed.serial, present.serial if present else 0)
             pushed.begin_session()
@@ -111,24 +110,24 @@ async def _push(
 
 
 def _record_push(pushed: State, present: State | None) -> None:
-    """The history of this place goes on, with one more entry; another lineage brings its own."""
+    """Continue the history here with one more entry; another lineage brings its own."""
     here = present.history if present is not None and present.lineage == pushed.lineage else []
     known = present.resources if present is not None else {}
     pushed.history = merge_histories(here, pushed.history)
-    gone = [
+    removed = [
         {"address": str(a), "actions": ["forget"]}
         for a in sorted(known.keys() - pushed.resources.keys())
     ]
-    come = [
+    added = [
         {"address": str(a), "actions": ["no-op"]}
         for a, e in sorted(pushed.resources.items())
         if e != known.get(a)
     ]
-    pushed.apply_change(build_state_entry(pushed, "state push", [*gone, *come]))
+    pushed.apply_change(build_state_entry(pushed, "state push", [*removed, *added]))
 
 
 async def _read_present(backend: Backend, force: bool) -> tuple[State | None, list[str]]:
-    """What is there; with `force` it may be unreadable, which is a reason against overwriting it."""
+    """Read the present state; with `force` an unreadable one becomes a reason."""
     try:
         return await backend.read(), []
     except StateError as error:
@@ -153,15 +152,16 @@ def _push_conflicts(pushed: State, present: State | None) -> list[str]:
 def _require_same_workspace(state: State, workspace: Workspace, name: str) -> None:
     if (state.workspace, state.environment) != (workspace.name, workspace.environment):
         raise StateError(
-            f"{name} is the state of workspace {state.workspace}, environment {state.environment or 'none'}",
+            f"{name} is the state of workspace {state.workspace},"
+            f" environment {state.environment or 'none'}",
             hint="Push it in that workspace, with its -e.",
         )
 
 
 def unlock(load: LoadOptions, lock_id: str) -> LockInfo:
-    """Take away the lock with this id, and say whose it was.
+    """Remove the lock with this id, and return its holder.
 
-    Raises StateError where there is no such one, StateLockedError where it is a living process's and cannot be taken away.
+    Raises StateError if there is no such lock, StateLockedError if its process is alive.
     """
     return run_until_complete(_unlock(load, lock_id))
 
@@ -177,11 +177,9 @@ def rm(
     lock_timeout: int,
     observer: Observer | None = None,
 ) -> list[str]:
-    """Forget what the addresses or globs name, and replacements of it that were interrupted; nothing on a server is touched.
+    """Forget matching entries with their interrupted replacements; servers are not touched.
 
-    Returns what was forgotten.
-
-    Raises JsplanError when one of them names nothing.
+    Returns the forgotten addresses. Raises JsplanError for an address or glob without a match.
     """
     return run_until_complete(_rm(load, addresses, lock_timeout, observer))
 
@@ -192,24 +190,30 @@ async def _rm(
     lock_timeout: int,
     observer: Observer | None = None,
 ) -> list[str]:
-    async with open_context(load) as world, hold_lock(world, "state rm", lock_timeout, observer):
-        gone = dict.fromkeys(str(a) for text in addresses for a in _match_addresses(world, text))
-        await _write_session(
-            world,
-            [{"drop": address, "replaced": address} for address in gone],
-            "state rm",
-            [{"address": a, "actions": ["forget"]} for a in gone],
+    async with (
+        open_context(load) as context,
+        hold_lock(context, "state rm", lock_timeout, observer),
+    ):
+        removed = dict.fromkeys(
+            str(a) for text in addresses for a in _match_addresses(context, text)
         )
-    return list(gone)
+        await _write_session(
+            context,
+            [{"drop": address, "replaced": address} for address in removed],
+            "state rm",
+            [{"address": a, "actions": ["forget"]} for a in removed],
+        )
+    return list(removed)
 
 
 def mv(
     load: LoadOptions, source: str, target: str, lock_timeout: int, observer: Observer | None = None
 ) -> list[tuple[str, str]]:
-    """Rename entries; our name changes, the thing on the server does not. Both sides may be globs: `leaf/**`, `edge/**`.
+    """Rename entries in state; servers are not touched. Both sides may be globs.
 
-    Returns (old, new) of each. Raises UsageError for something that is no address, JsplanError when an old one is
-    not in state, a new one is, or both are different things on a server.
+    As in `leaf/**` to `edge/**`. Returns (old, new) of each. Raises UsageError for an invalid
+    address, JsplanError if an old one is not in state, a new one is, or both are different objects
+    on a server.
     """
     return run_until_complete(_mv(load, source, target, lock_timeout, observer))
 
@@ -217,26 +221,29 @@ def mv(
 async def _mv(
     load: LoadOptions, source: str, target: str, lock_timeout: int, observer: Observer | None = None
 ) -> list[tuple[str, str]]:
-    async with open_context(load) as world, hold_lock(world, "state mv", lock_timeout, observer):
+    async with (
+        open_context(load) as context,
+        hold_lock(context, "state mv", lock_timeout, observer),
+    ):
         moves = [
-            (old, _new_address(source, target, old)) for old in _match_addresses(world, source)
+            (old, _new_address(source, target, old)) for old in _match_addresses(context, source)
         ]
         for old, new in moves:
-            _require_movable(world, old, new)
+            _require_movable(context, old, new)
         renamed = [
             {"address": str(new), "actions": ["no-op"], "moved_from": str(old)}
             for old, new in moves
         ]
-        await _write_session(world, _rename_changes(world, dict(moves)), "state mv", renamed)
+        await _write_session(context, _rename_changes(context, dict(moves)), "state mv", renamed)
     return [(str(old), str(new)) for old, new in moves]
 
 
-def _rename_changes(world: Context, moves: dict[Address, Address]) -> list[dict[str, Any]]:
-    """The journal lines: old names go, new ones come, and what depends on them knows them by their new names."""
+def _rename_changes(context: Context, moves: dict[Address, Address]) -> list[dict[str, Any]]:
+    """Return the journal lines that rename entries and their dependents' references."""
     names = {str(old): str(new) for old, new in moves.items()}
     changed = {
         a: e
-        for a, e in world.state.resources.items()
+        for a, e in context.state.resources.items()
         if a in moves or not names.keys().isdisjoint(e.depends_on)
     }
     puts = [
@@ -253,15 +260,15 @@ def _new_address(source: str, target: str, old: Address) -> Address:
         raise UsageError(str(error)) from None
 
 
-def _require_movable(world: Context, old: Address, new: Address) -> None:
-    if new in world.state.resources:
+def _require_movable(context: Context, old: Address, new: Address) -> None:
+    if new in context.state.resources:
         raise JsplanError(f"{new} is in state already", hint="Forget it first: jsplan state rm")
     if (refused := rename_problem(str(old), str(new))) is not None:
         raise JsplanError(refused[0], hint=refused[1])
 
 
-def _match_addresses(world: Context, text: str) -> list[Address]:
-    known = {*world.state.resources, *map(Address.parse, world.state.pending)}
+def _match_addresses(context: Context, text: str) -> list[Address]:
+    known = {*context.state.resources, *map(Address.parse, context.state.pending)}
     found = [a for a in sorted(known) if matches(text, a)]
     if not found:
         raise JsplanError(f"{text} is not in state", hint="See: jsplan state list")
@@ -269,12 +276,12 @@ def _match_addresses(world: Context, text: str) -> list[Address]:
 
 
 async def _write_session(
-    world: Context, changes: list[dict[str, Any]], operation: str, recorded: list[dict[str, Any]]
+    context: Context, changes: list[dict[str, Any]], operation: str, recorded: list[dict[str, Any]]
 ) -> None:
-    await world.backend.start(world.state)
+    await context.backend.start(context.state)
     try:
-        world.backend.append(
-            world.state, *changes, build_state_entry(world.state, operation, recorded)
+        context.backend.append(
+            context.state, *changes, build_state_entry(context.state, operation, recorded)
         )
     finally:
-        await world.backend.finish(world.state)
+        await context.backend.finish(context.state)

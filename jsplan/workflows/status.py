@@ -1,4 +1,4 @@
-"""status: what the domains hold, how far consumers are, and whether copies follow. Read-only, and nothing is compared with the files."""
+"""status: live streams, consumers and flows. Read-only; does not compare with the files."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ from jsplan.workflows.replication_health import FlowHealth, ReplicationChecker, 
 
 
 def status(load: LoadOptions, observer: Observer, targets: Collection[str] = ()) -> Status:
-    """How things are now. Raises ConfigError, StateError, ConnectError (no domain at all can be reached) and ApiError."""
+    """Read the live status. Raises ConfigError, StateError, ConnectError (no domain), ApiError."""
     return run_until_complete(_status(load, observer, targets))
 
 
 class StatusScreen(Protocol):
-    """Where `watch` shows what it finds."""
+    """The display of `watch`."""
 
     def show(self, status: Status) -> None:
-        """How things are now."""
+        """Show the current status."""
 
     def show_error(self, error: JsplanError) -> None:
-        """Nothing could be read this time."""
+        """Show that nothing could be read this time."""
 
 
 def watch(
     load: LoadOptions, screen: StatusScreen, every: float, targets: Collection[str] = ()
 ) -> NoReturn:
-    """Show how things are again and again, with `every` seconds between, until somebody interrupts.
+    """Show the status again and again, every `every` seconds, until interrupted.
 
-    Each time flows are looked at once; what does not move is known from what was seen the times before. Raises what `status` raises the
-    first time only.
+    Each time it takes one sample of the flows, and uses the earlier ones. Raises the errors of
+    `status` for the first time only.
     """
     run_until_complete(_watch(load, screen, every, targets))
     raise AssertionError
@@ -85,16 +85,16 @@ async def _watch(
 
 
 class NullObserver:
-    """An observer for what is done again and again."""
+    """An observer that ignores progress."""
 
     def phase(self, text: str) -> None:
-        """Nobody wants to know."""
+        """Ignore it."""
 
     def event(self, event: ApplyEvent) -> None:
-        """Nothing is applied."""
+        """Ignore it."""
 
     def warn(self, text: str) -> None:
-        """Nobody wants to know."""
+        """Ignore it."""
 
 
 async def _status(
@@ -103,15 +103,20 @@ async def _status(
     targets: Collection[str],
     seen: SampleHistory | None = None,
 ) -> Status:
-    async with open_context(load) as world, open_pool(world, read_only=True, guarded=True) as pool:
-        inputs = build_inputs(world, PlanRequest(now=datetime.now(UTC)))
-        named = sum(1 for domain in world.workspace.domains.values() if domain.same_as is None)
+    async with (
+        open_context(load) as context,
+        open_pool(context, read_only=True, guarded=True) as pool,
+    ):
+        inputs = build_inputs(context, PlanRequest(now=datetime.now(UTC)))
+        named = sum(1 for domain in context.workspace.domains.values() if domain.same_as is None)
         observer.phase(f"Asking {named:,} domain{'' if named == 1 else 's'}")
-        wanted = with_parent_streams({*world.workspace.resources, *inputs.entries})
-        inputs.live = await list_live(pool, world.workspace.domains, known_domains(world), wanted)
-        await _read_staging_streams(world, pool, inputs)
+        wanted = with_parent_streams({*context.workspace.resources, *inputs.entries})
+        inputs.live = await list_live(
+            pool, context.workspace.domains, known_domains(context), wanted
+        )
+        await _read_staging_streams(context, pool, inputs)
         await read_domain_names(inputs, pool)
-        own = state_bucket(world.workspace)
+        own = state_bucket(context.workspace)
         listed = {
             a: o
             for a, o in inputs.live.objects.items()
@@ -122,43 +127,48 @@ async def _status(
             for a, o in sorted(listed.items())
             if not targets or any(matches(t, a) for t in targets)
         ]
-        copies = [o.address for o in chosen if o.flows]
-        if copies:
+        downstreams = [o.address for o in chosen if o.flows]
+        if downstreams:
             observer.phase(
-                f"Looking at {len(copies):,} downstream stream{'' if len(copies) == 1 else 's'}"
+                f"Looking at {len(downstreams):,} downstream stream"
+                f"{'' if len(downstreams) == 1 else 's'}"
             )
-        health = ReplicationChecker(world, pool, inputs.live, {} if seen is None else seen)
+        health = ReplicationChecker(context, pool, inputs.live, {} if seen is None else seen)
         flows = await (
-            health.check_until_conclusive(copies) if seen is None else health.check_again(copies)
+            health.check_until_conclusive(downstreams)
+            if seen is None
+            else health.check_again(downstreams)
         )
-    return _build_document(world, inputs, chosen, flows, targets)
+    return _build_document(context, inputs, chosen, flows, targets)
 
 
-async def _read_staging_streams(world: Context, pool: Pool, inputs: PlanInputs) -> None:
-    """Find out how far replacements came that an apply did not finish; what is listed stays as it is."""
+async def _read_staging_streams(context: Context, pool: Pool, inputs: PlanInputs) -> None:
+    """Determine the progress of interrupted replacements by their staging streams."""
     for address, record in inputs.replacement_records.items():
         if "staging" in record and inputs.live.is_reachable(address.domain):
-            api, stand = (
-                pool.api(world.workspace.domains[address.domain]),
+            api, staging = (
+                pool.api(context.workspace.domains[address.domain]),
                 Address.parse(record["staging"]),
             )
             inputs.interrupted[address] = determine_progress(
-                address, record, inputs.live.get(address), await read_object(api, stand)
+                address, record, inputs.live.get(address), await read_object(api, staging)
             )
 
 
 def _build_document(
-    world: Context,
+    context: Context,
     inputs: PlanInputs,
     chosen: list[LiveObject],
     flows: list[FlowHealth],
     targets: Collection[str],
 ) -> Status:
-    workspace = world.workspace
+    workspace = context.workspace
     out = Status(
         __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
     )
-    ours = {world.topology.canonicalize(a) for a in inputs.entries if a.domain in workspace.domains}
+    managed = {
+        context.topology.canonicalize(a) for a in inputs.entries if a.domain in workspace.domains
+    }
     seen = last_seen(inputs)
     shown = [
         key
@@ -176,30 +186,30 @@ def _build_document(
         }
     )
     down = {item["address"] for item in out.interrupted if item["rejected"]}
-    gone = [
+    replaced = [
         _replaced_stream(Address.parse(a), inputs.interrupted[Address.parse(a)])
         for a in down
         if inputs.live.get(Address.parse(a)) is None
     ]
     listed = sorted(
-        [*(o for o in chosen if o.address.kind != "consumer"), *gone], key=lambda o: o.address
+        [*(o for o in chosen if o.address.kind != "consumer"), *replaced], key=lambda o: o.address
     )
-    out.streams = [_stream_element(o, ours) | {"down": str(o.address) in down} for o in listed]
-    out.consumers = [_consumer_element(o, ours) for o in chosen if o.address.kind == "consumer"]
+    out.streams = [_stream_element(o, managed) | {"down": str(o.address) in down} for o in listed]
+    out.consumers = [_consumer_element(o, managed) for o in chosen if o.address.kind == "consumer"]
     out.replication = [found.to_json() for found in flows]
     out.diagnostics = [*_unreadable_diagnostics(inputs.live, shown), *check_never_answered(inputs)]
     return out
 
 
 def _replaced_stream(address: Address, found: InterruptedReplacement) -> LiveObject:
-    """A stream that does not exist at the moment: with the messages that are kept for it."""
-    old, kept = found.record["old"], found.staging
+    """Return a live object for a stream that is being replaced, with its staged messages."""
+    old, staging = found.record["old"], found.staging
     empty = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
     return LiveObject(
         address,
         old["config"],
         old["created"],
-        empty | (kept.state if kept is not None else {}) | {"consumer_count": 0},
+        empty | (staging.state if staging is not None else {}) | {"consumer_count": 0},
     )
 
 
@@ -244,7 +254,7 @@ def _domain_element(
 
 
 def _sum_usage(info: dict[str, Any], name: str) -> int:
-    """A use of the account; with limits per number of copies, in all of them."""
+    """Return a usage of the account, added up over its tiers."""
     tiers = info.get("tiers") or {}
     return (
         sum(int(tier.get(name) or 0) for tier in tiers.values())
@@ -254,7 +264,7 @@ def _sum_usage(info: dict[str, Any], name: str) -> int:
 
 
 def _sum_limit(info: dict[str, Any], name: str) -> int | None:
-    """A limit of the account, added up over its tiers; None where there is none."""
+    """Return a limit of the account, added up over its tiers, or None."""
     tiers = info.get("tiers") or {}
     found = [
         int((part.get("limits") or {}).get(name, -1))
@@ -267,12 +277,12 @@ def _sum_limit(info: dict[str, Any], name: str) -> int | None:
     )
 
 
-def _stream_element(found: LiveObject, ours: set[Address]) -> dict[str, Any]:
+def _stream_element(found: LiveObject, managed: set[Address]) -> dict[str, Any]:
     state = found.state
     return {
         "address": str(found.address),
         "type": found.address.kind,
-        "managed": found.address in ours,
+        "managed": found.address in managed,
         "fed_by": _origin_kind(found),
         "messages": state["messages"],
         "bytes": state["bytes"],
@@ -287,15 +297,15 @@ def _stream_element(found: LiveObject, ours: set[Address]) -> dict[str, Any]:
 
 
 def _origin_kind(found: LiveObject) -> str | None:
-    """Whether it is a `mirror`, or has `sources`."""
+    """Return `mirror`, `sources`, or None."""
     return "mirror" if found.raw.get("mirror") else "sources" if found.raw.get("sources") else None
 
 
-def _consumer_element(found: LiveObject, ours: set[Address]) -> dict[str, Any]:
+def _consumer_element(found: LiveObject, managed: set[Address]) -> dict[str, Any]:
     state = found.state
     return {
         "address": str(found.address),
-        "managed": found.address in ours,
+        "managed": found.address in managed,
         "pending": state.get("num_pending") or 0,
         "ack_pending": state.get("num_ack_pending") or 0,
         "redelivered": state.get("num_redelivered") or 0,
@@ -310,7 +320,7 @@ def _position_element(found: dict[str, Any] | None) -> dict[str, int]:
 
 
 def _unreadable_diagnostics(live: Live, shown: Collection[str]) -> list[Diagnostic]:
-    """What is there and could not be read."""
+    """Warn about objects that exist and could not be read."""
     found = [
         Diagnostic(
             "warning",

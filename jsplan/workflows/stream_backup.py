@@ -1,4 +1,4 @@
-"""Takes one stream into a backup's folder: what `backup` and `apply --backup` share. Which streams, and when, is left to them."""
+"""Saves one stream to the folder of a backup, for `backup` and `apply --backup`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jsplan.jetstream import DomainApi
 from jsplan.jetstream.snapshots import is_memory_stream, open_snapshot
 from jsplan.units import format_timestamp
 
-#: Takes bytes of messages saved so far, and how many there are, about.
+#: Receives the bytes of messages saved so far, and their approximate total.
 Progress = Callable[[int, int], None]
 
 MEMORY_NOT_SUPPORTED = "it is in memory, and servers before 2.15 take no snapshot of that"
@@ -25,7 +25,7 @@ MEMORY_HINT = "Mirror it into a stream with storage: file and back that up, or u
 
 
 def ignore_progress(_: int, __: int) -> None:
-    """No progress."""
+    """Ignore progress."""
 
 
 async def save_stream(
@@ -37,19 +37,19 @@ async def save_stream(
     *,
     check: bool = False,
 ) -> bool:
-    """Take a stream with its consumers; False where the folder has it already just as it is now.
+    """Save a stream with its consumers; return False if the folder has it unchanged.
 
-    It has it if since then nothing moved on the server (`created`, configuration, state, consumers and their
-    positions) and the archive is undamaged. Raises ApiError, and BackupError when the disk does not take it.
+    It is unchanged if `created`, configuration, state, consumers and their positions are the same
+    and the archive is undamaged. Raises ApiError, and BackupError when the disk fails.
     """
     before = await _read_stream(api, address)
-    kept = folder.manifest.streams.get(address)
+    saved = folder.manifest.streams.get(address)
     if (
-        kept is not None
-        and _is_unchanged(kept, before)
-        and await asyncio.to_thread(find_damage, folder.path, kept.archive) is None
+        saved is not None
+        and _is_unchanged(saved, before)
+        and await asyncio.to_thread(find_damage, folder.path, saved.archive) is None
     ):
-        folder.add(kept)
+        folder.add(saved)
         return False
     with folder.create_draft(address) as draft:
         try:
@@ -86,11 +86,11 @@ def _save_error(address: Address, error: ServerRefusedError) -> ApiError:
 async def _read_stream(
     api: DomainApi, address: Address
 ) -> tuple[LiveObject, dict[str, LiveObject]]:
-    """The stream and its consumers by name, without the server's own."""
+    """Read the stream and its consumers by name, without the server's own."""
     stream = await read_object(api, address)
     if stream is None:
         raise ApiError(
-            f"{address} does not exist", hint="See what is there: jsplan drift, or nats stream ls"
+            f"{address} does not exist", hint="See what exists: jsplan drift, or nats stream ls"
         )
     names = await api.consumer_names(address.stream) if stream.state.get("consumer_count") else []
     found: dict[str, LiveObject] = {}
@@ -99,9 +99,9 @@ async def _read_stream(
         if (live := await read_object(api, consumer)) is not None:
             found[consumer.consumer] = live
 
-    theirs = [name for name in names if not name.startswith(INTERNAL_CONSUMER_PREFIXES)]
+    listed = [name for name in names if not name.startswith(INTERNAL_CONSUMER_PREFIXES)]
     await run_parallel(
-        read, (Address(address.domain, "consumer", f"{address.stream}/{name}") for name in theirs)
+        read, (Address(address.domain, "consumer", f"{address.stream}/{name}") for name in listed)
     )
     return stream, found
 
@@ -109,7 +109,7 @@ async def _read_stream(
 def _saved_consumers(
     before: dict[str, LiveObject], after: dict[str, LiveObject]
 ) -> tuple[SavedConsumer, ...]:
-    """Those that were there all the time: of the others nobody knows whether the archive has them."""
+    """Return consumers that existed all the time; the archive may lack the others."""
     return tuple(
         SavedConsumer(
             name,
@@ -123,21 +123,21 @@ def _saved_consumers(
     )
 
 
-def _is_unchanged(kept: SavedStream, found: tuple[LiveObject, dict[str, LiveObject]]) -> bool:
+def _is_unchanged(saved: SavedStream, found: tuple[LiveObject, dict[str, LiveObject]]) -> bool:
     stream, consumers = found
-    same = kept.before == kept.after == stream.state and (kept.created, kept.config) == (
+    same = saved.before == saved.after == stream.state and (saved.created, saved.config) == (
         stream.created,
         stream.config,
     )
     return (
         same
-        and kept.consumers == _saved_consumers(consumers, consumers)
-        and all(c.before == c.after for c in kept.consumers)
+        and saved.consumers == _saved_consumers(consumers, consumers)
+        and all(c.before == c.after for c in saved.consumers)
     )
 
 
 def _server_identity(api: DomainApi, facts: DomainFacts, stream: LiveObject) -> dict[str, Any]:
-    """Who answered: a domain behind another server tells its version only in its streams, since 2.11."""
+    """Return the server's identity. A domain behind another server has its version in streams."""
     version = facts.version or (stream.raw.get("metadata") or {}).get("_nats.ver")
     name = facts.server.get("name") or stream.server.get("leader")
     known = {

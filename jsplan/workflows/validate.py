@@ -9,7 +9,7 @@ from jsplan.topology import build_topology
 
 
 def validate(options: LoadOptions) -> Workspace:
-    """The workspace, if it is right. Raises ConfigError with every finding otherwise, references included."""
+    """Return the workspace if it is valid. Raises ConfigError with every finding otherwise."""
     workspace = load(options)
     found = [*workspace.diagnostics, *build_topology(workspace).diagnostics]
     if any(d.severity == "error" for d in found):
