@@ -167,7 +167,7 @@ def test_what_is_named_and_nothing_else(shop: Shop) -> None:
             1,
             "jsplan.yaml exists; nothing was written",
         ),
-        (["--all", "--generate-config", "found.json"], 64, "found.json would hold YAML"),
+        (["--all", "--generate-config", "found.json"], 64, "found.json would contain YAML"),
         (["--all", "--generate-config", "no/such/found.jsplan.yaml"], 1, "there is no such folder"),
         (["--all", "--generate-config", "elsewhere.yaml"], 64, "this workspace does not read"),
     ],
@@ -234,8 +234,8 @@ def test_what_is_left_out_is_said(shop: Shop) -> None:
         "hub/consumer/A/WORK: it is not durable and comes and goes with its client",
         "hub/kv/PLANS: jsplan keeps its own state there",
         "hub/stream/TMP_X: `drift: ignore` names it",
-        "hub/stream/JSPLAN_STAGING_Z: it is the server's own, or stands in for something",
-        "hub/stream/THEIRS: it carries the mark of another workspace (other/1234)",
+        "hub/stream/JSPLAN_STAGING_Z: it is the server's own, or jsplan uses it while it works",
+        "hub/stream/THEIRS: it has the owner tag of another workspace (other/1234)",
         "leaf/stream/HOME: one of its origins leads back to its own domain",
     ):
         assert f"not written: {said}" in err, (said, err)
@@ -399,7 +399,7 @@ def test_an_offline_domain_is_deferred(
         sandbox["west"].stop()
         code, _, err = shop.adopt("--all")
         assert code == 0, err
-        assert "not written: domain west: it is away, and nothing is known of it" in err
+        assert "not written: domain west: it is offline, and nothing is known of it" in err
         assert "domain: [hub, east]" in shop.file.read_text("utf-8")
         sandbox["west"].start()
         sandbox.wait_ready()
@@ -437,7 +437,7 @@ def test_what_another_account_lets_us_reach(
         code, out, err = shop.adopt("--all")
         assert (code, "Nothing to import" in out) == (0, True), err
         assert (
-            "not written: domain theirs: what another account lets us reach is not listed; name the addresses"
+            "not written: domain theirs: objects of another account are not listed; name the addresses"
             in err
         )
         assert shop.adopt("theirs/stream/S")[0] == 0

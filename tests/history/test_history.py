@@ -371,7 +371,7 @@ def test_states_without_a_history(history_space: HistorySpace) -> None:
     path.write_text(json.dumps(raw), "utf-8")
 
     assert history(history_space.space.load)["entries"] == []
-    with pytest.raises(JsplanError, match="nothing is known of an apply 1"):
+    with pytest.raises(JsplanError, match="there is no entry for an apply 1"):
         undo(history_space.space, 1)
     assert [
         e["id"]

@@ -349,7 +349,7 @@ def test_without_any_server_the_error_says_how_to_install_one(
     monkeypatch.setattr(binary, "_wheel_paths", list)
 
     with pytest.raises(
-        SandboxError, match="the rehearsal could not be carried out: there is no nats-server"
+        SandboxError, match="the rehearsal failed: there is no nats-server"
     ) as raised:
         hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS).plan(rehearse=True)
 
@@ -367,7 +367,7 @@ def test_a_server_that_does_not_start_is_an_error_of_the_rehearsal(
     broken.chmod(0o755)
     monkeypatch.setenv(binary.BINARY_VARIABLE, str(broken))
 
-    says = r"the rehearsal could not be carried out: nats-server hub .*out of luck"
+    says = r"the rehearsal failed: nats-server hub .*out of luck"
     with temporary_folder(tmp_path / "tmp"), pytest.raises(SandboxError, match=says) as raised:
         hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS).plan(rehearse=True)
 

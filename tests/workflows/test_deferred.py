@@ -114,7 +114,7 @@ def test_offline_already_when_planned(fleet: Fleet, tmp_path: Path) -> None:
 
     assert [s.address for s in result.steps] == [f"{other}/stream/SALES"]
     assert (
-        "1 resource in 1 domain were away already when this was planned, so it has no steps for them: they need a new plan"
+        "1 resource in 1 domain were offline already when this was planned, so it has no steps for them: they need a new plan"
         in watch.texts
     )
     assert fleet.messages(store, "SALES") == -1
