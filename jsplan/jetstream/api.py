@@ -69,7 +69,7 @@ class DomainApi:
         self.read_only = read_only
         self._known_objects = known_objects
         if connection.guard is not None:
-            assert read_only, f"a sealed connection cannot write to {domain.key}"
+            assert read_only, f"a guarded connection cannot write to {domain.key}"
             connection.guard.allow_prefix(domain.api_prefix)
 
     async def request(

@@ -37,7 +37,7 @@ async def test_a_sealed_connection_sends_nothing_that_writes(server: Server, sub
         assert (await api.request("INFO"))["streams"] == 0
 
         for send in (api.connection.request, api.connection.request_many, api.connection.publish):
-            with pytest.raises(AssertionError, match="sealed"):
+            with pytest.raises(AssertionError, match="guarded"):
                 await send(subject, b"")
 
 
