@@ -1,4 +1,4 @@
-"""`python -m jsplan`: the same program as the console script. Everything is left to `cli.main`."""
+"""`python -m jsplan`: the same program as the console script."""
 
 from __future__ import annotations
 

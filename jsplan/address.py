@@ -1,4 +1,4 @@
-"""Addresses `DOMAIN/KIND/NAME`, the globs over them, and the names of many domains as ranges."""
+"""Addresses `DOMAIN/KIND/NAME`, globs over them, and names of many domains as ranges."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["stream", "consumer", "kv", "object_store"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-#: How the names of what stands in for a resource for a while begin: never planned, imported or listed.
+#: Prefix of the names of staging streams and placeholder consumers.
+#: They are never planned, imported or listed.
 STAGING_PREFIX = "JSPLAN_STAGING_"
-#: How the names of the streams begin that a backfill writes to before its messages reach the target, whose sources they are meanwhile.
+#: Prefix of the staging streams of backfills. The target sources them until the copy is complete.
 BACKFILL_PREFIX = f"{STAGING_PREFIX}BACKFILL_"
-#: Metadata of a stream while a backfill has a source of its own in it: which one, and (with `.entry` behind it) whose it is.
+#: Metadata of a stream to which a backfill added a source: the source, and with `.entry`
+#: appended the name of the backfill.
 BACKFILL_SOURCE = "jsplan.backfill.source"
-#: Metadata of a stream while a backfill makes it from a snapshot: whose it is.
+#: Metadata of a stream that a backfill is restoring from a snapshot: the name of the backfill.
 BACKFILL_INCOMPLETE = "jsplan.backfill.incomplete"
-#: The metadata by which a bucket that jsplan made for state is known, also to workspaces that keep theirs elsewhere.
+#: Metadata that marks a bucket made for state, also for workspaces with another backend.
 STATE_TAG = ("jsplan", "state")
-#: How the names of consumers begin by which servers since 2.14 read a stream for its copies.
+#: Prefixes of the consumers with which servers since 2.14 read a stream for its downstream.
 SERVER_CONSUMER_PREFIXES = ("JS_SRC_", "JS_MIRROR_")
-#: How the names of consumers begin that are the server's own or placeholders: never planned, imported or listed.
+#: Prefixes of consumers of the server and of placeholders: never planned, imported or listed.
 INTERNAL_CONSUMER_PREFIXES = (*SERVER_CONSUMER_PREFIXES, STAGING_PREFIX)
-#: How the subjects begin that streams have while somebody else takes theirs; nobody publishes to them.
+#: Prefix of the subjects of a quiesced stream. No message is published to them.
 PARKING_PREFIX = "jsplan.staging."
-#: How the names of the streams that carry a bucket or an object store begin.
+#: Prefixes of the streams that carry a bucket or an object store.
 _STREAM_PREFIXES: dict[str, Kind] = {"KV_": "kv", "OBJ_": "object_store"}
-#: Runs of names in a list before the rest is only counted.
+#: Runs of names that a list shows before it only counts the rest.
 MAX_SHOWN_RUNS = 12
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
@@ -61,12 +63,15 @@ class Address(NamedTuple):
 
     @property
     def parent(self) -> Address | None:
-        """The stream, bucket or object store that a consumer belongs to; None for the other kinds."""
+        """The stream, bucket or object store of a consumer; None for the other kinds."""
         return Address.of_stream(self.domain, self.stream) if self.kind == "consumer" else None
 
     @classmethod
     def of_stream(cls, domain: str, stream: str) -> Address:
-        """The address of a stream by its name on the server: buckets and object stores are addressed as what they are."""
+        """Return the address of a stream by its name on the server.
+
+        The streams of buckets and object stores get the address of the bucket or object store.
+        """
         for prefix, kind in _STREAM_PREFIXES.items():
             if stream.startswith(prefix) and len(stream) > len(prefix):
                 return cls(domain, kind, stream.removeprefix(prefix))
@@ -74,7 +79,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read `hub/stream/ORDERS` or `hub/consumer/ORDERS/NEW`; raises ValueError that says what is wrong."""
+        """Parse `hub/stream/ORDERS` or `hub/consumer/ORDERS/NEW`; ValueError says what is wrong."""
         parts = text.split("/")
         if len(parts) < 3 or not all(parts):
             raise ValueError(
@@ -95,8 +100,10 @@ class Address(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _compile_glob(glob: str) -> re.Pattern[str]:
-    """The glob as an expression that never tries again what it has passed: the first place where a piece fits is as good as any
-    later one, but for the last piece, which ends the text. So the time does not explode with the number of wildcards.
+    """Compile the glob to an expression that never backtracks.
+
+    The first place where a piece fits is as good as any later one, except for the last piece,
+    which must end the text. So the time does not explode with the number of wildcards.
     """
     *pieces, last = glob.split("**")
     before_last = "".join(
@@ -108,7 +115,7 @@ def _compile_glob(glob: str) -> re.Pattern[str]:
 
 
 def _compile_part(text: str, *, ends: bool = False) -> str:
-    """A part of a glob without `**`; with `ends` the text ends behind it."""
+    """Compile a part of a glob without `**`; with `ends` the text ends after it."""
     first, *chunks = (
         "".join("[^/]" if sign == "?" else re.escape(sign) for sign in chunk)
         for chunk in text.split("*")
@@ -118,10 +125,13 @@ def _compile_part(text: str, *, ends: bool = False) -> str:
 
 
 def capture_wildcards(glob: str, text: str) -> list[str] | None:
-    """The text that each wildcard of the glob stands for, the first ones the longest; None if the glob does not match."""
+    """Return the text that each wildcard of the glob matches; None if the glob does not match.
+
+    The first wildcards match as much as they can.
+    """
     signs = [sign for sign in re.split(r"(\*\*|\*|\?)", glob) if sign]
     size = len(text)
-    #: For each sign, where the rest of the glob may begin so that it matches the rest of the text.
+    #: For each sign, the positions where the rest of the glob matches the rest of the text.
     fits = [[False] * (size + 1) for _ in signs] + [[False] * size + [True]]
     for number, sign in reversed([*enumerate(signs)]):
         here, after = fits[number], fits[number + 1]
@@ -150,12 +160,12 @@ def capture_wildcards(glob: str, text: str) -> list[str] | None:
 
 
 def is_glob(text: str) -> bool:
-    """Whether the text is a pattern rather than one address."""
+    """Check whether the text is a pattern rather than one address."""
     return "*" in text or "?" in text
 
 
 def matches(glob: str, address: Address | str) -> bool:
-    """Whether the glob names the address: `*` stays within one part, `**` crosses parts."""
+    """Check whether the glob matches: `*` stays within one part, `**` crosses parts."""
     return _compile_glob(glob).match(str(address)) is not None
 
 
@@ -164,25 +174,28 @@ _WILDCARD = re.compile(r"(\*\*|\*|\?)")
 
 
 def has_same_wildcards(origin: str, to: str) -> bool:
-    """Whether both sides of a move have the same wildcards in the same order."""
+    """Check whether both sides of a move have the same wildcards in the same order."""
     return _WILDCARD.findall(origin) == _WILDCARD.findall(to)
 
 
 def changes_only_domain(origin: str, to: str) -> bool:
-    """Whether a move changes nothing but the domain: all behind it, wildcards included, is the same on both sides."""
+    """Check whether a move changes only the domain.
+
+    All after the domain, wildcards included, must be the same on both sides.
+    """
     return _without_domain(origin) == _without_domain(to)
 
 
 def _without_domain(glob: str) -> str:
-    """The glob from its first `/` on, or from a `**` before that, which crosses it."""
+    """The glob from its first `/`, or from an earlier `**`, which crosses it."""
     found = re.search(r"/|\*\*", glob)
     return glob[found.start() :] if found else ""
 
 
 def move_address(origin: str, to: str, old: Address) -> Address:
-    """The new address of `old`: the wildcards of both sides stand for the same parts, in order.
+    """Return the new address of `old`: wildcards of both sides match the same parts, in order.
 
-    Raises ValueError when the sides have different wildcards, or when what comes out is no address.
+    Raises ValueError if the sides have different wildcards, or if the result is not an address.
     """
     if not has_same_wildcards(origin, to):
         raise ValueError(

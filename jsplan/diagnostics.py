@@ -1,4 +1,4 @@
-"""Findings as data: the one currency of config, topology, lint and planning. Printing is left to `render`."""
+"""Findings as data, shared by config, topology, lint and planning."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class SourceRange:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding. `code` is stable (`JS1xx`), `summary` one line, `detail` says what to do.
+    """One finding: `code` is stable (`JS1xx`), `summary` one line, `detail` says what to do.
 
-    `address` is the resource it concerns as text, `range` the place in the files; both may be absent.
+    `address` is the affected resource as text, `range` the place in the files. Both may be absent.
     """
 
     severity: Severity
@@ -80,18 +80,18 @@ class Diagnostic:
 
 
 def quote_shell(text: object) -> str:
-    """Return text as one word of a command line that a user may paste, whatever is in it; a glob stays readable."""
+    """Quote text as one word of a command line that a user may paste; a glob stays readable."""
     word = str(text)
     return word if _GLOB.fullmatch(word) else shlex.quote(word)
 
 
 def list_known(what: str, names: Iterable[str], asked: str = "") -> str:
-    """`Known domains: a, b.`, and for a name that was `asked` for the closest one."""
+    """Return `Known domains: a, b.`, with the closest name to the one that was `asked` for."""
     listed = list(names)
     return f"Known {what}: {', '.join(listed)}.{did_you_mean(asked, listed) if asked else ''}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean "x"?` with a leading blank, or nothing when no known word is close."""
+    """Return ` Did you mean "x"?` with a leading blank, or nothing when no known word is close."""
     near = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f' Did you mean "{near[0]}"?' if near else ""

@@ -16,29 +16,30 @@ MEGABYTE: Final = 1 << 20
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file. A path that the system refuses, such as one that is too long, names none."""
+    """Check whether a file exists; a path that the system refuses (too long) has no file."""
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises for such a path
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder, as `is_file` finds out."""
+    """Check whether a folder exists, with the rule of `is_file`."""
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises for such a path
 
 
 def exists(path: Path) -> bool:
-    """Whether there is anything, as `is_file` finds out."""
+    """Check whether anything exists, with the rule of `is_file`."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for such a path
 
 
 def expand_user(path: str) -> Path:
-    """The path with a leading `~` as a home folder; it stays where there is no such user."""
+    """Replace a leading `~` with the home folder; without such a user the path is unchanged."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises where there is no such user
 
 
 def open_regular(path: Path, *, pipe: bool = False) -> BinaryIO:
     """Open a regular file for reading, or with `pipe` a pipe too.
 
-    Raises OSError for everything else: a pipe waits for its other end, a device may never end, and some texts name no file.
+    Raises OSError for everything else: a pipe blocks until it has a writer, a device may never
+    end, and some texts are no file name.
     """
     try:
         mode = path.stat().st_mode
@@ -52,9 +53,9 @@ def open_regular(path: Path, *, pipe: bool = False) -> BinaryIO:
 
 
 def read_regular(path: Path, max_bytes: int, *, pipe: bool = False) -> bytes:
-    """The bytes of a file that `open_regular` opens, of at most `most` bytes.
+    """Read a file that `open_regular` opens, of at most `max_bytes` bytes.
 
-    Raises OSError for what is larger, and for a file below /proc: it could hold what no workspace means to name.
+    Raises OSError for a larger file, and for a file below /proc: no workspace may read those.
     """
     content = bytearray()
     with open_regular(path, pipe=pipe) as file:
@@ -76,13 +77,16 @@ def read_regular(path: Path, max_bytes: int, *, pipe: bool = False) -> bytes:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file. A new one may be read by its owner only; one that exists keeps its permissions."""
+    """Write a file. Only the owner can read a new one; an existing one keeps its permissions."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)
 
 
 def replace_file(path: Path, content: bytes, *, private: bool = True) -> None:
-    """Write a file so that readers see the old content or the new; `private` as `write_private` does."""
+    """Write a file so that readers see the old or the new content, never a part.
+
+    With `private`, only the owner can read a new one, as with `write_private`.
+    """
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with suppress(FileNotFoundError):

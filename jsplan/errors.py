@@ -1,26 +1,26 @@
-"""The exception tree and the exit code of each class; what is printed is left to `cli`.
+"""The exception tree, and the exit code of each class.
 
 JsplanError                      1
-├── ConfigError                  1   the files are wrong; carries every diagnostic, not only the first
-├── PlanError                    1   the files are right but cannot be planned against what is live
-├── ConnectError                 1   a connection could not be made, or answers as somebody else
+├── ConfigError                  1   the files are wrong; carries every diagnostic
+├── PlanError                    1   the files are right but cannot be planned against live
+├── ConnectError                 1   no connection, or another server answers
 ├── ApiError                     1   a JetStream API request was refused or was not answered
-│   ├── NoRespondersError        1   nobody listens: no such domain, or the link to it is down
-│   ├── ApiTimeoutError          1   interest is there but no answer: frozen peer
+│   ├── NoRespondersError        1   no responder: no such domain, or the link to it is down
+│   ├── ApiTimeoutError          1   a responder exists but did not answer
 │   ├── ConnectionLostError      1   the connection ended before the answer
 │   ├── NotPermittedError        1   the user may not publish this request
 │   └── ServerRefusedError       1   the server answered with an error (`err_code`)
 ├── StateError                   1   the state cannot be read, is foreign, or cannot be written
-│   ├── StateLockedError         5   somebody else works on this state
-│   └── LeaseLostError           1   the lock ran out or was taken away while we worked
+│   ├── StateLockedError         5   another process works on this state
+│   └── LeaseLostError           1   the lock expired or was removed while this process worked
 ├── RefusedError                 3   a hazard that is not allowed, prevent_destroy, --adopt needed
-├── ConflictError                3   what a revert would undo was changed since; carries what differs
-├── NotApprovedError             1   nobody said `yes`
-├── StalePlanError               4   what the plan touches is no longer as it was when planned
+├── ConflictError                3   a revert would undo a newer change; carries the differences
+├── NotApprovedError             1   the user did not answer `yes`
+├── StalePlanError               4   something that the plan touches has changed since
 ├── PartialApplyError            6   applied in part; state says exactly how far
 ├── UsageError                  64   the command line is wrong
-├── InterruptedByUser          130   Ctrl-C, after the calls under way were finished
-├── NotAvailableError            1   what it takes is not installed, or not in this release
+├── InterruptedByUser          130   Ctrl-C, after the running calls finished
+├── NotAvailableError            1   a requirement is not installed, or not in this release
 └── SandboxError                 1   an embedded nats-server could not be started
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """The one table of exit codes (contract, section 3)."""
+    """The exit codes (contract, section 3)."""
 
     OK = 0
     ERROR = 1
@@ -68,8 +68,8 @@ PRECEDENCE = (
 class JsplanError(Exception):
     """Base of everything that jsplan raises on purpose: what happened, where, and what to do.
 
-    `str(error)` is one line that says what happened and where; `hint` says what to do about it. Neither shows what
-    came from `${env.X}`.
+    `str(error)` is one line that says what happened and where; `hint` says what to do about it.
+    Neither shows values that came from `${env.X}`.
     """
 
     exit_code: ExitCode = ExitCode.ERROR
@@ -80,12 +80,12 @@ class JsplanError(Exception):
 
     @property
     def full_text(self) -> str:
-        """What happened and what to do about it, for where both go into one text."""
+        """Return what happened and what to do about it as one text."""
         return f"{self}. {self.hint}" if self.hint else str(self)
 
 
 class DiagnosticsError(JsplanError):
-    """Carries all findings at once; `diagnostics` is sorted by file and line where it was found there."""
+    """Carries all findings at once; `diagnostics` is sorted by file and line of each place."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic], message: str | None = None) -> None:
         errors = [d for d in diagnostics if d.severity == "error"]
@@ -98,13 +98,14 @@ class ConfigError(DiagnosticsError):
 
 
 class PlanError(DiagnosticsError):
-    """The files are right, but what they ask for cannot be planned against what is live."""
+    """The files are right, but cannot be planned against live."""
 
 
 class ConnectError(JsplanError):
-    """A connection could not be made, or the server behind it is not the one that was meant.
+    """A connection could not be made, or another server than the expected one answered.
 
-    `is_offline`: nobody answers there just now. Otherwise the settings are wrong, and waiting helps nobody.
+    `is_offline`: the server does not answer at the moment. Otherwise the settings are wrong, and
+    waiting does not help.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, is_offline: bool = False) -> None:
@@ -117,27 +118,30 @@ class ApiError(JsplanError):
 
 
 class NoRespondersError(ApiError):
-    """Nobody answers the API prefix: no such domain, or the leafnode link to it is down."""
+    """No responder for the API prefix: no such domain, or the leafnode link to it is down."""
 
 
 class ApiTimeoutError(ApiError):
-    """Interest is registered but no answer came: a frozen peer, or a half-dead link."""
+    """A responder exists but did not answer: a suspended peer, or a half-open link."""
 
 
 class ConnectionLostError(ApiError):
-    """The connection ended before the answer came; whether the request arrived is not known."""
+    """The connection ended before the answer came; the request may or may not have arrived."""
 
 
-#: What a domain that is offline ends a request with.
+#: The errors of a request to an offline domain.
 OFFLINE_ERRORS = (NoRespondersError, ApiTimeoutError, ConnectionLostError)
 
 
 class NotPermittedError(ApiError):
-    """The server does not let this user publish the request; nothing was carried out."""
+    """The server does not let this user publish the request; nothing was executed."""
 
 
 class ServerRefusedError(ApiError):
-    """The server answered with an error. `err_code` is the key; `code` resembles HTTP and is not."""
+    """The server answered with an error.
+
+    `err_code` identifies it; `code` resembles an HTTP status and does not.
+    """
 
     def __init__(
         self, message: str, *, code: int, err_code: int, description: str, hint: str | None = None
@@ -149,7 +153,7 @@ class ServerRefusedError(ApiError):
 
     @classmethod
     def of(cls, message: str, error: Mapping[str, Any]) -> Self:
-        """The `error` of an answer, under a message that says what was asked."""
+        """Build the exception from the `error` of an answer; `message` says what was asked."""
         code, err_code = int(error.get("code", 0)), int(error.get("err_code", 0))
         return cls(
             message,
@@ -160,37 +164,37 @@ class ServerRefusedError(ApiError):
 
 
 class StateError(JsplanError):
-    """The state document cannot be read, belongs to something else, or cannot be written."""
+    """The state cannot be read, belongs to something else, or cannot be written."""
 
 
 class StateLockedError(StateError):
-    """Somebody else holds the lock of this state."""
+    """Another process holds the lock of this state."""
 
     exit_code = ExitCode.LOCKED
 
 
 class LeaseLostError(StateError):
-    """The lock ran out or was taken away while this process worked: nothing more may be written."""
+    """The lock expired or was removed while this process worked: no more writes are allowed."""
 
 
 class RefusedError(JsplanError):
-    """Apply stops before anything is changed: a hazard nobody allowed, `prevent_destroy`, or `--adopt` needed."""
+    """Apply stopped before any change: a hazard, `prevent_destroy`, or `--adopt` is needed."""
 
     exit_code = ExitCode.REFUSED
 
 
 class ConflictError(DiagnosticsError):
-    """What should be undone is no longer as it was left: undoing it would undo more than that."""
+    """A newer change is in the way: the revert would undo that too."""
 
     exit_code = ExitCode.REFUSED
 
 
 class NotApprovedError(JsplanError):
-    """The plan was shown and not approved, or there was nobody to ask."""
+    """The plan was shown and not approved, or there was no terminal to ask on."""
 
 
 class StalePlanError(JsplanError):
-    """Something that the saved plan touches is no longer as it was, or it was applied before."""
+    """Something that the saved plan touches has changed, or the plan was applied before."""
 
     exit_code = ExitCode.STALE
 
@@ -208,13 +212,13 @@ class UsageError(JsplanError):
 
 
 class InterruptedByUser(JsplanError):
-    """Ctrl-C: the calls under way were finished, state was saved, the lock was released."""
+    """Ctrl-C: the running calls finished, state was saved, the lock was released."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 class NotAvailableError(JsplanError):
-    """What it takes is not installed (Java, a library), or this release does not do it."""
+    """A requirement (Java, a library) is not installed, or this release does not support it."""
 
 
 class SandboxError(JsplanError):
@@ -222,5 +226,5 @@ class SandboxError(JsplanError):
 
 
 def combine_exit_codes(codes: Sequence[ExitCode]) -> ExitCode:
-    """The exit code of a command to which several apply."""
+    """Return the exit code of a command to which several apply."""
     return next((code for code in PRECEDENCE if code in codes), ExitCode.OK)

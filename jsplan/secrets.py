@@ -1,4 +1,4 @@
-"""Values that no message may show: what came from `${env.X}`, replaced by the name of its variable."""
+"""Values that no message may show: those of `${env.X}`, replaced by the variable's name."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import json
 import re
 from typing import Final
 
-#: A shorter value is replaced where it is a word of its own, since it may be a part of many words.
+#: A shorter value is only replaced where it is a whole word, since it may be part of many words.
 LONG_LENGTH: Final = 8
-#: A value this short is in nearly every text: it is no secret, and replacing it would spoil the text.
+#: A shorter value occurs in nearly every text: it is no secret, and replacing it garbles the text.
 MIN_LENGTH: Final = 4
-#: The shown text by value; one for the process, since messages are made where no workspace is known.
+#: The shown text by value; one for the process, because messages are built without a workspace.
 _known: dict[str, str] = {}
 
 
 def register_secret(value: str, shown: str) -> None:
-    """From now on `conceal` shows the value as `shown`."""
+    """Make `conceal` show the value as `shown` from now on."""
     if len(value) >= MIN_LENGTH:
         for text in _spellings(value):
             _known[text] = shown
 
 
 def concealed_text(value: str) -> str | None:
-    """The text that stands for the value; None for a value that is not concealed."""
+    """Return the text that replaces the value; None for a value that is not concealed."""
     return _known.get(value)
 
 
 def unregister_secret(value: str) -> None:
-    """The value is public after all: the files have the same name in the open."""
+    """Stop concealing the value: the files also have it in plain text."""
     for text in _spellings(value):
         _known.pop(text, None)
 
 
 def clear_secrets() -> None:
-    """Forget everything: a new command begins."""
+    """Forget all values; for the beginning of a command."""
     _known.clear()
 
 
 def conceal(text: str) -> str:
-    """The text with every known value replaced, the longest first."""
+    """Replace every known value in the text, the longest first."""
     for value in sorted(_known, key=len, reverse=True) if _known else ():
         if value in text:
             pattern = re.escape(value)
@@ -52,7 +52,7 @@ def conceal(text: str) -> str:
 
 
 def _spellings(value: str) -> set[str]:
-    """The value, and its forms in a message that quotes it: with line breaks and the like escaped."""
+    """The value, and its escaped forms in a message that quotes it."""
     return {
         value,
         repr(value)[1:-1],

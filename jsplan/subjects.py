@@ -1,4 +1,4 @@
-"""Subjects with wildcards: which are well-formed, which overlap, which are covered, as nats-server decides it."""
+"""Subjects with wildcards: well-formed, overlapping, covered, by the rules of nats-server."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-#: Beyond so many comparisons a tree is made of the subjects.
+#: With more comparisons than this a tree is built.
 TREE_THRESHOLD = 10_000
 _BLANK = re.compile(r"\s")
 T = TypeVar("T")
 
 
 def is_valid(subject: str) -> bool:
-    """Whether the server takes it: no blanks, no empty parts, `>` only at the end."""
+    """Check whether the server takes it: no blanks, no empty parts, `>` only at the end."""
     tokens = subject.split(".")
     return all(tokens) and ">" not in tokens[:-1] and not _BLANK.search(subject)
 
 
 def is_literal(subject: str) -> bool:
-    """Whether it has no wildcard."""
+    """Check whether it has no wildcard."""
     return "*" not in subject.split(".") and ">" not in subject.split(".")
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Whether some subject matches both."""
+    """Check whether some subject matches both."""
     left, right = one.split("."), other.split(".")
     for a, b in zip(left, right, strict=False):
         if ">" in (a, b):
@@ -35,7 +35,7 @@ def overlaps(one: str, other: str) -> bool:
 
 
 def intersect(one: str, other: str) -> str | None:
-    """The pattern of exactly those subjects that match both, or None where none does."""
+    """Return the pattern of exactly the subjects that match both, or None if none does."""
     left, right = one.split("."), other.split(".")
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if ">" in (a, b):
@@ -55,7 +55,7 @@ def _narrower_tokens(left: Iterable[str], right: Iterable[str]) -> list[str]:
 
 
 def find_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
-    """Two of the subjects that overlap, or None; literals are compared with wildcards only."""
+    """Return two of the subjects that overlap, or None. Two literals overlap only if equal."""
     literal: set[str] = set()
     wild: list[str] = []
     for subject in subjects:
@@ -89,9 +89,10 @@ def _find_overlap_by_tree(subjects: Iterable[str]) -> tuple[str, str] | None:
 
 
 class SubjectTree(Generic[T]):
-    """Subjects with what belongs to them, laid out by their parts: finds overlaps without comparing all with all.
+    """Subjects with their owners, as a tree of their parts.
 
-    `owners` are the owners of the subject that ends at this node.
+    It finds overlaps without comparing all with all. `owners` are those of the subject that ends
+    at this node.
     """
 
     def __init__(self) -> None:
@@ -99,18 +100,17 @@ class SubjectTree(Generic[T]):
         self.owners: list[T] = []
 
     def add(self, subject: str, owner: T) -> None:
-        """Remember a subject of this owner."""
+        """Add a subject of this owner."""
         node = self
         for part in subject.split("."):
             node = node.children.setdefault(part, SubjectTree())
         node.owners.append(owner)
 
     def find_overlapping(self, subject: str) -> Iterator[T]:
-        """The owners of all subjects that overlap with this one, as often as they do."""
+        """Yield the owner of each overlapping subject; duplicates are possible."""
         parts = subject.split(".")
-        waiting: list[tuple[SubjectTree[T], int]] = [
-            (self, 0)
-        ]  # no recursion: a subject may have thousands of parts
+        #: No recursion: a subject may have thousands of parts.
+        waiting: list[tuple[SubjectTree[T], int]] = [(self, 0)]
         while waiting:
             node, depth = waiting.pop()
             if depth == len(parts):
@@ -132,7 +132,7 @@ class SubjectTree(Generic[T]):
                 waiting += reversed(found)
 
     def iterate_owners(self) -> Iterator[T]:
-        """The owners of all subjects at and below this node."""
+        """Yield the owners of all subjects at and below this node."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
@@ -141,7 +141,7 @@ class SubjectTree(Generic[T]):
 
 
 def is_subset(one: str, other: str) -> bool:
-    """Whether every subject that matches `one` also matches `other`."""
+    """Check whether every subject that matches `one` also matches `other`."""
     a, b = one.split("."), other.split(".")
     for i, right in enumerate(b):
         if right == ">":
@@ -152,10 +152,10 @@ def is_subset(one: str, other: str) -> bool:
 
 
 def is_covered(subject: str, by: Iterable[str]) -> bool:
-    """Whether one of the patterns covers the subject entirely."""
+    """Check whether one of the patterns covers the whole subject."""
     return any(is_subset(subject, other) for other in by)
 
 
 def passes_filters(subject: str, filters: Collection[str]) -> bool:
-    """Whether one of the filters lets the subject pass; no filter lets everything pass."""
+    """Check whether one of the filters lets the subject pass; no filter lets everything pass."""
     return not filters or is_covered(subject, filters)

@@ -1,4 +1,4 @@
-"""Durations, sizes and times as people write them, to and from the exact values of the JetStream API."""
+"""Durations, sizes and times: text for people, and the exact values of the JetStream API."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SIZES = {"": 1, "B": 1} | {
 }
 _DURATION_PART = re.compile(r"(\d+)(?:\.(\d+))?(ms|us|µs|ns|[yMwdhms])")
 _SIZE = re.compile(r"(-?)(\d+)(?:\.(\d+))?\s*([A-Za-z]*)")
-#: How `format_timestamp` writes a moment.
+#: The format of `format_timestamp`.
 TIMESTAMP_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _INT64 = 2**63 - 1
 
 
 def parse_duration(value: object) -> int:
-    """Nanoseconds. An integer is nanoseconds already; text is `1h30m`, `30d`, `500ms`.
+    """Parse a duration to nanoseconds: `1h30m`, `30d`, `500ms`, or an integer of nanoseconds.
 
     Raises ValueError for anything else, for fractions below 1 ns and for more than int64 holds.
     """
@@ -76,7 +76,7 @@ def _scale_exactly(whole: str, fraction: str | None, unit: int, shown: str) -> i
 
 
 def parse_size(value: object) -> int:
-    """Bytes. An integer is bytes already; text is `10GiB` or `512MB`, both 1024-based.
+    """Parse a size to bytes: `10GiB` or `512MB`, both 1024-based, or an integer of bytes.
 
     Raises ValueError for anything else and for more than int64 holds.
     """
@@ -100,7 +100,7 @@ def parse_size(value: object) -> int:
 
 
 def format_duration(ns: int) -> str:
-    """The shortest exact way to write it: `1y`, `1h30m`, `500ms`; 0 is `0s`."""
+    """Return the shortest exact text: `1y`, `1h30m`, `500ms`; 0 is `0s`."""
     if ns == 0:
         return "0s"
     sign, rest = ("-", -ns) if ns < 0 else ("", ns)
@@ -115,7 +115,7 @@ def format_duration(ns: int) -> str:
 
 
 def format_size(size: int) -> str:
-    """The largest 1024-based unit that is exact (`10GiB`), else two decimals below it (`1.50MiB`)."""
+    """Return the size in the largest 1024-based unit, exact (`10GiB`) or to two decimals."""
     if abs(size) < 1024:
         return f"{size}B"
     power = (abs(size).bit_length() - 1) // 10
@@ -125,7 +125,7 @@ def format_size(size: int) -> str:
 
 
 def parse_time(value: object) -> str:
-    """An RFC 3339 instant as UTC text with the fraction's trailing zeros trimmed, as the server echoes it.
+    """Parse an RFC 3339 instant to UTC text without trailing zeros, as the server echoes it.
 
     Nanoseconds are kept. Raises ValueError for anything else.
     """
@@ -147,7 +147,7 @@ def parse_time(value: object) -> str:
 
 
 def next_instant(text: str) -> str:
-    """The next nanosecond after an instant as `parse_time` gives it."""
+    """Return the instant one nanosecond after one that `parse_time` returned."""
     whole, _, fraction = text.removesuffix("Z").partition(".")
     count = int(fraction.ljust(9, "0")) + 1
     later = datetime.fromisoformat(whole) + timedelta(seconds=count // SECOND)
@@ -155,12 +155,12 @@ def next_instant(text: str) -> str:
 
 
 def format_timestamp(moment: datetime | None = None) -> str:
-    """A moment in UTC, now if none is given, as jsplan's own documents have it: RFC 3339 in whole seconds."""
+    """Format a moment, or now, as RFC 3339 in UTC with whole seconds."""
     return (moment or datetime.now(UTC)).strftime(TIMESTAMP_FORMAT)
 
 
 def format_bytes(size: int) -> str:
-    """A byte count for reading, at most two decimals: `88.2 KiB`."""
+    """Format a byte count for reading, with at most two decimals: `88.2 KiB`."""
     step = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(step) < 1024 or unit == "TiB":
