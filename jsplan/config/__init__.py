@@ -1,4 +1,4 @@
-"""Files to declared resources, with symbolic references between domains; resolving those is left to `topology`."""
+"""Workspace files parsed to declared resources; references between domains stay symbolic."""
 
 from __future__ import annotations
 

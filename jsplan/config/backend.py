@@ -1,4 +1,4 @@
-"""`backend:`: where the state is kept. Reaching it is left to `state`."""
+"""`backend:`: where the state is kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jsplan.secrets import unregister_secret
 
 _LOCAL: Final = ("path",)
 _KV: Final = ("domain", "bucket", "lock_ttl")
-#: What a key of a bucket may be made of.
+#: The characters of a key of a bucket.
 _KEY_PATTERN: Final = re.compile(r"[A-Za-z0-9_=/-]+(\.[A-Za-z0-9_=/-]+)*")
 
 
@@ -32,19 +32,19 @@ def read_backend(
     environ: Mapping[str, str],
     findings: Findings,
 ) -> Backend:
-    """Where state is kept; a local file below the workspace unless the files say otherwise."""
+    """Read where state is kept; by default in a local file below the workspace."""
     default = Backend("local", path=root / "state" / f"{state_name}.json")
     if (
         section is None
         or section.value is None
-        or not parsing.check_mapping(section, "`read_backend`", ("local", "kv"), findings)
+        or not parsing.check_mapping(section, "`backend`", ("local", "kv"), findings)
     ):
         return default
     if len(section.value) != 1:
         findings.error(
             "JS128",
             section,
-            "`read_backend` names not exactly one place",
+            "`backend` must name one place",
             "Write `local: {path: …}` or `kv: {domain: …, bucket: …}`.",
         )
         return default
@@ -110,11 +110,11 @@ def _check_key(node: Node, state_name: str, findings: Findings) -> None:
 def _choose_domain(
     node: Node, domains: Mapping[str, Domain], default: Node | None, findings: Findings
 ) -> str | None:
-    """The domain that has the bucket: the one that is named, else `defaults.domain`, else the only one there is."""
+    """Choose the domain of the bucket: the named one, else `defaults.domain`, else the only one."""
     named = parsing.read_text(node.get("domain"), "`backend.kv.domain`", findings)
     if named is not None:
         if named in domains:
-            unregister_secret(named)  # the files have the name in the open
+            unregister_secret(named)  # the files also have the name in plain text
             return named
         hint = f"Declare it under `domains:`.{did_you_mean(named, domains)}"
         findings.error("JS122", node.value["domain"], f'there is no domain "{named}"', hint)
@@ -137,7 +137,7 @@ def _choose_domain(
 def refuse_declared_bucket(
     backend: Backend, declared: Mapping[Address, DeclaredResource], findings: Findings
 ) -> None:
-    """The bucket that the state is in is nobody's resource: a plan for it would change what it is planned from."""
+    """Report the bucket of the state as a resource: a plan would change its own input."""
     if backend.domain is None or backend.bucket is None:
         return
     found = declared.get(Address(backend.domain, "kv", backend.bucket))

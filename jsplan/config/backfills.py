@@ -1,4 +1,4 @@
-"""`backfills:` as entries: which range of which streams is to be copied where. Whether it can be is left to `backfill` and planning."""
+"""`backfills:` as entries: which range of which streams is to be copied into which target."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jsplan.config.model import Backfill, BackfillSide
 from jsplan.config.node import Node, source_range
 
 _KEYS: Final = (
-    "name", "from", "to", "order", "strategy", "mode", "oversize", "rate", "window", "where", "transform", "subject_transform",
-    "environments",
+    "name", "from", "to", "order", "strategy", "mode", "oversize", "rate", "window", "where",
+    "transform", "subject_transform", "environments",
 )  # fmt: skip
 _FROM: Final = (
     "domain",
@@ -47,7 +47,7 @@ class _EntryOptions(TypedDict):
     oversize: str
 
 
-#: What an entry means that does not say it.
+#: The values of an entry that does not set them.
 _DEFAULTS: Final[_EntryOptions] = {
     "order": "stream",
     "strategy": "auto",
@@ -58,7 +58,7 @@ _DEFAULTS: Final[_EntryOptions] = {
 
 @dataclass(frozen=True, slots=True)
 class EntryContext:
-    """What the entries are read with: the domains, the one that is meant where none is said, and the environment."""
+    """The context of reading entries: domains, the default domain and the environment."""
 
     selectors: DomainSelectors
     default_domain: Node | None
@@ -70,7 +70,7 @@ class EntryContext:
 
 
 def read_backfills(section: Node | None, context: EntryContext) -> dict[str, Backfill]:
-    """The entries of this environment by name; everything that is wrong with any is reported."""
+    """Read the entries of this environment by name, and report every error in them."""
     found: dict[str, Backfill] = {}
     findings = context.findings
     seen: set[str] = set()
@@ -96,17 +96,17 @@ def read_backfills(section: Node | None, context: EntryContext) -> dict[str, Bac
 
 
 def _is_in_environment(node: Node | None, context: EntryContext) -> bool:
-    """Whether an entry is one of this environment's."""
+    """Check whether an entry belongs to this environment."""
     wanted = environments.read_environment_names(node, context.environments, context.findings)
     return not wanted or context.environment in wanted
 
 
 def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None:
     findings = context.findings
-    words = _DEFAULTS.copy()
+    choices = _DEFAULTS.copy()
     for key, values in _CHOICES.items():
         if (value := parsing.read_choice(node.get(key), f"`{key}`", values, findings)) is not None:
-            words[key] = value  # type: ignore[literal-required]  # the keys of both are the same four
+            choices[key] = value  # type: ignore[literal-required]  # both have the same four keys
     origins, targets = (
         _read_sides(node, "from", _FROM, context),
         _read_sides(node, "to", ("domain", "stream", "parquet"), context),
@@ -120,7 +120,7 @@ def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None
     renamed = _read_subject_transform(node.get("subject_transform"), findings)
     if not origins or len(targets) != 1:
         return None
-    found = Backfill(
+    entry = Backfill(
         name,
         tuple(origins),
         targets[0],
@@ -130,31 +130,43 @@ def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None
         transform=transform,
         subject_transform=renamed,
         range=source_range(node.place),
-        **words,
+        **choices,
     )
-    if why := _oversize_problem(found):
+    if why := _oversize_problem(entry):
         findings.error(
             "JS130",
             node.get("oversize") or node,
             f"`oversize: native` cannot be: {why}",
             "Use error or skip.",
         )
-    return found
+    return entry
 
 
 def _oversize_problem(entry: Backfill) -> str:
-    """Why messages that have no room for their origin cannot be copied without it: their place among the others is how they are known."""
+    """Explain why oversized messages cannot be copied unchanged; empty if they can.
+
+    Without the origin header such messages are identified by their place in the order alone.
+    """
     if entry.oversize != "native":
         return ""
     for name in ("where", "transform", "subject_transform"):
         if getattr(entry, name) is not None:
-            return f"such messages go as they are, and `{name}` changes what is copied"
+            return f"such messages are copied unchanged, and `{name}` changes messages"
     if entry.order != "stream":
-        return f"they are known by their place in the order of the stream, and the entry has `order: {entry.order}`"
+        return (
+            "they are identified by their place in the order of the stream,"
+            f" and the entry has `order: {entry.order}`"
+        )
     if any(side.parquet is not None for side in (*entry.origins, entry.target)):
-        return "they are known by their place in the order of a stream, and an archive is none"
+        return (
+            "they are identified by their place in the order of a stream,"
+            " and an archive has no such order"
+        )
     if len(entry.origins) > 1:
-        return f"they are known by their place in the order of one stream, and the entry has {len(entry.origins)} origins"
+        return (
+            "they are identified by their place in the order of one stream,"
+            f" and the entry has {len(entry.origins)} origins"
+        )
     return ""
 
 
@@ -195,7 +207,7 @@ def _read_sides(
 
 
 def _read_side(node: Node, keys: Collection[str], context: EntryContext) -> list[BackfillSide]:
-    """One side for each domain that it names."""
+    """Return one side for each domain that it names."""
     findings = context.findings
     if not parsing.check_mapping(node, "a side of a backfill", keys, findings):
         return []
@@ -230,16 +242,18 @@ def _read_side(node: Node, keys: Collection[str], context: EntryContext) -> list
 
 
 def _select_domains(node: Node, context: EntryContext) -> Sequence[str]:
-    """The domains that a side names, else the default one, else the only one."""
-    said = node.get("domain")
-    said = said if said is not None and said.value is not None else context.default_domain
-    if said is not None:
-        return context.selectors.select(said)
+    """Return the domains that a side names, else the default one, else the only one."""
+    selector = node.get("domain")
+    selector = (
+        selector if selector is not None and selector.value is not None else context.default_domain
+    )
+    if selector is not None:
+        return context.selectors.select(selector)
     if len(context.own_domains) != 1:
         context.findings.error(
             "JS127",
             node,
-            "which domain is not said, and there are several",
+            "the domain is missing, and there are several",
             "Add `domain:` here, or `defaults: {domain: …}`.",
         )
         return []

@@ -1,7 +1,4 @@
-"""Turns the fields of one resource into API names and units by the field tables.
-
-Which layers make up a resource is left to `declare`; rules between fields are left to `checks`.
-"""
+"""Parses the fields of one resource to API names and units by the field tables."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from jsplan.config.node import Node, describe_node, to_plain
 from jsplan.resources.fields import Field, Table
 from jsplan.resources.nested import ORIGIN
 
-#: Keys of a mirror or source beside those of the API: a symbolic reference that `topology` resolves.
+#: Keys of a mirror or source besides those of the API: references that `topology` resolves.
 REFERENCE_KEYS: Final = ("domain", "deliver")
 
 
 def parse(
     table: Table, fields: Mapping[str, Node], findings: Findings, address: str | None = None
 ) -> dict[str, Any]:
-    """The fields that the table knows, parsed; null stays None. What is wrong is reported and left out."""
+    """Parse the fields that the table knows; null stays None. Errors are reported and omitted."""
     rows = table.by_name
     body: dict[str, Any] = {}
     for name, node in fields.items():
@@ -44,7 +41,7 @@ def parse(
 def check_keys(
     table: Table, node: Node, extra: Collection[str], findings: Findings, address: str | None = None
 ) -> None:
-    """Report every key that is neither a field nor among `more`."""
+    """Report every key that is neither a field nor in `extra`."""
     rows = table.by_name
     for key in node.value:
         if key not in rows and key not in extra:
@@ -61,8 +58,8 @@ def check_keys(
 
 
 _KIND_NAMES: Final = {
-    "stream": "a stream", "consumer": "a consumer", "kv": "a KV bucket", "object_store": "an object store",
-    "stream_source": "a mirror or source",
+    "stream": "a stream", "consumer": "a consumer", "kv": "a KV bucket",
+    "object_store": "an object store", "stream_source": "a mirror or source",
 }  # fmt: skip
 
 
@@ -149,7 +146,7 @@ def _report_value(
 
 
 def _find_bad_element(row: Field, node: Node) -> Node:
-    """The element that is wrong, so that the place is exact; else the node itself."""
+    """Return the element that is wrong, for an exact place; else the node itself."""
     if isinstance(node.value, list):
         for item in node.value:
             try:

@@ -1,7 +1,7 @@
-"""Rules between the fields of a stream that STREAM.CREATE is known to refuse, and updates too.
+"""Rules between the fields of a stream that the server is known to enforce.
 
-Measured on nats-server 2.15; the number in each text is the server's err_code. Mirrors, sources and
-consumers have modules of their own; what depends on the server or the live side is left to `planning.refusals`.
+Measured on nats-server 2.15; the number in each text is the server's err_code. Rules that depend
+on the server or on live are in `planning.refusals`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jsplan.subjects import find_overlap, is_subset, is_valid, overlaps
 from jsplan.units import SECOND, format_duration
 
 _MIN_DURATION: Final = 100_000_000
-#: The server's own subjects, and what of them a stream may store all the same.
+#: The server's own subjects, and those of them that a stream may store.
 _RESERVED: Final = (
     ("$JS.>", "$JS.EVENT.>"),
     ("$JSC.>", "$JS.EVENT.>"),
@@ -27,12 +27,12 @@ _MAX_METADATA_BYTES: Final = 128 * 1024
 
 
 def check_stream(body: Body) -> Problems:
-    """Everything that is certain to be refused in a stream's configuration."""
+    """Yield everything that the server is certain to refuse in a stream's configuration."""
     for check in _STREAM_CHECKS:
         yield from check(body)
 
 
-# --- streams -------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------
 
 
 def _mirror(body: Body) -> Problems:
@@ -49,8 +49,9 @@ def _mirror(body: Body) -> Problems:
 
 
 _NOT_ON_MIRRORS: Final = {
-    "subjects": 10034, "sources": 10031, "first_seq": 10143, "subject_delete_marker_ttl": 10052, "allow_msg_counter": 10173,
-    "allow_msg_schedules": 10186, "allow_atomic": 10198, "allow_batched": 10209,
+    "subjects": 10034, "sources": 10031, "first_seq": 10143, "subject_delete_marker_ttl": 10052,
+    "allow_msg_counter": 10173, "allow_msg_schedules": 10186, "allow_atomic": 10198,
+    "allow_batched": 10209,
 }  # fmt: skip
 
 
@@ -65,7 +66,10 @@ def _times(body: Body) -> Problems:
                 "An integer is nanoseconds; write 30s.",
             )
     if age and window > age:
-        summary = f"duplicate_window {format_duration(window)} is longer than max_age {format_duration(age)} (10052)"
+        summary = (
+            f"duplicate_window {format_duration(window)} is longer than"
+            f" max_age {format_duration(age)} (10052)"
+        )
         yield Problem(
             "JS153",
             "duplicate_window",
@@ -169,7 +173,10 @@ def _mapping(body: Body) -> Problems:
         yield from _republish(republish, body)
 
 
-_TRANSFORM_HELP: Final = "Both sides end with > or neither does; `dest` has no *, but {{wildcard(n)}} for the n-th * of `src`."
+_TRANSFORM_HELP: Final = (
+    "Both sides end with > or neither does; `dest` has no *, but {{wildcard(n)}} for the n-th *"
+    " of `src`."
+)
 
 
 def _republish(republish: Body, body: Body) -> Problems:
@@ -195,7 +202,7 @@ def _republish(republish: Body, body: Body) -> Problems:
 
 
 def _lengths(body: Body) -> Problems:
-    """The server adds some metadata of its own before it counts; how much depends on its version."""
+    """Check the sizes. The server counts metadata of its own too, depending on its version."""
     size = sum(
         len(key.encode()) + len(value.encode())
         for key, value in (body.get("metadata") or {}).items()
@@ -268,5 +275,6 @@ def _async(body: Body) -> Problems:
 
 
 _STREAM_CHECKS: Final[tuple[Callable[[Body], Problems], ...]] = (
-    _mirror, check_origins, _times, _discard, _subjects, _mapping, _exclusions, _counter, _async, _lengths,
+    _mirror, check_origins, _times, _discard, _subjects, _mapping, _exclusions, _counter, _async,
+    _lengths,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rules between the words of a bucket: those of the stream that it is, said in the bucket's words."""
+"""Rules between the fields of a bucket: those of its stream, in the names of the bucket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from jsplan.resources import buckets
 
 
 def check_bucket(address: Address, body: Mapping[str, Any]) -> Problems:
-    """Everything that is certain to be refused in the stream behind a KV bucket or an object store."""
+    """Yield everything that the server is certain to refuse in the stream of a bucket.
+
+    Buckets are KV buckets and object stores.
+    """
     kind, lowered = address.kind, buckets.lower(address, body)
     lowered = {
         "name": address.stream,

@@ -1,7 +1,7 @@
-"""Rules between the fields of a consumer that CONSUMER.CREATE is known to refuse, and updates too.
+"""Rules between the fields of a consumer that the server is known to enforce.
 
-Measured on nats-server 2.15; the number in each text is the server's err_code. What depends on the stream is left to
-`planning.refusals`, but for work queues, which `declare` knows when all resources are read.
+Measured on nats-server 2.15; the number in each text is the server's err_code. Rules that depend
+on the stream are in `planning.refusals`, except those of work queues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MIN_DURATION: Final = 100 * _MILLISECOND
 
 
 def check_consumer(body: Body) -> Problems:
-    """Everything that is certain to be refused in a consumer's configuration, whatever its stream."""
+    """Yield everything that the server refuses in a consumer's configuration on any stream."""
     for check in _CONSUMER_CHECKS:
         yield from check(body)
 
@@ -132,7 +132,7 @@ def _push_or_pull(body: Body) -> Problems:
 
 
 def _direct(body: Body) -> Problems:
-    """What servers use among themselves is a push consumer that ends with its client."""
+    """Check `direct`: servers use it for push consumers that end with their client."""
     if not body.get("direct"):
         return
     if not body.get("deliver_subject"):
@@ -150,7 +150,7 @@ def _direct(body: Body) -> Problems:
 def _heartbeat(body: Body) -> Problems:
     beat = body.get("idle_heartbeat") or 0
     if body.get("ack_policy") == "flow_control":
-        return  # brings a heartbeat of its own, whatever is written
+        return  # has a heartbeat of its own in any case
     if 0 < beat < _MIN_DURATION:
         yield Problem(
             "JS173",
@@ -217,7 +217,7 @@ _CONSUMER_CHECKS: Final[tuple[Callable[[Body], Problems], ...]] = (
 
 
 def check_queue_consumer(body: Body, others: list[tuple[str, Body]]) -> Problems:
-    """What a work queue refuses of a consumer, given its earlier consumers by name."""
+    """Yield what a work queue refuses of a consumer, given its earlier consumers by name."""
     if body.get("ack_policy") != "explicit" and body.get("ack_policy") != "flow_control":
         yield Problem(
             "JS176",
@@ -242,16 +242,19 @@ def check_queue_consumer(body: Body, others: list[tuple[str, Body]]) -> Problems
                 if body.get("filter_subjects")
                 else "name"
             )
-            detail = "Give each consumer filters of its own, so that every message belongs to one of them."
+            detail = (
+                "Give each consumer its own filters, so that every message belongs to one of them."
+            )
             yield Problem(
                 "JS176",
                 field,
-                f"two consumers of a work queue want the same messages: this one and {name} (10099, 10100)",
+                "two consumers of a work queue want the same messages:"
+                f" this one and {name} (10099, 10100)",
                 detail,
             )
             return
 
 
 def filters_of(body: Body) -> list[str]:
-    """The subjects that a consumer delivers; without a filter all of them."""
+    """Return the subjects that a consumer delivers; without a filter all of them."""
     return body.get("filter_subjects") or [body.get("filter_subject") or ">"]

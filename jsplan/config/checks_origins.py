@@ -1,6 +1,6 @@
-"""Rules of mirrors and sources that the server is known to refuse: filters, transforms, prefixes, duplicates.
+"""Rules of mirrors and sources that the server enforces: filters, transforms, prefixes.
 
-The number in each text is the server's err_code. The other fields of a stream are left to `checks`.
+Also for origins that are listed twice. The number in each text is the server's err_code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from jsplan.subjects import is_literal, is_subset, is_valid, overlaps
 
 
 def check_origins(body: Body) -> Problems:
-    """Everything that is certain to be refused in the mirror and the sources of one stream."""
+    """Yield everything that the server is certain to refuse in the origins of one stream."""
     found = [("mirror", body["mirror"])] if body.get("mirror") else []
     found += [("sources", origin) for origin in body.get("sources") or ()]
     for field, origin in found:
@@ -39,7 +39,8 @@ def _filters(field: str, origin: Body) -> Problems:
         yield Problem(
             "JS151",
             field,
-            f"{field}: an origin has either filter_subject or subject_transforms ({10150 if mirror else 10144})",
+            f"{field}: an origin has either filter_subject or subject_transforms"
+            f" ({10150 if mirror else 10144})",
             "A transform's `src` filters too; keep the transforms.",
         )
     if origin.get("filter_subject") and not is_valid(origin["filter_subject"]):
@@ -51,7 +52,10 @@ def _filters(field: str, origin: Body) -> Problems:
         )
     for transform in transforms:
         if why := transform_problem(transform.get("src") or "", transform.get("dest") or ""):
-            detail = "Both sides end with > or neither does; `dest` has no *, but {{wildcard(n)}} for the n-th * of `src`."
+            detail = (
+                "Both sides end with > or neither does; `dest` has no *, but {{wildcard(n)}} for"
+                " the n-th * of `src`."
+            )
             yield Problem("JS167", field, f"{field}: {why} ({10154 if mirror else 10146})", detail)
             return
     sources, collide = [t.get("src") or "" for t in transforms], overlaps if mirror else _is_nested
@@ -91,13 +95,16 @@ def _external(field: str, external: Body) -> Problems:
 
 
 def _consumer(field: str, origin: Body) -> Problems:
-    """A consumer made beforehand decides itself where it starts and what it filters."""
+    """Check `consumer`: a consumer made beforehand sets the start and the filter itself."""
     consumer, err = origin.get("consumer"), 10213 if field == "mirror" else 10215
     if not consumer:
         return
     subject = consumer.get("deliver_subject") or ""
     if not consumer.get("name") or not is_valid(subject) or not is_literal(subject):
-        text = f"{field}: a consumer of the origin has a name and a deliver_subject without wildcards ({err})"
+        text = (
+            f"{field}: a consumer of the origin has a name and a deliver_subject"
+            f" without wildcards ({err})"
+        )
         yield Problem("JS166", field, text, "Name the consumer that the origin's owner made.")
     for name in ("opt_start_seq", "opt_start_time", "filter_subject"):
         if origin.get(name):

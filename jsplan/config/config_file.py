@@ -1,6 +1,7 @@
-"""`config_file:`: a bare configuration, an `info --json` document of the nats CLI, or {stream_name, config}.
+"""`config_file:`: a configuration, alone or in a document of the nats CLI.
 
-Its text is taken literally: `${…}` is for the files of the workspace.
+Documents are those of `info --json` and {stream_name, config}. The text is taken literally:
+`${…}` works in the files of the workspace only.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from jsplan.config.files import WorkspaceFiles
 from jsplan.config.node import Node, from_plain, make_mapping
 from jsplan.resources import STREAM, TABLES, buckets
 
-#: Names that the entry gives; those in the file are for where it came from.
+#: Names that the entry gives; those in the file name the object that it was exported from.
 _NAME_KEYS: Final[dict[Kind, tuple[str, ...]]] = {
-    "stream": ("name",), "consumer": ("name", "durable_name"), "kv": ("bucket", "name"), "object_store": ("bucket", "name"),
+    "stream": ("name",), "consumer": ("name", "durable_name"), "kv": ("bucket", "name"),
+    "object_store": ("bucket", "name"),
 }  # fmt: skip
 
 
 def read_config_file(kind: Kind, node: Node, name: Node, files: WorkspaceFiles) -> Node | None:
-    """The configuration in the file that `node` names, under the entry's name; None after a finding.
+    """Read the configuration that `node` names, under the entry's name; None after a finding.
 
     A durable consumer stays durable, and one without `durable_name` stays without.
     """
@@ -63,7 +65,7 @@ def read_config_file(kind: Kind, node: Node, name: Node, files: WorkspaceFiles) 
 
 
 def _to_bucket_fields(kind: Kind, config: Node) -> Node:
-    """The configuration of a bucket's stream in the bucket's words, as the rest of the grammar takes it."""
+    """Return the configuration of a bucket's stream in the field names of the bucket."""
     if not buckets.is_bucket(kind):
         return config
     values = {buckets.alias_of(kind, key): node for key, node in config.value.items()}

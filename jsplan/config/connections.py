@@ -1,4 +1,4 @@
-"""`connections:` as the model has them; contexts and NATS_* are resolved by `jetstream`."""
+"""`connections:` as the files have them, without contexts and NATS_* variables."""
 
 from __future__ import annotations
 
@@ -36,23 +36,26 @@ _KEYS: Final = (
 )
 _TLS: Final = ("ca", "cert", "key", "handshake_first")
 _HINTS: Final = {
-    "credentials": 'Did you mean "creds"?', "servers": 'Did you mean "url"? It takes several, separated by commas.',
-    "username": 'Did you mean "user"?', "pass": 'Did you mean "password"?', "nats_context": 'Did you mean "context"?',
-    "domain": "A domain is declared under `domains:`, with `connection:`.", "js_domain": "A domain is declared under `domains:`.",
+    "credentials": 'Did you mean "creds"?',
+    "servers": 'Did you mean "url"? It takes several, separated by commas.',
+    "username": 'Did you mean "user"?', "pass": 'Did you mean "password"?',
+    "nats_context": 'Did you mean "context"?',
+    "domain": "A domain is declared under `domains:`, with `connection:`.",
+    "js_domain": "A domain is declared under `domains:`.",
     "jetstream_domain": "A domain is declared under `domains:`.",
 }  # fmt: skip
 _SCHEMES: Final = ("nats", "tls", "ws", "wss")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-#: The one connection of a workspace that declares none.
+#: The connection of a workspace that declares none.
 IMPLIED_CONNECTION: Final = "default"
 
 
 def read_connections(
     section: Node | None, environ: Mapping[str, str], findings: Findings
 ) -> dict[str, Connection]:
-    """The declared connections by key; one with nothing in it is filled from the environment later."""
+    """Read the declared connections by key; an empty one is filled from the environment later."""
     out = {}
-    for key, node in parsing.read_mapping(section, "`read_connections`", findings):
+    for key, node in parsing.read_mapping(section, "`connections`", findings):
         assert section is not None
         if not NAME_PATTERN.fullmatch(key):
             findings.error(
@@ -66,7 +69,7 @@ def read_connections(
         elif not isinstance(node.value, dict):
             findings.not_a_mapping(
                 node, f"connection {key}"
-            )  # a password that stands one level too high is not quoted
+            )  # a password that is one level too high is not quoted
         elif parsing.check_mapping(
             node, f"connection {key}", _KEYS, findings, lambda word: _HINTS.get(word, "")
         ):
@@ -118,12 +121,12 @@ def _check_login(key: str, node: Node, findings: Findings) -> None:
             f"connection {key} names both a url and a context",
             "Keep one; a context holds its own URL and credentials.",
         )
-    ways = [name for name in ("user", "token", "creds", "nkey") if given(name)]
-    if len(ways) > 1:
+    logins = [name for name in ("user", "token", "creds", "nkey") if given(name)]
+    if len(logins) > 1:
         findings.error(
             "JS120",
             node,
-            f"connection {key} names {len(ways)} ways to log in: {', '.join(ways)}",
+            f"connection {key} names {len(logins)} ways to log in: {', '.join(logins)}",
             "Keep one.",
         )
     if given("password") and not given("user"):
@@ -136,7 +139,7 @@ def _check_login(key: str, node: Node, findings: Findings) -> None:
 
 
 def _check_url(key: str, node: Node | None, findings: Findings) -> None:
-    """What is no address of a server is said before anybody waits for it; never with what stands before `@`."""
+    """Report a URL that cannot be one before any connection attempt; without what precedes `@`."""
     for part in node.value.split(",") if node is not None and isinstance(node.value, str) else ():
         url = part.strip()
         if node is not None and (
@@ -182,12 +185,13 @@ def resolve_file_path(
     findings: Findings,
     base: Path | None = None,
 ) -> Path | None:
-    """A path as absolute one, relative to `base` or else to the file that names it; `~` is HOME."""
+    """Return a path as absolute, relative to `base` or to the file that names it; `~` is HOME."""
     if node is not None and isinstance(node.value, str) and is_content(node.value):
         findings.error(
             "JS120",
             node,
-            f"{what} must be a path, and {concealed_text(node.value) or 'this'} is the content of a file",
+            f"{what} must be a path,"
+            f" and {concealed_text(node.value) or 'this'} is the content of a file",
             "Put the content into a file that only you can read, and give its path.",
         )
         return None
@@ -215,7 +219,7 @@ def _parse_timeout(value: object) -> int:
 
 
 def parse_subject_prefix(value: object) -> str:
-    """A subject without wildcards or blanks, and without a dot at its end; raises ValueError."""
+    """Parse a subject without wildcards, blanks or a dot at its end; raises ValueError."""
     if not isinstance(value, str):
         raise ValueError("must be text")
     prefix = value.removesuffix(".")

@@ -1,7 +1,7 @@
-"""`copy_of:` of a stream: another one's configuration as the base, as `nats stream copy` takes it.
+"""`copy_of:` of a stream: the configuration of another stream as the base.
 
-The base is everything that the files say of the other stream but its name, its subjects and its consumers; guards and the like are
-each stream's own. Putting the layers together is left to `declare`.
+It works as `nats stream copy` does. The base is everything that the files say about the other
+stream, except its name, subjects, consumers and settings such as guards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jsplan.diagnostics import did_you_mean
 from jsplan.resources import STREAM
 
 Layers = tuple[Node, ...]
-#: Each of these says where a stream's messages come from: one of them has to be the copy's own.
+#: The fields that say where the messages of a stream come from. A copy needs one of its own.
 _INPUT_FIELDS = ("subjects", "mirror", "sources")
 
 
@@ -30,20 +30,23 @@ class _CopyEntry:
 
     @property
     def copy_of_node(self) -> Node:
-        """The `copy_of` itself."""
+        """The value of `copy_of`."""
         node: Node = self.entry.value["copy_of"]
         return node
 
 
 class CopyOfResolver:
-    """The streams that wait for their bases, which may stand anywhere in the files."""
+    """Streams that wait for their bases, which may be anywhere in the files."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._waiting: dict[Address, _CopyEntry] = {}
 
     def add(self, address: Address, entry: Node, finish: Callable[[Layers], None]) -> bool:
-        """Whether the entry is a copy; `finish` is then called with the layers of its base, once all streams are declared."""
+        """Add the entry and return True if it is a copy.
+
+        `finish` is called with the layers of its base, once all streams are declared.
+        """
         node = entry.get("copy_of")
         target = self._read_target(node) if node is not None and node.value is not None else None
         if target is not None and entry.get("config_file") is not None:
@@ -84,7 +87,10 @@ class CopyOfResolver:
         return address
 
     def resolve(self, declared: Mapping[Address, DeclaredResource]) -> None:
-        """Finish every copy, each after its base. A chain of copies is followed without recursion: it may be long."""
+        """Finish every copy, each after its base.
+
+        A chain of copies is followed without recursion: it may be long.
+        """
         while self._waiting:
             chain: dict[Address, None] = {}
             address = next(iter(self._waiting))
@@ -95,20 +101,22 @@ class CopyOfResolver:
             if circle:
                 last = next(reversed(chain))
                 self._report_cycle((*chain,), self._waiting[last])
-            for number, one in enumerate(reversed(chain)):
-                copy = self._waiting.pop(one)
+            for number, current in enumerate(reversed(chain)):
+                copy = self._waiting.pop(current)
                 copy.finish(
-                    () if circle and not number else tuple(self._base_layers(one, copy, declared))
+                    ()
+                    if circle and not number
+                    else tuple(self._base_layers(current, copy, declared))
                 )
 
-    def _report_cycle(self, way: tuple[Address, ...], copy: _CopyEntry) -> None:
-        named = " is a copy of ".join(map(str, (*way[way.index(copy.target) :], copy.target)))
+    def _report_cycle(self, chain: tuple[Address, ...], copy: _CopyEntry) -> None:
+        named = " is a copy of ".join(map(str, (*chain[chain.index(copy.target) :], copy.target)))
         self._findings.error(
             "JS146",
             copy.copy_of_node,
             f"a circle of copies: {named}",
             "Say in one of them what it is.",
-            str(way[-1]),
+            str(chain[-1]),
         )
 
     def _base_layers(
@@ -133,7 +141,8 @@ class CopyOfResolver:
                 "JS146",
                 copy.copy_of_node,
                 f"a copy of {copy.target} needs `subjects` of its own",
-                "Everything else is taken over; one subject is stored by one stream. Add `subjects:`, or a `mirror:` of it.",
+                "Everything else is inherited; one subject is stored by one stream."
+                " Add `subjects:`, or a `mirror:` of it.",
                 str(address),
             )
         places = base.ranges
@@ -147,7 +156,7 @@ class CopyOfResolver:
 
 
 def _merge_layers(layers: list[Node]) -> Node:
-    """The layers as one, so that a copy of a copy of a copy has no more of them than the first."""
+    """Merge the layers into one, so that a chain of copies does not collect layers."""
     values: dict[str, Node] = {}
     keys: dict[str, Place] = {}
     for layer in layers:
@@ -169,7 +178,10 @@ def _merge_layers(layers: list[Node]) -> Node:
 
 
 def _inherited_layer(layer: Node, base_domain: str, own_domain: str) -> Node:
-    """What a copy takes of one layer of its base. An origin beside the base is named by its domain where the copy is elsewhere."""
+    """Return what a copy inherits of one layer of its base.
+
+    An origin in the domain of the base gets its domain if the copy is in another domain.
+    """
     values = {
         key: node
         for key, node in layer.value.items()

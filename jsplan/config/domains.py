@@ -1,4 +1,4 @@
-"""`domains:` and `imports:` as the model has them, ranges written out; how they reach each other is left to `topology`."""
+"""`domains:` and `imports:` as the files have them, with ranges expanded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _DOMAIN_HELP: Final = (
 
 
 def expand_domain_keys(section: Node, findings: Findings) -> Node:
-    """`domains:` with one entry per name; an exact name replaces the entry that a range gave it."""
+    """Return `domains:` with one entry per name; an exact name replaces the entry of a range."""
     values: dict[str, Node] = {}
     keys: dict[str, Place] = {}
     for key, node in section.value.items():
@@ -94,7 +94,10 @@ class DomainBuilder:
         self._sizes: dict[int, int] = {}
 
     def build(self, section: Node | None, wanted: Node | None, document: Node) -> dict[str, Domain]:
-        """All domains by key. `wanted` is `defaults.domain`, which alone may stand for the one domain of a workspace."""
+        """Return all domains by key.
+
+        `wanted` is `defaults.domain`. It alone can imply the only domain of a workspace.
+        """
         if section is not None and not isinstance(section.value, dict | None):
             self.findings.wrong_type(section, "`domains`", "a mapping")
             return {}
@@ -110,7 +113,10 @@ class DomainBuilder:
         return self._resolve_same_as(out)
 
     def _is_within_limit(self, node: Node) -> bool:
-        """Whether one more domain may have these values; those of a range are counted once for all of its names."""
+        """Check whether one more domain may have these values.
+
+        The values of a range are counted once for all of its names.
+        """
         size = self._sizes.setdefault(id(node), 0) or count_values(node)
         self._sizes[id(node)] = size
         return self.findings.allow_values(size, node)
@@ -144,7 +150,7 @@ class DomainBuilder:
         return {}
 
     def _imply_connection(self, entries: Node | None) -> None:
-        """No `connections:` at all means one, under the name that the domains use for it."""
+        """Without `connections:` there is one, under the name that the domains use for it."""
         if self.connections:
             return
         nodes = (
@@ -223,7 +229,10 @@ class DomainBuilder:
         return key
 
     def _resolve_same_as(self, domains: dict[str, Domain]) -> dict[str, Domain]:
-        """`same_as` checked and its server's domain taken over; two ways to one JetStream need `same_as`."""
+        """Check `same_as`, and take over the server's domain.
+
+        Two domains for one JetStream need `same_as`.
+        """
         out: dict[str, Domain] = {}
         seen: dict[tuple[str, str], str] = {}
         for key, domain in domains.items():
@@ -250,22 +259,24 @@ class DomainBuilder:
                 "JS122",
                 domain.range,
                 f"`same_as` of domain {domain.key}: {why}",
-                f"Name a domain that stands for itself.{did_you_mean(domain.same_as or '', domains)}",
+                f"Name a domain without `same_as`.{did_you_mean(domain.same_as or '', domains)}",
             )
             return replace(domain, same_as=None) if other is None else domain
-        if (
-            domain.js_domain == domain.key
-        ):  # not written: the server calls itself the same either way
+        if domain.js_domain == domain.key:  # the default: both have the server's own name
             return replace(domain, js_domain=other.js_domain)
         return domain
 
     def _report_duplicate(self, domain: Domain, first: str) -> None:
-        summary = f"domains {first} and {domain.key} are the same JetStream: {domain.api_prefix} over connection {domain.connection}"
+        summary = (
+            f"domains {first} and {domain.key} are the same JetStream:"
+            f" {domain.api_prefix} over connection {domain.connection}"
+        )
         self.findings.error(
             "JS123",
             domain.range,
             summary,
-            f"Correct one of them, or add `same_as: {first}` if {domain.key} is only another way to it.",
+            f"Correct one of them, or add `same_as: {first}`"
+            f" if {domain.key} is another connection to it.",
         )
 
 
@@ -280,9 +291,9 @@ def _key_hint(key: str) -> str:
 def read_imports(
     section: Node | None, domains: Mapping[str, Domain], scope: Scope, findings: Findings
 ) -> tuple[ImportRow, ...]:
-    """The rows of `imports:`; domains that do not exist, and two rows between the same domains, are reported."""
+    """Read the rows of `imports:`, and report unknown domains and rows between the same domains."""
     out: dict[tuple[str, str], ImportRow] = {}
-    for written in parsing.read_list(section, "`read_imports`", findings):
+    for written in parsing.read_list(section, "`imports`", findings):
         node = interpolate(written, scope, findings)
         if not parsing.check_mapping(
             node, "an import", ("from", "into", "api", "deliver", "consumers"), findings
@@ -293,7 +304,10 @@ def read_imports(
             continue
         first = out.setdefault((row.from_domain, row.into_domain), row)
         if first is not row:
-            detail = f"The first one is at {first.range}. Keep one: mirrors and sources would not know which."
+            detail = (
+                f"The first one is at {first.range}. Keep one:"
+                " mirrors and sources would not know which to use."
+            )
             findings.error(
                 "JS110", node, f"two imports from {row.from_domain} into {row.into_domain}", detail
             )
@@ -304,7 +318,10 @@ def _read_import(node: Node, domains: Mapping[str, Domain], findings: Findings) 
     origin, into = (_read_existing_domain(node, key, domains, findings) for key in ("from", "into"))
     api = parsing.read_parsed(node.get("api"), "`api`", parse_subject_prefix, findings)
     if node.get("api") is None:
-        detail = 'Add `api:`, the prefix under which the importing account sees it, as in "JS.acc@hub.API".'
+        detail = (
+            "Add `api:`, the prefix under which the importing account sees it,"
+            ' as in "JS.acc@hub.API".'
+        )
         findings.error("JS106", node, "an import has no `api`", detail)
     deliver = parsing.read_parsed(node.get("deliver"), "`deliver`", parse_subject_prefix, findings)
     consumers = tuple(parsing.read_texts(node.get("consumers"), "`consumers`", findings))

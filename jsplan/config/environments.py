@@ -1,7 +1,4 @@
-"""Chooses the environment and lays its sections over those of the workspace.
-
-Variables from outside the files are left to `variables`.
-"""
+"""Chooses the environment, and overlays its sections on those of the workspace."""
 
 from __future__ import annotations
 
@@ -16,12 +13,15 @@ from jsplan.config.node import Node, make_mapping
 from jsplan.diagnostics import list_known
 
 ENVIRONMENT_SECTIONS: Final = ("vars", "connections", "domains", "backend")
-#: A context stands for all of these; a URL for the context.
+#: A context replaces all of these; a URL replaces the context.
 _URL_KEYS: Final = ("url", "user", "password", "token", "creds", "nkey", "tls")
 
 
 def choose_environment(document: Node, asked: str | None, findings: Findings) -> str | None:
-    """The environment's name, or None if the workspace has none; a finding if the choice is missing or unknown."""
+    """Return the name of the environment, or None if the workspace has none.
+
+    A missing or unknown choice is a finding.
+    """
     section = document.get("environments")
     names = [name for name, _ in parsing.read_mapping(section, "`environments`", findings)]
     if asked is None:
@@ -34,7 +34,7 @@ def choose_environment(document: Node, asked: str | None, findings: Findings) ->
             )
         return None
     if asked not in names:
-        none = "The workspace has no `environments:`; leave -e and JSPLAN_ENV away."
+        none = "The workspace has no `environments:`. Remove -e and unset JSPLAN_ENV."
         findings.error(
             "JS117",
             section,
@@ -47,7 +47,7 @@ def choose_environment(document: Node, asked: str | None, findings: Findings) ->
 def read_environment_names(
     node: Node | None, environments: Collection[str], findings: Findings
 ) -> list[str]:
-    """The names under `environments:` of an entry; a finding for each that the workspace does not have."""
+    """Read `environments:` of an entry, and report names that the workspace does not have."""
     wanted = parsing.read_texts(node, "`environments`", findings)
     for name in wanted:
         if node is not None and name not in environments:
@@ -61,7 +61,10 @@ def read_environment_names(
 
 
 def apply_environment(document: Node, environment: str | None, findings: Findings) -> Node:
-    """The document with the chosen environment merged in; all environments are checked for unknown keys."""
+    """Return the document with the chosen environment merged in.
+
+    All environments are checked for unknown keys.
+    """
     for name, node in parsing.read_mapping(
         document.get("environments"), "`environments`", findings
     ):
@@ -112,8 +115,8 @@ def _drop_keys(connections: Node, name: str, dropped: Collection[str]) -> Node:
     item = connections.get(name)
     if item is None or not dropped or not isinstance(item.value, dict):
         return connections
-    kept: Mapping[str, Node] = {
+    remaining: Mapping[str, Node] = {
         key: value for key, value in item.value.items() if key not in dropped
     }
-    values = connections.value | {name: make_mapping(item.place, kept, item.keys)}
+    values = connections.value | {name: make_mapping(item.place, remaining, item.keys)}
     return make_mapping(connections.place, values, connections.keys)

@@ -1,6 +1,6 @@
-"""What a workspace has already that a new file of it would share: `defaults:`, and sections in which something is declared.
+"""The parts of a workspace that a new file of it would share.
 
-For whoever writes such a file; what the sections mean is left to `load`.
+These are `defaults:`, and the kinds of which something is declared.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _KIND_BY_SECTION: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class ExistingDefaults:
-    """`domain` and `fields` are those of `defaults:`, as written, references included; `declared_kinds` the kinds of which anything is
-    declared, in whatever environment.
+    """`domain` and `fields` of `defaults:`, as written, with references.
+
+    `declared_kinds` are the kinds of which anything is declared, in any environment.
     """
 
     domain: str | None
@@ -35,7 +36,7 @@ class ExistingDefaults:
 
 
 def read_existing_defaults(options: LoadOptions) -> ExistingDefaults:
-    """Read the files of a workspace that loads. Raises ConfigError when they cannot be read any more."""
+    """Read the files of a workspace that loads. Raises ConfigError if they changed and do not."""
     findings = Findings()
     document = WorkspaceFiles(options.directory.absolute(), findings).load_document()
     findings.raise_if_failed()

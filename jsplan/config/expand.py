@@ -1,4 +1,7 @@
-"""Ranges of domain names (`store-{001..200}`) and selectors over domains (`label:edge`, `store-*`, `!store-099`)."""
+"""Ranges of domain names (`store-{001..200}`) and selectors over domains.
+
+A selector is `label:edge`, `store-*` or `!store-099`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _LABEL: Final = "label:"
 
 
 def expand_range(pattern: str) -> list[str]:
-    """The names that a key with ranges stands for; raises ValueError for a range that runs backwards or is too long."""
+    """Return the names of a key with ranges; ValueError for a reversed or too long range."""
     parts = _RANGE.split(pattern)
     choices: list[list[str]] = []
     total = 1
@@ -29,7 +32,7 @@ def expand_range(pattern: str) -> list[str]:
             first, last = parts[index + 1], parts[index + 2]
             total *= _range_length(first, last)
             if total > MAX_RANGE:
-                raise ValueError(f"stands for more than {MAX_RANGE} names")
+                raise ValueError(f"means more than {MAX_RANGE} names")
             width = len(first) if first.startswith("0") else 0
             choices.append(
                 [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
@@ -44,12 +47,12 @@ def _range_length(first: str, last: str) -> int:
 
 
 def has_range(key: str) -> bool:
-    """Whether the key stands for several names."""
+    """Check whether the key means several names."""
     return _RANGE.search(key) is not None
 
 
 class DomainSelectors:
-    """Resolves selectors over the domains of one workspace; the same text is resolved once.
+    """Resolves selectors over the domains of one workspace, each text once.
 
     A domain with `same_as` is found by its exact name only.
     """
@@ -61,13 +64,16 @@ class DomainSelectors:
         self._known: dict[str, tuple[str, ...]] = {}
 
     def select(self, node: Node) -> Sequence[str]:
-        """The keys of the domains that match, in the order of the files; findings for what matches nothing."""
+        """Return the keys of the matching domains in the order of the files.
+
+        A selector that matches nothing is a finding.
+        """
         terms = node.value if isinstance(node.value, list) else [node]
         texts = [self._read_term(term) for term in terms]
         wanted = [(text, term) for text, term in zip(texts, terms, strict=True) if text is not None]
         positive = [self._match(text, term) for text, term in wanted if not text.startswith("!")]
         if len(positive) == len(wanted) == 1:
-            return positive[0]  # without a copy: thousands of streams may each select all domains
+            return positive[0]  # not copied: thousands of streams may each select all domains
         taken: Iterable[str] = (
             self._own if not positive and wanted else (key for keys in positive for key in keys)
         )
@@ -80,7 +86,7 @@ class DomainSelectors:
         return [key for key in dict.fromkeys(taken) if key not in without]
 
     def is_domain(self, name: str) -> bool:
-        """Whether the text is the exact name of a domain."""
+        """Check whether the text is the exact name of a domain."""
         return name in self._domains
 
     def _read_term(self, node: Node) -> str | None:
@@ -129,7 +135,8 @@ class DomainSelectors:
                 "JS122",
                 node,
                 f'there is no domain "{text}"',
-                f"Known domains: {_format_domains(self._domains)}.{did_you_mean(text, self._domains)}",
+                f"Known domains: {_format_domains(self._domains)}."
+                f"{did_you_mean(text, self._domains)}",
             )
 
 
@@ -143,7 +150,7 @@ def _matches(key: str, pattern: str) -> bool:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a selector may match several domains."""
+    """Check whether a selector may match several domains."""
     return text.startswith((_LABEL, "!")) or has_range(text) or _is_glob(text)
 
 

@@ -1,6 +1,6 @@
 """Finds and reads the files of a workspace and merges them into one document.
 
-What the sections mean is left to the other modules; every byte that was read is remembered for the hash.
+Every byte that was read is remembered for the hash.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from jsplan.disk import is_file, is_folder
 
 MAIN_FILE: Final = "jsplan.yaml"
 DEFAULT_INCLUDES: Final = ("*.jsplan.yaml", "*.jsplan.json")
-#: How many levels of a section may come from several files; a section at 0 is written in one file only.
+#: The levels of a section that may come from several files; 0: the section is in one file only.
 _MERGE_DEPTH: Final = {
-    "vars": 1, "environments": 3, "connections": 1, "domains": 1, "defaults": 2, "drift": 1, "lint": 1, "backend": 0, "ownership": 0,
+    "vars": 1, "environments": 3, "connections": 1, "domains": 1, "defaults": 2, "drift": 1,
+    "lint": 1, "backend": 0, "ownership": 0,
 }  # fmt: skip
 LIST_SECTIONS: Final = (
     "imports",
@@ -58,7 +59,7 @@ class WorkspaceFiles:
         self._empty: set[Path] = set()
 
     def source_of(self, path: Path) -> Source:
-        """The file as findings show it: relative to the workspace."""
+        """Return the file as findings show it: relative to the workspace."""
         try:
             shown = os.path.relpath(path, self.root)
         except ValueError:  # another drive
@@ -66,10 +67,10 @@ class WorkspaceFiles:
         return Source.of(path, shown)
 
     def parse_file(self, path: Path, at: Place | None = None, *, pipe: bool = False) -> Node | None:
-        """The file's document, read once; None when it is empty or after a finding.
+        """Return the file's document, read once; None when it is empty or after a finding.
 
-        Nothing of it has been quoted. Before a caller quotes keys or values it knows that the file is
-        of the kind that it expects: a workspace may name any file, and messages end up on pull requests.
+        No message has quoted it. Before a caller quotes keys or values it checks that the file is
+        of the expected kind: a workspace may name any file, and messages end up on pull requests.
         """
         if path not in self._parsed:
             source = self.source_of(path)
@@ -85,11 +86,11 @@ class WorkspaceFiles:
         return self._parsed[path]
 
     def is_empty(self, path: Path) -> bool:
-        """Whether the file was read, was sound, and said nothing."""
+        """Check whether the file was read, was valid, and had no content."""
         return path in self._empty
 
     def load_document(self) -> Node | None:
-        """The main file and its includes as one mapping; None if the main file cannot be used."""
+        """Return the main file and its includes as one mapping; None if it is unusable."""
         path = self.root / MAIN_FILE
         if not is_file(path) and not is_folder(path):
             problem = (
@@ -134,7 +135,10 @@ class WorkspaceFiles:
         return out
 
     def _is_workspace(self, node: Node, shown: str) -> bool:
-        """Whether a document is part of a workspace: at least one of its keys says so. Else nothing of it is quoted."""
+        """Check whether a document is part of a workspace: at least one of its keys is known.
+
+        Otherwise nothing of it is quoted.
+        """
         if not isinstance(node.value, dict):
             self.findings.not_a_mapping(node, shown)
             return False
@@ -148,7 +152,7 @@ class WorkspaceFiles:
         )
 
     def _find_includes(self, main: Node) -> list[Path]:
-        """The included files, each once, sorted by name; without the main file."""
+        """Return the included files, each once, sorted by name, without the main file."""
         include = main.get("include")
         found: dict[Path, None] = {}
         if include is None:
@@ -197,7 +201,8 @@ class WorkspaceFiles:
 
     def _glob(self, pattern: str) -> list[Path]:
         paths = (
-            self.root / name for name in glob.glob(pattern, root_dir=self.root, recursive=True)
+            self.root / name  # Path.glob does not take `..` and `**` together
+            for name in glob.glob(pattern, root_dir=self.root, recursive=True)  # noqa: PTH207
         )
         return sorted(_normalize_path(path) for path in paths if is_file(path))
 
@@ -227,14 +232,17 @@ class WorkspaceFiles:
                 self.findings.error(
                     "JS105",
                     node.key_place(key),
-                    f"`{key}` stands in {MAIN_FILE} only",
+                    f"`{key}` is allowed in {MAIN_FILE} only",
                     "Remove it from the included file.",
                 )
             return False
         return True
 
     def _merge(self, into: Node, key: str, place: Place, value: Node, depth: int) -> None:
-        """Put `value` under `key`; what is already there is merged `depth` levels down, else it is written twice."""
+        """Put `value` under `key`. An existing value is merged `depth` levels down.
+
+        Below that, a second value is a finding.
+        """
         there = into.value.get(key)
         if there is None or there.value is None:
             into.value[key] = value
@@ -262,7 +270,7 @@ def _normalize_path(path: Path) -> Path:
 
 
 def overlay(base: Node | None, over: Node, depth: int) -> Node:
-    """`over` laid on `base` key by key, `depth` levels down; below that `over` replaces."""
+    """Overlay `over` on `base` key by key, `depth` levels down; below that `over` replaces."""
     if (
         base is None
         or depth == 0

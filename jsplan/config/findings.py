@@ -1,4 +1,4 @@
-"""Collects what is wrong with the files, so that everything is said at once; raising is left to `load`."""
+"""Collects all errors of the files, so that one run reports them all."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from jsplan.config.node import Node, Place, describe_node, source_range, type_na
 from jsplan.diagnostics import Diagnostic, Severity, SourceRange, did_you_mean
 from jsplan.errors import ConfigError
 
-#: A hundred thousand resources of fifty values, such as ten streams in each of ten thousand domains; a few seconds of work.
+#: 100,000 resources of 50 values, as ten streams in each of 10,000 domains; a few seconds of work.
 MAX_VALUES: Final = 5_000_000
-#: The login of a URL, which may stand where no URL is expected.
+#: The login of a URL, which may be where no URL is expected.
 LOGIN: Final = re.compile(r"://[^\s/@]+@")
-#: Where something was found; None when it is in no file.
+#: The place of a finding; None when it is in no file.
 FindingPlace = Node | Place | SourceRange | None
 
 
 class Findings:
-    """All diagnostics of one load, without repetitions (a fleet of domains reads the same lines many times)."""
+    """All diagnostics of one load, each once: a fleet of domains reads the same lines."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, SourceRange | None], Diagnostic] = {}
@@ -32,14 +32,14 @@ class Findings:
     def error(
         self, code: str, at: FindingPlace, summary: str, detail: str, address: str | None = None
     ) -> None:
-        """Something that must be corrected; `detail` says how."""
+        """Add an error; `detail` says how to correct it."""
         self.failed = True
         self._add("error", code, at, summary, detail, address)
 
     def warning(
         self, code: str, at: FindingPlace, summary: str, detail: str, address: str | None = None
     ) -> None:
-        """Something that works and is probably not meant."""
+        """Add a warning: something that works and is probably not intended."""
         self._add("warning", code, at, summary, detail, address)
 
     def _add(
@@ -56,13 +56,13 @@ class Findings:
             if isinstance(at, SourceRange) or at is None
             else source_range(at.place if isinstance(at, Node) else at)
         )
-        said, help_ = (LOGIN.sub("://…@", text) for text in (summary, detail))
+        shown, help_ = (LOGIN.sub("://…@", text) for text in (summary, detail))
         self._found.setdefault(
-            (code, said, place), Diagnostic(severity, code, said, help_, address, place)
+            (code, shown, place), Diagnostic(severity, code, shown, help_, address, place)
         )
 
     def wrong_type(self, node: Node, what: str, expected: str) -> None:
-        """`what` is not of the shape that is `expected` ("a mapping", "text", …)."""
+        """Report that `what` has not the `expected` type ("a mapping", "text", …)."""
         self.error(
             "JS104",
             node,
@@ -71,7 +71,7 @@ class Findings:
         )
 
     def not_a_mapping(self, node: Node, what: str) -> None:
-        """A whole file is no mapping. It may be no file of the workspace at all: its text is not quoted."""
+        """Report a file that is not a mapping, unquoted: it may be no file of the workspace."""
         self.error(
             "JS104",
             node,
@@ -80,7 +80,10 @@ class Findings:
         )
 
     def no_known_keys(self, code: str, node: Node, summary: str, known: Collection[str]) -> bool:
-        """Whether a file has keys and none of them is known: it may be no file of the workspace, and they are not quoted."""
+        """Report a file whose keys are all unknown, and return True.
+
+        The keys are not quoted: it may be no file of the workspace.
+        """
         if not node.value or not node.value.keys().isdisjoint(known):
             return False
         near = next(filter(None, (did_you_mean(key, known) for key in node.value)), "")
@@ -93,24 +96,27 @@ class Findings:
         return True
 
     def allow_values(self, values: int, at: FindingPlace) -> bool:
-        """Whether the files may stand for so many values more; the place where they become too many is reported once.
+        """Return True if the files may have so many more values; report the first excess once.
 
-        Aliases, ranges and selectors multiply what is written: a page may stand for more than any memory holds.
+        Aliases, ranges and selectors multiply values: one page may expand beyond any memory.
         """
         self._values += values
         if self._values <= MAX_VALUES:
             return True
         if self._values - values <= MAX_VALUES:
-            detail = "Aliases, variables, ranges and selectors multiply what is written. Select fewer domains here, or split the workspace."
-            self.error("JS148", at, f"the files stand for more than {MAX_VALUES:,} values", detail)
+            detail = (
+                "Aliases, variables, ranges and selectors multiply values."
+                " Select fewer domains here, or split the workspace."
+            )
+            self.error("JS148", at, f"the files expand to more than {MAX_VALUES:,} values", detail)
         return False
 
     def sorted(self) -> tuple[Diagnostic, ...]:
-        """By file, line and column; those without a place come last."""
+        """Return them by file, line and column; those without a place come last."""
         return tuple(sorted(self._found.values(), key=_sort_key))
 
     def raise_if_failed(self) -> None:
-        """Raise ConfigError with everything that was found, warnings included, if any of it is an error."""
+        """Raise ConfigError with all findings, warnings included, if one of them is an error."""
         if self.failed:
             raise ConfigError(self.sorted())
 

@@ -1,6 +1,6 @@
-"""`${var.x}`, `${env.X}`, `${domain}` and `${domain.key}`; `$${` is a literal `${`, every other `$` is left alone.
+"""References `${var.x}`, `${env.X}`, `${domain}` and `${domain.key}`.
 
-Where the names come from is left to `variables`, `environments` and `domains`.
+`$${` is a literal `${`; every other `$` stays unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMES = "${var.x}, ${domain}, ${domain.key}, and ${env.X} in connections, backe
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the references of one part of the files may name. `environ` is None where `${env.X}` is not allowed."""
+    """The names that references may use. `environ` is None where `${env.X}` is not allowed."""
 
     variables: Mapping[str, Node]
     environ: Mapping[str, str] | None = None
@@ -29,10 +29,10 @@ class Scope:
 
 
 def interpolate(node: Node, scope: Scope, findings: Findings) -> Node:
-    """The node with all references replaced; the same object if there are none.
+    """Return the node with all references replaced; the same object if there are none.
 
-    A value that is one reference alone takes the type of what it names. What cannot be resolved is reported
-    and becomes null; in a list it is left out. What aliases repeat is resolved once.
+    A value that is one reference alone takes the type of what it names. An unresolved reference is
+    reported and becomes null; in a list it is omitted. What aliases repeat is resolved once.
     """
     return _resolve(node, scope, findings, {})
 
@@ -63,7 +63,7 @@ def _resolve_children(node: Node, scope: Scope, findings: Findings, known: dict[
 
 
 def _unescape_key(key: str, node: Node, findings: Findings) -> str:
-    """A key with `$${` as the literal that it is; any other reference in it is reported."""
+    """Return a key with `$${` as `${`; report any reference in it."""
     if any(match[0] != "$${" for match in _REFERENCE.finditer(key)):
         findings.error(
             "JS113",
@@ -76,13 +76,13 @@ def _unescape_key(key: str, node: Node, findings: Findings) -> str:
 
 
 def variables_in(node: Node) -> list[str]:
-    """The names of the variables that the text of a scalar refers to."""
+    """Return the names of the variables that the text of a scalar refers to."""
     found = (match[1] for match in _REFERENCE.finditer(node.raw or "") if match[1])
     return [name.strip().removeprefix("var.") for name in found if name.strip().startswith("var.")]
 
 
 def _is_unresolved(node: Node) -> bool:
-    """Whether it is what became of a reference that was reported; a null that somebody wrote has a text."""
+    """Check whether it is the null of a reported reference; a null from the files has a text."""
     return node.value is None and node.raw is None
 
 

@@ -1,4 +1,4 @@
-"""The guards and settings of one resource: `read_lifecycle`, `lint`, `read_depends_on`. Acting on them is left to planning."""
+"""The guards and settings of one resource: `lifecycle`, `lint`, `depends_on`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ NO_LIFECYCLE: Final = Lifecycle()
 def read_lifecycle(
     layers: Collection[Node], known: Collection[str], findings: Findings
 ) -> Lifecycle:
-    """`lifecycle:` of all layers, the strongest last; `list_known` are the names that `ignore_changes` may hold."""
+    """Read `lifecycle:` of all layers, the strongest last.
+
+    `known` are the names that `ignore_changes` may contain.
+    """
     found: dict[str, Node] = {}
     for node in layers:
         if node.value is not None and parsing.check_mapping(
-            node, "`read_lifecycle`", _KEYS, findings, _key_hint
+            node, "`lifecycle`", _KEYS, findings, _key_hint
         ):
             found |= node.value
     if not found:
@@ -88,7 +91,7 @@ def _read_allow_hazards(node: Node | None, findings: Findings) -> tuple[AllowedH
 
 
 def read_lint_ignore(layers: Collection[Node], findings: Findings) -> dict[str, str]:
-    """`lint: {ignore: [{code, reason}]}` as reason by code."""
+    """Read `lint: {ignore: [{code, reason}]}` as reason by code."""
     out: dict[str, str] = {}
     for node in layers:
         if node.value is None or not parsing.check_mapping(
@@ -105,15 +108,15 @@ def read_lint_ignore(layers: Collection[Node], findings: Findings) -> dict[str, 
 
 
 def read_depends_on(layers: Collection[Node], findings: Findings) -> tuple[str, ...]:
-    """Addresses and globs, each once."""
+    """Read `depends_on`: addresses and globs, each once."""
     nodes = [
         item
         for node in layers
         for item in (
             [node]
             if isinstance(node.value, str)
-            else parsing.read_list(node, "`read_depends_on`", findings)
+            else parsing.read_list(node, "`depends_on`", findings)
         )
     ]
-    found = (parsing.read_address(node, "`read_depends_on`", findings) for node in nodes)
+    found = (parsing.read_address(node, "`depends_on`", findings) for node in nodes)
     return tuple(dict.fromkeys(text for text in found if text is not None))

@@ -1,4 +1,4 @@
-"""Loads a workspace: a visible sequence over the modules of this room. Nothing here touches the network."""
+"""Loads a workspace, step by step. Nothing here touches the network."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 def load(options: LoadOptions) -> Workspace:
     """Read, check and expand the workspace in `options.directory`.
 
-    Raises ConfigError with every finding at once; warnings of a sound workspace are in its `diagnostics`.
+    Raises ConfigError with every finding at once; the warnings of a valid workspace are in its
+    `diagnostics`.
     """
     with _gc_paused():
         return _load(options)
@@ -68,12 +69,12 @@ def _load(options: LoadOptions) -> Workspace:
     reach = _read_connectivity(
         document, options.environ, scope, files, f"{name}.{environment}" if environment else name
     )
-    declarer = _resolve_resources(document, reach, scope, files, environment, known)
-    refuse_declared_bucket(reach.backend, declarer.declared, findings)
+    resolver = _resolve_resources(document, reach, scope, files, environment, known)
+    refuse_declared_bucket(reach.backend, resolver.declared, findings)
     sinks = settings.read_drift(
         document.get("drift"), reach.domains, _with_environ(scope, options.environ), findings
     )
-    workspace = _build_workspace(name, environment, document, reach, declarer, sinks, scope, files)
+    workspace = _build_workspace(name, environment, document, reach, resolver, sinks, scope, files)
     findings.raise_if_failed()
     return workspace
 
@@ -81,10 +82,10 @@ def _load(options: LoadOptions) -> Workspace:
 def load_connectivity(
     options: LoadOptions,
 ) -> tuple[Mapping[str, Connection], Mapping[str, Domain]]:
-    """The connections of a workspace that need not be complete, and the domains it has already.
+    """Return the connections and domains of a workspace that need not be complete.
 
-    Without a jsplan.yaml there is one connection, which the environment fills. Raises ConfigError for what is wrong with
-    the connections; what is wrong with domains is left out.
+    Without a jsplan.yaml there is one connection, filled from the environment. Raises ConfigError
+    for errors in connections; wrong domains are omitted.
     """
     findings = Findings()
     files = WorkspaceFiles(options.directory.absolute(), findings)
@@ -107,7 +108,7 @@ def load_connectivity(
 
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """Half a million small objects that all stay: looking for garbage among them costs more than making them."""
+    """Pause the garbage collector: it would search half a million small objects that all stay."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -120,7 +121,7 @@ def _gc_paused() -> Iterator[None]:
 def _read_document(
     files: WorkspaceFiles, options: LoadOptions, findings: Findings
 ) -> tuple[Node, str | None]:
-    """The main file, and which environment of it is meant. Raises ConfigError where either is not to be had."""
+    """Return the main file and the environment; raises ConfigError if either is missing."""
     document = files.load_document()
     if document is None:
         findings.raise_if_failed()
@@ -133,7 +134,7 @@ def _read_document(
 
 
 def _stop_without_environment(findings: Findings) -> None:
-    """Without the right environment every name that it would have defined is one more finding; say only what counts."""
+    """Raise only this finding: without the environment each of its names would be one more."""
     if any(found.code == "JS117" for found in findings.sorted()):
         findings.raise_if_failed()
 
@@ -167,7 +168,7 @@ def _read_name(document: Node, findings: Findings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Connectivity:
-    """How the servers and the state are reached."""
+    """Connections, domains and the backend."""
 
     connections: Mapping[str, Connection]
     domains: Mapping[str, Domain]
@@ -241,13 +242,13 @@ def _resolve_resources(
         overrides=read_overrides(document.get("overrides"), scope, findings),
         own_domains=tuple(key for key, domain in reach.domains.items() if domain.same_as is None),
     )
-    declarer = ResourceResolver(context)
-    declarer.resolve_section("stream", document.get("streams"), "streams")
-    declarer.resolve_section("consumer", document.get("consumers"), "consumers")
-    declarer.resolve_section("kv", document.get("kv"), "kv")
-    declarer.resolve_section("object_store", document.get("object_stores"), "object_stores")
-    declarer.finish()
-    return declarer
+    resolver = ResourceResolver(context)
+    resolver.resolve_section("stream", document.get("streams"), "streams")
+    resolver.resolve_section("consumer", document.get("consumers"), "consumers")
+    resolver.resolve_section("kv", document.get("kv"), "kv")
+    resolver.resolve_section("object_store", document.get("object_stores"), "object_stores")
+    resolver.finish()
+    return resolver
 
 
 def _build_workspace(
@@ -255,13 +256,13 @@ def _build_workspace(
     environment: str | None,
     document: Node,
     reach: _Connectivity,
-    declarer: ResourceResolver,
+    resolver: ResourceResolver,
     drift: DriftSettings,
     scope: Scope,
     files: WorkspaceFiles,
 ) -> Workspace:
-    findings, declared = files.findings, declarer.declared
-    copies = _read_backfills(document, reach, declarer.context, findings)
+    findings, declared = files.findings, resolver.declared
+    entries = _read_backfills(document, reach, resolver.context, findings)
     values = {key: to_plain(node) for key, node in scope.variables.items()}
     return Workspace(
         name=name,
@@ -282,7 +283,7 @@ def _build_workspace(
         ),
         config_hash=_config_hash(files.read, values, environment),
         diagnostics=findings.sorted(),
-        backfills=copies,
+        backfills=entries,
     )
 
 
@@ -304,10 +305,10 @@ def _read_backfills(
 def _config_hash(
     read: Mapping[str, bytes], values: Mapping[str, Any], environment: str | None
 ) -> str:
-    """Over every file that was read, the variables and the environment; secrets come from outside of all three."""
-    whole = hashlib.sha256()
+    """Hash every file that was read, the variables and the environment; none holds a secret."""
+    digest = hashlib.sha256()
     for shown in sorted(read):
-        whole.update(f"{shown}\0{len(read[shown])}\0".encode())
-        whole.update(read[shown])
-    whole.update(json.dumps([values, environment], sort_keys=True).encode())
-    return f"sha256:{whole.hexdigest()}"
+        digest.update(f"{shown}\0{len(read[shown])}\0".encode())
+        digest.update(read[shown])
+    digest.update(json.dumps([values, environment], sort_keys=True).encode())
+    return f"sha256:{digest.hexdigest()}"

@@ -1,4 +1,4 @@
-"""What the files say, as plain data: the output of this room and the input of every other.
+"""The content of the files as plain data: the output of this package.
 
 Values are in API names and units (ns, bytes). References to other domains are still symbolic
 (`mirror: {name, domain}`); `topology` resolves them. Nothing here has touched the network.
@@ -29,7 +29,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach one NATS account, as the files say it; contexts and `NATS_*` are resolved by `jetstream`.
+    """A connection to one NATS account, as the files have it, without contexts and `NATS_*`.
 
     Secret values are excluded from `repr`. `timeout` is ns per request (None: jsplan's own, 5 s).
     """
@@ -51,10 +51,11 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """One JetStream over one connection. `js_domain` None is a server without a domain (`$JS.API`).
+    """One JetStream over one connection.
 
-    `api_prefix` is computed (`$JS.<js_domain>.API`) or as written, without a trailing dot. `may_be_offline`
-    is ns. `vars` are what `${domain.x}` sees.
+    `js_domain` None is a server without a domain (`$JS.API`). `api_prefix` is computed
+    (`$JS.<js_domain>.API`) or as written, without a trailing dot. `may_be_offline` is ns.
+    `vars` are the values of `${domain.x}`.
     """
 
     key: str
@@ -70,9 +71,10 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class ImportRow:
-    """How the account of domain `into_domain` reaches the JetStream of domain `from_domain` (`from:` in the files).
+    """The import by which account of `into_domain` reaches the JetStream of `from_domain`.
 
-    `consumers` are those of `from_domain`, as `STREAM/CONSUMER`, that clients of the importing account use.
+    `consumers` are those of `from_domain`, as `STREAM/CONSUMER`, that clients of the importing
+    account use.
     """
 
     from_domain: str
@@ -83,13 +85,17 @@ class ImportRow:
     range: SourceRange | None = None
 
 
-#: How long the lock of a KV backend outlives its holder, in ns: long enough for the longest request and some lost renewals.
+#: The time for which the lock of a KV backend outlives its holder, in ns: long enough for the
+#: longest request and some lost renewals.
 LOCK_TTL: Final = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Where state is kept. `local`: `path` is absolute. `kv`: `domain` (its key) and `bucket`; `lock_ttl` is ns."""
+    """The backend of the state.
+
+    `local`: `path` is absolute. `kv`: `domain` (its key) and `bucket`; `lock_ttl` is ns.
+    """
 
     kind: Literal["local", "kv"]
     path: Path | None = None
@@ -101,7 +107,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class AllowedHazard:
-    """A hazard permitted in review; `until` is a date (`2026-12-31`), after which it no longer permits."""
+    """A hazard allowed in the files, until the end of the date `until` (`2026-12-31`)."""
 
     code: str
     reason: str
@@ -110,7 +116,7 @@ class AllowedHazard:
 
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
-    """Guards of one resource; None means that the files do not say (prevent_destroy then comes from state)."""
+    """Guards of one resource; None: not in the files (state then gives prevent_destroy)."""
 
     prevent_destroy: bool | None = None
     ignore_changes: tuple[str, ...] = ()
@@ -120,11 +126,11 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredResource:
-    """One resource that the files ask for.
+    """One resource that the files declare.
 
-    `body` holds only what the files say, top-level names of the API; a value None means that the field is
-    explicitly left to the server. `ranges` has the place of each top-level field. `raw_fields` are the names
-    that came in through `x_raw`. `depends_on` are addresses or globs.
+    `body` holds only what the files say, by the top-level names of the API; a value None means that
+    the field is explicitly left to the server. `ranges` has the place of each top-level field.
+    `raw_fields` are the names that came through `x_raw`. `depends_on` are addresses or globs.
     """
 
     address: Address
@@ -139,7 +145,10 @@ class DeclaredResource:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Our name changed, the thing did not; both sides are addresses or globs of the same shape."""
+    """An address that changed while the resource did not; both sides have the same shape.
+
+    They are addresses or globs.
+    """
 
     old_address: str
     new_address: str
@@ -148,7 +157,10 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What becomes of something that left the files; `prevent_destroy: False` lifts the guard kept in state."""
+    """A resource that left the files: destroy it or not.
+
+    `prevent_destroy: False` removes the guard in state.
+    """
 
     address: str
     destroy: bool
@@ -170,7 +182,7 @@ class Mute:
 
 @dataclass(frozen=True, slots=True)
 class DriftSettings:
-    """`drift:` of the workspace; `sinks` as written, for the scheduled job. Their URLs and headers may be secrets."""
+    """`drift:` of the workspace, `sinks` as written. Their URLs and headers may be secrets."""
 
     ignore: tuple[str, ...] = ()
     mute: tuple[Mute, ...] = ()
@@ -179,8 +191,10 @@ class DriftSettings:
 
 @dataclass(frozen=True, slots=True)
 class BackfillSide:
-    """One end of a backfill: a stream in a domain, or a folder of Parquet files. What is read has bounds, both included: sequences,
-    or RFC 3339 times in UTC; `filters` are subjects of which a message must match one (none: all).
+    """One side of a backfill: a stream in a domain, or a folder of Parquet files.
+
+    The bounds are inclusive: sequences, or RFC 3339 times in UTC. `filters` are subjects of which a
+    message must match one (none: all).
     """
 
     domain: str = ""
@@ -202,7 +216,10 @@ class BackfillSide:
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """An entry of `backfills:` (contract, section 6). `rate` is bytes per second, `subject_transform` is (src, dest)."""
+    """An entry of `backfills:` (contract, section 6).
+
+    `rate` is bytes per second, `subject_transform` is (src, dest).
+    """
 
     name: str
     origins: tuple[BackfillSide, ...]
@@ -221,9 +238,10 @@ class Backfill:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A loaded workspace. `variables` are the resolved `vars`; `config_hash` is `sha256:…` over what was read.
+    """A loaded workspace. `variables` are the resolved `vars`.
 
-    `diagnostics` holds warnings only: errors were raised as `ConfigError`.
+    `config_hash` is `sha256:…` over the input. `diagnostics` holds warnings only: errors were
+    raised as `ConfigError`.
     """
 
     name: str
@@ -252,9 +270,10 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How a workspace is asked for. `variables` from `--var` win over `var_files`, which win over the environment.
+    """The options of loading a workspace.
 
-    `environ` is the process environment, handed in so that loading stays a function of its arguments.
+    `variables` from `--var` override `var_files`, which override the environment. `environ` is the
+    process environment; passing it makes loading a function of its arguments.
     """
 
     directory: Path

@@ -1,4 +1,4 @@
-"""`moved:` and `removed:`: what became of things whose name changed or that left the files."""
+"""`moved:` and `removed:`: resources that have a new address or that left the files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ def read_moved(
     scope: Scope,
     findings: Findings,
 ) -> tuple[Moved, ...]:
-    """The entries of `moved:`; both sides have the same shape, and nothing is declared under the old name."""
+    """Read the entries of `moved:`.
+
+    Both sides have the same shape, and nothing is declared under the old address.
+    """
     out = []
-    for written in parsing.read_list(section, "`read_moved`", findings):
+    for written in parsing.read_list(section, "`moved`", findings):
         node = interpolate(written, scope, findings)
         if not parsing.check_mapping(node, "a moved entry", ("from", "to"), findings):
             continue
@@ -39,7 +42,7 @@ def read_moved(
                 f'there is no domain "{domain}"',
                 f"`to` is what is declared now.{did_you_mean(domain, domains)}",
             )
-        _refuse_declared(node.value["from"], origin, "moved away", declared, findings)
+        _refuse_declared(node.value["from"], origin, "moved", declared, findings)
         out.append(Moved(origin, to, source_range(node.place)))
     return tuple(out)
 
@@ -50,9 +53,9 @@ def read_removed(
     scope: Scope,
     findings: Findings,
 ) -> tuple[Removed, ...]:
-    """The entries of `removed:`; each says whether the thing is destroyed or only forgotten."""
+    """Read the entries of `removed:`; each says whether to destroy the resource or to forget it."""
     out = []
-    for written in parsing.read_list(section, "`read_removed`", findings):
+    for written in parsing.read_list(section, "`removed`", findings):
         node = interpolate(written, scope, findings)
         if not parsing.check_mapping(
             node, "a removed entry", ("address", "destroy", "prevent_destroy"), findings
@@ -99,21 +102,34 @@ def _check_shape(node: Node, origin: str, to: str, findings: Findings) -> None:
 
 
 def rename_problem(origin: str, to: str) -> tuple[str, str] | None:
-    """Why a move is refused and what to do instead, where it changes more than the domain: `read_moved` and `state mv` share this."""
+    """Return why a move is refused and what to do instead; None if it changes only the domain.
+
+    Used by `read_moved` and by `state mv`.
+    """
     if changes_only_domain(origin, to):
         return None
     text = f"{origin} and {to} are different things on a server: only the domain can change"
-    return (
-        text,
-        f"{_RENAME_HELP.get(_kind_of(origin), _RENAME_HELP[''])} See docs/how-to/rename-or-split-a-stream.md.",
-    )
+    advice = _RENAME_HELP.get(_kind_of(origin), _RENAME_HELP[""])
+    return text, f"{advice} See docs/how-to/rename-or-split-a-stream.md."
 
 
 _RENAME_HELP: Final = {
-    "stream": "A stream cannot be renamed in place. Create the new stream with the old one as a source, then remove the old one.",
-    "consumer": "A consumer cannot be renamed in place. Create the new consumer beside the old one, then remove the old one.",
-    "kv": "A bucket cannot be renamed in place. Create the new bucket with the old one as a source, then remove the old one.",
-    "object_store": "An object store cannot be renamed in place. Create the new one, copy the objects, then remove the old one.",
+    "stream": (
+        "A stream cannot be renamed in place."
+        " Create the new stream with the old one as a source, then remove the old one."
+    ),
+    "consumer": (
+        "A consumer cannot be renamed in place."
+        " Create the new consumer beside the old one, then remove the old one."
+    ),
+    "kv": (
+        "A bucket cannot be renamed in place."
+        " Create the new bucket with the old one as a source, then remove the old one."
+    ),
+    "object_store": (
+        "An object store cannot be renamed in place."
+        " Create the new one, copy the objects, then remove the old one."
+    ),
     "": "Nothing can be renamed in place. Create it under the new name, then remove the old one.",
 }
 

@@ -1,4 +1,4 @@
-"""A value with its place in a file: what reading makes and every module of this room works on."""
+"""A value with its place in a file: the output of reading, used by every module here."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from jsplan.diagnostics import SourceRange
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file, or the command line; `shown` is how findings name it."""
+    """One file, or the command line; `shown` is its name in findings."""
 
     path: Path
     shown: str
 
     @classmethod
     def of(cls, path: Path, name: str) -> Source:
-        """A file under the name that people know it by, with `/`; bytes that are no UTF-8, which no document could hold, as escapes."""
+        """Return a file under a name for people, with `/`.
+
+        Bytes that are not UTF-8, which no document could hold, are escaped.
+        """
         return cls(path, name.replace(os.sep, "/").encode("utf-8", "backslashreplace").decode())
 
 
@@ -29,10 +32,11 @@ Place = tuple[Source, int, int]
 
 
 class Node:
-    """One value. `value` is a scalar, a list of nodes, or a dict of nodes by key; `keys` has the keys' places.
+    """One value. `value` is a scalar, a list of nodes, or a dict of nodes by key.
 
-    `raw` is the text of a scalar as written. `dynamic` says that `${` occurs in it or below it, `secret` that it
-    came from `${env.X}`, or is a password, and must not be shown.
+    `keys` has the places of the keys. `raw` is the text of a scalar as written. `dynamic`: `${`
+    occurs in it or below it. `secret`: it came from `${env.X}` or is a password, and must not be
+    shown.
     """
 
     __slots__ = ("dynamic", "keys", "place", "raw", "secret", "value")
@@ -46,11 +50,11 @@ class Node:
         self.secret = False
 
     def get(self, key: str) -> Node | None:
-        """The node below a key of a mapping; None for anything else."""
+        """Return the node below a key of a mapping; None for anything else."""
         return self.value.get(key) if isinstance(self.value, dict) else None
 
     def key_place(self, key: str) -> Place:
-        """Where a key of this mapping is written."""
+        """Return where a key of this mapping is written."""
         return self.keys.get(key, self.place)
 
 
@@ -58,7 +62,7 @@ _NO_KEYS: dict[str, Place] = {}
 
 
 def make_mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Place]) -> Node:
-    """A mapping made of parts of others."""
+    """Build a mapping from parts of others."""
     node = Node(place, dict(values))
     node.keys = dict(keys)
     node.dynamic = any(value.dynamic for value in values.values())
@@ -66,7 +70,7 @@ def make_mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Pl
 
 
 def count_values(node: Node) -> int:
-    """How many values there are, with every alias written out."""
+    """Count the values, with every alias expanded."""
     value = node.value
     if isinstance(value, dict):
         return 1 + sum(map(count_values, value.values()))
@@ -74,7 +78,7 @@ def count_values(node: Node) -> int:
 
 
 def to_plain(node: Node) -> Any:
-    """The value without places."""
+    """Return the value without places."""
     value = node.value
     if isinstance(value, list):
         return [to_plain(item) for item in value]
@@ -84,7 +88,7 @@ def to_plain(node: Node) -> Any:
 
 
 def from_plain(value: Any, place: Place) -> Node:
-    """The reverse of `to_plain`: everything is at the one place."""
+    """Reverse `to_plain`: everything is at the one place."""
     if isinstance(value, list):
         return Node(place, [from_plain(item, place) for item in value])
     if isinstance(value, dict):
@@ -105,12 +109,12 @@ def from_plain(value: Any, place: Place) -> Node:
 
 
 def source_range(place: Place) -> SourceRange:
-    """The place as findings show it, counting from 1."""
+    """Return the place as findings show it, counting from 1."""
     return SourceRange(place[0].shown, place[1] + 1, place[2] + 1)
 
 
 def type_name(node: Node) -> str:
-    """The type of a value, for messages that must not quote it."""
+    """Return the type of a value, for messages that must not quote it."""
     value = node.value
     return (
         "text"
@@ -122,7 +126,7 @@ def type_name(node: Node) -> str:
 
 
 def describe_node(node: Node) -> str:
-    """What a value is, for messages; nothing of a secret is shown."""
+    """Describe a value for messages, without secrets."""
     value = node.value
     if node.secret:
         return "a secret value"
@@ -140,7 +144,7 @@ def describe_node(node: Node) -> str:
 
 
 class FieldPlaces(Mapping[str, SourceRange]):
-    """Where each field of a resource is written; made on demand, since most are never asked for."""
+    """The place of each field of a resource, computed on demand: most are never used."""
 
     __slots__ = ("_layers",)
 
@@ -149,7 +153,7 @@ class FieldPlaces(Mapping[str, SourceRange]):
 
     @property
     def layers(self) -> tuple[Node, ...]:
-        """Everything that says something about the resource, the highest precedence last."""
+        """Every layer of the resource, the highest precedence last."""
         return self._layers
 
     def __getitem__(self, name: str) -> SourceRange:

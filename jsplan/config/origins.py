@@ -1,6 +1,6 @@
-"""Writes out the selectors in `mirror:` and `sources:`: one origin per matching domain, still named by its key.
+"""Expands the selectors in `mirror:` and `sources:` to one origin per matching domain.
 
-Turning a key into `external` is left to `topology`.
+An origin is still named by the key of its domain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from jsplan.config.expand import DomainSelectors, is_pattern
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, count_values, make_mapping
 
-#: What one origin costs beside its values, counted in values.
+#: The cost of one origin besides its values, counted in values.
 _PARTS: Final = 20
 
 
@@ -24,7 +24,10 @@ class OriginExpander:
         self._findings = findings
 
     def expand(self, fields: Mapping[str, Node], domain: str, name: str) -> Mapping[str, Node]:
-        """The fields with `mirror` and `sources` naming one domain each; `domain` and `name` are the resource's own."""
+        """Return the fields with one domain per origin.
+
+        `domain` and `name` are the resource's own.
+        """
         out = dict(fields)
         mirror, sources = fields.get("mirror"), fields.get("sources")
         if mirror is not None and isinstance(mirror.value, dict):
@@ -60,7 +63,7 @@ class OriginExpander:
         found = self._selectors.select(wanted)
         own = node.get("name")
         if _names_several(wanted) and own is not None and own.value == name:
-            found = [key for key in found if key != domain]  # a stream is not a source of itself
+            found = [key for key in found if key != domain]  # a stream cannot source itself
         if not self._findings.allow_values(len(found) * (_PARTS + count_values(node)), node):
             return []
         return [_with_domain(node, key) for key in found]
@@ -73,7 +76,7 @@ class OriginExpander:
                 "JS137",
                 external,
                 "the origin is named by `domain` and by `external`",
-                "Keep one; `domain` works out the other.",
+                "Keep one; `domain` computes the other.",
             )
         if deliver is not None and deliver.value is not None:
             if not isinstance(deliver.value, str):

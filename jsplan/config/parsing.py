@@ -1,4 +1,7 @@
-"""The small words of the grammar: mappings with known keys, text, flags, lists; each reports what is wrong and goes on."""
+"""Parsers of small parts: mappings with known keys, text, flags, lists.
+
+Each reports errors and continues.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _CODE = re.compile(r"JS\d{3}")
 
 
 def read_mapping(node: Node | None, what: str, findings: Findings) -> Iterator[tuple[str, Node]]:
-    """The entries of a mapping; nothing (a key without a value) is an empty one."""
+    """Yield the entries of a mapping; a key without a value is an empty one."""
     if node is None or node.value is None:
         return iter(())
     if not isinstance(node.value, dict):
@@ -28,7 +31,7 @@ def read_mapping(node: Node | None, what: str, findings: Findings) -> Iterator[t
 
 
 def read_list(node: Node | None, what: str, findings: Findings) -> list[Node]:
-    """The elements of a list; nothing is an empty one."""
+    """Return the elements of a list; a key without a value is an empty one."""
     if node is None or node.value is None:
         return []
     if not isinstance(node.value, list):
@@ -44,7 +47,7 @@ def check_mapping(
     findings: Findings,
     hint: Callable[[str], str] | None = None,
 ) -> bool:
-    """Whether the node is a mapping; keys that are not known are reported, with `hint(key)` or a close word."""
+    """Return True for a mapping; report unknown keys, with `hint(key)` or a close word."""
     if not isinstance(node.value, dict):
         findings.wrong_type(node, what, "a mapping")
         return False
@@ -70,20 +73,20 @@ def report_unknown_key(
 
 
 def read_text(node: Node | None, what: str, findings: Findings) -> str | None:
-    """Text that is not empty; None when there is nothing, or after a finding."""
+    """Return text that is not empty; None when there is no value, or after a finding."""
     if node is None or node.value is None:
         return None
     if not isinstance(node.value, str):
         findings.wrong_type(node, what, "text")
         return None
     if not node.value:
-        findings.error("JS104", node, f"{what} is empty", "Write a value, or leave the key out.")
+        findings.error("JS104", node, f"{what} is empty", "Write a value, or remove the key.")
         return None
     return node.value
 
 
 def read_required_text(parent: Node, key: str, what: str, findings: Findings) -> str | None:
-    """The text under a key that must be there."""
+    """Return the text under a required key."""
     node = parent.get(key)
     if node is None or node.value is None:
         findings.error("JS106", parent, f"{what} has no `{key}`", f"Add `{key}:`.")
@@ -92,7 +95,7 @@ def read_required_text(parent: Node, key: str, what: str, findings: Findings) ->
 
 
 def read_path(node: Node | None, what: str, findings: Findings) -> str | None:
-    """Text that can be the name of a file."""
+    """Return text that can be the name of a file."""
     value = read_text(node, what, findings)
     if value is None or value.isprintable():
         return value
@@ -107,7 +110,10 @@ def read_path(node: Node | None, what: str, findings: Findings) -> str | None:
 
 
 def url_problem(value: str, schemes: Collection[str]) -> str:
-    """Say why text is not a URL of one of the schemes; empty if it is one. It never repeats what stands before `@` or behind the host."""
+    """Explain why text is not a URL of one of the schemes; empty if it is one.
+
+    It never repeats what precedes `@` or follows the host.
+    """
     scheme, mark, rest = value.partition("://")
     if "${env." in value:  # read without its environment, for a job file
         return ""
@@ -130,7 +136,7 @@ def url_problem(value: str, schemes: Collection[str]) -> str:
 
 
 def read_flag(node: Node | None, what: str, findings: Findings) -> bool | None:
-    """A boolean; None when there is nothing, or after a finding."""
+    """Return a boolean; None when there is no value, or after a finding."""
     if node is None or node.value is None:
         return None
     if not isinstance(node.value, bool):
@@ -140,7 +146,7 @@ def read_flag(node: Node | None, what: str, findings: Findings) -> bool | None:
 
 
 def read_texts(node: Node | None, what: str, findings: Findings) -> list[str]:
-    """A list of text; one text alone is a list of one."""
+    """Return a list of text; one text alone is a list of one."""
     if node is not None and isinstance(node.value, str):
         return [node.value]
     found = (
@@ -153,7 +159,7 @@ def read_texts(node: Node | None, what: str, findings: Findings) -> list[str]:
 def read_parsed(
     node: Node | None, what: str, parse: Callable[[object], T], findings: Findings
 ) -> T | None:
-    """The value as `parse` reads it; its ValueError becomes a finding that never shows a secret."""
+    """Return the value as `parse` reads it; its ValueError becomes a finding without secrets."""
     if node is None or node.value is None:
         return None
     try:
@@ -167,7 +173,7 @@ def read_parsed(
 def read_choice(
     node: Node | None, what: str, values: Collection[str], findings: Findings
 ) -> str | None:
-    """One of a few words."""
+    """Return one of a few words."""
     value = read_text(node, what, findings)
     if value is None or value in values:
         return value
@@ -182,7 +188,7 @@ def read_choice(
 
 
 def read_code(node: Node, parent_key: str, findings: Findings) -> str | None:
-    """A code such as JS201."""
+    """Return a code such as JS201."""
     value = read_text(node, parent_key, findings)
     if value is None or _CODE.fullmatch(value):
         return value
@@ -196,7 +202,7 @@ def read_code(node: Node, parent_key: str, findings: Findings) -> str | None:
 
 
 def read_date(node: Node | None, what: str, findings: Findings) -> str | None:
-    """A date such as 2026-12-31."""
+    """Return a date such as 2026-12-31."""
     value = read_text(node, what, findings)
     if value is None:
         return None
@@ -215,7 +221,7 @@ def _is_date(value: str) -> bool:
 
 
 def read_address(node: Node | None, what: str, findings: Findings) -> str | None:
-    """An address or a glob over addresses, as text."""
+    """Return an address or a glob over addresses, as text."""
     value = read_text(node, what, findings)
     if value is None:
         return None
@@ -226,14 +232,15 @@ def read_address(node: Node | None, what: str, findings: Findings) -> str | None
             "JS143",
             node,
             f"{what}: {problem}",
-            "Write an address such as hub/stream/ORDERS, or a glob such as hub/stream/* or store-*/**.",
+            "Write an address such as hub/stream/ORDERS,"
+            " or a glob such as hub/stream/* or store-*/**.",
         )
         return None
     return value
 
 
 def address_problem(value: str) -> str:
-    """What is wrong with an address or glob; empty if nothing is."""
+    """Explain what is wrong with an address or glob; empty if nothing is."""
     if not is_glob(value):
         try:
             Address.parse(value)

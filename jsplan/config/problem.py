@@ -1,4 +1,4 @@
-"""What the checks between fields find. Where in the files it is shown is left to `declare`."""
+"""The result of the checks between fields."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads YAML 1.2 and JSON into nodes that know their place, on libyaml's events.
 
-What the text means is left to the other modules of this room; nothing here but the file system is touched.
-No message quotes the text: a workspace may name a file that is none of its own.
+It touches nothing but the file system. No message quotes the text: a workspace may name a file
+that is not its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ try:
 except ImportError:  # a PyYAML without libyaml: the same events, about ten times slower
     from yaml import Loader as Parser  # type: ignore[assignment]
 
-#: Aliases may repeat at most this many nodes per file: enough for honest anchors, not for a "billion laughs".
+#: The nodes per file that aliases may repeat: enough for anchors, not for a "billion laughs".
 MAX_REPEATED = 500_000
 MAX_DEPTH = 64
 #: Sixty thousand lines are about 3 MiB.
@@ -32,13 +32,14 @@ _CORE = "tag:yaml.org,2002:"
 _SURROGATES = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _QUOTING = (
-    'A plain value cannot begin with * & ! > | % @ ` and, inside [ ] or { }, cannot hold any of [ ] { } and ",".'
+    "A plain value cannot begin with * & ! > | % @ ` and, inside [ ] or { },"
+    ' cannot hold any of [ ] { } and ",".'
     ' Put it in quotes, as in ["*.new"], ">" or "${var.x}".'
 )
 
 
 class _ReadError(Exception):
-    """Reading this file cannot go on."""
+    """This file cannot be read further."""
 
     def __init__(self, code: str, place: Place, summary: str, detail: str) -> None:
         super().__init__(summary)
@@ -48,7 +49,7 @@ class _ReadError(Exception):
 def read_bytes(
     source: Source, findings: Findings, at: Place | None = None, *, pipe: bool = False
 ) -> bytes | None:
-    """The bytes of the file, or None after a finding; `at` is the place that names the file."""
+    """Return the bytes of the file, or None after a finding; `at` is the place that names it."""
     try:
         return read_regular(source.path, MAX_BYTES, pipe=pipe)
     except OSError as error:
@@ -78,7 +79,7 @@ def _file_hint(path: Path, error: OSError) -> str:
 
 
 def parse_document(source: Source, data: bytes, findings: Findings) -> Node | None:
-    """The one document in `data`; None when it is empty or after a finding, which names the place."""
+    """Return the one document in `data`; None when it is empty or after a finding."""
     try:
         return _NodeBuilder(source, _decode_text(source, data), findings).build()
     except _ReadError as error:
@@ -274,7 +275,7 @@ class _NodeBuilder:
         )
 
     def _merge(self, node: Node, other: Node) -> None:
-        """`<<`: what the mapping says itself wins, then the first of several."""
+        """Apply `<<`: the mapping's own keys win, then the first of several."""
         for base in other.value if isinstance(other.value, list) else [other]:
             if not isinstance(base.value, dict):
                 self.findings.error(
@@ -304,7 +305,8 @@ class _NodeBuilder:
                 "JS101",
                 place,
                 "the alias refers to no anchor before it",
-                'Write &name at the value that *name means. If it is text, put it in quotes: "*name".',
+                "Write &name at the value that *name means."
+                ' If it is text, put it in quotes: "*name".',
             )
         size, height = self._measure(node)
         if depth + height > MAX_DEPTH + 1:
@@ -322,7 +324,7 @@ class _NodeBuilder:
         return node
 
     def _measure(self, node: Node) -> tuple[int, int]:
-        """How many nodes there are with all aliases written out, and in how many levels; what is known is not counted again."""
+        """Count the nodes with all aliases expanded, and their levels; results are cached."""
         known = self.sizes.get(id(node))
         if known is None:
             children = (
@@ -344,7 +346,9 @@ class _NodeBuilder:
     def _syntax_error(self, error: yaml.MarkedYAMLError) -> _ReadError:
         mark = error.problem_mark or error.context_mark
         if mark and error.context_mark and mark.line > self.text.rstrip().count("\n"):
-            mark = error.context_mark  # the file ended inside of something; say where that begins
+            mark = (
+                error.context_mark
+            )  # the file ended inside of something; report where that begins
         line, column = (mark.line, mark.column) if mark else (0, 0)
         end = self.text.rstrip()
         if line > end.count("\n"):
@@ -379,7 +383,10 @@ def _yaml_hint(line: str, column: int, problem: str, context: str | None) -> str
     if "\t" in line[: column + 1]:
         return "YAML does not allow tabs for indentation; use spaces."
     if "mapping values are not allowed" in problem:
-        return 'There are two ": " on this line, or the line above is indented less than it seems. Put text that holds ": " in quotes.'
+        return (
+            'There are two ": " on this line, or the line above is indented less than it seems.'
+            ' Put text that holds ": " in quotes.'
+        )
     if "cannot start any token" in problem or "alias" in (context or "") or "${" in line:
         return _QUOTING
     if "flow" in (context or ""):

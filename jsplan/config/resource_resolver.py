@@ -1,7 +1,6 @@
-"""From the entries of the files to declared resources: one per matching domain, all layers merged.
+"""Resolves the entries of the files to declared resources: one per domain, layers merged.
 
-Layers, the weakest first: `defaults`, those of `copy_of`, `config_file`, the entry, `overrides`. Fields are parsed by `body`, rules
-between them checked by `checks`.
+Layers, the weakest first: `defaults`, those of `copy_of`, `config_file`, the entry, `overrides`.
 """
 
 from __future__ import annotations
@@ -37,9 +36,10 @@ from jsplan.resources import TABLES, buckets
 _SETTING_KEYS: Final = ("lifecycle", "lint", "depends_on", "x_raw")
 _ENTRY_KEYS: Final = (*_SETTING_KEYS, "domain", "environments", "config_file")
 _NESTED_KEYS: Final = (*_SETTING_KEYS, "environments", "config_file")
-#: What an entry may hold beside its fields; a consumer nested in a stream has neither domain nor stream of its own.
+#: The keys of an entry besides its fields; a nested consumer has neither domain nor stream.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
-    "stream": (*_ENTRY_KEYS, "consumers", "copy_of"), "consumer": (*_ENTRY_KEYS, "stream"), "nested": _NESTED_KEYS, "kv": _ENTRY_KEYS, "object_store": _ENTRY_KEYS,
+    "stream": (*_ENTRY_KEYS, "consumers", "copy_of"), "consumer": (*_ENTRY_KEYS, "stream"),
+    "nested": _NESTED_KEYS, "kv": _ENTRY_KEYS, "object_store": _ENTRY_KEYS,
 }  # fmt: skip
 _NAME_KEY: Final[dict[Kind, str]] = {
     "stream": "name",
@@ -49,7 +49,7 @@ _NAME_KEY: Final[dict[Kind, str]] = {
 }
 _STREAM_NAME = re.compile(r"[^.*>\s/\\]{1,255}")
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9_-]{1,240}")
-#: What one resource costs beside its values, counted in values.
+#: The cost of one resource besides its values, counted in values.
 _RESOURCE_COST: Final = 40
 _NO_NODES: Final[tuple[Node, ...]] = ()
 
@@ -66,7 +66,7 @@ class Override:
 
 @dataclass(slots=True)
 class ResolveContext:
-    """What all resources of one workspace share."""
+    """The input that all resources of one workspace share."""
 
     files: WorkspaceFiles
     scope: Scope
@@ -77,17 +77,17 @@ class ResolveContext:
     default_domain: Node | None = None
     defaults: dict[Kind, Node] = field(default_factory=dict)
     overrides: list[Override] = field(default_factory=list)
-    #: The domains that a resource without `domain:` may be in; it must be one.
+    #: The domains of a resource without `domain:`; there must be one.
     own_domains: tuple[str, ...] = ()
 
     @property
     def findings(self) -> Findings:
-        """Where everything that is wrong goes."""
+        """The findings of the load."""
         return self.files.findings
 
 
 class ResourceResolver:
-    """Collects the declared resources; `declared` has them by address, in the order of the files."""
+    """Collects the declared resources by address in `declared`, in the order of the files."""
 
     def __init__(self, context: ResolveContext) -> None:
         self.context = context
@@ -97,7 +97,7 @@ class ResourceResolver:
         self.declared: dict[Address, DeclaredResource] = {}
         self._scopes: dict[str, Scope] = {}
         self._has_other_environments = False
-        #: What any resource may take beside its own entry: its own parts, its defaults, and the look at each override.
+        #: The cost of a resource besides its entry: its own parts, its defaults, the overrides.
         self._cost = (
             _RESOURCE_COST
             + max(map(count_values, context.defaults.values()), default=0)
@@ -118,7 +118,7 @@ class ResourceResolver:
                     scoped = interpolate(entry, self._domain_scope(domain), self.findings)
                     self._resolve_entry(kind, domain, scoped)
 
-    # --- where and when -----------------------------------------------------------------------------------
+    # --- domains and environments -----------------------------------------------------------------
 
     def _in_environment(self, entry: Node) -> bool:
         node = entry.get("environments")
@@ -141,7 +141,7 @@ class ResourceResolver:
                 self.findings.error(
                     "JS127",
                     entry,
-                    "which domain is not said, and there are several",
+                    "the domain is missing, and there are several",
                     "Add `domain:` here, or `defaults: {domain: …}`.",
                 )
             return list(own) if len(own) == 1 else []
@@ -162,7 +162,7 @@ class ResourceResolver:
             self._scopes[domain] = found
         return found
 
-    # --- one resource -------------------------------------------------------------------------------------
+    # --- one resource -----------------------------------------------------------------------------
 
     def _resolve_entry(self, kind: Kind, domain: str, entry: Node) -> None:
         stream = self._read_stream_name(entry) if kind == "consumer" else None
@@ -290,20 +290,21 @@ class ResourceResolver:
             self.findings.error(
                 "JS133",
                 node,
-                f"{name} belongs to {'jsplan' if name.startswith(STAGING_PREFIX) else 'the server'}",
-                "It makes and removes it itself; choose another name.",
+                f"{name} belongs to"
+                f" {'jsplan' if name.startswith(STAGING_PREFIX) else 'the server'}",
+                "Its owner creates and removes it. Choose another name.",
             )
             return False
         return True
 
-    # --- layers -------------------------------------------------------------------------------------------
+    # --- layers -----------------------------------------------------------------------------------
 
     def _collect_layers(
         self, address: Address, entry: Node, name: Node, base: tuple[Node, ...]
     ) -> tuple[Node, ...] | None:
-        """Everything that says something about the resource, the weakest first; None if the file cannot be used.
+        """Return all layers of the resource, the weakest first; None if the file is unusable.
 
-        `base` are the layers of what it is a copy of.
+        `base` are the layers of the stream that it is a copy of.
         """
         context = self.context
         layers = []
@@ -375,7 +376,7 @@ class ResourceResolver:
     def _read_raw_fields(
         self, address: Address, layers: tuple[Node, ...], fields: Mapping[str, Node]
     ) -> dict[str, Any]:
-        """The fields of `x_raw`, plain; those that the table knows stay nodes, to be parsed as any other."""
+        """Return the fields of `x_raw`, plain; those that the table knows stay nodes to parse."""
         out: dict[str, Any] = {}
         rows = TABLES[address.kind].by_name
         for layer in layers:
@@ -401,7 +402,7 @@ class ResourceResolver:
     def _with_settings(
         self, declared: DeclaredResource, layers: tuple[Node, ...], present: set[str]
     ) -> DeclaredResource:
-        """The resource with its guards; most resources have none."""
+        """Return the resource with its guards; most resources have none."""
         if not present - {"x_raw"}:
             return declared
 
@@ -424,12 +425,15 @@ class ResourceResolver:
             depends_on=lifecycle.read_depends_on(under("depends_on"), self.findings),
         )
 
-    # --- rules between fields -----------------------------------------------------------------------------
+    # --- rules between fields ---------------------------------------------------------------------
 
     def _set_consumer_names(
         self, parsed: dict[str, Any], entry: Node, name: Node, *, from_file: bool
     ) -> None:
-        """`name` alone implies `durable_name` and the other way round; a null `durable_name` needs a threshold."""
+        """Derive `durable_name` from `name` and the other way round.
+
+        A null `durable_name` needs a threshold.
+        """
         parsed["name"] = name.value
         durable = parsed.get("durable_name")
         if durable is not None and durable != name.value:
@@ -445,11 +449,14 @@ class ResourceResolver:
         elif "durable_name" not in parsed:
             parsed["durable_name"] = name.value
         elif durable is None and not parsed.get("inactive_threshold"):
-            detail = "Add inactive_threshold: 1h (deleted after so long without a client), or remove `durable_name: null`."
+            detail = (
+                "Add inactive_threshold: 1h (deleted after so long without a client),"
+                " or remove `durable_name: null`."
+            )
             self.findings.error(
                 "JS134",
                 entry.get("durable_name") or name,
-                f"consumer {name.value} may expire, and is not said when",
+                f"consumer {name.value} may expire, and has no inactive_threshold",
                 detail,
             )
 
@@ -471,11 +478,11 @@ class ResourceResolver:
             self.findings.error(problem.code, at, problem.summary, problem.detail, str(address))
 
     def finish(self) -> None:
-        """What can be done only when all resources are known: copies, work queues, overrides and dependencies that match nothing."""
+        """Finish copies, work queues, overrides and dependencies, once all resources are known."""
         self.copies.resolve(self.declared)
         self._check_work_queues()
         if self._has_other_environments:
-            return  # what matches nothing here may match in another environment
+            return  # an address without a match here may match in another environment
         for override in self.context.overrides:
             if not override.is_used:
                 at = override.node.value["address"]
@@ -522,7 +529,7 @@ class ResourceResolver:
 
 
 def read_overrides(node: Node | None, scope: Scope, findings: Findings) -> list[Override]:
-    """`overrides:` with their globs; the fields are checked against each kind they are applied to."""
+    """Read `overrides:` with their globs; the fields are checked against each kind that matches."""
     out = []
     for item in parsing.read_list(node, "`overrides`", findings):
         if not isinstance(item.value, dict):
@@ -544,7 +551,7 @@ def read_overrides(node: Node | None, scope: Scope, findings: Findings) -> list[
 
 
 def read_defaults(node: Node | None, findings: Findings) -> tuple[Node | None, dict[Kind, Node]]:
-    """`defaults:` as the default domain and the fields per kind."""
+    """Read `defaults:` as the default domain and the fields per kind."""
     kinds: dict[Kind, Node] = {}
     if (
         node is None

@@ -1,4 +1,4 @@
-"""Plain scalars by the YAML 1.2 core schema, except that `010` stays text; quoted ones never come here."""
+"""Plain scalars by the YAML 1.2 core schema, except that `010` stays text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any, Final
 
-#: What `resolve` gives for a number that no JetStream field and no JSON document can hold.
+#: The result of `resolve` for a number that no JetStream field and no JSON document can hold.
 OUT_OF_RANGE: Final = object()
 _WORDS: dict[str, Any] = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
@@ -20,7 +20,7 @@ _NO_NUMBER = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 
 
 def resolve(text: str) -> Any:
-    """None, bool, int, float or the text itself; OUT_OF_RANGE beyond 64 bits and for .inf and .nan."""
+    """Return None, bool, int, float or the text; OUT_OF_RANGE beyond 64 bits, for .inf and .nan."""
     if not text:
         return None
     if text[0] not in _FIRST:

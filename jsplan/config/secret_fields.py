@@ -1,4 +1,4 @@
-"""The rules for values that are secrets: none comes from a variable, and a file of credentials is named by its path."""
+"""Rules for secret values: never from a variable, and files of credentials by path only."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jsplan.config.interpolate import variables_in
 from jsplan.config.node import Node, to_plain
 from jsplan.secrets import concealed_text, register_secret
 
-#: The fields of a connection that are secrets as a whole; of a `url` what stands before `@` is one.
+#: The fields of a connection that are secrets; of a `url` the part before `@` is one.
 _CONNECTION_SECRETS: Final = ("password", "token")
-#: What a path never is: several lines, a seed, a JWT, longer than any system takes.
+#: Text that is never a path: several lines, a seed, a JWT, longer than any system allows.
 _CONTENT: Final = re.compile(
     r".*[\r\n].*|-----BEGIN.*|S[A-Z2-7]{57}|eyJ[\w-]+\.[\w-]+\.[\w-]*|.{4097,}", re.DOTALL
 )
@@ -24,7 +24,10 @@ _CONTENT: Final = re.compile(
 def refuse_variables(
     connections: Node | None, variables: Mapping[str, Node], findings: Findings
 ) -> None:
-    """Report secrets of connections that come from variables, which plans and pages show. Takes what is written."""
+    """Report secrets of connections that come from variables, which plans and pages show.
+
+    It takes the section as written.
+    """
     _refuse(connections, "`connections`", findings)
     for key, connection in _entries(connections):
         _refuse(connection, f"connection {key}", findings)
@@ -36,7 +39,7 @@ def refuse_variables(
 
 
 def refuse_variables_in_sink(sink: Node, findings: Findings) -> None:
-    """Report a webhook whose URL or headers come from variables: either may let its reader in."""
+    """Report a webhook whose URL or headers come from variables: both may hold credentials."""
     _refuse(sink, "a sink", findings)
     hook = sink.get("webhook")
     _refuse(hook, "a webhook", findings)
@@ -47,14 +50,14 @@ def refuse_variables_in_sink(sink: Node, findings: Findings) -> None:
 
 
 def mark_secret(*nodes: Node | None) -> None:
-    """No message shows the value of these, whether it came from `${env.X}` or not."""
+    """Mark values that no message may show, from `${env.X}` or not."""
     for node in nodes:
         if node is not None:
             node.secret = True
 
 
 def url_problem(url: Node, part: str, schemes: Collection[str]) -> str:
-    """Say why text of a URL is none, without what came from `${env.X}`; empty if it is one."""
+    """Explain why text of a URL is none, without values of `${env.X}`; empty if it is one."""
     problem = parsing.url_problem(part, schemes)
     return (
         f"{concealed_text(url.value) or 'the text with ${env.…}'} is not a URL"
@@ -64,7 +67,7 @@ def url_problem(url: Node, part: str, schemes: Collection[str]) -> str:
 
 
 def conceal_login(url: Node | None) -> None:
-    """Conceal the hosts, users and passwords of a URL from `${env.X}`, too: messages have them one by one."""
+    """Conceal the hosts, users and passwords of a URL from `${env.X}`, each by itself."""
     shown = (
         concealed_text(url.value)
         if url is not None and url.secret and isinstance(url.value, str)
@@ -85,7 +88,7 @@ def conceal_path(node: Node, path: Path) -> None:
 
 
 def is_content(value: str) -> bool:
-    """Whether text that should be a path is the content of a file of credentials."""
+    """Check whether text that should be a path is the content of a file of credentials."""
     return _CONTENT.fullmatch(value) is not None
 
 

@@ -28,11 +28,14 @@ _SINKS: Final[dict[str, tuple[str, ...]]] = {
 def read_drift(
     section: Node | None, domains: Mapping[str, Domain], scope: Scope, findings: Findings
 ) -> DriftSettings:
-    """`drift:`; only in sinks does `${env.X}` work, so `scope` has the environment and the rest is read without."""
+    """Read `drift:`. Only sinks may use `${env.X}`, so `scope` has the environment.
+
+    The rest is read without it.
+    """
     if (
         section is None
         or section.value is None
-        or not parsing.check_mapping(section, "`read_drift`", ("ignore", "mute", "sinks"), findings)
+        or not parsing.check_mapping(section, "`drift`", ("ignore", "mute", "sinks"), findings)
     ):
         return DriftSettings()
     plain_scope = Scope(scope.variables)
@@ -135,7 +138,7 @@ def _read_sink(
 
 
 def _is_valid_webhook(node: Node, findings: Findings) -> bool:
-    """Tell whether a webhook can be called. URL and headers are secrets: no finding shows any of them."""
+    """Check whether a webhook can be called. URL and headers are secrets: no finding shows them."""
     url, headers = node.value["url"], node.get("headers")
     if problem := url_problem(url, url.value, ("http", "https")):
         findings.error("JS130", url, f"`url` of a webhook: {problem}", "Write https://HOST/PATH.")
@@ -174,7 +177,7 @@ def _is_latin1(value: str) -> bool:
 
 
 def _is_publishable(node: Node, findings: Findings) -> bool:
-    """A notification is a plain message: it never goes to the server's own subjects, whoever mistyped one."""
+    """Check whether a subject can take notifications: the server's own subjects cannot."""
     where = node.value["subject"]
     subject = parsing.read_text(where, "`subject`", findings) or ""
     problem = None
@@ -183,16 +186,19 @@ def _is_publishable(node: Node, findings: Findings) -> bool:
         or any(token in ("", "*", ">") for token in subject.split("."))
         or " " in subject
     ):
-        problem = "A subject of your own without wildcards, such as ops.drift; those that begin with $ belong to the server."
+        problem = (
+            "Use a subject of your own without wildcards, such as ops.drift."
+            " Subjects that begin with $ belong to the server."
+        )
     if problem:
         findings.error("JS130", where, f'nothing can be reported on subject "{subject}"', problem)
     return problem is None
 
 
 def read_lint(section: Node | None, findings: Findings) -> dict[str, str]:
-    """`lint:` as level by code."""
+    """Read `lint:` as level by code."""
     out = {}
-    for key, node in parsing.read_mapping(section, "`read_lint`", findings):
+    for key, node in parsing.read_mapping(section, "`lint`", findings):
         assert section is not None
         key_node = Node(section.key_place(key), key, key)
         level = parsing.read_choice(node, f"`{key}`", _LEVELS, findings)
@@ -210,11 +216,11 @@ def read_lint(section: Node | None, findings: Findings) -> dict[str, str]:
 
 
 def read_ownership(section: Node | None, findings: Findings) -> bool:
-    """Whether an owner is written into metadata."""
+    """Read whether an owner is written into metadata."""
     if (
         section is None
         or section.value is None
-        or not parsing.check_mapping(section, "`read_ownership`", ("marker",), findings)
+        or not parsing.check_mapping(section, "`ownership`", ("marker",), findings)
     ):
         return False
     return parsing.read_flag(section.get("marker"), "`ownership.marker`", findings) or False

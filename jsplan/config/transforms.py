@@ -1,4 +1,4 @@
-"""Which subject transforms the server takes: `src` matched against, `dest` filled in. Applying them is the server's work.
+"""Rules of subject transforms: which `src` and `dest` the server accepts.
 
 Measured on nats-server 2.15 (10146, 10154, 10156, and 10052 for republish).
 """
@@ -16,7 +16,10 @@ _NUMBER = re.compile(r"\s*-?\d+\s*")
 
 
 def transform_problem(src: str, dest: str) -> str | None:
-    """Why the server refuses to map `src` to `dest`, or None. An empty `src` is every subject, an empty `dest` no change."""
+    """Explain why the server refuses to map `src` to `dest`, or return None.
+
+    An empty `src` is every subject, an empty `dest` no change.
+    """
     if not dest:
         return None
     source = src or ">"
@@ -34,7 +37,7 @@ def transform_problem(src: str, dest: str) -> str | None:
 
 
 def _token_problem(token: str, wildcards: int) -> str | None:
-    """`$1` or `{{function(arguments)}}`; anything else stands for itself."""
+    """Check `$1` or `{{function(arguments)}}`; any other token is literal."""
     if token.startswith("$") and token[1:].isdigit():
         return None if wildcards and int(token[1:]) <= wildcards else _wildcard_problem(token)
     if not (len(token) > 4 and token.startswith("{{") and token.endswith("}}")):
@@ -93,8 +96,10 @@ def _parse_numbers(arguments: list[str]) -> list[int] | None:
     )
 
 
-#: The wildcards that the arguments name, or None for arguments that the function does not take.
+#: The wildcards that the arguments name, or None for arguments that the function rejects.
 _FUNCTIONS: Final[dict[str, Callable[[list[str]], list[int] | None]]] = {
-    "wildcard": _wildcard_arguments, "partition": _partition_arguments, "split": _split_arguments, "random": _random_arguments,
-    "splitfromleft": _two_arguments, "splitfromright": _two_arguments, "slicefromleft": _two_arguments, "slicefromright": _two_arguments, "left": _two_arguments, "right": _two_arguments,
+    "wildcard": _wildcard_arguments, "partition": _partition_arguments, "split": _split_arguments,
+    "random": _random_arguments, "splitfromleft": _two_arguments, "splitfromright": _two_arguments,
+    "slicefromleft": _two_arguments, "slicefromright": _two_arguments, "left": _two_arguments,
+    "right": _two_arguments,
 }  # fmt: skip

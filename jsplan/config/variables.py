@@ -1,4 +1,7 @@
-"""The values of `vars`: default, then JSPLAN_VAR_x, then --var-file, then --var, each in the default's type."""
+"""The values of `vars`: default, JSPLAN_VAR_x, --var-file, --var, in the default's type.
+
+A later one overrides an earlier one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from jsplan.config.scalars import OUT_OF_RANGE, resolve
 from jsplan.diagnostics import did_you_mean
 
 PREFIX: Final = "JSPLAN_VAR_"
-#: How a list or a mapping is given; the default is not shown, since it may hold what no message may.
+#: How to write a list or a mapping. The default is not shown: it may hold a value to conceal.
 _YAML_HELP: Final[dict[type, str]] = {
     list: "Write it as YAML, such as [a, b].",
     dict: "Write it as YAML, such as {a: 1, b: 2}.",
@@ -34,7 +37,7 @@ _NAMES: Final = {
 def resolve_variables(
     section: Node | None, options: LoadOptions, files: WorkspaceFiles
 ) -> dict[str, Node]:
-    """Every variable with its value; one that was not given is reported and null."""
+    """Return every variable with its value; one without a value is reported and null."""
     findings = files.findings
     defaults = dict(parsing.read_mapping(section, "`vars`", findings))
     for name, node in defaults.items():
@@ -60,16 +63,15 @@ def resolve_variables(
             f"variable {name} has no value",
             f"Pass --var {name}=VALUE, --var-file, or set {PREFIX}{name}.",
         )
-        values[name] = Node(
-            defaults[name].place, None, None
-        )  # without even a text: what uses it is not wrong for that
+        # No text either: its users are not wrong because of it.
+        values[name] = Node(defaults[name].place, None, None)
     return values
 
 
 def _given_values(
     defaults: Mapping[str, Node], options: LoadOptions, files: WorkspaceFiles
 ) -> list[tuple[str, Node, str]]:
-    """What was given from outside, the strongest last."""
+    """Return the values from outside the files, the strongest last."""
     out = [
         (name, _text_node(PREFIX + name, options.environ[PREFIX + name]), PREFIX + name)
         for name in defaults
@@ -122,7 +124,7 @@ def _report_unknown(
         "JS115",
         place,
         f"{shown}: the workspace has no variable of this name",
-        guess.strip() or f"Add `{name}: ~` to `vars:`, or leave it away.",
+        guess.strip() or f"Add `{name}: ~` to `vars:`, or remove it.",
     )
 
 
@@ -131,7 +133,10 @@ def _text_node(shown: str, value: str) -> Node:
 
 
 def _convert_type(given: Node, default: Node, what: str, findings: Findings) -> Node:
-    """The value in the type of the default; text from outside is read as YAML reads it where that type is not text."""
+    """Return the value in the type of the default.
+
+    Text from outside is read as YAML unless that type is text.
+    """
     wanted = type(default.value)
     from_outside = not given.place[0].path.name
     if wanted is type(None):
@@ -150,14 +155,15 @@ def _convert_type(given: Node, default: Node, what: str, findings: Findings) -> 
     findings.error(
         "JS116",
         place,
-        f"{what} must be {_NAMES[wanted]}, not {type_name(given) if from_outside else describe_node(given)}",
+        f"{what} must be {_NAMES[wanted]},"
+        f" not {type_name(given) if from_outside else describe_node(given)}",
         f"Its default is {default.raw}." if default.raw is not None else _YAML_HELP[wanted],
     )
     return default
 
 
 def _parse_untyped(given: Node, findings: Findings) -> Node:
-    """Text as a YAML value: 3 is a number, "3" is text, [a, b] is a list."""
+    """Read text as a YAML value: 3 is a number, "3" is text, [a, b] is a list."""
     text = str(given.value)
     if text[:1] in ("[", "{", '"', "'"):
         return parse_document(given.place[0], text.encode(), findings) or given

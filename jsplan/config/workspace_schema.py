@@ -1,6 +1,7 @@
-"""The JSON Schema of workspace files, for editors: generated from the grammar and the field tables.
+"""The JSON Schema of workspace files, for editors.
 
-It says which keys there are and what they hold; rules between keys, and between files, are left to loading.
+It is generated from the grammar and the field tables. It has the keys and their types, not the
+rules between keys and files.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NAME_KEYS: Final = ("name", "bucket", "durable_name")
 
 
 def workspace_schema() -> Schema:
-    """The schema of `jsplan.yaml` and of the files that it includes."""
+    """Return the schema of `jsplan.yaml` and of the files that it includes."""
     properties = _top_level()
     assert properties.keys() == set(TOP_LEVEL_KEYS), "every key of the grammar has its schema"
     return {
@@ -31,11 +32,11 @@ def workspace_schema() -> Schema:
         "title": "jsplan workspace file, format 1",
         "$defs": _definitions(),
         **_object(properties),
-        "patternProperties": {"^x-": {"description": "Ignored: a home for YAML anchors."}},
+        "patternProperties": {"^x-": {"description": "Ignored: a place for YAML anchors."}},
     }
 
 
-# --- small words ---------------------------------------------------------------------------------------------
+# --- small parts ----------------------------------------------------------------------------------
 
 
 def _object(
@@ -62,7 +63,7 @@ def _any(*schemas: Schema, description: str = "") -> Schema:
 
 
 def _or_reference(schema: Schema, description: str = "") -> Schema:
-    """The schema, a `${…}` that stands for it, or nothing."""
+    """Return the schema, a `${…}` in its place, or null."""
     return _any(schema, _ref("reference"), {"type": "null"}, description=description)
 
 
@@ -89,7 +90,7 @@ def _map(values: Schema, description: str = "") -> Schema:
 
 
 def _texts(description: str = "") -> Schema:
-    """A list of text; one text alone is a list of one."""
+    """Return the schema of a list of text; one text alone is a list of one."""
     return _any(
         {"type": ["string", "null"]},
         {"type": "array", "items": {"type": "string"}},
@@ -110,7 +111,7 @@ def _definitions() -> dict[str, Schema]:
         "duration": _any(
             {"type": "integer"},
             {"type": "string", "pattern": duration},
-            description="30d, 1h30m, 500ms (units y M w d h m s ms us ns); an integer is nanoseconds.",
+            description="30d, 1h30m, 500ms (units y M w d h m s ms us ns); integers are ns.",
         ),
         "size": _any(
             {"type": "integer"},
@@ -124,11 +125,11 @@ def _definitions() -> dict[str, Schema]:
             "pattern": r"^\d{4}-\d\d-\d\d$|\$\{",
         },
         "address": {
-            "description": "DOMAIN/KIND/NAME, as in hub/stream/ORDERS; globs such as store-*/** work too.",
+            "description": "DOMAIN/KIND/NAME, such as hub/stream/ORDERS, or a glob: store-*/**.",
             "type": "string",
         },
         "domains": _texts(
-            'Where it lives: a domain, a list, a glob, label:edge, or "!store-099" to leave one out.'
+            'The domains: a name, a list, a glob, label:edge, or "!store-099" to leave one out.'
         ),
         "lifecycle": _lifecycle(),
         "resource_lint": _object(
@@ -142,11 +143,14 @@ def _definitions() -> dict[str, Schema]:
     }
 
 
-# --- from the field tables -----------------------------------------------------------------------------------
+# --- from the field tables ------------------------------------------------------------------------
 
 
 def field_schema(row: Field) -> Schema:
-    """The schema of one field as the files may write it: units as text or integers, `${…}`, or null for the server's default."""
+    """Return the schema of one field as the files may write it.
+
+    Units are text or integers, `${…}` is a reference, null is the server's default.
+    """
     schema = _or_reference(_typed(row), _described(row))
     default = row.default
     if default is not ABSENT and default is not None and default not in ("", {}, []):
@@ -222,7 +226,8 @@ def _entry(kind: str, table: Table) -> Schema:
             "domain": _ref("domains"),
             "environments": _texts("Only in these environments."),
             "config_file": _text(
-                "A file with a configuration, or with what `nats … info --json` prints; keys beside it win."
+                "A file with a configuration, or with the output of `nats … info --json`;"
+                " keys beside it win."
             ),
         }
     )
@@ -269,21 +274,21 @@ def _lifecycle() -> Schema:
     return _object(
         {
             "prevent_destroy": _flag("Refuse to delete it, also once it has left the files."),
-            "ignore_changes": _texts("Fields that others move."),
+            "ignore_changes": _texts("Fields that others change."),
             "on_replace": _choice(
                 "refuse",
                 "recreate",
                 "preserve",
-                description="What to do where only a new object will do.",
+                description="What to do when a change needs a new object.",
             ),
             "allow_hazards": _list(
-                _object(allowed, ("code", "reason")), "Hazards that were permitted in review."
+                _object(allowed, ("code", "reason")), "Hazards that are allowed."
             ),
         }
     )
 
 
-# --- the sections --------------------------------------------------------------------------------------------
+# --- the sections ---------------------------------------------------------------------------------
 
 
 def _top_level() -> dict[str, Schema]:
@@ -305,7 +310,8 @@ def _top_level() -> dict[str, Schema]:
         "defaults": _defaults(),
         "streams": _list(_ref("stream"), "Streams with their consumers."),
         "overrides": _list(
-            _override(), "Fields for resources that an address or a glob names; the last word."
+            _override(),
+            "Fields for resources that an address or a glob names. They are applied last.",
         ),
         "consumers": _list(_ref("consumer"), "Consumers of streams that another team owns."),
         "kv": _list(_ref("kv"), "KV buckets."),
@@ -313,9 +319,9 @@ def _top_level() -> dict[str, Schema]:
         "backfills": _list(_backfill(), "Ranges of one stream to copy into another."),
         "moved": _list(
             _object({"from": _ref("address"), "to": _ref("address")}, ("from", "to")),
-            "Our name changed, the thing did not.",
+            "Addresses that changed while the resource did not.",
         ),
-        "removed": _list(_removed(), "What becomes of things that left the files."),
+        "removed": _list(_removed(), "Resources that left the files: destroyed or forgotten."),
         "drift": _drift(),
         "lint": _map(_choice("ignore", "warning", "error"), "The level of each finding."),
         "ownership": _object(
@@ -325,13 +331,13 @@ def _top_level() -> dict[str, Schema]:
 
 
 def _environment_sections() -> dict[str, Schema]:
-    """The sections that an environment may lay over the workspace's own."""
+    """Return the sections that an environment may overlay."""
     return {
         "vars": _map({}, "Variables with their defaults; ~ is a variable that must be given."),
         "connections": _map(_connection(), "How to reach NATS accounts."),
         "domains": _map(
             _any(_domain(), {"type": "null"}),
-            "JetStreams by our name for them; store-{001..200} is two hundred.",
+            "JetStreams by name; store-{001..200} is two hundred.",
         ),
         "backend": _any(_backend(), {"type": "null"}, description="Where the state is kept."),
     }
@@ -361,16 +367,14 @@ def _domain() -> Schema:
     return _object(
         {
             "connection": _text("The connection that leads to it."),
-            "js_domain": _text(
-                "The server's own name for it; null for a server without a domain. The key, if left out."
-            ),
-            "api_prefix": _text("Where its API answers, if not at $JS.<js_domain>.API."),
-            "labels": _texts("What label:NAME selects it by."),
-            "vars": _map({}, "What ${domain.x} sees."),
+            "js_domain": _text("The server's own name for it, null for none. Default: the key."),
+            "api_prefix": _text("The prefix of its API. Default: $JS.<js_domain>.API."),
+            "labels": _texts("Labels, which label:NAME selects."),
+            "vars": _map({}, "The values of ${domain.x}."),
             "may_be_offline": _or_reference(
                 _ref("duration"), "How long it may be offline before drift reports an error."
             ),
-            "same_as": _text("Another way to the domain of this name."),
+            "same_as": _text("The domain that this is, over another connection."),
         }
     )
 
@@ -382,11 +386,11 @@ def _backend() -> Schema:
             "kv": _object(
                 {
                     "domain": _text(
-                        "The domain that has the bucket; `defaults.domain`, or the only one, if left out."
+                        "The domain of the bucket. Default: `defaults.domain`, or the only one."
                     ),
-                    "bucket": _text("The KV bucket. It is made where there is none."),
+                    "bucket": _text("The KV bucket. It is created if missing."),
                     "lock_ttl": _or_reference(
-                        _ref("duration"), "How long a lock outlives its holder; 1m if left out."
+                        _ref("duration"), "How long a lock outlives its holder. Default: 1m."
                     ),
                 },
                 ("bucket",),
@@ -413,13 +417,13 @@ def _defaults() -> Schema:
         properties[kind] = _any(
             _object(fields | {name: s for name, s in _settings().items() if name != "depends_on"}),
             {"type": "null"},
-            description=f"Fields of every {kind.replace('_', ' ')} that does not say otherwise.",
+            description=f"Fields of every {kind.replace('_', ' ')} that does not set them.",
         )
     return _object(properties)
 
 
 def _override() -> Schema:
-    """The fields of all kinds; which of them fit is seen when the addresses are."""
+    """Return the schema of an override: the fields of all kinds, as addresses may be globs."""
     shapes: dict[str, list[Schema]] = {}
     for table in TABLES.values():
         for name, schema in _fields(table).items():
@@ -437,7 +441,7 @@ def _removed() -> Schema:
     properties = {
         "address": _ref("address"),
         "destroy": _flag("false forgets it and leaves it on the server."),
-        "prevent_destroy": _flag("false lifts the guard that is kept in state."),
+        "prevent_destroy": _flag("false removes the guard that is kept in state."),
     }
     return _object(properties, ("address", "destroy"))
 
@@ -458,7 +462,7 @@ def _drift() -> Schema:
     ]
     return _object(
         {
-            "ignore": _list(_ref("address"), "Never looked at."),
+            "ignore": _list(_ref("address"), "Never compared."),
             "mute": _list(
                 _object(mute, ("address", "owner", "reason")),
                 "Known drift that is not reported, until a date.",
