@@ -16,6 +16,7 @@ from jsplan.diagnostics import did_you_mean
 _POLICY: Final = (
     "Write deliver_policy: all, last, new, last_per_subject, by_start_sequence or by_start_time."
 )
+_OTHERS: Final = "Others go under the top-level `consumers:`."
 #: A text of one word is the right field; a longer text is the hint itself.
 _CONSUMER: Final = {
     "delivery_subject": "deliver_subject", "target": "deliver_subject",
@@ -40,8 +41,8 @@ _CONSUMER: Final = {
     "max_request_max_bytes": "max_bytes", "pinned_ttl": "priority_timeout",
     "priority_group": "priority_groups",
     "stream_name": "The stream is where the consumer is nested, or `stream:` beside its name.",
-    "stream": "A nested consumer belongs to its stream; others go under top-level `consumers:`.",
-    "domain": "A nested consumer is in the stream's domain; others go under top `consumers:`.",
+    "stream": f"A nested consumer belongs to its stream. {_OTHERS}",
+    "domain": f"A nested consumer is in the domain of its stream. {_OTHERS}",
 }  # fmt: skip
 _STREAM: Final = {
     "replicas": "num_replicas", "subject": "subjects", "max_msg": "max_msgs",

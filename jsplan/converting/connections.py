@@ -1,4 +1,4 @@
-"""Servers of another tool as the URL of a connection; what stands before `@` never goes into a file."""
+"""Servers of another tool as the URL of a connection; the part before `@` is never written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jsplan.converting.model import NoteWriter
 
 
 def join_server_urls(given: Sequence[str], at: Node, notes: NoteWriter) -> str:
-    """The servers as one URL, without users and passwords; that some were taken out is told."""
+    """Join the servers to one URL without users and passwords; a note says which were removed."""
     urls = [part.strip() for text in given for part in text.split(",") if part.strip()]
     whole = [url if "://" in url else f"nats://{url}" for url in urls]
     bare = [

@@ -1,6 +1,6 @@
-"""Tables of another tool's words: the field that each stands for, how its value is read, and what the tool sends without it.
+"""Tables of another tool's keys: the field of each, how to read its value, and its default.
 
-What a table cannot say (origins, policies that are several words) is left to the readers.
+The readers handle keys that do not map to one field, such as origins and some policies.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ Reader = Callable[[Node], Any]
 
 
 class BadValue(ValueError):
-    """A value is not what the word takes; the message says what it should be."""
+    """A value of the wrong type; the message says what it should be."""
 
 
 @dataclass(frozen=True, slots=True)
 class MappedField:
-    """One word. `default` is what the tool sends without it, in API units; `empty_values` is what it means to send nothing."""
+    """One key of another tool.
+
+    `default` is what the tool sends without it, in API units; `empty_values` mean to send nothing.
+    """
 
     field: str
     read: Reader
@@ -44,48 +47,52 @@ def convert_fields(
     special_keys: Collection[str] = (),
     defaults: bool = True,
 ) -> dict[str, Any]:
-    """The fields that a mapping's words stand for. `elsewhere` are words that the caller reads itself.
+    """Convert the keys of a mapping to fields. The caller reads `special_keys` itself.
 
-    With `defaults`, what the tool sends for words that are left out is there too. A word that nobody knows is a note. Raises BadValue
-    for what is no mapping.
+    With `defaults`, the result has what the tool sends for omitted keys. An unknown key is a note.
+    Raises BadValue for anything but a mapping.
     """
     if not isinstance(node.value, dict):
         raise BadValue(f"must be a mapping, not {describe_node(node)}")
     out: dict[str, Any] = (
-        {word.field: word.default for word in field_map.values() if word.default is not ABSENT}
+        {
+            mapped.field: mapped.default
+            for mapped in field_map.values()
+            if mapped.default is not ABSENT
+        }
         if defaults
         else {}
     )
     for name, value in node.value.items():
         if name in special_keys:
             continue
-        word = field_map.get(name)
-        if word is None:
+        mapped = field_map.get(name)
+        if mapped is None:
             notes.not_converted(
                 node.key_place(name),
-                f'"{name}" is not carried over: it is no word that this release knows',
+                f'"{name}" is not carried over: this release does not know it',
                 did_you_mean(name, field_map).strip()
                 or "If the server knows it, write it under `x_raw`.",
             )
-        elif value.value not in word.empty_values:
-            _convert_value(out, word, name, value, notes)
+        elif value.value not in mapped.empty_values:
+            _convert_value(out, mapped, name, value, notes)
     return out
 
 
 def _convert_value(
-    out: dict[str, Any], word: MappedField, name: str, value: Node, notes: NoteWriter
+    out: dict[str, Any], mapped: MappedField, name: str, value: Node, notes: NoteWriter
 ) -> None:
     try:
-        out[word.field] = word.read(value)
+        out[mapped.field] = mapped.read(value)
     except ValueError as error:
         notes.unreadable(value, f'"{name}": {error}', "Correct the value, or take it out.")
 
 
-# --- values ---------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def text(node: Node) -> str:
-    """Text; a number or a boolean where the other tool takes them for text."""
+    """Read text; a number or a boolean where the other tool accepts them as text."""
     if isinstance(node.value, bool | int | float):
         return (
             str(node.value).lower() if isinstance(node.value, bool) else str(node.raw or node.value)
@@ -96,7 +103,7 @@ def text(node: Node) -> str:
 
 
 def integer(node: Node) -> int:
-    """A whole number, also written as text or with `.0`."""
+    """Read a whole number, also written as text or with `.0`."""
     value = node.value
     if isinstance(value, str) and value.lstrip("-").isdigit():
         return int(value)
@@ -108,7 +115,7 @@ def integer(node: Node) -> int:
 
 
 def flag(node: Node) -> bool:
-    """True or false."""
+    """Read true or false."""
     if node.value in ("true", "false"):
         return bool(node.value == "true")
     if not isinstance(node.value, bool):
@@ -117,31 +124,31 @@ def flag(node: Node) -> bool:
 
 
 def texts(node: Node) -> list[str]:
-    """A list of text."""
+    """Read a list of text."""
     if not isinstance(node.value, list):
         raise BadValue(f"must be a list of text, not {describe_node(node)}")
     return [text(item) for item in node.value]
 
 
 def text_map(node: Node) -> dict[str, str]:
-    """A mapping of text to text."""
+    """Read a mapping of text to text."""
     if not isinstance(node.value, dict):
         raise BadValue(f"must map text to text, not {describe_node(node)}")
     return {key: text(item) for key, item in node.value.items()}
 
 
 def any_value(node: Node) -> Any:
-    """The value as it is."""
+    """Return the value unchanged."""
     return to_plain(node)
 
 
 def seconds(node: Node) -> int:
-    """Whole seconds, as ns; less than none is none."""
+    """Read whole seconds, as ns; a negative number is 0."""
     return max(0, integer(node)) * SECOND
 
 
 def go_duration(node: Node) -> int:
-    """A duration as Go writes it (`24h`, `1m30s`), as ns; a bare number is ns."""
+    """Read a duration as Go writes it (`24h`, `1m30s`), as ns; a bare number is ns."""
     value = node.value
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -151,19 +158,19 @@ def go_duration(node: Node) -> int:
 
 
 def percent(node: Node) -> str:
-    """A share in percent, as the client library of Go writes it."""
+    """Read a share in percent, as the client library of Go writes it."""
     return f"{text(node).removesuffix('%')}%"
 
 
 def read_items(node: Node) -> list[Node]:
-    """The elements of a list."""
+    """Return the elements of a list."""
     if not isinstance(node.value, list):
         raise BadValue(f"must be a list, not {describe_node(node)}")
     return node.value
 
 
 def list_of(read: Reader) -> Reader:
-    """A list of such values."""
+    """Return a reader of a list of such values."""
 
     def read_list(node: Node) -> list[Any]:
         return [read(item) for item in read_items(node)]
@@ -172,7 +179,7 @@ def list_of(read: Reader) -> Reader:
 
 
 def one_of(choices: Mapping[str, str]) -> Reader:
-    """A word that the server spells in another way."""
+    """Return a reader of a word that the server spells differently."""
 
     def read_choice(node: Node) -> str:
         if not isinstance(node.value, str) or node.value not in choices:

@@ -1,4 +1,4 @@
-"""What the readers of other tools' files make, and how they say what they could not carry over."""
+"""The output of the readers: resources, connections and notes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ OTHER_DEFAULT = "JS181"
 UNREADABLE = "JS182"
 WORTH_KNOWING = "JS183"
 
-#: How the readers name the connection of a resource that does not say one.
+#: The connection of a resource that names none.
 DEFAULT_CONNECTION = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Where a resource lives, as the other tool says it: a connection of that tool, and a JetStream domain if it names one."""
+    """A connection of the other tool, and a JetStream domain if that tool names one."""
 
     connection: str = DEFAULT_CONNECTION
     js_domain: str | None = None
 
 
-#: The owner of what does not say one.
+#: The owner of a resource that names none.
 NO_OWNER = Owner()
 
 
@@ -35,9 +35,10 @@ NO_OWNER = Owner()
 class ConvertedResource:
     """One stream, consumer, bucket or object store. A consumer's `name` is `STREAM/CONSUMER`.
 
-    `config` has API names and units and everything that the other tool sends, its own defaults included. For a bucket it is
-    that of its stream, unless `has_bucket_fields` is true: then it has the words of the grammar (`history`, `ttl`). `settings` are keys beside
-    the fields (`lifecycle`), `comment` are lines above the entry.
+    `config` has API names and units and everything that the other tool sends, its own defaults
+    included. For a bucket it is that of its stream, unless `has_bucket_fields` is true: then it has
+    the fields of the bucket (`history`, `ttl`). `settings` are keys besides the fields
+    (`lifecycle`), `comment` are lines above the entry.
     """
 
     kind: Kind
@@ -50,7 +51,7 @@ class ConvertedResource:
     comment: tuple[str, ...] = ()
 
     def address(self, domain: str) -> Address:
-        """Its address in a domain of ours."""
+        """Return its address in a domain of the workspace."""
         if self.kind == "stream":
             return Address.of_stream(domain, self.name)
         return Address(domain, self.kind, self.name)
@@ -58,7 +59,7 @@ class ConvertedResource:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something to tell. `about` is the resource as (owner, kind, name), once it is known which one it is."""
+    """One note. `about` is the resource as (owner, kind, name), once known."""
 
     severity: Severity
     code: str
@@ -68,54 +69,54 @@ class Note:
     about: tuple[Owner, Kind, str] | None = None
 
     def to_diagnostic(self, address: str | None) -> Diagnostic:
-        """The same as everybody else says things."""
+        """Return the note as a diagnostic."""
         place = source_range(self.place) if self.place else None
         return Diagnostic(self.severity, self.code, self.summary, self.detail, address, place)
 
 
 @dataclass(slots=True)
 class Conversion:
-    """Everything that was read. `connections` are settings of connections by the other tool's name, without secrets."""
+    """The whole result. `connections` are settings by the other tool's name, without secrets."""
 
     resources: list[ConvertedResource] = field(default_factory=list)
     connections: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
     def notes_about(self, kind: Kind, name: str, owner: Owner | None = None) -> NoteWriter:
-        """Says things about one resource."""
+        """Return the writer of notes about one resource."""
         return NoteWriter(self, (owner or NO_OWNER, kind, name))
 
     @property
     def general_notes(self) -> NoteWriter:
-        """Says things about no resource in particular."""
+        """The writer of notes about no resource in particular."""
         return NoteWriter(self, None)
 
 
 @dataclass(frozen=True, slots=True)
 class NoteWriter:
-    """Says things about one resource, or about none in particular."""
+    """Adds notes about one resource, or about none in particular."""
 
     conversion: Conversion
     about: tuple[Owner, Kind, str] | None
 
     def not_converted(self, at: Node | Place, summary: str, detail: str) -> None:
-        """Something cannot be carried over."""
+        """Note something that cannot be converted."""
         self._add("warning", NOT_CONVERTED, at, summary, detail)
 
     def different_default(self, at: Node | Place, summary: str, detail: str) -> None:
-        """The other tool has a default of its own, which is now written out."""
+        """Note a default of the other tool that is now written out."""
         self._add("info", OTHER_DEFAULT, at, summary, detail)
 
     def unreadable(self, at: Node | Place, summary: str, detail: str) -> None:
-        """Something is not what it should be: the conversion fails."""
+        """Note a wrong value: the conversion fails."""
         self._add("error", UNREADABLE, at, summary, detail)
 
     def info(self, at: Node | Place | None, summary: str, detail: str) -> None:
-        """Something is worth knowing."""
+        """Note something of interest."""
         self._add("info", WORTH_KNOWING, at, summary, detail)
 
     def warning(self, at: Node | Place | None, summary: str, detail: str) -> None:
-        """Something is worth knowing before anything is done."""
+        """Note something to know before any other step."""
         self._add("warning", WORTH_KNOWING, at, summary, detail)
 
     def _add(

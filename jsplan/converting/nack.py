@@ -1,6 +1,6 @@
-"""NACK's custom resources: Stream, Consumer, KeyValue, ObjectStore and Account, also as `kubectl get -o yaml` prints them.
+"""NACK's custom resources: Stream, Consumer, KeyValue, ObjectStore and Account.
 
-Their words and defaults are in `nack_words`; finding the files is left to `workflows.converting`.
+Also as `kubectl get -o yaml` prints them. Their keys and defaults are in `nack_fields`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _NAME_FIELD: Final = {"stream": "name", "kv": "bucket", "object_store": "bucket"
 
 
 def split_documents(source: Source, data: bytes, findings: Findings) -> Iterator[Node]:
-    """Each document of a YAML stream, with the lines of the whole file; `---` at the start of a line parts them."""
+    """Yield each document of a YAML stream, with the lines of the whole file.
+
+    A line that begins with `---` separates documents.
+    """
     lines = data.decode("utf-8-sig", "replace").split("\n")
     starts = [number for number, line in enumerate(lines) if _DOCUMENT_SEPARATOR.match(line)]
     for begin, end in zip([-1, *starts], [*starts, len(lines)], strict=True):
@@ -53,7 +56,7 @@ def split_documents(source: Source, data: bytes, findings: Findings) -> Iterator
 
 
 def _list_items(node: Node) -> Iterator[Node]:
-    """The members of a `List`, or the document itself."""
+    """Yield the members of a `List`, or the document itself."""
     items = node.get("items")
     if (
         items is not None
@@ -66,7 +69,10 @@ def _list_items(node: Node) -> Iterator[Node]:
 
 
 def convert_nack(found: Sequence[Node], *, control_loop: bool | None = None) -> Conversion:
-    """All custom resources of the documents. `control_loop`: how the controller runs; None guesses it from what is there."""
+    """Convert all custom resources of the documents.
+
+    `control_loop` is the mode of the controller; None guesses it from the resources.
+    """
     out = Conversion()
     ours = [
         node
@@ -125,12 +131,12 @@ def _read_resource(reader: _ResourceReader) -> None:
 
 
 _UNSUPPORTED_KINDS: Final = {
-    "StreamTemplate": "Servers have had no stream templates since 2.14: write the streams that it made."
+    "StreamTemplate": "Servers have no stream templates since 2.14: write the streams that it made."
 }
 
 
 def _uses_control_loop(nodes: Sequence[Node]) -> bool:
-    """Buckets exist in control-loop mode only, and so do its finalizers and the state that it keeps in annotations."""
+    """Guess the mode: buckets, finalizers and annotations exist in control-loop mode only."""
 
     def marked(node: Node) -> bool:
         meta = node.get("metadata")
@@ -186,18 +192,18 @@ class _ResourceReader:
         )
         if name is None:
             return
-        tell = self.out.notes_about(self.kind, name, owner)
-        read_inline_connection(self.spec, owner.connection, self.out, tell)
+        notes = self.out.notes_about(self.kind, name, owner)
+        read_inline_connection(self.spec, owner.connection, self.out, notes)
         config = convert_fields(
             self.spec,
             self.field_map,
-            tell,
+            notes,
             special_keys=(*self.special_keys, *words.CONNECTION_KEYS, *words.GUARD_KEYS),
         )
-        config |= self._read_nested(tell)
+        config |= self._read_nested(notes)
         {"stream": self._read_stream, "consumer": self._read_consumer}.get(
             self.kind, lambda _, __: None
-        )(config, tell)
+        )(config, notes)
         made = ConvertedResource(
             self.kind,
             name,
@@ -206,7 +212,7 @@ class _ResourceReader:
             owner,
             has_bucket_fields=self.kind in ("kv", "object_store"),
         )
-        self.out.resources.append(replace(made, settings=self._read_guards(tell)))
+        self.out.resources.append(replace(made, settings=self._read_guards(notes)))
 
     def _read_name(self) -> str | None:
         if self.kind == "consumer":
@@ -227,9 +233,9 @@ class _ResourceReader:
         )
         return None
 
-    # --- what several words say ------------------------------------------------------------------------------
+    # --- keys that map to several fields ----------------------------------------------------------
 
-    def _read_nested(self, tell: NoteWriter) -> dict[str, Any]:
+    def _read_nested(self, notes: NoteWriter) -> dict[str, Any]:
         tables = {
             "placement": words.PLACEMENT,
             "republish": words.REPUBLISH,
@@ -243,27 +249,27 @@ class _ResourceReader:
             if node is None or not node.value:
                 continue
             if word == "sources":
-                out["sources"] = [_read_origin(item, tell) for item in read_items(node)]
+                out["sources"] = [_read_origin(item, notes) for item in read_items(node)]
             elif word == "mirror":
-                out["mirror"] = _read_origin(node, tell)
+                out["mirror"] = _read_origin(node, notes)
             elif word in tables:
-                out[names.get(word, word)] = convert_fields(node, tables[word], tell)
+                out[names.get(word, word)] = convert_fields(node, tables[word], notes)
         return out
 
-    def _read_stream(self, config: dict[str, Any], tell: NoteWriter) -> None:
+    def _read_stream(self, config: dict[str, Any], notes: NoteWriter) -> None:
         if _value(self.spec, "storage") is None:
-            tell.different_default(
+            notes.different_default(
                 self.node,
                 "storage: memory is NACK's default; the server's is file",
-                "It is written out, as the stream has it.",
+                "It is written out, because the stream has it.",
             )
         if "max_age" not in config:
-            self._set_max_age(config, tell)
+            self._set_max_age(config, notes)
         if config.get("discard_new_per_subject"):
             config["discard"] = "new"
 
-    def _set_max_age(self, config: dict[str, Any], tell: NoteWriter) -> None:
-        """The library that the control loop uses begins with a year; the other mode sends the empty `maxAge` as it is."""
+    def _set_max_age(self, config: dict[str, Any], notes: NoteWriter) -> None:
+        """Set `max_age`: the library of the control loop uses a year, the other mode sends none."""
         how = (
             ""
             if self.is_mode_given
@@ -271,19 +277,20 @@ class _ResourceReader:
         )
         if self.control_loop:
             config["max_age"] = words.CONTROL_LOOP_AGE
-            tell.different_default(
+            notes.different_default(
                 self.node,
-                "max_age: 1y is what NACK's control loop makes of no `maxAge`; the server keeps for ever",
+                "max_age: 1y is what NACK's control loop makes of no `maxAge`;"
+                " the server's default is no limit",
                 f"It is written out{how}.",
             )
         elif not self.is_mode_given:
-            tell.info(
+            notes.info(
                 self.node,
                 "no `maxAge`: unlimited in NACK's default mode, one year with its control loop",
                 f"It is left unlimited{how}.",
             )
 
-    def _read_consumer(self, config: dict[str, Any], tell: NoteWriter) -> None:
+    def _read_consumer(self, config: dict[str, Any], notes: NoteWriter) -> None:
         config.setdefault("name", config.get("durable_name"))
         if config.get("backoff"):
             config.pop("ack_wait", None)
@@ -297,10 +304,10 @@ class _ResourceReader:
                 if acked
                 else "It has no effect there."
             )
-            tell.different_default(
+            notes.different_default(
                 self.node,
                 f"ack_wait: 1ns is NACK's default; {server}",
-                f"It is written out, as the consumer has it. {effect}",
+                f"It is written out, because the consumer has it. {effect}",
             )
         if len(config.get("filter_subjects") or ()) == 1:
             config["filter_subject"] = config.pop("filter_subjects")[0]
@@ -308,15 +315,15 @@ class _ResourceReader:
             config["priority_policy"] = "pinned_client"
             config.setdefault("priority_timeout", 300_000_000_000)
 
-    def _read_guards(self, tell: NoteWriter) -> dict[str, Any]:
+    def _read_guards(self, notes: NoteWriter) -> dict[str, Any]:
         settings: dict[str, Any] = {}
         prevent = {word: self.spec.get(word) for word in words.GUARD_KEYS}
         if prevent["preventDelete"] is not None and flag(prevent["preventDelete"]):
             settings = {"lifecycle": {"prevent_destroy": True}}
-        frozen = prevent["preventUpdate"]
-        if frozen is not None and flag(frozen):
-            tell.not_converted(
-                frozen,
+        guard = prevent["preventUpdate"]
+        if guard is not None and flag(guard):
+            notes.not_converted(
+                guard,
                 "preventUpdate is not carried over",
                 "Name what may differ in `lifecycle: {ignore_changes: […]}`.",
             )

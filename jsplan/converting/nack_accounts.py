@@ -1,4 +1,7 @@
-"""NACK's Account, and the connection words of its other resources, as connections of a workspace. Secrets stay where they are."""
+"""NACK's Account and connection keys of other resources, as connections of a workspace.
+
+Secrets stay where they are.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,21 @@ from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, NoteWriter
 
 
 def convert_account(node: Node, spec: Node, out: Conversion) -> None:
-    """A connection under the account's name: its servers, and files or variables in place of what Kubernetes keeps as secrets.
+    """Add a connection under the account's name, with its servers.
 
-    Raises BadValue for what cannot be servers.
+    Files and variables replace the secrets of Kubernetes. Raises BadValue for invalid servers.
     """
     meta = node.get("metadata")
     name = _read_text(meta, "name") or _read_text(spec, "name")
     if name is None:
         out.general_notes.unreadable(node, "Account has no name", "Give it a `metadata.name`.")
         return
-    tell = out.general_notes
+    notes = out.general_notes
     found = out.connections.setdefault(name, {})
     urls = spec.get("servers")
-    if urls is not None and urls.value and (url := join_server_urls(texts(urls), urls, tell)):
+    if urls is not None and urls.value and (url := join_server_urls(texts(urls), urls, notes)):
         found["url"] = url
-    _add_credentials(name, spec, found, tell)
+    _add_credentials(name, spec, found, notes)
 
 
 def _read_text(node: Node | None, key: str) -> str | None:
@@ -34,7 +37,7 @@ def _read_text(node: Node | None, key: str) -> str | None:
 
 
 def _add_credentials(name: str, spec: Node, found: dict[str, Any], notes: NoteWriter) -> None:
-    """Where the other tool says a secret of Kubernetes, ours says a file or a variable; which one is told."""
+    """Replace each secret of Kubernetes by a file or a variable; a note says which one."""
     variable = "".join(letter if letter.isalnum() else "_" for letter in name).upper()
     if (creds := spec.get("creds")) is not None:
         found["creds"] = f"./{_secret_file(creds, 'file', f'{name}.creds')}"
@@ -86,7 +89,10 @@ def _secret_file(node: Node, word: str, otherwise: str) -> str:
 
 
 def read_inline_connection(spec: Node, name: str, out: Conversion, notes: NoteWriter) -> None:
-    """Servers and files that a resource names itself; the first that names some is taken for its connection. Raises BadValue."""
+    """Read servers and files that a resource names itself; the first such resource wins.
+
+    Raises BadValue.
+    """
     given: dict[str, Any] = {}
     urls, tls = spec.get("servers"), spec.get("tls")
     if urls is not None and urls.value and (url := join_server_urls(texts(urls), urls, notes)):
@@ -113,7 +119,7 @@ def read_inline_connection(spec: Node, name: str, out: Conversion, notes: NoteWr
 
 
 def add_missing_accounts(out: Conversion) -> None:
-    """Every account that a resource names has a connection; where its Account was not given, that is told."""
+    """Add a connection for every account that a resource names; note those without an Account."""
     for name in dict.fromkeys(resource.owner.connection for resource in out.resources):
         if not out.connections.setdefault(name, {}) and name != DEFAULT_CONNECTION:
             out.general_notes.info(

@@ -1,6 +1,6 @@
-"""The words of NACK's custom resources (`jetstream.nats.io/v1beta2` and v1beta1), with what the CRDs and the controller fill in.
+"""The keys of NACK's custom resources, with the defaults of the CRDs and the controller.
 
-From docs/api.md and deploy/crds.yml of nats-io/nack. How documents are read is left to `nack`.
+`jetstream.nats.io/v1beta2` and v1beta1, from docs/api.md and deploy/crds.yml of nats-io/nack.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from jsplan.converting.field_map import (
 )
 from jsplan.units import DURATIONS
 
-#: What empty text, zero and false mean: nothing was said.
+#: Empty text, zero and false mean that the key is not set.
 _EMPTY: Final = (None, "")
-#: In control-loop mode a stream without `maxAge` gets the client library's year; without it, none.
+#: In control-loop mode a stream without `maxAge` gets the client library's year; else none.
 CONTROL_LOOP_AGE: Final = DURATIONS["y"]
 
-#: Where and how to connect, and what the controller may do: read elsewhere.
+#: The connection, and the permissions of the controller: `nack` reads them.
 CONNECTION_KEYS: Final = ("account", "creds", "nkey", "servers", "tls", "tlsFirst", "jsDomain")
 GUARD_KEYS: Final = ("preventDelete", "preventUpdate")
 
@@ -143,7 +143,7 @@ KEY_VALUE_SPECIAL_KEYS: Final = ("mirror", "sources", "placement", "republish")
 OBJECT_STORE: Final[FieldMap] = _BUCKET
 OBJECT_STORE_SPECIAL_KEYS: Final = ("placement",)
 
-# --- nested ---------------------------------------------------------------------------------------------------
+# --- nested ---------------------------------------------------------------------------------------
 
 TRANSFORM: Final[FieldMap] = {"source": MappedField("src", text), "dest": MappedField("dest", text)}
 REPUBLISH: Final[FieldMap] = {

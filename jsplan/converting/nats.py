@@ -1,6 +1,7 @@
-"""What the `nats` CLI keeps: account backups, `info --json` of streams and consumers, and plain configurations in JSON.
+"""Files of the `nats` CLI: account backups, `info --json`, and plain configurations in JSON.
 
-The Technical Preview's own words are in `preview`. Every document holds the whole configuration, so nothing is filled in.
+Every document holds the whole configuration, so no default is added. `tech_preview` has the keys of
+the Technical Preview.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from jsplan.resources.stream import STREAM
 
 #: Keys of a request that are no part of a configuration.
 _REQUEST_KEYS: Final = ("action", "pedantic", "stream_name", "type")
-#: Fields that only streams, and only consumers have: what a bare configuration is told by.
+#: Fields of streams only, and of consumers only. They identify a bare configuration.
 _STREAM_ONLY_FIELDS: Final = frozenset(STREAM.by_name) - frozenset(CONSUMER.by_name)
 _CONSUMER_ONLY_FIELDS: Final = (frozenset(CONSUMER.by_name) - frozenset(STREAM.by_name)) | {
     "delivery_subject",
@@ -37,7 +38,7 @@ _WRAPPER_KEYS: Final = ("configuration",)
 
 
 def convert_nats(found: Sequence[Node]) -> Conversion:
-    """All streams and consumers of the documents; streams whose consumers are missing are told."""
+    """Convert all streams and consumers of the documents; note streams with missing consumers."""
     reader = _DocumentReader(Conversion())
     for node in found:
         reader.read_document(node)
@@ -49,13 +50,13 @@ def convert_nats(found: Sequence[Node]) -> Conversion:
 @dataclass(slots=True)
 class _DocumentReader:
     out: Conversion
-    #: How many consumers a stream had when its document was made, and which were found.
+    #: How many consumers a stream had when its document was made, and how many were found.
     expected_consumers: dict[tuple[Owner, str], tuple[int, Node]] = field(default_factory=dict)
     found_consumers: dict[tuple[Owner, str], int] = field(default_factory=dict)
     unassigned_consumers: list[Node] = field(default_factory=list)
 
     def read_document(self, node: Node) -> None:
-        """One document, or a list of such."""
+        """Read one document, or a list of them."""
         if isinstance(node.value, list):
             for item in node.value:
                 self.read_document(item)
@@ -80,7 +81,7 @@ class _DocumentReader:
             self._read_info(node)
 
     def _read_backup_entry(self, node: Node, text: Node) -> None:
-        """A file of `nats backup` from 2020 to today: the configuration as JSON in base64, with the SHA-256 of that."""
+        """Read a file of `nats backup`: the configuration as JSON in base64, with its SHA-256."""
         try:
             data = base64.b64decode(text.value, validate=True)
         except ValueError:
@@ -116,7 +117,8 @@ class _DocumentReader:
         self.out.general_notes.not_converted(
             node,
             f"{what}: left out",
-            "The file was damaged or changed. Save it again: nats account backup, or nats stream info NAME --json.",
+            "The file was damaged or changed."
+            " Save it again: nats account backup, or nats stream info NAME --json.",
         )
 
     def _read_info(self, node: Node) -> None:
@@ -141,33 +143,33 @@ class _DocumentReader:
         self.out.general_notes.not_converted(
             node,
             "neither a stream nor a consumer: left out",
-            "Save one with: nats stream info NAME --json, or nats consumer info STREAM NAME --json.",
+            "Save one: nats stream info NAME --json, or nats consumer info STREAM NAME --json.",
         )
 
-    # --- streams ---------------------------------------------------------------------------------------------
+    # --- streams ----------------------------------------------------------------------------------
 
     def _add_stream(self, node: Node, config: Node, owner: Owner) -> None:
         name = str(config.value["name"].value)
-        tell = self.out.notes_about("stream", name, owner)
+        notes = self.out.notes_about("stream", name, owner)
         if name.startswith("$MQTT_"):
-            tell.not_converted(
+            notes.not_converted(
                 config, "belongs to the server's MQTT", "The server makes it by itself."
             )
             return
         body = {key: value for key, value in to_plain(config).items() if key not in _REQUEST_KEYS}
         if body.pop("template_owner", ""):
-            tell.not_converted(
+            notes.not_converted(
                 config,
-                "it was made from a template; servers since 2.14 have none",
+                "it was made from a template, and servers since 2.14 have no templates",
                 "The stream itself is carried over.",
             )
         self.out.resources.append(ConvertedResource("stream", name, body, config.place, owner))
-        state = node.get("state") or node.get("stats")  # as the first tutorials have it
+        state = node.get("state") or node.get("stats")  # `stats` in the first tutorials
         count = _value(state, "consumer_count") if state is not None else 0
         if isinstance(count, int) and count:
             self.expected_consumers[owner, name] = (count, config)
 
-    # --- consumers -------------------------------------------------------------------------------------------
+    # --- consumers --------------------------------------------------------------------------------
 
     def _add_consumer(self, config: Node, owner: Owner, stream: str, called: Any) -> None:
         body = {key: value for key, value in to_plain(config).items() if key not in _REQUEST_KEYS}
@@ -181,12 +183,12 @@ class _DocumentReader:
         ):
             self.out.general_notes.info(
                 config,
-                f"a consumer of {stream} that its server or a client made for itself is left out",
-                "It comes and goes by itself.",
+                f"an ephemeral consumer of {stream} is left out",
+                "Its server or client created it and will remove it.",
             )
             return
-        tell = self.out.notes_about("consumer", f"{stream}/{name}", owner)
-        body = upgrade_consumer(body, config, tell)
+        notes = self.out.notes_about("consumer", f"{stream}/{name}", owner)
+        body = upgrade_consumer(body, config, notes)
         self.out.resources.append(
             ConvertedResource(
                 "consumer", f"{stream}/{name}", {"name": name} | body, config.place, owner
@@ -194,7 +196,7 @@ class _DocumentReader:
         )
 
     def assign_consumers(self) -> None:
-        """Configurations of consumers that do not say their stream: the file's name or folder may."""
+        """Find the streams of consumers that do not name theirs: by the file's name or folder."""
         streams = sorted(
             {(item.name, item.owner) for item in self.out.resources if item.kind == "stream"},
             key=lambda pair: -len(pair[0]),
@@ -208,20 +210,23 @@ class _DocumentReader:
                 self.out.general_notes.not_converted(
                     config,
                     f"consumer {name} does not say its stream: left out",
-                    'Write it as {"stream_name": "ORDERS", "config": {…}}, or name the file ORDERS_NEW.json.',
+                    'Write it as {"stream_name": "ORDERS", "config": {…}},'
+                    " or name the file ORDERS_NEW.json.",
                 )
             else:
                 self._add_consumer(config, match[1], match[0], name)
 
     def report_missing_consumers(self) -> None:
-        """Streams that had more consumers than were found: a backup keeps them inside of its archive."""
+        """Note streams that had more consumers than were found: backups archive them."""
         for (owner, stream), (count, config) in self.expected_consumers.items():
             found = self.found_consumers.get((owner, stream), 0)
             if found < count:
                 self.out.notes_about("stream", stream, owner).not_converted(
                     config,
-                    f"{count - found} of its {count} consumers {'is' if count - found == 1 else 'are'} in no file that was read",
-                    f"A backup keeps them in its archive. Save each with: nats consumer info {stream} NAME --json",
+                    f"{count - found} of its {count} consumers"
+                    f" {'is' if count - found == 1 else 'are'} in no file that was read",
+                    "A backup keeps them in its archive."
+                    f" Save each with: nats consumer info {stream} NAME --json",
                 )
 
 
@@ -231,7 +236,7 @@ def _value(node: Node, key: str) -> Any:
 
 
 def _set_place(node: Node, place: Place) -> None:
-    """Put a value that was packed, and all in it, where the packed text stands in the file."""
+    """Set the place of a packed value, and of all in it, to that of the packed text."""
     node.place, node.keys = place, {}
     inner = (
         node.value.values()
@@ -244,7 +249,7 @@ def _set_place(node: Node, place: Place) -> None:
         _set_place(one, place)
 
 
-def _looks_like(config: Node, words: frozenset[str], others: frozenset[str]) -> bool:
-    """Whether more of its words are of the one kind than of the other."""
+def _looks_like(config: Node, fields: frozenset[str], others: frozenset[str]) -> bool:
+    """Check whether it has more fields of one kind than of the other."""
     keys = set(config.value)
-    return len(keys & words) > len(keys & others)
+    return len(keys & fields) > len(keys & others)

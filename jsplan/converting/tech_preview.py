@@ -1,4 +1,7 @@
-"""Consumers as the Technical Preview of JetStream wrote them (2020): other words for where a consumer begins and delivers."""
+"""Consumers in the format of JetStream's Technical Preview (2020).
+
+It had other keys for start and delivery.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,20 @@ from typing import Any, Final
 from jsplan.config.node import Node
 from jsplan.converting.model import NoteWriter
 
-#: Go's zero time: nothing was said.
+#: Go's zero time: not set.
 _NO_TIME: Final = "0001-01-01T00:00:00Z"
 _RENAMED: Final = {"delivery_subject": "deliver_subject", "sampling": "sample_freq"}
 _START_FIELDS: Final = ("deliver_all", "deliver_last", "stream_seq", "start_time")
 
 
 def upgrade_consumer(config: dict[str, Any], at: Node, notes: NoteWriter) -> dict[str, Any]:
-    """The configuration in the words of today's API; one that has none of the old words is handed back as it is."""
+    """Return the configuration in today's keys; unchanged if it has none of the old keys."""
     if not any(word in config for word in (*_RENAMED, *_START_FIELDS)):
         return config
     notes.info(
         at,
-        "written in the words of the Technical Preview",
-        "They are translated: `delivery_subject`, `deliver_all` and their like.",
+        "written with the keys of the Technical Preview",
+        "They are translated: `delivery_subject`, `deliver_all` and similar keys.",
     )
     out = {
         _RENAMED.get(name, name): value

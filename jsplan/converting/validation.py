@@ -1,4 +1,4 @@
-"""Whether what was read can be a configuration at all: shapes and values, by the field tables. What servers make of it is not asked."""
+"""Checks that a conversion can be a configuration: shapes and values, by the field tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jsplan.resources.stream import STREAM
 
 
 def check_values(conversion: Conversion) -> None:
-    """Note an error for each value that no field takes; a file that holds such a thing is not what it seems to be."""
+    """Note an error for each value that no field accepts: the file is then not what it seems."""
     for resource in conversion.resources:
-        tell = conversion.notes_about(resource.kind, resource.name, resource.owner)
+        notes = conversion.notes_about(resource.kind, resource.name, resource.owner)
         for path, problem in _value_problems(_table_of(resource), resource.config, ""):
-            tell.unreadable(
+            notes.unreadable(
                 resource.place, f"{path}: {problem}", "Correct the value where it comes from."
             )
 

@@ -1,1 +1,1 @@
-"""Terraform's jetstream provider: HCL, `terraform show -json`, and state. What its resources mean is in `resources`."""
+"""Terraform's jetstream provider: HCL, `terraform show -json`, and state."""

@@ -1,4 +1,7 @@
-"""What an expression of HCL comes to, as far as that is written in the files: literals, arithmetic, variables, locals, a few functions."""
+"""Evaluates HCL expressions, as far as their values are in the files.
+
+Supported are literals, arithmetic, variables, locals and a few functions.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,15 @@ def _divide(one: Any, other: Any) -> Any:
 
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _divide, "%": operator.mod,
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
-    "&&": lambda one, other: one and other, "||": lambda one, other: one or other,
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le,
+    ">=": operator.ge, "&&": lambda one, other: one and other,
+    "||": lambda one, other: one or other,
 }  # fmt: skip
 _LITERALS: Final = {"true": True, "false": False, "null": None}
 
 
 def to_template_text(value: Any) -> str:
-    """The value as Terraform writes it into text."""
+    """Return the value as Terraform writes it into text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -58,31 +62,34 @@ def _merge(*maps: Any) -> dict[str, Any]:
 
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    "toset": lambda value: list(dict.fromkeys(value)), "tolist": list, "tomap": dict, "tonumber": lambda value: _number(str(value)),
-    "tostring": to_template_text, "lower": lambda text: text.lower(), "upper": lambda text: text.upper(), "length": len,
-    "concat": _flatten, "merge": _merge, "join": lambda mark, items: mark.join(map(to_template_text, items)), "keys": sorted,
+    "toset": lambda value: list(dict.fromkeys(value)), "tolist": list, "tomap": dict,
+    "tonumber": lambda value: _number(str(value)), "tostring": to_template_text,
+    "lower": lambda text: text.lower(), "upper": lambda text: text.upper(), "length": len,
+    "concat": _flatten, "merge": _merge,
+    "join": lambda mark, items: mark.join(map(to_template_text, items)), "keys": sorted,
     "replace": lambda text, old, new: text.replace(old, new),
     "format": lambda text, *values: text.replace("%d", "%s") % tuple(map(to_template_text, values)),
 }  # fmt: skip
 
-#: Finds what a path such as `var.keep` or `jetstream_stream.ORDERS.id` comes to; raises Unknown.
+#: Returns the value of a path such as `var.keep` or `jetstream_stream.ORDERS.id`;
+#: raises UnknownValue.
 Scope = Callable[[list[Any]], Any]
 
 
 def evaluate(node: Expression, scope: Scope) -> Any:
-    """The value as plain Python; raises Unknown where it is not in the files."""
+    """Return the value as plain Python; raises UnknownValue if it is not in the files."""
     handler = _HANDLERS.get(str(node.data))
     if handler is None:
-        raise UnknownValue(f"{str(node.data).replace('_', ' ')} is not worked out here")
+        raise UnknownValue(f"{str(node.data).replace('_', ' ')} is not evaluated here")
     try:
         return handler(node, scope)
     except UnknownValue:
         raise
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        raise UnknownValue(f"it cannot be worked out ({error})") from None
+        raise UnknownValue(f"it cannot be evaluated ({error})") from None
 
 
-# --- handlers, by the name of the rule ------------------------------------------------------------------------
+# --- handlers, by the name of the rule ------------------------------------------------------------
 
 
 def _evaluate_term(node: Expression, scope: Scope) -> Any:
@@ -108,7 +115,7 @@ def _evaluate_part(node: Expression, scope: Scope) -> Any:
     inner = list(child_trees(node))
     if inner:
         if inner[0].data != "interpolation":
-            raise UnknownValue("a template with if or for is not worked out here")
+            raise UnknownValue("a template with if or for is not evaluated here")
         return evaluate(next(child_trees(inner[0])), scope)
     text = str(node.children[0])
     if text.startswith(("$${", "%%{")):
@@ -126,7 +133,7 @@ def _evaluate_part(node: Expression, scope: Scope) -> Any:
 def _evaluate_heredoc(node: Expression, _: Scope) -> str:
     found = _HEREDOC.fullmatch(str(node.children[0]))
     if found is None or "${" in found[2].replace("$${", ""):
-        raise UnknownValue("a heredoc with ${…} is not worked out here")
+        raise UnknownValue("a heredoc with ${…} is not evaluated here")
     text = textwrap.dedent(found[2]) if found[1] else found[2]
     return text.replace("$${", "${")
 
@@ -173,12 +180,12 @@ def _evaluate_call(node: Expression, scope: Scope) -> Any:
     name, *rest = child_trees(node)
     function = _FUNCTIONS.get(identifier_text(name))
     if function is None:
-        raise UnknownValue(f"the function {identifier_text(name)} is not worked out here")
+        raise UnknownValue(f"the function {identifier_text(name)} is not evaluated here")
     return function(*(evaluate(item, scope) for item in child_trees(rest[0])) if rest else ())
 
 
 def _evaluate_path(node: Expression, scope: Scope) -> Any:
-    """`a.b["c"].d`: a path from a name, or into a value that is written here."""
+    """Evaluate `a.b["c"].d`: a path from a name, or into a value that is written here."""
     steps = _path_steps(node, scope)
     if isinstance(steps[0], InlineValue):
         value = steps[0].value
@@ -189,7 +196,7 @@ def _evaluate_path(node: Expression, scope: Scope) -> Any:
 
 
 class InlineValue:
-    """The beginning of a path that is no name but a value."""
+    """The beginning of a path that is a value, not a name."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -216,8 +223,12 @@ def _path_steps(node: Expression, scope: Scope) -> list[Any]:
 
 
 _HANDLERS: Final[Mapping[str, Callable[[Expression, Scope], Any]]] = {
-    "expr_term": _evaluate_term, "int_lit": lambda node, _: int(str(node.children[0])), "float_lit": lambda node, _: _number(str(node.children[0])),
-    "literal_value": lambda node, _: _LITERALS[str(node.children[0])], "string": _evaluate_string, "heredoc_template": _evaluate_heredoc,
-    "heredoc_template_trim": _evaluate_heredoc, "tuple": _evaluate_tuple, "object": _evaluate_object, "binary_op": _evaluate_binary, "unary_op": _evaluate_unary,
-    "conditional": _evaluate_conditional, "function_call": _evaluate_call, "get_attr_expr_term": _evaluate_path, "index_expr_term": _evaluate_path,
+    "expr_term": _evaluate_term, "int_lit": lambda node, _: int(str(node.children[0])),
+    "float_lit": lambda node, _: _number(str(node.children[0])),
+    "literal_value": lambda node, _: _LITERALS[str(node.children[0])], "string": _evaluate_string,
+    "heredoc_template": _evaluate_heredoc, "heredoc_template_trim": _evaluate_heredoc,
+    "tuple": _evaluate_tuple, "object": _evaluate_object, "binary_op": _evaluate_binary,
+    "unary_op": _evaluate_unary, "conditional": _evaluate_conditional,
+    "function_call": _evaluate_call, "get_attr_expr_term": _evaluate_path,
+    "index_expr_term": _evaluate_path,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""HCL text as blocks and attributes with their places, on python-hcl2's parse tree. What expressions come to is left to `expressions`."""
+"""HCL text as blocks and attributes with their places, on python-hcl2's parse tree."""
 
 from __future__ import annotations
 
@@ -35,19 +35,23 @@ class Block:
     blocks: list[Block] = field(default_factory=list)
 
     def blocks_of(self, kind: str) -> list[Block]:
-        """The blocks of one type."""
+        """Return the blocks of one type."""
         return [block for block in self.blocks if block.type == kind]
 
 
 def parse(source: Source, text: str, notes: NoteWriter) -> Block | None:
-    """The file as a block; None after a finding. Raises NotAvailableError where python-hcl2 is not installed."""
+    """Parse the file to a block; None after a finding.
+
+    Raises NotAvailableError if python-hcl2 is not installed.
+    """
     try:
         import hcl2  # noqa: PLC0415 - an extra; building its parser takes a second
         from lark import UnexpectedInput  # noqa: PLC0415 - see above
     except ImportError:
         raise NotAvailableError(
             "HCL is read with python-hcl2, which is not installed",
-            hint="Install jsplan with the extra `convert`, or give what `terraform show -json` prints: that needs nothing.",
+            hint="Install jsplan with the extra `convert`,"
+            " or give the output of `terraform show -json`, which needs nothing else.",
         ) from None
     try:
         tree: Any = hcl2.parses_to_tree(text)
@@ -60,7 +64,7 @@ def parse(source: Source, text: str, notes: NoteWriter) -> Block | None:
 
 
 def _error_position(error: UnexpectedInput, text: str) -> tuple[int, int]:
-    """Line and column, from 0; the end of the file where something is missing there."""
+    """Return line and column, from 0; the end of the file if something is missing there."""
     if str(error.line).isdigit() and error.line > 0:
         return error.line - 1, max(error.column, 1) - 1
     return text.rstrip().count("\n"), 0
@@ -82,12 +86,12 @@ def _build_block(
 
 
 def child_trees(node: Expression) -> Iterator[Expression]:
-    """The parts of an expression without punctuation, line ends and comments."""
+    """Yield the parts of an expression without punctuation, line ends and comments."""
     for child in node.children:
         if not isinstance(child, str) and child.data != "new_line_or_comment":
             yield child
 
 
 def identifier_text(node: Expression) -> str:
-    """An identifier or a label, which may stand in quotes."""
+    """Return an identifier or a label, which may be in quotes."""
     return "".join(str(token) for token in node.scan_values(lambda part: str(part) != '"'))

@@ -1,4 +1,7 @@
-"""One Terraform module of .tf files: its variables, locals and providers, and its resources, one for each `count` or `for_each`."""
+"""One Terraform module of .tf files: variables, locals, providers and resources.
+
+Resources are expanded by `count` and `for_each`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from jsplan.converting.terraform.resources import (
 
 
 def convert_module(files: Sequence[HclBlock], values: Sequence[HclBlock], out: Conversion) -> None:
-    """Add everything of the module. `values` are its .tfvars files, the later ones counting more."""
+    """Add everything of the module. `values` are its .tfvars files; later ones override."""
     _Module(files, values, out).read()
 
 
@@ -39,7 +42,7 @@ class _Module:
     evaluating: list[str] = field(default_factory=list)
 
     def read(self) -> None:
-        """Everything that is declared first, then the resources."""
+        """Read all declarations first, then the resources."""
         for block in self._blocks_of("variable"):
             self.variables[block.labels[0]] = block.attributes.get("default")
         for given in self.values:
@@ -69,7 +72,7 @@ class _Module:
         for file in self.files:
             yield from file.blocks_of(kind)
 
-    # --- resources -------------------------------------------------------------------------------------------
+    # --- resources --------------------------------------------------------------------------------
 
     def _convert_resource(self, block: HclBlock) -> None:
         label = ".".join(block.labels)
@@ -81,14 +84,14 @@ class _Module:
         except (UnknownValue, TypeError, ValueError) as why:
             self.out.general_notes.not_converted(
                 block.place,
-                f"{label} is not carried over: how often it is made is not known ({why})",
+                f"{label} is not carried over: the number of its instances is unknown ({why})",
                 _SHOW_HINT,
             )
             return
         for suffix, own in instances:
-            tell = self.out.general_notes
-            node = self._evaluate_body(block, f"{label}{suffix}", own, tell)
-            settings = self._settings(block, label, own, tell)
+            notes = self.out.general_notes
+            node = self._evaluate_body(block, f"{label}{suffix}", own, notes)
+            settings = self._settings(block, label, own, notes)
             convert_instance(
                 ResourceInstance(
                     block.labels[0],
@@ -102,7 +105,7 @@ class _Module:
             )
 
     def _instances(self, block: HclBlock) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each instance: what Terraform puts behind the label, and what `each` and `count` are in it."""
+        """Yield the suffix of each instance's label, and its `each` and `count`."""
         if (many := block.attributes.get("for_each")) is not None:
             found = self._evaluate(many, {})
             pairs = found.items() if isinstance(found, dict) else ((key, key) for key in found)
@@ -118,9 +121,9 @@ class _Module:
             yield "", {}
 
     def _evaluate_body(
-        self, block: HclBlock, label: str, own: dict[str, Any], tell: NoteWriter
+        self, block: HclBlock, label: str, own: dict[str, Any], notes: NoteWriter
     ) -> Node:
-        """The attributes and blocks with what they come to; what is not known is told and left out."""
+        """Evaluate the attributes and blocks; note and omit unknown values."""
         values: dict[str, Node] = {}
         keys: dict[str, Place] = {}
         for name, attribute in block.attributes.items():
@@ -130,12 +133,12 @@ class _Module:
                 values[name] = from_plain(self._evaluate(attribute, own), attribute.place)
                 keys[name] = attribute.place
             except UnknownValue as why:
-                tell.not_converted(
+                notes.not_converted(
                     attribute.place, f"{label}: {name} is not carried over: {why}", _SHOW_HINT
                 )
         for inner in block.blocks:
             if inner.type == "dynamic":
-                tell.not_converted(
+                notes.not_converted(
                     inner.place,
                     f"{label}: dynamic {inner.labels[0]} is not carried over",
                     _SHOW_HINT,
@@ -143,7 +146,7 @@ class _Module:
             elif inner.type not in META_ARGUMENTS:
                 keys.setdefault(inner.type, inner.place)
                 values.setdefault(inner.type, Node(inner.place, [])).value.append(
-                    self._evaluate_body(inner, label, own, tell)
+                    self._evaluate_body(inner, label, own, notes)
                 )
         return make_mapping(block.place, values, keys)
 
@@ -160,7 +163,7 @@ class _Module:
                     advice = (
                         "Name fields in `lifecycle: {ignore_changes: […]}`."
                         if name == "ignore_changes"
-                        else "jsplan orders by what depends on what."
+                        else "jsplan derives the order from the dependencies."
                     )
                     notes.not_converted(
                         attribute.place, f"{label}: lifecycle {name} is not carried over", advice
@@ -168,7 +171,7 @@ class _Module:
         return settings
 
     def _is_guard_on(self, guard: Attribute, own: dict[str, Any]) -> bool:
-        """Whether it is on; what cannot be worked out guards."""
+        """Check whether it is on; a guard that cannot be evaluated is on."""
         try:
             return self._evaluate(guard, own) is not False
         except UnknownValue:
@@ -187,7 +190,7 @@ class _Module:
             evaluate(chosen.expression, remember)
         return Owner(str(names[1]) if len(names) > 1 else DEFAULT_CONNECTION)
 
-    # --- values ----------------------------------------------------------------------------------------------
+    # --- values -----------------------------------------------------------------------------------
 
     def _evaluate(self, attribute: Attribute, own: dict[str, Any]) -> Any:
         return evaluate(attribute.expression, self._scope(own))
@@ -213,7 +216,7 @@ class _Module:
         return self._evaluate_named(f"{root}.{name}", attribute, {})
 
     def _evaluate_named(self, key: str, attribute: Attribute, own: dict[str, Any]) -> Any:
-        """The value of something that has a name, which may not refer to itself."""
+        """Evaluate something with a name, which may not refer to itself."""
         if key in self.evaluating:
             raise UnknownValue(f"{key} refers to itself")
         self.evaluating.append(key)
@@ -223,7 +226,10 @@ class _Module:
             self.evaluating.pop()
 
     def _resource_attribute(self, root: str, steps: list[Any]) -> Any:
-        """`jetstream_kv_bucket.CONFIG.name`, also of one of many (`["a"]`); the id of a stream is made of its name."""
+        """Evaluate `jetstream_kv_bucket.CONFIG.name`, also of one instance (`["a"]`).
+
+        The id of a stream is built from its name.
+        """
         label, *between, word = steps
         block = self.named_blocks.get((root, label))
         if block is None or (word == "id" and root != "jetstream_stream"):
@@ -246,7 +252,7 @@ class _Module:
         return f"JETSTREAM_STREAM_{value}" if word == "id" else value
 
 
-_SHOW_HINT: Final = "`terraform show -json` has all values: give that file instead."
+_SHOW_HINT: Final = "Give the output of `terraform show -json` instead: it has all values."
 
 
 def _follow_path(value: Any, steps: list[Any]) -> Any:

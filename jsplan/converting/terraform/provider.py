@@ -1,4 +1,4 @@
-"""The provider's block as a connection. Secrets never leave the files: their place is said instead."""
+"""The provider's block as a connection. Secrets are not copied: a note names the variable."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Evaluate = Callable[[Attribute], Any]
 
 
 def convert_provider(block: HclBlock, evaluate: Evaluate, out: Conversion) -> None:
-    """A connection under the provider's alias."""
-    tell = out.general_notes
+    """Add a connection under the provider's alias."""
+    notes = out.general_notes
 
     def known(attribute: Attribute | None) -> Any:
         if attribute is None:
@@ -35,11 +35,11 @@ def convert_provider(block: HclBlock, evaluate: Evaluate, out: Conversion) -> No
     given = block.attributes.get("servers")
     url = known(given)
     if given is not None and isinstance(url, str) and url:
-        found["url"] = join_server_urls([url], from_plain(url, given.place), tell)
+        found["url"] = join_server_urls([url], from_plain(url, given.place), notes)
     elif given is not None:
-        tell.info(
+        notes.info(
             given.place,
-            f"connection {name}: where its servers are is not in these files",
+            f"connection {name}: its servers are not in these files",
             "Write `url:`, or set NATS_URL.",
         )
     for word, ours in _FILE_ATTRIBUTES.items():
@@ -48,18 +48,18 @@ def convert_provider(block: HclBlock, evaluate: Evaluate, out: Conversion) -> No
     for word, tail in _SECRET_ATTRIBUTES.items():
         if (secret := block.attributes.get(word)) is not None and not found.keys() & set(
             _FILE_ATTRIBUTES.values()
-        ):  # of both, the provider takes the file
+        ):  # of both, the provider uses the file
             variable = (
                 f"{'NATS' if name == DEFAULT_CONNECTION else name.upper().replace('-', '_')}_{tail}"
             )
             found[word] = f"${{env.{variable}}}"
-            tell.info(
+            notes.info(
                 secret.place,
                 f"connection {name}: its {word} is not carried over",
                 f"Set {variable}.",
             )
     if (data := block.attributes.get("credential_data")) is not None:
-        tell.not_converted(
+        notes.not_converted(
             data.place,
             f"connection {name}: credential_data is not carried over",
             "Save the credentials and write `creds: FILE`.",

@@ -1,6 +1,6 @@
-"""The attributes of the jetstream provider's resources, with the defaults of its schema, from the Technical Preview's to today's.
+"""The attributes of the jetstream provider's resources, with the defaults of its schema.
 
-From docs/resources of nats-io/terraform-provider-jetstream. How they are read is left to `resources`.
+From the Technical Preview to today; docs/resources of nats-io/terraform-provider-jetstream.
 """
 
 from __future__ import annotations
@@ -61,10 +61,12 @@ STREAM: Final[FieldMap] = {
     "first_seq": MappedField("first_seq", integer, empty_values=_ZERO),
     "sealed": MappedField("sealed", flag),
 }
-#: Of a stream: what is read in `resources`. `ack` is the other way round there; limits for consumers stand beside the fields.
+#: Attributes of a stream that `resources` reads. `ack` is inverted there; limits for consumers
+#: are not nested.
 STREAM_SPECIAL_KEYS: Final = (
-    "ack", "mirror", "source", "subject_transform", "placement_cluster", "placement_tags", "max_ack_pending", "inactive_threshold",
-    "republish_source", "republish_destination", "republish_headers_only",
+    "ack", "mirror", "source", "subject_transform", "placement_cluster", "placement_tags",
+    "max_ack_pending", "inactive_threshold", "republish_source", "republish_destination",
+    "republish_headers_only",
 )  # fmt: skip
 
 CONSUMER: Final[FieldMap] = {
@@ -96,9 +98,10 @@ CONSUMER: Final[FieldMap] = {
     "priority_policy": MappedField("priority_policy", text, empty_values=_EMPTY),
     "priority_timeout": MappedField("priority_timeout", seconds, empty_values=_ZERO),
 }
-#: Of a consumer: what is read in `resources`.
+#: Attributes of a consumer that `resources` reads.
 CONSUMER_SPECIAL_KEYS: Final = (
-    "stream_id", "sample_freq", "stream_sequence", "start_time", "deliver_all", "deliver_last", "deliver_new", "deliver_last_per_subject",
+    "stream_id", "sample_freq", "stream_sequence", "start_time", "deliver_all", "deliver_last",
+    "deliver_new", "deliver_last_per_subject",
 )  # fmt: skip
 
 _BUCKET: Final[FieldMap] = {
@@ -136,7 +139,7 @@ TRANSFORM: Final[FieldMap] = {
     "destination": MappedField("dest", text),
 }
 
-#: Defaults of the provider that are not the server's: the field, and what the server would do.
+#: Defaults of the provider that differ from the server's: the field, and the server's default.
 DIFFERENT_DEFAULTS: Final = {
     "stream": {"allow_direct": ("allow_direct: true", "false")},
     "consumer": {
@@ -147,7 +150,7 @@ DIFFERENT_DEFAULTS: Final = {
     "object_store": {},
 }
 
-#: What Terraform and the provider keep beside the attributes.
+#: Attributes of Terraform and the provider themselves.
 META_ARGUMENTS: Final = (
     "id",
     "provider",

@@ -1,4 +1,7 @@
-"""Resources of the jetstream provider as ours, wherever they were read: HCL gives what was written, JSON and state what is there."""
+"""Resources of the jetstream provider as resources of jsplan, from any source.
+
+HCL has what was written, JSON and state have every value.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,12 @@ RESOURCE_TYPES: Final[Mapping[str, tuple[Kind, FieldMap, tuple[str, ...]]]] = {
     "jetstream_obj_bucket": ("object_store", words.OBJECT_STORE, words.BUCKET_SPECIAL_KEYS),
 }
 UNSUPPORTED_TYPES: Final = {
-    "jetstream_kv_entry": "Values are data: put them with a client. jsplan keeps buckets, not what is in them.",
-    "jetstream_stream_template": "Servers have had no stream templates since 2.14: write the streams that it made.",
+    "jetstream_kv_entry": "Values are data: put them with a client. jsplan manages buckets only.",
+    "jetstream_stream_template": (
+        "Servers have no stream templates since 2.14: write the streams that it made."
+    ),
 }
-_SHOW_HINT: Final = "`terraform show -json` has all values: give that file instead."
+_SHOW_HINT: Final = "Give the output of `terraform show -json` instead: it has all values."
 _STREAM_ID: Final = re.compile(r"JETSTREAM_STREAM_(.+)")
 _DELIVER_POLICIES: Final = {
     "deliver_all": "all",
@@ -44,8 +49,10 @@ _DELIVER_POLICIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ResourceInstance:
-    """One instance of a resource. `label` is how Terraform calls it; `is_source`: the attributes are those of the files, so that
-    the provider's defaults stand for what is not there.
+    """One instance of a resource. `label` is its name in Terraform.
+
+    `is_source`: the attributes are those of the files, so that missing ones have the provider's
+    default.
     """
 
     type: str
@@ -67,26 +74,28 @@ def convert_instance(block: ResourceInstance, out: Conversion) -> None:
         wanted = "`stream_id` and `durable_name`" if kind == "consumer" else "`name`"
         out.general_notes.not_converted(
             block.node,
-            f"{block.label} is not carried over: it has no {wanted} that is known here",
+            f"{block.label} is not carried over: the value of {wanted} is unknown",
             _SHOW_HINT,
         )
         return
-    tell = out.notes_about(kind, name, block.owner)
+    notes = out.notes_about(kind, name, block.owner)
     try:
         config = convert_fields(
             block.node,
             table,
-            tell,
+            notes,
             special_keys=(*elsewhere, *words.META_ARGUMENTS),
             defaults=block.is_source,
         )
-        _CONVERTERS[kind](block, config, tell)
-        _convert_placement(block, config, tell)
+        _CONVERTERS[kind](block, config, notes)
+        _convert_placement(block, config, notes)
     except BadValue as error:
-        tell.unreadable(block.node, f"{block.label}: {error}", "Correct the value, or take it out.")
+        notes.unreadable(
+            block.node, f"{block.label}: {error}", "Correct the value, or take it out."
+        )
         return
     if block.is_source:
-        _report_defaults(block, kind, config, tell)
+        _report_defaults(block, kind, config, notes)
     out.resources.append(
         ConvertedResource(
             kind,
@@ -101,12 +110,12 @@ def convert_instance(block: ResourceInstance, out: Conversion) -> None:
 
 
 def report_unsupported(kind: str, label: str, place: Node | Place, out: Conversion) -> None:
-    """Say that jsplan has no such resource, and nothing about its attributes."""
+    """Note that jsplan has no such resource, and nothing about its attributes."""
     out.general_notes.not_converted(place, f"{label} is not carried over", UNSUPPORTED_TYPES[kind])
 
 
 def _read_name(block: ResourceInstance, kind: Kind) -> str | None:
-    """The name; None where it is not there, or is no text."""
+    """Return the name; None if it is missing or not text."""
     try:
         return _resource_name(block, kind)
     except BadValue:
@@ -132,11 +141,11 @@ def _report_defaults(
             notes.different_default(
                 block.node,
                 f"{shown} is the provider's default; the server's is {server}",
-                "It is written out, as it was made.",
+                "It is written out, because the object was made with it.",
             )
 
 
-# --- streams --------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------
 
 
 def _convert_stream(block: ResourceInstance, config: dict[str, Any], notes: NoteWriter) -> None:
@@ -154,7 +163,7 @@ def _convert_stream(block: ResourceInstance, config: dict[str, Any], notes: Note
         notes.info(
             node,
             "the provider's duplicate window of 2m is longer than max_age",
-            "It is left out; the server takes max_age then.",
+            "It is left out; the server then uses max_age.",
         )
     if mirror := _nested_blocks(node, "mirror"):
         config["mirror"] = _convert_origin(mirror[0], notes)
@@ -208,11 +217,11 @@ def _convert_placement(block: ResourceInstance, config: dict[str, Any], notes: N
         notes.not_converted(
             tags,
             "placement_tags without placement_cluster: the provider does not send them",
-            "Write `placement: {tags: […]}` if they are meant.",
+            "Write `placement: {tags: […]}` if they are needed.",
         )
 
 
-# --- consumers ------------------------------------------------------------------------------------------------
+# --- consumers ------------------------------------------------------------------------------------
 
 
 def _convert_consumer(block: ResourceInstance, config: dict[str, Any], notes: NoteWriter) -> None:
@@ -237,7 +246,7 @@ def _convert_consumer(block: ResourceInstance, config: dict[str, Any], notes: No
 
 
 def _set_deliver_policy(node: Node, config: dict[str, Any], notes: NoteWriter) -> None:
-    """Where a consumer begins is one of six attributes."""
+    """Set the start of a consumer, which is one of six attributes."""
     sequence, time = node.get("stream_sequence"), _read_text(node, "start_time")
     chosen = [
         policy
@@ -253,13 +262,13 @@ def _set_deliver_policy(node: Node, config: dict[str, Any], notes: NoteWriter) -
     else:
         notes.info(
             node,
-            "nothing says where it begins: taken as deliver_all",
-            "The provider wants exactly one of its six attributes.",
+            "no attribute says where it starts: deliver_all is assumed",
+            "The provider requires exactly one of its six attributes.",
         )
 
 
 def _convert_bucket(block: ResourceInstance, config: dict[str, Any], notes: NoteWriter) -> None:
-    """Buckets are all in their table."""
+    """Convert a bucket: its table has all attributes."""
 
 
 _CONVERTERS: Final = {
@@ -276,7 +285,7 @@ def _read_text(node: Node, key: str) -> str | None:
 
 
 def _nested_blocks(node: Node, key: str) -> list[Node]:
-    """Blocks come as a list; an attribute that is an object counts as one."""
+    """Return the blocks as a list; an attribute that is an object counts as one."""
     found = node.get(key)
     if found is None or not found.value:
         return []

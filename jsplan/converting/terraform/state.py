@@ -1,4 +1,4 @@
-"""`terraform show -json` of a state or a plan, and terraform.tfstate itself: every value is there, nothing is filled in."""
+"""`terraform show -json` of a state or a plan, and terraform.tfstate: with every value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jsplan.converting.terraform.resources import (
 
 
 def is_terraform(node: Node) -> bool:
-    """Whether a JSON document is one of the three."""
+    """Check whether a JSON document is one of the three."""
     return any(
         node.get(key) is not None
         for key in ("values", "planned_values", "prior_state", "terraform_version")
@@ -30,7 +30,7 @@ def convert_state(node: Node, out: Conversion) -> None:
         out.general_notes.unreadable(
             node,
             f"a state of version {version} is too old to be read",
-            "Let a newer Terraform write it again, or use the .tf files.",
+            "Write it again with a newer Terraform, or use the .tf files.",
         )
         return
     blocks = (
@@ -47,7 +47,7 @@ def convert_state(node: Node, out: Conversion) -> None:
 
 
 def _show_instances(node: Node) -> Iterator[ResourceInstance]:
-    """`values` of a state; of a plan, what is planned."""
+    """Yield `values` of a state; of a plan, the planned values."""
     values = node.get("values") or node.get("planned_values")
     root = values.get("root_module") if values is not None else None
     if root is not None:
@@ -85,7 +85,8 @@ def _state_instances(node: Node) -> Iterator[ResourceInstance]:
         for instance in _list(one, "instances"):
             attributes = instance.get("attributes")
             module, key = _value(one, "module"), _value(instance, "index_key")
-            label = f"{f'{module}.' if module else ''}{kind}.{_value(one, 'name')}{f'[{key!r}]' if key is not None else ''}"
+            instance_key = f"[{key!r}]" if key is not None else ""
+            label = f"{f'{module}.' if module else ''}{kind}.{_value(one, 'name')}{instance_key}"
             if attributes is not None and isinstance(attributes.value, dict):
                 yield ResourceInstance(
                     str(kind),
@@ -97,7 +98,7 @@ def _state_instances(node: Node) -> Iterator[ResourceInstance]:
 
 
 def _provider_alias(provider: str) -> str | None:
-    """`provider["registry.terraform.io/nats-io/jetstream"].leaf` has the alias leaf."""
+    """Return the alias: leaf for `provider["registry.terraform.io/nats-io/jetstream"].leaf`."""
     tail = provider.rpartition("]")[2]
     return tail.lstrip(".") or None
 
