@@ -1,7 +1,4 @@
-"""Writes configurations as a person would write them: `generate_document` turns what was found into the text of a workspace file.
-
-Where the configurations come from (a server, another tool's files) is left to the callers, and so is writing the file.
-"""
+"""Writes configurations as the text of a workspace file, as a person would write them."""
 
 from __future__ import annotations
 

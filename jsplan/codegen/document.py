@@ -1,4 +1,4 @@
-"""From what was found to the text of a file: bodies, references, entries, defaults, lines."""
+"""Generates the text of a file: bodies, references, entries, defaults, lines."""
 
 from __future__ import annotations
 
@@ -32,21 +32,24 @@ _NAME_KEY: Final[dict[Kind, str]] = {
 def generate_document(
     resources: Iterable[ResourceToWrite], context: CodegenContext, title: Iterable[str] = ()
 ) -> GeneratedFile:
-    """The text of a file that declares all of it, `title` as comments above. Nothing but what it is given is looked at.
+    """Generate the text of a file that declares all resources, with `title` as comments above.
 
-    Each resource is declared so that a plan against exactly its configuration is empty, and an apply to an empty server gives
-    exactly it; where the files cannot say something, a note says so.
+    A plan against exactly the given configurations is empty, and an apply to an empty server
+    creates exactly them. A note names what the files cannot express. It reads nothing but its
+    arguments.
     """
     everything = sorted(resources, key=lambda one: one.address)
-    there = {
+    known_streams = {
         **context.other_streams,
         **{one.address: one.config for one in everything if one.address.kind != "consumer"},
     }
     notes: list[str] = []
-    made = build_entries([_render_resource(one, context, there, notes) for one in everything])
+    file_entries = build_entries(
+        [_render_resource(one, context, known_streams, notes) for one in everything]
+    )
     lines = [*layout.format_comments(title)]
-    defaults = file_defaults.extract_defaults(made, context)
-    domain = file_defaults.choose_default_domain(made, context)
+    defaults = file_defaults.extract_defaults(file_entries, context)
+    domain = file_defaults.choose_default_domain(file_entries, context)
     if domain is not None:
         defaults = {"domain": domain} | defaults
     if defaults:
@@ -55,7 +58,7 @@ def generate_document(
     for kind, section in _SECTIONS.items():
         some = [
             (entry.comment, _render_entry(entry, usual, context))
-            for entry in made
+            for entry in file_entries
             if entry.kind == kind
         ]
         if some:
@@ -109,14 +112,22 @@ def _inexpressible_notes(address: Address, body: MinimalConfig) -> Iterator[str]
     )
     rest = [name for name in body.inexpressible if name not in copied]
     if copied:
-        text = f"its {copied[0]} {'reads' if copied == ['mirror'] else 'read'} a stream that is not a bucket, which the files cannot say"
-        yield f"{text}: left as it is by ignore_changes; a new one would read a bucket of that name"
+        text = (
+            f"its {copied[0]} {'reads' if copied == ['mirror'] else 'read'}"
+            " a stream that is not a bucket, which the files cannot say"
+        )
+        yield (
+            f"{text}: left unchanged by ignore_changes; a new one would read a bucket of that name"
+        )
     if rest:
-        yield f"the files cannot say its {', '.join(rest)}: left as it is by ignore_changes; a new one would have the server's default"
+        yield (
+            f"the files cannot say its {', '.join(rest)}: left unchanged by ignore_changes;"
+            " a new one would have the server's default"
+        )
 
 
 def _complete_transforms(fields: dict[str, Any]) -> dict[str, Any]:
-    """Transforms with both ends, as people write them and as older servers want them."""
+    """Return transforms with both sides, as people write them and older servers require them."""
 
     def whole(origin: Mapping[str, Any]) -> dict[str, Any]:
         transforms = origin.get("subject_transforms")
@@ -135,7 +146,7 @@ def _complete_transforms(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _render_entry(entry: FileEntry, usual: str | None, context: CodegenContext) -> dict[str, Any]:
-    """One element of a section with its keys in the order in which people write them."""
+    """Return one element of a section with its keys in the usual order."""
     out: dict[str, Any] = {_NAME_KEY[entry.kind]: entry.name}
     if entry.kind == "consumer":
         out = {"stream": entry.stream} | out
@@ -150,7 +161,7 @@ def _render_entry(entry: FileEntry, usual: str | None, context: CodegenContext) 
 
 
 def _ordered_fields(entry: FileEntry) -> dict[str, Any]:
-    """Fields in the order of the table; factoring may have put some at the end."""
+    """Return fields in the order of the table; extracting defaults may have appended some."""
     rows = TABLES[entry.kind].by_name
     fields = {name: entry.fields[name] for name in rows if name in entry.fields}
     return fields | {name: value for name, value in entry.fields.items() if name not in rows}

@@ -1,4 +1,7 @@
-"""Resources as entries of the files: what is alike in several domains is one entry, consumers stand under their streams."""
+"""Resources as entries of the files.
+
+Equal resources in several domains are one entry, and consumers are nested in their streams.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from jsplan.address import Address, Kind
 
 @dataclass(slots=True)
 class RenderedResource:
-    """One resource with its fields as they will be written (units, escapes), but for its domain; `stream` for a consumer."""
+    """One resource with its fields as written (units, escapes), without its domain.
+
+    `stream` is the stream of a consumer.
+    """
 
     address: Address
     name: str
@@ -23,13 +29,13 @@ class RenderedResource:
 
     @property
     def kind(self) -> Kind:
-        """What it is."""
+        """The kind of the resource."""
         return self.address.kind
 
 
 @dataclass(slots=True)
 class FileEntry:
-    """One element of a section. `domains` are the keys it is for; `stream` is set where it stands beside its stream."""
+    """One element of a section. `domains` are its keys; `stream` is set if it is not nested."""
 
     kind: Kind
     name: str
@@ -41,7 +47,7 @@ class FileEntry:
 
 
 def build_entries(resources: Iterable[RenderedResource]) -> list[FileEntry]:
-    """Entries in the order of the sections, each section by name and first domain."""
+    """Build entries in the order of the sections, each section by name and first domain."""
     everything = list(resources)
     streams = _group_equal([one for one in everything if one.kind == "stream"])
     others = _group_equal([one for one in everything if one.kind in ("kv", "object_store")])
@@ -53,34 +59,37 @@ def build_entries(resources: Iterable[RenderedResource]) -> list[FileEntry]:
 
 
 def _nest_consumers(consumers: list[RenderedResource], streams: list[FileEntry]) -> list[FileEntry]:
-    """Puts consumers that all domains of a stream's entry have under it; the others are handed back."""
+    """Nest consumers that all domains of a stream's entry have; return the others."""
     homes = {
         (domain, _fill_domain(entry.name, domain)): entry
         for entry in streams
         for domain in entry.domains
     }
-    of: dict[int, list[RenderedResource]] = {}
+    nested: dict[int, list[RenderedResource]] = {}
     beside: list[RenderedResource] = []
     for one in consumers:
         home = homes.get((one.address.domain, one.stream or ""))
         if home is None:
             beside.append(one)
         else:
-            of.setdefault(id(home), []).append(one)
-    left: list[FileEntry] = []
+            nested.setdefault(id(home), []).append(one)
+    unmatched: list[FileEntry] = []
     for entry in streams:
-        for group in _group_equal(of.get(id(entry), [])):
+        for group in _group_equal(nested.get(id(entry), [])):
             if group.domains == entry.domains:
                 group.stream = None
                 entry.consumers.append(group)
             else:
-                left.append(group)
+                unmatched.append(group)
         entry.consumers.sort(key=lambda consumer: consumer.name)
-    return [*left, *_group_equal(beside)]
+    return [*unmatched, *_group_equal(beside)]
 
 
 def _group_equal(resources: list[RenderedResource]) -> list[FileEntry]:
-    """One entry for what is equal in several domains, or would be with `${domain}` in place of each one's name."""
+    """Build one entry for resources that are equal in several domains.
+
+    They may differ in the name of their domain, which `${domain}` then replaces.
+    """
     alike = _by_signature((one, one) for one in resources)
     single = [one for group in alike for one in group if len(group) == 1]
     found = [_make_entry(group, group[0]) for group in alike if len(group) > 1]
@@ -108,7 +117,7 @@ def _make_entry(group: list[RenderedResource], shown: RenderedResource) -> FileE
 
 
 def generalize_domain(one: RenderedResource) -> RenderedResource:
-    """The resource with `${domain}` where its texts have the name of its domain."""
+    """Return the resource with `${domain}` where its texts contain the name of its domain."""
     key = one.address.domain
     pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(key)}(?![A-Za-z0-9])")
 

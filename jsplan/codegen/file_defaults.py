@@ -1,4 +1,7 @@
-"""What most entries of a kind say goes into `defaults:`, and the few that do not say it say the server's own."""
+"""Moves what most entries of a kind have into `defaults:`.
+
+The few entries that lack it then get the server's default.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from jsplan.resources import TABLES
 from jsplan.resources.buckets import CREATOR_DEFAULTED, is_bucket, usual_value
 from jsplan.resources.fields import ABSENT, Field
 
-#: A default is worth its line from here on.
+#: From this number of entries on, a default saves lines.
 _MIN_ENTRIES: Final = 3
-#: What belongs to one resource, whatever others say.
+#: Fields of a single resource, whatever others have.
 _RESOURCE_FIELDS: Final = frozenset(
     {
         "description",
@@ -34,7 +37,10 @@ _RESOURCE_FIELDS: Final = frozenset(
 
 
 def extract_defaults(entries: list[FileEntry], context: CodegenContext) -> dict[str, Any]:
-    """The `defaults:` of the file by kind; takes from the entries what they say. What the workspace has already is regarded."""
+    """Return the `defaults:` of the file by kind, and remove them from the entries.
+
+    Existing defaults of the workspace are taken into account.
+    """
     found: dict[str, Any] = {}
     for kind in KINDS:
         some = [entry for entry in _with_consumers(entries) if entry.kind == kind]
@@ -62,15 +68,15 @@ def _extract_for_kind(entries: list[FileEntry], kind: Kind) -> dict[str, Any]:
 
 
 def _most_common_value(entries: list[FileEntry], kind: Kind, row: Field) -> Any:
-    """The value that saves most lines as a default; None where none does."""
-    said = Counter(
+    """Return the value that saves most lines as a default; None if none does."""
+    counts = Counter(
         json.dumps(entry.fields[row.name])
         for entry in entries
         if entry.fields.get(row.name) is not None
     )
-    if not said:
+    if not counts:
         return None
-    text, count = said.most_common(1)[0]
+    text, count = counts.most_common(1)[0]
     missing = sum(1 for entry in entries if row.name not in entry.fields)
     worth = count >= _MIN_ENTRIES and count > 3 * missing
     return (
@@ -89,7 +95,7 @@ def _move_to_defaults(entries: list[FileEntry], kind: Kind, row: Field, value: A
 
 
 def _explicit_default(kind: Kind, row: Field) -> Any:
-    """How what a field is without being said is written; None where it depends on the rest, or cannot be written."""
+    """Return a field's default as written; None if it depends on others or cannot be written."""
     if is_bucket(kind) and row.name in CREATOR_DEFAULTED:
         return usual_value(kind, row)
     if row.type == "bool":
@@ -101,7 +107,7 @@ def _explicit_default(kind: Kind, row: Field) -> Any:
 def _apply_existing_defaults(
     entries: list[FileEntry], kind: Kind, existing: Mapping[str, Any]
 ) -> None:
-    """Where the workspace has defaults, an entry that leaves a field out takes theirs: it names the server's own instead."""
+    """Adapt entries to existing defaults: an omitted field gets the server's own default."""
     for entry in entries:
         for name, value in existing.items():
             row = TABLES[kind].by_name.get(name)
@@ -114,7 +120,7 @@ def _apply_existing_defaults(
 
 
 def _format_default(row: Field, value: Any) -> Any:
-    """A default of the workspace in the form that entries have, so that the two can be compared."""
+    """Format a default of the workspace as entries have it, for comparison."""
     try:
         return (
             value_format.format_value(row, row.parse(value))
@@ -126,7 +132,7 @@ def _format_default(row: Field, value: Any) -> Any:
 
 
 def choose_default_domain(entries: list[FileEntry], context: CodegenContext) -> str | None:
-    """The domain that most entries are in, if saying it once saves lines."""
+    """Return the domain of most entries, if writing it once saves lines."""
     own = [key for key, domain in context.domains.items() if domain.same_as is None]
     if not context.may_set_default_domain or context.default_domain is not None or len(own) < 2:
         return None

@@ -1,4 +1,7 @@
-"""YAML as people write it: an entry on a line where it fits, else a line per field; text in quotes where it could be read otherwise."""
+"""YAML as people write it: an entry on a line if it fits, else a line per field.
+
+Text is quoted if it could be read otherwise.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ import yaml
 
 from jsplan.config.scalars import resolve
 
-#: Columns that a line may have.
+#: Columns of a line.
 WIDTH: Final = 110
-#: Text that no YAML reader can take for anything else; what only looks like text is found by `_is_plain_text`.
+#: Text that no YAML reader mistakes; `_is_plain_text` finds text that only looks like text.
 _PLAIN = re.compile(r"(label:)?[A-Za-z0-9_$][A-Za-z0-9_$./+%@-]*")
 #: Words with blanks, as in descriptions.
 _PLAIN_PHRASE = re.compile(r"[A-Za-z][A-Za-z0-9_./+-]*( [A-Za-z0-9_(][A-Za-z0-9_./+()-]*)+")
@@ -26,7 +29,7 @@ _RESOLVER: Any = yaml.resolver.Resolver()
 def format_section(
     name: str, entries: Sequence[tuple[tuple[str, ...], Mapping[str, Any]]]
 ) -> Iterator[str]:
-    """The lines of a top-level list: each entry with the comments above it."""
+    """Yield the lines of a top-level list: each entry with the comments above it."""
     yield f"{name}:"
     for comment, entry in entries:
         yield from format_comments(comment, "  ")
@@ -34,12 +37,12 @@ def format_section(
 
 
 def format_comments(lines: Iterable[str], indent: str = "") -> Iterator[str]:
-    """Comment lines; text with a line break in it stays within its comment."""
+    """Yield comment lines; text with a line break stays within its comment."""
     yield from (f"{indent}# {' '.join(line.splitlines())}".rstrip() for line in lines)
 
 
 def format_block(name: str, value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """The lines of a mapping under a key."""
+    """Yield the lines of a mapping under a key."""
     yield f"{indent}{format_scalar(name)}:"
     for key, item in value.items():
         yield from _format_field(key, item, indent + "  ")
@@ -80,12 +83,12 @@ def _format_field(key: str, value: Any, indent: str) -> Iterator[str]:
 
 
 def _needs_block(value: Any) -> bool:
-    """Whether a value reads better on lines of its own."""
+    """Check whether a value reads better on lines of its own."""
     return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
 
 
 def format_flow(value: Any) -> str:
-    """The value on one line."""
+    """Return the value on one line."""
     if isinstance(value, Mapping):
         return (
             "{"
@@ -98,7 +101,7 @@ def format_flow(value: Any) -> str:
 
 
 def format_scalar(value: Any) -> str:
-    """A scalar that every reader of YAML 1.1 and 1.2 takes for the same."""
+    """Return a scalar that every reader of YAML 1.1 and 1.2 understands in the same way."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -110,7 +113,7 @@ def format_scalar(value: Any) -> str:
 
 
 def _is_plain_text(value: str) -> bool:
-    """Whether both versions of YAML take it for text: `on`, `1e3`, `010` and `12:30` are none in one of them."""
+    """Check whether both versions of YAML read text: one of them does not for `on` or `010`."""
     return (
         isinstance(resolve(value), str)
         and _RESOLVER.resolve(yaml.ScalarNode, value, (True, False)) == "tag:yaml.org,2002:str"

@@ -1,6 +1,7 @@
-"""What the files must say of one resource: the fewest fields that give exactly its configuration.
+"""The smallest body of one resource: the fewest fields that give exactly its configuration.
 
-What a body gives is asked of `planning.merge`, which is what the next plan asks as well; origins keep their `external` here.
+`planning.merge` computes the effect of a body, as it does for the next plan. Origins keep their
+`external` here.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from jsplan.resources.consumer import CONSUMER
 from jsplan.resources.fields import ABSENT, Config, Field, Table
 from jsplan.resources.nested import ORIGIN
 
-#: What the files name otherwise, or not at all.
+#: Fields that have another name in the files, or none.
 _NAMES: Final = frozenset({"name", "durable_name"})
-#: Rounds until a body says what it should: a field that is added may bring others with it.
+#: Rounds until a body has all it needs: an added field may bring others with it.
 _MAX_ROUNDS: Final = 4
 
 
 @dataclass(slots=True)
 class MinimalConfig:
-    """The fields of one resource in the files' words and API units, in no order, and `x_raw` beside them.
+    """The fields of one resource in the files' names and API units, unordered, and `x_raw`.
 
-    `inexpressible` are fields of the server that cannot be said and have to be left as they are; `notes` are sentences.
+    `inexpressible` are fields of the server that the files cannot express and that stay unchanged;
+    `notes` are sentences.
     """
 
     fields: dict[str, Any]
@@ -52,31 +54,36 @@ def minimize_config(
     context: CodegenContext,
     known_streams: Mapping[Address, Mapping[str, Any]],
 ) -> MinimalConfig:
-    """The body of one resource; `there` are the configurations of all streams that are known, by address."""
+    """Return the body of one resource.
+
+    `known_streams` are the configurations of all known streams, by address.
+    """
     return _Minimizer(resource, context, known_streams).minimize()
 
 
 class _Minimizer:
-    """Looks for the body of one resource."""
+    """Finds the body of one resource."""
 
     def __init__(
         self,
-        found: ResourceToWrite,
+        resource: ResourceToWrite,
         context: CodegenContext,
-        there: Mapping[Address, Mapping[str, Any]],
+        known_streams: Mapping[Address, Mapping[str, Any]],
     ) -> None:
-        self.address = found.address
-        self.kind = found.address.kind
+        self.address = resource.address
+        self.kind = resource.address.kind
         self.table: Table = CONSUMER if self.kind == "consumer" else BACKING_TABLES[self.kind]
         self.level = context.level(self.address.domain)
-        self.inherited = _inherited_settings(found, context, there)
+        self.inherited = _inherited_settings(resource, context, known_streams)
         self.notes: list[str] = []
-        self.config = _without_unknown_fields(self.table, found.config, "", self.notes)
-        self.target = self.table.compact(self.config) if found.complete else self._expand_config()
+        self.config = _without_unknown_fields(self.table, resource.config, "", self.notes)
+        self.target = (
+            self.table.compact(self.config) if resource.complete else self._expand_config()
+        )
         self._drop_past_pause(context.now)
 
     def _expand_config(self) -> Config:
-        """What a server makes of a configuration that says less than a server shows."""
+        """Return the configuration with all that a server would add to it."""
         name = self.address.consumer if self.kind == "consumer" else self.address.stream
         return expected_new(self.table, {"name": name} | self.config, self.level, self.inherited)
 
@@ -86,46 +93,46 @@ class _Minimizer:
             del self.target["pause_until"]
 
     def minimize(self) -> MinimalConfig:
-        """The fewest fields; what makes no difference is taken out again, since others may bring it.
+        """Find the fewest fields. A field that makes no difference is removed again.
 
-        A consumer says its `ack_policy` also where it is the server's default: left out, lint takes it for forgotten (JS240).
+        A consumer always has its `ack_policy`: lint would report it as forgotten (JS240).
         """
-        said = {name: self.target[name] for name in _NAMES if name in self.target}
-        said.setdefault(
+        body = {name: self.target[name] for name in _NAMES if name in self.target}
+        body.setdefault(
             "name", self.address.consumer if self.kind == "consumer" else self.address.stream
         )
-        self.target.setdefault("name", said["name"])
+        self.target.setdefault("name", body["name"])
         for _ in range(_MAX_ROUNDS):
-            different = self._find_differences(said)
+            different = self._find_differences(body)
             if not different:
                 break
-            said |= {
+            body |= {
                 name: self.target[name] if name in self.target else self._default(name)
                 for name in different
             }
-        kept = self._find_differences(said)
-        for name in [name for name in said if name not in _NAMES]:
-            without = {key: value for key, value in said.items() if key != name}
-            if self._find_differences(without) == kept:
-                said = without
+        remaining = self._find_differences(body)
+        for name in [name for name in body if name not in _NAMES]:
+            without = {key: value for key, value in body.items() if key != name}
+            if self._find_differences(without) == remaining:
+                body = without
         if self.kind == "consumer":
-            said.setdefault("ack_policy", "none")
-        return self._build_result(said, kept)
+            body.setdefault("ack_policy", "none")
+        return self._build_result(body, remaining)
 
-    def _find_differences(self, said: Config) -> list[str]:
-        expected = expected_new(self.table, self._create_payload(said), self.level, self.inherited)
+    def _find_differences(self, body: Config) -> list[str]:
+        expected = expected_new(self.table, self._create_payload(body), self.level, self.inherited)
         return [
             name
             for name in {**self.target, **expected}
             if expected.get(name) != self.target.get(name)
         ]
 
-    def _create_payload(self, said: Config) -> Config:
-        """What a create sends: for a bucket, what every client gives it besides."""
+    def _create_payload(self, body: Config) -> Config:
+        """Return the payload of a create: for a bucket, with what every client adds."""
         if not is_bucket(self.kind):
-            return said
-        lowered = lower(self.address, dict(self._to_file_fields(said)))
-        return {"name": said["name"]} | lowered | client_defaults(self.kind, lowered)
+            return body
+        lowered = lower(self.address, dict(self._to_file_fields(body)))
+        return {"name": body["name"]} | lowered | client_defaults(self.kind, lowered)
 
     def _default(self, name: str) -> Any:
         row = self.table.by_name.get(name)
@@ -135,32 +142,35 @@ class _Minimizer:
             return row.default
         return False if row.type == "bool" else None
 
-    # --- words -----------------------------------------------------------------------------------------------
+    # --- names in the files -----------------------------------------------------------------------
 
-    def _to_file_fields(self, said: Config) -> list[tuple[str, Any]]:
-        """The fields as the files call them; an automatic transform of a bucket's source is left out."""
+    def _to_file_fields(self, body: Config) -> list[tuple[str, Any]]:
+        """Return the fields by their names in the files.
+
+        An automatic transform of a bucket's source is omitted.
+        """
         pairs = (
             (name, lift_change(self.kind, self.address.name, name, value, None)[1])
-            for name, value in said.items()
+            for name, value in body.items()
             if name != "name"
         )
         return [(alias_of(self.kind, name), value) for name, value in pairs]
 
-    def _build_result(self, said: Config, kept: list[str]) -> MinimalConfig:
-        said = {name: self._restore_order(name, value) for name, value in said.items()}
-        words = (
-            dict(self._to_file_fields(said))
+    def _build_result(self, body: Config, remaining: list[str]) -> MinimalConfig:
+        body = {name: self._restore_order(name, value) for name, value in body.items()}
+        named = (
+            dict(self._to_file_fields(body))
             if is_bucket(self.kind)
-            else {k: v for k, v in said.items() if k not in _NAMES}
+            else {k: v for k, v in body.items() if k not in _NAMES}
         )
         rows = TABLES[self.kind].by_name
-        raw = {name: value for name, value in words.items() if name not in rows}
-        for name, value in list(words.items()):
+        raw = {name: value for name, value in named.items() if name not in rows}
+        for name, value in list(named.items()):
             if name in rows and not _accepts(rows[name], value):
                 raw[resolve_alias(self.kind, name)] = value
         fields = {
             name: value
-            for name, value in words.items()
+            for name, value in named.items()
             if name not in raw and resolve_alias(self.kind, name) not in raw
         }
         if self.kind == "consumer" and not self.target.get("durable_name"):
@@ -168,10 +178,12 @@ class _Minimizer:
                 "durable_name": None,
                 "inactive_threshold": self.target.get("inactive_threshold"),
             }
-        return MinimalConfig(fields, raw, [name for name in kept if name not in _NAMES], self.notes)
+        return MinimalConfig(
+            fields, raw, [name for name in remaining if name not in _NAMES], self.notes
+        )
 
     def _restore_order(self, name: str, value: Any) -> Any:
-        """Sets in the order that somebody once chose; compact forms have their own."""
+        """Restore the given order of sets; compact forms have their own."""
         row, given = self.table.by_name.get(name), self.config.get(name)
         if row is None or not given or not row.unordered:
             return value
@@ -180,7 +192,7 @@ class _Minimizer:
 
 
 def _accepts(row: Field, value: Any) -> bool:
-    """Whether the files may say the value in this row: `history` of a bucket ends at 64, its stream's does not."""
+    """Check whether the files accept the value: `history` of a bucket ends at 64."""
     if row.table is not None or value is None:
         return True
     try:
@@ -193,13 +205,14 @@ def _accepts(row: Field, value: Any) -> bool:
 def _without_unknown_fields(
     table: Table, config: Mapping[str, Any], path: str, notes: list[str]
 ) -> Config:
-    """The configuration without fields inside of objects that no row knows: the files cannot say them."""
+    """Return the configuration without nested fields that no row knows: no file can have them."""
     out: Config = {}
     for name, value in config.items():
         row = table.by_name.get(name)
         if row is None and path and not (table is ORIGIN and name in REFERENCE_KEYS):
             notes.append(
-                f"{path}{name} is not known to this release: it stays on the server, and is not in the file"
+                f"{path}{name} is not known to this release:"
+                " it stays on the server, and is not in the file"
             )
         elif row is not None and row.table is not None and isinstance(value, dict):
             out[name] = _without_unknown_fields(row.table, value, f"{path}{name}.", notes)
@@ -212,7 +225,7 @@ def _without_unknown_fields(
     return out
 
 
-# --- what the server takes from elsewhere ---------------------------------------------------------------------
+# --- settings that the server takes from elsewhere ------------------------------------------------
 
 
 def _inherited_settings(
@@ -220,7 +233,10 @@ def _inherited_settings(
     context: CodegenContext,
     known_streams: Mapping[Address, Mapping[str, Any]],
 ) -> Config:
-    """A consumer's limits from its stream and account; a mirror's `mirror_direct` from its origin in the same JetStream."""
+    """Return inherited settings: a consumer's limits, and `mirror_direct` of a mirror.
+
+    A consumer inherits from its stream and account, a mirror from its origin in the same JetStream.
+    """
     address, parent = resource.address, resource.address.parent
     if parent is not None:
         stream = known_streams.get(parent, {})

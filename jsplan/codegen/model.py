@@ -1,4 +1,4 @@
-"""What goes into this room and what comes out of it. How it is written down is left to the other modules."""
+"""The input and output of this package."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from jsplan.topology.routes import DomainRoutes
 
 @dataclass(frozen=True, slots=True)
 class ResourceToWrite:
-    """One resource that is to be written.
+    """One resource to write.
 
-    `config` is in API names and units; for a bucket it is that of its stream (`bucket_resource` makes it of words). It may leave out what
-    the server would add, unless it is `complete`, as a server shows it: then nothing is added to it. An origin has `external`, or
-    a symbolic `domain` as in the files. `settings` are keys beside the fields that are written as they are (`lifecycle`, `lint`,
+    `config` is in API names and units; for a bucket it is that of its stream (see
+    `bucket_resource`). It may omit what the server would add, unless it is `complete`, as a server
+    shows it: then nothing is added to it. An origin has `external`, or a symbolic `domain` as in
+    the files. `settings` are keys besides the fields, written unchanged (`lifecycle`, `lint`,
     `depends_on`, `environments`), `comment` are lines above the entry.
     """
 
@@ -32,14 +33,16 @@ class ResourceToWrite:
 
 @dataclass(frozen=True, slots=True)
 class CodegenContext:
-    """Where the file will stand.
+    """The workspace of the new file.
 
-    `domains` are those of the workspace in its order (labels and selectors are taken from them), `reach` the ways between them
-    (without it `$JS.<key>.API` is the domain of that key). `levels` are API levels by domain, the newest where none is given;
-    `account_infos` what API.INFO says of the account there. `other_streams` are streams that are there and are not written, by address: what
-    they decide about consumers and mirrors. `existing_defaults` are the fields of `defaults:` that the workspace has already, by kind, and
-    `extractable_kinds` the kinds for which the file may have `defaults:` of its own, because nothing else would take them. `default_domain`
-    is that of the workspace; where it has none and `may_set_default_domain` is true, the file may say one.
+    `domains` are those of the workspace in its order (for labels and selectors), `reach` the routes
+    between them (without it `$JS.<key>.API` is the domain of that key). `levels` are API levels by
+    domain, by default the newest; `account_infos` the answers of API.INFO. `other_streams` are
+    existing streams that are not written, by address, because consumers and mirrors inherit from
+    them. `existing_defaults` are the fields of `defaults:` in the workspace, by kind, and
+    `extractable_kinds` the kinds for which the file may have its own `defaults:`, because nothing
+    else would use them. `default_domain` is that of the workspace; if it has none and
+    `may_set_default_domain` is true, the file may set one.
     """
 
     domains: Mapping[str, Domain]
@@ -54,13 +57,16 @@ class CodegenContext:
     now: str = ""
 
     def level(self, domain: str) -> int:
-        """The API level of the domain's server."""
+        """Return the API level of the domain's server."""
         return self.levels.get(domain, NEWEST_LEVEL)
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedFile:
-    """The text of the file, and what it does not say: sentences that name the address. `resource_count` are those that are in it."""
+    """The text of the file, and notes on what it does not express, with addresses.
+
+    `resource_count` is the number of resources in it.
+    """
 
     text: str
     resource_count: int
@@ -68,7 +74,10 @@ class GeneratedFile:
 
 
 def bucket_resource(address: Address, fields: Mapping[str, Any], **more: Any) -> ResourceToWrite:
-    """A KV bucket or an object store that is given in the words of the grammar (`history`, `ttl`), in API units."""
+    """Return a KV bucket or an object store from fields of the files (`history`, `ttl`).
+
+    They are in API units.
+    """
     lowered: Config = lower(address, fields)
     return ResourceToWrite(
         address, {"name": address.stream} | client_defaults(address.kind, lowered) | lowered, **more

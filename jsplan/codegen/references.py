@@ -1,4 +1,4 @@
-"""Mirrors and sources by `domain:`, as far as the files know where an `external` prefix leads, and many sources as one."""
+"""Mirrors and sources by `domain:` instead of `external`, and many sources as one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from jsplan.topology.routes import NoRouteError
 def name_origin_domains(
     address: Address, fields: Mapping[str, Any], context: CodegenContext
 ) -> dict[str, Any]:
-    """The fields with `mirror` and `sources` naming domains; sources that differ in nothing else are one with a selector."""
+    """Return the fields with domains for `mirror` and `sources`.
+
+    Sources that differ in nothing else are one with a selector.
+    """
     out = dict(fields)
     if out.get("mirror"):
         out["mirror"] = _convert_origin(address, out["mirror"], "mirror", context)
@@ -31,7 +34,10 @@ def name_origin_domains(
 def has_own_domain_origin(
     address: Address, config: Mapping[str, Any], context: CodegenContext
 ) -> bool:
-    """Whether an origin's `external` is its own JetStream: the server takes it and copies nothing, and the files refuse it."""
+    """Check whether an origin's `external` is its own JetStream.
+
+    The server accepts that and copies nothing; the files refuse it.
+    """
     origins = [config.get("mirror") or {}, *(config.get("sources") or ())]
     prefixes = [origin["external"].get("api") for origin in origins if origin.get("external")]
     return any(
@@ -75,28 +81,31 @@ def _resolve_alias(key: str, context: CodegenContext) -> str:
 def _default_deliver_prefix(
     address: Address, name: str, kind: str, target: str, api: str, context: CodegenContext
 ) -> str | None:
-    """The delivery prefix that `domain:` alone would give, empty for none; None where it would lead another way."""
+    """Return the delivery prefix that `domain:` would give, empty for none.
+
+    None if `domain:` would take another route.
+    """
     if context.reach is None:
         return ""
     try:
-        way = context.reach.find_route(address.domain, target)
+        route = context.reach.find_route(address.domain, target)
     except NoRouteError:
         return None
-    if way.api != api:
+    if route.api != api:
         return None
     parts = [
-        way.deliver or "",
+        route.deliver or "",
         _resolve_alias(address.domain, context),
         address.stream,
         *([name] if kind == "source" else []),
     ]
-    return ".".join(parts) if way.deliver else ""
+    return ".".join(parts) if route.deliver else ""
 
 
 def _merge_origins(
     address: Address, origins: list[dict[str, Any]], context: CodegenContext
 ) -> list[dict[str, Any]]:
-    """One origin for those that differ in their domain alone."""
+    """Merge origins that differ in their domain only."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for origin in origins:
         rest = {name: value for name, value in origin.items() if name != "domain"}
@@ -112,8 +121,7 @@ def _merge_group(
     if len(group) == 1:
         return group[0]
     origin = group[0]
-    own = (
-        address.domain if origin["name"] == address.name else None
-    )  # a stream is not a source of itself
+    # A stream cannot source itself.
+    own = address.domain if origin["name"] == address.name else None
     matched = shortest_selector([item["domain"] for item in group], context.domains, without=own)
     return {name: matched if name == "domain" else value for name, value in origin.items()}

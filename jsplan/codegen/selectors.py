@@ -1,4 +1,4 @@
-"""The shortest selector that means exactly the given domains, out of labels, globs, ranges and exceptions."""
+"""The shortest selector for the given domains, from labels, globs, ranges and exceptions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby
 
 from jsplan.config.model import Domain
 
-#: So many exceptions (`!store-017`) are still read more easily than the names themselves.
+#: The number of exceptions (`!store-017`) that is easier to read than the names.
 MAX_EXCEPTIONS = 3
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})(\D*)")
 
@@ -16,7 +16,10 @@ _NUMBERED = re.compile(r"(.*?)(\d{1,9})(\D*)")
 def shortest_selector(
     keys: Collection[str], domains: Mapping[str, Domain], *, without: str | None = None
 ) -> str | list[str]:
-    """One name, a label, a glob, or a list; `without` is a domain that is left out of what patterns match anyway."""
+    """Return one name, a label, a glob, or a list.
+
+    `without` is a domain that no pattern matches in any case.
+    """
     wanted = set(keys)
     order = [key for key, domain in domains.items() if domain.same_as is None and key != without]
     if len(wanted) == 1:
@@ -42,7 +45,7 @@ def _has_exact_label(order: list[str], domains: Mapping[str, Domain], wanted: se
 def _candidate_patterns(
     order: list[str], domains: Mapping[str, Domain], wanted: set[str]
 ) -> Iterator[tuple[str, set[str]]]:
-    """Patterns with what they match: the workspace's own words first."""
+    """Yield patterns with their matches: labels of the workspace first."""
     for label in sorted(
         {label for key in wanted if key in domains for label in domains[key].labels}
     ):
@@ -54,7 +57,7 @@ def _candidate_patterns(
 
 
 def _common_prefix(keys: Collection[str]) -> str:
-    """What all begin with, up to where a number or the last word begins."""
+    """Return the common beginning, up to a number or the last word."""
     first, last = min(keys), max(keys)
     same = next(
         (n for n, (one, other) in enumerate(zip(first, last, strict=False)) if one != other),
@@ -75,7 +78,7 @@ def _with_exceptions(
 
 
 def _compress_ranges(keys: list[str]) -> str | list[str]:
-    """The names, with three or more that count up as one range."""
+    """Return the names, with three or more consecutive ones as one range."""
     out: list[str] = []
     for (prefix, width, tail), some in groupby(keys, key=_split_number):
         group = list(some)
@@ -84,7 +87,7 @@ def _compress_ranges(keys: list[str]) -> str | list[str]:
 
 
 def _split_number(key: str) -> tuple[str, int, str]:
-    """What keys of one range have in common; width 0 where there is no number."""
+    """Split a key into the common parts of its range and its number; width 0 without a number."""
     found = _NUMBERED.fullmatch(key)
     return (found[1], len(found[2]), found[3]) if found else (key, 0, "")
 

@@ -1,4 +1,4 @@
-"""Values as people write them: durations and sizes with units, numbers as numbers. The text of YAML is left to `layout`."""
+"""Values as people write them: durations and sizes with units, numbers as numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZES: Final = [(name, factor) for name, factor in units.SIZES.items() if name.
 
 
 def format_fields(table: Table, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of one object in the order of its table; what no row knows comes last, as it is."""
+    """Return the fields of one object in the order of its table, unknown ones last."""
     known = {row.name: format_value(row, body[row.name]) for row in table.rows if row.name in body}
     if table is ORIGIN and "domain" in body:
         known = {"name": body["name"], "domain": body["domain"]} | known
@@ -25,7 +25,7 @@ def format_fields(table: Table, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def format_value(row: Field, found: Any) -> Any:
-    """One value, in the shortest exact way to write it."""
+    """Return one value in its shortest exact form."""
     if found is None or isinstance(found, bool):
         return found
     if row.table is not None and found:
@@ -46,7 +46,7 @@ def format_value(row: Field, found: Any) -> Any:
 
 
 def format_size(count: int) -> Any:
-    """`10GiB` where a unit fits exactly, else bytes."""
+    """Return `10GiB` if a unit fits exactly, else bytes."""
     fitting = [
         f"{count // factor}{name}" for name, factor in _SIZES if count and count % factor == 0
     ]
@@ -54,7 +54,7 @@ def format_size(count: int) -> Any:
 
 
 def escape_references(found: Any) -> Any:
-    """The same value, keys included, safe from being read as a reference: `${` is written `$${`."""
+    """Escape `${` as `$${` in the value, keys included, so that it is not read as a reference."""
     if isinstance(found, str):
         return found.replace("${", "$${")
     if isinstance(found, list):

@@ -1,4 +1,4 @@
-"""What is known about JetStream configuration: one field table per kind. This knowledge lives nowhere else."""
+"""All knowledge about JetStream configuration: one field table per kind."""
 
 from __future__ import annotations
 
@@ -17,5 +17,6 @@ TABLES: dict[Kind, Table] = {
 }
 
 __all__ = [
-    "ABSENT", "CONSUMER", "KV", "OBJECT_STORE", "STREAM", "TABLES", "Config", "Effect", "Field", "FieldUpdate", "Table",
+    "ABSENT", "CONSUMER", "KV", "OBJECT_STORE", "STREAM", "TABLES", "Config", "Effect", "Field",
+    "FieldUpdate", "Table",
 ]  # fmt: skip

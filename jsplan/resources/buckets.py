@@ -1,7 +1,8 @@
-"""What a KV bucket or an object store is underneath: lowering their words to a stream, and lifting them back for display.
+"""The streams of KV buckets and object stores: `lower` to a stream, `lift` for display.
 
-The stream is the one that nats.go and the `nats` CLI make. What no word of the grammar covers is the maker's choice: it
-is filled in when jsplan makes the stream, and kept as it is found when another client did.
+The stream is the one that nats.go and the `nats` CLI make. Fields that no bucket field covers are
+the creator's choice: jsplan fills them in when it creates the stream, and leaves them unchanged
+when another client did.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jsplan.address import Address
 from jsplan.resources.fields import Config, Field, Table
 from jsplan.resources.stream import DUPLICATE_WINDOW, STREAM
 
-#: Words of a bucket that have another name on its stream; every other word is called as it is there.
+#: Fields of a bucket that have another name on its stream; all others have the same name.
 FIELD_BY_ALIAS: Final[Mapping[str, Mapping[str, str]]] = {
     "kv": {
         "history": "max_msgs_per_subject", "ttl": "max_age", "max_value_size": "max_msg_size",
@@ -56,14 +57,14 @@ _SHARED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
 }
-#: Words that say nothing where the files leave them out: blocks are compressed by whoever made them, a store is sealed by a client.
+#: Fields of a bucket without a default: the creator chooses compression, a client seals a store.
 _CREATOR_ALIASES: Final = frozenset({"compression", "sealed"})
-#: What clients choose each in their own way; another client may change its mind about them.
+#: Fields that clients choose differently; another client may change them.
 _CREATOR_FIELDS: Final = (
     frozenset({"allow_direct", "allow_msg_ttl", "discard", "duplicate_window", "mirror_direct"})
     | _CREATOR_ALIASES
 )
-#: Fields that whoever makes a bucket fills in where the files leave them out.
+#: Fields that the creator of a bucket fills in if the files omit them.
 CREATOR_DEFAULTED: Final = frozenset(
     {
         "allow_direct",
@@ -82,18 +83,18 @@ _DEFAULT_TRANSFORM = re.compile(
 
 
 def is_bucket(kind: str) -> bool:
-    """Whether the kind is lowered to a stream."""
+    """Check whether the kind is lowered to a stream."""
     return kind in _SHARED_FIELDS
 
 
 def uncovered_fields(kind: str) -> tuple[Field, ...]:
-    """The stream's fields that no word of the bucket covers; the files may name them beside the words."""
+    """Return the stream's fields that no bucket field covers; the files may set them too."""
     covered = {"name", *_SHARED_FIELDS[kind], *FIELD_BY_ALIAS[kind].values()}
     return tuple(row for row in STREAM.rows if row.name not in covered)
 
 
 def _build_backing_table(kind: str) -> Table:
-    """The stream's table, where what no word covers is left as its maker had it."""
+    """Return the stream's table, where uncovered fields stay as the creator set them."""
     uncovered = {row.name for row in uncovered_fields(kind)}
 
     def carrying(row: Field) -> Field:
@@ -106,7 +107,7 @@ def _build_backing_table(kind: str) -> Table:
     return Table("stream", tuple(carrying(row) for row in STREAM.rows), STREAM.fill_derived)
 
 
-#: The table of the stream behind each kind that has one.
+#: The table of the stream of each kind that has one.
 BACKING_TABLES: Final[Mapping[str, Table]] = {
     "stream": STREAM,
     "kv": _build_backing_table("kv"),
@@ -114,13 +115,13 @@ BACKING_TABLES: Final[Mapping[str, Table]] = {
 }
 
 
-# --- words to fields -----------------------------------------------------------------------------------------
+# --- bucket fields to stream fields ---------------------------------------------------------------
 
 
 def lower(address: Address, body: Mapping[str, Any]) -> Config:
-    """The fields of the stream that the words stand for, and what makes it a bucket; other kinds are handed back.
+    """Return the stream's fields for those of a bucket; other kinds are returned unchanged.
 
-    Origins keep a symbolic `domain`. Compression comes as a boolean and leaves as the server's word.
+    Origins keep a symbolic `domain`. Compression is a boolean here and the server's word there.
     """
     kind = address.kind
     if not is_bucket(kind):
@@ -137,7 +138,7 @@ def lower(address: Address, body: Mapping[str, Any]) -> Config:
     return out
 
 
-#: What every maker gives a bucket; without it deleting, purging and replacing values do not work as clients expect.
+#: Set by every client. Deleting, purging and replacing values do not work as expected without it.
 _REQUIRED_CONFIG: Final[Mapping[str, Config]] = {
     "kv": {"deny_delete": True, "allow_rollup_hdrs": True},
     "object_store": {"allow_rollup_hdrs": True},
@@ -169,7 +170,10 @@ def _with_stream_name(origin: Config) -> Config:
 
 
 def _with_key_transform(bucket: str, origin: Config) -> Config:
-    """Values of another bucket are stored under the keys of this one, unless the files say how they are filtered or transformed."""
+    """Add the transform that stores values of another bucket under the keys of this one.
+
+    An origin with its own filter or transform stays unchanged.
+    """
     theirs = origin["name"].removeprefix(_KV_PREFIX)
     if (
         origin.get("subject_transforms") is not None
@@ -185,7 +189,7 @@ def _key_transforms(theirs: str, bucket: str) -> list[Config]:
 
 
 def client_defaults(kind: str, lowered: Mapping[str, Any]) -> Config:
-    """What nats.go gives a new stream of this kind beyond what the files say; nothing for streams."""
+    """Return the fields that nats.go adds to a new stream of this kind; none for streams."""
     if not is_bucket(kind):
         return {}
     out: Config = {"discard": "new", "allow_direct": True}
@@ -198,7 +202,7 @@ def client_defaults(kind: str, lowered: Mapping[str, Any]) -> Config:
 
 
 def usual_value(kind: str, row: Field) -> Any:
-    """What a bucket has in a field that the files leave out; None where that depends on the rest."""
+    """Return a bucket's value of a field that the files omit; None if it depends on the rest."""
     if row.name in _REQUIRED_CONFIG[kind]:
         return _REQUIRED_CONFIG[kind][row.name]
     return (
@@ -207,27 +211,30 @@ def usual_value(kind: str, row: Field) -> Any:
 
 
 def resolve_alias(kind: str, word: str) -> str:
-    """The stream's field behind a word: `max_age` for `ttl`."""
+    """Return the stream's field of a bucket field: `max_age` for `ttl`."""
     return FIELD_BY_ALIAS[kind].get(word, word)
 
 
-# --- fields to words, for display ----------------------------------------------------------------------------
+# --- stream fields to bucket fields, for display --------------------------------------------------
 
 
 def alias_of(kind: str, field: str) -> str:
-    """The word for a field of the stream: `ttl` for `max_age`."""
+    """Return the bucket field of a stream's field: `ttl` for `max_age`."""
     return _ALIAS_BY_FIELD[kind].get(field, field)
 
 
 def with_aliases(kind: str, text: str, fields: Iterable[str] = ()) -> str:
-    """A sentence about the stream with the bucket's words instead of the stream's fields."""
+    """Replace the stream's fields in a sentence by the bucket's."""
     for field in fields or _ALIAS_BY_FIELD[kind]:
         text = re.sub(rf"\b{field}\b", alias_of(kind, field), text)
     return text
 
 
 def lift(kind: str, name: str, config: Config) -> Config:
-    """The words of a stream's configuration, without what every bucket has and what the server gives by itself."""
+    """Return the bucket fields of a stream's configuration.
+
+    Values that every bucket has or that the server sets by default are omitted.
+    """
     if not is_bucket(kind):
         return config
     compact = STREAM.compact(config)
@@ -248,7 +255,10 @@ def lift(kind: str, name: str, config: Config) -> Config:
 
 
 def lift_change(kind: str, name: str, path: str, before: Any, after: Any) -> tuple[str, Any, Any]:
-    """One change in the bucket's words: its path and both values. `name` is the bucket's own."""
+    """Return one change in bucket fields: its path and both values.
+
+    `name` is the bucket's own.
+    """
     if not is_bucket(kind):
         return path, before, after
     top = re.split(r"[.\[]", path, maxsplit=1)[0]
@@ -282,5 +292,5 @@ def _lift_origin(bucket: str, path: str, value: Any) -> Any:
     ):
         out[
             "subject_transforms"
-        ] = []  # left out, values would be stored under the keys of this bucket
+        ] = []  # omitted, values would be stored under the keys of this bucket
     return out

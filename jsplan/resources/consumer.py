@@ -1,7 +1,7 @@
-"""The field table of consumers: every field, its default, and how the server takes a change of it.
+"""The field table of consumers: every field, its default, and the effect of a change.
 
-Rests on server_semantics section 3. An update can never move a consumer's position; what it cannot take in
-place is a replacement.
+From server_semantics section 3. An update can never move a consumer's position; a change that the
+server does not make in place is a replacement.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from jsplan.units import SECOND
 
 
 def _deliver_subject_effect(change: FieldUpdate) -> Effect:
-    """Pull and push do not turn into each other; a push consumer may move while nobody listens."""
+    """Pull and push cannot be converted; a push subject can change without subscribers."""
     return "in_place" if change.before and change.after else "replace"
 
 
 def fill_derived(config: Config, level: int) -> None:
     """Fill in what the server derives from other fields, in place, on a compact configuration.
 
-    The `consumer_limits` of the stream are handed in under that key and taken out again; `account_max_ack_pending`
-    among them is what the account allows at most.
+    The `consumer_limits` of the stream are passed under that key and removed again;
+    `account_max_ack_pending` among them is the account's limit.
     """
     limits = config.pop("consumer_limits", {})
     for name in ("max_ack_pending", "inactive_threshold"):
@@ -70,7 +70,7 @@ CONSUMER = Table(
         Field("replay_policy", "enum", "As fast as possible, or at the original pace.", default="instant", values=("instant", "original"), echoed=True, update=require_replacement),
         Field("sample_freq", "percent", "Share of acknowledgements to sample, in percent.", default=""),
         Field("rate_limit_bps", "int", "Bits per second, push only.", default=0, minimum=0),
-        Field("max_ack_pending", "int", "Most messages out and unacknowledged.", default=None, floor=-1),
+        Field("max_ack_pending", "int", "Most unacknowledged messages.", default=None, floor=-1),
         Field("max_waiting", "int", "Most pull requests waiting.", default=None, floor=0, update=require_replacement),
         Field("max_batch", "int", "Most messages of one pull request.", default=0, floor=0),
         Field("max_expires", "duration", "Longest pull request, ns.", default=0, floor=0),
@@ -81,7 +81,7 @@ CONSUMER = Table(
         Field("deliver_group", "string", "Queue group of the push subscribers.", default=""),
         Field("idle_heartbeat", "duration", "Heartbeat of an idle push consumer, ns.", default=0, floor=0, update=require_replacement),
         Field("flow_control", "bool", "Flow control of a push consumer.", default=False, update=require_replacement),
-        Field("num_replicas", "int", "Copies; 0 is as many as the stream has.", default=0, minimum=0, maximum=5, echoed=True),
+        Field("num_replicas", "int", "Replicas; 0 is as many as the stream has.", default=0, minimum=0, maximum=5, echoed=True),
         Field("mem_storage", "bool", "Keep the position in memory.", default=False, update=require_replacement),
         Field("direct", "bool", "Internal to the server.", default=False, update=require_replacement),
         Field("sourcing", "bool", "Internal to the server.", default=False, level=4, update=require_replacement),

@@ -1,13 +1,10 @@
-"""What a field table is made of, and the normalisation that works from it alone.
-
-The tables themselves are in `stream`, `consumer`, `kv` and `object_store`; comparing two configurations is
-left to `planning`.
+"""The parts of a field table, and the normalisation that needs nothing else.
 
 Two forms of a configuration are used everywhere:
 
-- *raw*: the JSON object as the server gave it or as it will be sent;
-- *compact*: without `_nats.*` metadata and without every value that says no more than the server's default
-  does. Two raw configurations mean the same exactly when their compact forms are equal (server_semantics 1.2).
+- *raw*: the JSON object as the server gave it or as it will be sent; - *compact*: without `_nats.*`
+metadata and without every value that equals the server's default. Two raw configurations mean the
+same exactly when their compact forms are equal (server_semantics 1.2).
 """
 
 from __future__ import annotations
@@ -41,17 +38,17 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-#: The metadata key that says which workspace an object belongs to (`ownership: {marker: true}`).
+#: The metadata key of the owner tag (`ownership: {marker: true}`).
 OWNER_KEY: Final = "jsplan.owner"
-#: What the server reads as a percentage; it does not mind more than 100.
+#: The server's format of a percentage; it accepts more than 100.
 PERCENT_PATTERN: Final = r"\+?[0-9]{1,18}%?"
-#: The API level of the newest server this release knows (2.15).
+#: The API level of the newest server that this release knows (2.15).
 NEWEST_LEVEL: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class FieldUpdate:
-    """What an update rule may look at: one top-level field and the compact configurations around it."""
+    """The input of an update rule: one top-level field and the compact configurations around it."""
 
     before: Any
     after: Any
@@ -64,22 +61,22 @@ UpdateRule = Callable[[FieldUpdate], Effect]
 
 
 def update_in_place(_: FieldUpdate) -> Effect:
-    """The server takes the change and keeps all data."""
+    """The server accepts the change and keeps all data."""
     return "in_place"
 
 
 def require_replacement(_: FieldUpdate) -> Effect:
-    """The server refuses the change: only a new object can have it."""
+    """The server refuses the change: it needs a new object."""
     return "replace"
 
 
 def ignore_change(_: FieldUpdate) -> Effect:
-    """The server takes the change and does nothing with it."""
+    """The server accepts the change and ignores it."""
     return "ignored"
 
 
 def turn_on_only(change: FieldUpdate) -> Effect:
-    """Can be turned on and never off again."""
+    """The field can be turned on and never off again."""
     return "one_way" if change.after else "replace"
 
 
@@ -87,16 +84,18 @@ def turn_on_only(change: FieldUpdate) -> Effect:
 class Field:
     """One row of a table.
 
-    `default` is what the server uses when the field is left out: a value, ABSENT, or None where it depends on
-    the rest of the configuration (then the table's `fill_derived` fills it in). `level` is the API level that knows
-    the field (0: 2.10 and older, 1: 2.11, 2: 2.12, 4: 2.14). `unlimited` fields take 0 and less as -1.
-    `unordered` lists are sets to the server. `echoed`: the server always shows it, also at its default.
-    `operational` fields are moved by people and clients at run time: compared only when the file names them.
-    `when_omitted` says what leaving the field out means where the object exists already: the server's default, as it was
-    last applied (as it is found, when it is adopted), or always as it is.
-    `value_levels` are values that need a higher level than the field itself. `floor`: the server takes everything below for
-    that, as it takes a negative time for none; it is written so that older servers, which keep it or refuse it, agree.
-    `normalize` is what the server makes of other ways to write a word.
+    `default` is what the server uses if the field is omitted: a value, ABSENT, or None if it
+    depends on the rest of the configuration (then the table's `fill_derived` fills it in). `level`
+    is the API level that knows the field (0: 2.10 and older, 1: 2.11, 2: 2.12, 4: 2.14).
+    `value_levels` are values that need a higher level than the field itself.
+
+    `unlimited` fields take 0 and less as -1. `unordered` lists are sets to the server. `echoed`:
+    the server always shows it, also at its default. `operational` fields change at run time, by
+    people and clients: they are compared only if the file has them. `when_omitted` is the meaning
+    of an omitted field of an existing object: the server's default, the last applied value (the
+    live value, when it is adopted), or always the live value. `floor`: the server takes every lower
+    value for this one, as a negative time for none; it is written so that older servers, which keep
+    or refuse it, agree. `normalize` maps other spellings of a word to the server's.
     """
 
     name: str
@@ -123,18 +122,18 @@ class Field:
 
     @property
     def _zero_is_default(self) -> bool:
-        """Whether 0 says no more than leaving the field out: where the default depends on the rest, and for counts of at least one."""
+        """True if 0 equals an omitted field: dependent defaults and counts of at least one."""
         return self.default is None or self.default == 1
 
     def parse(self, value: Any) -> Any:
-        """A value from a file in API units; raises ValueError that says what is allowed.
+        """Parse a value from a file to API units; ValueError says what is allowed.
 
-        Nested tables are left to the caller, who knows the place of each key.
+        The caller parses nested tables: it knows the place of each key.
         """
         return _PARSERS[self.type](self, value)
 
     def compact(self, value: Any) -> Any:
-        """The value in compact form, or ABSENT when it says no more than leaving the field out does."""
+        """Return the value in compact form, or ABSENT if it equals an omitted field."""
         value = _COMPACT.get(self.type, _unchanged)(self, value)
         if (value == self.default or (value == 0 and self._zero_is_default)) and not isinstance(
             value, bool
@@ -145,7 +144,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of one kind of object. `settle(config, level)` fills in, in place, what depends on other fields."""
+    """All rows of one kind of object. `fill_derived(config, level)` fills in dependent fields."""
 
     kind: str
     rows: tuple[Field, ...]
@@ -163,7 +162,7 @@ class Table:
 
     @cached_property
     def _default_values(self) -> Mapping[str, Any]:
-        """What most fields of most objects show: the short way through `compact`, which large plans take a million times."""
+        """The usual values: a fast path of `compact`, which large plans take a million times."""
         static = {
             row.name: row.default
             for row in self.rows
@@ -172,7 +171,7 @@ class Table:
         return static | {row.name: False for row in self.rows if row.type == "bool"}
 
     def compact(self, raw: Config) -> Config:
-        """The compact form. Fields that no row knows are kept as they are, so that they survive and compare."""
+        """Return the compact form. Unknown fields are kept, so that they survive and compare."""
         rows, rests, out = self.by_name, self._default_values, {}
         for name, value in raw.items():
             if name in rests and value == rests[name]:
@@ -184,7 +183,10 @@ class Table:
         return out
 
     def with_defaults(self, compact: Config, level: int = NEWEST_LEVEL) -> Config:
-        """The compact form with the defaults that a server of the level always shows, in the table's order."""
+        """Return the compact form with the defaults that a server of the level always shows.
+
+        The order is that of the table.
+        """
         out: Config = {}
         for row in self.rows:
             if row.name in compact:
@@ -194,7 +196,7 @@ class Table:
         return out | {name: value for name, value in compact.items() if name not in out}
 
     def required_levels(self, config: Config) -> Iterator[tuple[str, int]]:
-        """Each field of a configuration that is not at its default, as a dotted path, with the API level it needs."""
+        """Yield each field that is not at its default, as a dotted path, with its API level."""
         for name, value in config.items():
             row = self.by_name.get(name)
             if row is None or value is None or row.compact(value) is ABSENT:
@@ -210,13 +212,16 @@ class Table:
                     )
 
     def default_of(self, name: str) -> Any:
-        """What the server shows for a field left out: the default, or None for absent and for dependent ones."""
+        """Return what the server shows for an omitted field; None if absent or dependent."""
         row = self.by_name.get(name)
         return None if row is None or row.default is ABSENT else row.default
 
 
 def strip_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Metadata without the server's own `_nats.*` keys, which change with every server upgrade, and without our mark."""
+    """Return metadata without the server's `_nats.*` keys and without our owner tag.
+
+    Every server upgrade changes the `_nats.*` keys.
+    """
     return {
         key: value
         for key, value in metadata.items()
@@ -224,7 +229,7 @@ def strip_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-# --- compact forms -------------------------------------------------------------------------------------------
+# --- compact forms --------------------------------------------------------------------------------
 
 
 def _unchanged(_: Field, value: Any) -> Any:
@@ -256,7 +261,7 @@ def _compact_objects(row: Field, value: Any) -> Any:
 
 
 def sort_objects(items: list[Config]) -> list[Config]:
-    """A set of objects in the one order that its compact form has."""
+    """Sort a set of objects in the order of its compact form."""
     return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
 
 
@@ -286,7 +291,7 @@ _COMPACT: dict[str, Callable[[Field, Any], Any]] = {
 }
 
 
-# --- values from files ---------------------------------------------------------------------------------------
+# --- values from files ----------------------------------------------------------------------------
 
 
 def _parse_string(row: Field, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The grammar of KV buckets, in their own words; what they are underneath is left to `buckets`."""
+"""The fields of KV buckets in the files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ KV = Table(
             update=require_replacement,
         ),
         Field(
-            "num_replicas", "int", "Copies in the cluster; 0 is 1.", default=1, minimum=0, maximum=5
+            "num_replicas",
+            "int",
+            "Replicas in the cluster; 0 is 1.",
+            default=1,
+            minimum=0,
+            maximum=5,
         ),
         Field(
             "limit_marker_ttl",
@@ -49,11 +54,11 @@ KV = Table(
         Field(
             "mirror",
             "object",
-            "Be a copy of another bucket.",
+            "Mirror another bucket.",
             table=ORIGIN,
             update=require_replacement,
         ),
-        Field("sources", "objects", "Collect other buckets.", table=ORIGIN, unordered=True),
+        Field("sources", "objects", "Source other buckets.", table=ORIGIN, unordered=True),
         Field("metadata", "metadata", "Labels.", default={}),
         *uncovered_fields("kv"),
     ),

@@ -1,4 +1,4 @@
-"""Tables of the objects nested in stream configurations: placement, transforms, republish, origins, limits."""
+"""Tables of the objects nested in stream configurations: placement, transforms, origins."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ORIGIN = Table(
         Field(
             "opt_start_seq",
             "int",
-            "Copy from this sequence on; read only when the source is new.",
+            "Copy from this sequence on; used only when the source is new.",
             default=0,
             minimum=0,
             update=ignore_change,
@@ -66,7 +66,7 @@ ORIGIN = Table(
         Field(
             "opt_start_time",
             "time",
-            "Copy from this time on; read only when the source is new.",
+            "Copy from this time on; used only when the source is new.",
             update=ignore_change,
         ),
         Field("filter_subject", "string", "Copy only these subjects.", default=""),
@@ -90,7 +90,7 @@ ORIGIN = Table(
 PLACEMENT = Table(
     "placement",
     (
-        Field("cluster", "string", "Cluster to live in.", default=""),
+        Field("cluster", "string", "Cluster of the stream.", default=""),
         Field("tags", "strings", "Server tags that all must be present.", unordered=True),
         Field("preferred", "string", "Refused by the server in a configuration.", default=""),
     ),
@@ -123,9 +123,9 @@ CONSUMER_LIMITS = Table(
 
 
 def origin_key(origin: Config) -> str:
-    """What tells two sources of one stream apart, as the server decides it (10140), in words.
+    """Return the identity of a source in its stream, as the server sees it (10140), in words.
 
-    Name and API prefix; then filters and the subjects they become, and a consumer, where they say more than nothing.
+    Name and API prefix; then filters, their destinations and a consumer, if they are set.
     """
     api = (origin.get("external") or {}).get("api")
     key = f"{origin['name']}@{api}" if api else str(origin["name"])
@@ -135,9 +135,10 @@ def origin_key(origin: Config) -> str:
 
 
 def source_header(origin: Config) -> tuple[str, str, str]:
-    """How `Nats-Stream-Source` names a source (server_semantics 5): the stream and where it is, its filters, their destinations.
+    """Return the parts of `Nats-Stream-Source`: stream, filters and destinations.
 
-    By this the server finds what a stream holds of a source already, and goes on behind it.
+    By this header the server finds what a stream already has of a source, and continues after it
+    (server_semantics 5).
     """
     api = (origin.get("external") or {}).get("api")
     transforms = origin.get("subject_transforms") or [{"src": origin.get("filter_subject")}]
@@ -152,7 +153,7 @@ def source_header(origin: Config) -> tuple[str, str, str]:
 
 
 def _short_hash(text: str) -> str:
-    """The server's short hash: eight digits of base 62."""
+    """Return the server's short hash: eight digits of base 62."""
     return "".join(
         _DIGITS[byte % len(_DIGITS)] for byte in hashlib.sha256(text.encode()).digest()[:8]
     )

@@ -1,4 +1,4 @@
-"""The grammar of object stores, in their own words; what they are underneath is left to `buckets`."""
+"""The fields of object stores in the files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ OBJECT_STORE = Table(
             update=require_replacement,
         ),
         Field(
-            "num_replicas", "int", "Copies in the cluster; 0 is 1.", default=1, minimum=0, maximum=5
+            "num_replicas",
+            "int",
+            "Replicas in the cluster; 0 is 1.",
+            default=1,
+            minimum=0,
+            maximum=5,
         ),
         Field("compression", "bool", "Compress blocks on disk.", default=False),
         Field("placement", "object", "Which servers may carry it.", table=PLACEMENT),
@@ -38,7 +43,7 @@ OBJECT_STORE = Table(
         Field(
             "sealed",
             "bool",
-            "Nothing may change any more; only an existing store can be sealed.",
+            "Refuse all changes; only an existing store can be sealed.",
             default=False,
         ),
         *uncovered_fields("object_store"),

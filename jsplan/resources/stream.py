@@ -1,7 +1,6 @@
-"""The field table of streams: every field, its default, and how the server takes a change of it.
+"""The field table of streams: every field, its default, and the effect of a change.
 
-Rests on server_semantics sections 1, 2 and 4, which were measured on 2.10 to 2.15; consumers have a table of
-their own.
+From server_semantics sections 1, 2 and 4, which were measured on 2.10 to 2.15.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def _retention_effect(change: FieldUpdate) -> Effect:
 
 
 def _mirror_effect(change: FieldUpdate) -> Effect:
-    """Promotion (taking the mirror away) needs 2.12; every other edit is refused with 10055."""
+    """Promotion (removing the mirror) needs 2.12; every other edit is refused with 10055."""
     return "in_place" if change.after is None and change.level >= 2 else "replace"
 
 
@@ -44,7 +43,7 @@ def _max_consumers_effect(change: FieldUpdate) -> Effect:
 
 
 def _sources_effect(change: FieldUpdate) -> Effect:
-    """An opt_start_* alone is echoed and ignored; a source that comes or goes, or another filter, is not."""
+    """An edited opt_start_* is ignored; another source, or another filter, takes effect."""
     starts = ("opt_start_seq", "opt_start_time")
 
     def without_starts(origins: list[Config] | None) -> dict[str, Config]:
@@ -79,7 +78,7 @@ def fill_derived(config: Config, level: int) -> None:
 
 
 def _fill_republish(config: Config) -> None:
-    """Republishing everything as it is, after a transform, would be a loop: the server narrows it to what is stored."""
+    """Narrow republishing to stored subjects, as the server does: after a transform it loops."""
     republish, transform = config.get("republish"), config.get("subject_transform")
     if republish and transform and republish.get("src", ">") == ">" == republish.get("dest"):
         stored = transform.get("dest", "")
@@ -100,25 +99,25 @@ STREAM = Table(
         Field("name", "string", "Name of the stream.", required=True, pattern=NAME, max_length=255, update=require_replacement),
         Field("description", "string", "For people.", default="", max_length=4096),
         Field("subjects", "strings", "Subjects to store; the name, unless there is a mirror or a source.", default=None, unordered=True),
-        Field("retention", "enum", "What ends a message's life.", default="limits", values=("limits", "interest", "workqueue"), echoed=True, update=_retention_effect),
+        Field("retention", "enum", "When messages are removed.", default="limits", values=("limits", "interest", "workqueue"), echoed=True, update=_retention_effect),
         Field("max_consumers", "int", "Most consumers at once.", default=-1, unlimited=True, echoed=True, update=_max_consumers_effect),
         Field("max_msgs", "int", "Most messages kept.", default=-1, unlimited=True, echoed=True),
         Field("max_bytes", "size", "Most bytes kept.", default=-1, unlimited=True, echoed=True),
         Field("max_age", "duration", "Longest life of a message, ns.", default=0, minimum=0, echoed=True),
         Field("max_msgs_per_subject", "int", "Most messages kept of one subject.", default=-1, unlimited=True, echoed=True),
         Field("max_msg_size", "size", "Largest message accepted, bytes.", default=-1, unlimited=True, maximum=2**31 - 1, echoed=True),
-        Field("discard", "enum", "At a limit, give up old messages or refuse new ones.", default="old", values=("old", "new"), echoed=True, normalize=str.lower),
+        Field("discard", "enum", "At a limit, remove old messages or refuse new ones.", default="old", values=("old", "new"), echoed=True, normalize=str.lower),
         Field("storage", "enum", "Where messages are kept.", default="file", values=("file", "memory"), echoed=True, update=require_replacement),
-        Field("num_replicas", "int", "Copies in the cluster; 0 is 1.", default=1, minimum=0, maximum=5, echoed=True),
+        Field("num_replicas", "int", "Replicas in the cluster; 0 is 1.", default=1, minimum=0, maximum=5, echoed=True),
         Field("no_ack", "bool", "Do not acknowledge publishes.", default=False),
         Field("duplicate_window", "duration", "How long message ids are remembered, ns; 2m, or max_age if that is less.", default=None, minimum=0),
         Field("placement", "object", "Which servers may carry it.", table=PLACEMENT),
-        Field("mirror", "object", "Be a copy of another stream.", table=ORIGIN, update=_mirror_effect),
-        Field("sources", "objects", "Collect other streams.", table=ORIGIN, unordered=True, update=_sources_effect),
-        Field("sealed", "bool", "Nothing may change any more; only deletion is left.", default=False, echoed=True, update=turn_on_only),
+        Field("mirror", "object", "Mirror another stream.", table=ORIGIN, update=_mirror_effect),
+        Field("sources", "objects", "Source other streams.", table=ORIGIN, unordered=True, update=_sources_effect),
+        Field("sealed", "bool", "Refuse all changes; only deletion is possible.", default=False, echoed=True, update=turn_on_only),
         Field("deny_delete", "bool", "Refuse to delete single messages.", default=False, echoed=True, update=turn_on_only),
         Field("deny_purge", "bool", "Refuse to purge.", default=False, echoed=True, update=turn_on_only),
-        Field("allow_rollup_hdrs", "bool", "Let a message replace those before it.", default=False, echoed=True),
+        Field("allow_rollup_hdrs", "bool", "Let a message replace earlier ones (rollup).", default=False, echoed=True),
         Field("allow_direct", "bool", "Let every replica answer reads.", default=False, echoed=True),
         Field("mirror_direct", "bool", "Let the mirror answer reads for its origin.", default=False, echoed=True),
         Field("discard_new_per_subject", "bool", "Apply `discard: new` per subject.", default=False),
@@ -128,7 +127,7 @@ STREAM = Table(
         Field("subject_transform", "object", "Rewrite subjects before storing.", table=TRANSFORM),
         Field("consumer_limits", "object", "Limits and defaults for consumers.", default={}, table=CONSUMER_LIMITS, echoed=True),
         Field("metadata", "metadata", "Labels; keys that begin with `_nats.` are the server's own.", default={}),
-        Field("allow_msg_ttl", "bool", "Honour a life time per message.", default=False, level=1, echoed=True, update=turn_on_only),
+        Field("allow_msg_ttl", "bool", "Allow a TTL per message.", default=False, level=1, echoed=True, update=turn_on_only),
         Field("subject_delete_marker_ttl", "duration", "Life of the marker left where max_age took the last message, ns.", default=0, minimum=0, level=1),
         Field("allow_msg_counter", "bool", "Messages are counters.", default=False, level=2, update=require_replacement),
         Field("allow_atomic", "bool", "Allow atomic batches.", default=False, level=2),

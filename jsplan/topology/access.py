@@ -1,9 +1,9 @@
-"""Which exports and imports the flows between accounts need: the minimum on today's servers. Pure.
+"""The exports and imports that flows between accounts need: the minimum on today's servers.
 
-Measured on 2.10 to 2.15 (server_semantics, section 5): a copy makes its consumer with `CONSUMER.CREATE.<stream>`, or with
-`CONSUMER.CREATE.<stream>.>` where it has exactly one filter; it answers flow control on `$JS.FC.<stream>.>`, without which it
-stalls after about 2 MB; and it is delivered to on the prefix of the import. How that is written is left to `render`,
-whether it is there to `facts.access`.
+Pure. Measured on 2.10 to 2.15 (server_semantics, section 5): a flow makes its consumer with
+`CONSUMER.CREATE.<stream>`, or with `CONSUMER.CREATE.<stream>.>` if it has exactly one filter; it
+answers flow control on `$JS.FC.<stream>.>`, without which it stalls after about 2 MB; and messages
+are delivered on the prefix of the import.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from jsplan.topology.resolve import Topology
 from jsplan.topology.routes import is_import
 
 PUBLIC_KEY: Final = re.compile(r"A[A-Z2-7]{55}")
-#: What jsplan asks of a stream or consumer that it manages through an import.
+#: The requests that jsplan sends for a stream or consumer that it manages through an import.
 _OF_STREAM: Final = ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.DELETE")
 _OF_CONSUMER: Final = ("CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE")
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One subject that account `owner` exports and account `user` imports, as `local_subject`; `stream` flows from owner to user.
+    """One subject that account `owner` exports and account `user` imports, as `local_subject`.
 
-    `owner_domain` and `user_domain` are the domains over whose connections the two accounts are reached, `flows` the flows that need it.
-    `streams_responses` says that one request has many answers: a service for one answer lets one message of a batch through (measured).
+    `stream` flows from owner to user. `owner_domain` and `user_domain` are the domains over whose
+    connections the two accounts are reached, `flows` the flows that need it. `streams_responses`:
+    one request has many answers, and a service for one answer lets one message of a batch through
+    (measured).
     """
 
     owner: str
@@ -46,7 +48,7 @@ class Grant:
     flows: tuple[str, ...] = ()
 
     def covers(self, other: Grant) -> bool:
-        """Whether the other one adds nothing to this one."""
+        """Check whether the other one adds nothing to this one."""
         same = (self.owner, self.user, self.kind) == (other.owner, other.user, other.kind)
         return (
             same
@@ -59,9 +61,10 @@ class Grant:
 def compute_grants(
     workspace: Workspace, topology: Topology, accounts: Mapping[str, str]
 ) -> tuple[list[Grant], list[Diagnostic]]:
-    """Every export and import that is needed, in order, and what stands in the way of knowing them.
+    """Return every needed export and import, in order, and the reasons why some are unknown.
 
-    `accounts` has the account of each connection, by its key; a flow whose accounts are not known is a finding.
+    `accounts` has the account of each connection, by its key; a flow between unknown accounts is a
+    finding.
     """
     made = _GrantBuilder(workspace, topology, accounts)
     for edge in topology.edges:
@@ -81,7 +84,7 @@ def compute_grants(
 
 
 def _merge_grants(found: Iterable[Grant]) -> list[Grant]:
-    """Each subject once, with all that needs it, and none that a wider one covers."""
+    """Return each subject once, with all its flows, without subjects that a wider one covers."""
     merged: dict[tuple[str, ...], Grant] = {}
     for grant in found:
         key = (grant.owner, grant.user, grant.kind, grant.subject, grant.local_subject)
@@ -95,12 +98,12 @@ def _merge_grants(found: Iterable[Grant]) -> list[Grant]:
                 flows=why,
                 streams_responses=known.streams_responses or grant.streams_responses,
             )
-    kept = [
+    uncovered = [
         g
         for g in merged.values()
         if not any(other is not g and other.covers(g) for other in merged.values())
     ]
-    return sorted(kept, key=lambda g: (g.owner, g.user, g.kind, g.subject))
+    return sorted(uncovered, key=lambda g: (g.owner, g.user, g.kind, g.subject))
 
 
 class _GrantBuilder:
@@ -112,19 +115,22 @@ class _GrantBuilder:
         self.diagnostics: dict[tuple[str, str], Diagnostic] = {}
 
     def add_edge(self, edge: Edge) -> None:
-        """A mirror or source: its consumer, its flow control, what is delivered."""
+        """Add the grants of a mirror or source: consumer, flow control, delivery."""
         external = edge.config.get("external") or {}
         api = external.get("api")
         imported = api is not None and self._topology.routes.is_imported(
             edge.downstream.domain, api
         )
         if imported and self._shares_connection(edge):
-            text = f"the owner of {edge.origin} is reached by no connection of its own: what it has to export is not in this list"
+            text = (
+                f"the owner of {edge.origin} has no connection of its own:"
+                " its exports are not in this list"
+            )
             self._add_diagnostic(
                 edge.downstream,
                 "JS456",
                 text,
-                "Add a connection to its account, a domain over it, and an imports row from that domain.",
+                "Add a connection to its account, a domain over it, and an imports row from it.",
             )
         if api is None or not self._crosses_accounts(
             edge.origin.domain, edge.downstream.domain, imported=imported
@@ -151,7 +157,7 @@ class _GrantBuilder:
             self._add_diagnostic(
                 edge.downstream,
                 "JS451",
-                f"{why}: nothing says where it is delivered",
+                f"{why}: its delivery prefix is unknown",
                 "Add `deliver:` to the imports row.",
             )
 
@@ -163,7 +169,10 @@ class _GrantBuilder:
         return one == other
 
     def _delivery_subject(self, edge: Edge, api: str, written: str) -> str:
-        """The subject to export: that of the row wherever the prefix is below it, so that one import serves many copies."""
+        """Return the subject to export: that of the row if the prefix is below it.
+
+        So one import serves many flows.
+        """
         row = next(
             (
                 r
@@ -184,12 +193,15 @@ class _GrantBuilder:
         return below if below and is_subset(prefix, f"{below}.>") else prefix
 
     def add_used_consumer(self, address: Address, into: str, api: str) -> None:
-        """A consumer that its owner made and that clients of another account use."""
+        """Add the grants of a consumer that its owner made and clients of another account use."""
         if not self._crosses_accounts(address.domain, into):
             return
         body = self._topology.bodies.get(self._topology.declared_names.get(address, address))
         if body is None:
-            text = f"consumer {address} is in no file: taken for a pull consumer that wants acks"
+            text = (
+                f"consumer {address} is in no file:"
+                " it is assumed to be a pull consumer that wants acks"
+            )
             self._add_diagnostic(address, "JS454", text, "Declare it, if it is something else.")
         self._add_consumer_grants(
             address,
@@ -199,7 +211,10 @@ class _GrantBuilder:
         )
 
     def add_managed(self, address: Address, domain: Domain) -> None:
-        """What jsplan itself asks for, and for consumers what their clients need, of something declared through an import."""
+        """Add the grants that jsplan needs to manage a resource through an import.
+
+        For consumers also those of their clients.
+        """
         real = self._topology.routes.canonicalize(address.domain)
         if not is_import(domain) or not self._crosses_accounts(real, domain.key):
             return
@@ -263,17 +278,23 @@ class _GrantBuilder:
         )
 
     def _crosses_accounts(self, origin: str, user: str, *, imported: bool = True) -> bool:
-        """Whether the two are in different accounts. Over an import both must be known; a leafnode link may join unknown ones."""
+        """Check whether the two are in different accounts.
+
+        Over an import both must be known; a leafnode link may join unknown ones.
+        """
         owner, taker = self._account_of(origin), self._account_of(user)
         one, other = (self._workspace.domains[key].connection for key in (origin, user))
         if one == other:
             return False
         for account, connection in ((owner, one), (taker, other)):
             if account is None and imported:
-                text = f"connection {connection} does not say which account it leads to"
+                text = f"connection {connection} does not say its account"
                 declared = self._workspace.connections.get(connection)
                 place = declared.range if declared is not None else None
-                detail = "Add `account:` to it: the account's name in the server's configuration or in nsc, or its public key."
+                detail = (
+                    "Add `account:` to it: the account's name in the server's configuration"
+                    " or in nsc, or its public key."
+                )
                 self.diagnostics[connection, "JS455"] = Diagnostic(
                     "error", "JS455", text, detail, None, place
                 )
@@ -291,7 +312,7 @@ class _GrantBuilder:
 
 
 def _has_single_filter(config: Mapping[str, Any]) -> bool:
-    """Whether the server asks with the filter in the subject: exactly one of them, and be it `>`."""
+    """Check whether the server sends the filter in the subject: exactly one, and be it `>`."""
     transforms = config.get("subject_transforms")
     return (
         len(transforms) == 1 and bool(transforms[0].get("src"))
@@ -301,5 +322,5 @@ def _has_single_filter(config: Mapping[str, Any]) -> bool:
 
 
 def own_api_prefix(domain: Domain) -> str:
-    """How the domain's own account calls its API."""
+    """Return the API prefix that the domain's own account uses."""
     return f"$JS.{domain.js_domain}.API" if domain.js_domain else "$JS.API"

@@ -1,8 +1,9 @@
 """Find what nats-server calls a cycle of sources, which is more than a circle. Pure.
 
-Before it makes or updates a stream the server walks through what that copies inside its own JetStream, level by level, and refuses
-it where an origin was passed already (10052 "detected cycle"; the same on 2.10 to 2.15, measured). So a stream that copies
-an origin and then a copy of it is refused, and taken with its sources the other way round.
+Before the server creates or updates a stream, it walks through the stream's origins inside its own
+JetStream, level by level, and refuses an origin that it has passed already (10052 "detected cycle";
+the same on 2.10 to 2.15, measured). So it refuses a stream that copies an origin and then a stream
+downstream of it, and accepts the same sources in the reverse order.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from typing import Any, Final
 from jsplan.subjects import overlaps
 
 Config = Mapping[str, Any]
-#: The configuration of a stream of the same JetStream by its name, None where there is none.
+#: Returns the configuration of a stream of the same JetStream by its name; None if there is none.
 FindConfig = Callable[[str], Config | None]
-#: Streams that are walked through, and copies one behind another: real workspaces have a few.
+#: Limits on visited streams and on chained flows: real workspaces have a few.
 MAX_VISITS: Final = 20_000
 MAX_LEVELS: Final = 1_000
-#: So many sources have 120 orders.
+#: This number of sources has 120 orders.
 MAX_PERMUTED: Final = 5
 
 
 def find_server_cycle(config: Config, find: FindConfig) -> tuple[str, str] | None:
-    """The copy and the origin at which the server calls it a cycle when a stream gets this configuration; None where it takes it."""
+    """Return the stream and the origin at which the server reports a cycle; None if it accepts.
+
+    `config` is the new configuration of a stream.
+    """
     queue, passed = [config], set[str]()
     for stream in islice(_iterate_queue(queue), MAX_VISITS):
         passed.add(stream["name"])
@@ -37,17 +41,17 @@ def find_server_cycle(config: Config, find: FindConfig) -> tuple[str, str] | Non
 
 
 def _iterate_queue(queue: list[Config]) -> Iterator[Config]:
-    """What is put into the queue, also while it is walked through."""
+    """Yield the items of the queue, also those added meanwhile."""
     yield from queue
 
 
 def local_origin_names(config: Config) -> list[str]:
-    """The names of what a stream copies inside its own JetStream."""
+    """Return the names of a stream's origins inside its own JetStream."""
     return [origin["name"] for origin in _local_origins(config)]
 
 
 def _local_origins(stream: Config) -> Iterator[Config]:
-    """The sources in their order, then the mirror, without those in another JetStream."""
+    """Yield the sources in order, then the mirror, without those in another JetStream."""
     mirror = [stream["mirror"]] if stream.get("mirror") else []
     yield from (
         origin for origin in (*(stream.get("sources") or ()), *mirror) if not origin.get("external")
@@ -55,13 +59,16 @@ def _local_origins(stream: Config) -> Iterator[Config]:
 
 
 def _reads_own_subjects(stream: Config, source: Config) -> bool:
-    """Whether the source takes what the stream stores itself; without a filter the server says so unseen."""
+    """Check whether the source reads what the stream stores itself.
+
+    Without a filter the server assumes so.
+    """
     wanted = source.get("filter_subject")
     return not wanted or any(overlaps(subject, wanted) for subject in stream.get("subjects") or ())
 
 
 def _sort_by_distance(sources: Sequence[Config], find: FindConfig) -> list[Config]:
-    """The sources with those first that are the furthest from their last origin: so an origin is passed after its copies."""
+    """Sort the sources by distance, the furthest first: an origin follows its downstream."""
     distance = {
         source["name"]: _distance(source["name"], find)
         for source in sources
@@ -71,7 +78,7 @@ def _sort_by_distance(sources: Sequence[Config], find: FindConfig) -> list[Confi
 
 
 def _distance(name: str, find: FindConfig) -> int:
-    """Over how many copies, on the longest way, a stream gets what it has; circles have no end, so it is looked for so far only."""
+    """Count the flows on the longest path to a stream; limited, since circles have no end."""
     level, steps = {name}, 0
     while level and steps < MAX_LEVELS:
         level = {origin for one in level for origin in local_origin_names(find(one) or {})}
@@ -80,7 +87,10 @@ def _distance(name: str, find: FindConfig) -> int:
 
 
 def find_circle(config: Config, find: FindConfig) -> set[str]:
-    """The streams that the stream copies and that copy it: a real circle, about which `flows` decides; empty where there is none."""
+    """Return the streams of a real circle: origins that also copy the stream; else empty.
+
+    `replication_graph` decides about real circles.
+    """
     name = config["name"]
     return {
         origin
@@ -90,19 +100,20 @@ def find_circle(config: Config, find: FindConfig) -> set[str]:
 
 
 def _all_origin_names(config: Config, find: FindConfig) -> set[str]:
-    """The names of all streams that the stream copies, also over others."""
-    todo, seen = [config], set[str]()
-    while todo:
-        new = {origin["name"] for origin in _local_origins(todo.pop())} - seen
+    """Return the names of all direct and indirect origins."""
+    pending, seen = [config], set[str]()
+    while pending:
+        new = {origin["name"] for origin in _local_origins(pending.pop())} - seen
         seen |= new
-        todo += [found for name in new if (found := find(name)) is not None]
+        pending += [found for name in new if (found := find(name)) is not None]
     return seen
 
 
 def order_for_server(config: dict[str, Any], find: FindConfig) -> dict[str, Any]:
-    """The configuration with its sources in an order that the server takes, as they are where there is none.
+    """Return the configuration with its sources in an order that the server accepts.
 
-    Copies before their origins is the order that nearly always does; of few sources all orders are tried.
+    They stay unchanged if there is none. Downstream before origin is nearly always accepted; of few
+    sources all orders are tried.
     """
     sources = config.get("sources") or ()
     if len(sources) < 2 or find_server_cycle(config, find) is None:

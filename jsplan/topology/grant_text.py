@@ -1,7 +1,4 @@
-"""Writes grants down as people apply them: per account as server configuration, and as `render_nsc_commands` commands. Pure text.
-
-What is needed is worked out in `access`.
-"""
+"""Grants as text: server configuration and `nsc` commands per account. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +13,10 @@ from jsplan.topology.access import PUBLIC_KEY, Grant
 
 @dataclass(slots=True)
 class Export:
-    """What one account offers, with the accounts that take it. `token_position` is the place of the importing account's key (from 1)."""
+    """One export of an account, with the accounts that import it.
+
+    `token_position` is the place of the importing account's key (from 1).
+    """
 
     kind: str
     subject: str
@@ -25,7 +25,7 @@ class Export:
     token_position: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """For documents."""
+        """Return the element of the documents."""
         found: dict[str, object] = {
             "type": self.kind,
             "subject": self.subject,
@@ -38,12 +38,15 @@ class Export:
 
 
 def list_accounts(grants: Iterable[Grant]) -> list[str]:
-    """Every account that exports or imports something."""
+    """List every account that exports or imports something."""
     return sorted({account for grant in grants for account in (grant.owner, grant.user)})
 
 
 def collect_exports(account: str, grants: Iterable[Grant]) -> list[Export]:
-    """What the account exports, each subject once: nsc takes no export within another of the same kind."""
+    """Return the exports of the account, each subject once.
+
+    nsc refuses an export within another of the same kind.
+    """
     found: dict[tuple[str, str], Export] = {}
     for grant in grants:
         if grant.owner == account:
@@ -74,7 +77,10 @@ def collect_exports(account: str, grants: Iterable[Grant]) -> list[Export]:
 
 
 def _with_token_position(grant: Grant) -> tuple[str, int | None]:
-    """A delivery subject that has the importing account's key in it is offered to each account for its own key only."""
+    """Return the subject, and the position of the importing account's key in it.
+
+    A delivery subject with that key is exported to each account for its own key only.
+    """
     parts = grant.subject.split(".")
     place = next((index for index, part in enumerate(parts) if PUBLIC_KEY.fullmatch(part)), None)
     if grant.kind != "stream" or place is None:
@@ -83,7 +89,7 @@ def _with_token_position(grant: Grant) -> tuple[str, int | None]:
 
 
 def render_account_config(account: str, grants: Sequence[Grant]) -> str:
-    """The `collect_exports` and `imports` of the account, to go into its block in `accounts { … }`."""
+    """Return the `exports` and `imports` of the account, for its block in `accounts { … }`."""
     offered, taken = (
         collect_exports(account, grants),
         [grant for grant in grants if grant.user == account],
@@ -112,11 +118,12 @@ def _render_export(export: Export) -> str:
 
 def _render_import(grant: Grant) -> str:
     renamed = f", to: {_quote(grant.local_subject)}" if grant.local_subject != grant.subject else ""
-    return f"{{{grant.kind}: {{account: {_quote_if_needed(grant.owner)}, subject: {_quote(grant.subject)}}}{renamed}}}"
+    renamed_account = f"account: {_quote_if_needed(grant.owner)}, subject: {_quote(grant.subject)}"
+    return f"{{{grant.kind}: {{{renamed_account}}}{renamed}}}"
 
 
 def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
-    """The `render_nsc_commands` commands that give the account its exports and imports."""
+    """Return the `nsc` commands that give the account its exports and imports."""
     made = []
     for export in collect_exports(account, grants):
         words = [
@@ -159,7 +166,7 @@ def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
 
 
 def _quote_if_needed(name: str) -> str:
-    """A name as the server's configuration takes it without mistaking it for a number or a variable."""
+    """Quote a name that the server's configuration could read as a number or a variable."""
     return (
         name
         if name.replace("_", "").replace("-", "").isalnum() and name[:1].isalpha()

@@ -1,7 +1,7 @@
-"""What flows from a stream to its copies: which subjects, under which names, and in circles. Pure.
+"""Flows from streams to their downstream: subjects, transforms and circles. Pure.
 
-The server looks for circles only inside one JetStream (10052). Through `external` it accepts them, and then one message
-is copied round without end: 27,000 copies in four seconds were measured.
+The server looks for circles only inside one JetStream (10052). Through `external` it accepts them,
+and then one message is copied without end: 27,000 copies in four seconds were measured.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from jsplan.config.model import DeclaredResource
 from jsplan.diagnostics import Diagnostic
 from jsplan.subjects import intersect, is_covered
 
-#: Streams looked at before the search for circles gives up; real workspaces need a few per circle.
+#: Streams visited before the search for circles gives up; real workspaces need a few per circle.
 MAX_VISITS: Final = 20_000
 _PLACEHOLDER = re.compile(r"\{\{.*?\}\}|\$\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`downstream` mirrors or sources `origin`; both are streams or buckets. `kind` is `mirror` or `source`.
+    """`downstream` mirrors or sources `origin`; both are streams or buckets.
 
-    `config` is the mirror or the source in the server's terms, without a computed delivery prefix.
+    `kind` is `mirror` or `source`. `config` is the mirror or the source in the server's terms,
+    without a computed delivery prefix.
     """
 
     origin: Address
@@ -35,18 +36,21 @@ class Edge:
 
     @property
     def is_local(self) -> bool:
-        """Whether both are in one JetStream, as the server sees it."""
+        """True if both are in one JetStream, as the server sees it."""
         return not self.config.get("external")
 
 
 def subject_mappings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The subjects that a mirror or source takes, as patterns, each with the pattern of what they are stored under."""
+    """Return the subjects that a mirror or source copies, each with its stored subject.
+
+    Both are patterns.
+    """
     transforms = config.get("subject_transforms") or [{"src": config.get("filter_subject")}]
     return [_subject_mapping(t.get("src") or ">", t.get("dest") or "") for t in transforms]
 
 
 def _subject_mapping(src: str, dest: str) -> tuple[str, str]:
-    """A transform that only filters keeps the names; `dest` ">" stands for the same."""
+    """Map one transform; one that only filters keeps the names, as `dest` ">" does."""
     return (
         src,
         src
@@ -56,7 +60,7 @@ def _subject_mapping(src: str, dest: str) -> tuple[str, str]:
 
 
 def apply_transform(subjects: Iterable[str], transform: Mapping[str, Any] | None) -> list[str]:
-    """The subjects as they are stored after the stream's own transform; what it does not match stays."""
+    """Return the stored subjects after the stream's own transform; others stay unchanged."""
     if not transform:
         return list(subjects)
     found = []
@@ -70,7 +74,7 @@ def apply_transform(subjects: Iterable[str], transform: Mapping[str, Any] | None
 
 
 def map_subjects(patterns: Iterable[str], config: Mapping[str, Any]) -> list[str]:
-    """What becomes of subjects that pass a mirror or source: patterns, at least as wide as what really comes."""
+    """Map subjects through a mirror or source, to patterns that are at least as wide."""
     found: dict[str, None] = {}
     for pattern in patterns:
         for src, dest in subject_mappings(config):
@@ -81,18 +85,21 @@ def map_subjects(patterns: Iterable[str], config: Mapping[str, Any]) -> list[str
 
 
 def is_unfiltered(config: Mapping[str, Any]) -> bool:
-    """Whether everything passes, unchanged."""
+    """Check whether everything passes, unchanged."""
     return subject_mappings(config) == [(">", ">")]
 
 
 def find_circles(
     edges: Sequence[Edge], declared: Mapping[Address, DeclaredResource]
 ) -> list[Diagnostic]:
-    """A finding for each circle of copies: those that the server refuses or that copy nothing or without end are errors."""
+    """Return a finding for each circle of flows.
+
+    Circles that the server refuses, that copy nothing, or that copy without end are errors.
+    """
     inner = _edges_on_circles(edges)
     found: dict[frozenset[Address], Diagnostic] = {}
     for ring in _find_mirror_circles(inner):
-        text = f"{_describe_circle(ring)}: mirrors of each other never get a message"
+        text = f"{_describe_circle(ring)}: mirrors of each other never receive a message"
         found[_circle_members(ring)] = _build_diagnostic(
             "error", "JS406", text, "Let one of them be a stream with subjects.", ring, declared
         )
@@ -106,7 +113,10 @@ def find_circles(
 def _diagnose_circle(ring: list[Edge], declared: Mapping[Address, DeclaredResource]) -> Diagnostic:
     plain = not any(edge.config.get("subject_transforms") for edge in ring)
     if all(edge.is_local for edge in ring) and plain:
-        text = f"{_describe_circle(ring)}: streams that copy from each other are a circle, which the server refuses (10052)"
+        text = (
+            f"{_describe_circle(ring)}: streams that copy from each other are a circle,"
+            " which the server refuses (10052)"
+        )
         return _build_diagnostic(
             "error",
             "JS407",
@@ -119,13 +129,17 @@ def _diagnose_circle(ring: list[Edge], declared: Mapping[Address, DeclaredResour
         declared[a].body.get("duplicate_window") for a in _circle_members(ring) if a in declared
     )
     if all(is_unfiltered(edge.config) for edge in ring) and not guarded:
-        text = f"{_describe_circle(ring)}: each message would be copied round without end"
-        detail = "The server does not check this across domains. Take out one source, or give the sources filters that do not overlap."
+        text = f"{_describe_circle(ring)}: each message would be copied without end"
+        detail = (
+            "The server does not check this across domains."
+            " Take out one source, or give the sources filters that do not overlap."
+        )
         return _build_diagnostic("error", "JS407", text, detail, ring, declared)
-    text = f"{_describe_circle(ring)}: messages may be copied round without end"
+    text = f"{_describe_circle(ring)}: messages may be copied without end"
     detail = (
-        "The server does not check this across domains. Give the sources filters that do not overlap; only messages with a "
-        "Nats-Msg-Id are stopped by a duplicate_window."
+        "The server does not check this across domains."
+        " Give the sources filters that do not overlap."
+        " A duplicate_window only stops messages with a Nats-Msg-Id."
     )
     return _build_diagnostic("warning", "JS408", text, detail, ring, declared)
 
@@ -154,14 +168,14 @@ def _circle_members(ring: Iterable[Edge]) -> frozenset[Address]:
 
 
 def _edges_on_circles(edges: Sequence[Edge]) -> list[Edge]:
-    """The edges that are left when streams without origins, or without copies, are taken away again and again."""
-    left = list(edges)
+    """Remove streams without origins or downstream repeatedly, and return the remaining edges."""
+    remaining = list(edges)
     while True:
-        copies, origins = {e.downstream for e in left}, {e.origin for e in left}
-        inner = [e for e in left if e.origin in copies and e.downstream in origins]
-        if len(inner) == len(left):
+        downstream, origins = {e.downstream for e in remaining}, {e.origin for e in remaining}
+        inner = [e for e in remaining if e.origin in downstream and e.downstream in origins]
+        if len(inner) == len(remaining):
             return inner
-        left = inner
+        remaining = inner
 
 
 def _find_mirror_circles(edges: Sequence[Edge]) -> Iterator[list[Edge]]:
@@ -180,21 +194,24 @@ def _find_mirror_circles(edges: Sequence[Edge]) -> Iterator[list[Edge]]:
 
 
 def _find_endless_circle(start: Edge, edges: Sequence[Edge]) -> list[Edge]:
-    """A way from `start` back to itself on which some subject may pass everywhere; each edge copies what the next one holds."""
+    """Return a path from `start` back to itself through which some subject passes.
+
+    Each edge copies what the next one stores.
+    """
     onward: dict[Address, list[Edge]] = {}
     for edge in edges:
         onward.setdefault(edge.origin, []).append(edge)
-    todo: list[tuple[list[Edge], list[str]]] = [([start], map_subjects([">"], start.config))]
+    pending: list[tuple[list[Edge], list[str]]] = [([start], map_subjects([">"], start.config))]
     visits = 0
-    while todo and visits < MAX_VISITS:
-        way, subjects = todo.pop()
+    while pending and visits < MAX_VISITS:
+        path, subjects = pending.pop()
         visits += 1
-        for edge in onward.get(way[-1].downstream, ()):
+        for edge in onward.get(path[-1].downstream, ()):
             passed = map_subjects(subjects, edge.config)
             if not passed:
                 continue
             if edge == start:
-                return way[::-1]
-            if edge.downstream not in _circle_members(way):
-                todo.append(([*way, edge], passed))
+                return path[::-1]
+            if edge.downstream not in _circle_members(path):
+                pending.append(([*path, edge], passed))
     return []

@@ -1,7 +1,7 @@
-"""Resolves symbolic references between domains once, to what the server takes (`external`), and draws the edges.
+"""Resolves references between domains to what the server takes (`external`).
 
-The answer is handed to planning and render. How one domain reaches another is `routes`, circles are `flows`; whether an
-origin really exists is asked in `planning`.
+The result is the graph of flows, for planning and render. `routes` finds how one domain reaches
+another, `replication_graph` finds circles. `planning` checks that an origin exists.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from jsplan.resources.nested import origin_key
 from jsplan.topology.replication_graph import Edge, find_circles
 from jsplan.topology.routes import ApiRoute, DomainRoutes, NoRouteError
 
-#: As many as a TopologicalSorter orders in some seconds.
+#: The number that a TopologicalSorter orders in some seconds.
 MAX_DEPENDENCIES: Final = 2_000_000
 
 
 @dataclass(slots=True)
 class Topology:
-    """The graph: every declared body with its references resolved and buckets lowered to streams, the flows, and who waits for whom.
+    """The graph: bodies with resolved references and lowered buckets, flows and dependencies.
 
-    `after[a]` are the addresses that must be there before `a`: its stream, its origins, its `depends_on`.
-    `names[a]` is how the files call what is really `a`: the same, but for what is declared by another way (`same_as`).
-    `delivers[a]` are the delivery prefixes that an imports row gives the origins of `a` where the files write none, by
-    `origin_key`; they are not in `bodies`, since an origin that exists keeps the prefix it has.
+    `dependencies[a]` are the addresses that must exist before `a`: its stream, its origins, its
+    `depends_on`. `declared_names[a]` is the address in the files of the real address `a`; it
+    differs for domains with `same_as`. `delivery_prefixes[a]` are the delivery prefixes that an
+    imports row gives the origins of `a` if the files have none, by `origin_key`; they are not in
+    `bodies`, since an existing origin keeps its prefix.
     """
 
     routes: DomainRoutes
@@ -42,16 +43,16 @@ class Topology:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def find_declared(self, address: Address) -> Address:
-        """How the files call what the address stands for: a stream that is declared by another way to its domain."""
+        """Return the address in the files: its domain may have another key there."""
         return self.declared_names.get(self.canonicalize(address), address)
 
     def canonicalize(self, address: Address) -> Address:
-        """The address in the domain that stands for itself, where its own is another way to that (`same_as`)."""
+        """Return the address with the key of the real domain instead of a `same_as` key."""
         return address._replace(domain=self.routes.canonicalize(address.domain))
 
 
 def build_topology(workspace: Workspace) -> Topology:
-    """Resolve every reference of the workspace. Findings are collected in `diagnostics`, never raised."""
+    """Resolve every reference of the workspace. Findings go to `diagnostics`, nothing is raised."""
     topology = Topology(DomainRoutes(workspace))
     topology.declared_names = {
         topology.canonicalize(address): address for address in workspace.resources
@@ -65,7 +66,10 @@ def build_topology(workspace: Workspace) -> Topology:
             _resolve_dependencies(declared, topology, named) if total <= MAX_DEPENDENCIES else set()
         )
     if total > MAX_DEPENDENCIES:
-        text = f"`depends_on` of {len(workspace.resources):,} resources names more than {MAX_DEPENDENCIES:,} others in all"
+        text = (
+            f"`depends_on` of {len(workspace.resources):,} resources names more than"
+            f" {MAX_DEPENDENCIES:,} others in all"
+        )
         topology.diagnostics.append(
             Diagnostic("error", "JS148", text, "Write globs that match fewer resources.")
         )
@@ -80,19 +84,22 @@ def build_topology(workspace: Workspace) -> Topology:
 
 
 def _dependency_cycles(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
-    """Resources that wait for each other by `depends_on` alone. Streams may copy from each other: the server does not mind."""
+    """Report resources that wait for each other by `depends_on` alone.
+
+    Streams may copy from each other: the server accepts that.
+    """
     try:
         TopologicalSorter(
             {address: sorted(after) for address, after in topology.dependencies.items()}
         ).prepare()
     except CycleError as error:
-        first, way = error.args[1][0], " waits for ".join(map(str, reversed(error.args[1])))
+        first, chain = error.args[1][0], " waits for ".join(map(str, reversed(error.args[1])))
         detail = "Take out the depends_on of one of them."
         return [
             Diagnostic(
                 "error",
                 "JS404",
-                f"{way}: none can be the first",
+                f"{chain}: none can be the first",
                 detail,
                 str(first),
                 workspace.resources[first].range,
@@ -102,19 +109,25 @@ def _dependency_cycles(workspace: Workspace, topology: Topology) -> list[Diagnos
 
 
 def _duplicate_declarations(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
-    """One thing on a server that is declared by two ways to it: each would be owned, changed and deleted for itself."""
+    """Report a resource that is declared through two domains of one JetStream.
+
+    Each declaration would be owned, changed and deleted by itself.
+    """
     found, seen = [], dict[Address, Address]()
     for address, declared in workspace.resources.items():
         real = topology.canonicalize(address)
         first = seen.setdefault(real, address)
         if first != address:
-            text = f"{first} and {address} are the same: {address.domain} and {first.domain} are two ways to one JetStream"
+            text = (
+                f"{first} and {address} are the same resource:"
+                f" {address.domain} and {first.domain} are one JetStream"
+            )
             found.append(
                 Diagnostic(
                     "error",
                     "JS405",
                     text,
-                    "Declare it in one of the two.",
+                    "Declare it in one of the two domains.",
                     str(address),
                     declared.range,
                 )
@@ -125,7 +138,10 @@ def _duplicate_declarations(workspace: Workspace, topology: Topology) -> list[Di
 def _match_addresses(
     workspace: Workspace, text: str, known: dict[str, set[Address]]
 ) -> set[Address]:
-    """The resources that an address or a glob names. Many resources have the same text, which is looked up once."""
+    """Return the resources that an address or a glob names.
+
+    Many resources have the same text, which is looked up once.
+    """
     if text not in known:
         if is_glob(text):
             known[text] = {address for address in workspace.resources if matches(text, address)}
@@ -147,7 +163,7 @@ def _resolve_dependencies(
                     "error",
                     "JS401",
                     f'depends_on names "{text}", which is in no file',
-                    "Take the line out, or declare it.",
+                    "Remove the line, or declare the resource.",
                     str(address),
                     declared.range,
                 )
@@ -177,18 +193,21 @@ def _resolve_origin(
     kind: str,
     topology: Topology,
 ) -> dict[str, Any]:
-    """One mirror or source in the server's terms. A reference to the own domain is written without `external`."""
+    """Resolve one mirror or source to the server's terms.
+
+    A reference to the own domain gets no `external`.
+    """
     origin = {name: value for name, value in written.items() if name not in ("domain", "deliver")}
     key = declared.address.domain
     target: str | None = written.get("domain")
     if target is not None and target in workspace.domains:
-        way = _find_route(workspace, declared, target, kind, topology)
-        if way is not None and way.api is not None:
-            origin["external"] = {"api": way.api} | (
+        route = _find_route(workspace, declared, target, kind, topology)
+        if route is not None and route.api is not None:
+            origin["external"] = {"api": route.api} | (
                 {"deliver": written["deliver"]} if written.get("deliver") else {}
             )
-            _set_delivery_prefix(declared, origin, kind, way, topology)
-        leads_to = topology.routes.canonicalize(target) if way is not None else None
+            _set_delivery_prefix(declared, origin, kind, route, topology)
+        leads_to = topology.routes.canonicalize(target) if route is not None else None
     else:
         leads_to = topology.routes.resolve_prefix(key, (origin.get("external") or {}).get("api"))
     if target is None and origin.get("external") and leads_to == topology.routes.canonicalize(key):
@@ -203,7 +222,7 @@ def _find_route(
 ) -> ApiRoute | None:
     key = declared.address.domain
     try:
-        way = topology.routes.find_route(key, target)
+        route = topology.routes.find_route(key, target)
     except NoRouteError as error:
         topology.diagnostics.append(
             Diagnostic(
@@ -221,8 +240,11 @@ def _find_route(
         for k in (key, target)
     )
     accounts = [c.account for c in (own, other) if c is not None and c.account]
-    if way.api is not None and way.import_row is None and len(set(accounts)) > 1:
-        text = f"{target} is in account {accounts[1]}, which account {accounts[0]} knows as {way.api} only by an import or a leafnode link"
+    if route.api is not None and route.import_row is None and len(set(accounts)) > 1:
+        text = (
+            f"{target} is in account {accounts[1]}, which account {accounts[0]} knows"
+            f" as {route.api} only by an import or a leafnode link"
+        )
         detail = f"Write an imports row: {{from: {target}, into: {key}, api: …, deliver: …}}."
         topology.diagnostics.append(
             Diagnostic(
@@ -234,23 +256,32 @@ def _find_route(
                 _source_range(declared, kind),
             )
         )
-    return way
+    return route
 
 
 def _set_delivery_prefix(
     declared: DeclaredResource,
     origin: Mapping[str, Any],
     kind: str,
-    way: ApiRoute,
+    route: ApiRoute,
     topology: Topology,
 ) -> None:
-    """The delivery prefix of an imports row: unique to the importing domain, stream and, for sources, origin."""
+    """Set the delivery prefix of an imports row.
+
+    It is unique to the importing domain, the stream and, for sources, the origin.
+    """
     address = declared.address
-    if way.import_row is None or origin["external"].get("deliver"):
+    if route.import_row is None or origin["external"].get("deliver"):
         return
-    if way.deliver is None:
-        text = f"{kind}: the imports row of {way.api} has no `deliver`, so {origin['name']} is delivered where no account exports it"
-        detail = "Add `deliver:` to the row: the subject that the owner exports and this account imports. Without it nothing arrives."
+    if route.deliver is None:
+        text = (
+            f"{kind}: the imports row of {route.api} has no `deliver`,"
+            f" so {origin['name']} is delivered where no account exports it"
+        )
+        detail = (
+            "Add `deliver:` to the row: the subject that the owner exports and this account"
+            " imports. Without it no message arrives."
+        )
         topology.diagnostics.append(
             Diagnostic(
                 "warning", "JS451", text, detail, str(address), _source_range(declared, kind)
@@ -258,7 +289,7 @@ def _set_delivery_prefix(
         )
         return
     parts = [
-        way.deliver,
+        route.deliver,
         topology.routes.canonicalize(address.domain),
         address.stream,
         *([origin["name"]] if kind == "source" else []),
@@ -269,8 +300,11 @@ def _set_delivery_prefix(
 def _report_loopback(
     declared: DeclaredResource, origin: Mapping[str, Any], kind: str, topology: Topology
 ) -> None:
-    text = f"{kind}: {origin['external']['api']} leads back to {declared.address.domain} itself; the server accepts it and copies nothing"
-    detail = "Leave `external` out, or write `domain:`."
+    text = (
+        f"{kind}: {origin['external']['api']} leads back to {declared.address.domain} itself;"
+        " the server accepts it and copies nothing"
+    )
+    detail = "Remove `external`, or write `domain:`."
     topology.diagnostics.append(
         Diagnostic(
             "error", "JS409", text, detail, str(declared.address), _source_range(declared, kind)

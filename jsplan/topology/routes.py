@@ -1,7 +1,7 @@
-"""How one domain's account names the JetStream of another, and which JetStream a name leads to. Pure.
+"""Routes between domains: which name one account has for the JetStream of another. Pure.
 
-An API prefix means something only inside an account: `$JS.hub.API` is the domain hub of whoever asks, `JS.acc@hub.API`
-what an import calls it. What becomes of a mirror or source is left to `resolve`.
+An API prefix has a meaning only inside an account: `$JS.hub.API` is the domain hub of that account,
+`JS.acc@hub.API` a name that an import defines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from jsplan.config.model import Domain, ImportRow, Workspace
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """How a domain reaches an origin. `api` None is its own JetStream; `deliver` is the `deliver` of the imports row."""
+    """The route of a domain to an origin. `api` None is its own JetStream.
+
+    `deliver` is the `deliver` of the imports row.
+    """
 
     api: str | None
     deliver: str | None = None
@@ -22,7 +25,7 @@ class ApiRoute:
 
 
 class NoRouteError(Exception):
-    """The files do not say how one domain reaches the other; the text is what is wrong, `detail` what to write."""
+    """The files have no route between two domains; `detail` says what to write."""
 
     def __init__(self, text: str, detail: str) -> None:
         super().__init__(text)
@@ -30,7 +33,7 @@ class NoRouteError(Exception):
 
 
 class DomainRoutes:
-    """The ways between the domains of one workspace. Domains are given and answered by their keys."""
+    """The routes between the domains of one workspace, by the keys of the domains."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._domains = workspace.domains
@@ -41,13 +44,15 @@ class DomainRoutes:
             self._by_prefix.setdefault(domain.api_prefix, []).append(domain)
 
     def canonicalize(self, key: str) -> str:
-        """The domain that stands for itself, where `key` may be another way to it (`same_as`)."""
+        """Return the key of the real domain, if `key` is another key of it (`same_as`)."""
         return self._domains[key].same_as or key
 
     def find_route(self, own: str, target: str) -> ApiRoute:
-        """How streams of `own` reach `target`: an imports row, an import that a domain of the same connection names, or the domain's name.
+        """Return how streams of `own` reach `target`.
 
-        Raises NoWay: the server refuses `$JS.API` as external (10021), and one name is never two JetStreams.
+        That is an imports row, an import that a domain of the same connection names, or the
+        domain's name. Raises NoRouteError: the server refuses `$JS.API` as external (10021), and
+        one name is never two JetStreams.
         """
         own, target = self.canonicalize(own), self.canonicalize(target)
         if own == target or self._is_same_jetstream(own, target):
@@ -77,7 +82,7 @@ class DomainRoutes:
         )
 
     def resolve_prefix(self, own: str, api: str | None) -> str | None:
-        """The domain that a prefix leads to for streams of `own`; None where the files know none."""
+        """Return the domain of a prefix for streams of `own`; None if the files know none."""
         own = self.canonicalize(own)
         if api is None:
             return own
@@ -96,7 +101,7 @@ class DomainRoutes:
         )
 
     def is_imported(self, own: str, api: str) -> bool:
-        """Whether the files say that `own` knows the prefix by an import."""
+        """Check whether the files say that `own` knows the prefix by an import."""
         own = self.canonicalize(own)
         rows = (row for row in self._imports if row.into_domain == own and row.api == api)
         return any(rows) or any(
@@ -108,7 +113,7 @@ class DomainRoutes:
         return (one.connection, one.api_prefix) == (other.connection, other.api_prefix)
 
     def _siblings(self, own: str, some: Iterable[Domain]) -> Iterator[Domain]:
-        """Those of `some` that are over the same connection: they see the same names."""
+        """Yield those of `some` over the same connection: they see the same names."""
         connection = self._domains[own].connection
         return (d for d in some if d.connection == connection)
 
@@ -117,17 +122,20 @@ class DomainRoutes:
         row = f"{{from: {target.key}, into: {own.key}, api: …, deliver: …}}"
         if target.js_domain is None:
             raise NoRouteError(
-                f"{target.key} has no JetStream domain, so {own.key} cannot reach it as $JS.<domain>.API",
+                f"{target.key} has no JetStream domain,"
+                f" so {own.key} cannot reach it as $JS.<domain>.API",
                 f"The server refuses $JS.API as external. Write an imports row: {row}.",
             )
         if target.js_domain == own.js_domain:
             raise NoRouteError(
-                f"{target.key} and {own.key} both call themselves {own.js_domain}: what {own.key} knows by that name is itself",
-                f"In another account it needs an imports row: {row}. If both are one JetStream, write same_as: {own.key}.",
+                f"{target.key} and {own.key} both have the JetStream domain {own.js_domain}:"
+                f" for {own.key} that name means itself",
+                f"In another account it needs an imports row: {row}."
+                f" If both are one JetStream, write same_as: {own.key}.",
             )
         return ApiRoute(f"$JS.{target.js_domain}.API")
 
 
 def is_import(domain: Domain) -> bool:
-    """Whether the files give the domain a prefix that is not its server's own."""
+    """Check whether the files give the domain a prefix that is not its server's own."""
     return domain.api_prefix != (f"$JS.{domain.js_domain}.API" if domain.js_domain else "$JS.API")

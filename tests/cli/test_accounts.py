@@ -122,7 +122,7 @@ def test_a_connection_without_an_account(folder: Path) -> None:
     ended = jsplan(folder, "access")
     assert ended.code == 1
     assert "JS455" in ended.err
-    assert "connection mirror does not say which account it leads to" in ended.text
+    assert "connection mirror does not say its account" in ended.text
     assert "jsplan.yaml:10:" in ended.err
 
 

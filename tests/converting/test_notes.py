@@ -95,7 +95,7 @@ def write_workspace(folder: Path) -> None:
             "terraform",
             STREAM.replace("}", "  max_age = timestamp()\n}"),
             "4:3",
-            "the function timestamp is not worked out here",
+            "the function timestamp is not evaluated here",
         ),
         (
             "terraform",
