@@ -1,4 +1,4 @@
-"""Advice on what the files ask for: one rule per file, over the whole graph. Pure; asking servers is left to `workflows`."""
+"""Advice on the configuration: one rule per file, over the whole graph. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the rules, gives each finding its severity and its place, and sets aside what the files ignore. Pure."""
+"""Runs the rules, places their findings and sets aside those that the files ignore. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jsplan.diagnostics import SourceRange
     from jsplan.lint.view import View
 
-#: The finding of this module itself: an ignore that ignores nothing.
+#: The finding of this module itself: an ignore without a finding.
 UNUSED_IGNORE: Final = "JS200"
 _SEVERITIES: Final[Mapping[str, Severity]] = {
     "note": "info",
@@ -29,14 +29,17 @@ _ORDER: Final = ("error", "warning", "info")
 
 @dataclass
 class Report:
-    """What was found, and what was found and is ignored, each with the reason that the files give."""
+    """Findings, and ignored findings with the reason that the files give."""
 
     findings: list[Diagnostic] = field(default_factory=list)
     ignored: list[tuple[Diagnostic, str]] = field(default_factory=list)
 
 
 def run_rules(view: View, rules: Sequence[Rule], *, unused: bool = True) -> Report:
-    """Run the rules over the view; `unused` tells of ignores that ignore nothing, which only all rules together can know."""
+    """Run the rules over the view.
+
+    `unused` reports ignores without a finding. Only a run of all rules can know them.
+    """
     report, used = Report(), set[tuple[str, str]]()
     for rule in rules:
         level = view.workspace.lint.get(rule.code, rule.level)
@@ -57,7 +60,7 @@ def run_rules(view: View, rules: Sequence[Rule], *, unused: bool = True) -> Repo
 
 
 def enabled_rules(view: View, rules: Iterable[Rule], levels: Sequence[str]) -> list[Rule]:
-    """The rules that have one of the levels in this workspace."""
+    """Return the rules that have one of the levels in this workspace."""
     return [rule for rule in rules if view.workspace.lint.get(rule.code, rule.level) in levels]
 
 
@@ -82,14 +85,17 @@ def _place(view: View, hit: Hit) -> SourceRange | None:
 def _unused_ignores(
     view: View, used: set[tuple[str, str]], severity: Severity
 ) -> Iterator[Diagnostic]:
-    """Once for each place in the files: a stream of two hundred domains may ignore what is found in one of them."""
-    told = set(used)
+    """Yield one diagnostic for each place in the files.
+
+    A stream of two hundred domains may ignore what is found in one of them.
+    """
+    seen = set(used)
     for address, declared in view.workspace.resources.items():
         for code in declared.lint_ignore:
             key = (_ignore_place(declared), code)
-            if key in told:
+            if key in seen:
                 continue
-            told.add(key)
+            seen.add(key)
             known = code in LINT
             text = (
                 f"lint.ignore: {code} is not found here"
@@ -112,5 +118,5 @@ def _unused_ignores(
 
 
 def _ignore_place(declared: DeclaredResource) -> str:
-    """Where the ignores stand; those in `defaults` are the same place for all."""
+    """Return the place of the ignores; those in `defaults` have the same place for all."""
     return str(declared.ranges.get("lint", declared.range))

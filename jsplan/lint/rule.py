@@ -1,4 +1,4 @@
-"""What a rule is made of, and what it finds. The rules themselves are in `rules`, running them is `engine`'s."""
+"""A rule, and the finding of a rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Level = Literal["note", "warning"]
 class Hit(NamedTuple):
     """One finding of a rule: `field` is the stream's or consumer's, for its place in the files.
 
-    `detail` says what to do where the rule's own `fix` is too general. `also` are others whose files may ignore it.
+    `detail` says what to do if the rule's own `fix` is too general. `also` are other addresses
+    whose files may ignore it.
     """
 
     address: Address
@@ -30,10 +31,10 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One piece of advice. `level` is what it has by default, and never an error: the server accepts what is found.
+    """One piece of advice. `level` is its default, never an error: the server accepts it.
 
-    A `note` is shown by `lint` alone, a `warning` also by `plan`, unless `in_plan` is False because planning says the same,
-    with numbers. `needs_live` says that it finds nothing without what is on the servers.
+    A `note` is shown by `lint` alone, a `warning` also by `plan`, unless `in_plan` is False because
+    planning reports the same, with numbers. `needs_live`: it finds nothing without live.
     """
 
     code: str
@@ -46,5 +47,5 @@ class Rule:
 
     @property
     def title(self) -> str:
-        """What it finds, in one line."""
+        """Its finding in one line."""
         return LINT[self.code]

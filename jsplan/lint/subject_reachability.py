@@ -1,7 +1,8 @@
-"""Which domains hear each other's messages, and which subjects a stream holds: what rules about the whole graph rest on.
+"""Domains that share messages, and the subjects that a stream stores.
 
-Domains over one connection are in one account whose servers are joined, by leafnodes or as one: what is published in one is heard in
-all of them, unless a leafnode denies the subject, which no file of ours says. An import joins nothing but what it names.
+Domains over one connection are in one account whose servers are joined, by leafnodes or as one. A
+message published in one reaches all of them, unless a leafnode denies the subject, which no file of
+the workspace says. An import joins nothing but what it names.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ T = TypeVar("T")
 
 
 class DisjointSets(dict[T, T]):
-    """Things that belong together, by whom they are known as."""
+    """Disjoint groups of items."""
 
     def find(self, one: T) -> T:
-        """Who stands for the group."""
+        """Return the representative of the group."""
         while (up := self.get(one, one)) != one:
             one = up
         return one
 
     def union(self, one: T, other: T) -> None:
-        """Put two groups together."""
+        """Merge two groups."""
         a, b = self.find(one), self.find(other)
         if a != b:
             self[b] = a
 
 
 class ConnectedDomains:
-    """Groups of domains that hear each other."""
+    """Groups of domains that share messages."""
 
     def __init__(self, workspace: Workspace, topology: Topology) -> None:
         self._groups: DisjointSets[str] = DisjointSets()
@@ -54,16 +55,16 @@ class ConnectedDomains:
                 )
 
     def group_of(self, domain: str) -> str:
-        """The name of a domain's group."""
+        """Return the name of a domain's group."""
         return self._groups.find(self._reach.canonicalize(domain))
 
     def shares_interest(self, one: str, other: str) -> bool:
-        """Whether what is published in one domain is heard in the other."""
+        """Check whether a message published in one domain reaches the other."""
         return self.group_of(one) == self.group_of(other)
 
 
 def stored_subjects(view: View, address: Address) -> list[str] | None:
-    """See `View.stored`."""
+    """See `View.stored_subjects`."""
     item = view.all_streams.get(address)
     if item is None:
         return None

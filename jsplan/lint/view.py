@@ -1,7 +1,6 @@
-"""What rules look at: every stream and consumer with the configuration the server will make of it, and how they are connected.
+"""The input of rules: every stream and consumer with its predicted configuration.
 
-Built from the files and the graph; with what was read from servers, other people's streams are in it too. Which subjects
-a stream stores, and which domains hear each other, is `connected_domains`'s.
+Built from the files and the graph. With live it also has unmanaged streams.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LintItem:
-    """One stream, bucket or consumer. `declared_fields` is what the files say of it, in the stream's fields; empty for other people's.
+    """One stream, bucket or consumer.
 
-    `config` is what the server will have: compact, with what follows from other settings filled in.
+    `declared_fields` are those of the files, by the stream's names; empty for unmanaged ones.
+    `config` is what the server will have: compact, with derived fields filled in.
     """
 
     address: Address
@@ -37,27 +37,28 @@ class LintItem:
 
     @property
     def retention(self) -> str:
-        """Of a stream."""
+        """The retention of a stream."""
         return str(self.config.get("retention", "limits"))
 
     @property
     def replicas(self) -> int:
-        """Of a stream in its cluster."""
+        """The replicas of a stream in its cluster."""
         return int(self.config.get("num_replicas", 1))
 
     @property
     def filters(self) -> list[str]:
-        """Of a consumer; none is every subject."""
+        """The filters of a consumer; none is every subject."""
         one = self.config.get("filter_subject")
         return [one] if one else list(self.config.get("filter_subjects", ()))
 
 
 @dataclass
 class View:
-    """The graph with the configurations. `focus` are the addresses to be advised on, None for all that the files declare.
+    """The graph with the configurations.
 
-    `known_configs` are compact configurations that planning has worked out already. `live` are objects of the servers, `domains` what is
-    known of these.
+    `focus` are the addresses to check, None for all that the files declare. `known_configs` are
+    compact configurations that planning has computed. `live` are objects of the servers, `domains`
+    the facts about these.
     """
 
     workspace: Workspace
@@ -67,14 +68,14 @@ class View:
     known_configs: Mapping[Address, Config] = field(default_factory=dict)
     focus: Collection[Address] | None = None
 
-    # --- who there is ----------------------------------------------------------------------------------------
+    # --- items ------------------------------------------------------------------------------------
 
     def streams(self) -> list[LintItem]:
-        """The streams and buckets to be advised on."""
+        """Return the streams and buckets to check."""
         return self._streams
 
     def consumers(self) -> list[LintItem]:
-        """The consumers to be advised on."""
+        """Return the consumers to check."""
         return self._consumers
 
     @cached_property
@@ -90,7 +91,7 @@ class View:
 
     @cached_property
     def all_streams(self) -> dict[Address, LintItem]:
-        """Streams and buckets, by how the files call them; other people's as far as they were read."""
+        """Streams and buckets by address in the files; unmanaged ones as far as they were read."""
         found = {a: self._stream(a) for a in self.workspace.resources if a.kind != "consumer"}
         for address, live in self.live.items():
             if address.kind != "consumer" and self.topology.find_declared(address) not in found:
@@ -99,7 +100,7 @@ class View:
 
     @cached_property
     def all_consumers(self) -> dict[Address, LintItem]:
-        """Consumers, the same way."""
+        """Consumers, in the same way."""
         found = {a: self._consumer(a) for a in self.workspace.resources if a.kind == "consumer"}
         for address, live in self.live.items():
             if address.kind == "consumer" and self.topology.find_declared(address) not in found:
@@ -117,22 +118,22 @@ class View:
         return found
 
     def stream_of(self, consumer: LintItem) -> LintItem | None:
-        """The stream of a consumer, where it is known."""
+        """Return the stream of a consumer, if known."""
         parent = consumer.address.parent
         assert parent is not None
         return self.all_streams.get(self.topology.find_declared(parent))
 
     def _stream(self, address: Address) -> LintItem:
-        said = self.topology.bodies[address]
+        fields = self.topology.bodies[address]
         return LintItem(
             address,
-            said,
-            self.known_configs.get(address) or self._predict_stream(address, said),
+            fields,
+            self.known_configs.get(address) or self._predict_stream(address, fields),
             self.workspace.resources[address],
         )
 
-    def _predict_stream(self, address: Address, said: Mapping[str, Any]) -> Config:
-        body = {"name": address.stream, **said}
+    def _predict_stream(self, address: Address, fields: Mapping[str, Any]) -> Config:
+        body = {"name": address.stream, **fields}
         config = STREAM.compact(
             {
                 name: value
@@ -144,18 +145,18 @@ class View:
         return config
 
     def _consumer(self, address: Address) -> LintItem:
-        said = self.topology.bodies[address]
+        fields = self.topology.bodies[address]
         return LintItem(
             address,
-            said,
-            self.known_configs.get(address) or self._predict_consumer(address, said),
+            fields,
+            self.known_configs.get(address) or self._predict_consumer(address, fields),
             self.workspace.resources[address],
         )
 
-    def _predict_consumer(self, address: Address, said: Mapping[str, Any]) -> Config:
+    def _predict_consumer(self, address: Address, fields: Mapping[str, Any]) -> Config:
         config = CONSUMER.compact(
             {"name": address.consumer}
-            | {name: value for name, value in said.items() if value is not None}
+            | {name: value for name, value in fields.items() if value is not None}
         )
         assert address.parent is not None
         stream = self.all_streams.get(self.topology.find_declared(address.parent))
@@ -166,15 +167,15 @@ class View:
         return config
 
     def level(self, domain: str) -> int:
-        """The API level of a domain: that of the newest server where nobody asked."""
+        """Return the API level of a domain; without an answer that of the newest server."""
         facts = self.domains.get(domain)
         return facts.level if facts is not None and facts.reachable else NEWEST_LEVEL
 
-    # --- how they are connected ------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------
 
     @cached_property
     def origins(self) -> dict[Address, list[Edge]]:
-        """The mirror and the sources of each copy, as far as the files know the origin."""
+        """The mirror and the sources of each stream, if the files know the origin."""
         found: dict[Address, list[Edge]] = {}
         for edge in self.topology.edges:
             found.setdefault(edge.downstream, []).append(edge)
@@ -182,13 +183,13 @@ class View:
 
     @cached_property
     def connected_domains(self) -> ConnectedDomains:
-        """Which domains hear each other's messages."""
+        """The domains that share messages."""
         return ConnectedDomains(self.workspace, self.topology)
 
     def stored_subjects(self, address: Address) -> list[str] | None:
-        """Patterns of the subjects that a stream holds messages under; None where an origin of it is not known."""
+        """Return patterns of the subjects that a stream stores; None if an origin is unknown."""
         if address not in self._stored_cache:
-            self._stored_cache[address] = None  # what goes round in a circle is not known
+            self._stored_cache[address] = None  # the subjects of a circle are unknown
             self._stored_cache[address] = stored_subjects(self, address)
         return self._stored_cache[address]
 
@@ -203,7 +204,10 @@ class View:
         )
 
     def is_clustered(self, domain: str) -> bool:
-        """Whether a domain is a cluster: its server says so, or another stream there has several copies."""
+        """Check whether a domain is a cluster.
+
+        Its server says so, or another stream there has several replicas.
+        """
         facts = self.domains.get(domain)
         if facts is not None and facts.reachable and facts.server.get("name"):
             return bool(facts.server.get("cluster"))

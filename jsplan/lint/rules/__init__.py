@@ -1,4 +1,7 @@
-"""All rules, by their codes. A new rule is a new file here, a title in `codes.LINT`, and a case in tests/lint/cases."""
+"""All rules, by their codes.
+
+A new rule is a new file here, a title in `codes.LINT`, and a case in tests/lint/cases.
+"""
 
 from __future__ import annotations
 

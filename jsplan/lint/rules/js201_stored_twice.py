@@ -1,4 +1,4 @@
-"""JS201: one publish that two streams store, because their domains hear each other."""
+"""JS201: one publish that two streams store, because their domains share messages."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ def check(view: View) -> Iterator[Hit]:
                 f" and {len(others) - 3} more" if len(others) > 3 else ""
             )
             which = ", ".join(f'"{subject}"' for subject in subjects[:3])
-            text = f"{which}: also stored by {shown}; leafnodes forward the messages, so each is stored twice"
+            text = (
+                f"{which}: also stored by {shown};"
+                " leafnodes forward the messages, so each is stored twice"
+            )
             yield Hit(first, text, "subjects", also=tuple(others))
 
 
 def _overlapping_streams(view: View) -> Iterator[tuple[list[LintItem], list[str]]]:
-    """Streams of several domains whose subjects overlap, and the subjects that do."""
+    """Yield streams of several domains whose subjects overlap, and these subjects."""
     by_subject: dict[tuple[str, str], list[LintItem]] = {}
     for item in _multi_domain_streams(view):
         group = view.connected_domains.group_of(item.address.domain)
@@ -56,7 +59,7 @@ def _overlapping_streams(view: View) -> Iterator[tuple[list[LintItem], list[str]
 
 
 def _multi_domain_streams(view: View) -> list[LintItem]:
-    """The streams of groups of more than one domain: most workspaces have one domain, and nothing to compare."""
+    """Return the streams in groups of more than one domain: only those need a comparison."""
     groups: dict[str, set[str]] = {}
     for domain in {item.address.domain for item in view.all_streams.values()}:
         groups.setdefault(view.connected_domains.group_of(domain), set()).add(
@@ -82,10 +85,19 @@ def _domains(view: View, items: list[LintItem]) -> set[str]:
 
 
 RULE = Rule(
-    "JS201", "warning", check,
-    why="Domains of one account that are joined by leafnodes share its subjects. If streams of two domains store the same "
-        "subject, each of them stores every publish as long as the link is up: twice the messages, and two acknowledgements of "
-        "which the publisher sees the first. Keys of KV buckets stay in their domain; the chunks of object stores do not.",
-    fix="Give each domain subjects of its own, such as sales.${domain}.>, or store the subject in one domain and mirror it in "
-        "the other. If the leafnode denies the subject, ignore this with that reason.",
-)  # fmt: skip
+    "JS201",
+    "warning",
+    check,
+    why=(
+        "Domains of one account that are joined by leafnodes share its subjects. If streams of"
+        " two domains store the same subject, each of them stores every publish while the link is"
+        " up. That doubles the messages, and the publisher sees only the first of two"
+        " acknowledgements. Keys of KV buckets stay in their domain; the chunks of object stores"
+        " do not."
+    ),
+    fix=(
+        "Give each domain subjects of its own, such as sales.${domain}.>, or store the subject in"
+        " one domain and mirror it in the other. If the leafnode denies the subject, ignore this"
+        " with that reason."
+    ),
+)

@@ -1,4 +1,7 @@
-"""JS202: one message that reaches a stream twice: by its own subjects and a source, or by two sources."""
+"""JS202: one message that reaches a stream twice.
+
+It comes by the stream's own subjects and a source, or by two sources.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from jsplan.topology.replication_graph import subject_mappings
 
 
 class Feed(NamedTuple):
-    """What a stream gets of the subjects that `root` stores itself: `published` as it was sent, `stored_as` as it is called here."""
+    """Subjects that `root` stores itself and that a stream receives.
+
+    `published` is the original subject, `stored_as` the subject in this stream.
+    """
 
     root: Address
     published: str
@@ -22,7 +28,7 @@ class Feed(NamedTuple):
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Streams with sources, each way compared with the others."""
+    """Streams with sources, each path compared with the others."""
     for item in view.streams():
         edges = view.origins.get(item.address, []) if item.config.get("sources") else []
         if not edges:
@@ -45,7 +51,8 @@ def check(view: View) -> Iterator[Hit]:
         if straight is not None:
             yield Hit(
                 item.address,
-                f'"{straight.published}" comes by the stream\'s own subjects and again from {straight.root}',
+                f'"{straight.published}" comes by the stream\'s own subjects'
+                f" and again from {straight.root}",
                 "sources",
             )
         elif twice is not None:
@@ -57,7 +64,7 @@ def check(view: View) -> Iterator[Hit]:
 
 
 def _trace_feeds(view: View, edge: Edge, seen: frozenset[Address]) -> Iterator[Feed]:
-    """What comes over one edge, traced back to the streams that first stored it."""
+    """Yield what comes over one edge, traced back to the streams that first stored it."""
     origin = view.all_streams.get(edge.origin)
     if origin is None or edge.origin in seen:
         return
@@ -76,13 +83,15 @@ def _trace_feeds(view: View, edge: Edge, seen: frozenset[Address]) -> Iterator[F
 
 
 def _is_stored_directly(view: View, address: Address, own: list[str], feed: Feed) -> bool:
-    """Whether what the root stores is stored here as it is published, too."""
-    heard = (
+    """Check whether a message of the root is also stored here when it is published."""
+    shared = (
         view.connected_domains.shares_interest(address.domain, feed.root.domain)
         and feed.root.kind != "kv"
     )
     return (
-        heard and feed.root != address and any(overlaps(subject, feed.published) for subject in own)
+        shared
+        and feed.root != address
+        and any(overlaps(subject, feed.published) for subject in own)
     )
 
 
@@ -98,9 +107,15 @@ def _find_duplicate(
 
 
 RULE = Rule(
-    "JS202", "warning", check,
-    why="A stream that stores a subject and also sources a stream that stores it, in a domain that hears this one, has each "
-        "message twice: once as it is published and once as it is copied. So has one that sources a stream and a copy of it. "
-        "Inside one domain the server refuses such a circle (10052); across domains it does not look.",
-    fix="Take out one of the ways, or give them filters that do not overlap.",
-)  # fmt: skip
+    "JS202",
+    "warning",
+    check,
+    why=(
+        "A stream may store a subject and also source a stream that stores it, in a domain that"
+        " shares messages. It then has each message twice: once as published and once as copied."
+        " The same happens to a stream that sources another stream and a stream downstream of it."
+        " Inside one domain the server refuses such a circle (10052); it does not check across"
+        " domains."
+    ),
+    fix="Remove one of the paths, or give them filters that do not overlap.",
+)

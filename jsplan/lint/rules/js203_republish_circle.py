@@ -1,4 +1,4 @@
-"""JS203: streams that store what the other republishes, round and round."""
+"""JS203: streams that store what the other republishes, in a circle."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def check(view: View) -> Iterator[Hit]:
     """Every circle once, at the first of its streams."""
     onward = _republish_targets(view)
     wanted = {item.address for item in view.streams()}
-    told: set[frozenset[Address]] = set()
+    reported: set[frozenset[Address]] = set()
     for start in sorted(onward.keys() & wanted):
         ring = _find_cycle(start, onward)
-        if ring and frozenset(ring) not in told:
-            told.add(frozenset(ring))
-            way = " republishes to ".join(map(str, [*ring, start]))
-            yield Hit(start, f"{way}: each message goes round", "republish", also=tuple(ring))
+        if ring and frozenset(ring) not in reported:
+            reported.add(frozenset(ring))
+            chain = " republishes to ".join(map(str, [*ring, start]))
+            yield Hit(start, f"{chain}: each message circulates", "republish", also=tuple(ring))
 
 
 def _republish_targets(view: View) -> dict[Address, list[Address]]:
-    """To which streams that republish in turn each stream republishes."""
+    """Return the streams that each stream republishes to and that republish themselves."""
     loud = [item for item in view.all_streams.values() if item.config.get("republish")]
     trees: dict[str, SubjectTree[LintItem]] = {}
     for item in loud:
@@ -61,22 +61,26 @@ def _destination(item: LintItem) -> str:
 
 
 def _find_cycle(start: Address, onward: dict[Address, list[Address]]) -> list[Address]:
-    """A way from the stream back to itself."""
-    todo, seen = [[start]], {start}
-    while todo:
-        way = todo.pop()
-        for other in onward.get(way[-1], ()):
+    """Return a path from the stream back to itself."""
+    pending, seen = [[start]], {start}
+    while pending:
+        path = pending.pop()
+        for other in onward.get(path[-1], ()):
             if other == start:
-                return way
+                return path
             if other not in seen:
                 seen.add(other)
-                todo.append([*way, other])
+                pending.append([*path, other])
     return []
 
 
 RULE = Rule(
-    "JS203", "warning", check,
-    why="The server refuses a stream that stores what it republishes itself. It does not look at two streams: of one message it "
-        "made hundreds in a second, until it stopped them by itself.",
+    "JS203",
+    "warning",
+    check,
+    why=(
+        "The server refuses a stream that stores what it republishes itself. It does not check"
+        " two streams: one message became hundreds in a second, until the server stopped them."
+    ),
     fix="Let one of the streams republish under a subject that no stream stores.",
-)  # fmt: skip
+)

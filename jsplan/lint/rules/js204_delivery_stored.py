@@ -1,4 +1,4 @@
-"""JS204: a stream that stores what is on its way to a copy."""
+"""JS204: a stream that stores the deliveries to another stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jsplan.topology import Edge
 
 
 def delivery_prefix(view: View, edge: Edge) -> str:
-    """Where the server delivers to the copy, as far as the files say it."""
+    """Return the delivery prefix of the flow, as far as the files have it."""
     external = edge.config.get("external") or {}
     written = str(external.get("deliver") or "")
     return written or (
@@ -25,7 +25,7 @@ def delivery_prefix(view: View, edge: Edge) -> str:
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Streams whose subjects overlap with a delivery prefix of a domain that they hear."""
+    """Streams whose subjects overlap with a delivery prefix of a domain that shares messages."""
     trees: dict[str, SubjectTree[tuple[str, Edge]]] = {}
     for edge in view.topology.edges:
         if prefix := delivery_prefix(view, edge):
@@ -47,8 +47,13 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS204", "warning", check,
-    why="What a mirror or source in another account gets is delivered on ordinary subjects below its delivery prefix. A stream "
-        "that stores these holds every copied message once more, with the server's own headers, and heartbeats besides.",
+    "JS204",
+    "warning",
+    check,
+    why=(
+        "The server delivers messages to a mirror or source in another account on ordinary"
+        " subjects below its delivery prefix. A stream that stores these subjects has every"
+        " copied message once more, with the server's own headers, and heartbeats."
+    ),
     fix="Narrow the stream's subjects, or use a delivery prefix that no stream stores.",
-)  # fmt: skip
+)

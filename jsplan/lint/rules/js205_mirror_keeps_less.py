@@ -1,4 +1,4 @@
-"""JS205: a mirror whose limits end a message's life before those of its origin do."""
+"""JS205: a mirror with lower limits than its origin."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jsplan.lint.view import LintItem, View
 from jsplan.topology.replication_graph import is_unfiltered
 from jsplan.units import format_duration
 
-#: Fields that end a message's life; 0 and -1 are none.
+#: Limits that remove messages; 0 and -1 are none.
 LIMITS = ("max_age", "max_bytes", "max_msgs", "max_msgs_per_subject")
 
 
 def full_mirrors(view: View) -> Iterator[tuple[LintItem, LintItem]]:
-    """Mirrors of everything, each with its origin, where that is known."""
+    """Yield mirrors without a filter, each with its origin, if known."""
     for item in view.streams():
         if item.config.get("mirror"):
             for edge in view.origins.get(item.address, ()):
@@ -25,12 +25,12 @@ def full_mirrors(view: View) -> Iterator[tuple[LintItem, LintItem]]:
 
 
 def limit_of(item: LintItem, name: str) -> int:
-    """The limit, or 0 for none."""
+    """Return the limit, or 0 for none."""
     return max(0, int(item.config.get(name) or 0))
 
 
 def format_limit(name: str, value: Any) -> str:
-    """A limit as people write it."""
+    """Format a limit as people write it."""
     return format_duration(value) if name == "max_age" else f"{value:,}"
 
 
@@ -40,17 +40,25 @@ def check(view: View) -> Iterator[Hit]:
         for name in LIMITS:
             ours, theirs = limit_of(item, name), limit_of(origin, name)
             if ours and (not theirs or ours < theirs):
-                kept = format_limit(name, theirs) if theirs else "no limit"
+                limit = format_limit(name, theirs) if theirs else "no limit"
                 yield Hit(
                     item.address,
-                    f"{name} is {format_limit(name, ours)}; its origin {origin.address} has {kept}",
+                    f"{name} is {format_limit(name, ours)};"
+                    f" its origin {origin.address} has {limit}",
                     name,
                 )
 
 
 RULE = Rule(
-    "JS205", "note", check,
-    why="A mirror takes no limit from its origin: its own decide what it keeps. With lower ones it holds less than what it "
-        "stands in for.",
-    fix="Give the mirror the limits of its origin, or ignore this with the reason why less is enough.",
-)  # fmt: skip
+    "JS205",
+    "note",
+    check,
+    why=(
+        "A mirror takes no limit from its origin: its own limits decide what it keeps. With lower"
+        " limits it has fewer messages than its origin."
+    ),
+    fix=(
+        "Give the mirror the limits of its origin, or ignore this with the reason why less is"
+        " enough."
+    ),
+)

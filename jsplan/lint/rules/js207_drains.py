@@ -1,4 +1,4 @@
-"""JS207: a copy that takes away what it copies."""
+"""JS207: a mirror or source that drains its origin."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Mirrors and sources of a stream whose messages end with their delivery."""
+    """Mirrors and sources of a stream with workqueue or interest retention."""
     for item in view.streams():
         for edge in view.origins.get(item.address, ()):
             origin = view.all_streams.get(edge.origin)
             if origin is None or origin.retention == "limits":
                 continue
             what = (
-                "a work queue: messages that were copied are deleted there"
+                "a work queue: copied messages are deleted there"
                 if origin.retention == "workqueue"
                 else (
-                    "kept by interest: messages that this copy and every consumer have read are deleted there"
+                    "kept by interest: messages that this stream and every consumer have read"
+                    " are deleted there"
                 )
             )
             yield Hit(
@@ -31,11 +32,18 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS207", "warning", check,
-    why="On every server a mirror or source of a stream with workqueue or interest retention is one of its consumers: the "
-        "origin removes what it has handed over. Workers of the queue and the copy take messages from each other; up to 2.12 a "
-        "second consumer without a filter is even refused (10099).",
-    fix="Copy a stream with limits retention: put the queue behind it as its copy. If the copy is meant to take the work, say "
-        "so.",
+    "JS207",
+    "warning",
+    check,
+    why=(
+        "On every server a mirror or source of a stream with workqueue or interest retention is"
+        " one of its consumers: the origin removes each message after it was copied. Workers of"
+        " the queue and the copying stream take messages from each other. Up to 2.12 a second"
+        " consumer without a filter is even refused (10099)."
+    ),
+    fix=(
+        "Copy a stream with limits retention: let the queue source that stream. If the copying"
+        " stream is meant to take the work, ignore this with that reason."
+    ),
     in_plan=False,
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""JS208: an existing source that gets another filter or transform."""
+"""JS208: an existing source with a new filter or transform."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jsplan.resources.nested import source_header
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Sources that are live with another filter or transform, and not with this one."""
+    """Sources whose filter or transform differs from live."""
     for item in view.streams():
         live = view.live.get(item.address)
         theirs = live.compact.get("sources", ()) if live is not None else ()
@@ -22,7 +22,10 @@ def check(view: View) -> Iterator[Hit]:
             if source_header(source) not in there and _name(source) in {
                 _name(other) for other in theirs
             }:
-                text = f"the source {source['name']} gets another filter or transform: all of it is copied once more"
+                text = (
+                    f"the source {source['name']} gets another filter or transform:"
+                    " all of it is copied again"
+                )
                 yield Hit(item.address, text, "sources")
 
 
@@ -31,11 +34,19 @@ def _name(source: Mapping[str, Any]) -> str:
 
 
 RULE = Rule(
-    "JS208", "warning", check,
-    why="The server finds where to go on with a source by its origin, filter and destination, which it writes into each copied "
-        "message. With another filter or transform nothing is found, and it begins with the first message of the origin: what "
-        "passed the old filter and passes the new one is stored twice. `jsplan plan` counts it (DUPLICATES_MESSAGES).",
-    fix="Give the new source an opt_start_seq or opt_start_time behind what is copied already, or leave the old one and add "
-        "another.",
-    in_plan=False, needs_live=True,
-)  # fmt: skip
+    "JS208",
+    "warning",
+    check,
+    why=(
+        "The server finds where to continue with a source by its origin, filter and destination,"
+        " which it writes into each copied message. With another filter or transform it finds"
+        " nothing, and begins with the first message of the origin. Messages that pass both"
+        " filters are stored twice. `jsplan plan` counts them (DUPLICATES_MESSAGES)."
+    ),
+    fix=(
+        "Give the new source an opt_start_seq or opt_start_time after the copied messages, or"
+        " keep the old source and add another."
+    ),
+    in_plan=False,
+    needs_live=True,
+)

@@ -1,4 +1,4 @@
-"""JS212: a mirror that goes on from where its origin no longer is."""
+"""JS212: a mirror of a stream that loses its sequences with a restart."""
 
 from __future__ import annotations
 
@@ -20,15 +20,24 @@ def check(view: View) -> Iterator[Hit]:
             ):
                 yield Hit(
                     item.address,
-                    f"{origin.address} is in the memory of one server; when that restarts, this mirror stands still",
+                    f"{origin.address} is in the memory of one server;"
+                    " after a restart of it, this mirror stops",
                     "mirror",
                 )
 
 
 RULE = Rule(
-    "JS212", "warning", check,
-    why="When its server restarts, a stream in memory is gone: on a single server the stream itself, in a cluster all it held. Made "
-        "anew it counts from 1 again, and its mirror waits for the sequence after its own last one: it copies nothing until the "
-        "origin comes that far, without an error and with lag 0.",
-    fix="Keep the origin on disk, or in several copies; or use a source instead of the mirror, which notices.",
-)  # fmt: skip
+    "JS212",
+    "warning",
+    check,
+    why=(
+        "When its server restarts, a stream in memory is lost: on a single server the stream"
+        " itself, in a cluster its messages. The recreated stream counts from 1 again, and its"
+        " mirror waits for the sequence after its own last one. The mirror copies nothing until"
+        " the origin reaches that sequence, without an error and with lag 0."
+    ),
+    fix=(
+        "Keep the origin on disk or with several replicas, or use a source instead of the mirror:"
+        " a source detects the restart."
+    ),
+)

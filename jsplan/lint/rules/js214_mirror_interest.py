@@ -9,7 +9,7 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Copies with interest retention, for which no consumer is declared."""
+    """Streams with an origin and interest retention, for which no consumer is declared."""
     for item in view.streams():
         copies = item.config.get("mirror") or item.config.get("sources")
         if (
@@ -19,14 +19,19 @@ def check(view: View) -> Iterator[Hit]:
         ):
             yield Hit(
                 item.address,
-                "stores nothing of its origin as long as it has no consumer",
+                "stores no message of its origin as long as it has no consumer",
                 "retention",
             )
 
 
 RULE = Rule(
-    "JS214", "warning", check,
-    why="With interest retention a message that no consumer of this stream waits for is not kept, copied or not: the copy goes "
-        "past it and never comes back. Consumers of the origin do not count.",
-    fix="Declare the consumers with the stream, or leave retention: limits.",
-)  # fmt: skip
+    "JS214",
+    "warning",
+    check,
+    why=(
+        "With interest retention a stream does not keep a message that none of its consumers"
+        " waits for, copied or not. It skips the message and never copies it later. Consumers of"
+        " the origin do not count."
+    ),
+    fix="Declare the consumers with the stream, or use retention: limits.",
+)

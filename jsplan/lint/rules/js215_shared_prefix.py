@@ -1,4 +1,4 @@
-"""JS215: copies in two accounts that are delivered to under one prefix."""
+"""JS215: one delivery prefix for streams in two accounts."""
 
 from __future__ import annotations
 
@@ -34,9 +34,13 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS215", "note", check,
-    why="A delivery prefix is exported as a stream, and what is delivered on it goes to every account that imports it. With one "
-        "prefix for two accounts each of them may listen to what the other is sent, and neither can be given or denied it "
-        "alone.",
+    "JS215",
+    "note",
+    check,
+    why=(
+        "A delivery prefix is exported as a stream, and every account that imports it receives"
+        " what is delivered on it. With one prefix for two accounts each of them can read the"
+        " messages of the other, and access cannot be granted or revoked for one of them alone."
+    ),
     fix="Give each importing account a prefix of its own: deliver.<owner>.<domain>.<importer>.",
-)  # fmt: skip
+)

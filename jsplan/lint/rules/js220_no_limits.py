@@ -10,7 +10,10 @@ from jsplan.lint.view import LintItem, View
 
 
 def is_unlimited(item: LintItem) -> bool:
-    """Whether nothing ends a message's life; consumers do in a queue, clients in a bucket, JS206 speaks of mirrors."""
+    """Check whether nothing removes messages.
+
+    Consumers do in a queue and clients in a bucket; JS206 is for mirrors.
+    """
     return (
         item.address.kind == "stream"
         and item.retention == "limits"
@@ -19,7 +22,7 @@ def is_unlimited(item: LintItem) -> bool:
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Streams on disk, mirrors of something that is known left out."""
+    """Streams on disk, without mirrors of a known origin."""
     for item in view.streams():
         if (
             is_unlimited(item)
@@ -30,13 +33,18 @@ def check(view: View) -> Iterator[Hit]:
                 continue
             yield Hit(
                 item.address,
-                "has no max_age, max_bytes, max_msgs or max_msgs_per_subject: it grows until the disk is full",
+                "has no max_age, max_bytes, max_msgs or max_msgs_per_subject:"
+                " it grows until the disk is full",
             )
 
 
 RULE = Rule(
-    "JS220", "note", check,
-    why="When the storage of a JetStream account or its disk is full, publishes to all its streams are refused, not only to the "
-        "one that filled it.",
-    fix="Say how long messages matter (max_age) or how much room they may take (max_bytes).",
-)  # fmt: skip
+    "JS220",
+    "note",
+    check,
+    why=(
+        "When the storage of a JetStream account or its disk is full, the server refuses"
+        " publishes to all its streams, not only to the one that filled it."
+    ),
+    fix="Limit how long messages are kept (max_age) or how much space they take (max_bytes).",
+)

@@ -21,7 +21,9 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS221", "warning", check,
-    why="Memory is what a server has least of, and it shares it with everything else that it does.",
+    "JS221",
+    "warning",
+    check,
+    why="Memory is the scarcest resource of a server, and streams share it with everything else.",
     fix="Add max_bytes, or keep the stream on disk.",
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""JS222: a stream that is gone with one server of a cluster."""
+"""JS222: a stream that is lost with one server of a cluster."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Streams of one copy where there are several servers."""
+    """Streams of one replica in a cluster."""
     for item in view.streams():
         if item.replicas == 1 and view.is_clustered(item.address.domain):
             yield Hit(
                 item.address,
-                f"has one copy, and {item.address.domain} is a cluster",
+                f"has one replica, and {item.address.domain} is a cluster",
                 "num_replicas",
             )
 
 
 RULE = Rule(
-    "JS222", "note", check,
-    why="A stream of one copy lives on one server of the cluster. While that is away, publishes are not answered; when its disk "
-        "is lost, so are the messages. That a domain is a cluster is known from the servers (`plan`, `lint --live`), or because "
-        "another stream of it has several copies.",
+    "JS222",
+    "note",
+    check,
+    why=(
+        "A stream of one replica is on one server of the cluster. While that server is offline,"
+        " publishes are not answered. If its disk is lost, the messages are lost. A domain is"
+        " known to be a cluster from its servers (`plan`, `lint --live`), or because another"
+        " stream of it has several replicas."
+    ),
     fix="Write num_replicas: 3, or ignore this with the reason why the stream may be lost.",
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""JS223: two or four copies."""
+"""JS223: two or four replicas."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Streams whose copies cannot outvote each other."""
+    """Streams with an even number of replicas."""
     for item in view.streams():
         if item.replicas in (2, 4):
             needed = item.replicas // 2 + 1
-            text = f"{item.replicas} copies need {needed} for every write, so only {item.replicas - needed} may be away, as with {item.replicas - 1}"
+            text = (
+                f"{item.replicas} replicas need {needed} for every write,"
+                f" so only {item.replicas - needed} may be offline, as with {item.replicas - 1}"
+            )
             yield Hit(item.address, text, "num_replicas")
 
 
 RULE = Rule(
-    "JS223", "warning", check,
-    why="The copies of a stream agree by majority. Two copies both have to be there, so that the stream fails with either "
-        "server: it is less available than one copy. Four are no better than three, and slower.",
+    "JS223",
+    "warning",
+    check,
+    why=(
+        "The replicas of a stream decide by majority. Of two replicas both must be online, so the"
+        " stream fails with either server: it is less available than one replica. Four are no"
+        " more available than three, and slower."
+    ),
     fix="Write num_replicas: 3 (or 5, or 1).",
-)  # fmt: skip
+)

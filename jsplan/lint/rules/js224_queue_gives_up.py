@@ -18,14 +18,18 @@ def check(view: View) -> Iterator[Hit]:
         if item.retention == "workqueue" and full and item.config.get("discard", "old") == "old":
             yield Hit(
                 item.address,
-                f"when {' or '.join(full)} is reached, the oldest work is removed although nobody has done it",
+                f"when {' or '.join(full)} is reached, the oldest work is removed unprocessed",
                 full[0],
             )
 
 
 RULE = Rule(
-    "JS224", "warning", check,
-    why="By default a full stream removes its oldest messages to make room. In a work queue these are what has waited longest, "
-        "and nobody is told.",
-    fix="Write discard: new, so that publishers hear that the queue is full.",
-)  # fmt: skip
+    "JS224",
+    "warning",
+    check,
+    why=(
+        "By default a full stream removes its oldest messages. In a work queue these are the"
+        " messages that have waited longest, and the server reports nothing."
+    ),
+    fix="Write discard: new, so that publishers get an error when the queue is full.",
+)

@@ -10,7 +10,7 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Streams whose files say it; buckets always have it."""
+    """Streams whose files set it; buckets always have it."""
     for item in view.streams():
         limited = limit_of(item, "max_msgs") or limit_of(item, "max_bytes")
         per_subject = item.config.get("discard_new_per_subject") and limit_of(
@@ -29,8 +29,12 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS225", "note", check,
-    why="`discard` decides what happens at max_msgs and max_bytes. max_age ends messages whatever it says, and "
-        "max_msgs_per_subject removes old ones unless discard_new_per_subject is set.",
-    fix="Add the limit at which publishes shall be refused, or leave discard out.",
-)  # fmt: skip
+    "JS225",
+    "note",
+    check,
+    why=(
+        "`discard` applies at max_msgs and max_bytes. max_age removes messages in any case, and"
+        " max_msgs_per_subject removes old ones unless discard_new_per_subject is set."
+    ),
+    fix="Add the limit at which publishes are to be refused, or remove discard.",
+)

@@ -1,4 +1,4 @@
-"""JS226: numbers that are nanoseconds or bytes and were hardly meant so."""
+"""JS226: nanoseconds or bytes that are probably a missing unit."""
 
 from __future__ import annotations
 
@@ -45,13 +45,21 @@ def _times(item: LintItem) -> Iterator[Hit]:
 def _sizes(item: LintItem) -> Iterator[Hit]:
     value = item.declared_fields.get("max_bytes") or 0
     if isinstance(value, int) and 0 < value < _SMALL:
-        text = f"max_bytes is {value} bytes: a message with its headers hardly fits, and is acknowledged all the same"
+        text = (
+            f"max_bytes is {value} bytes: a message with its headers hardly fits,"
+            " and is acknowledged nevertheless"
+        )
         yield Hit(item.address, text, "max_bytes", f"Was max_bytes: {value}GiB meant?")
 
 
 RULE = Rule(
-    "JS226", "warning", check,
-    why="The API counts in nanoseconds and bytes, and so does an integer in the files. An ack_wait of 30 delivers each message "
-        "again and again at once; a stream with max_bytes of 10 acknowledges what it removes in the same moment.",
+    "JS226",
+    "warning",
+    check,
+    why=(
+        "The API counts in nanoseconds and bytes, and so does an integer in the files. An"
+        " ack_wait of 30 redelivers each message immediately, again and again. A stream with"
+        " max_bytes of 10 removes each message when it acknowledges it."
+    ),
     fix="Write the unit: 30s, 10GiB.",
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""JS227: `*` or `>` beside other letters, which the server takes for a letter too."""
+"""JS227: `*` or `>` beside other letters, which the server reads as a letter."""
 
 from __future__ import annotations
 
@@ -29,22 +29,30 @@ def check(view: View) -> Iterator[Hit]:
 
 
 def _subjects(item: LintItem) -> Iterator[tuple[str, str]]:
-    said = item.declared_fields
-    yield from (("subjects", subject) for subject in said.get("subjects") or ())
-    yield from (("filter_subjects", subject) for subject in said.get("filter_subjects") or ())
-    if said.get("filter_subject"):
-        yield "filter_subject", said["filter_subject"]
+    declared = item.declared_fields
+    yield from (("subjects", subject) for subject in declared.get("subjects") or ())
+    yield from (("filter_subjects", subject) for subject in declared.get("filter_subjects") or ())
+    if declared.get("filter_subject"):
+        yield "filter_subject", declared["filter_subject"]
     origins: Iterable[tuple[str, dict[str, str]]] = [
-        ("sources", source) for source in said.get("sources") or ()
+        ("sources", source) for source in declared.get("sources") or ()
     ]
-    for name, origin in [*origins, *([("mirror", said["mirror"])] if said.get("mirror") else [])]:
+    for name, origin in [
+        *origins,
+        *([("mirror", declared["mirror"])] if declared.get("mirror") else []),
+    ]:
         if origin.get("filter_subject"):
             yield name, origin["filter_subject"]
 
 
 RULE = Rule(
-    "JS227", "warning", check,
-    why="A wildcard stands for whole parts of a subject: orders.* or orders.>. The server takes orders* too, as the name of one "
-        "subject that ends with a star, and stores nothing that is published to orders1.",
+    "JS227",
+    "warning",
+    check,
+    why=(
+        "A wildcard is a whole part of a subject: orders.* or orders.>. The server accepts"
+        " orders* as the name of one subject that ends with a star, and stores nothing that is"
+        " published to orders1."
+    ),
     fix="Put a dot before the wildcard, or after it.",
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""JS228: a stream that catches `_INBOX.>`."""
+"""JS228: a stream that stores `_INBOX.>`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jsplan.subjects import overlaps
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Streams whose subjects overlap with where clients are answered."""
+    """Streams whose subjects overlap with the subjects of replies to clients."""
     for item in view.streams():
         caught = next(
             (
@@ -29,8 +29,12 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS228", "warning", check,
-    why="Clients ask with a subject below _INBOX for the answer. A stream that stores it holds every answer of the account, "
-        "those of JetStream itself included, with what is in them.",
-    fix="Name the subjects that are meant.",
-)  # fmt: skip
+    "JS228",
+    "warning",
+    check,
+    why=(
+        "Clients receive replies on subjects below _INBOX. A stream that stores them has every"
+        " reply of the account with its content, including those of JetStream itself."
+    ),
+    fix="Name the subjects that the stream needs.",
+)

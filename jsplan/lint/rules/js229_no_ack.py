@@ -8,12 +8,12 @@ from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import View
 from jsplan.subjects import overlaps
 
-#: What a stream may only store without acknowledging it (10052).
+#: Subjects that a stream may only store without acknowledging (10052).
 _NEEDED = ("$JS.>", "$JSC.>", "$NRG.>", "$SYS.>")
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Streams that do not acknowledge although their subjects would let them."""
+    """Streams that do not acknowledge although their subjects allow it."""
     for item in view.streams():
         subjects = item.config.get("subjects", ())
         if item.config.get("no_ack") and not any(
@@ -27,9 +27,15 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS229", "note", check,
-    why="Without acknowledgements a publisher cannot tell a stored message from a lost one: not when a limit refuses it, not "
-        "when the stream has no leader, not when it was deleted.",
-    fix="Remove no_ack, unless a subject needs it ($JS.>, >) or clients that publish with a reply subject of their own must not "
-        "be answered.",
-)  # fmt: skip
+    "JS229",
+    "note",
+    check,
+    why=(
+        "Without acknowledgements a publisher cannot tell a stored message from a lost one: when"
+        " a limit refuses it, when the stream has no leader, or when the stream was deleted."
+    ),
+    fix=(
+        "Remove no_ack. Keep it if a subject needs it ($JS.>, >), or if clients that publish with"
+        " a reply subject of their own must not be answered."
+    ),
+)

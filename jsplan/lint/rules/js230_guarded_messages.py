@@ -9,7 +9,7 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Streams whose files guard the messages, and not the stream."""
+    """Streams whose files protect the messages, and not the stream."""
     for item in view.streams():
         name = next(
             (name for name in ("deny_purge", "deny_delete") if item.declared_fields.get(name)), None
@@ -20,8 +20,13 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS230", "note", check,
-    why="deny_delete and deny_purge refuse to delete single messages and to purge. A limit that is lowered still removes "
-        "messages at once, and the stream as a whole can be deleted by anybody who may.",
+    "JS230",
+    "note",
+    check,
+    why=(
+        "deny_delete and deny_purge refuse to delete single messages and to purge. A lower limit"
+        " still removes messages immediately, and any user with the permission can delete the"
+        " whole stream."
+    ),
     fix="Add lifecycle: {prevent_destroy: true}.",
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""JS232: blocks on disk that are compressed in memory."""
+"""JS232: compression of a stream in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS232", "note", check,
-    why="The server takes compression for a stream in memory, shows it, and does not compress.",
+    "JS232",
+    "note",
+    check,
+    why="The server accepts compression for a stream in memory, shows it, and does not compress.",
     fix="Remove it, or keep the stream on disk.",
-)  # fmt: skip
+)

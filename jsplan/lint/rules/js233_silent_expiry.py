@@ -1,4 +1,4 @@
-"""JS233: a bucket whose keys end without a word."""
+"""JS233: a bucket whose keys expire without a message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jsplan.units import format_duration
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Buckets with a `ttl` and no marker, in domains that know markers."""
+    """Buckets with a `ttl` and no marker, in domains that support markers."""
     for item in view.streams():
         age = item.config.get("max_age") or 0
         own = item.address.kind == "kv" and not item.config.get("mirror")
@@ -22,15 +22,20 @@ def check(view: View) -> Iterator[Hit]:
         ):
             yield Hit(
                 item.address,
-                f"when a key ends after {format_duration(age)}, watchers do not hear of it",
+                f"when a key expires after {format_duration(age)}, watchers are not notified",
                 "max_age",
             )
 
 
 RULE = Rule(
-    "JS233", "note", check,
-    why="A key that its ttl removes is gone without a message: clients that watch the bucket go on with the value they have. "
-        "With limit_marker_ttl (since 2.11) the server leaves a marker, which watchers get as a deletion. The marker holds the "
-        "key for as long as it lives: a lock that is taken by creating its key has to wait for that too.",
-    fix="Add limit_marker_ttl, if somebody watches the bucket.",
-)  # fmt: skip
+    "JS233",
+    "note",
+    check,
+    why=(
+        "The server removes a key after its ttl without a message: clients that watch the bucket"
+        " continue with the old value. With limit_marker_ttl (since 2.11) the server leaves a"
+        " marker, which watchers receive as a deletion. The marker occupies the key while it"
+        " lives: a lock that is taken by creating its key waits for that too."
+    ),
+    fix="Add limit_marker_ttl if clients watch the bucket.",
+)

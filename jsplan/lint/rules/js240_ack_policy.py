@@ -1,4 +1,4 @@
-"""JS240: a consumer whose files do not say how messages are acknowledged."""
+"""JS240: a consumer whose files do not set the acknowledgement policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Consumers without the word."""
+    """Consumers without `ack_policy`."""
     for item in view.consumers():
         if item.declared_fields.get("ack_policy") is None:
             yield Hit(
@@ -19,9 +19,13 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS240", "warning", check,
-    why="The server's default is none, although most clients and tools make consumers with explicit. With none a message counts "
-        "as done when it is sent, ack_wait and max_deliver mean nothing, and the policy cannot be changed later: that takes a "
-        "new consumer.",
-    fix="Write ack_policy: explicit, or ack_policy: none to say that it is meant.",
-)  # fmt: skip
+    "JS240",
+    "warning",
+    check,
+    why=(
+        "The server's default is none, although most clients and tools create consumers with"
+        " explicit. With none a message counts as done when it is sent, and ack_wait and"
+        " max_deliver have no effect. The policy of an existing consumer cannot be changed."
+    ),
+    fix="Write ack_policy: explicit, or ack_policy: none if it is intended.",
+)

@@ -1,4 +1,4 @@
-"""JS241: a consumer whose filter no subject of its stream passes."""
+"""JS241: a consumer whose filter matches no subject of its stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jsplan.subjects import overlaps
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Each filter, where the subjects of the stream are known."""
+    """Each filter, if the subjects of the stream are known."""
     for item in view.consumers():
         stream = view.stream_of(item) if item.filters else None
         stored = view.stored_subjects(stream.address) if stream is not None else None
@@ -20,7 +20,8 @@ def check(view: View) -> Iterator[Hit]:
                 field = "filter_subject" if item.config.get("filter_subject") else "filter_subjects"
                 yield Hit(
                     item.address,
-                    f'"{wanted}" matches no subject of {stream.address}, which stores {_format_subjects(stored or [])}',
+                    f'"{wanted}" matches no subject of {stream.address},'
+                    f" which stores {_format_subjects(stored or [])}",
                     field,
                 )
 
@@ -30,8 +31,12 @@ def _format_subjects(stored: list[str]) -> str:
 
 
 RULE = Rule(
-    "JS241", "warning", check,
-    why="The server takes any filter, and delivers nothing if no message passes it. A stream with a subject_transform stores, "
-        "and its consumers see, what the subject becomes.",
+    "JS241",
+    "warning",
+    check,
+    why=(
+        "The server accepts any filter, and delivers nothing if no message matches it. A stream"
+        " with a subject_transform stores the transformed subjects, and its consumers see those."
+    ),
     fix="Correct the filter, or the subjects of the stream.",
-)  # fmt: skip
+)

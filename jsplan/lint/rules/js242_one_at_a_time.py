@@ -1,4 +1,4 @@
-"""JS242: several workers, and one message out at a time."""
+"""JS242: several workers, and one unacknowledged message at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check(view: View) -> Iterator[Hit]:
         group = item.config.get("deliver_group") or ", ".join(
             item.config.get("priority_groups", ())
         )
-        alone = item.config.get("priority_policy") == "pinned_client"  # one worker is all it wants
+        alone = item.config.get("priority_policy") == "pinned_client"  # one worker is intended
         if (
             group
             and not alone
@@ -23,14 +23,22 @@ def check(view: View) -> Iterator[Hit]:
         ):
             yield Hit(
                 item.address,
-                f"max_ack_pending is 1, so the workers of {group} take turns: one works, all others wait",
+                f"max_ack_pending is 1, so only one worker of {group} works at a time",
                 "max_ack_pending",
             )
 
 
 RULE = Rule(
-    "JS242", "warning", check,
-    why="max_ack_pending counts the messages that are out to all workers of a consumer together. With 1 the next message is "
-        "delivered when the last one is acknowledged, whoever has it: more workers do not help.",
-    fix="Raise max_ack_pending to what all workers may hold together; for strict order keep one worker, without a group.",
-)  # fmt: skip
+    "JS242",
+    "warning",
+    check,
+    why=(
+        "max_ack_pending counts the unacknowledged messages of all workers of a consumer"
+        " together. With 1 the next message is delivered when the last one is acknowledged, by"
+        " any worker: more workers do not help."
+    ),
+    fix=(
+        "Raise max_ack_pending to the number that all workers may have together. For strict order"
+        " keep one worker, without a group."
+    ),
+)

@@ -1,4 +1,4 @@
-"""JS243: batches larger than what may be out at once."""
+"""JS243: batches larger than the limit of unacknowledged messages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ def check(view: View) -> Iterator[Hit]:
         if item.config.get("ack_policy", "none") != "none" and 0 < pending < batch:
             yield Hit(
                 item.address,
-                f"max_batch is {batch}, and only {pending} may be out unacknowledged (max_ack_pending)",
+                f"max_batch is {batch}, and only {pending} may be unacknowledged (max_ack_pending)",
                 "max_batch",
             )
 
 
 RULE = Rule(
-    "JS243", "warning", check,
-    why="A client that asks for a batch and acknowledges it as a whole waits for messages that are not sent before it "
-        "acknowledges some: each request ends by its time-out.",
+    "JS243",
+    "warning",
+    check,
+    why=(
+        "A client that acknowledges a batch as a whole waits for messages that are not sent"
+        " before it acknowledges some. Each request ends by its timeout."
+    ),
     fix="Make max_ack_pending at least as large as max_batch.",
-)  # fmt: skip
+)

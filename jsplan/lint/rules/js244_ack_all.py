@@ -1,4 +1,4 @@
-"""JS244: acknowledgements that speak for other workers."""
+"""JS244: acknowledgements that include messages of other workers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,13 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS244", "warning", check,
-    why="With `all`, an acknowledgement counts for every message up to that one, whoever got it. A worker that fails after a "
-        "faster one has acknowledged a later message loses its own.",
-    fix="Write ack_policy: explicit where several workers share a consumer.",
-)  # fmt: skip
+    "JS244",
+    "warning",
+    check,
+    why=(
+        "With `all`, an acknowledgement counts for every message up to that one, also for those"
+        " of other workers. If a faster worker has acknowledged a later message, a worker that"
+        " fails loses its own."
+    ),
+    fix="Write ack_policy: explicit if several workers share a consumer.",
+)

@@ -10,20 +10,25 @@ from jsplan.units import format_duration
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Consumers whose files say both, and not the same."""
+    """Consumers whose files set both, to different times."""
     for item in view.consumers():
-        waits, said = (
+        waits, ack_wait = (
             item.declared_fields.get("backoff") or (),
             item.declared_fields.get("ack_wait"),
         )
-        if waits and said and said != waits[0]:
-            text = f"ack_wait {format_duration(said)} is replaced by the first wait of backoff, {format_duration(waits[0])}"
+        if waits and ack_wait and ack_wait != waits[0]:
+            text = (
+                f"ack_wait {format_duration(ack_wait)} is replaced by the first wait of backoff,"
+                f" {format_duration(waits[0])}"
+            )
             yield Hit(item.address, text, "ack_wait")
 
 
 RULE = Rule(
-    "JS246", "warning", check,
-    why="The server sets ack_wait to the first wait of backoff, whatever was asked for.",
+    "JS246",
+    "warning",
+    check,
+    why="The server sets ack_wait to the first wait of backoff and ignores the declared value.",
     fix="Remove ack_wait, or make it the first wait of backoff.",
     in_plan=False,
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""JS247: a message's life that is shorter than the wait for its acknowledgement."""
+"""JS247: a stream's max_age that is shorter than a consumer's ack_wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jsplan.units import format_duration
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Consumers that deliver again later than their stream keeps messages."""
+    """Consumers that redeliver later than their stream keeps messages."""
     for item in view.consumers():
         stream = view.stream_of(item)
         age, wait = (
@@ -18,13 +18,20 @@ def check(view: View) -> Iterator[Hit]:
             item.config.get("ack_wait", 0),
         )
         if item.config.get("ack_policy", "none") != "none" and 0 < age <= wait:
-            text = f"ack_wait ({format_duration(wait)}) is not shorter than max_age ({format_duration(age)}): nothing is ever redelivered"
+            text = (
+                f"ack_wait ({format_duration(wait)}) is not shorter than max_age"
+                f" ({format_duration(age)}): no message is ever redelivered"
+            )
             yield Hit(item.address, text, "ack_wait")
 
 
 RULE = Rule(
-    "JS247", "warning", check,
-    why="A message that was not acknowledged is delivered again when ack_wait is over, if it still exists. If max_age of the "
-        "stream removes it before, a worker that fails loses it.",
+    "JS247",
+    "warning",
+    check,
+    why=(
+        "A message that was not acknowledged is delivered again after ack_wait, if it still"
+        " exists. If max_age of the stream removes it earlier, a worker that fails loses it."
+    ),
     fix="Make ack_wait shorter than max_age of the stream.",
-)  # fmt: skip
+)

@@ -10,7 +10,7 @@ from jsplan.subjects import is_covered
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Work queues some of whose consumers are declared, and leave subjects over."""
+    """Work queues with declared consumers that do not cover all subjects."""
     for item in view.streams():
         consumers = (
             view.consumers_by_stream.get(item.address, []) if item.retention == "workqueue" else []
@@ -18,23 +18,29 @@ def check(view: View) -> Iterator[Hit]:
         if not consumers or not all(consumer.filters for consumer in consumers):
             continue
         taken = [subject for consumer in consumers for subject in consumer.filters]
-        left = [
+        uncovered = [
             subject
             for subject in view.stored_subjects(item.address) or ()
             if not is_covered(subject, taken)
         ]
-        if left:
+        if uncovered:
             names = ", ".join(consumer.address.consumer for consumer in consumers)
             yield Hit(
                 item.address,
-                f'"{left[0]}" is taken by no consumer ({names}) as a whole: what they leave stays in the queue',
+                f'"{uncovered[0]}" is not fully covered by the consumers ({names}):'
+                " the rest stays in the queue",
                 "subjects",
             )
 
 
 RULE = Rule(
-    "JS248", "note", check,
-    why="A work queue removes a message when it is acknowledged. What no consumer asks for is never acknowledged, and fills the "
-        "queue until a limit removes it, or refuses new work.",
+    "JS248",
+    "note",
+    check,
+    why=(
+        "A work queue removes a message when it is acknowledged. A message that no consumer takes"
+        " is never acknowledged. Such messages fill the queue until a limit removes them, or"
+        " refuses new work."
+    ),
     fix="Add a consumer for the rest, narrow the subjects of the stream, or add a max_age.",
-)  # fmt: skip
+)

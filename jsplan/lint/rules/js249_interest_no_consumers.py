@@ -1,4 +1,4 @@
-"""JS249: a stream that keeps messages for consumers, of which there are none."""
+"""JS249: a stream with interest retention and without consumers."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Streams with interest retention and subjects, for which no consumer is declared, and which nobody copies."""
+    """Streams with interest retention and subjects, and no declared consumer or downstream."""
     copied = {edge.origin for edge in view.topology.edges}
     for item in view.streams():
         waited_for = view.consumers_by_stream.get(item.address) or item.address in copied
         if item.retention == "interest" and item.config.get("subjects") and not waited_for:
             yield Hit(
                 item.address,
-                "no consumer of it is declared: what is published before there is one is acknowledged and not kept",
+                "no consumer of it is declared:"
+                " messages published before there is one are acknowledged and not kept",
                 "retention",
             )
 
 
 RULE = Rule(
-    "JS249", "note", check,
-    why="With interest retention the server keeps what some consumer waits for. Without a consumer every publish is "
-        "acknowledged and gone at once; if consumers are made by applications, that is what happens until the first of them "
-        "starts.",
+    "JS249",
+    "note",
+    check,
+    why=(
+        "With interest retention the server keeps the messages that a consumer waits for. Without"
+        " a consumer every publish is acknowledged and removed immediately. If applications"
+        " create the consumers, that happens until the first of them starts."
+    ),
     fix="Declare the consumers with the stream, or use retention: limits.",
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""JS250: push consumers that send to one place."""
+"""JS250: push consumers with the same deliver_subject."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Consumers of joined domains with one `deliver_subject`; the second of two is told."""
+    """Consumers of joined domains with one `deliver_subject`; the second of two is reported."""
     first: dict[tuple[str, str], Address] = {}
     wanted = {item.address for item in view.consumers()}
     for address, item in sorted(view.all_consumers.items()):
@@ -31,8 +31,16 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS250", "warning", check,
-    why="Whoever subscribes to a deliver_subject gets what every consumer sends there. Two of them mix, each message comes "
-        "twice where they have the same stream, and acknowledgements go to either.",
-    fix="Give each consumer a deliver_subject of its own; workers that share one consumer use deliver_group.",
-)  # fmt: skip
+    "JS250",
+    "warning",
+    check,
+    why=(
+        "A subscriber of a deliver_subject receives what every consumer sends there. The messages"
+        " of two consumers mix, messages of one stream come twice, and acknowledgements reach"
+        " either consumer."
+    ),
+    fix=(
+        "Give each consumer a deliver_subject of its own; workers that share one consumer use"
+        " deliver_group."
+    ),
+)

@@ -9,7 +9,7 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Push consumers whose subscriber cannot know what it missed."""
+    """Push consumers whose subscriber cannot notice a lost message."""
     for item in view.consumers():
         config = item.config
         if (
@@ -19,14 +19,20 @@ def check(view: View) -> Iterator[Hit]:
         ):
             yield Hit(
                 item.address,
-                "its subscriber does not notice what it misses: no acknowledgements, no idle_heartbeat",
+                "its subscriber cannot detect lost messages:"
+                " no acknowledgements, no idle_heartbeat",
                 "deliver_subject",
             )
 
 
 RULE = Rule(
-    "JS251", "note", check,
-    why="A push consumer sends as fast as it can. What a slow subscriber or a broken link drops is not sent again, and without "
-        "heartbeats nobody sees that the last one is missing, or that the consumer is gone.",
+    "JS251",
+    "note",
+    check,
+    why=(
+        "A push consumer sends as fast as it can. Messages that a slow subscriber or a broken"
+        " link drops are not sent again. Without heartbeats no client notices that the last"
+        " message is missing, or that the consumer is gone."
+    ),
     fix="Add idle_heartbeat and flow_control, or let clients pull.",
-)  # fmt: skip
+)

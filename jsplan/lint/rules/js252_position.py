@@ -1,4 +1,4 @@
-"""JS252: a consumer with fewer copies than its stream, or in memory beside a stream on disk."""
+"""JS252: a consumer with fewer replicas than its stream, or in memory on a stream on disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Durable consumers that acknowledge, and whose position is lost earlier than what it points at."""
+    """Durable consumers that acknowledge, and whose position is less safe than the messages."""
     for item in view.consumers():
         stream = view.stream_of(item)
         config = item.config
@@ -23,7 +23,7 @@ def check(view: View) -> Iterator[Hit]:
         if 0 < copies < stream.replicas:
             yield Hit(
                 item.address,
-                f"its position has {copies} of the {stream.replicas} copies of its stream",
+                f"its position has {copies} of the {stream.replicas} replicas of its stream",
                 "num_replicas",
             )
         elif config.get("mem_storage") and stream.config.get("storage") != "memory":
@@ -33,8 +33,12 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS252", "note", check,
-    why="When the position of a consumer is lost, it begins where its deliver_policy says: as a rule with the first message, "
-        "and everything is delivered once more.",
-    fix="Leave num_replicas and mem_storage out: the consumer is then as safe as its stream.",
-)  # fmt: skip
+    "JS252",
+    "note",
+    check,
+    why=(
+        "A consumer that loses its position starts again where its deliver_policy says. Usually"
+        " that is the first message, and everything is delivered again."
+    ),
+    fix="Remove num_replicas and mem_storage: the consumer is then as safe as its stream.",
+)

@@ -1,4 +1,4 @@
-"""JS253: work that was tried often enough, and stays."""
+"""JS253: messages that reached max_deliver and stay in the queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Consumers of queues that give up, where nothing else ends a message."""
+    """Consumers of queues with max_deliver, if no limit removes messages."""
     for item in view.consumers():
         most, stream = item.config.get("max_deliver", -1), view.stream_of(item)
         if (
@@ -21,14 +21,22 @@ def check(view: View) -> Iterator[Hit]:
         ):
             yield Hit(
                 item.address,
-                f"after {most} deliveries a message is delivered no more, and stays in the queue for ever",
+                f"after {most} deliveries a message is not delivered again, and stays in the queue",
                 "max_deliver",
             )
 
 
 RULE = Rule(
-    "JS253", "note", check,
-    why="max_deliver ends the attempts, not the message: it stays in the work queue, counts for its limits, and for "
-        "max_ack_pending of the consumer. The server tells of it once, by the advisory MAX_DELIVERIES.",
-    fix="Add a max_age to the stream, or listen to $JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.> and delete such messages.",
-)  # fmt: skip
+    "JS253",
+    "note",
+    check,
+    why=(
+        "max_deliver ends the attempts, not the message: it stays in the work queue, counts for"
+        " its limits, and for max_ack_pending of the consumer. The server reports it once, with"
+        " the advisory MAX_DELIVERIES."
+    ),
+    fix=(
+        "Add a max_age to the stream, or subscribe to"
+        " $JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.> and delete such messages."
+    ),
+)

@@ -1,4 +1,4 @@
-"""JS254: a worker that gets its messages at the pace at which they were published."""
+"""JS254: a worker that gets messages at the pace of their publishing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
-    """Consumers that acknowledge, and replay."""
+    """Consumers that acknowledge, with replay_policy original."""
     for item in view.consumers():
         if (
             item.config.get("replay_policy") == "original"
@@ -23,8 +23,12 @@ def check(view: View) -> Iterator[Hit]:
 
 
 RULE = Rule(
-    "JS254", "note", check,
-    why="replay_policy: original keeps the pauses between messages. It is made for simulations; a worker that was away never "
-        "catches up. It cannot be changed later.",
-    fix="Leave replay_policy out, unless the pauses are the point.",
-)  # fmt: skip
+    "JS254",
+    "note",
+    check,
+    why=(
+        "replay_policy: original keeps the pauses between messages. It is made for simulations: a"
+        " worker that was offline never catches up. It cannot be changed later."
+    ),
+    fix="Remove replay_policy, unless the pauses are intended.",
+)
