@@ -396,7 +396,7 @@ class PartitionedCopy:
         self, job: PartitionPlan, made: Sequence[StagingStream], said: Sequence[ResultDict]
     ) -> list[StagingStream]:
         """The stages as they remain. Raises ApiError where one does not have what its lane has written."""
-        wrote = {one["lane"]: one["messages"] for one in said}
+        wrote = {one["partition"]: one["messages"] for one in said}
         found = [await self.promotion.seal(stage) for stage in made]
         for number, stage in enumerate(found):
             if stage.messages != wrote.get(number, 0):
@@ -410,7 +410,7 @@ class PartitionedCopy:
         self, staged: Sequence[StagingStream], said: Sequence[ResultDict], *, may_lack: bool
     ) -> bool:
         """Let the target take all lanes, and prove each; whether all of it is there."""
-        hashes = {one["lane"]: one["hashes"] for one in said}
+        hashes = {one["partition"]: one["hashes"] for one in said}
         some = [(stage, hashes[number]) for number, stage in enumerate(staged) if stage.messages]
         equal = not some or await self.promotion.promote_partitions(
             [stage for stage, _ in some], [one for _, one in some], may_lack=may_lack

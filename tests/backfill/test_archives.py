@@ -468,7 +468,7 @@ def test_a_file_that_is_gone_is_written_again(pair: Pair, monkeypatch: pytest.Mo
     gap = run(pair, "out").gaps
     sorted(archive_folder(pair).glob("day=*/*"))[1].unlink()
 
-    with pytest.raises(ArchiveError, match=r"is not whole: day=\S+ is gone"):
+    with pytest.raises(ArchiveError, match=r"is not complete: day=\S+ is missing"):
         run(pair, "back")
 
     again = run(pair, "out")
@@ -490,7 +490,7 @@ def test_a_file_that_was_changed(pair: Pair) -> None:
 
     with pytest.raises(
         RefusedError,
-        match=r"S-000000000001-\w+.parquet is not what was written: its sha256 is another one",
+        match=r"S-000000000001-\w+.parquet was changed after it was written: its sha256 differs",
     ):
         run(pair, "back")
     assert pair.stored("hub", "T") == []
@@ -526,7 +526,7 @@ def test_unknown_files(pair: Pair) -> None:
     pair.stream("hub", "T")
     archive_folder(pair).mkdir()
     (archive_folder(pair) / "mine.txt").touch()
-    with pytest.raises(ArchiveError, match="is not empty, and no archive that jsplan wrote"):
+    with pytest.raises(ArchiveError, match="is not empty, and is not an archive of jsplan"):
         run(pair, "out")
     (archive_folder(pair) / "mine.txt").unlink()
     run(pair, "out")
@@ -565,7 +565,7 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
             {"to": {"parquet": "s3a://bucket/archive"}},
             {},
             NotAvailableError,
-            r"s3a://bucket/archive is no folder",
+            r"s3a://bucket/archive is not a folder",
         ),
         ({"from": {"parquet": "a"}}, {}, UsageError, "from an archive to an archive"),
         ({"mode": "exact"}, {}, NotAvailableError, "an archive is written and read by Spark"),
@@ -575,7 +575,7 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
             UsageError,
             "mixes archives and streams",
         ),
-        ({}, {"from": {"parquet": "nowhere"}}, ArchiveError, "nowhere is no archive"),
+        ({}, {"from": {"parquet": "nowhere"}}, ArchiveError, "nowhere is not an archive"),
     ],
 )
 def test_what_is_refused(

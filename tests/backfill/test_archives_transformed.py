@@ -318,7 +318,7 @@ def test_what_does_not_fit_together(pair: Pair, spark: SparkSession) -> None:
         run(pair, {"subject_transform": RENAMED})
     next(archive_folder(pair).glob("day=*/*")).unlink()
     with pytest.raises(
-        ArchiveError, match=r"is gone, and has messages that this entry does not want"
+        ArchiveError, match=r"is missing. It had messages that this entry does not select"
     ):
         run(pair, {"where": "seq > 3"})
     assert run(pair, {}).copied == 12

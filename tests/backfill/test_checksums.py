@@ -21,7 +21,7 @@ def compared_side(
     """A side that says these rows in two batches, and how many are of no leg."""
 
     def batches() -> Iterator[pa.RecordBatch]:
-        none = {"leg": NO_ORIGIN, "place": others}
+        none = {"origin_number": NO_ORIGIN, "place": others}
         for part in (rows[:cut], rows[cut:], [none] if number else []):
             full = [
                 {**dict.fromkeys(ROW_SCHEMA.names, 0), "side": number, "said": None, **row}
@@ -44,7 +44,12 @@ def compare_sums(origin: Rows, target: Rows, others: int = 0) -> list[dict[str, 
 
 def message(seq: int, leg: int = 0, **other: int) -> dict[str, int]:
     """One row."""
-    return {"leg": leg, "seq": seq, "time": 1_000 + seq, "digest": seq * 7 - 50_000} | other
+    return {
+        "origin_number": leg,
+        "seq": seq,
+        "time": 1_000 + seq,
+        "digest": seq * 7 - 50_000,
+    } | other
 
 
 EVERY = [
@@ -57,15 +62,15 @@ EVERY = [
 def test_equal_sides_agree() -> None:
     """In whatever order and batches they come; the messages of nobody are counted."""
     assert compare_sums(EVERY, EVERY[::-1], others=4) == [
-        {"leg": 0, "kind": "equal", "count": 6},
-        {"leg": 3, "kind": "equal", "count": 6},
-        {"leg": NO_ORIGIN, "kind": "others", "count": 4},
+        {"origin_number": 0, "kind": "equal", "count": 6},
+        {"origin_number": 3, "kind": "equal", "count": 6},
+        {"origin_number": NO_ORIGIN, "kind": "others", "count": 4},
     ]
 
 
 def test_nothing_is_equal_to_nothing() -> None:
     """An empty range has no messages that differ."""
-    assert compare_sums([], []) == [{"leg": NO_ORIGIN, "kind": "others", "count": 0}]
+    assert compare_sums([], []) == [{"origin_number": NO_ORIGIN, "kind": "others", "count": 0}]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +87,7 @@ def test_nothing_is_equal_to_nothing() -> None:
             *EVERY[2:],
         ],
         [EVERY[0] | {"time": EVERY[1]["time"]}, EVERY[1] | {"time": EVERY[0]["time"]}, *EVERY[2:]],
-        [EVERY[0] | {"leg": 3}, *EVERY[1:]],
+        [EVERY[0] | {"origin_number": 3}, *EVERY[1:]],
         [EVERY[0] | {"mark": LATE}, *EVERY[1:]],
         [EVERY[0] | {"mark": REPAIRED}, *EVERY[1:]],
         [EVERY[0] | {"time": 0}, *EVERY[1:]],
@@ -95,7 +100,7 @@ def test_nothing_is_equal_to_nothing() -> None:
         "time",
         "payloads swapped",
         "times swapped",
-        "leg",
+        "origin_number",
         "late",
         "repaired",
         "native",

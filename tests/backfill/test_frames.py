@@ -201,7 +201,7 @@ JUNK = [
 def test_what_is_no_protocol_is_refused(junk: bytes) -> None:
     """A size that is no number, negative, beyond any message or smaller than its headers is not guessed, and nothing runs on for ever."""
     buffer = bytearray(junk)
-    with pytest.raises(ProtocolError, match="is not the protocol of NATS"):
+    with pytest.raises(ProtocolError, match="is not the NATS protocol"):
         scan_frames(buffer, 0, len(buffer))
     assert scan_small_frames(buffer, 0, len(buffer)) is None
 

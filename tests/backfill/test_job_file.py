@@ -332,7 +332,7 @@ def test_executors_fill_in_their_own_environment(
     assert done.stdout.strip() == b"io.nats.jetstream.api.v1.account_info_response"
     with pytest.raises(
         ConnectError,
-        match="connection there: the environment variable THERE_PASSWORD is not set where the task runs",
+        match="connection there: the environment variable THERE_PASSWORD is not set on the worker",
     ):
         way.open()
 

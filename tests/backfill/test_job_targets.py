@@ -201,15 +201,15 @@ def test_targets_that_are_refused(pair: Pair, config: dict[str, Any], message: s
 LIMITS: list[tuple[dict[str, Any], str]] = [
     (
         {"max_msgs": 8},
-        "has 1 messages, and 10 more are to come; it keeps 8 messages and would delete its oldest",
+        "has 1 messages, and 10 will be copied. It keeps 8 messages and would delete its oldest",
     ),
     (
         {"max_bytes": 900},
-        r"has \d+ B, and about .* more are to come; it keeps 900 B and would delete its oldest",
+        r"has \d+ B, and about .* will be copied. It keeps 900 B and would delete its oldest",
     ),
     (
         {"max_msgs_per_subject": 1},
-        "keeps 1 message per subject, and what is copied counts as newer",
+        "keeps 1 message per subject. Copied messages would replace",
     ),
 ]
 

@@ -378,7 +378,7 @@ def test_no_origin_is_reachable(pair: Pair) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"subject_transform": {"src": "s.*", "dest": "x.{{random(3)}}"}},
-        "subject_transform: .* is no function that a backfill knows",
+        "subject_transform: .* is not a supported function",
     ),
     ({"transform": "nothing.py"}, "transform 'nothing.py' is not FILE.py:FUNCTION"),
     ({"transform": "nothing.py:run"}, "nothing.py cannot be read"),

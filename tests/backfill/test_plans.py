@@ -181,7 +181,7 @@ def test_an_entry_that_cannot_be_run_stops_an_apply_before_it_begins(
     space.write(streams=[ALL], backfills=[ENTRY | {"from": {"parquet": "s3://bucket/orders"}}])
 
     with pytest.raises(
-        NotAvailableError, match=r"s3://bucket/orders is no folder.*; nothing was changed"
+        NotAvailableError, match=r"s3://bucket/orders is not a folder.*; nothing was changed"
     ) as refused:
         space.apply()
 

@@ -192,7 +192,7 @@ def test_messages_larger_than_the_buffer(make_server: MakeServer) -> None:
 def test_a_stream_that_is_not_there(server: Server) -> None:
     """A missing stream is an error at once, with the server's words."""
     with pytest.raises(
-        ServerRefusedError, match=r"does not let NONE be read: stream not found \(10059\)"
+        ServerRefusedError, match=r"refused to read NONE: stream not found \(10059\)"
     ):
         rows_of(server, whole_stream("NONE"))
 
@@ -244,7 +244,7 @@ def test_a_domain_that_stays_offline(clean_hub_leaf: Sandbox, open_connection: C
     leaf.stop()
 
     with pytest.raises(
-        ApiTimeoutError, match=r"nothing of S at \$JS.leaf.API arrived after sequence 0"
+        ApiTimeoutError, match=r"no message of S at \$JS.leaf.API arrived after sequence 0"
     ):
         rows_of(hub, ReadRequest("$JS.leaf.API", "S", 1, 10), patience=1.0)
 

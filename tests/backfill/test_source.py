@@ -215,13 +215,13 @@ def test_through_parquet_and_back(spark: SparkSession, server: Server, tmp_path:
 WRONG = [
     ({"strem": "x"}, "has no option strem"),
     ({"startSeq": "one"}, "option startSeq is 'one', not a number"),
-    ({"startTime": "yesterday"}, "option startTime: 'yesterday' is no RFC 3339 time"),
+    ({"startTime": "yesterday"}, "option startTime: 'yesterday' is not an RFC 3339 time"),
     ({"headersOnly": "maybe"}, "option headersOnly is 'maybe', not true or false"),
-    ({"password": "hunter2"}, "option password would be shown in Spark's plans"),
-    ({"url": "nats://u:hunter2@127.0.0.1:4222"}, "option url holds credentials"),
+    ({"password": "hunter2"}, "option password would be visible in the plans of Spark"),
+    ({"url": "nats://u:hunter2@127.0.0.1:4222"}, "option url has credentials"),
     (
         {"user": "u", "password": "${env.NOT_SET_ANYWHERE}"},
-        "the environment variable NOT_SET_ANYWHERE is not set here",
+        "the environment variable NOT_SET_ANYWHERE is not set in this process",
     ),
     ({"stream": "NONE"}, r"refused STREAM.INFO.NONE: stream not found (10059)"),
 ]

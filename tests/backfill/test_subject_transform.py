@@ -86,11 +86,11 @@ def test_the_server_maps_alike(server: Server, server_version: tuple[int, int, i
         ("a.>", "b", "neither does"),
         ("a.*", "b.*", "wildcard"),
         ("a.*", "b.$2", "none with number 2"),
-        ("a.*", "b.{{random(4)}}", "no function that a backfill knows"),
+        ("a.*", "b.{{random(4)}}", "is not a supported function"),
         ("a.*", "b.{{partition(4)}}", "needs a number of partitions"),
         ("a.*", "b.{{splitFromLeft(1)}}", "takes 2 arguments"),
-        ("a.*", "b.{{wildcard(x)}}", "no number"),
-        ("a..b", "b", "no subject"),
+        ("a.*", "b.{{wildcard(x)}}", "not a number"),
+        ("a..b", "b", "not a subject"),
     ],
 )
 def test_what_is_not_understood(src: str, dest: str, message: str) -> None:

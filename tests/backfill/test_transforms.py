@@ -243,13 +243,13 @@ FAULTS = [
     ("doubled", r"transform clean.py:doubled makes more than one message of leaf/S/\d+\."),
     (
         "untyped",
-        "transform clean.py:untyped returns column `data` as bigint, and it has to be binary",
+        "transform clean.py:untyped returns column `data` as bigint. It must be binary",
     ),
     ("nameless", "transform clean.py:nameless returns no column `headers`"),
     ("broken", r"transform clean.py:broken: ZeroDivisionError: .*, at leaf/S/3/20"),
     (
         "subjectless",
-        r"returns a row \(leaf/S/3/20[^)]*\) with a subject that messages cannot have: 'no subject'",
+        r"returned a row \(leaf/S/3/20[^)]*\) with an invalid subject: 'no subject'",
     ),
     ("typo", r"transform clean.py:typo: AnalysisException: .*subjekt.* \(line \d+\)"),
     ("nothing", "transform clean.py:nothing returns NoneType, not a DataFrame"),
@@ -274,7 +274,7 @@ SQL = [
     ("subjekt = 'a'", "where: .*subjekt"),
     ("subject LIKE", "where: .*"),
     ("seq + 1", "where: .*"),
-    ("rand() < 0.5", "comes out otherwise each time"),
+    ("rand() < 0.5", "is not deterministic"),
     ("CAST(subject AS INT) = 3", "where: .*CAST_INVALID_INPUT"),
 ]
 

@@ -47,7 +47,7 @@ def test_no_server_answers(server: Server, open_connection: Connect) -> None:
     """No responders is an answer at once, and the connection stays usable."""
     wire = open_connection(server)
 
-    with pytest.raises(NoRespondersError, match=r"nobody answers no\.such\.thing"):
+    with pytest.raises(NoRespondersError, match=r"no\.such\.thing at .* has no responder"):
         wire.request("no.such.thing")
     assert is_jetstream_reachable(wire)
 
@@ -111,7 +111,7 @@ def test_credentials_that_are_none(
     file = tmp_path / "user.creds"
     file.write_text(text)
 
-    with pytest.raises(ConnectError, match="cannot read its credentials: it holds no usable key"):
+    with pytest.raises(ConnectError, match="cannot read its credentials: it has no usable key"):
         open_connection(server, creds=str(file))
 
 

@@ -1,4 +1,7 @@
-"""One stream into an archive, each message once: written by pieces, each read back, and made a part of the archive in one step."""
+"""Export one stream into an archive, each message once.
+
+The stream is written in chunks. Each is read back, and all are committed in one step.
+"""
 
 from __future__ import annotations
 
@@ -59,57 +62,63 @@ if TYPE_CHECKING:
     from jsplan.backfill.transforms import TransformSpec
     from jsplan.context import Context
 
-#: A piece has at most so many sequences and about so many bytes: what is lost when a worker dies, and how large files become.
+#: Limits of a chunk. A worker that dies loses at most one, and they bound the size of files.
 CHUNK_SEQUENCES, CHUNK_BYTES = 1_000_000, 256 << 20
-#: Into so many pieces a range is cut if it has at least so many messages for each.
+#: Number of chunks of a range, if each has at least this number of messages.
 PARALLEL_CHUNKS, MIN_CHUNK_MESSAGES = 4, 50_000
 
 
 class ParquetExport:
-    """Carries out one leg into an archive. `result` says at any time how far it is."""
+    """Export of one origin into an archive. `result` is the current progress."""
 
     def __init__(
         self,
-        world: Context,
-        work: RunContext,
-        leg: OriginState,
-        ends: Endpoints,
-        shape: TransformSpec,
+        context: Context,
+        run: RunContext,
+        origin_state: OriginState,
+        endpoints: Endpoints,
+        transforms: TransformSpec,
     ) -> None:
-        self.context = work
-        self.origin_state = leg
-        self.endpoints = ends
-        self.result = OriginResult(leg.origin, leg.target, leg.first, leg.last)
-        self.folder = resolve_folder(world, leg.target)
-        self.origin = ArchivedOrigin(
-            ends.origin_domain_name, leg.origin_address.stream, leg.created
+        self.context = run
+        self.origin_state = origin_state
+        self.endpoints = endpoints
+        self.result = OriginResult(
+            origin_state.origin, origin_state.target, origin_state.first, origin_state.last
         )
-        domains = world.workspace.domains
+        self.folder = resolve_folder(context, origin_state.target)
+        self.origin = ArchivedOrigin(
+            endpoints.origin_domain_name, origin_state.origin_address.stream, origin_state.created
+        )
+        domains = context.workspace.domains
         self._origins = sorted(
             {
                 f"{name_origin_domain(domains[side.domain])}/{side.stream}"
-                for side in work.entry.origins
+                for side in run.entry.origins
             }
         )
-        self._pending_scan = PendingScan(leg, ends, work.topology)
-        self._transforms = shape
-        self._selection = Selection(tuple(sorted(leg.filters)), shape.where)
-        mapping = (
-            (shape.subject_transform.src, shape.subject_transform.dest)
-            if shape.subject_transform is not None
+        self._pending_scan = PendingScan(origin_state, endpoints, run.topology)
+        self._transforms = transforms
+        self._selection = Selection(tuple(sorted(origin_state.filters)), transforms.where)
+        subjects = (
+            (transforms.subject_transform.src, transforms.subject_transform.dest)
+            if transforms.subject_transform is not None
             else ()
         )
         self._transformation = Transformation(
-            str(shape.transform) if shape.transform is not None else None, mapping
+            str(transforms.transform) if transforms.transform is not None else None, subjects
         )
 
     async def run(self) -> OriginResult:
-        """Archive what is missing, and prove it. Raises JsplanError and ApiError; then it can be run again."""
+        """Archive the pending messages, and verify them.
+
+        Raises JsplanError and ApiError. It can then run again.
+        """
         started = time.monotonic()
         info = await self._fetch_origin_info()
         if info["created"] != self.origin_state.created:
             raise JsplanError(
-                f"{self.origin_state.origin} was made anew ({info['created']}) since the range of this backfill was pinned",
+                f"{self.origin_state.origin} was recreated ({info['created']}) after the range of "
+                "this backfill was pinned",
                 hint="Run it with --reset-range to pin the range of the new stream.",
             )
         await retry_while_progressing(
@@ -144,7 +153,7 @@ class ParquetExport:
         pieces = await asyncio.to_thread(read_receipts, place)
         await self._commit_chunks(found, spans, pieces, attempt, [file.name for file in lost])
 
-    # --- what is there ------------------------------------------------------------------------------------------
+    # --- read the archive ---
 
     def _open_archive(self) -> Archive:
         found = Archive.read(self.folder)
@@ -152,81 +161,94 @@ class ParquetExport:
         return found
 
     def _require_same_transformation(self, found: Archive) -> None:
-        """Raise ArchiveError where messages of the origin are there that became something else on their way."""
+        """Raise ArchiveError where the archive has messages of the origin with other changes."""
         other = next(
             (
-                one.transformation
-                for one in found.origins.get(self.origin, [])
-                if one.transformation != self._transformation
+                commit.transformation
+                for commit in found.origins.get(self.origin, [])
+                if commit.transformation != self._transformation
             ),
             None,
         )
         if other is not None:
             raise ArchiveError(
-                f"{self.folder} has messages of {self.origin_state.origin} that went through {other}, and this entry has {self._transformation}: an archive "
-                "has each message once",
+                f"{self.folder} has messages of {self.origin_state.origin} that were written with "
+                f"{other}. This entry has {self._transformation}. "
+                "An archive has each message only once",
                 hint="Name another folder.",
             )
 
     def _find_lost_files(self, found: Archive) -> list[ArchiveFile]:
-        """Files of the origin that are gone. Raises ArchiveError for one that this entry would not write whole again."""
-        every = [found.files[name] for name in found.find_missing_files()]
-        mine = [(commit, file) for commit, file in every if commit.origin == self.origin]
-        for commit, file in mine:
+        """Return the missing files of the origin.
+
+        Raises ArchiveError for one that this entry would not write completely again.
+        """
+        missing = [found.files[name] for name in found.find_missing_files()]
+        own = [(commit, file) for commit, file in missing if commit.origin == self.origin]
+        for commit, file in own:
             if not self._selection.covers(commit.selection):
                 raise ArchiveError(
-                    f"{file.name} of the archive {self.folder} is gone, and has messages that this entry does not want",
-                    hint=f"Run {commit.entry}, which wrote it, or this entry without filter_subjects and where.",
+                    f"{file.name} of the archive {self.folder} is missing. "
+                    "It had messages that this entry does not select",
+                    hint=f"Run {commit.entry}, which wrote it, "
+                    "or this entry without filter_subjects and where.",
                 )
-        return [file for _, file in mine]
+        return [file for _, file in own]
 
     def _find_unread(
         self, found: Archive, lost: list[ArchiveFile]
     ) -> tuple[list[SeqRange], ExistingMessages]:
-        """What has not been read yet, and messages among it that the archive has from a reading that wanted others."""
+        """Return the ranges to read, and messages in them that the archive already has.
+
+        Those were read with another selection.
+        """
         commits = found.origins.get(self.origin, [])
-        read, again = find_covered_ranges(commits, self._selection, lost)
+        read, lost_ranges = find_covered_ranges(commits, self._selection, lost)
         whole = [self.origin_state.seq_range] if self.origin_state.seq_range.size > 0 else []
-        spans = subtract(whole, subtract(read, again))
-        there = [
+        spans = subtract(whole, subtract(read, lost_ranges))
+        present = [
             file
             for file in found.files_of(self.origin)
             if file not in lost and intersect(spans, [SeqRange(file.first_seq, file.last_seq)])
         ]
         return spans, ExistingMessages(
-            *read_sequences((str(self.folder / file.name), file) for file in there)
+            *read_sequences((str(self.folder / file.name), file) for file in present)
         )
 
     def _adopt_chunks(
         self, found: Archive, place: Path, spans: list[SeqRange]
     ) -> list[dict[str, Any]]:
-        """Take over the pieces that attempts which died have finished, as far as they are still meant. Nobody writes to those again."""
-        for _, mark, other in found.list_attempts(self.context.entry_id):
-            if other == place or (mark["hash"], mark["origin"]) != (
+        """Adopt finished chunks of interrupted attempts, where still wanted.
+
+        No process writes to those attempts again.
+        """
+        for _, mark, earlier in found.list_attempts(self.context.entry_id):
+            if earlier == place or (mark["hash"], mark["origin"]) != (
                 self._build_fingerprint(found),
                 json.dumps(self.origin),
             ):
                 continue
-            for piece in read_receipts(other):
+            for piece in read_receipts(earlier):
                 span = SeqRange(*piece["span"])
                 if intersect(spans, [span]) == [span] and not intersect(
-                    [SeqRange(*one["span"]) for one in read_receipts(place)], [span]
+                    [SeqRange(*receipt["span"]) for receipt in read_receipts(place)], [span]
                 ):
-                    _move_chunk(piece, other, place)
-        if found_ones := read_receipts(place):
+                    _move_chunk(piece, earlier, place)
+        if receipts := read_receipts(place):
             self.context.observer.phase(
-                f"Resuming with {sum(one['rows'] for one in found_ones):,} messages of an earlier attempt"
+                f"Resuming with {sum(receipt['rows'] for receipt in receipts):,} messages "
+                "of an earlier attempt"
             )
-        return found_ones
+        return receipts
 
-    # --- doing it -----------------------------------------------------------------------------------------------
+    # --- write the archive ---
 
     async def _write_chunks(
         self, spans: list[SeqRange], known: ExistingMessages, place: Path, attempt: str
     ) -> None:
         if not spans:
             return
-        piece = ExportChunk(
+        chunk = ExportChunk(
             self.endpoints.source_endpoint,
             self.endpoints.origin_domain_name,
             self.origin.stream,
@@ -238,71 +260,78 @@ class ParquetExport:
             subject_transform=self._transforms.subject_transform,
             deadline=self.context.deadline,
         )
-        pieces = [
-            replace(piece, span=span)
+        chunks = [
+            replace(chunk, span=span)
             for span in _split_ranges(spans, await self._compute_chunk_sequences(spans))
         ]
         await self.context.runner.session()
         self.context.observer.phase(f"Archiving {self._title}")
         if self._transforms.needs_rows:
-            for some in (
-                [[one] for one in pieces] if self.context.deadline is not None else [pieces]
+            for batch in (
+                [[single] for single in chunks] if self.context.deadline is not None else [chunks]
             ):
                 await self._write_transformed(
-                    [piece.span for piece in some] if self.context.deadline is not None else spans,
+                    [chunk.span for chunk in batch] if self.context.deadline is not None else spans,
                     known,
-                    some,
+                    batch,
                     place,
                 )
             return
-        pieces = [replace(one, existing=_slice_range(known.seq, one.span)) for one in pieces]
-        lanes = [tuple(pieces)] if piece.rate else [(one,) for one in pieces]
-        job = self.context.runner.run([partial(export_chunks, lane) for lane in lanes], self._title)
+        chunks = [
+            replace(single, existing=_slice_range(known.seq, single.span)) for single in chunks
+        ]
+        tasks = [tuple(chunks)] if chunk.rate else [(single,) for single in chunks]
+        job = self.context.runner.run([partial(export_chunks, task) for task in tasks], self._title)
         await self._watch_progress(job, place, count_sequences(spans))
 
     async def _write_transformed(
-        self, spans: list[SeqRange], known: ExistingMessages, pieces: list[ExportChunk], place: Path
+        self, spans: list[SeqRange], known: ExistingMessages, chunks: list[ExportChunk], place: Path
     ) -> None:
-        """The same of what SQL and a function make of the messages. A piece of which they leave nothing has no writer, so its receipt is
-        written here, when all of them are done.
+        """Write chunks of rows that SQL and a function produce.
+
+        A chunk without rows has no writer. Its receipt is written here, after all others.
         """
-        shape, entry, way = self._transforms, self.context.entry, self.endpoints.source_endpoint
-        filters, until = tuple(self.origin_state.filters), self.context.deadline
-        leg = CopyTask(
-            way,
+        transforms, entry, endpoint = (
+            self._transforms,
+            self.context.entry,
+            self.endpoints.source_endpoint,
+        )
+        filters, deadline = tuple(self.origin_state.filters), self.context.deadline
+        origin = CopyTask(
+            endpoint,
             self.endpoints.origin_domain_name,
             self.origin.stream,
             tuple(spans),
             filters,
-            way,
+            endpoint,
             "",
             "",
             known,
-            deadline=until,
+            deadline=deadline,
         )
-        cuts = tuple(piece.span.first for piece in pieces)
-        job = PartitionPlan(
+        cuts = tuple(chunk.span.first for chunk in chunks)
+        plan = PartitionPlan(
             (),
-            (leg,),
+            (origin,),
             "stream",
             (),
-            shape.where,
-            shape.transform,
-            shape.subject_transform,
+            transforms.where,
+            transforms.transform,
+            transforms.subject_transform,
             entry.rate,
             cuts,
         )
-        said = await self._watch_progress(
-            self.context.runner.run_export(job, pieces, self._title), place, count_sequences(spans)
+        results = await self._watch_progress(
+            self.context.runner.run_export(plan, chunks, self._title), place, count_sequences(spans)
         )
-        some = {one["lane"] for one in said}
+        written = {result["partition"] for result in results}
         await asyncio.to_thread(
             write_empty_receipts,
-            [piece for number, piece in enumerate(pieces) if number not in some],
+            [chunk for number, chunk in enumerate(chunks) if number not in written],
         )
 
     async def _compute_chunk_sequences(self, spans: list[SeqRange]) -> int:
-        """How many sequences a piece has."""
+        """Compute the number of sequences of a chunk."""
         state = (await self._fetch_origin_info())["state"]
         each: int = max(1, state["bytes"] // max(1, state["messages"]))
         size = min(CHUNK_BYTES, compute_byte_budget(self.context.entry) or CHUNK_BYTES)
@@ -338,13 +367,15 @@ class ParquetExport:
         attempt: str,
         lost: list[str],
     ) -> None:
-        """Make the pieces a part of the archive, all of them or none."""
-        if left := subtract(
+        """Commit all chunks to the archive, or none."""
+        if unwritten := subtract(
             spans, merge_ranges(sorted(SeqRange(*piece["span"]) for piece in pieces))
         ):
             raise JsplanError(
-                f"nothing of sequence {left[0].first:,} of {self.origin_state.origin} is in {self.folder}, and a worker has written it",
-                hint="On a cluster the driver and every worker must reach the archive under the same path.",
+                f"a worker has written sequence {unwritten[0].first:,} of "
+                f"{self.origin_state.origin}, but it is not in {self.folder}",
+                hint="On a cluster, the driver and every worker must reach the archive "
+                "under the same path.",
             )
         files = [ArchiveFile(**file) for piece in pieces for file in piece["files"]]
         gaps = await self._find_gaps(spans, found, attempt, files)
@@ -377,18 +408,21 @@ class ParquetExport:
     async def _find_gaps(
         self, spans: list[SeqRange], found: Archive, attempt: str, files: list[ArchiveFile]
     ) -> list[SeqRange]:
-        """Sequences that were gone before they could be archived. Of what is chosen only what is gone counts."""
+        """Return the sequences that were deleted before they could be archived.
+
+        With a filter, only deleted sequences count.
+        """
         placed = [(str(staged_path(found.folder, attempt, file.name)), file) for file in files]
         seqs, _ = await asyncio.to_thread(read_sequences, placed)
-        left = subtract_present(spans, seqs)
+        unread = subtract_present(spans, seqs)
         return (
-            intersect(left, await self._pending_scan.find_gone())
+            intersect(unread, await self._pending_scan.find_gone())
             if self.origin_state.filters or self._transforms.needs_rows
-            else left
+            else unread
         )
 
     def _drop_attempts(self, found: Archive, attempt: str) -> None:
-        """What attempts of this entry at this stream left is committed, or of no use."""
+        """Delete the attempts of this entry at this stream: committed, or not usable."""
         for name, mark, _ in list(found.list_attempts(self.context.entry_id)):
             if name == attempt or mark["origin"] == json.dumps(self.origin):
                 found.drop_attempt(name)
@@ -404,9 +438,14 @@ class ParquetExport:
         return found
 
     def _build_fingerprint(self, found: Archive) -> str:
-        """What a piece must have been made for: the same range of the same stream, on top of the same commits."""
-        made = f"{self.origin_state.created} {self.origin_state.first} {self.origin_state.last} {len(found.origins.get(self.origin, []))}"
-        return f"{self.context.config_hash} {made} {self._transforms.fingerprint}"
+        """Build the fingerprint that a chunk must have been written for.
+
+        It includes the range, the stream and the number of earlier commits.
+        """
+        state = self.origin_state
+        commits = len(found.origins.get(self.origin, []))
+        origin = f"{state.created} {state.first} {state.last} {commits}"
+        return f"{self.context.config_hash} {origin} {self._transforms.fingerprint}"
 
     @property
     def _title(self) -> str:
@@ -426,7 +465,10 @@ def _slice_range(seqs: np.ndarray[Any, Any], span: SeqRange) -> np.ndarray[Any, 
 
 
 def _move_chunk(piece: dict[str, Any], other: Path, place: Path) -> None:
-    """The files first: a receipt is believed. One whose files somebody began to move and died is left."""
+    """Move a chunk: its files first, because a receipt is trusted.
+
+    A chunk whose files were only partly moved before is skipped.
+    """
     if not all((other / file["name"]).exists() for file in piece["files"]):
         return
     for file in piece["files"]:  # `read_receipts` has checked the names

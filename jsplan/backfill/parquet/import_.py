@@ -1,4 +1,7 @@
-"""One stream out of an archive into a stream: the way of a copy, staged, sealed and brought in, with files in the place of an origin."""
+"""Import one stream of an archive into a stream.
+
+Like a copy: staged, sealed and promoted, with files instead of an origin stream.
+"""
 
 from __future__ import annotations
 
@@ -25,54 +28,61 @@ if TYPE_CHECKING:
 
 
 class ParquetPendingScan(PendingScan):
-    """Finds what of an archive a stream does not have: by sequence and time of each message."""
+    """Find the archived messages that a stream does not have, by sequence and time."""
 
     def __init__(
-        self, leg: OriginState, ends: Endpoints, topology: Topology, held: ParquetOrigin
+        self,
+        origin_state: OriginState,
+        endpoints: Endpoints,
+        topology: Topology,
+        parquet_origin: ParquetOrigin,
     ) -> None:
-        super().__init__(leg, ends, topology)
-        self.parquet_origin = held
+        super().__init__(origin_state, endpoints, topology)
+        self.parquet_origin = parquet_origin
 
     async def scan(self) -> PendingRanges:
-        """What is to be copied now. Raises ApiError."""
+        """Return the pending ranges. Raises ApiError."""
         known, claims = await self._find_existing()
-        meant = await self._find_wanted(known)
-        spans = await asyncio.to_thread(self._select_pending, meant, known) if meant else ()
+        wanted = await self._find_wanted(known)
+        spans = await asyncio.to_thread(self._select_pending, wanted, known) if wanted else ()
         return PendingRanges(spans, ExistingMessages(), claims)
 
     def _select_pending(
-        self, meant: list[SeqRange], known: ExistingMessages
+        self, ranges: list[SeqRange], known: ExistingMessages
     ) -> tuple[SeqRange, ...]:
         seqs, times = read_sequences(self.parquet_origin.files)
-        wanted = np.zeros(len(seqs), dtype=bool)
-        for span in meant:
-            wanted[
+        is_pending = np.zeros(len(seqs), dtype=bool)
+        for span in ranges:
+            is_pending[
                 np.searchsorted(seqs, span.first) : np.searchsorted(seqs, span.last, side="right")
             ] = True
         if len(known.seq):
-            wanted &= ~find_existing(known, seqs, times)
-        return tuple(group_into_ranges(seqs[wanted]))
+            is_pending &= ~find_existing(known, seqs, times)
+        return tuple(group_into_ranges(seqs[is_pending]))
 
     async def count_messages(self) -> int:
-        """How many messages the archive has."""
+        """Count the messages of the archive."""
         return int(self.parquet_origin.stream_info["state"]["messages"])
 
     async def find_gone(self) -> list[SeqRange]:
-        """Nothing goes away while it is copied."""
+        """Return no range: an archive deletes nothing during a copy."""
         return []
 
     async def _is_restored(self, state: dict[str, Any]) -> bool:
-        """Whether the target was made from a snapshot of the stream that was archived: a message is at its own place."""
+        """Return True if the target was created from a snapshot of the archived stream.
+
+        Then a message has the same sequence and time in both.
+        """
         seqs, times = await asyncio.to_thread(read_sequences, self.parquet_origin.files)
         for seq in {int(state["first_seq"]), min(int(state["last_seq"]), self.origin_state.last)}:
             place = int(np.searchsorted(seqs, seq))
-            here = await self._fetch_time(
+            target_time = await self._fetch_time(
                 self.endpoints.target_endpoint, self.origin_state.target_address.stream, seq
             )
             if (
-                here is not None
+                target_time is not None
                 and place < len(seqs)
-                and (int(seqs[place]), int(times[place])) == (seq, here)
+                and (int(seqs[place]), int(times[place])) == (seq, target_time)
             ):
                 return True
         return False
@@ -94,31 +104,43 @@ class ParquetPendingScan(PendingScan):
 
 
 class ParquetImport(OriginCopy):
-    """Carries out one leg out of an archive."""
+    """Copy of one origin from an archive."""
 
     def __init__(
-        self, work: RunContext, leg: OriginState, ends: Endpoints, held: ParquetOrigin
+        self,
+        run: RunContext,
+        origin_state: OriginState,
+        endpoints: Endpoints,
+        parquet_origin: ParquetOrigin,
     ) -> None:
-        super().__init__(work, leg, ends)
-        self.parquet_origin = held
-        self.pending_scan = ParquetPendingScan(leg, ends, work.topology, held)
+        super().__init__(run, origin_state, endpoints)
+        self.parquet_origin = parquet_origin
+        self.pending_scan = ParquetPendingScan(
+            origin_state, endpoints, run.topology, parquet_origin
+        )
 
     async def run(self) -> OriginResult:
-        """Bring in what is missing, prove it, and say what the archive itself had no chance to get. Raises what a copy raises."""
-        found = await super().run()
-        found.gaps, found.gap_messages = self.parquet_origin.gaps, self.parquet_origin.gap_messages
-        if found.copied:
-            found.path = f"{found.path}, from {self.origin_state.archive}"
-        return found
+        """Promote the pending messages, verify them, and report the gaps of the archive.
+
+        Raises the errors of a copy.
+        """
+        result = await super().run()
+        result.gaps, result.gap_messages = (
+            self.parquet_origin.gaps,
+            self.parquet_origin.gap_messages,
+        )
+        if result.copied:
+            result.path = f"{result.path}, from {self.origin_state.archive}"
+        return result
 
     async def _fetch_origin_info(self) -> dict[str, Any]:
         return self.parquet_origin.stream_info
 
     def _build_task(
-        self, stage: StagingStream, todo: PendingRanges, target: dict[str, Any]
+        self, staging_stream: StagingStream, pending: PendingRanges, target: dict[str, Any]
     ) -> CopyTask:
         return replace(
-            super()._build_task(stage, todo, target),
+            super()._build_task(staging_stream, pending, target),
             stream=self.parquet_origin.origin.stream,
             files=self.parquet_origin.files,
         )

@@ -1,4 +1,4 @@
-"""Archives as ends of a backfill: where they are, and which range of which stream is to be taken out of one."""
+"""Locations of archives, and the origins that an archive provides."""
 
 from __future__ import annotations
 
@@ -28,55 +28,64 @@ if TYPE_CHECKING:
     from jsplan.context import Context
 
 
-def resolve_folder(world: Context, text: str) -> Path:
-    """The folder that an entry means; a relative one is below the workspace. Raises NotAvailableError for one that is no folder."""
+def resolve_folder(context: Context, text: str) -> Path:
+    """Resolve the folder of an entry, relative to the workspace.
+
+    Raises NotAvailableError for a URL that is not a folder.
+    """
     parts = urlsplit(text)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         return Path(unquote(parts.path))
     if "://" in text:
         raise NotAvailableError(
-            f"{text} is no folder: an archive is written to a file system, where of two writers only one gets a name",
-            hint="Name a folder (on a cluster one that every worker reaches), and sync it with the object store when the backfill is done; "
-            "to read one, fetch it first. See docs/how-to/archives.md.",
+            f"{text} is not a folder. An archive needs a file system, where only one of two "
+            "writers can create a name",
+            hint="Name a folder (on a cluster, one that every worker reaches). Sync it with the "
+            "object store after the backfill. To read an archive, download it first. "
+            "See docs/how-to/archives.md.",
         )
-    return world.workspace.root / text
+    return context.workspace.root / text
 
 
-def check_archives(world: Context, entry: Backfill) -> None:
-    """Raise UsageError or NotAvailableError for an entry with an archive that cannot be carried out."""
+def check_archives(context: Context, entry: Backfill) -> None:
+    """Raise UsageError or NotAvailableError for an entry whose archives are not supported."""
     sides = [side for side in (*entry.origins, entry.target) if side.parquet is not None]
     if not sides:
         return
     for side in sides:
-        resolve_folder(world, side.parquet or "")
+        resolve_folder(context, side.parquet or "")
     if entry.target.parquet is not None and any(side.parquet is not None for side in entry.origins):
         raise UsageError(
-            f"backfill {entry.name} goes from an archive to an archive",
-            hint="Copy the folder: it is complete in itself.",
+            f"backfill {entry.name} copies from an archive to an archive",
+            hint="Copy the folder instead. It is self-contained.",
         )
     if any(side.parquet is not None for side in entry.origins) != all(
         side.parquet is not None for side in entry.origins
     ):
         raise UsageError(
             f"backfill {entry.name} mixes archives and streams as origins",
-            hint="Make two entries of it.",
+            hint="Split it into two entries.",
         )
     if entry.target.parquet is not None and entry.order != "stream":
         raise UsageError(
-            f"backfill {entry.name}: an archive is written in the order of the stream, and `order: {entry.order}` would be lost in it",
-            hint="Leave `order` out here, and say it where the archive is brought into a stream.",
+            f"backfill {entry.name}: an archive is written in the order of the stream, "
+            f"so `order: {entry.order}` has no effect",
+            hint="Remove `order` here. Set it in the entry that reads the archive.",
         )
     if entry.mode == "exact" or entry.strategy not in {"auto", "spark"}:
         raise NotAvailableError(
-            f"backfill {entry.name}: an archive is written and read by Spark, and a copy out of it says where it is from"
+            f"backfill {entry.name}: an archive is written and read by Spark, "
+            "and copies from it have an origin header",
+            hint="Remove `mode` and `strategy` from the entry.",
         )
 
 
 @dataclass(slots=True)
 class ParquetOrigin:
-    """What an archive has of one stream.
+    """Messages of one stream in an archive.
 
-    `has_declared_domain`: the workspace knows the domain that the messages come from, so a source of the target may have brought some.
+    `has_declared_domain`: the workspace has the domain of the messages, so a source of the target
+    may have delivered some.
     """
 
     folder: Path
@@ -88,14 +97,14 @@ class ParquetOrigin:
 
     @property
     def files(self) -> tuple[LocatedFile, ...]:
-        """Where they are, in order."""
+        """Files in order, with their paths."""
         return tuple(
             (str(self.folder / file.name), file) for file in self.archive.files_of(self.origin)
         )
 
     @property
     def stream_info(self) -> dict[str, Any]:
-        """As much of a STREAM.INFO as a copy asks for."""
+        """Part of STREAM.INFO that a copy reads."""
         files = self.archive.files_of(self.origin)
         return {
             "created": self.origin.created,
@@ -107,57 +116,58 @@ class ParquetOrigin:
 
 
 def list_parquet_origins(archive: Archive) -> list[ParquetOrigin]:
-    """Everything that an archive has, by stream."""
+    """List the origins of an archive."""
     found = []
     for origin, commits in archive.origins.items():
         found.append(ParquetOrigin(archive.folder, archive, origin, *merge_gaps(commits)))
     return found
 
 
-async def load_parquet_origin(world: Context, leg: OriginState) -> ParquetOrigin:
-    """What the archive of a leg has of its stream, if it is whole. Raises ArchiveError."""
-    archive = await _load_complete_archive(world, leg.archive)
+async def load_parquet_origin(context: Context, origin_state: OriginState) -> ParquetOrigin:
+    """Load the archive of an origin, if it is complete. Raises ArchiveError."""
+    archive = await _load_complete_archive(context, origin_state.archive)
     found = next(
         (
-            one
-            for one in list_parquet_origins(archive)
-            if (resolve_origin_key(world, one.origin), one.origin.created)
-            == (leg.origin, leg.created)
+            parquet_origin
+            for parquet_origin in list_parquet_origins(archive)
+            if (resolve_origin_key(context, parquet_origin.origin), parquet_origin.origin.created)
+            == (origin_state.origin, origin_state.created)
         ),
         None,
     )
     if found is None:
         raise ArchiveError(
-            f"the archive {archive.folder} has nothing of {leg.origin} as it was made {leg.created}, of which the range was pinned",
-            hint="Run it with --reset-range to pin what is there now.",
+            f"the archive {archive.folder} has no message of {origin_state.origin} "
+            f"of {origin_state.created}, whose range was pinned",
+            hint="Run it with --reset-range to pin the current content.",
         )
-    found.has_declared_domain = leg.origin_address.domain in world.workspace.domains
+    found.has_declared_domain = origin_state.origin_address.domain in context.workspace.domains
     return found
 
 
-async def _load_complete_archive(world: Context, text: str) -> Archive:
-    archive = await asyncio.to_thread(Archive.read, resolve_folder(world, text))
+async def _load_complete_archive(context: Context, text: str) -> Archive:
+    archive = await asyncio.to_thread(Archive.read, resolve_folder(context, text))
     await asyncio.to_thread(archive.require_complete)
     return archive
 
 
 async def pin_parquet_origins(
-    world: Context, text: str, target: str, info: dict[str, Any]
+    context: Context, text: str, target: str, info: dict[str, Any]
 ) -> list[OriginState]:
-    """The legs that bring everything of an archive into a stream with this STREAM.INFO. Raises ArchiveError."""
-    legs = []
-    for held in list_parquet_origins(await _load_complete_archive(world, text)):
-        files = [file for _, file in held.files]
+    """Pin everything in an archive for the stream with this STREAM.INFO. Raises ArchiveError."""
+    pinned = []
+    for parquet_origin in list_parquet_origins(await _load_complete_archive(context, text)):
+        files = [file for _, file in parquet_origin.files]
         first, last = (
             (min(file.first_seq for file in files), max(file.last_seq for file in files))
             if files
             else (1, 0)
         )
-        legs.append(
+        pinned.append(
             OriginState(
-                resolve_origin_key(world, held.origin),
+                resolve_origin_key(context, parquet_origin.origin),
                 target,
-                held.origin.created,
+                parquet_origin.origin.created,
                 first,
                 last,
                 [],
@@ -166,44 +176,47 @@ async def pin_parquet_origins(
                 archive=text,
             )
         )
-    return legs
+    return pinned
 
 
-def resolve_origin_key(world: Context, origin: ArchivedOrigin) -> str:
-    """The address of a stream that an archive has, as this workspace calls its domain; one that it does not know keeps its name."""
+def resolve_origin_key(context: Context, origin: ArchivedOrigin) -> str:
+    """Return the address of an archived stream, with the domain as this workspace names it.
+
+    An unknown domain keeps its name.
+    """
     keys = (
         domain.key
-        for domain in world.workspace.domains.values()
+        for domain in context.workspace.domains.values()
         if name_origin_domain(domain) == origin.domain
     )
     return str(Address.of_stream(next(keys, origin.domain), origin.stream))
 
 
 def name_origin_domain(domain: Domain) -> str:
-    """What a domain is called in `Jsplan-Origin`."""
+    """Return the name of a domain in `Jsplan-Origin`."""
     return domain.js_domain or domain.key
 
 
-def find_orphaned_attempts(world: Context) -> list[Orphan]:
-    """What attempts that died left in the archives of this workspace's entries."""
+def find_orphaned_attempts(context: Context) -> list[Orphan]:
+    """Find interrupted attempts in the archives of this workspace."""
     found = []
-    for entry in world.workspace.backfills.values():
-        with contextlib.suppress(JsplanError):  # what is wrong with the folder is what a run says
+    for entry in context.workspace.backfills.values():
+        with contextlib.suppress(JsplanError):  # a run reports the error
             if entry.target.parquet is not None:
-                archive = Archive.read(resolve_folder(world, entry.target.parquet))
+                archive = Archive.read(resolve_folder(context, entry.target.parquet))
                 found += [
                     _to_orphan(entry.name, mark, place)
                     for _, mark, place in archive.list_attempts(
-                        f"{world.workspace.state_name}/{entry.name}"
+                        f"{context.workspace.state_name}/{entry.name}"
                     )
                 ]
     return found
 
 
 def _to_orphan(entry: str, mark: dict[str, str], place: Path) -> Orphan:
-    done, origin = read_receipts(place), parse_origin(mark)
-    assert origin is not None, "attempts yields no other"
-    rows, size = (sum(piece[name] for piece in done) for name in ("rows", "bytes"))
+    receipts, origin = read_receipts(place), parse_origin(mark)
+    assert origin is not None, "list_attempts yields no other"
+    rows, size = (sum(receipt[name] for receipt in receipts) for name in ("rows", "bytes"))
     return Orphan(
         "", str(place), entry, f"{origin.domain}/{origin.stream}", rows, size, sealed=False
     )

@@ -1,9 +1,9 @@
-"""The folder of an archive: Parquet files by day, and a log of commits that says which files it has. Writing messages is left to
-`archiving`, reading them to `archived`.
+"""Folder of an archive: Parquet files by day, and a log of commits that lists its files.
 
-Files are written into a folder of their attempt, whose name begins with `_`, so that nobody takes them for a part of the archive. A commit
-is one new file of the log, made in one step that fails if somebody else was first; what it names is moved to its day then, by the
-committer or by whoever comes next. Until all of it is moved there is no `_SUCCESS`.
+An attempt writes its files into its own folder. The name of that folder begins with `_`, so
+readers of the archive skip it. A commit is one new file of the log, created in one step that fails
+if another process was first. The committer, or the next run, then moves the committed files to
+their days. `_SUCCESS` exists only once all of them are moved.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from jsplan.documents.validation import find_flaw, require_valid
 from jsplan.errors import ApiError, JsplanError
 
 FORMAT: Final = "jsplan-archive/1"
+DAMAGED_HINT: Final = (
+    "Remove the file and run the backfill that wrote the archive. It copies the missing messages."
+)
 LOG_FOLDER, SUCCESS_FILE, ATTEMPT_FILE = "_jsplan", "_SUCCESS", "attempt.json"
 _ATTEMPT_PREFIX, _COMMIT_PREFIX = "attempt-", "commit-"
-#: All that is ever written: names in a log that are others were never ours.
 
 
 class ArchiveError(JsplanError):
-    """A folder is no archive, or not what its log says."""
+    """Error for a folder that is not an archive, or does not match its log."""
 
 
 class ArchivedOrigin(NamedTuple):
-    """Which stream messages are of: what its domain is called in `Jsplan-Origin`, its name, and when it was made."""
+    """Origin of archived messages: domain as in `Jsplan-Origin`, stream, and its creation time."""
 
     domain: str
     stream: str
@@ -43,35 +45,42 @@ class ArchivedOrigin(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Which messages of a range are wanted: those of these subjects, sorted (none: all), for which the SQL is true."""
+    """Messages of a range to archive.
+
+    Those of these subjects, sorted (none: all), for which the SQL condition is true.
+    """
 
     filters: tuple[str, ...] = ()
     where: str | None = None
 
     def covers(self, other: Selection) -> bool:
-        """Whether whatever the other wants is wanted."""
+        """Return True if this selection includes all messages of the other."""
         return self.filters in ((), other.filters) and self.where in (None, other.where)
 
 
 class Transformation(NamedTuple):
-    """What becomes of messages on their way: `FILE.py:FUNCTION`, and the two sides of a subject transform."""
+    """Changes to messages: `FILE.py:FUNCTION`, and the two sides of a subject transform."""
 
     transform: str | None = None
     subject_transform: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        said = [f"transform {self.transform}"] if self.transform else []
-        said += (
+        parts = [f"transform {self.transform}"] if self.transform else []
+        parts += (
             [f"subject_transform {' to '.join(self.subject_transform)}"]
             if self.subject_transform
             else []
         )
-        return " and ".join(said) or "nothing that changes them"
+        return " and ".join(parts) or "no transform"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFile:
-    """One Parquet file. `name` is relative to the archive; times are ns; `content` is the size of subjects, headers and payloads."""
+    """One Parquet file of an archive.
+
+    `name` is relative to the archive, times are ns, and `content` is the total size of subjects,
+    headers and payloads in bytes.
+    """
 
     name: str
     rows: int
@@ -86,10 +95,12 @@ class ArchiveFile:
 
 @dataclass(slots=True)
 class Commit:
-    """What one run added of one origin: it read the `spans` (of `first` to `last`, the pinned range) and found there what is in `files`.
+    """Messages that one run added of one origin.
 
-    `attempt` names the folder that the files come from, `origins` all of the entry; `lost` are files that were gone and are replaced.
-    `where` chose among the messages; `transform` and `subject_transform` are what they went through.
+    The run read the `spans` (of `first` to `last`, the pinned range), and `files` have the
+    messages found there. `attempt` names the folder that the files come from. `origins` are all of
+    the entry. `lost` are missing files that are replaced. `where` is the SQL condition;
+    `transform` and `subject_transform` are the applied changes.
     """
 
     entry: str
@@ -111,27 +122,27 @@ class Commit:
 
     @property
     def selection(self) -> Selection:
-        """Which messages it wanted."""
+        """Selection of the run."""
         return Selection(tuple(sorted(self.filters)), self.where)
 
     @property
     def transformation(self) -> Transformation:
-        """What became of them."""
+        """Changes that the run applied."""
         return Transformation(self.transform, tuple(self.subject_transform or ()))
 
     def to_json(self) -> dict[str, Any]:
-        """The file of the log."""
-        said = (
+        """Convert to the document of the log."""
+        document = (
             {"format": FORMAT}
             | asdict(self)
             | {"origin": self.origin._asdict(), "rows": sum(file.rows for file in self.files)}
         )
-        said["files"] = [asdict(file) for file in self.files]
-        return said
+        document["files"] = [asdict(file) for file in self.files]
+        return document
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Commit:
-        """Make a commit of `to_json`, which is as its schema says."""
+        """Create a commit from a valid document of the log."""
         origin = ArchivedOrigin(*(raw["origin"][name] for name in ArchivedOrigin._fields))
         return cls(
             **known_fields(cls, raw)
@@ -144,26 +155,26 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An archive as it is now."""
+    """Current content of an archive."""
 
     folder: Path
     commits: tuple[Commit, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> Archive:
-        """What the log says; a folder that is not there is an archive without anything. Raises ArchiveError."""
+        """Read the log. A folder that does not exist is an empty archive. Raises ArchiveError."""
         log = _resolve_inside(folder, LOG_FOLDER)
         paths = sorted(log.glob(f"{_COMMIT_PREFIX}*.json")) if log.is_dir() else []
         if not log.is_dir() and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ArchiveError(
-                f"{folder} is not empty, and no archive that jsplan wrote",
-                hint="Name a folder of its own.",
+                f"{folder} is not empty, and is not an archive of jsplan",
+                hint="Name an empty folder.",
             )
         return cls(folder, tuple(_read_commit(path) for path in paths))
 
     @property
     def files(self) -> dict[str, tuple[Commit, ArchiveFile]]:
-        """Every file that belongs to it, by name."""
+        """Files of the archive, by name, each with its commit."""
         found: dict[str, tuple[Commit, ArchiveFile]] = {}
         for commit in self.commits:
             for name in commit.lost:
@@ -172,20 +183,20 @@ class Archive:
         return found
 
     def files_of(self, origin: ArchivedOrigin) -> list[ArchiveFile]:
-        """The files of one origin, in its order."""
-        mine = [file for commit, file in self.files.values() if commit.origin == origin]
-        return sorted(mine, key=lambda file: (file.first_seq, file.last_seq))
+        """Return the files of one origin, in order."""
+        files = [file for commit, file in self.files.values() if commit.origin == origin]
+        return sorted(files, key=lambda file: (file.first_seq, file.last_seq))
 
     @property
     def origins(self) -> dict[ArchivedOrigin, list[Commit]]:
-        """The streams that it has messages of, in the order in which they came."""
+        """Origins of the archive, in order of their first commit, with their commits."""
         found: dict[ArchivedOrigin, list[Commit]] = {}
         for commit in self.commits:
             found.setdefault(commit.origin, []).append(commit)
         return found
 
     def begin_attempt(self, attempt: str, mark: dict[str, str]) -> Path:
-        """Make the folder of an attempt. Raises ArchiveError."""
+        """Create the folder of an attempt. Raises ArchiveError."""
         place = self.folder / LOG_FOLDER / f"{_ATTEMPT_PREFIX}{attempt}"
         try:
             place.mkdir(parents=True)
@@ -195,7 +206,10 @@ class Archive:
         return place
 
     def list_attempts(self, entry: str) -> Iterator[tuple[str, dict[str, str], Path]]:
-        """What attempts of an entry left behind: name, mark and folder. One that died before it was marked is everybody's."""
+        """Yield the remaining attempts of an entry: name, mark and folder.
+
+        An attempt that was interrupted before it had a mark is skipped.
+        """
         for place in sorted((self.folder / LOG_FOLDER).glob(f"{_ATTEMPT_PREFIX}*")):
             try:
                 mark = parse(
@@ -213,7 +227,10 @@ class Archive:
                 yield place.name.removeprefix(_ATTEMPT_PREFIX), mark, place
 
     def commit(self, commit: Commit) -> Archive:
-        """Add to the log and move the files to their days. Raises ApiError when somebody else did so first, and ArchiveError."""
+        """Add to the log, and move the files to their days.
+
+        Raises ApiError when another process committed first, and ArchiveError.
+        """
         log = self.folder / LOG_FOLDER
         with contextlib.suppress(FileNotFoundError):
             (self.folder / SUCCESS_FILE).unlink()
@@ -227,20 +244,23 @@ class Archive:
             sync_folder(log)
         except FileExistsError:
             raise ApiError(
-                f"somebody else wrote to the archive {self.folder} meanwhile",
+                f"another process wrote to the archive {self.folder} at the same time",
                 hint="Run the backfill again.",
             ) from None
         except OSError as error:
             raise ArchiveError(
                 f"cannot write {path}: {error.strerror}",
-                hint="It takes a file system with hard links: a mounted object store has none.",
+                hint="Use a file system with hard links. A mounted object store has none.",
             ) from None
         done = Archive(self.folder, (*self.commits, commit))
         done.finish_commits()
         return done
 
     def finish_commits(self) -> None:
-        """Move whatever a commit names and its writer did not come to, and say whether all is there. Raises ArchiveError."""
+        """Move committed files that an interrupted run did not move, and update `_SUCCESS`.
+
+        Raises ArchiveError.
+        """
         if not self.commits:
             return
         days = set()
@@ -257,7 +277,7 @@ class Archive:
                 path.parent.mkdir(exist_ok=True)
                 staged.rename(path)
             except OSError as error:
-                if path.exists():  # somebody else was about to do the same
+                if path.exists():  # another process moved it
                     continue
                 raise ArchiveError(f"cannot move {staged} to {path}: {error.strerror}") from None
             days.add(path.parent)
@@ -270,20 +290,23 @@ class Archive:
             sync_folder(self.folder)
 
     def find_missing_files(self) -> list[str]:
-        """Files that are not there any more. Raises ArchiveError for one that is another than was written, and one that nobody knows."""
-        files, found = self.files, []
+        """Return the files that are missing.
+
+        Raises ArchiveError for a file of another size, and for a file that is not in the log.
+        """
+        files, missing = self.files, []
         for name, (_, file) in files.items():
             try:
                 size = (self.folder / name).stat().st_size
             except FileNotFoundError:
-                found.append(name)
+                missing.append(name)
             else:
                 if size != file.bytes:
                     raise ArchiveError(
                         f"{self.folder / name} has {size:,} bytes, and {file.bytes:,} were written",
-                        hint="Take it away and run the backfill that wrote the archive: it copies what is missing.",
+                        hint=DAMAGED_HINT,
                     )
-        strange = next(
+        unknown = next(
             (
                 path
                 for path in self.folder.glob("day=*/*.parquet")
@@ -291,62 +314,70 @@ class Archive:
             ),
             None,
         )
-        if strange is not None:
+        if unknown is not None:
             raise ArchiveError(
-                f"{strange} is not in the log of the archive",
-                hint="Whoever reads the folder reads it, too: take it away.",
+                f"{unknown} is not in the log of the archive",
+                hint="Every reader of the folder would read it. Remove it.",
             )
-        return found
+        return missing
 
     def require_complete(self) -> None:
-        """Raise ArchiveError for a folder that is no archive, or does not have all of it."""
+        """Raise ArchiveError for a folder that is not a complete archive."""
         if not self.commits:
-            raise ArchiveError(
-                f"{self.folder} is no archive, or one that nothing has been written to yet"
+            raise ArchiveError(f"{self.folder} is not an archive, or it is still empty")
+        if missing_files := self.find_missing_files():
+            staged = (
+                staged_path(self.folder, self.files[name][0].attempt, name)
+                for name in missing_files
             )
-        if gone := self.find_missing_files():
-            staged = (staged_path(self.folder, self.files[name][0].attempt, name) for name in gone)
             why = (
                 "has not been moved to its place yet"
                 if any(path.exists() for path in staged)
-                else "is gone"
+                else "is missing"
             )
             raise ArchiveError(
-                f"the archive {self.folder} is not whole: {gone[0]} {why}",
-                hint="Run the backfill that writes it: it puts that right.",
+                f"the archive {self.folder} is not complete: {missing_files[0]} {why}",
+                hint="Run the backfill that writes it. It repairs the archive.",
             )
-        there = {f"{origin.domain}/{origin.stream}" for origin in self.origins}
-        if missing := sorted({name for commit in self.commits for name in commit.origins} - there):
+        present = {f"{origin.domain}/{origin.stream}" for origin in self.origins}
+        if missing := sorted(
+            {name for commit in self.commits for name in commit.origins} - present
+        ):
             raise ArchiveError(
-                f"the archive {self.folder} is not whole: it has nothing of {missing[0]} yet",
+                f"the archive {self.folder} is not complete: it has no message of {missing[0]} yet",
                 hint="Run the backfill that writes it.",
             )
 
     def drop_attempt(self, attempt: str) -> None:
-        """Leave nothing of an attempt whose files are all committed or of no use."""
+        """Delete the folder of an attempt."""
         shutil.rmtree(self.folder / LOG_FOLDER / f"{_ATTEMPT_PREFIX}{attempt}", ignore_errors=True)
 
 
 def merge_gaps(commits: Iterable[Commit]) -> tuple[list[list[int]], int]:
-    """What was gone before it could be archived: the first ranges, and how many messages all of them have. What was read twice, because
-    its file was lost, counts once.
+    """Return the gaps of all commits: the first ranges, and the number of messages.
+
+    Gaps are messages that were deleted before they could be archived. Sequences that were read
+    twice, because a file was lost, count once.
     """
-    every = [*commits]
-    listed = merge_ranges(sorted(SeqRange(*gap) for commit in every for gap in commit.gaps))
+    all_commits = [*commits]
+    listed = merge_ranges(sorted(SeqRange(*gap) for commit in all_commits for gap in commit.gaps))
     unlisted = sum(
         commit.gap_messages - count_sequences(SeqRange(*gap) for gap in commit.gaps)
-        for commit in every
+        for commit in all_commits
     )
     return [list(gap) for gap in listed[:MAX_LISTED_RANGES]], count_sequences(listed) + unlisted
 
 
 def staged_path(folder: Path, attempt: str, name: str) -> Path:
-    """Where a file is before it is moved."""
+    """Return the path of a file before it is moved."""
     return folder / LOG_FOLDER / f"{_ATTEMPT_PREFIX}{attempt}" / name
 
 
 def read_receipts(place: Path) -> list[dict[str, Any]]:
-    """The pieces that tasks of an attempt have finished, in order. Raises ArchiveError and DocumentError for a damaged one."""
+    """Return the receipts of finished pieces of an attempt, in order.
+
+    Raises ArchiveError and DocumentError for a damaged one.
+    """
     found = [(path.parent, _read_document(path, "piece")) for path in place.glob("piece-*.json")]
     for folder, piece in found:
         for file in piece["files"]:
@@ -355,23 +386,26 @@ def read_receipts(place: Path) -> list[dict[str, Any]]:
 
 
 def parse_origin(mark: dict[str, str]) -> ArchivedOrigin | None:
-    """The stream that an attempt is of; None where its mark does not say."""
+    """Parse the origin of an attempt. Returns None where its mark has none."""
     try:
-        said = parse(mark["origin"].encode(), "it", "")
+        names = parse(mark["origin"].encode(), "it", "")
     except DocumentError:
         return None
     is_origin = (
-        isinstance(said, list)
-        and len(said) == len(ArchivedOrigin._fields)
-        and all(isinstance(word, str) for word in said)
+        isinstance(names, list)
+        and len(names) == len(ArchivedOrigin._fields)
+        and all(isinstance(name, str) for name in names)
     )
-    return ArchivedOrigin(*said) if is_origin else None
+    return ArchivedOrigin(*names) if is_origin else None
 
 
 def find_covered_ranges(
     commits: Iterable[Commit], wanted: Selection, lost: Iterable[ArchiveFile]
 ) -> tuple[list[SeqRange], list[SeqRange]]:
-    """What was read already with all that is wanted, sorted and without overlaps, and what of it was in files that are lost."""
+    """Return the ranges that were read with the wanted selection, and those of lost files.
+
+    Both are sorted, without overlaps.
+    """
     spans = sorted(
         SeqRange(*span)
         for commit in commits
@@ -384,7 +418,7 @@ def find_covered_ranges(
 
 
 def merge_ranges(spans: Iterable[SeqRange]) -> list[SeqRange]:
-    """Sorted spans as the fewest that have the same sequences."""
+    """Merge sorted ranges that overlap or touch."""
     found: list[SeqRange] = []
     for span in spans:
         if found and span.first <= found[-1].last + 1:
@@ -399,19 +433,24 @@ def _read_commit(path: Path) -> Commit:
 
 
 def _read_document(path: Path, name: str) -> dict[str, Any]:
-    """A file of the log that is as its schema says. Raises ArchiveError where it cannot be read, else DocumentError."""
+    """Read a valid file of the log.
+
+    Raises ArchiveError where it cannot be read, and DocumentError where it is not valid.
+    """
     try:
         data = read_regular(path, MAX_BYTES)
     except OSError as error:
         raise ArchiveError(
             f"{path} cannot be read: {error.strerror}", hint="Check its permissions."
         ) from None
-    hint = "Nothing of the archive was changed. Restore the file, or name another folder and archive again."
+    hint = (
+        "The archive was not changed. Restore the file, or name another folder and archive again."
+    )
     found: Any = parse(data, str(path), hint)
     if name == "commit" and isinstance(found, dict) and found.get("format") != FORMAT:
         raise ArchiveError(
-            f"{path} is of another format, and this jsplan reads {FORMAT}",
-            hint="Use the release that wrote it.",
+            f"{path} has another format. This release of jsplan reads {FORMAT}",
+            hint="Use the release of jsplan that wrote it.",
         )
     require_valid(found, name, str(path), hint)
     return dict(found)
@@ -422,12 +461,13 @@ def _resolve_inside(folder: Path, *names: str) -> Path:
         return resolve_inside(folder, *names)
     except ValueError as error:
         raise ArchiveError(
-            f"{error}, and an archive has none", hint="Nothing was moved or written there."
+            f"{error}, which an archive may not have",
+            hint="Nothing was moved or written there.",
         ) from None
 
 
 def write_document(path: Path, document: dict[str, Any]) -> None:
-    """A document that is there whole or not at all, also after a power failure. Raises OSError."""
+    """Write a document atomically and durably. Raises OSError."""
     beside = path.with_name(f"{path.name}.part")
     with beside.open("w", encoding="utf-8") as file:
         json.dump(document, file)
@@ -438,7 +478,7 @@ def write_document(path: Path, document: dict[str, Any]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Names in a folder survive a power failure."""
+    """Flush the names in a folder to disk."""
     with contextlib.suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Reads the files of an archive as what a stream delivers, in the order of its sequences. Which files there are is left to `archive`."""
+"""Read the files of an archive as messages, in the order of their sequences."""
 
 from __future__ import annotations
 
@@ -14,44 +14,46 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jsplan.backfill.message_schema import encode_headers
-from jsplan.backfill.parquet.log import ArchiveError, ArchiveFile
+from jsplan.backfill.parquet.log import DAMAGED_HINT, ArchiveError, ArchiveFile
 from jsplan.backfill.protocol.frames import BYTES, MESSAGE_SCHEMA
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.disk import open_regular
 from jsplan.errors import RefusedError
 
-#: Where a file is, and what the archive's log says of it.
+#: Path of a file, and its entry in the log of the archive.
 LocatedFile = tuple[str, ArchiveFile]
 _READ_COLUMNS: Final = ["seq", "time", "subject", "headers", "raw_headers", "data"]
-#: About so many bytes are decoded at once.
+#: Approximate bytes per decoded batch.
 _BATCH_BYTES: Final = 8 << 20
 
 
 def require_unchanged_files(files: Iterable[LocatedFile]) -> None:
-    """Raise RefusedError for a file that is not what was written."""
+    """Raise RefusedError for a file that changed after it was written."""
     for path, file in files:
         digest = hashlib.sha256()
         try:
             with open_regular(Path(path)) as opened:
-                while piece := opened.read(1 << 20):
-                    digest.update(piece)
+                while data := opened.read(1 << 20):
+                    digest.update(data)
         except OSError as error:
             raise RefusedError(
                 f"{path} cannot be read: {error.strerror}",
                 hint="Every worker must reach it under this path.",
             ) from None
         if digest.hexdigest() != file.sha256:
-            hint = "Take it away and run the backfill that wrote the archive: it copies what is missing."
             raise RefusedError(
-                f"{path} is not what was written: its sha256 is another one", hint=hint
+                f"{path} was changed after it was written: its sha256 differs", hint=DAMAGED_HINT
             )
 
 
 def read_batches(
     files: Sequence[LocatedFile], span: SeqRange | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of the files in the columns of `wire.MESSAGE_SCHEMA`, in the order of their sequences; of `span` if one is given."""
+    """Yield the messages of the files in the columns of `MESSAGE_SCHEMA`, in order of sequence.
+
+    With `span`, only its messages.
+    """
     for group in _group_overlapping(
         file
         for file in files
@@ -64,7 +66,7 @@ def read_batches(
 
 
 def read_sequences(files: Iterable[LocatedFile]) -> tuple[SeqArray, SeqArray]:
-    """Sequence and time of every message, sorted."""
+    """Return the sequence and time of every message, sorted."""
     found = [_read_seqs_and_times(placed) for placed in files]
     seqs, times = (
         np.concatenate([table[name].to_numpy() for table in found] or [np.empty(0, dtype=np.int64)])
@@ -81,7 +83,10 @@ def _read_seqs_and_times(placed: LocatedFile) -> pa.Table:
 
 @contextlib.contextmanager
 def _explain_read_errors(placed: LocatedFile) -> Iterator[None]:
-    """A file that cannot be read says why: most often it is another than was written."""
+    """Raise an error that explains why a file cannot be read.
+
+    The usual reason is that it was changed.
+    """
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
@@ -90,10 +95,10 @@ def _explain_read_errors(placed: LocatedFile) -> Iterator[None]:
 
 
 def _group_overlapping(files: Iterable[LocatedFile]) -> Iterator[list[LocatedFile]]:
-    """Files one after the other; those whose ranges overlap, at the turn of a day, together."""
+    """Yield the files in order; those with overlapping ranges (midnight) share a group."""
     group: list[LocatedFile] = []
     last = -1
-    for placed in sorted(files, key=lambda one: (one[1].first_seq, one[1].last_seq)):
+    for placed in sorted(files, key=lambda located: (located[1].first_seq, located[1].last_seq)):
         if group and placed[1].first_seq > last:
             yield group
             group = []

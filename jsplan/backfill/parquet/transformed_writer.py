@@ -1,4 +1,4 @@
-"""Writes a piece of an archive of what SQL or a function made of messages. Where the rows come from is left to Spark."""
+"""Write a chunk of an archive from rows that SQL or a function returned."""
 
 from __future__ import annotations
 
@@ -19,34 +19,39 @@ if TYPE_CHECKING:
 
 
 class TransformedChunkWriter:
-    """The writer of one piece of a job, as `LaneWriter` is of a lane: rows come by sequence, and what comes twice is refused."""
+    """Writer of one chunk, like `PartitionWriter` for a partition.
 
-    def __init__(self, job: PartitionPlan, pieces: Sequence[ExportChunk], number: int) -> None:
-        self._plan = job
+    Rows arrive sorted by sequence. A repeated sequence is refused.
+    """
+
+    def __init__(self, plan: PartitionPlan, chunks: Sequence[ExportChunk], number: int) -> None:
+        self._plan = plan
         self._number = number
-        self._chunk = pieces[number]
+        self._chunk = chunks[number]
         self._writer = ChunkWriter(self._chunk)
         self._last = self._chunk.span.first - 1
 
-    def write(self, leg: int, rows: pa.RecordBatch) -> int:
-        """Write rows, in the columns of `MESSAGES`, under the subjects that they have; how many bytes there are by now.
+    def write(self, origin_number: int, rows: pa.RecordBatch) -> int:
+        """Write rows in the columns of `MESSAGE_SCHEMA`, and return the bytes written so far.
 
-        Raises RefusedError and ApiError as `ChunkWriter` does.
+        The subjects are final. Raises RefusedError and ApiError like `ChunkWriter`.
         """
         seqs = rows["seq"].to_numpy()
         steps = np.diff(seqs, prepend=self._last)
         if (steps <= 0).any():
-            raise build_duplicate_error(self._plan, leg, int(seqs[int(np.argmax(steps <= 0))]))
+            raise build_duplicate_error(
+                self._plan, origin_number, int(seqs[int(np.argmax(steps <= 0))])
+            )
         if len(seqs) and int(seqs[-1]) > self._chunk.span.last:
-            raise JsplanError(f"message {seqs[-1]:,} is not of the piece {self._chunk.span}")
+            raise JsplanError(f"message {seqs[-1]:,} is not in the chunk {self._chunk.span}")
         self._last = int(seqs[-1]) if len(seqs) else self._last
         self._writer.write(rows)
         return self._writer.size
 
     def finish(self) -> dict[str, Any]:
-        """Everything is on disk; what was written."""
-        return self._writer.finish() | {"lane": self._number}
+        """Wait until everything is on disk, and return the result."""
+        return self._writer.finish() | {"partition": self._number}
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close the open files."""
         self._writer.close()

@@ -1,5 +1,6 @@
-"""What one task of an archive does: read a piece of a stream and write it as Parquet, one file for each day, into the folder of its
-attempt; read it back, and leave a receipt. What becomes of the files is left to `export_chunks`.
+"""Export task: write a chunk of a stream as Parquet, one file per day.
+
+The files go into the folder of the attempt. The task reads them back and leaves a receipt.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from jsplan.backfill.windows import Deadline
 from jsplan.errors import ApiError, JsplanError, RefusedError
 from jsplan.units import SECOND
 
-#: The columns of a file: those of the format `jetstream`, a time that every tool knows, and header blocks that lists cannot say exactly.
+#: Columns of a file: those of the format `jetstream`, a standard timestamp, and header blocks that
+#: lists cannot represent exactly.
 SCHEMA: Final = pa.schema(
     [*TABLE_SCHEMA, ("timestamp", pa.timestamp("us", tz="UTC")), ("raw_headers", pa.binary())]
 )
-#: A row group ends after so many rows or bytes.
+#: Maximum rows and bytes of a row group.
 ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1 << 16, 32 << 20
 _DAY: Final = 86_400 * SECOND
 _DICTIONARY_COLUMNS: Final = ["domain", "stream", "subject"]
@@ -46,7 +48,11 @@ _DICTIONARY_COLUMNS: Final = ["domain", "stream", "subject"]
 
 @dataclass(frozen=True, slots=True)
 class ExportChunk:
-    """One task. `domain` is what the origin's is called in `Jsplan-Origin`; `existing` are sequences of the piece that the archive has."""
+    """Input of one task.
+
+    `domain` is the name of the origin's domain in `Jsplan-Origin`. `existing` are sequences of the
+    chunk that the archive has.
+    """
 
     source: Endpoint
     domain: str
@@ -61,96 +67,109 @@ class ExportChunk:
     deadline: Deadline | None = None
 
 
-def export_chunks(pieces: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
-    """Carry them out, one after the other. Raises what `wire.read` raises, and RefusedError where the folder takes nothing."""
-    for piece in pieces:
-        yield _export_chunk(piece)
+def export_chunks(chunks: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
+    """Export the chunks, one after the other.
+
+    Raises the errors of `read`, and RefusedError where the folder is not writable.
+    """
+    for chunk in chunks:
+        yield _export_chunk(chunk)
 
 
-def _export_chunk(piece: ExportChunk) -> dict[str, Any]:
-    started, mapping = (
+def _export_chunk(chunk: ExportChunk) -> dict[str, Any]:
+    started, transform = (
         time.monotonic(),
-        piece.subject_transform.compile() if piece.subject_transform is not None else None,
+        chunk.subject_transform.compile() if chunk.subject_transform is not None else None,
     )
-    what = ReadRequest(
-        piece.source.api_prefix, piece.stream, piece.span.first, piece.span.last, piece.filters
+    request = ReadRequest(
+        chunk.source.api_prefix, chunk.stream, chunk.span.first, chunk.span.last, chunk.filters
     )
-    with contextlib.closing(ChunkWriter(piece)) as writer:
-        for found in read(piece.source.open, what):
-            if piece.deadline is not None:
-                piece.deadline.require_open()
+    with contextlib.closing(ChunkWriter(chunk)) as writer:
+        for rows in read(chunk.source.open, request):
+            if chunk.deadline is not None:
+                chunk.deadline.require_open()
             writer.write(
                 rename_subjects(
-                    _drop_existing(found, piece.existing), mapping, piece.domain, piece.stream
+                    _drop_existing(rows, chunk.existing), transform, chunk.domain, chunk.stream
                 )
             )
-            if piece.rate:
-                time.sleep(max(0.0, writer.size / piece.rate - (time.monotonic() - started)))
+            if chunk.rate:
+                time.sleep(max(0.0, writer.size / chunk.rate - (time.monotonic() - started)))
         return writer.finish()
 
 
 class ChunkWriter:
-    """Writes the files of one piece, of rows that come by sequence, and leaves a receipt of it."""
+    """Writer of one chunk: rows arrive sorted by sequence, and a receipt is left."""
 
-    def __init__(self, piece: ExportChunk) -> None:
-        self._chunk = piece
-        self._files = _DayFiles(piece)
+    def __init__(self, chunk: ExportChunk) -> None:
+        self._chunk = chunk
+        self._files = _DayFiles(chunk)
         self._hasher = BlockHasher()
         self.size = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write more, in the columns of `MESSAGES`. Raises RefusedError where the folder takes nothing."""
+        """Write rows in the columns of `MESSAGE_SCHEMA`.
+
+        Raises RefusedError where the folder is not writable.
+        """
         with _explain_write_errors(self._chunk):
             self._files.add(rows)
         self._hasher.add(encode_canonical(rows["subject"], rows["headers"], rows["data"]))
         self.size += rows["headers"].nbytes + rows["data"].nbytes
 
     def finish(self) -> dict[str, Any]:
-        """The receipt: everything is on disk, and was read back. Raises RefusedError, and JsplanError where it is not what was written."""
+        """Write everything to disk, read it back, and return the receipt.
+
+        Raises RefusedError, and JsplanError where the files differ from what was written.
+        """
         with _explain_write_errors(self._chunk):
             self._files.close()
             _require_readback_equal(self._chunk, self._files.done, self._hasher)
             return _write_receipt(self._chunk, self._hasher.count, self.size, self._files.done)
 
     def close(self) -> None:
-        """Let go of what is open, whatever became of it."""
+        """Close the open files, also after an error."""
         with contextlib.suppress(OSError):
             self._files.close()
 
 
-def write_empty_receipts(pieces: Iterable[ExportChunk]) -> None:
-    """Leave the receipts of pieces of which there was nothing to write. Raises RefusedError where the folder takes nothing."""
-    for piece in pieces:
-        with _explain_write_errors(piece):
-            _write_receipt(piece)
+def write_empty_receipts(chunks: Iterable[ExportChunk]) -> None:
+    """Write the receipts of chunks without messages.
+
+    Raises RefusedError where the folder is not writable.
+    """
+    for chunk in chunks:
+        with _explain_write_errors(chunk):
+            _write_receipt(chunk)
 
 
 def _write_receipt(
-    piece: ExportChunk, rows: int = 0, size: int = 0, files: Sequence[ArchiveFile] = ()
+    chunk: ExportChunk, rows: int = 0, size: int = 0, files: Sequence[ArchiveFile] = ()
 ) -> dict[str, Any]:
-    said = {
-        "span": list(piece.span),
+    receipt = {
+        "span": list(chunk.span),
         "rows": rows,
         "bytes": size,
         "files": [asdict(file) for file in files],
     }
-    write_document(Path(piece.folder) / f"piece-{piece.span.first}-{piece.span.last}.json", said)
-    return said
+    write_document(Path(chunk.folder) / f"piece-{chunk.span.first}-{chunk.span.last}.json", receipt)
+    return receipt
 
 
 @contextlib.contextmanager
-def _explain_write_errors(piece: ExportChunk) -> Iterator[None]:
+def _explain_write_errors(chunk: ExportChunk) -> Iterator[None]:
     try:
         yield
     except FileExistsError:
         raise ApiError(
-            f"a piece of {piece.stream} was begun by another attempt",
-            hint="It is written by the next attempt.",
+            f"another attempt is writing a chunk of {chunk.stream}",
+            hint="The next attempt writes it.",
         ) from None
     except OSError as error:
         raise RefusedError(
-            f"cannot write to {piece.folder}: {error.strerror or error}",
-            hint="An archive is a folder that this machine, and on a cluster every worker, reaches under the same path.",
+            f"cannot write to {chunk.folder}: {error.strerror or error}",
+            hint="Use a folder that this machine, and on a cluster every worker, "
+            "reaches under the same path.",
         ) from None
 
 
@@ -161,71 +180,70 @@ def _drop_existing(rows: pa.RecordBatch, known: SeqArray) -> pa.RecordBatch:
 
 
 def _require_readback_equal(
-    piece: ExportChunk, files: list[ArchiveFile], blocks: BlockHasher
+    chunk: ExportChunk, files: list[ArchiveFile], expected: BlockHasher
 ) -> None:
-    """What is in the files is what was read: every message, in order, each once."""
-    found = BlockHasher()
-    for rows in read_batches(tuple((f"{piece.folder}/{file.name}", file) for file in files)):
-        found.add(encode_canonical(rows["subject"], rows["headers"], rows["data"]))
-    if (found.count, found.hashes()) != (blocks.count, blocks.hashes()):
+    """Raise JsplanError unless the files have every message, in order, each once."""
+    stored = BlockHasher()
+    for rows in read_batches(tuple((f"{chunk.folder}/{file.name}", file) for file in files)):
+        stored.add(encode_canonical(rows["subject"], rows["headers"], rows["data"]))
+    if (stored.count, stored.hashes()) != (expected.count, expected.hashes()):
         raise JsplanError(
-            f"what was written to {piece.folder} is not what {piece.stream} has",
-            hint="Is something wrong with the disk?",
+            f"the files in {chunk.folder} differ from the messages of {chunk.stream}",
+            hint="Check the disk.",
         )
 
 
 def to_file_schema(domain: str, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Messages as read, in the columns of a file."""
-    found = to_table(domain, stream, rows)
-    again = encode_headers(found["headers"])
+    """Convert messages to the columns of a file."""
+    table = to_table(domain, stream, rows)
+    again = encode_headers(table["headers"])
     raw = pc.if_else(pc.equal(again, rows["headers"]), pa.scalar(None, BYTES), rows["headers"])
     stamps = pc.divide(rows["time"], 1000).cast(pa.timestamp("us", tz="UTC"))
-    return pa.RecordBatch.from_arrays([*found.columns, stamps, raw], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays([*table.columns, stamps, raw], schema=SCHEMA)
 
 
 class _DayFiles:
-    """The files of a piece, one for each day. Messages come in the order of their times, all but."""
+    """Files of a chunk, one for each day. Message times almost always ascend."""
 
-    def __init__(self, piece: ExportChunk) -> None:
-        self._chunk = piece
+    def __init__(self, chunk: ExportChunk) -> None:
+        self._chunk = chunk
         self._open_files: dict[int, _OpenFile] = {}
         self.done: list[ArchiveFile] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take more messages."""
+        """Add messages."""
         if not rows.num_rows:
             return
         days = rows["time"].to_numpy() // _DAY
-        found = to_file_schema(self._chunk.domain, self._chunk.stream, rows)
+        table = to_file_schema(self._chunk.domain, self._chunk.stream, rows)
         for day in np.unique(days):
             if day not in self._open_files:
                 self._open_files[int(day)] = _OpenFile(self._chunk, int(day))
-            mine = pa.array(days == day)
+            of_day = pa.array(days == day)
             self._open_files[int(day)].add(
-                found.filter(mine),
-                sum(rows[name].filter(mine).nbytes for name in ("subject", "headers", "data")),
+                table.filter(of_day),
+                sum(rows[name].filter(of_day).nbytes for name in ("subject", "headers", "data")),
             )
 
     def close(self) -> None:
-        """Everything is on disk then."""
-        self.done = [growing.close() for _, growing in sorted(self._open_files.items())]
+        """Write everything to disk."""
+        self.done = [open_file.close() for _, open_file in sorted(self._open_files.items())]
         self._open_files = {}
 
 
 class _OpenFile:
     """One file that is being written."""
 
-    def __init__(self, piece: ExportChunk, day: int) -> None:
+    def __init__(self, chunk: ExportChunk, day: int) -> None:
         folder = f"day={datetime.fromtimestamp(day * 86_400, UTC):%Y-%m-%d}"
         stream = "".join(
-            c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in piece.stream
+            c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in chunk.stream
         )
-        self._name = f"{folder}/{stream}-{piece.span.first:012}-{piece.attempt}.parquet"
-        path = Path(piece.folder) / self._name
+        self._name = f"{folder}/{stream}-{chunk.span.first:012}-{chunk.attempt}.parquet"
+        path = Path(chunk.folder) / self._name
         path.parent.mkdir(exist_ok=True)
-        self._hash = _HashingFile(
-            path.open("xb")
-        )  # of two that write a piece, one that sleeps among them, the second is refused
+        # of two tasks that write the same chunk, the second is refused
+        self._hash = _HashingFile(path.open("xb"))
         # Many small row groups are slow to read, large values in a dictionary slow to write.
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._hash, "w"),
@@ -268,12 +286,12 @@ class _OpenFile:
 
 
 def _widen_bounds(bounds: tuple[int, int], column: pa.Array) -> tuple[int, int]:
-    found = pc.min_max(column).as_py()
-    return min(bounds[0], found["min"]), max(bounds[1], found["max"])
+    extremes = pc.min_max(column).as_py()
+    return min(bounds[0], extremes["min"]), max(bounds[1], extremes["max"])
 
 
 class _HashingFile:
-    """A file that knows the sha256 of what was written to it."""
+    """File that computes the sha256 of its content."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -293,10 +311,10 @@ class _HashingFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Closed by `finish`."""
+        """Do nothing: `finish` closes the file."""
 
     def finish(self) -> tuple[int, str]:
-        """Size and digest, once everything is on disk."""
+        """Write everything to disk, and return size and digest."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

@@ -1,7 +1,8 @@
-"""The NATS protocol in bulk: whole socket buffers into Arrow and out of it. What the messages are for is left to others.
+"""Bulk NATS protocol client: whole socket buffers into Arrow and back.
 
-nats-py spends 25 to 115 microseconds of Python on each message; this spends about one. It knows only what copying needs:
-one blocking connection, requests, reading a stream in order, publishing in order.
+nats-py spends 25 to 115 microseconds of Python on each message; this client spends about one. It
+supports only what copying needs: one blocking connection, requests, reading a stream in order,
+publishing in order.
 """
 
 from __future__ import annotations

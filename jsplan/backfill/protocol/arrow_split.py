@@ -1,7 +1,8 @@
-"""Cuts the values of a column at places that numpy finds: all of them at once, no object for a value. Pure functions.
+"""Split the values of a binary column at positions found by numpy.
 
-Arrow's own splitting makes a list of every word of every value, most of which nobody asks for; a search for one byte over all values and a
-cut at its places costs a third of that.
+No object is created per value. Arrow's own split creates a list of every token of every value.
+Searching one byte in all values and cutting at its positions costs a third of that. All functions
+are pure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Positions = np.ndarray[Any, Any]
 
 
 def get_buffers(column: pa.BinaryArray) -> tuple[Positions, Positions]:
-    """The bytes of a column, and where in them each value begins, with the end of the last. Nothing is copied."""
+    """Return the bytes of a column and the offsets of its values, without a copy."""
     offsets = np.frombuffer(column.buffers()[1], dtype=np.int32)[
         column.offset : column.offset + len(column) + 1
     ]
@@ -28,7 +29,10 @@ def get_buffers(column: pa.BinaryArray) -> tuple[Positions, Positions]:
 
 
 def find_byte(column: pa.BinaryArray, byte: int) -> tuple[Positions, Positions]:
-    """Where a byte is in the bytes of a column, as `get_buffers` has them; and for each value how many are before it, with how many there are."""
+    """Return the positions of a byte in a column, and the count before each value.
+
+    Positions refer to the bytes of `get_buffers`. The counts end with the total.
+    """
     view, offsets = get_buffers(column)
     begin = int(offsets[0]) if len(offsets) else 0
     places = np.flatnonzero(view[begin : int(offsets[-1])] == byte) + begin
@@ -36,9 +40,10 @@ def find_byte(column: pa.BinaryArray, byte: int) -> tuple[Positions, Positions]:
 
 
 def cut_columns(buffer: Any, *ends: Positions) -> list[pa.BinaryArray]:
-    """Of each row the bytes between its first two `ends`, the next two, and so on. Places must not go back, within a row and between rows.
+    """Return columns with the bytes of each row between pairs of `ends`.
 
-    What comes out are copies: `buffer` may be used again.
+    The first column is between the first two `ends`, the next one between the next two. Positions
+    must ascend within a row and between rows. The columns are copies, so `buffer` may be reused.
     """
     count, width = len(ends[0]), len(ends)
     offsets = np.empty(count * width + 1, dtype=np.int32)
@@ -53,13 +58,16 @@ def cut_columns(buffer: Any, *ends: Positions) -> list[pa.BinaryArray]:
 
 
 def parse_numbers(texts: pa.BinaryArray) -> Positions:
-    """Decimal digits as numbers. Raises pyarrow.ArrowInvalid (a ValueError) for anything else."""
+    """Parse decimal digits. Raises pyarrow.ArrowInvalid (a ValueError) for anything else."""
     found: Positions = pc.cast(texts.view(pa.string()), pa.int64()).to_numpy()
     return found
 
 
 def find_tails(column: pa.BinaryArray, byte: int, count: int) -> Positions:
-    """Where in the bytes of a column the last but `count - 1` of a byte is in each value; the value's end where it has fewer."""
+    """Return the position of the `count`th last occurrence of a byte in each value.
+
+    Returns the end of a value that has fewer.
+    """
     places, counts = find_byte(column, byte)
     _, offsets = get_buffers(column)
     if not len(places):

@@ -1,7 +1,7 @@
-"""One blocking connection to a server: TLS, authentication, requests, raw bytes both ways. What the bytes say is left to others.
+"""Blocking connection to a server: TLS, authentication, requests, and raw bytes.
 
-It takes the settings that nats-py gets (`jetstream.contexts.ConnectionSettings`) and means the same by them; asyncio and a parser that
-makes an object of each message are what it does without.
+It takes the same settings as nats-py (`jetstream.contexts.ConnectionSettings`), but uses no
+asyncio and creates no object per message.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from jsplan.jetstream.connect_errors import no_tls_error
 from jsplan.jetstream.contexts import ConnectionSettings
 
 DEFAULT_PORT: Final = 4222
-#: Bytes that are asked of the socket at once, and what its buffers of the system should hold.
+#: Bytes per read of the socket, and the base of its system buffer.
 RECEIVE_BYTES: Final = 1 << 20
-#: The subscription of all requests; readers take numbers above it.
+#: Subscription of all requests. Readers use higher numbers.
 REQUEST_SID: Final = b"1"
-NOT_NATS_MESSAGE: Final = "what answers there is no nats-server"
+NOT_NATS_MESSAGE: Final = "the process at that address is not a nats-server"
 
 
 class RawConnection:
-    """An open connection. `info` is what the server said about itself; `inbox` begins the subjects of our own.
+    """Open connection to a server. Not thread-safe.
 
-    Raises ConnectError when it cannot be made. Not for several threads at once.
+    `info` is the INFO of the server; `inbox` is the prefix of its own reply subjects. Raises
+    ConnectError where it cannot connect.
     """
 
     def __init__(self, target: ConnectionSettings) -> None:
@@ -57,7 +58,7 @@ class RawConnection:
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
 
-    # --- opening ----------------------------------------------------------------------------------------------
+    # --- opening ---
 
     def _open(self) -> socket.socket:
         errors = []
@@ -76,10 +77,10 @@ class RawConnection:
         )
 
     def _connect(self, url: str) -> socket.socket:
-        """Connect to one server; all of it, from the first packet to the server's PONG, within the timeout of the connection."""
+        """Connect to one server, up to its PONG, within the timeout of the connection."""
         parsed = urlsplit(url)
         if parsed.scheme not in ("nats", "tls"):
-            raise self._build_error(f"messages are not copied over {parsed.scheme}://")
+            raise self._build_error(f"{parsed.scheme}:// is not supported for copying messages")
         host = parsed.hostname or "127.0.0.1"
         end = time.monotonic() + self.target.timeout
         plain = socket.create_connection(
@@ -96,7 +97,10 @@ class RawConnection:
     def _greet(
         self, plain: socket.socket, host: str, of_url: dict[str, str], end: float
     ) -> socket.socket:
-        """INFO, TLS, CONNECT, PING, in the order that the server wants; no credential leaves unencrypted where the settings ask for TLS."""
+        """Exchange INFO, TLS, CONNECT and PING, in the order of the server.
+
+        Sends no credentials unencrypted where the settings require TLS.
+        """
         target = self.target
         stream = self._start_tls(plain, host, end) if target.tls_first else plain
         self._read_info(stream, end)
@@ -104,7 +108,7 @@ class RawConnection:
             if not (self.info.get("tls_required") or self.info.get("tls_available")):
                 raise no_tls_error(target)
             stream = self._start_tls(plain, host, end)
-        said = (
+        options = (
             self._credentials()
             | of_url
             | {
@@ -122,7 +126,8 @@ class RawConnection:
             raise no_tls_error(target)
         stream.settimeout(_seconds_left(end))
         stream.sendall(
-            f"CONNECT {json.dumps(said)}\r\nSUB {self.inbox}.r.* {REQUEST_SID.decode()}\r\nPING\r\n".encode()
+            f"CONNECT {json.dumps(options)}\r\n"
+            f"SUB {self.inbox}.r.* {REQUEST_SID.decode()}\r\nPING\r\n".encode()
         )
         self._await_pong(stream, end)
         return stream
@@ -163,7 +168,7 @@ class RawConnection:
 
     def _credentials(self) -> dict[str, Any]:
         target, nonce = self.target, str(self.info.get("nonce", ""))
-        said: dict[str, Any] = {
+        credentials: dict[str, Any] = {
             "user": target.user,
             "pass": target.password,
             "auth_token": target.token,
@@ -171,14 +176,14 @@ class RawConnection:
         try:
             if target.creds:
                 jwt, seed = _parse_credentials_file(read_regular(Path(target.creds), MEGABYTE))
-                said |= {"jwt": jwt, "sig": _sign_with_seed(seed, nonce)}
+                credentials |= {"jwt": jwt, "sig": _sign_with_seed(seed, nonce)}
             elif target.nkey:
                 key = nkeys.from_seed(bytearray(read_regular(Path(target.nkey), MEGABYTE).strip()))
-                said |= {"nkey": key.public_key.decode(), "sig": _sign(key, nonce)}
+                credentials |= {"nkey": key.public_key.decode(), "sig": _sign(key, nonce)}
         except (OSError, ValueError, nkeys.NkeysError) as error:
-            words = error.strerror if isinstance(error, OSError) else "it holds no usable key"
-            raise self._build_error(f"cannot read its credentials: {words}") from None
-        return {name: value for name, value in said.items() if value is not None}
+            reason = error.strerror if isinstance(error, OSError) else "it has no usable key"
+            raise self._build_error(f"cannot read its credentials: {reason}") from None
+        return {name: value for name, value in credentials.items() if value is not None}
 
     def _await_pong(self, stream: socket.socket, end: float) -> None:
         data = b""
@@ -202,21 +207,24 @@ class RawConnection:
             data += more
         self.pushed_back = data[data.index(b"PONG\r\n") + 6 :]
 
-    # --- bytes ------------------------------------------------------------------------------------------------
+    # --- bytes ---
 
     @property
     def domain(self) -> str | None:
-        """The JetStream domain of the server at the other end; None: it has none, or no JetStream."""
+        """JetStream domain of the server, or None."""
         found = self.info.get("domain")
         return str(found) if found else None
 
     @property
     def max_payload(self) -> int:
-        """The most bytes that headers and payload of one message may have together."""
+        """Maximum bytes of headers and payload of one message."""
         return int(self.info.get("max_payload", 1 << 20))
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send all of it. Raises ApiError when the connection is lost, or takes nothing for as long as its timeout."""
+        """Send all bytes.
+
+        Raises ApiError when the connection is lost, or accepts nothing within its timeout.
+        """
         try:
             self._socket.settimeout(max(self.target.timeout, 30.0))
             self._socket.sendall(data)
@@ -224,7 +232,10 @@ class RawConnection:
             raise self.build_lost_error(error) from None
 
     def receive(self, into: memoryview, timeout: float) -> int:
-        """Read what there is, at least one byte; `timeout` is seconds. Raises TimeoutError, and ApiError when the connection is lost."""
+        """Read the available bytes, at least one, within `timeout` seconds.
+
+        Raises TimeoutError, and ApiError when the connection is lost.
+        """
         if self.pushed_back:
             count = min(len(into), len(self.pushed_back))
             into[:count] = self.pushed_back[:count]
@@ -242,20 +253,20 @@ class RawConnection:
         return count
 
     def has_data(self, patience: int = 0) -> bool:
-        """Whether there is something to be read, or comes within `patience` milliseconds."""
+        """Return True if there are bytes to read, waiting up to `patience` milliseconds."""
         if self.pushed_back or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
             return True
         return bool(self._poll.poll(patience))
 
     def build_lost_error(self, error: Exception) -> ApiError:
-        """What is raised when the connection breaks."""
+        """Build the error for a lost connection."""
         return ApiError(
             f"the connection to {self.target.shown} was lost: {error}",
-            hint="Look at the server's log.",
+            hint="Check the log of the server.",
         )
 
     def handle_control_lines(self, lines: list[bytes]) -> None:
-        """Answer what is no message: PING; raise what the server complains about."""
+        """Answer PING. Raises ApiError for an error of the server."""
         for line in lines:
             if line == b"PING":
                 self.send(b"PONG\r\n")
@@ -264,16 +275,19 @@ class RawConnection:
                 kind = NotPermittedError if "ermissions" in text else ApiError
                 raise kind(
                     f"{self.target.shown}: {text}",
-                    hint=f"Look at the user of connection {self.target.key}.",
+                    hint=f"Check the permissions of the user of connection {self.target.key}.",
                 )
 
     def subscribe(self, subject: str) -> int:
-        """Subscribe and return the number of the subscription. One number serves one subject only: the server ignores a second."""
+        """Subscribe, and return the subscription number.
+
+        Each subject needs its own number: the server ignores a second subject.
+        """
         self._sid += 1
         self.send(f"SUB {subject} {self._sid}\r\n".encode())
         return self._sid
 
-    # --- requests ---------------------------------------------------------------------------------------------
+    # --- requests ---
 
     def request(
         self,
@@ -282,10 +296,11 @@ class RawConnection:
         timeout: float | None = None,
         headers: bytes = b"",
     ) -> dict[str, Any]:
-        """One request with a JSON answer; `timeout` is seconds, `headers` a whole block. What else arrives meanwhile is kept for
-        whoever reads next.
+        """Send a request, and return its JSON answer.
 
-        Raises NoRespondersError, ApiTimeoutError and ApiError; an error in the answer is returned.
+        `timeout` is seconds, `headers` a whole block. Other data that arrives meanwhile is kept
+        for the next reader. Returns an answer with an error. Raises NoRespondersError,
+        ApiTimeoutError and ApiError.
         """
         body = (
             payload
@@ -310,34 +325,34 @@ class RawConnection:
             found = None
         if not isinstance(found, dict):
             raise ApiError(
-                f"{subject} at {self.target.shown} was answered with something that is not JSON: {answer[:80]!r}"
+                f"the answer to {subject} from {self.target.shown} is not JSON: {answer[:80]!r}"
             )
         return found
 
     def _await_answer(self, subject: str, reply: bytes, end: float) -> bytes:
-        buffer, kept, piece = bytearray(), bytearray(), bytearray(RECEIVE_BYTES)
-        while (left := end - time.monotonic()) > 0:
+        buffer, unread, received = bytearray(), bytearray(), bytearray(RECEIVE_BYTES)
+        while (remaining := end - time.monotonic()) > 0:
             try:
-                buffer += piece[: self.receive(memoryview(piece), left)]
+                buffer += received[: self.receive(memoryview(received), remaining)]
             except TimeoutError:
                 break
-            found = scan_frames(buffer, 0, len(buffer))
-            self.handle_control_lines(found.control)
+            scan = scan_frames(buffer, 0, len(buffer))
+            self.handle_control_lines(scan.control)
             answer = None
             for line, headers, data, stop in zip(
-                *(found.offsets[part::4] for part in range(4)), strict=True
+                *(scan.offsets[part::4] for part in range(4)), strict=True
             ):
                 if answer is None and bytes(buffer[line:headers]).split(b" ")[1] == reply:
                     answer = bytes(buffer[headers:data]), bytes(buffer[data:stop])
                 else:
-                    kept += buffer[line : stop + 2]
-            del buffer[: found.end]
+                    unread += buffer[line : stop + 2]
+            del buffer[: scan.end]
             if answer is not None:
-                self.pushed_back = bytes(kept + buffer) + self.pushed_back
+                self.pushed_back = bytes(unread + buffer) + self.pushed_back
                 if answer[0].startswith(b"NATS/1.0 503"):
-                    raise NoRespondersError(f"nobody answers {subject} at {self.target.shown}")
+                    raise NoRespondersError(f"{subject} at {self.target.shown} has no responder")
                 return answer[1]
-        self.pushed_back = bytes(kept + buffer) + self.pushed_back
+        self.pushed_back = bytes(unread + buffer) + self.pushed_back
         raise ApiTimeoutError(f"no answer to {subject} from {self.target.shown}")
 
     def close(self) -> None:
@@ -348,10 +363,10 @@ class RawConnection:
 
 def _seconds_left(end: float) -> float:
     """Return the seconds until `end`. Raises TimeoutError when there are none left."""
-    left = end - time.monotonic()
-    if left <= 0:
+    remaining = end - time.monotonic()
+    if remaining <= 0:
         raise TimeoutError("no answer in time")
-    return left
+    return remaining
 
 
 def _receive(stream: socket.socket, end: float) -> bytes:
@@ -360,7 +375,7 @@ def _receive(stream: socket.socket, end: float) -> bytes:
 
 
 def _url_credentials(user: str | None, password: str | None) -> dict[str, str]:
-    """What stands before `@` in a URL: a user with a password, or a token alone."""
+    """Return the credentials in a URL: user and password, or a token."""
     if user is None:
         return {}
     if password is None:
@@ -369,17 +384,17 @@ def _url_credentials(user: str | None, password: str | None) -> dict[str, str]:
 
 
 def _parse_credentials_file(text: bytes) -> tuple[str, bytearray]:
-    """The JWT and the seed of a credentials file: each stands alone between lines of dashes."""
+    """Parse the JWT and the seed of a credentials file. Each is between lines of dashes."""
     blocks = [
         part.strip() for part in text.replace(b"\r\n", b"\n").split(b"-----") if part.strip(b"- \n")
     ]
-    kept = [
+    values = [
         part
         for part in blocks
         if not part.strip(b"-").strip().startswith((b"BEGIN", b"END")) and b"\n" not in part
     ]
-    jwts = [part for part in kept if part.count(b".") == 2]
-    seeds = [part for part in kept if part.startswith(b"S") and b"." not in part]
+    jwts = [part for part in values if part.count(b".") == 2]
+    seeds = [part for part in values if part.startswith(b"S") and b"." not in part]
     if not jwts or not seeds:
         raise ValueError("no JWT and seed")
     return jwts[0].decode(), bytearray(seeds[0])

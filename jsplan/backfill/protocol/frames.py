@@ -1,7 +1,7 @@
-"""Finds the messages in a receive buffer and makes the frames of a send buffer, both for many at once. Pure functions.
+"""Parse the messages of a receive buffer, and build frames to send, many at once.
 
-Per message runs only the walk from frame to frame (`scan_frames`), four calls of the C library; everything else is one
-Arrow kernel over all messages of the buffer. Sockets are left to `socket`.
+Per message, only the walk between frames (`scan_frames`) runs in Python: four calls of the C
+library. Everything else is one Arrow kernel for the whole buffer. All functions are pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jsplan.backfill.protocol.arrow_split import (
 )
 from jsplan.errors import ApiError
 
-#: What a message is on its way: `line` and `headers` as they came, `headers` with `NATS/1.0` and the empty line, or empty.
+#: Columns of a message. `headers` is a whole block with `NATS/1.0` and the empty line, or empty.
 MESSAGE_SCHEMA: Final = pa.schema(
     [
         ("seq", pa.int64()),
@@ -33,8 +33,8 @@ MESSAGE_SCHEMA: Final = pa.schema(
         ("data", pa.binary()),
     ]
 )
-#: Where the sequence in the stream stands in an ack subject, by its number of tokens: without and with domain and account.
-#: After it come the sequence in the consumer, the time (ns) and how many are pending.
+#: Position of the stream sequence in an ack subject, by its number of tokens: without and with
+#: domain and account. The consumer sequence, the time (ns) and the pending count follow it.
 _SEQ_TOKENS: Final = {9: 5, 11: 7, 12: 7}
 
 _MERGED_REPLY_PATTERN: Final = (
@@ -44,7 +44,7 @@ _H, _M, _NEWLINE, _SPACE, _AT, _DOT = ord("H"), ord("M"), ord("\n"), ord(" "), o
 #: Bytes of the shortest head of a message, `MSG s 1 0`.
 _MIN_HEAD_BYTES: Final = 9
 BYTES: Final = pa.binary()
-#: Bytes of the largest message that is believed, with how many digits that has, and of the longest line: a server allows 64 MiB at most.
+#: Maximum bytes of a message, its digits, and maximum bytes of a line. Servers allow 64 MiB.
 MAX_MESSAGE_BYTES: Final = 1 << 28
 _MAX_SIZE_DIGITS: Final = 9
 MAX_LINE_BYTES: Final = 4 << 20
@@ -52,11 +52,12 @@ MAX_LINE_BYTES: Final = 4 << 20
 
 @dataclass(slots=True)
 class FrameScan:
-    """The complete frames of a buffer.
+    """Complete frames of a buffer.
 
-    `offsets` (a list or an array) has four numbers per message: where its line, its headers and its payload begin, and where it
-    ends. `control` are the lines that are no messages. `end` is where the first incomplete frame begins; with that one the
-    buffer would have to hold at least `needed_bytes` bytes from there (0: not known yet).
+    `offsets` (a list or an array) has four numbers per message: the positions of its line, its
+    headers, its payload and its end. `control` has the lines that are not messages. `end` is the
+    position of the first incomplete frame. For that frame the buffer needs at least `needed_bytes`
+    bytes from there (0: not known yet).
     """
 
     end: int
@@ -66,22 +67,22 @@ class FrameScan:
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
+        """Number of messages."""
         return len(self.offsets) // 4
 
 
 class ProtocolError(ApiError):
-    """What arrived is not what a nats-server sends."""
+    """Error for bytes that no nats-server sends."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, detail: str) -> None:
         super().__init__(
-            f"what arrived is not the protocol of NATS: {what}",
-            hint="Does a nats-server answer there, or a proxy before it?",
+            f"received data that is not the NATS protocol: {detail}",
+            hint="Check that the address is that of a nats-server, not of a proxy.",
         )
 
 
 def scan_frames(buffer: bytearray, start: int, end: int) -> FrameScan:
-    """Walk the frames between `start` and `end`. Raises GarbledError for what is no NATS protocol."""
+    """Find the frames between `start` and `end`. Raises ProtocolError for invalid bytes."""
     find, rfind, begins = buffer.find, buffer.rfind, buffer.startswith
     offsets: list[int] = []
     found = FrameScan(start, offsets)
@@ -126,9 +127,11 @@ def _parse_size(buffer: bytearray, start: int, stop: int) -> int:
 
 
 def scan_small_frames(buffer: bytearray, start: int, end: int) -> FrameScan | None:
-    """The same as `scan_frames` for a buffer of many small messages and nothing else, all of them at once; None where it is not that.
+    """Find the frames in a buffer of many small messages only, all at once.
 
-    Every line that looks like the head of a message is taken for one, and believed if each message ends where the next begins.
+    Returns the same as `scan_frames`, or None for any other buffer. Every line that looks like the
+    head of a message is a candidate; the result is valid if each message ends where the next
+    begins.
     """
     view = np.frombuffer(buffer, dtype=np.uint8, count=end)
     lines = np.flatnonzero(view[start:end] == _NEWLINE) + start
@@ -140,14 +143,14 @@ def scan_small_frames(buffer: bytearray, start: int, end: int) -> FrameScan | No
     is_head = (view[word] == _M) & (view[word + 1] == ord("S")) & (view[word + 2] == ord("G"))
     heads, with_block = heads[is_head], with_block[is_head]
     begins, stops = begins[heads], lines[heads] - 1
-    said = (
+    sizes = (
         _parse_sizes(buffer, begins, stops, with_block)
         if len(begins) and begins[0] == start
         else None
     )
-    if said is None:
+    if sizes is None:
         return None
-    block, size = said
+    block, size = sizes
     body = stops + 2
     ends = body + size + 2
     whole = ends <= end
@@ -166,7 +169,7 @@ def scan_small_frames(buffer: bytearray, start: int, end: int) -> FrameScan | No
 def _parse_sizes(
     buffer: bytearray, begins: Positions, stops: Positions, with_block: Positions
 ) -> tuple[Positions, Positions] | None:
-    """Of each head the size of the header block and of all; None where one is no head of a message."""
+    """Return the sizes of header block and message of each head, or None if one is not a head."""
     (heads,) = cut_columns(buffer, begins, stops)
     _, offsets = get_buffers(heads)
     spaces, counts = find_byte(heads, _SPACE)
@@ -182,16 +185,18 @@ def _parse_sizes(
         )
     except pa.ArrowInvalid:
         return None
-    if (
-        (block < 0).any() or (block > size).any() or (size > MAX_MESSAGE_BYTES).any()
-    ):  # `scan_frames` says what it is
+    # `scan_frames` reports the error
+    if (block < 0).any() or (block > size).any() or (size > MAX_MESSAGE_BYTES).any():
         return None
     return block, size
 
 
 @dataclass(slots=True)
 class MessageColumns:
-    """The messages of one scan as columns: the line without its end, the header block, the payload. Copies, free of the buffer."""
+    """Messages of one scan as columns: line without its end, header block, payload.
+
+    The columns are copies, independent of the buffer.
+    """
 
     line: pa.BinaryArray
     headers: pa.BinaryArray
@@ -199,7 +204,7 @@ class MessageColumns:
 
 
 def cut_messages(buffer: bytearray, found: FrameScan) -> MessageColumns:
-    """Cut the messages out of the buffer, which may be used again afterwards."""
+    """Copy the messages out of the buffer, which may then be reused."""
     places = np.asarray(found.offsets, dtype=np.int64).reshape(-1, 4)
     begins, headers_at, data_at, stops = places.T
     line, headers, data = cut_columns(
@@ -209,21 +214,23 @@ def cut_messages(buffer: bytearray, found: FrameScan) -> MessageColumns:
 
 
 def find_status_messages(headers: pa.BinaryArray) -> np.ndarray[Any, Any]:
-    """The places of what is no message of a stream but a word of the server: `NATS/1.0 100`, `204`, `404`, `409`."""
+    """Return the positions of status messages: `NATS/1.0 100`, `204`, `404`, `409`."""
     if not len(headers):
         return np.empty(0, dtype=np.int64)
     return np.flatnonzero(pc.starts_with(headers, b"NATS/1.0 ").to_numpy(zero_copy_only=False))
 
 
 def split_tokens(line: bytes) -> list[bytes]:
-    """The words of one line: `MSG subject sid [reply] size`."""
+    """Split the tokens of one line: `MSG subject sid [reply] size`."""
     return line.rstrip(b"\r\n").split(b" ")
 
 
 @dataclass(slots=True)
 class DeliveredMessages:
-    """Messages that a consumer delivered: `rows` in the columns of `MESSAGE_SCHEMA`, the sequences that the consumer gave them, and how many
-    it had left after the last.
+    """Messages that a consumer delivered.
+
+    `rows` are in the columns of `MESSAGE_SCHEMA`, `consumer_seqs` are the sequences of the
+    consumer, and `pending` is its count after the last message.
     """
 
     rows: pa.RecordBatch
@@ -231,40 +238,40 @@ class DeliveredMessages:
     pending: int
 
 
-def parse_deliveries(found: MessageColumns) -> DeliveredMessages:
-    """Read sequence and time out of the ack subjects, which every delivered message has as its reply.
+def parse_deliveries(messages: MessageColumns) -> DeliveredMessages:
+    """Parse sequence and time from ack subjects, the replies of delivered messages.
 
-    Subjects may hold any byte but spaces: they are cut as text without being checked to be any. Raises GarbledError where a reply is
-    no ack subject.
+    Subjects may contain any byte but spaces, so they are cut as text without a check of the
+    encoding. Raises ProtocolError where a reply is not an ack subject.
     """
     try:
-        return _parse_deliveries(found)
+        return _parse_deliveries(messages)
     except (pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, OverflowError):
-        lines = found.line.to_pylist()
+        lines = messages.line.to_pylist()
         raise ProtocolError(
-            f"a message that no consumer delivers, among {len(lines)} that begin with {lines[:1]!r:.80}"
+            f"a message that no consumer delivers, among {len(lines)} messages "
+            f"that begin with {lines[:1]!r:.80}"
         ) from None
 
 
-def _parse_deliveries(found: MessageColumns) -> DeliveredMessages:
-    spaces, counts = find_byte(found.line, _SPACE)
-    if (
-        len(find_byte(found.line, _AT)[0]) or (np.diff(counts) < 4).any()
-    ):  # MSG subject sid reply size
-        return _parse_deliveries_slowly(found)
+def _parse_deliveries(messages: MessageColumns) -> DeliveredMessages:
+    spaces, counts = find_byte(messages.line, _SPACE)
+    # MSG subject sid reply size
+    if len(find_byte(messages.line, _AT)[0]) or (np.diff(counts) < 4).any():
+        return _parse_deliveries_slowly(messages)
     first, second, third, fourth = (spaces[counts[:-1] + number] for number in range(4))
-    head = _reply_prefix(split_tokens(found.line[0].as_py())[3])
+    head = _reply_prefix(split_tokens(messages.line[0].as_py())[3])
     begins = third + 1 + len(head)
     if (begins > fourth).any():
-        return _parse_deliveries_slowly(found)
+        return _parse_deliveries_slowly(messages)
     subject, before, tail = cut_columns(
-        found.line.buffers()[2], first + 1, second, third + 1, begins, begins, fourth
+        messages.line.buffers()[2], first + 1, second, third + 1, begins, begins, fourth
     )
     cuts = _cut_numbers(tail) if pc.all(pc.equal(before, head)).as_py() else None
     if cuts is None:
-        return _parse_deliveries_slowly(found)
+        return _parse_deliveries_slowly(messages)
     seq, number, time = (parse_numbers(piece) for piece in cuts)
-    columns = [pa.array(seq), pa.array(time), subject, found.headers, found.data]
+    columns = [pa.array(seq), pa.array(time), subject, messages.headers, messages.data]
     return DeliveredMessages(
         pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA),
         number,
@@ -273,29 +280,29 @@ def _parse_deliveries(found: MessageColumns) -> DeliveredMessages:
 
 
 def _cut_numbers(tail: pa.BinaryArray) -> list[pa.BinaryArray] | None:
-    """The three numbers with which each text begins, each with a dot behind it; None where there are fewer."""
+    """Cut the first three numbers, each followed by a dot, or return None if there are fewer."""
     dots, counts = find_byte(tail, _DOT)
     if (np.diff(counts) < 3).any():
         return None
     _, offsets = get_buffers(tail)
-    one, two, three = (dots[counts[:-1] + number] for number in range(3))
-    return cut_columns(tail.buffers()[2], offsets[:-1], one, one + 1, two, two + 1, three)
+    first, second, third = (dots[counts[:-1] + number] for number in range(3))
+    return cut_columns(tail.buffers()[2], offsets[:-1], first, first + 1, second, second + 1, third)
 
 
 def _reply_prefix(reply: bytes) -> bytes:
-    """What is before the numbers of an ack subject: the same for all that one consumer delivers once."""
+    """Return the part of an ack subject before its numbers. It is the same for one consumer."""
     tokens = reply.split(b".")
     return b"".join(token + b"." for token in tokens[: _SEQ_TOKENS[len(tokens)]])
 
 
-def _parse_deliveries_slowly(found: MessageColumns) -> DeliveredMessages:
-    """The same where replies differ in more than their numbers."""
-    words = pc.split_pattern(found.line.view(pa.string()), " ")
+def _parse_deliveries_slowly(messages: MessageColumns) -> DeliveredMessages:
+    """Parse deliveries whose replies differ in more than their numbers."""
+    words = pc.split_pattern(messages.line.view(pa.string()), " ")
     reply, subject = _split_merged_replies(pc.list_element(words, 3), pc.list_element(words, 1))
     place = _SEQ_TOKENS[reply[0].as_py().count(".") + 1]
     parts = pc.split_pattern(reply, ".")
     seq, number, time = (pc.cast(pc.list_element(parts, place + k), pa.int64()) for k in range(3))
-    columns = [seq, time, subject.view(BYTES), found.headers, found.data]
+    columns = [seq, time, subject.view(BYTES), messages.headers, messages.data]
     return DeliveredMessages(
         pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA),
         number.to_numpy(),
@@ -306,8 +313,10 @@ def _parse_deliveries_slowly(found: MessageColumns) -> DeliveredMessages:
 def _split_merged_replies(
     reply: pa.StringArray, subject: pa.StringArray
 ) -> tuple[pa.StringArray, pa.StringArray]:
-    """Replies and subjects as they were meant: between servers the subject travels behind the reply and an `@`, and servers before 2.11
-    cut at the last one, also where that is in the subject.
+    """Separate replies and subjects that a server merged.
+
+    Between servers the subject follows the reply and an `@`. Servers before 2.11 cut at the last
+    `@`, even if it is part of the subject.
     """
     found = pc.extract_regex(reply.view(BYTES), pattern=_MERGED_REPLY_PATTERN)
     meant, rest = pc.struct_field(found, "reply"), pc.struct_field(found, "rest")
@@ -320,18 +329,21 @@ def _split_merged_replies(
 
 
 def concat_rows(*pieces: pa.BinaryArray | pa.BinaryScalar | bytes) -> pa.BinaryArray:
-    """The pieces of each row, one after the other."""
+    """Concatenate the pieces of each row."""
     parts = [pa.scalar(piece, BYTES) if isinstance(piece, bytes) else piece for piece in pieces]
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", BYTES))
 
 
 def format_numbers(numbers: pa.Array) -> pa.BinaryArray:
-    """Numbers as text."""
+    """Format numbers as text."""
     return pc.cast(numbers, pa.string()).view(BYTES)
 
 
 def append_header_lines(block: pa.BinaryArray, *lines: pa.BinaryArray | bytes) -> pa.BinaryArray:
-    """Header blocks with more lines at their end. A line ends with CRLF; an empty one adds nothing, but makes a block."""
+    """Append lines to header blocks. A line ends with CRLF.
+
+    An empty line adds nothing, but creates a block.
+    """
     return concat_rows(*_append_lines(block, lines))
 
 
@@ -358,10 +370,11 @@ def build_frames(
     reply: pa.BinaryArray | None = None,
     lines: Sequence[pa.BinaryArray | bytes] = (),
 ) -> tuple[memoryview, np.ndarray[Any, Any]]:
-    """The frames that publish every row, in one buffer; and where each begins, with the end of the last.
+    """Build the frames that publish every row, in one buffer, and their offsets.
 
-    `reply` has the space before it, or is empty: then nobody answers that message. `lines` are added to the headers as `append_header_lines`
-    adds them. Every frame has headers: the server takes a block of length 0.
+    The offsets end with the end of the last frame. `reply` has a leading space, or is empty for no
+    acknowledgement. `lines` are added to the headers as in `append_header_lines`. Every frame has
+    headers: the server accepts a block of length 0.
     """
     pieces = _append_lines(headers, lines) if lines else [headers]
     block = _sum_sizes(pieces)
@@ -382,7 +395,7 @@ def build_frames(
 
 
 def _sum_sizes(pieces: Iterable[pa.BinaryArray | bytes]) -> pa.Array:
-    """How many bytes the pieces of each row have together."""
+    """Return the total bytes of the pieces of each row."""
     total: Any = 0
     for piece in pieces:
         total = pc.add(total, len(piece) if isinstance(piece, bytes) else pc.binary_length(piece))

@@ -1,8 +1,8 @@
-"""Publishes Arrow batches to a stream: in order and fenced (`FencedPublisher`), or each message acknowledged (`publish`). What they hold, and
-where a copy that broke off goes on, is left to the caller.
+"""Publish Arrow batches to a stream: fenced and in order, or with one acknowledgement each.
 
-Never without waiting: a server that gets more than it can store drops what nobody waits for, with a line in its log and no word to
-the publisher (342 thousand of a million, measured).
+`FencedPublisher` is fenced, `publish` is not. Both wait for the server: a server that receives
+more than it can store drops messages without an acknowledgement, and only logs it (342 thousand of
+a million, measured).
 """
 
 from __future__ import annotations
@@ -29,28 +29,31 @@ from jsplan.backfill.protocol.frames import (
 )
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
 
-#: A chunk ends after so many messages or bytes; so many may be under way. Together a bound of memory on both sides, and fewer messages
-#: than the 10,000 above which a server drops what comes for a stream.
+#: Limits of a chunk, and of unacknowledged chunks. They bound the memory on both sides, and stay
+#: below the 10,000 pending messages above which a server drops messages for a stream.
 CHUNK_MESSAGES, CHUNK_BYTES, MAX_CHUNKS_IN_FLIGHT = 1000, 2 << 20, 8
-#: How long the server may take to store a chunk. Seconds.
+#: Seconds that the server may take to store a chunk.
 STORE_TIMEOUT: Final = 60.0
 WRONG_LAST_SEQUENCE: Final = 10071
-#: The header with which a message says what must be before it.
+#: Header with the sequence that must be the last one before the message.
 FENCE_HEADER: Final = b"Nats-Expected-Last-Sequence: "
 _LAST_SEQUENCE = re.compile(rb'"seq":\s*(\d{1,20})')
 
 
 class PublishRefusedError(ServerRefusedError):
-    """The stream did not store a message. `is_fenced`: it is not where we thought, somebody else wrote to it."""
+    """Error of a stream that did not store a message.
+
+    `is_fenced`: the stream has another last sequence, so another process wrote to it.
+    """
 
     @property
     def is_fenced(self) -> bool:
-        """Whether another writer was there, or a message before was lost."""
+        """Return True if another process wrote to the stream, or an earlier message was lost."""
         return self.err_code == WRONG_LAST_SEQUENCE
 
 
 class _AckReader:
-    """Answers to publishes. They arrive in the order of what they answer."""
+    """Reader of acknowledgements, which arrive in the order of their messages."""
 
     def __init__(self, wire: RawConnection) -> None:
         self._connection = wire
@@ -63,14 +66,18 @@ class _AckReader:
         self.duplicates = 0
 
     def wait(self) -> None:
-        """Take in at least one more answer. Raises Refused for one that says no, ApiTimeoutError where none comes."""
+        """Receive at least one acknowledgement.
+
+        Raises PublishRefusedError for a refused message, and ApiTimeoutError where none arrives.
+        """
         before = self.count
         while self.count == before:
             try:
                 size = self._connection.receive(memoryview(self._piece), STORE_TIMEOUT)
             except TimeoutError:
                 raise ApiTimeoutError(
-                    f"{self._connection.target.shown} stores nothing any more for {STORE_TIMEOUT:.0f} s"
+                    f"{self._connection.target.shown} has stored no message "
+                    f"for {STORE_TIMEOUT:.0f} s"
                 ) from None
             self._unread += self._piece[:size]
             self._read_acks()
@@ -87,8 +94,8 @@ class _AckReader:
     def _handle_ack(self, headers: bytes, body: bytes) -> None:
         if headers.startswith(b"NATS/1.0 503"):
             raise ApiError(
-                "no stream takes these messages any more: nobody answers",
-                hint="Was the target deleted, or its subjects changed?",
+                "no stream takes these messages any more",
+                hint="Check whether the target was deleted, or its subjects changed.",
             )
         if b'"error"' in body:
             raise _build_refusal(body)
@@ -110,7 +117,10 @@ def _build_refusal(body: bytes) -> ApiError:
 
 
 def split_chunks(sizes: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
-    """Row ranges of at most `CHUNK_MESSAGES` rows and, but for a single larger one, `CHUNK_BYTES` bytes."""
+    """Yield row ranges of at most `CHUNK_MESSAGES` rows and `CHUNK_BYTES` bytes.
+
+    A single larger row is a range of its own.
+    """
     ends = np.cumsum(sizes)
     start, count = 0, len(sizes)
     while start < count:
@@ -122,12 +132,16 @@ def split_chunks(sizes: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
 
 
 class FencedPublisher:
-    """Writes to a stream that nobody else writes to. Messages say which sequence must be the last before them.
+    """Publisher to a stream that no other process writes to.
 
-    A message that is lost breaks the chain: what says so is refused from there on. With `sparse` the last message of each chunk says it,
-    and with that everything before it is proven; otherwise each does, and the stream is always an exact beginning of what was sent. That
-    keeps no second writer out, whose messages fit again behind as many of the first: each attempt needs a stream of its own. `last` is
-    the stream's last sequence, as far as it is acknowledged. Messages are published to `prefix` + subject.
+    Messages are fenced: a header names the sequence that must be the last one before them. After a
+    lost message, the server refuses every fenced one. With `sparse` only the last message of each
+    chunk is fenced, which proves everything before it. Otherwise each message is, and the stream
+    always holds a prefix of what was sent. A second writer is not excluded: its messages fit after
+    as many of the first. Each attempt therefore needs its own stream.
+
+    `last` is the last acknowledged sequence of the stream. Subjects are published as `prefix` +
+    subject.
     """
 
     def __init__(
@@ -142,7 +156,10 @@ class FencedPublisher:
         self._requested_acks = 0
 
     def write(self, subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> None:
-        """Publish the rows, in order. Comes back when all but the last few chunks are stored. Raises Refused and ApiError."""
+        """Publish the rows, in order. Returns when all but the last few chunks are stored.
+
+        Raises PublishRefusedError and ApiError.
+        """
         count = len(subject)
         if not count:
             return
@@ -176,9 +193,9 @@ class FencedPublisher:
                 self._wait_for_ack()
 
     def write_one(self, subject: bytes, headers: bytes, data: bytes) -> int:
-        """Publish one message with nothing but what it has; everything before it is stored when it goes out, and it when this comes back.
+        """Publish one unchanged message, wait until it is stored, and return its sequence.
 
-        Its sequence. Raises Refused and ApiError.
+        Everything before it is stored first. Raises PublishRefusedError and ApiError.
         """
         self.finish()
         to = b"%s%s %s" % (self._prefix, subject, self._acks.reply.encode())
@@ -197,7 +214,7 @@ class FencedPublisher:
         return FENCE_HEADER, format_numbers(pa.array(self._sent + rows, pa.int64())), b"\r\n"
 
     def _add_fences(self, headers: pa.BinaryArray, ends: np.ndarray[Any, Any]) -> pa.BinaryArray:
-        """Header blocks of which these have the link."""
+        """Add the fence header to the header blocks at these rows."""
         mask = pa.array(ends)
         return pc.replace_with_mask(
             headers,
@@ -210,17 +227,18 @@ class FencedPublisher:
         self.last = self._acks.last_sequence
 
     def finish(self) -> int:
-        """Wait until everything is stored; the stream's last sequence then."""
+        """Wait until everything is stored, and return the last sequence of the stream."""
         while self._acks.count < self._requested_acks:
             self._wait_for_ack()
         return self.last
 
 
 def wait_for_interest(wire: RawConnection, subject: str, patience: float = STORE_TIMEOUT) -> None:
-    """Wait until a stream takes what is published there. In a cluster the interest of a new one may come after the answer to its
-    CREATE, by another route, and what is published before is dropped. Asked with a message that is refused.
+    """Wait until a stream takes messages on the subject.
 
-    Raises ApiTimeoutError after `patience` seconds.
+    In a cluster, the interest of a new stream may arrive after the answer to its CREATE, and the
+    server drops messages that are published before. The check publishes a message that the stream
+    refuses. Raises ApiTimeoutError after `patience` seconds.
     """
     impossible = b"NATS/1.0\r\n%s%d\r\n\r\n" % (FENCE_HEADER, 1 << 62)
     end = time.monotonic() + patience
@@ -233,8 +251,8 @@ def wait_for_interest(wire: RawConnection, subject: str, patience: float = STORE
             return
         if time.monotonic() > end:
             raise ApiTimeoutError(
-                f"no stream at {wire.target.shown} takes {subject} for {patience:.0f} s",
-                hint="Look at the server's log.",
+                f"no stream at {wire.target.shown} took {subject} within {patience:.0f} s",
+                hint="Check the log of the server.",
             )
         time.sleep(0.02)
 
@@ -244,9 +262,10 @@ def publish(
     batches: Iterable[tuple[pa.BinaryArray, pa.BinaryArray, pa.BinaryArray]],
     window: int = 4000,
 ) -> tuple[int, int]:
-    """Publish rows of (subject, headers, data), each acknowledged, at most `window` of them under way.
+    """Publish rows of (subject, headers, data), at most `window` of them unacknowledged.
 
-    How many were sent, and how many of them the server knew already by their `Nats-Msg-Id`. Raises Refused and ApiError.
+    Returns the number of sent messages, and of those that the server knew by their `Nats-Msg-Id`.
+    Raises PublishRefusedError and ApiError.
     """
     acks, sent = _AckReader(wire), 0
     answer = concat_rows(b" ", pa.array([acks.reply.encode()], BYTES))[0]

@@ -1,8 +1,9 @@
-"""Reads a range of a stream in order, as Arrow batches, with what a push consumer delivers. Whole and only once: what a link lost on
-the way is seen by the consumer's own sequence, and read again. What is done with the messages is left to the caller.
+"""Read a range of a stream in order, as Arrow batches, each message once.
 
-The consumer is ephemeral, acknowledges nothing and lives in memory: reading leaves nothing behind and moves nobody's position.
-A stream that deletes what is acknowledged keeps its messages.
+A push consumer delivers the messages. Its own sequence reveals messages that a link lost; they are
+read again. The consumer is ephemeral, in memory and without acknowledgements. It leaves nothing
+behind and moves no other consumer. A stream with interest or work queue retention keeps its
+messages.
 """
 
 from __future__ import annotations
@@ -38,25 +39,29 @@ from jsplan.errors import (
 )
 from jsplan.units import SECOND
 
-#: A batch is parsed when about so many messages are there, within these bounds in bytes, or nothing more comes: below, Arrow's cost per
-#: batch shows; far above, whoever writes what was read has nothing to do meanwhile. A megabyte for all was 4 % slower with messages of
-#: 128 bytes and 15 % with 4 KiB.
+#: A batch is parsed at about this number of messages, within these bounds in bytes, or after a
+#: lull. With smaller batches Arrow's cost per batch shows; with much larger ones the writer idles.
+#: A fixed megabyte was 4 % slower with messages of 128 bytes, and 15 % with 4 KiB.
 BATCH_MESSAGES: Final = 2000
 MIN_BATCH_BYTES, MAX_BATCH_BYTES = 1 << 19, 1 << 22
-#: Below so many bytes per message looking at every byte is cheaper than walking from message to message.
+#: Below this size, scanning every byte is cheaper than walking from message to message.
 SMALL_MESSAGE_BYTES: Final = 1000
-#: The receive buffer in bytes; it grows for a single message that is larger.
+#: Bytes of the receive buffer. It grows for a single larger message.
 BUFFER_BYTES: Final = 8 << 20
-#: More that comes within so many milliseconds belongs to the same batch.
+#: Data that arrives within these milliseconds belongs to the same batch.
 LULL_MILLISECONDS: Final = 3
-#: How often the consumer says that it is alive, and after how much silence it counts as gone. Seconds.
+#: Seconds between heartbeats of the consumer, and until a silent consumer counts as lost.
 HEARTBEAT: Final = 2.0
 SILENCE_TIMEOUT: Final = 3 * HEARTBEAT
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What to read: sequences `first` to `last`, both included, on subjects that match one of `filters` (none: all)."""
+    """Range to read.
+
+    Sequences `first` to `last` (both included), on subjects that match one of `filters` (none:
+    all).
+    """
 
     api_prefix: str
     stream: str
@@ -67,16 +72,17 @@ class ReadRequest:
 
 
 class _ConsumerLostError(Exception):
-    """The consumer is gone, or delivered something that never arrived: begin again after the last message that did."""
+    """The consumer is gone, or lost a message. Read again after the last message that arrived."""
 
 
 def read(
     connect: Callable[[], RawConnection], what: ReadRequest, patience: float = 120.0
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The messages of a range, in order, each once. `patience` is for how many seconds a broken link is tried again.
+    """Yield the messages of a range, in order, each once.
 
-    A batch is whole before the next is asked for; its memory is its own. Raises ServerRefusedError for a stream that is not there, and
-    ApiError when nothing arrived for all of `patience`.
+    A broken link is retried for `patience` seconds. Each batch is whole and owns its memory.
+    Raises ServerRefusedError for a stream that does not exist, and ApiError when nothing arrives
+    for `patience` seconds.
     """
     position, since = what.first, time.monotonic()
     while position <= what.last:
@@ -90,7 +96,7 @@ def read(
                 if position > what.last or not _has_more(wire, what, position):
                     return
                 raise _ConsumerLostError(
-                    "the consumer's server does not have all of the stream yet"
+                    "the server of the consumer does not have the whole stream yet"
                 )
             finally:
                 wire.close()
@@ -98,8 +104,11 @@ def read(
             raise
         except (_ConsumerLostError, ApiError) as error:
             if time.monotonic() - since > patience:
-                text = f"nothing of {what.stream} at {what.api_prefix} arrived after sequence {position - 1} for {patience:.0f} s: {error}"
-                raise ApiTimeoutError(text, hint="Is its domain reachable?") from None
+                text = (
+                    f"no message of {what.stream} at {what.api_prefix} arrived after sequence "
+                    f"{position - 1} for {patience:.0f} s: {error}"
+                )
+                raise ApiTimeoutError(text, hint="Check that its domain is reachable.") from None
             time.sleep(0.2)
 
 
@@ -113,16 +122,18 @@ def _read_deliveries(
         if _create_consumer(wire, what, name, inbox, first):
             yield from _read_in_order(wire, what, first)
     except (_ConsumerLostError, ApiError):
-        raise  # there is nobody to be asked
-    except BaseException:  # whoever reads has had enough
+        raise  # the consumer is already gone
+    except BaseException:  # the caller stopped early
         _delete_consumer(wire, what, name, number)
         raise
     _delete_consumer(wire, what, name, number)
 
 
 def _has_more(wire: RawConnection, what: ReadRequest, position: int) -> bool:
-    """Whether the stream has more of the range than its consumer saw: in a cluster that may be on a server that lags behind. Asked of
-    the stream's leader, and taken for no where nobody may ask, or the answer is too large for a link on the way.
+    """Return True if the stream has more of the range than its consumer saw.
+
+    In a cluster, the consumer may be on a replica that lags behind. The request goes to the leader
+    of the stream. Returns False where it is not permitted, or the answer is too large for a link.
     """
     for subject in what.filters or (">",):
         with contextlib.suppress(NotPermittedError, ApiTimeoutError):
@@ -137,7 +148,10 @@ def _has_more(wire: RawConnection, what: ReadRequest, position: int) -> bool:
 
 
 def _delete_consumer(wire: RawConnection, what: ReadRequest, name: str, number: int) -> None:
-    """Take the consumer away again. If that fails it goes by itself, as soon as nobody listened for a while."""
+    """Delete the consumer.
+
+    If that fails, the server deletes it after some seconds without interest.
+    """
     with contextlib.suppress(ApiError):
         wire.send(b"UNSUB %d\r\n" % number)
         wire.request(f"{what.api_prefix}.CONSUMER.DELETE.{what.stream}.{name}", timeout=2.0)
@@ -151,34 +165,34 @@ def _read_in_order(wire: RawConnection, what: ReadRequest, first: int) -> Iterat
 def _read_contiguous(
     wire: RawConnection, what: ReadRequest, first: int, arriving: Iterator[MessageColumns]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the range, as long as each message is the one that the consumer delivered next."""
+    """Yield the rows of the range while the consumer sequences have no gap."""
     expected = 1
     for frames in arriving:
-        found = _drop_status_messages(wire, frames, expected)
-        if found is None:
+        delivered = _drop_status_messages(wire, frames, expected)
+        if delivered is None:
             continue
         if not np.array_equal(
-            found.consumer_seqs, np.arange(expected, expected + len(found.consumer_seqs))
+            delivered.consumer_seqs, np.arange(expected, expected + len(delivered.consumer_seqs))
         ):
-            found, whole = _contiguous_prefix(found, expected), False
+            delivered, whole = _contiguous_prefix(delivered, expected), False
         else:
             whole = True
-        _require_ascending(found.rows, first)
-        rows, over = _limit_rows(found.rows, what.last)
+        _require_ascending(delivered.rows, first)
+        rows, over = _limit_rows(delivered.rows, what.last)
         if rows.num_rows:
             first = rows.column(0)[-1].as_py() + 1
             yield rows
         if not whole:
-            raise _ConsumerLostError("messages were lost on the way")
-        expected += len(found.consumer_seqs)
-        if over or found.pending == 0:
+            raise _ConsumerLostError("messages were lost")
+        expected += len(delivered.consumer_seqs)
+        if over or delivered.pending == 0:
             return
 
 
 def _create_consumer(
     wire: RawConnection, what: ReadRequest, name: str, inbox: str, first: int
 ) -> bool:
-    """Make the consumer; whether it has anything to deliver."""
+    """Create the consumer. Returns False if it has nothing to deliver."""
     config: dict[str, Any] = {
         "name": name,
         "deliver_subject": inbox,
@@ -206,15 +220,19 @@ def _create_consumer(
                 (answer.get("delivered") or {}).get("consumer_seq")
             )
         error = answer["error"]
-        text = f"{what.api_prefix} does not let {what.stream} be read: {error.get('description')} ({error.get('err_code')})"
+        text = (
+            f"{what.api_prefix} refused to read {what.stream}: "
+            f"{error.get('description')} ({error.get('err_code')})"
+        )
         refused = ServerRefusedError.of(text, error)
     raise refused
 
 
 def _receive_frames(wire: RawConnection) -> Generator[MessageColumns, None, None]:
-    """Everything that arrives, in batches of complete frames. Raises _Lost after too long a silence.
+    """Yield everything that arrives, in batches of complete frames.
 
-    Whoever stops before the end leaves the connection usable: what was received and not handed out is put back.
+    A caller that stops early can still use the connection: bytes that were received and not
+    returned are put back. Raises _ConsumerLostError after too long a silence.
     """
     buffer, small, enough = bytearray(BUFFER_BYTES), False, MIN_BATCH_BYTES
     start = end = 0
@@ -246,7 +264,7 @@ def _receive_frames(wire: RawConnection) -> Generator[MessageColumns, None, None
 
 
 def _fill_buffer(wire: RawConnection, buffer: bytearray, start: int, end: int, enough: int) -> int:
-    """Receive until there is enough for a batch, or nothing more just now. The new end of what is in the buffer."""
+    """Receive until there is enough for a batch, or a lull. Returns the new end of the data."""
     with memoryview(buffer) as view:
         try:
             end += wire.receive(view[end : end + enough], SILENCE_TIMEOUT)
@@ -260,7 +278,10 @@ def _fill_buffer(wire: RawConnection, buffer: bytearray, start: int, end: int, e
 def _drop_status_messages(
     wire: RawConnection, frames: MessageColumns, expected: int
 ) -> DeliveredMessages | None:
-    """The messages of a batch, after what the server had to say in between is answered. Raises _Lost where it tells of a loss."""
+    """Answer the status messages of a batch, and return its other messages.
+
+    Raises _ConsumerLostError where a heartbeat reveals a loss.
+    """
     places = find_status_messages(frames.headers)
     for place in places:
         _answer_status(wire, frames, int(place))
@@ -278,25 +299,27 @@ def _drop_status_messages(
 
 
 def _answer_status(wire: RawConnection, frames: MessageColumns, place: int) -> None:
-    """Flow control is answered at once: what came before it is in memory. Raises _Lost for a consumer that ended."""
+    """Answer flow control at once: everything before it is in memory.
+
+    Raises _ConsumerLostError for a deleted consumer.
+    """
     words, block = split_tokens(frames.line[place].as_py()), frames.headers[place].as_py()
     if block.startswith(b"NATS/1.0 503"):
-        raise NoRespondersError("the consumer's server went away")
+        raise NoRespondersError("the server of the consumer is offline")
     if not block.startswith(b"NATS/1.0 100"):
         raise _ConsumerLostError(block.split(b"\r\n")[0].decode(errors="replace"))
-    if (
-        len(words) == 5 + 1
-    ):  # HMSG subject sid reply headers size: a flow control request waits for an answer
+    # HMSG subject sid reply headers size: a flow control request waits for an answer
+    if len(words) == 5 + 1:
         wire.send(b"PUB %s 0\r\n\r\n" % words[3])
     elif (stalled := _header_value(block, b"Nats-Consumer-Stalled")) is not None:
         wire.send(b"PUB %s 0\r\n\r\n" % stalled)
 
 
 def _check_heartbeat(frames: MessageColumns, place: int, expected: int) -> None:
-    """A heartbeat says what was delivered last; if that never arrived, it is lost."""
+    """Raise _ConsumerLostError if the last delivered message of a heartbeat never arrived."""
     last = _header_value(frames.headers[place].as_py(), b"Nats-Last-Consumer")
     if last is not None and (not last.isdigit() or int(last[:20]) >= expected):
-        raise _ConsumerLostError("messages were lost on the way")
+        raise _ConsumerLostError("messages were lost")
 
 
 def _header_value(block: bytes, name: bytes) -> bytes | None:
@@ -308,21 +331,24 @@ def _header_value(block: bytes, name: bytes) -> bytes | None:
 
 
 def _contiguous_prefix(found: DeliveredMessages, expected: int) -> DeliveredMessages:
-    """What arrived before the first message that did not."""
+    """Return the messages before the first gap."""
     good = found.consumer_seqs == np.arange(expected, expected + len(found.consumer_seqs))
     count = len(good) if good.all() else int(np.argmin(good))
     return DeliveredMessages(found.rows.slice(0, count), found.consumer_seqs[:count], found.pending)
 
 
 def _require_ascending(rows: pa.RecordBatch, first: int) -> None:
-    """Raise GarbledError for sequences before `first`, or that go back: a consumer delivers each message once."""
+    """Raise ProtocolError for sequences before `first`, or that do not ascend.
+
+    A consumer delivers each message once.
+    """
     sequences = rows.column(0).to_numpy()
     if len(sequences) and (sequences[0] < first or (np.diff(sequences) <= 0).any()):
-        raise ProtocolError(f"sequences that go back, among those from {first} on")
+        raise ProtocolError(f"sequences that do not ascend, among those from {first} on")
 
 
 def _limit_rows(rows: pa.RecordBatch, last: int) -> tuple[pa.RecordBatch, bool]:
-    """The rows up to the last sequence of the range, and whether it was reached."""
+    """Return the rows up to sequence `last`, and True if it was reached."""
     if not rows.num_rows or rows.column(0)[-1].as_py() < last:
         return rows, False
     count = int(np.searchsorted(rows.column(0).to_numpy(), last, side="right"))

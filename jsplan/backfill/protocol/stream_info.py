@@ -1,4 +1,4 @@
-"""What a copy asks about a stream before it reads: its state, and where in it a time is. Reading is left to `reading`."""
+"""Stream requests before a read: state, position of a time, pending counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jsplan.backfill.protocol.frames import ProtocolError
 from jsplan.errors import ServerRefusedError
 from jsplan.units import SECOND
 
-#: The server counts times in 64 bits: one after the year 2262 would be one long ago.
+#: Servers store times in 64 bits, which overflow after the year 2262.
 MAX_TIME: Final = 1 << 63
 _TIME_PATTERN = re.compile(
     r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)"
@@ -24,7 +24,11 @@ _TIME_PATTERN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream as it is now. `first` and `last` are sequences (first > last: it is empty), `created` tells it from one of the same name."""
+    """Current state of a stream.
+
+    `first` and `last` are sequences (first > last: empty). `created` distinguishes it from another
+    stream of the same name.
+    """
 
     created: str
     first: int
@@ -40,13 +44,18 @@ def request_api(
     payload: dict[str, Any] | None = None,
     timeout: float | None = None,
 ) -> dict[str, Any]:
-    """One JetStream request. Raises ServerRefusedError with the server's words, and what `Wire.request` raises."""
+    """Send a JetStream request, and return the answer.
+
+    Raises ServerRefusedError with the error of the server, and the errors of
+    `RawConnection.request`.
+    """
     answer = wire.request(f"{api_prefix}.{verb}", payload, timeout)
     if "error" in answer:
         with expect_shape(f"{api_prefix}.{verb}"):
             error = answer["error"]
             refused = ServerRefusedError.of(
-                f"{api_prefix} refused {verb}: {error.get('description')} ({error.get('err_code')})",
+                f"{api_prefix} refused {verb}: "
+                f"{error.get('description')} ({error.get('err_code')})",
                 error,
             )
         raise refused
@@ -55,15 +64,15 @@ def request_api(
 
 @contextlib.contextmanager
 def expect_shape(subject: str) -> Iterator[None]:
-    """Read an answer. Raises GarbledError where it has another shape than a server gives it."""
+    """Raise ProtocolError where the block reads an answer of unexpected shape."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError):
-        raise ProtocolError(f"an answer to {subject} of another shape") from None
+        raise ProtocolError(f"an answer to {subject} has an unexpected shape") from None
 
 
 def fetch_stream_info(wire: RawConnection, api_prefix: str, stream: str) -> StreamInfo:
-    """Ask for a stream. Raises ServerRefusedError (10059) where there is none."""
+    """Fetch STREAM.INFO. Raises ServerRefusedError (10059) where the stream does not exist."""
     info = request_api(wire, api_prefix, f"STREAM.INFO.{stream}")
     with expect_shape(f"{api_prefix}.STREAM.INFO.{stream}"):
         state = info["state"]
@@ -72,28 +81,29 @@ def fetch_stream_info(wire: RawConnection, api_prefix: str, stream: str) -> Stre
 
 
 def find_first_seq_at(wire: RawConnection, api_prefix: str, stream: str, time: int) -> int:
-    """The sequence of the first message at or after `time` (ns since 1970, UTC); one after the last where there is none.
+    """Return the sequence of the first message at or after `time` (ns since 1970, UTC).
 
-    A consumer that would begin there is asked where that is, and taken away again: the only way that every server knows.
+    Returns the sequence after the last message where there is none. The position is read from a
+    short-lived consumer, the only method that every server supports.
     """
     if time >= MAX_TIME:
         return fetch_stream_info(wire, api_prefix, stream).last + 1
-    made = _probe_consumer(
+    consumer = _probe_consumer(
         wire,
         api_prefix,
         stream,
         {"deliver_policy": "by_start_time", "opt_start_time": format_time(time)},
     )
-    if not made.get("num_pending"):
+    if not consumer.get("num_pending"):
         return fetch_stream_info(wire, api_prefix, stream).last + 1
     with expect_shape(f"{api_prefix}.CONSUMER.CREATE.{stream}"):
-        return int(made["delivered"]["stream_seq"]) + 1
+        return int(consumer["delivered"]["stream_seq"]) + 1
 
 
 def count_pending(
     wire: RawConnection, api_prefix: str, stream: str, first: int, filters: tuple[str, ...] = ()
 ) -> int:
-    """How many messages there are from a sequence on, on subjects that match one of `filters` (none: all)."""
+    """Count the messages from a sequence on, on subjects that match `filters` (none: all)."""
     config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": first}
     if filters:
         config |= (
@@ -108,7 +118,7 @@ def count_pending(
 def _probe_consumer(
     wire: RawConnection, api_prefix: str, stream: str, start: dict[str, Any]
 ) -> dict[str, Any]:
-    """CONSUMER.INFO of a consumer that begins so, and is gone again."""
+    """Create a consumer with this start, delete it, and return its CONSUMER.INFO."""
     name = f"jsplan-{os.urandom(11).hex()}"
     config = {
         "name": name,
@@ -117,25 +127,25 @@ def _probe_consumer(
         "num_replicas": 1,
         "inactive_threshold": 5 * SECOND,
     } | start
-    made = request_api(
+    consumer = request_api(
         wire,
         api_prefix,
         f"CONSUMER.CREATE.{stream}.{name}",
         {"stream_name": stream, "config": config},
     )
     wire.request(f"{api_prefix}.CONSUMER.DELETE.{stream}.{name}")
-    return made
+    return consumer
 
 
 def format_time(time: int) -> str:
-    """RFC 3339 with nanoseconds."""
+    """Format nanoseconds since 1970 as RFC 3339."""
     return f"{datetime.fromtimestamp(time // SECOND, UTC):%Y-%m-%dT%H:%M:%S}.{time % SECOND:09d}Z"
 
 
 def parse_time(text: str) -> int:
-    """Nanoseconds since 1970 of an RFC 3339 time. Raises ValueError."""
+    """Parse an RFC 3339 time to nanoseconds since 1970. Raises ValueError."""
     match = _TIME_PATTERN.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no RFC 3339 time such as 2026-01-31T12:00:00Z")
+        raise ValueError(f"{text!r} is not an RFC 3339 time such as 2026-01-31T12:00:00Z")
     whole = datetime.fromisoformat(f"{match[1]}T{match[2]}{match[4].replace('Z', '+00:00')}")
     return int(whole.timestamp()) * SECOND + int((match[3] or "").ljust(9, "0"))

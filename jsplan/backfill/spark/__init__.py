@@ -1,10 +1,11 @@
-"""JetStream for Spark: `spark.read.format("jetstream")`, `readStream` and `df.write.format("jetstream")`.
+"""JetStream for Spark, in batch and streaming: format `jetstream`.
 
     from jsplan.backfill.spark import register
     register(spark)
-    orders = spark.read.format("jetstream").option("url", "nats://127.0.0.1:4222").option("stream", "ORDERS").load()
+    reader = spark.read.format("jetstream").option("url", "nats://127.0.0.1:4222")
+    orders = reader.option("stream", "ORDERS").load()
 
-The only room that imports pyspark.
+This is the only package that imports pyspark.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `jetstream` known to a session, and let Spark hand filters on seq, time and subject down to it."""
+    """Register the format `jetstream`, and enable the pushdown of filters."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(JetStream)
 

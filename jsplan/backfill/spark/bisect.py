@@ -1,6 +1,6 @@
-"""Finds the message that a user's function fails on: half of the messages, then half of that half. Spark itself tells no row.
+"""Find the message that a user's function fails on, by bisection.
 
-Reads what is looked at again, in ever smaller parts; writes nothing.
+Spark does not report the row. This only reads the messages again, in ever smaller parts.
 """
 
 from __future__ import annotations
@@ -12,21 +12,26 @@ from jsplan.backfill.message_schema import format_origins
 from jsplan.backfill.seq_ranges import SeqRange, count_sequences
 from jsplan.backfill.tasks.partitioning import PartitionPlan, ReadChunk, read_chunk
 
-#: What is left when one message is looked for is not cut any further.
+#: A part with this number of sequences is not split.
 _SMALLEST = 1
 
 
-def find_failing_message(job: PartitionPlan, fails: Callable[[PartitionPlan], bool]) -> str | None:
-    """The origin of a message on which alone the function fails, or None: it may fail only on several together."""
-    spans = [(number, span) for number, leg in enumerate(job.origin_tasks) for span in leg.spans]
+def find_failing_message(plan: PartitionPlan, fails: Callable[[PartitionPlan], bool]) -> str | None:
+    """Return the origin of a message on which the function fails alone, or None.
+
+    The function may fail only on several messages together.
+    """
+    spans = [
+        (number, span) for number, origin in enumerate(plan.origin_tasks) for span in origin.spans
+    ]
     while (count := count_sequences(span for _, span in spans)) > _SMALLEST:
         first, second = _split_after(spans, count // 2)
-        spans = first if fails(_restrict_plan(job, first)) else second
-    if not spans or not fails(_restrict_plan(job, spans)):
+        spans = first if fails(_restrict_plan(plan, first)) else second
+    if not spans or not fails(_restrict_plan(plan, spans)):
         return None
     number, span = spans[0]
-    task = job.origin_tasks[number]
-    for rows in read_chunk(job, ReadChunk(number, (span,))):
+    task = plan.origin_tasks[number]
+    for rows in read_chunk(plan, ReadChunk(number, (span,))):
         return str(
             format_origins(task.domain, task.stream, rows["seq"], rows["time"])[0].as_py().decode()
         )
@@ -36,7 +41,7 @@ def find_failing_message(job: PartitionPlan, fails: Callable[[PartitionPlan], bo
 def _split_after(
     spans: list[tuple[int, SeqRange]], count: int
 ) -> tuple[list[tuple[int, SeqRange]], list[tuple[int, SeqRange]]]:
-    """The first `count` sequences, and the others."""
+    """Split the ranges after the first `count` sequences."""
     first: list[tuple[int, SeqRange]] = []
     rest = iter(spans)
     for number, span in rest:
@@ -59,9 +64,9 @@ def _yield_nonempty(number: int, span: SeqRange) -> Iterator[tuple[int, SeqRange
         yield number, span
 
 
-def _restrict_plan(job: PartitionPlan, spans: list[tuple[int, SeqRange]]) -> PartitionPlan:
-    legs = tuple(
-        replace(leg, spans=tuple(span for n, span in spans if n == number))
-        for number, leg in enumerate(job.origin_tasks)
+def _restrict_plan(plan: PartitionPlan, spans: list[tuple[int, SeqRange]]) -> PartitionPlan:
+    origins = tuple(
+        replace(origin, spans=tuple(span for n, span in spans if n == number))
+        for number, origin in enumerate(plan.origin_tasks)
     )
-    return replace(job, origin_tasks=legs)
+    return replace(plan, origin_tasks=origins)

@@ -1,7 +1,6 @@
-"""The format `jetstream` of Spark: batch reader, streaming reader, batch writer, Arrow batches end to end.
+"""Spark format `jetstream`: batch reader, streaming reader and batch writer, all with Arrow.
 
-The classes travel to executors by name and hold options only; each task connects for itself. How messages are read and
-written is left to `wire`, what the columns are to `columns`.
+Executors receive the classes by name, with options only. Each task connects by itself.
 """
 
 from __future__ import annotations
@@ -39,38 +38,45 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-#: The columns as Spark writes them; `time` is nanoseconds since 1970, which Spark's own timestamps cannot hold.
+#: Columns as Spark DDL. `time` is nanoseconds since 1970, which the timestamps of Spark cannot
+#: represent.
 SCHEMA = (
-    "domain STRING, stream STRING, seq BIGINT, time BIGINT, subject STRING, headers ARRAY<STRUCT<name: STRING, value: STRING>>, "
-    "data BINARY, origin STRING"
+    "domain STRING, stream STRING, seq BIGINT, time BIGINT, subject STRING, "
+    "headers ARRAY<STRUCT<name: STRING, value: STRING>>, data BINARY, origin STRING"
 )
-#: Into how many tasks a read is cut where nothing is said, and how many messages a streaming batch has at most.
+#: Default number of tasks of a read, and of messages of a streaming batch.
 DEFAULT_PARTITIONS, DEFAULT_BATCH_MESSAGES = 2, 200_000
 
 
 class JetStream(DataSource):
-    """Streams as tables: one row per message, in the columns of `SCHEMA`. `SPEC` of the options: docs/how-to/spark.md."""
+    """Data source for streams: one row per message, in the columns of `SCHEMA`.
+
+    The options are in docs/how-to/spark.md.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """As in `spark.read.format("jetstream")`."""
+        """Return the name for `spark.read.format("jetstream")`."""
         return "jetstream"
 
     def schema(self) -> str:
-        """The columns."""
+        """Return the columns."""
         return SCHEMA
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature; the columns are fixed
-        """A range of a stream."""
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        """Create a reader of a range of a stream."""
         options = Options.parse(self.options)
         return PushdownReader(options) if options.flag("pushdown") else JetStreamReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        """A stream and what it gets."""
+        """Create a streaming reader of a stream."""
         return JetStreamStreamReader(Options.parse(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Messages to be stored in a stream. Raises UsageError for `overwrite` and for a frame without the columns it needs."""
+        """Create a writer of messages to a stream.
+
+        Raises UsageError for `overwrite`, and for a frame without the required columns.
+        """
         if overwrite:
             raise UsageError("a stream cannot be overwritten", hint='Write with mode("append").')
         missing = [name for name in ("subject", "data") if name not in schema.fieldNames()]
@@ -84,14 +90,14 @@ class JetStream(DataSource):
 
 @dataclass
 class RangePartition(InputPartition):
-    """A range of sequences for one task, both ends included."""
+    """Range of sequences for one task, both ends included."""
 
     first: int
     last: int
 
 
 def split_range(first: int, last: int, count: int) -> list[RangePartition]:
-    """The range cut into at most `count` parts of about equal length."""
+    """Split a range into at most `count` parts of similar length."""
     step = max(1, -(-(last - first + 1) // max(1, count)))
     return [
         RangePartition(start, min(last, start + step - 1)) for start in range(first, last + 1, step)
@@ -99,31 +105,31 @@ def split_range(first: int, last: int, count: int) -> list[RangePartition]:
 
 
 def read_partition(
-    options: Options, piece: RangePartition, filters: tuple[str, ...]
+    options: Options, part: RangePartition, filters: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """What one task reads."""
+    """Read the messages of one task."""
     target = options.target()
-    what = ReadRequest(
+    request = ReadRequest(
         options.api_prefix,
         options.stream,
-        piece.first,
-        piece.last,
+        part.first,
+        part.last,
         filters,
         options.flag("headersOnly"),
     )
-    for batch in read(lambda: RawConnection(target), what):
+    for batch in read(lambda: RawConnection(target), request):
         yield to_table(options.domain, options.stream, batch)
 
 
 class JetStreamReader(DataSourceReader):
-    """A bounded read. What is stored while it runs is not part of it."""
+    """Bounded read. It excludes messages that are stored while it runs."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._pushed = PushedBounds(filters=options.filters)
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges of the tasks, as the stream is now."""
+        """Return the ranges of the tasks, for the current stream."""
         wire = RawConnection(self._options.target())
         try:
             first, last = self._bounds(wire)
@@ -134,9 +140,9 @@ class JetStreamReader(DataSourceReader):
 
     def _bounds(self, wire: RawConnection) -> tuple[int, int]:
         options, pushed = self._options, self._pushed
-        facts = fetch_stream_info(wire, options.api_prefix, options.stream)
-        firsts = [facts.first, options.number("startSeq") or 0, pushed.first]
-        lasts = [facts.last, options.number("endSeq") or facts.last, pushed.last]
+        info = fetch_stream_info(wire, options.api_prefix, options.stream)
+        firsts = [info.first, options.number("startSeq") or 0, pushed.first]
+        lasts = [info.last, options.number("endSeq") or info.last, pushed.last]
         for time in (options.time("startTime"), pushed.since):
             firsts += (
                 [find_first_seq_at(wire, options.api_prefix, options.stream, time)]
@@ -152,7 +158,7 @@ class JetStreamReader(DataSourceReader):
         return max(firsts), min(lasts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's messages. Where there is no range at all, Spark makes one task without one."""
+        """Read the messages of one task. Without any range, Spark creates one empty task."""
         return (
             read_partition(self._options, partition, self._pushed.filters)
             if isinstance(partition, RangePartition)
@@ -161,20 +167,21 @@ class JetStreamReader(DataSourceReader):
 
 
 class PushdownReader(JetStreamReader):
-    """A read that Spark's filters narrow.
+    """Bounded read that the filters of Spark narrow.
 
-    Spark 4 keeps what was pushed down with the frame that `load()` returned: every later query of that frame, with other
-    filters or none, would miss rows. So it has to be asked for, for frames that are used once.
+    Spark 4 stores pushed filters in the frame that `load()` returned: every later query of that
+    frame, with other filters or none, would miss rows. The option `pushdown` is therefore opt-in,
+    for frames that are used once.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take what narrows the range or the subjects; what is not exactly expressed by that, Spark filters again."""
-        self._pushed, left = push_filters(self._pushed, filters)
-        return left
+        """Use the filters that narrow range or subjects; return those that Spark must apply."""
+        self._pushed, remaining = push_filters(self._pushed, filters)
+        return remaining
 
 
 class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream as it grows. An offset is the sequence of the next message to read."""
+    """Streaming read. An offset is the sequence of the next message."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -188,7 +195,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             wire.close()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """The first message there is, or what `startSeq` or `startTime` say."""
+        """Return the first message, or the position of `startSeq` or `startTime`."""
         options = self._options
         wire = RawConnection(options.target())
         try:
@@ -209,15 +216,15 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             wire.close()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on nothing newer is read."""
+        """Stop at the current end of the stream."""
         self._end = self._next_sequence()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """How many messages one batch has at most."""
+        """Return the maximum number of messages of a batch."""
         return ReadMaxRows(self._options.number("maxMessagesPerBatch") or DEFAULT_BATCH_MESSAGES)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Up to where the next batch goes."""
+        """Return the end of the next batch."""
         end = self._end if self._end is not None else self._next_sequence()
         if not isinstance(limit, ReadAllAvailable):
             most = getattr(limit, "max_rows", None) or DEFAULT_BATCH_MESSAGES
@@ -225,7 +232,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {"seq": max(end, start["seq"])}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """The ranges of the tasks."""
+        """Return the ranges of the tasks."""
         return list(
             split_range(
                 start["seq"],
@@ -235,7 +242,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's messages. Where there is no range at all, Spark makes one task without one."""
+        """Read the messages of one task. Without any range, Spark creates one empty task."""
         return (
             read_partition(self._options, partition, self._options.filters)
             if isinstance(partition, RangePartition)
@@ -245,17 +252,18 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 @dataclass
 class WriteResult(WriterCommitMessage):
-    """What one task stored, and how much of it the server knew already."""
+    """Number of messages that one task stored, and of duplicates that the server knew."""
 
     messages: int
     duplicates: int
 
 
 class JetStreamWriter(DataSourceArrowWriter):
-    """Publishes each row and waits for its acknowledgement. A task that Spark repeats publishes again.
+    """Writer that publishes each row and waits for its acknowledgement.
 
-    With `dedupe` = `origin` each message carries its origin as `Nats-Msg-Id`, so that the server drops what it stored within
-    the stream's duplicate window. A copy that is exact whatever happens is what `jsplan backfill` makes.
+    A repeated task publishes again. With `dedupe` = `origin` each message has its origin as
+    `Nats-Msg-Id`, so the server drops repeated ones within the duplicate window of the stream. For
+    an exact copy, use `jsplan backfill`.
     """
 
     def __init__(self, options: Options) -> None:
@@ -264,7 +272,7 @@ class JetStreamWriter(DataSourceArrowWriter):
             raise UsageError(f"option dedupe is {options['dedupe']!r}, not none or origin")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
-        """One task's rows."""
+        """Write the rows of one task."""
         wire = RawConnection(self._options.target())
         try:
             return WriteResult(

@@ -1,4 +1,4 @@
-"""What Spark says when a job of lanes fails: an error of ours that came with it, one of a user's code, or a worker that died."""
+"""Interpret errors of Spark: an error of jsplan, of the user's code, or a dead worker."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from jsplan.backfill.tasks.partitioning import PartitionPlan
 
-#: How an error of ours travels in the words of Spark.
+#: Pattern of a transported error in the message of Spark.
 _ERROR_PATTERN = re.compile(r"jsplan-said:([A-Za-z0-9+/=]+):")
-#: Bytes that Spark hands to Python at once, where it can be told.
+#: Bytes of a batch from Spark to Python, where the release supports the setting.
 _BATCH_SETTINGS: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20)}
 
 
 class CarriedError(Exception):
-    """An error of ours, as Spark carries it from a reader to the driver."""
+    """Error of jsplan that Spark transports from a reader to the driver."""
 
     def __init__(self, error: JsplanError) -> None:
         super().__init__(
@@ -33,15 +33,15 @@ class CarriedError(Exception):
 
 
 class UserFunctionError(RefusedError):
-    """A user's function failed while it ran."""
+    """Error of a user's function while it ran."""
 
 
 def collect_plan_rows(
-    session: SparkSession, frame: DataFrame, job: PartitionPlan, name: str
+    session: SparkSession, frame: DataFrame, plan: PartitionPlan, name: str
 ) -> list[Any]:
-    """The rows of a frame of a job. Raises what `raise_spark_error` raises."""
+    """Collect the rows of a frame of a plan. Raises the errors of `raise_spark_error`."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - it costs a second, and only a job needs it
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - a slow import
 
     session.sparkContext.setJobDescription(name)
     before = {key: session.conf.get(key, None) for key in _BATCH_SETTINGS}
@@ -50,30 +50,33 @@ def collect_plan_rows(
             session.conf.set(key, value)
         return frame.collect()
     except (PySparkException, Py4JError) as error:
-        raise_spark_error(error, job)
+        raise_spark_error(error, plan)
     finally:
-        with contextlib.suppress(PySparkException, Py4JError):  # it may be stopped under us
+        with contextlib.suppress(PySparkException, Py4JError):  # the session may have stopped
             for key, old in before.items():
                 session.conf.unset(key) if old is None else session.conf.set(key, old)
 
 
-def raise_spark_error(error: Exception, job: PartitionPlan) -> NoReturn:
-    """Raise what an error of Spark means: one of ours that came with it, one of the user's function or SQL, or a worker that died."""
+def raise_spark_error(error: Exception, plan: PartitionPlan) -> NoReturn:
+    """Raise the error that an error of Spark means.
+
+    It is an error of jsplan, of the user's function or SQL, or WorkerDiedError.
+    """
     text = str(error)
     if (match := _ERROR_PATTERN.search(text)) is not None:
         raise_failure([json.loads(base64.b64decode(match[1]))])
     if (
-        job.transform is not None
+        plan.transform is not None
         and "Traceback (most recent call last)" in text
-        and job.transform.path in text
+        and plan.transform.path in text
     ):
-        raise UserFunctionError(f"transform {job.transform}: {_last_line(text)}") from None
-    if (job.where is not None or job.transform is not None) and (
+        raise UserFunctionError(f"transform {plan.transform}: {_last_line(text)}") from None
+    if (plan.where is not None or plan.transform is not None) and (
         condition := _sql_error_name(error)
     ):
-        if job.transform is not None:
+        if plan.transform is not None:
             raise UserFunctionError(
-                f"transform {job.transform}: {condition} {first_error_line(error)}"
+                f"transform {plan.transform}: {condition} {first_error_line(error)}"
             ) from None
         raise RefusedError(
             f"where: {condition} {first_error_line(error)}. Nothing of this attempt was copied"
@@ -84,7 +87,7 @@ def raise_spark_error(error: Exception, job: PartitionPlan) -> NoReturn:
 
 
 def _sql_error_name(error: Exception) -> str:
-    """What Spark calls an error of somebody's SQL; empty for any other."""
+    """Return Spark's name of an error in the user's SQL; empty for any other error."""
     names = (
         "ArithmeticException",
         "NumberFormatException",
@@ -96,7 +99,7 @@ def _sql_error_name(error: Exception) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The error that a traceback ends with."""
+    """Return the error at the end of a traceback."""
     lines = [
         line.strip()
         for line in text[text.index("Traceback (most recent call last)") :].splitlines()

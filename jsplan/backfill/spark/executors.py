@@ -1,4 +1,7 @@
-"""Runs the tasks of a job on Spark's executors, each fused: what it reads and writes never enters the JVM, only what it says does."""
+"""Run tasks on the executors of Spark.
+
+Each task reads and writes in one process: only its results enter the JVM, no message does.
+"""
 
 from __future__ import annotations
 
@@ -14,41 +17,48 @@ from jsplan.errors import ApiError, JsplanError, RefusedError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What a task yields: things that JSON can say. It may raise JsplanError.
+#: Task that yields results for JSON. May raise JsplanError.
 Task = Callable[[], Iterator[dict[str, Any]]]
 _RESULT_SCHEMA: Final = pa.schema([("task", pa.int64()), ("said", pa.string())])
 
 
 class TaskFailedError(ApiError):
-    """A task ended with an error that another attempt may not meet: a link that broke, a stream that was sealed, a worker that died."""
+    """Error of a task that another attempt may avoid.
+
+    A lost link, a sealed stream or a dead worker, for example.
+    """
 
 
 class WorkerDiedError(TaskFailedError):
-    """A task ended without a word of its own: its worker or its Spark died, or it ran into a bug."""
+    """Error of a task that ended without a result: its worker or Spark died, or a bug."""
 
 
 def run_tasks(
     session: SparkSession, tasks: Sequence[Task], name: str
 ) -> list[list[dict[str, Any]]]:
-    """Carry out each task once, at the same time as far as there are cores; what each said, in order.
+    """Run each task once, in parallel on the available cores; return the results in order.
 
-    Raises RefusedError for what a task refuses for good, else TaskFailedError: of the first task that failed.
+    Raises the error of the first failed task: RefusedError for a permanent one, else
+    TaskFailedError.
     """
     frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(
         _make_task_mapper(list(tasks)), "task BIGINT, said STRING"
     )
-    found: list[list[dict[str, Any]]] = [[] for _ in tasks]
+    results: list[list[dict[str, Any]]] = [[] for _ in tasks]
     for row in collect_rows(session, frame, name):
-        found[row.task].append(json.loads(row.said))
-    for said in found:
-        raise_failure(said)
-    return found
+        results[row.task].append(json.loads(row.said))
+    for task_results in results:
+        raise_failure(task_results)
+    return results
 
 
 def collect_rows(session: SparkSession, frame: DataFrame, name: str) -> list[Any]:
-    """The rows of a small frame; `name` says what it is for where Spark lists its jobs. Raises WorkerDiedError."""
+    """Collect the rows of a small frame; `name` appears in the job list of Spark.
+
+    Raises WorkerDiedError.
+    """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - it costs a second, and only a job needs it
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - a slow import
 
     session.sparkContext.setJobDescription(name)
     try:
@@ -63,19 +73,22 @@ def _make_task_mapper(
     tasks: list[Task],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        again = is_retry()
+        retry = is_retry()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for said in _run_task(refuse_retry if again else tasks[number]):
+                for result in _run_task(refuse_retry if retry else tasks[number]):
                     yield pa.RecordBatch.from_pydict(
-                        {"task": [number], "said": [json.dumps(said)]}, schema=_RESULT_SCHEMA
+                        {"task": [number], "said": [json.dumps(result)]}, schema=_RESULT_SCHEMA
                     )
 
     return run_all
 
 
 def is_retry() -> bool:
-    """Whether Spark has begun this task before, and may still be at it. What that has written is for the driver to look at first."""
+    """Return True if Spark ran this task before. The first run may still be active.
+
+    The driver must first check what that run has written.
+    """
     from pyspark import TaskContext  # noqa: PLC0415
 
     context = TaskContext.get()
@@ -83,9 +96,9 @@ def is_retry() -> bool:
 
 
 def refuse_retry() -> Iterator[dict[str, Any]]:
-    """Raise ApiError in the place of a task that Spark began again."""
+    """Raise ApiError instead of a task that Spark runs again."""
     raise ApiError(
-        "Spark began a task again whose first attempt died, or is slow",
+        "Spark ran a task again, because its first run died or is slow",
         hint="The next attempt resumes it.",
     )
 
@@ -98,7 +111,7 @@ def _run_task(task: Task) -> Iterator[dict[str, Any]]:
 
 
 def error_to_result(error: JsplanError) -> dict[str, Any]:
-    """An error as what a task says; `raise_failure` is the way back."""
+    """Convert an error to a result of a task, for `raise_failure`."""
     closed = isinstance(error, WindowClosedError)
     return {
         "error": str(error),
@@ -108,14 +121,17 @@ def error_to_result(error: JsplanError) -> dict[str, Any]:
     }
 
 
-def raise_failure(said: list[dict[str, Any]]) -> None:
-    """Raise the first error that is among what was said: RefusedError, WindowClosedError or TaskFailedError."""
-    for one in said:
-        if "error" in one:
-            if one["closed"]:
-                raise WindowClosedError(one["error"], hint=one["hint"])
-            raise (RefusedError if one["for_good"] else TaskFailedError)(
-                one["error"], hint=one["hint"]
+def raise_failure(results: list[dict[str, Any]]) -> None:
+    """Raise the first error among the results.
+
+    It is a RefusedError, WindowClosedError or TaskFailedError.
+    """
+    for result in results:
+        if "error" in result:
+            if result["closed"]:
+                raise WindowClosedError(result["error"], hint=result["hint"])
+            raise (RefusedError if result["for_good"] else TaskFailedError)(
+                result["error"], hint=result["hint"]
             )
 
 

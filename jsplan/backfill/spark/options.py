@@ -1,7 +1,8 @@
-"""The options of the `jetstream` format: how to connect, what to read, where to write. Used on the driver and on the executors.
+"""Options of the format `jetstream`: connection, range to read, target to write.
 
-A value `${env.NAME}` is taken from the environment of whoever connects: a password never stands in a plan of Spark, a job
-file or the UI. Paths of creds and TLS files are those of the executors.
+The driver and the executors read them. `${env.NAME}` is resolved in the environment of the
+connecting process, so no password appears in Spark plans, job files or the UI. Paths of
+credentials and TLS files are those of the executors.
 """
 
 from __future__ import annotations
@@ -20,27 +21,50 @@ from jsplan.errors import UsageError
 from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
 
 CONNECTION_OPTIONS: Final = (
-    "url", "context", "user", "password", "token", "creds", "nkey", "tlsCa", "tlsCert", "tlsKey", "tlsFirst", "inboxPrefix", "timeout",
-)  # fmt: skip
+    "url",
+    "context",
+    "user",
+    "password",
+    "token",
+    "creds",
+    "nkey",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+    "tlsFirst",
+    "inboxPrefix",
+    "timeout",
+)
 LOCATION_OPTIONS: Final = ("domain", "apiPrefix", "stream")
 READ_OPTIONS: Final = (
-    "startSeq", "endSeq", "startTime", "endTime", "filterSubjects", "headersOnly", "partitions", "maxMessagesPerBatch", "pushdown",
-)  # fmt: skip
+    "startSeq",
+    "endSeq",
+    "startTime",
+    "endTime",
+    "filterSubjects",
+    "headersOnly",
+    "partitions",
+    "maxMessagesPerBatch",
+    "pushdown",
+)
 WRITE_OPTIONS: Final = ("dedupe", "subjectPrefix")
 _FROM_ENVIRONMENT = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
-#: What nobody may see in a plan of Spark: only `${env.…}` is taken.
+#: Options that would be visible in Spark plans: only `${env.NAME}` is accepted.
 _SECRETS: Final = ("password", "token")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options as Spark hands them over; names are not case-sensitive. Raises UsageError for what is unknown or impossible."""
+    """Options as Spark passes them; names are not case-sensitive.
+
+    Raises UsageError for unknown or invalid ones.
+    """
 
     values: Mapping[str, str]
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Check the names, and that no secret stands in the open."""
+        """Check the names, and that no secret is in plain text."""
         known = {
             name.lower(): name
             for name in (*CONNECTION_OPTIONS, *LOCATION_OPTIONS, *READ_OPTIONS, *WRITE_OPTIONS)
@@ -54,12 +78,12 @@ class Options:
         for name in _SECRETS:
             if name in values and not _FROM_ENVIRONMENT.fullmatch(values[name]):
                 raise UsageError(
-                    f"option {name} would be shown in Spark's plans",
-                    hint='Put it into the environment of the executors: "${env.NAME}".',
+                    f"option {name} would be visible in the plans of Spark",
+                    hint='Set it in the environment of the executors, and write "${env.NAME}".',
                 )
         if "@" in values.get("url", "") and not _FROM_ENVIRONMENT.search(values["url"]):
             raise UsageError(
-                "option url holds credentials",
+                "option url has credentials",
                 hint='Use the options user and password with "${env.NAME}", or creds.',
             )
         if not values.get("stream"):
@@ -71,42 +95,42 @@ class Options:
 
     @property
     def stream(self) -> str:
-        """The stream to read or to write."""
+        """Stream to read or write."""
         return self.values["stream"]
 
     @property
     def domain(self) -> str:
-        """The JetStream domain, empty where the server has none."""
+        """JetStream domain, empty if the server has none."""
         return self["domain"] or ""
 
     @property
     def api_prefix(self) -> str:
-        """Where the JetStream API is reached."""
+        """Prefix of the JetStream API."""
         return self["apiPrefix"] or (f"$JS.{self.domain}.API" if self.domain else "$JS.API")
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """Subjects, of which a message must match one; none: all."""
+        """Subjects of which a message must match one; none: all."""
         return tuple(
             part.strip() for part in (self["filterSubjects"] or "").split(",") if part.strip()
         )
 
     def number(self, name: str) -> int | None:
-        """A whole number. Raises UsageError."""
+        """Return a whole number. Raises UsageError."""
         text = self[name]
         if text is not None and not text.lstrip("+").isdigit():
             raise UsageError(f"option {name} is {text!r}, not a number")
         return int(text) if text is not None else None
 
     def flag(self, name: str) -> bool:
-        """True or false; left out is false. Raises UsageError."""
+        """Return True or False (the default). Raises UsageError."""
         text = (self[name] or "false").lower()
         if text not in ("true", "false"):
             raise UsageError(f"option {name} is {text!r}, not true or false")
         return text == "true"
 
     def time(self, name: str) -> int | None:
-        """A time as ns since 1970. Raises UsageError."""
+        """Return a time as ns since 1970. Raises UsageError."""
         text = self[name]
         try:
             return parse_time(text) if text is not None else None
@@ -114,34 +138,39 @@ class Options:
             raise UsageError(f"option {name}: {error}") from None
 
     def target(self) -> ConnectionSettings:
-        """How to connect, with what the environment of this process adds. Raises UsageError and ConnectError."""
-        said = {
+        """Return the connection settings, resolved in the environment of this process.
+
+        Raises UsageError and ConnectError.
+        """
+        resolved = {
             name: _fill_references(name, self.values[name])
             for name in CONNECTION_OPTIONS
             if self.values.get(name)
         }
 
         def path(name: str) -> Path | None:
-            return expand_user(said[name]) if name in said else None
+            return expand_user(resolved[name]) if name in resolved else None
 
         tls = Tls(
             path("tlsCa"),
             path("tlsCert"),
             path("tlsKey"),
-            said.get("tlsFirst", "").lower() == "true",
+            resolved.get("tlsFirst", "").lower() == "true",
         )
         connection = Connection(
             key="jetstream",
-            url=said.get("url"),
-            context=said.get("context"),
-            user=said.get("user"),
-            password=said.get("password"),
-            token=said.get("token"),
+            url=resolved.get("url"),
+            context=resolved.get("context"),
+            user=resolved.get("user"),
+            password=resolved.get("password"),
+            token=resolved.get("token"),
             creds=path("creds"),
             nkey=path("nkey"),
-            inbox_prefix=said.get("inboxPrefix"),
+            inbox_prefix=resolved.get("inboxPrefix"),
             tls=tls,
-            timeout=int(float(said["timeout"]) * 1_000_000_000) if "timeout" in said else None,
+            timeout=int(float(resolved["timeout"]) * 1_000_000_000)
+            if "timeout" in resolved
+            else None,
         )
         return resolve_settings(connection, os.environ)
 
@@ -151,7 +180,7 @@ def _fill_references(name: str, text: str) -> str:
         value = os.environ.get(match[1])
         if value is None:
             raise UsageError(
-                f"option {name}: the environment variable {match[1]} is not set here",
+                f"option {name}: the environment variable {match[1]} is not set in this process",
                 hint="Set it on every executor.",
             )
         return value

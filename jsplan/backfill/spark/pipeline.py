@@ -1,7 +1,8 @@
-"""The lanes of a job on Spark: readers, then what users ask for (SQL, a function), then lanes, each sorted, then their writers.
+"""Run a partitioned copy on Spark: readers, SQL and function of the user, then writers.
 
-What needs no rows gets none: messages whose order alone changes go through the shuffle in blocks, and lanes that read for themselves keep
-them in one process. No lane writes before all readers are done, so that no lane goes on where another reader failed.
+Each partition is sorted. Copies without SQL or function shuffle whole blocks of messages, and
+partitions that read for themselves stay in one process. No partition is written before all readers
+have finished, so no partition continues where another reader failed.
 """
 
 from __future__ import annotations
@@ -52,81 +53,92 @@ if TYPE_CHECKING:
     from jsplan.backfill.parquet import writer
 
 _HEADERS_DDL: Final = "headers ARRAY<STRUCT<name: STRING, value: STRING>>"
-_MESSAGES_DDL: Final = f"domain STRING, stream STRING, seq BIGINT, time BIGINT, subject STRING, {_HEADERS_DDL}, data BINARY, origin STRING"
-_BLOCKS_DDL: Final = "lane INT, leg INT, first BIGINT, rows BINARY"
-_ROWS_DDL: Final = (
-    "lane INT, leg INT, seq BIGINT, time BIGINT, subject BINARY, headers BINARY, data BINARY"
+_MESSAGES_DDL: Final = (
+    "domain STRING, stream STRING, seq BIGINT, time BIGINT, subject STRING, "
+    f"{_HEADERS_DDL}, data BINARY, origin STRING"
 )
-_ROW_COLUMNS: Final = ("_leg", "seq", "time", "subject", "_block", "data")
+_NUMBERS_DDL: Final = "partition_number INT, origin_number INT"
+_BLOCKS_DDL: Final = f"{_NUMBERS_DDL}, first BIGINT, rows BINARY"
+_ROWS_DDL: Final = (
+    f"{_NUMBERS_DDL}, seq BIGINT, time BIGINT, subject BINARY, headers BINARY, data BINARY"
+)
+_ROW_COLUMNS: Final = ("_origin_number", "seq", "time", "subject", "_block", "data")
 _RESULT_SCHEMA: Final = pa.schema([("said", pa.string())])
 _BLOCK_SCHEMA: Final = pa.schema(
-    [("lane", pa.int32()), ("leg", pa.int32()), ("first", pa.int64()), ("rows", pa.binary())]
+    [
+        ("partition_number", pa.int32()),
+        ("origin_number", pa.int32()),
+        ("first", pa.int64()),
+        ("rows", pa.binary()),
+    ]
 )
-#: What a message has on its way to SQL, beside what users see.
-_HIDDEN_FIELDS: Final = [pa.field("_leg", pa.int32()), pa.field("_block", BYTES)]
+#: Columns of a message for SQL, besides those of users.
+_HIDDEN_FIELDS: Final = [pa.field("_origin_number", pa.int32()), pa.field("_block", BYTES)]
 Batches = Iterator[pa.RecordBatch]
-#: Of the parts that are to be read and the number of readers, what a task makes of the numbers of parts.
+#: Reads the chunks with these numbers, given all chunks and the number of readers.
 ChunkReader = Callable[[list[ReadChunk], int, Batches], Batches]
 
 
 class RowWriter(Protocol):
-    """What writes a lane, or a piece of an archive."""
+    """Writer of a partition, or of a chunk of an archive."""
 
-    def write(self, leg: int, rows: pa.RecordBatch) -> int:
+    def write(self, origin_number: int, rows: pa.RecordBatch) -> int:
         """Write rows of an origin."""
 
     def finish(self) -> dict[str, Any]:
-        """What was written."""
+        """Return what was written."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the writer."""
 
 
-#: Begins the writer of the lane, or piece, with a number.
+#: Creates the writer of the partition, or chunk, with a number.
 WriterFactory = Callable[[int], RowWriter]
 
 
-def run_plan(session: SparkSession, job: PartitionPlan, name: str) -> list[dict[str, Any]]:
-    """Carry out a job; what each lane that has written says. Raises RefusedError, and TaskFailedError for what another attempt may not
-    meet.
+def run_plan(session: SparkSession, plan: PartitionPlan, name: str) -> list[dict[str, Any]]:
+    """Run a plan, and return the result of each partition with messages.
+
+    Raises RefusedError, and TaskFailedError for an error that another attempt may avoid.
     """
-    if job.is_fused:
-        said = run_tasks(
+    if plan.is_fused:
+        results = run_tasks(
             session,
-            [partial(copy_partition, job, lane) for lane in range(len(job.partitions))],
+            [partial(copy_partition, plan, number) for number in range(len(plan.partitions))],
             name,
         )
-        return [one[-1] for one in said]
-    if job.has_single_reader:
-        return run_tasks(session, [partial(copy_all_partitions, job)], name)[0]
-    begin: WriterFactory = partial(PartitionWriter, job)
-    write = _make_block_writer(begin) if job.transform is None else _make_row_writer(begin)
+        return [result[-1] for result in results]
+    if plan.has_single_reader:
+        return run_tasks(session, [partial(copy_all_partitions, plan)], name)[0]
+    begin: WriterFactory = partial(PartitionWriter, plan)
+    write = _make_block_writer(begin) if plan.transform is None else _make_row_writer(begin)
     return _collect_results(
-        session, job, _build_partitions(session, job).mapInArrow(write, "said STRING"), name
+        session, plan, _build_partitions(session, plan).mapInArrow(write, "said STRING"), name
     )
 
 
 def run_export(
-    session: SparkSession, job: PartitionPlan, pieces: Sequence[writer.ExportChunk], name: str
+    session: SparkSession, plan: PartitionPlan, chunks: Sequence[writer.ExportChunk], name: str
 ) -> list[dict[str, Any]]:
-    """Write pieces of an archive, of what SQL and a function make of the messages; what each piece that got any says. Raises as `run_plan`.
+    """Write chunks of an archive from the results of SQL and function.
 
-    With SQL alone each piece is read, filtered and written by one task, and is there when that is done. A function may put its rows
-    anywhere, so they are sorted again.
+    Returns the results of the chunks with messages. With SQL alone, one task reads, filters and
+    writes each chunk, which is finished with the task. A function may return rows in any order, so
+    they are sorted again. Raises the errors of `run_plan`.
     """
-    begin: WriterFactory = partial(TransformedChunkWriter, job, pieces)
+    begin: WriterFactory = partial(TransformedChunkWriter, plan, chunks)
     rows = (
-        _build_partitions(session, job)
-        if job.transform is not None
-        else _build_filtered_rows(session, job)
+        _build_partitions(session, plan)
+        if plan.transform is not None
+        else _build_filtered_rows(session, plan)
     )
     return _collect_results(
         session,
-        job,
+        plan,
         rows.mapInArrow(
             _make_row_writer(begin)
-            if job.transform is not None
-            else _make_filtered_writer(job, begin),
+            if plan.transform is not None
+            else _make_filtered_writer(plan, begin),
             "said STRING",
         ),
         name,
@@ -134,31 +146,31 @@ def run_export(
 
 
 def _collect_results(
-    session: SparkSession, job: PartitionPlan, frame: DataFrame, name: str
+    session: SparkSession, plan: PartitionPlan, frame: DataFrame, name: str
 ) -> list[dict[str, Any]]:
     try:
-        found = [json.loads(row.said) for row in collect_plan_rows(session, frame, job, name)]
+        results = [json.loads(row.said) for row in collect_plan_rows(session, frame, plan, name)]
     except UserFunctionError as error:
-        where = find_failing_message(job, partial(_function_fails, session, name))
+        origin = find_failing_message(plan, partial(_function_fails, session, name))
         raise RefusedError(
-            f"{error}{f', at {where}' if where else ''}. Nothing of this attempt was copied"
+            f"{error}{f', at {origin}' if origin else ''}. Nothing of this attempt was copied"
         ) from None
-    raise_failure(found)
-    return found
+    raise_failure(results)
+    return results
 
 
-def _function_fails(session: SparkSession, name: str, job: PartitionPlan) -> bool:
-    """Whether the function fails on what this job reads."""
-    if not any(leg.spans for leg in job.origin_tasks):
+def _function_fails(session: SparkSession, name: str, plan: PartitionPlan) -> bool:
+    """Return True if the function fails on what this plan reads."""
+    if not any(origin.spans for origin in plan.origin_tasks):
         return False
     try:
         collect_plan_rows(
             session,
-            build_transformed_rows(session, job)
-            .mapInArrow(_make_row_checker(job), _ROWS_DDL)
+            build_transformed_rows(session, plan)
+            .mapInArrow(_make_row_checker(plan), _ROWS_DDL)
             .groupBy()
             .count(),
-            job,
+            plan,
             name,
         )
     except UserFunctionError:
@@ -166,27 +178,31 @@ def _function_fails(session: SparkSession, name: str, job: PartitionPlan) -> boo
     return False
 
 
-def _build_partitions(session: SparkSession, job: PartitionPlan) -> DataFrame:
-    """Everything that is to be written, each lane in a partition and in its order."""
-    if job.transform is not None:
-        frame = build_transformed_rows(session, job).mapInArrow(_make_row_checker(job), _ROWS_DDL)
-        return _repartition(frame, job.writer_count).sortWithinPartitions("lane", "leg", "seq")
-    if job.where is not None:
-        frame = _build_filtered_rows(session, job).mapInArrow(_make_row_packer(job), _BLOCKS_DDL)
+def _build_partitions(session: SparkSession, plan: PartitionPlan) -> DataFrame:
+    """Build the rows to write, each partition in order in its own Spark partition."""
+    if plan.transform is not None:
+        frame = build_transformed_rows(session, plan).mapInArrow(_make_row_checker(plan), _ROWS_DDL)
+        return _repartition(frame, plan.writer_count).sortWithinPartitions(
+            "partition_number", "origin_number", "seq"
+        )
+    if plan.where is not None:
+        frame = _build_filtered_rows(session, plan).mapInArrow(_make_row_packer(plan), _BLOCKS_DDL)
     else:
-        frame = _read_chunks(session, job, _make_block_reader(job), _BLOCKS_DDL)
-    return _repartition(frame, job.writer_count).sortWithinPartitions("lane", "leg", "first")
+        frame = _read_chunks(session, plan, _make_block_reader(plan), _BLOCKS_DDL)
+    return _repartition(frame, plan.writer_count).sortWithinPartitions(
+        "partition_number", "origin_number", "first"
+    )
 
 
-def _build_filtered_rows(session: SparkSession, job: PartitionPlan) -> DataFrame:
-    """What SQL lets through, with header blocks as they are, in order within each part that is read."""
-    where = job.where or "true"
+def _build_filtered_rows(session: SparkSession, plan: PartitionPlan) -> DataFrame:
+    """Build the rows that match the SQL, with raw header blocks, in order within each chunk."""
+    where = plan.where or "true"
     headers = "headers" in where.lower()
     rows = filter_rows(
         _read_chunks(
             session,
-            job,
-            _make_row_reader(job, hidden=True, headers=headers),
+            plan,
+            _make_row_reader(plan, hidden=True, headers=headers),
             _row_ddl(headers=headers),
         ),
         where,
@@ -194,34 +210,41 @@ def _build_filtered_rows(session: SparkSession, job: PartitionPlan) -> DataFrame
     return rows.select(*_ROW_COLUMNS)
 
 
-def build_transformed_rows(session: SparkSession, job: PartitionPlan) -> DataFrame:
-    """The messages that a job reads, in the columns that users know, after its SQL and its function: `origin` is whatever was read,
-    `RETURNED` has the columns where there is a function. Raises RefusedError for what cannot be done with them.
+def build_transformed_rows(session: SparkSession, plan: PartitionPlan) -> DataFrame:
+    """Build the messages of a plan in the columns of users, after its SQL and its function.
+
+    With a function, the columns are `REQUIRED_COLUMNS`. Its rows are not checked. Raises
+    RefusedError for invalid SQL or an invalid function.
     """
     frame = _read_chunks(
-        session, job, _make_row_reader(job, hidden=False, headers=True), _MESSAGES_DDL
+        session, plan, _make_row_reader(plan, hidden=False, headers=True), _MESSAGES_DDL
     )
-    frame = filter_rows(frame, job.where) if job.where is not None else frame
-    return apply_function(frame, job.transform) if job.transform is not None else frame
+    frame = filter_rows(frame, plan.where) if plan.where is not None else frame
+    return apply_function(frame, plan.transform) if plan.transform is not None else frame
 
 
-def build_expected_rows(session: SparkSession, job: PartitionPlan) -> DataFrame:
-    """What should be stored, but for the mapping of subjects where there is no function: `leg` and the columns of `MESSAGE_SCHEMA`, whose
-    headers are those of the origin, or what a function made of them. Raises RefusedError.
+def build_expected_rows(session: SparkSession, plan: PartitionPlan) -> DataFrame:
+    """Build the messages that should be stored: `origin_number` and `MESSAGE_SCHEMA`.
+
+    Without a function, the subject transform is not applied yet. Headers are those of the origin,
+    or what the function returned. Raises RefusedError.
     """
-    if job.transform is not None:
+    if plan.transform is not None:
         return (
-            build_transformed_rows(session, job)
-            .mapInArrow(_make_row_checker(job), _ROWS_DDL)
-            .drop("lane")
+            build_transformed_rows(session, plan)
+            .mapInArrow(_make_row_checker(plan), _ROWS_DDL)
+            .drop("partition_number")
         )
-    headers = "headers" in (job.where or "").lower()
+    headers = "headers" in (plan.where or "").lower()
     rows = _read_chunks(
-        session, job, _make_row_reader(job, hidden=True, headers=headers), _row_ddl(headers=headers)
+        session,
+        plan,
+        _make_row_reader(plan, hidden=True, headers=headers),
+        _row_ddl(headers=headers),
     )
-    rows = filter_rows(rows, job.where) if job.where is not None else rows
+    rows = filter_rows(rows, plan.where) if plan.where is not None else rows
     return rows.selectExpr(
-        "_leg AS leg",
+        "_origin_number AS origin_number",
         "seq",
         "time",
         "CAST(subject AS BINARY) AS subject",
@@ -231,36 +254,36 @@ def build_expected_rows(session: SparkSession, job: PartitionPlan) -> DataFrame:
 
 
 def _read_chunks(
-    session: SparkSession, job: PartitionPlan, reader: ChunkReader, schema: str
+    session: SparkSession, plan: PartitionPlan, reader: ChunkReader, schema: str
 ) -> DataFrame:
-    """One row for each part that is to be read becomes its messages; several parts are one task where there are many."""
+    """Read each chunk as messages. Many chunks share a task."""
     cores = session.sparkContext.defaultParallelism
-    pieces = job.split_into_chunks(2 * cores)
-    return session.range(0, len(pieces), 1, max(1, min(len(pieces), 4 * cores))).mapInArrow(
-        partial(reader, pieces, cores), schema
+    chunks = plan.split_into_chunks(2 * cores)
+    return session.range(0, len(chunks), 1, max(1, min(len(chunks), 4 * cores))).mapInArrow(
+        partial(reader, chunks, cores), schema
     )
 
 
-def _repartition(frame: DataFrame, lanes: int) -> DataFrame:
-    """Lanes to partitions; where two of them fall into one, its writer does one after the other."""
+def _repartition(frame: DataFrame, count: int) -> DataFrame:
+    """Assign partitions to Spark partitions. Partitions in the same one are written in turn."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - it costs a second, and only a job needs it
 
     if hasattr(frame, "repartitionById"):
-        return frame.repartitionById(lanes, f.col("lane"))
-    return frame.repartition(lanes, "lane")
+        return frame.repartitionById(count, f.col("partition_number"))
+    return frame.repartition(count, "partition_number")
 
 
-# --- readers ---------------------------------------------------------------------------------------------------------
+# --- readers ---
 
 
-def _make_block_reader(job: PartitionPlan) -> ChunkReader:
-    def read_all(pieces: list[ReadChunk], readers: int, batches: Batches) -> Batches:
-        for piece in (
-            pieces[number] for batch in batches for number in batch.column(0).to_pylist()
+def _make_block_reader(plan: PartitionPlan) -> ChunkReader:
+    def read_all(chunks: list[ReadChunk], readers: int, batches: Batches) -> Batches:
+        for chunk in (
+            chunks[number] for batch in batches for number in batch.column(0).to_pylist()
         ):
-            packer = BlockPacker(job, piece.leg)
+            packer = BlockPacker(plan, chunk.origin_number)
             try:
-                for rows in read_chunk(job, piece, readers):
+                for rows in read_chunk(plan, chunk, readers):
                     yield from map(_to_block_batch, packer.pack(rows))
                 yield from map(_to_block_batch, packer.flush())
             except JsplanError as error:
@@ -279,14 +302,16 @@ def _to_block_batch(block: RowBlock) -> pa.RecordBatch:
     )
 
 
-def _make_row_reader(job: PartitionPlan, *, hidden: bool, headers: bool) -> ChunkReader:
-    def read_all(pieces: list[ReadChunk], readers: int, batches: Batches) -> Batches:
-        for piece in (
-            pieces[number] for batch in batches for number in batch.column(0).to_pylist()
+def _make_row_reader(plan: PartitionPlan, *, hidden: bool, headers: bool) -> ChunkReader:
+    def read_all(chunks: list[ReadChunk], readers: int, batches: Batches) -> Batches:
+        for chunk in (
+            chunks[number] for batch in batches for number in batch.column(0).to_pylist()
         ):
             try:
-                for rows in read_chunk(job, piece, readers):
-                    yield _to_user_columns(job, piece.leg, rows, hidden=hidden, headers=headers)
+                for rows in read_chunk(plan, chunk, readers):
+                    yield _to_user_columns(
+                        plan, chunk.origin_number, rows, hidden=hidden, headers=headers
+                    )
             except JsplanError as error:
                 raise CarriedError(error) from None
 
@@ -294,12 +319,15 @@ def _make_row_reader(job: PartitionPlan, *, hidden: bool, headers: bool) -> Chun
 
 
 def _to_user_columns(
-    job: PartitionPlan, leg: int, rows: pa.RecordBatch, *, hidden: bool, headers: bool
+    plan: PartitionPlan, origin_number: int, rows: pa.RecordBatch, *, hidden: bool, headers: bool
 ) -> pa.RecordBatch:
-    """Messages as users see them; `origin` is what will be theirs at the target, also of what was copied before."""
-    task = job.origin_tasks[leg]
-    found = to_table(task.domain, task.stream, rows) if headers else None
-    own = format_origins(task.domain, task.stream, rows["seq"], rows["time"]).view(pa.string())
+    """Convert messages to the columns of users.
+
+    `origin` is their origin at the target, also for messages that were copied before.
+    """
+    task = plan.origin_tasks[origin_number]
+    table = to_table(task.domain, task.stream, rows) if headers else None
+    origins = format_origins(task.domain, task.stream, rows["seq"], rows["time"]).view(pa.string())
     count = rows.num_rows
     columns: dict[str, Any] = {
         "domain": pa.repeat(pa.scalar(task.domain), count),
@@ -307,10 +335,10 @@ def _to_user_columns(
         "seq": rows["seq"],
         "time": rows["time"],
         "subject": rows["subject"].view(pa.string()),
-        "headers": found["headers"] if found is not None else None,
+        "headers": table["headers"] if table is not None else None,
         "data": rows["data"],
-        "origin": own,
-        "_leg": pa.array([leg] * count, pa.int32()),
+        "origin": origins,
+        "_origin_number": pa.array([origin_number] * count, pa.int32()),
         "_block": rows["headers"],
     }
     fields = [
@@ -326,19 +354,20 @@ def _to_user_columns(
 def _row_ddl(*, headers: bool) -> str:
     return (
         _MESSAGES_DDL if headers else _MESSAGES_DDL.replace(f" {_HEADERS_DDL},", "")
-    ) + ", _leg INT, _block BINARY"
+    ) + ", _origin_number INT, _block BINARY"
 
 
-def _make_row_packer(job: PartitionPlan) -> Callable[[Batches], Batches]:
-    """Blocks of the rows that are left; they come in order, piece by piece."""
+def _make_row_packer(plan: PartitionPlan) -> Callable[[Batches], Batches]:
+    """Pack the remaining rows, which arrive in order, chunk by chunk."""
 
     def pack(batches: Batches) -> Batches:
         packers: dict[int, BlockPacker] = {}
         try:
             for batch in batches:
-                for leg, part in split_by_runs(batch["_leg"], _to_messages(batch)):
+                for number, part in split_by_runs(batch["_origin_number"], _to_messages(batch)):
                     yield from map(
-                        _to_block_batch, packers.setdefault(leg, BlockPacker(job, leg)).pack(part)
+                        _to_block_batch,
+                        packers.setdefault(number, BlockPacker(plan, number)).pack(part),
                     )
             for packer in packers.values():
                 yield from map(_to_block_batch, packer.flush())
@@ -349,71 +378,74 @@ def _make_row_packer(job: PartitionPlan) -> Callable[[Batches], Batches]:
 
 
 def _to_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of `_ROW_COLUMNS` in the columns of `MESSAGE_SCHEMA`."""
+    """Convert rows of `_ROW_COLUMNS` to the columns of `MESSAGE_SCHEMA`."""
     return pa.RecordBatch.from_arrays(
         [to_bytes(batch[name]) for name in _ROW_COLUMNS[1:]], schema=MESSAGE_SCHEMA
     )
 
 
 def to_bytes(column: pa.Array) -> pa.Array:
-    """As messages have it: Spark may hand over larger offsets, and texts as text."""
+    """Convert a column to binary. Spark may return larger offsets, or text."""
     if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
         column = column.cast(BYTES)
     return column.view(BYTES) if pa.types.is_string(column.type) else column
 
 
 def split_by_runs(numbers: pa.Array, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows that follow each other and are of one origin."""
+    """Split rows into consecutive runs of the same number."""
     ends = pc.run_end_encode(numbers)
     start = 0
-    for leg, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
-        yield leg, rows.slice(start, end - start)
+    for number, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
+        yield number, rows.slice(start, end - start)
         start = end
 
 
-def _make_row_checker(job: PartitionPlan) -> Callable[[Batches], Batches]:
+def _make_row_checker(plan: PartitionPlan) -> Callable[[Batches], Batches]:
     def check(batches: Batches) -> Batches:
         try:
             for batch in batches:
                 if batch.num_rows:
-                    yield check_returned_rows(job, batch)
+                    yield check_returned_rows(plan, batch)
         except JsplanError as error:
             raise CarriedError(error) from None
 
     return check
 
 
-# --- writers ---------------------------------------------------------------------------------------------------------
+# --- writers ---
 
 
 def _make_block_writer(begin: WriterFactory) -> Callable[[Batches], Batches]:
     def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         for batch in batches:
-            for lane, leg, block in zip(
-                *(batch[name] for name in ("lane", "leg", "rows")), strict=True
+            for partition, origin, block in zip(
+                *(batch[name] for name in ("partition_number", "origin_number", "rows")),
+                strict=True,
             ):
                 for rows in unpack_rows(block.as_buffer()):
-                    yield lane.as_py(), leg.as_py(), rows
+                    yield partition.as_py(), origin.as_py(), rows
 
     return partial(_write_parts, begin, parts)
 
 
-def _make_filtered_writer(job: PartitionPlan, begin: WriterFactory) -> Callable[[Batches], Batches]:
-    mapping = job.subject_transform
+def _make_filtered_writer(
+    plan: PartitionPlan, begin: WriterFactory
+) -> Callable[[Batches], Batches]:
+    transform = plan.subject_transform
 
     def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-        made = mapping.compile() if mapping is not None else None
+        compiled = transform.compile() if transform is not None else None
         for batch in batches:
-            for number, found in split_by_runs(batch["_leg"], _to_messages(batch)):
-                leg = job.origin_tasks[number]
-                rows = rename_subjects(found, made, leg.domain, leg.stream)
-                for lane, part in split_by_runs(
+            for number, messages in split_by_runs(batch["_origin_number"], _to_messages(batch)):
+                origin = plan.origin_tasks[number]
+                rows = rename_subjects(messages, compiled, origin.domain, origin.stream)
+                for partition, part in split_by_runs(
                     pa.array(
-                        choose_partitions(job, number, rows["seq"].to_numpy(), rows["subject"])
+                        choose_partitions(plan, number, rows["seq"].to_numpy(), rows["subject"])
                     ),
                     rows,
                 ):
-                    yield lane, number, part
+                    yield partition, number, part
 
     return partial(_write_parts, begin, parts)
 
@@ -425,10 +457,12 @@ def _make_row_writer(begin: WriterFactory) -> Callable[[Batches], Batches]:
                 [to_bytes(batch[name]) for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA
             )
             start = 0
-            for lane, found in split_by_runs(batch["lane"], rows):
-                for leg, part in split_by_runs(batch["leg"].slice(start, found.num_rows), found):
-                    yield lane, leg, part
-                start += found.num_rows
+            for number, of_partition in split_by_runs(batch["partition_number"], rows):
+                for origin, part in split_by_runs(
+                    batch["origin_number"].slice(start, of_partition.num_rows), of_partition
+                ):
+                    yield number, origin, part
+                start += of_partition.num_rows
 
     return partial(_write_parts, begin, parts)
 
@@ -438,19 +472,19 @@ def _write_parts(
     parts: Callable[[Batches], Iterator[tuple[int, int, pa.RecordBatch]]],
     batches: Batches,
 ) -> Batches:
-    """Write what comes to the lanes of a partition, and say what was written."""
+    """Write the parts of the partitions, and yield the result of each."""
     writer, current = None, -1
     try:
-        for lane, leg, rows in parts(batches):
+        for number, origin, rows in parts(batches):
             if is_retry():
                 refuse_retry()
-            if lane != current:
+            if number != current:
                 if writer is not None:
                     yield _to_result_batch(writer.finish())
                     writer.close()
-                writer, current = begin(lane), lane
+                writer, current = begin(number), number
             assert writer is not None
-            writer.write(leg, rows)
+            writer.write(origin, rows)
         if writer is not None:
             yield _to_result_batch(writer.finish())
     except JsplanError as error:
@@ -460,5 +494,5 @@ def _write_parts(
             writer.close()
 
 
-def _to_result_batch(said: dict[str, Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"said": [json.dumps(said)]}, schema=_RESULT_SCHEMA)
+def _to_result_batch(result: dict[str, Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"said": [json.dumps(result)]}, schema=_RESULT_SCHEMA)

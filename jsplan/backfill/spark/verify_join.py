@@ -1,6 +1,7 @@
-"""Joins both sides of a backfill on Spark: a table of small columns for each side, one row per message, and what came of each origin.
+"""Join both sides of a verification on Spark: one row of small columns per message.
 
-The messages stay in the Python workers that read them; what is joined spills to disk where memory is short.
+The messages stay in the Python workers that read them. The join spills to disk where memory is
+short.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from jsplan.errors import JsplanError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: One side of an entry; yields batches of `ROW_SCHEMA`. It may raise JsplanError.
+#: Reads one side of an entry in batches of `ROW_SCHEMA`. May raise JsplanError.
 SideReader = Callable[[], Iterator[pa.RecordBatch]]
-#: Brings the rows of a frame to the driver, as `tasks.collect_rows` does.
+#: Collects the rows of a frame on the driver, like `collect_rows`.
 RowCollector = Callable[..., list[Any]]
 OTHERS: Final = "others"
-#: The side of what only says that the origin has a message.
+#: Side of rows that only say that the origin has a message.
 PRESENCE_SIDE: Final = 2
 _RESULT_SCHEMA: Final = pa.schema([("said", pa.string())])
 ROW_DDL: Final = (
-    "leg INT, seq BIGINT, side INT, time BIGINT, digest BIGINT, place BIGINT, mark INT, said STRING"
+    "origin_number INT, seq BIGINT, side INT, time BIGINT, digest BIGINT, place BIGINT, "
+    "mark INT, said STRING"
 )
 _EQUAL_KINDS: Final = frozenset({"equal", "expired", "repaired", "skipped", OTHERS})
 
@@ -51,24 +53,26 @@ def compare_sides(
     *,
     transformed: bool = False,
 ) -> list[dict[str, Any]]:
-    """What both sides say of each leg: `{leg, kind, count}`, and the first differences `{leg, kind, seq, place}`.
+    """Compare both sides of each origin.
 
-    `floors` has for each leg the sequence below which everything has expired at the target; `shaped` is as in `compare_rows`. Raises what a
-    side raises as TaskFailedError.
+    Returns `{origin_number, kind, count}`, and the first differences `{origin_number, kind, seq,
+    place}`. `floors` has for each origin the sequence below which everything has expired at the
+    target. `transformed` is as in `compare_rows`. Raises the errors of a side as TaskFailedError.
     """
-    quickly = compare_checksums(
-        said[-1] for said in run_tasks(session, [partial(sum_blocks, side) for side in sides], name)
+    equal_counts = compare_checksums(
+        results[-1]
+        for results in run_tasks(session, [partial(sum_blocks, side) for side in sides], name)
     )
-    if quickly is not None:
-        return quickly
-    # Something differs, or is as it should be in other ways than to be equal: every message is looked at.
+    if equal_counts is not None:
+        return equal_counts
+    # the sums do not prove equality, so every message is compared
     return compare_rows(
         session, read_sides(session, sides), floors, listed, name, transformed=transformed
     )
 
 
 def read_sides(session: SparkSession, sides: Sequence[SideReader]) -> DataFrame:
-    """What the sides yield, each read by a task of its own."""
+    """Read the rows of each side, each with its own task."""
     return session.range(0, len(sides), 1, len(sides)).mapInArrow(
         _make_side_mapper(list(sides)), ROW_DDL
     )
@@ -84,40 +88,46 @@ def compare_rows(
     transformed: bool = False,
     collect: RowCollector | None = None,
 ) -> list[dict[str, Any]]:
-    """What rows of both sides say, as `compare_sides` does. `shaped`: side 0 is what the messages of the origin should have become, side 2 which
-    messages it has; what a source of the target brought is not compared by what is in it, since nobody shaped that.
-    """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - it costs a second, and only a job needs it
+    """Compare rows of both sides, like `compare_sides`.
 
-    here, there = f.col("side") == 0, f.col("side") == 1
-    ours = there & (f.col("time") != 0) if transformed else there
-    messages = rows.groupBy("leg", "seq").agg(
+    `transformed`: side 0 has the expected messages, side 2 the presence of messages at the origin.
+    Messages that a source of the target delivered are not transformed, so their content is not
+    compared.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - a slow import
+
+    at_origin, at_target = f.col("side") == 0, f.col("side") == 1
+    hashed = at_target & (f.col("time") != 0) if transformed else at_target
+    messages = rows.groupBy("origin_number", "seq").agg(
         f.max(f.when(f.col("side") == PRESENCE_SIDE, 1)).alias("present"),
-        f.max(f.when(here, f.col("time"))).alias("time"),
-        f.max(f.when(here, f.col("digest"))).alias("digest"),
-        f.max(f.when(here, f.col("mark"))).alias("left_out"),
-        f.count(f.when(there, 1)).alias("count"),
-        f.min(f.when(there, f.col("time"))).alias("first_time"),
-        f.max(f.when(there, f.col("time"))).alias("last_time"),
-        f.min(f.when(ours, f.col("digest"))).alias("low"),
-        f.max(f.when(ours, f.col("digest"))).alias("high"),
-        f.max(f.when(there, f.col("place"))).alias("place"),
-        f.max(f.when(there, f.col("mark"))).alias("mark"),
+        f.max(f.when(at_origin, f.col("time"))).alias("time"),
+        f.max(f.when(at_origin, f.col("digest"))).alias("digest"),
+        f.max(f.when(at_origin, f.col("mark"))).alias("left_out"),
+        f.count(f.when(at_target, 1)).alias("count"),
+        f.min(f.when(at_target, f.col("time"))).alias("first_time"),
+        f.max(f.when(at_target, f.col("time"))).alias("last_time"),
+        f.min(f.when(hashed, f.col("digest"))).alias("low"),
+        f.max(f.when(hashed, f.col("digest"))).alias("high"),
+        f.max(f.when(at_target, f.col("place"))).alias("place"),
+        f.max(f.when(at_target, f.col("mark"))).alias("mark"),
         f.max("said").alias("said"),
     )
     messages = messages.where("digest IS NOT NULL OR count > 0 OR said IS NOT NULL")
     summary = _classify_messages(messages, floors).mapInArrow(
         _make_summary_mapper(listed), "said STRING"
     )
-    said = [json.loads(row.said) for row in (collect or collect_rows)(session, summary, name=name)]
-    raise_failure(said)
-    return said
+    results = [
+        json.loads(row.said) for row in (collect or collect_rows)(session, summary, name=name)
+    ]
+    raise_failure(results)
+    return results
 
 
 def _classify_messages(messages: DataFrame, floors: dict[int, int]) -> DataFrame:
-    """`leg`, `seq`, `kind`, `place`, and `strange`: how many messages claim this origin and another time.
+    """Return `origin_number`, `seq`, `kind`, `place` and `strange` of each message.
 
-    Where one claims the right time and another does not, whose hash is whose is not looked at: that they differ is told anyway.
+    `strange` counts the messages that claim this origin with another time. If only one of several
+    claims the right time, their hashes are not attributed: the difference is reported anyway.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
@@ -136,7 +146,7 @@ def _classify_messages(messages: DataFrame, floors: dict[int, int]) -> DataFrame
     )
     known = messages.withColumn("found", found).withColumn("strange", strange.cast("int"))
     return known.select(
-        "leg",
+        "origin_number",
         "seq",
         _kind_column(floors).alias("kind"),
         f.coalesce("place", f.lit(0)).alias("place"),
@@ -150,18 +160,17 @@ def _kind_column(floors: dict[int, int]) -> Column:
 
     digest, low, high, mark = (f.col(name) for name in ("digest", "low", "high", "mark"))
     expired = f.lit(False)
-    for leg, floor in floors.items():
-        expired = expired | ((f.col("leg") == leg) & (f.col("seq") < floor))
+    for number, floor in floors.items():
+        expired = expired | ((f.col("origin_number") == number) & (f.col("seq") < floor))
     alone = f.col("strange") == 0
     differs = f.when(alone, (low != digest) | (high != digest)).otherwise(
         (low != digest) & (high != digest)
     )
-    unwanted = f.col("present").isNotNull() & (
-        f.col("last_time") != 0
-    )  # it is at the origin, and nothing of it should be there
+    # the origin has the message, but none of its results should be in the target
+    unwanted = f.col("present").isNotNull() & (f.col("last_time") != 0)
     left_out = f.col("left_out").bitwiseAND(SKIPPED) > 0
     return (
-        f.when(f.col("leg") == NO_ORIGIN, OTHERS)
+        f.when(f.col("origin_number") == NO_ORIGIN, OTHERS)
         .when(
             digest.isNull(),
             f.when((mark.bitwiseAND(IMPOSSIBLE) > 0) | unwanted, "extra").otherwise("expired"),
@@ -188,7 +197,7 @@ def _make_side_mapper(
                     yield from sides[number]()
                 except JsplanError as error:
                     row = dict.fromkeys(ROW_SCHEMA.names, 0) | {
-                        "leg": NO_ORIGIN,
+                        "origin_number": NO_ORIGIN,
                         "said": json.dumps(error_to_result(error)),
                     }
                     yield pa.RecordBatch.from_pylist([row], schema=ROW_SCHEMA)
@@ -199,20 +208,20 @@ def _make_side_mapper(
 def _make_summary_mapper(
     listed: int,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """One partition of what was judged: how many of each kind, and the first of those that differ."""
+    """Summarize one Spark partition: the count of each kind, and the first differences."""
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = DifferenceSummary(listed)
+        summary = DifferenceSummary(listed)
         for batch in batches:
-            found.add(batch)
-        said = [json.dumps(one) for one in found.results()]
+            summary.add(batch)
+        said = [json.dumps(result) for result in summary.results()]
         yield pa.RecordBatch.from_pydict({"said": said}, schema=_RESULT_SCHEMA)
 
     return summed
 
 
 class DifferenceSummary:
-    """Counts by leg and kind, and the first `listed` differences of each leg."""
+    """Counts by origin and kind, and the first `listed` differences of each origin."""
 
     def __init__(self, listed: int) -> None:
         self._listed = listed
@@ -221,10 +230,12 @@ class DifferenceSummary:
         self._errors: list[dict[str, Any]] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows as `_classify_messages` has them."""
+        """Add rows of `_classify_messages`."""
         table = pa.Table.from_batches([batch])
-        for row in table.group_by(["leg", "kind"]).aggregate([("seq", "count")]).to_pylist():
-            self._count(row["leg"], row["kind"], row["seq_count"])
+        for row in (
+            table.group_by(["origin_number", "kind"]).aggregate([("seq", "count")]).to_pylist()
+        ):
+            self._count(row["origin_number"], row["kind"], row["seq_count"])
         plain = pc.and_(
             pc.is_in(table["kind"], value_set=pa.array(sorted(_EQUAL_KINDS - {OTHERS}))),
             pc.equal(table["strange"], 0),
@@ -232,34 +243,34 @@ class DifferenceSummary:
         for row in table.filter(pc.invert(plain)).to_pylist():
             self._add_row(row)
 
-    def _count(self, leg: int, kind: str, count: int) -> None:
-        self._counts[leg, kind] = self._counts.get((leg, kind), 0) + count
+    def _count(self, origin_number: int, kind: str, count: int) -> None:
+        self._counts[origin_number, kind] = self._counts.get((origin_number, kind), 0) + count
 
     def _add_row(self, row: dict[str, Any]) -> None:
-        leg = row["leg"]
+        origin_number = row["origin_number"]
         if row["said"]:
             self._errors.append(json.loads(row["said"]))
         if row["kind"] == OTHERS:
-            self._counts[leg, OTHERS] = row["place"]
+            self._counts[origin_number, OTHERS] = row["place"]
             return
-        first = self._first.setdefault(leg, [])
+        first = self._first.setdefault(origin_number, [])
         if row["kind"] not in _EQUAL_KINDS:
             first.append((row["seq"], row["kind"], row["place"]))
         if row["strange"]:
-            self._count(leg, "extra", row["strange"])
+            self._count(origin_number, "extra", row["strange"])
             first.append((row["seq"], "extra", row["place"]))
         if len(first) > 4 * self._listed + 1000:
-            self._first[leg] = sorted(first)[: self._listed]
+            self._first[origin_number] = sorted(first)[: self._listed]
 
     def results(self) -> Iterator[dict[str, Any]]:
-        """Everything that was found."""
+        """Yield all results."""
         yield from self._errors
         yield from (
-            {"leg": leg, "kind": kind, "count": count}
-            for (leg, kind), count in self._counts.items()
+            {"origin_number": origin_number, "kind": kind, "count": count}
+            for (origin_number, kind), count in self._counts.items()
         )
-        for leg, first in self._first.items():
+        for origin_number, first in self._first.items():
             yield from (
-                {"leg": leg, "kind": kind, "seq": seq, "place": place}
+                {"origin_number": origin_number, "kind": kind, "seq": seq, "place": place}
                 for seq, kind, place in sorted(first)[: self._listed]
             )

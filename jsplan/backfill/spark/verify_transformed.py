@@ -1,4 +1,8 @@
-"""Verifies a copy whose messages were shaped: what is expected is what the same SQL, function and mapping make of the origin now."""
+"""Verify a copy of transformed messages.
+
+The expected messages are what the same SQL, function and subject transform produce from the origin
+now.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +29,20 @@ Batches = Iterator[pa.RecordBatch]
 
 def compare_transformed(
     session: SparkSession,
-    job: PartitionPlan,
-    legs: Sequence[ComparedOrigin],
+    plan: PartitionPlan,
+    origins: Sequence[ComparedOrigin],
     sides: Sequence[SideReader],
     floors: dict[int, int],
     listed: int,
     name: str,
 ) -> list[dict[str, Any]]:
-    """As `verify.compare`; `sides` are the target's and which messages the origins have. Raises what it raises, and RefusedError for
-    SQL or a function that fails.
+    """Compare expected and stored messages, like `compare_sides`.
+
+    `sides` are the target's, and the presence of messages at the origins. Raises the errors of
+    `compare_sides`, and RefusedError for failing SQL or a failing function.
     """
-    expected = build_expected_rows(session, job).mapInArrow(
-        _ExpectedRows(job, tuple(legs)), ROW_DDL
+    expected = build_expected_rows(session, plan).mapInArrow(
+        _ExpectedRows(plan, tuple(origins)), ROW_DDL
     )
     rows = read_sides(session, sides).unionByName(expected)
     return compare_rows(
@@ -46,19 +52,19 @@ def compare_transformed(
         listed,
         name,
         transformed=True,
-        collect=partial(collect_plan_rows, job=job),
+        collect=partial(collect_plan_rows, plan=plan),
     )
 
 
 class _ExpectedRows:
-    """Makes rows for the comparison of messages as they should be."""
+    """Mapper from expected messages to rows of the comparison."""
 
-    def __init__(self, job: PartitionPlan, legs: tuple[ComparedOrigin, ...]) -> None:
-        self._plan = job
-        self._origins = legs
+    def __init__(self, plan: PartitionPlan, origins: tuple[ComparedOrigin, ...]) -> None:
+        self._plan = plan
+        self._origins = origins
 
     def __call__(self, batches: Batches) -> Batches:
-        mapping = (
+        transform = (
             self._plan.subject_transform.compile()
             if self._plan.subject_transform is not None and self._plan.transform is None
             else None
@@ -67,12 +73,12 @@ class _ExpectedRows:
             rows = pa.RecordBatch.from_arrays(
                 [to_bytes(batch[name]) for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA
             )
-            for number, part in split_by_runs(batch["leg"], rows):
-                leg = self._plan.origin_tasks[number]
+            for number, part in split_by_runs(batch["origin_number"], rows):
+                origin = self._plan.origin_tasks[number]
                 try:
                     yield to_stored_rows(
                         self._origins[number],
-                        rename_subjects(part, mapping, leg.domain, leg.stream),
+                        rename_subjects(part, transform, origin.domain, origin.stream),
                     )
                 except JsplanError as error:
                     raise CarriedError(error) from None

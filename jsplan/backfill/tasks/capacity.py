@@ -1,4 +1,4 @@
-"""Whether a target has room for what is to come: by its own limits on messages and bytes. Pure."""
+"""Check the capacity of a target against its limits on messages and bytes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,34 @@ from typing import Any, Final
 
 from jsplan.units import format_bytes
 
-#: What a message is larger by at the target than in its staging stream: the server's line that says where it took it from, without the
-#: header of the way through the staging stream. About.
+#: Approximate bytes that one message grows by at the target: the server adds a source header,
+#: and the headers of the staging stream are removed.
 _OVERHEAD_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityProblem:
-    """Why a target has no room. `deletes`: it would make some by deleting messages of its own; otherwise it would take no more."""
+    """Reason why a target has no capacity for a copy.
+
+    `deletes`: the target would delete its own messages. Otherwise it would refuse new ones.
+    """
 
     text: str
     deletes: bool
 
 
 def estimate_overhead(messages: int) -> int:
-    """So many bytes more than in their staging stream messages take at the target."""
+    """Estimate the bytes that messages take at the target beyond those in their staging stream."""
     return messages * _OVERHEAD_BYTES
 
 
 def find_capacity_problem(
     address: str, info: dict[str, Any], messages: int, size: int
 ) -> CapacityProblem | None:
-    """What keeps a stream with this STREAM.INFO from taking `messages` more messages of `size` bytes together; None: nothing."""
+    """Return the reason why a stream cannot take a copy, or None.
+
+    `info` is its STREAM.INFO. The copy has `messages` messages of `size` bytes together.
+    """
     config, state = info["config"], info["state"]
     full = config.get("discard") == "new"
     most, largest, each = (
@@ -36,12 +42,12 @@ def find_capacity_problem(
     )
     if 0 <= most < state["messages"] + messages:
         has, keeps = (
-            f"has {state['messages']:,} messages, and {messages:,} more are to come",
+            f"has {state['messages']:,} messages, and {messages:,} will be copied",
             f"{most:,} messages",
         )
     elif 0 <= largest < state["bytes"] + size:
         has, keeps = (
-            f"has {format_bytes(state['bytes'])}, and about {format_bytes(size)} more are to come",
+            f"has {format_bytes(state['bytes'])}, and about {format_bytes(size)} will be copied",
             format_bytes(largest),
         )
     elif each > 0 and messages:
@@ -52,20 +58,21 @@ def find_capacity_problem(
         return None
     if full:
         return CapacityProblem(
-            f"{address} {has}; it takes no more than {keeps} (discard: new)", deletes=False
+            f"{address} {has}. It accepts at most {keeps} (discard: new)", deletes=False
         )
     return CapacityProblem(
-        f"{address} {has}; it keeps {keeps} and would delete its oldest", deletes=True
+        f"{address} {has}. It keeps {keeps} and would delete its oldest messages", deletes=True
     )
 
 
 def _build_subject_problem(address: str, each: int, *, full: bool) -> CapacityProblem:
-    kept = f"{each:,} message{'' if each == 1 else 's'} per subject"
+    limit = f"{each:,} message{'' if each == 1 else 's'} per subject"
     if full:
         return CapacityProblem(
-            f"{address} takes {kept} and refuses more (discard_new_per_subject), so a copy may stop in its middle",
+            f"{address} accepts {limit} and refuses more (discard_new_per_subject), "
+            "so a copy may stop before its end",
             deletes=False,
         )
     return CapacityProblem(
-        f"{address} keeps {kept}, and what is copied counts as newer than what it has", deletes=True
+        f"{address} keeps {limit}. Copied messages would replace its current ones", deletes=True
     )

@@ -1,6 +1,6 @@
-"""What one task of a copy does: read ranges of a stream, write them into a staging stream of its own, and say what it wrote.
+"""Copy task: read ranges of a stream, write them into a staging stream, report the result.
 
-It runs where Spark wants it to and knows no Spark: reader and writer are in the same process, so no message enters the JVM.
+It does not depend on Spark. Reader and writer share a process, so no message enters the JVM.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from jsplan.backfill.windows import Deadline, WindowClosedError
 from jsplan.errors import RefusedError
 from jsplan.subjects import is_subset
 
-#: More ranges than these are read as one, and what is between them is left out here: each range is a consumer at the origin.
+#: Each range is a consumer at the origin. More ranges are read as one and filtered here.
 MAX_READ_RANGES: Final = 16
-#: What a server adds at most when it sources a message, beside the names of subject and staging stream; the header of a chain is shorter.
-#: It has to fit into max_payload: since nats-server 2.12 a link closes over which somebody reads a message that is larger.
+#: Most bytes that a server adds when it sources a message, besides the names of subject and staging
+#: stream. The fence header is shorter. All has to fit into max_payload: since nats-server 2.12 a
+#: leafnode link that transfers a larger message closes.
 SOURCE_HEADER_BYTES = 96
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingMessages:
-    """Messages that the target has: sequences at the origin, and the time of each (ns; 0: whatever it was), sorted by both.
+    """Messages of the target: origin sequences and times (ns; 0: any time), sorted by both.
 
-    A stream that was made anew repeats sequences, so one may be there with several times.
+    A recreated stream repeats sequences, so a sequence may be there with several times.
     """
 
     seq: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -48,7 +49,10 @@ class ExistingMessages:
 
 @dataclass(frozen=True, slots=True)
 class SourceCoverage:
-    """What a native source of the target brings by itself: from this sequence on, subjects that match one of `filters` (none: all)."""
+    """Messages that a native source of the target delivers by itself.
+
+    From sequence `first` on, the subjects that match one of `filters` (none: all).
+    """
 
     first: int
     filters: tuple[str, ...] = ()
@@ -56,9 +60,12 @@ class SourceCoverage:
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """One task. `ingest_prefix` is the subject prefix of its staging stream, with the dot; `max_msg_size` is what the target takes of one
-    message in bytes (-1: no limit of its own), `rate` bytes per second. `files` are the files to read in the place of `source`.
-    At `deadline` it stops. `first_staged_seq` is the first sequence of the staging stream.
+    """Input of one copy task.
+
+    `ingest_prefix` is the subject prefix of its staging stream, with the dot. `max_msg_size` is
+    the limit of the target for one message in bytes (-1: none), `rate` is bytes per second. The
+    task reads `files` instead of `source`, if there are any, and stops at `deadline`.
+    `first_staged_seq` is the first sequence of the staging stream.
     """
 
     source: Endpoint
@@ -80,7 +87,7 @@ class CopyTask:
 
 
 class RateLimiter:
-    """Waits, so that no more than `rate` bytes per second go out."""
+    """Limit the bytes sent per second to `rate`."""
 
     def __init__(self, rate: int | None) -> None:
         self._rate = rate
@@ -88,7 +95,7 @@ class RateLimiter:
         self.sent_bytes = 0
 
     def throttle(self, count: int) -> None:
-        """So many bytes went out."""
+        """Count sent bytes, and sleep where the rate is exceeded."""
         self.sent_bytes += count
         if self._rate:
             time.sleep(max(0.0, self.sent_bytes / self._rate - (time.monotonic() - self._started)))
@@ -97,19 +104,19 @@ class RateLimiter:
 def measure_at_target(
     task: CopyTask, rows: pa.RecordBatch, block: pa.BinaryArray
 ) -> np.ndarray[Any, Any]:
-    """How many bytes messages with these header blocks have at most at the target, with the line that servers add."""
+    """Return the maximum size of messages at the target in bytes, with the header of the server."""
     sizes = pc.add(
         pc.add(pc.binary_length(rows["subject"]), pc.binary_length(block)),
         pc.binary_length(rows["data"]),
     )
-    found: np.ndarray[Any, Any] = (
+    measured: np.ndarray[Any, Any] = (
         sizes.to_numpy().astype(np.int64) + SOURCE_HEADER_BYTES + len(task.staging_stream)
     )
-    return found
+    return measured
 
 
 class OversizeFilter:
-    """Messages that the target does not take."""
+    """Filter for messages that are too large for the target."""
 
     def __init__(self, task: CopyTask, payload: int) -> None:
         self._task = task
@@ -119,7 +126,10 @@ class OversizeFilter:
     def select_fitting(
         self, rows: pa.RecordBatch, block: pa.BinaryArray
     ) -> np.ndarray[Any, Any] | None:
-        """Which rows fit; None: all. Raises RefusedError where that must not be."""
+        """Return a mask of the rows that fit; None: all of them.
+
+        Raises RefusedError for `oversize: error`.
+        """
         size = measure_at_target(self._task, rows, block)
         fits = self._select_within(rows, size, self._payload)
         if self._task.max_msg_size >= 0:
@@ -139,77 +149,83 @@ class OversizeFilter:
         return fits
 
     def list_skipped(self) -> list[SeqRange]:
-        """Which were left out."""
+        """List the skipped sequences."""
         return group_into_ranges(np.concatenate(self._skipped))
 
     def _refusal(self, seq: int, size: int, limit: int) -> RefusedError:
         return RefusedError(
-            f"message {seq:,} of stream {self._task.stream} may have {size:,} bytes with the headers that are added on the way, and the "
-            f"target takes {limit:,} at most. Nothing of this attempt was copied into it",
-            hint="Raise max_payload (or the target's max_msg_size), or say `oversize: native` (they come without their origin) or "
-            "`oversize: skip` (they are left out).",
+            f"message {seq:,} of stream {self._task.stream} may have {size:,} bytes with the "
+            f"headers that the copy adds. The target accepts at most {limit:,}. "
+            "Nothing of this attempt was copied into it",
+            hint="Raise max_payload (or max_msg_size of the target). Or set `oversize: native` to "
+            "copy such messages without origin header, or `oversize: skip` to skip them.",
         )
 
 
 def run_copy_task(task: CopyTask) -> Iterator[dict[str, Any]]:
-    """Carry it out; the last thing that it yields says what was written, with the sequence at the origin that comes next (`left`) where
-    the window closed before everything was.
+    """Run the task, and yield its result last.
 
-    Raises RefusedError for a message that is too large, `wire.writing.Refused` when somebody else wrote to the staging stream or it was
-    sealed, and ApiError.
+    Where the window closed early, the result has the next origin sequence (`left`). Raises
+    RefusedError for a message that is too large, PublishRefusedError where another process wrote
+    to the staging stream or it was sealed, and ApiError.
     """
-    wire = task.target.open()
+    connection = task.target.open()
     try:
-        wait_for_interest(wire, f"{task.ingest_prefix}jsplan")
-        with contextlib.closing(
-            read_messages(task)
-        ) as found:  # so that the consumer at the origin goes, also when this ends in its middle
-            part = DeadlineReader(task, found)
-            yield from (said | part.remainder for said in _write_messages(task, wire, iter(part)))
+        wait_for_interest(connection, f"{task.ingest_prefix}jsplan")
+        # closing deletes the consumer at the origin, also after an error
+        with contextlib.closing(read_messages(task)) as batches:
+            reader = DeadlineReader(task, batches)
+            yield from (
+                result | reader.remainder
+                for result in _write_messages(task, connection, iter(reader))
+            )
     finally:
-        wire.close()
+        connection.close()
 
 
 def _write_messages(
-    task: CopyTask, wire: RawConnection, found: Iterator[pa.RecordBatch]
+    task: CopyTask, wire: RawConnection, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[dict[str, Any]]:
-    chain, blocks, pace = (
+    publisher, hasher, limiter = (
         FencedPublisher(wire, 0, task.ingest_prefix.encode(), sparse=True),
         BlockHasher(),
         RateLimiter(task.rate),
     )
-    large = OversizeFilter(task, wire.max_payload)
-    for rows in found:
+    oversize = OversizeFilter(task, wire.max_payload)
+    for rows in batches:
         block = build_target_headers(task, rows)
-        fits = large.select_fitting(rows, block)
+        fits = oversize.select_fitting(rows, block)
         columns = [rows["subject"], block, rows["data"]]
         subject, headers, data = (
             columns if fits is None else [column.filter(pa.array(fits)) for column in columns]
         )
-        chain.write(subject, headers, data)
-        blocks.add(encode_canonical(subject, headers, data))
-        pace.throttle(headers.nbytes + data.nbytes)
-    chain.finish()
+        publisher.write(subject, headers, data)
+        hasher.add(encode_canonical(subject, headers, data))
+        limiter.throttle(headers.nbytes + data.nbytes)
+    publisher.finish()
     yield {
-        "messages": blocks.count,
-        "bytes": pace.sent_bytes,
-        "hashes": blocks.hashes(),
-        "skipped": [list(span) for span in large.list_skipped()],
+        "messages": hasher.count,
+        "bytes": limiter.sent_bytes,
+        "hashes": hasher.hashes(),
+        "skipped": [list(span) for span in oversize.list_skipped()],
     }
 
 
 def build_target_headers(task: CopyTask, rows: pa.RecordBatch) -> pa.BinaryArray:
-    """The header blocks that rows get at the target."""
+    """Build the header blocks of rows at the target."""
     return add_origin_header(
         rows["headers"], *build_origin_parts(task.domain, task.stream, rows["seq"], rows["time"])
     )
 
 
 class DeadlineReader:
-    """What a task reads until its window closes. `remainder` is where the next window goes on, once that was before the end."""
+    """Messages that a task reads until its window closes.
 
-    def __init__(self, task: CopyTask, found: Iterator[pa.RecordBatch]) -> None:
-        self._batches = found
+    `remainder` has the sequence that the next window continues at, if the window closed early.
+    """
+
+    def __init__(self, task: CopyTask, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
         self._next = task.spans[0].first if task.spans else 0
         self.remainder: dict[str, int] = {}
 
@@ -223,11 +239,18 @@ class DeadlineReader:
 
 
 def read_messages(task: CopyTask) -> Generator[pa.RecordBatch, None, None]:
-    """What is to be copied, in the columns of `wire.MESSAGES`, in order. Raises WindowClosedError where its window closes before."""
+    """Read the messages to copy, in the columns of `MESSAGE_SCHEMA`, in order.
+
+    Raises WindowClosedError where the window closes early.
+    """
     require_unchanged_files(task.files)
     for span, inside in _plan_reads(task.spans):
-        what = ReadRequest(task.source.api_prefix, task.stream, span.first, span.last, task.filters)
-        for rows in read_batches(task.files, span) if task.files else read(task.source.open, what):
+        request = ReadRequest(
+            task.source.api_prefix, task.stream, span.first, span.last, task.filters
+        )
+        for rows in (
+            read_batches(task.files, span) if task.files else read(task.source.open, request)
+        ):
             wanted = _select_wanted(task, rows, inside)
             if wanted is not None:
                 rows = rows.filter(pa.array(wanted))  # noqa: PLW2901 - the rest of the batch
@@ -240,7 +263,7 @@ def read_messages(task: CopyTask) -> Generator[pa.RecordBatch, None, None]:
 def _plan_reads(
     spans: tuple[SeqRange, ...],
 ) -> Iterator[tuple[SeqRange, tuple[SeqRange, ...] | None]]:
-    """The ranges that are read, each with the parts of it that are meant (None: all)."""
+    """Yield the ranges to read, each with the parts of it that are wanted (None: all)."""
     if len(spans) <= MAX_READ_RANGES:
         yield from ((span, None) for span in spans)
     else:
@@ -250,7 +273,7 @@ def _plan_reads(
 def _select_wanted(
     task: CopyTask, rows: pa.RecordBatch, inside: tuple[SeqRange, ...] | None
 ) -> np.ndarray[Any, Any] | None:
-    """Which of the rows are to be copied; None: all of them."""
+    """Return a mask of the rows to copy; None: all of them."""
     seq = rows["seq"].to_numpy()
     wanted = np.ones(len(seq), dtype=bool)
     if inside is not None:
@@ -268,12 +291,11 @@ def _select_wanted(
 def find_existing(
     existing: ExistingMessages, seq: np.ndarray[Any, Any], times: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
-    """Which of these messages are known."""
+    """Return a mask of the messages that already exist."""
     first, after = (np.searchsorted(existing.seq, seq, side=side) for side in ("left", "right"))
     found = np.zeros(len(seq), dtype=bool)
-    for later in range(
-        int((after - first).max(initial=0))
-    ):  # as often as a sequence is there with another time
+    # one round for each time that a sequence exists with
+    for later in range(int((after - first).max(initial=0))):
         place = np.minimum(first + later, len(existing.seq) - 1)
         when = existing.time[place]
         found |= (first + later < after) & ((when == times) | (when == 0))
@@ -285,10 +307,10 @@ def _match_filters(subjects: pa.BinaryArray, filters: tuple[str, ...]) -> np.nda
         return np.ones(len(subjects), dtype=bool)
     encoded = pc.dictionary_encode(subjects)
     texts = [text.decode(errors="surrogateescape") for text in encoded.dictionary.to_pylist()]
-    hit = np.fromiter(
-        (any(is_subset(text, one) for one in filters) for text in texts),
+    matches = np.fromiter(
+        (any(is_subset(text, subject_filter) for subject_filter in filters) for text in texts),
         dtype=bool,
         count=len(texts),
     )
-    found: np.ndarray[Any, Any] = hit[encoded.indices.to_numpy()]
-    return found
+    selected: np.ndarray[Any, Any] = matches[encoded.indices.to_numpy()]
+    return selected

@@ -1,6 +1,8 @@
-"""How a task connects. What travels to it is a name; the settings behind the name are in its environment, where no plan of Spark, no
-UI and no job file shows them. To other machines travels what the files say of the connection, in which secrets are still `${env.NAME}`:
-they take NAME from their own environment.
+"""Endpoints of tasks: connections by name, with settings from the environment.
+
+A task receives only the name of a connection. Its settings are in the environment, so they never
+appear in Spark plans, the UI or job files. Tasks on other machines receive the declared connection
+of the files, in which secrets are still `${env.NAME}`; they read NAME from their own environment.
 """
 
 from __future__ import annotations
@@ -20,14 +22,15 @@ from jsplan.units import parse_duration
 
 _VARIABLE_PREFIX: Final = "JSPLAN_ENDPOINT_"
 _REFERENCE: Final = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
-#: Connections as the files have them, as JSON, by key: those that tasks on other machines need.
+#: Declared connections as JSON, by key, for tasks on other machines.
 _DECLARED: Final[dict[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One JetStream as a task reaches it: over which connection (its key), under which API prefix. `declared` is what `declare_connection` was told
-    of the connection.
+    """One JetStream as a task reaches it: a connection (its key) and an API prefix.
+
+    `declared` is the connection as `declare_connection` received it.
     """
 
     connection: str
@@ -39,21 +42,25 @@ class Endpoint:
 
     def open(self) -> RawConnection:
         """Connect. Raises ConnectError."""
-        said = os.environ.get(variable_name(self.connection))
-        if said is not None:
-            return RawConnection(ConnectionSettings(**json.loads(said)))
+        exported = os.environ.get(variable_name(self.connection))
+        if exported is not None:
+            return RawConnection(ConnectionSettings(**json.loads(exported)))
         if self.declared:
             return RawConnection(_resolve_settings(self.connection, json.loads(self.declared)))
         raise ConnectError(
-            f"connection {self.connection}: {variable_name(self.connection)} is not in the environment of this process",
-            hint="A secret that stands in the files does not travel to other machines: write ${env.NAME} there, and set NAME on each.",
+            f"connection {self.connection}: {variable_name(self.connection)} is not set "
+            "in the environment of this process",
+            hint="Secrets in the files are not sent to other machines. "
+            "Write ${env.NAME} in the files, and set NAME on each machine.",
         )
 
 
-def _resolve_settings(key: str, said: dict[str, Any]) -> ConnectionSettings:
-    """A described connection with what the environment of this process adds. Raises ConnectError."""
-    tls = {name: _fill_references(key, value) for name, value in said.get("tls", {}).items()}
-    texts = {name: _fill_references(key, value) for name, value in said.items() if name != "tls"}
+def _resolve_settings(key: str, declared: dict[str, Any]) -> ConnectionSettings:
+    """Resolve a declared connection in the environment of this process. Raises ConnectError."""
+    tls = {name: _fill_references(key, value) for name, value in declared.get("tls", {}).items()}
+    texts = {
+        name: _fill_references(key, value) for name, value in declared.items() if name != "tls"
+    }
     timeout = parse_duration(texts.pop("timeout")) if "timeout" in texts else None
     files = {name: expand_user(texts.pop(name)) for name in ("creds", "nkey") if name in texts}
     paths = {name: expand_user(tls[name]) for name in ("ca", "cert", "key") if name in tls}
@@ -67,27 +74,27 @@ def _resolve_settings(key: str, said: dict[str, Any]) -> ConnectionSettings:
 
 def _fill_references(key: str, value: Any) -> Any:
     def from_environment(match: re.Match[str]) -> str:
-        found = os.environ.get(match[1])
-        if found is None:
+        resolved = os.environ.get(match[1])
+        if resolved is None:
             raise ConnectError(
-                f"connection {key}: the environment variable {match[1]} is not set where the task runs",
+                f"connection {key}: the environment variable {match[1]} is not set on the worker",
                 hint="Set it for every worker.",
             )
-        return found
+        return resolved
 
     return _REFERENCE.sub(from_environment, value) if isinstance(value, str) else value
 
 
 def variable_name(connection: str) -> str:
-    """The name of the environment variable that has a connection's settings."""
+    """Return the environment variable that has the settings of a connection."""
     return _VARIABLE_PREFIX + "".join(c if c.isalnum() else f"_{ord(c):x}_" for c in connection)
 
 
-def declare_connection(key: str, said: dict[str, Any]) -> None:
-    """Let ways over a connection that are made from now on say what the files do of it, without its secrets."""
-    _DECLARED[key] = json.dumps(said)
+def declare_connection(key: str, declared: dict[str, Any]) -> None:
+    """Store a connection as the files declare it, for endpoints that are created from now on."""
+    _DECLARED[key] = json.dumps(declared)
 
 
 def export_connection(target: ConnectionSettings) -> None:
-    """Put a connection's settings where tasks that are started from now on find them: only this process's children do."""
+    """Put the settings of a connection into the environment of later child processes."""
     os.environ[variable_name(target.key)] = json.dumps(asdict(target))

@@ -1,6 +1,7 @@
-"""Proves that messages arrived: a hash over each block of them, made of what was read at the origin and of what is stored in the end.
+"""Hash messages block by block, to prove that a copy is complete.
 
-Equal lists of hashes are equal messages, in equal order, each once: subject, headers and payload.
+The copy hashes the messages as read at the origin, and again as stored. Equal lists of hashes mean
+equal messages in equal order, each once: subject, headers and payload.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from jsplan.backfill.protocol.arrow_split import (
 )
 from jsplan.backfill.protocol.frames import BYTES, concat_rows
 
-#: Messages per hash: what differs is then looked for among so many.
+#: Messages per hash. A difference is then searched among these messages.
 BLOCK_MESSAGES: Final = 4096
 SOURCE_HEADER: Final = "Nats-Stream-Source"
 _CARRIAGE_RETURN: Final = ord("\r")
@@ -30,7 +31,7 @@ _TRANSPORT_HEADERS: Final = f"\r\n(?:{SOURCE_HEADER}|Nats-Expected-Last-Sequence
 
 
 def strip_transport_headers(headers: pa.BinaryArray) -> pa.BinaryArray:
-    """Header blocks without what servers and the way through a staging stream add."""
+    """Remove the headers that servers and staging streams add."""
     if not contains_bytes(headers, b"Nats-"):
         return headers
     return pc.replace_substring_regex(headers, pattern=_TRANSPORT_HEADERS, replacement="")
@@ -39,7 +40,7 @@ def strip_transport_headers(headers: pa.BinaryArray) -> pa.BinaryArray:
 def encode_canonical(
     subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray
 ) -> pa.BinaryArray:
-    """Each message as bytes that no other message has."""
+    """Encode each message as bytes that no other message has."""
     sizes = np.stack(
         [pc.binary_length(column).to_numpy() for column in (subject, headers, data)], axis=1
     ).astype("<i4")
@@ -51,7 +52,7 @@ def encode_canonical(
 
 
 class BlockHasher:
-    """The hashes of messages that come in batches of any size, in order."""
+    """Hashes of messages that arrive in order, in batches of any size."""
 
     def __init__(self, size: int = BLOCK_MESSAGES) -> None:
         self.count = 0
@@ -60,7 +61,7 @@ class BlockHasher:
         self._done: list[str] = []
 
     def add(self, rows: pa.BinaryArray) -> None:
-        """Take more messages, as `encode_canonical` has them."""
+        """Add messages, as `encode_canonical` returns them."""
         if not len(rows):
             return
         offsets = get_buffers(rows)[1]
@@ -79,14 +80,14 @@ class BlockHasher:
         self._hash = hashlib.sha256()
 
     def hashes(self) -> list[str]:
-        """One for each block, the last one for what was begun."""
+        """Return one hash for each block, the last one for an incomplete block."""
         return [*self._done, *([self._hash.hexdigest()] if self.count % self._size else [])]
 
 
 def parse_origin_header(
     headers: pa.BinaryArray, domain: str, stream: str
 ) -> tuple[pa.Array, pa.Array]:
-    """Sequence and time text of the messages that say that they come from this stream; null for all others."""
+    """Return the origin sequence and time text of messages of this stream; null for all others."""
     prefix = f"{domain}/{stream}/"
     pattern = f"\r\n{ORIGIN_HEADER}: ?{escape_regex(prefix)}(?P<seq>[0-9]+)/(?P<time>[^\r]*)"
     if not contains_bytes(headers, prefix.encode()):
@@ -98,7 +99,10 @@ def parse_origin_header(
 
 
 def parse_source_header(headers: pa.BinaryArray, name: str) -> pa.Array:
-    """The sequence in the source `name` (a stream, or `stream:hash`) of messages that a server copied from there; null for all others."""
+    """Return the sequence in the source of messages that a server copied; null for all others.
+
+    `name` is a stream, or `stream:hash`.
+    """
     pattern = f"\r\n{SOURCE_HEADER}: ?{escape_regex(name)} (?P<seq>[0-9]+)"
     if not contains_bytes(headers, f"{SOURCE_HEADER}: {name} ".encode()):
         return pa.nulls(len(headers), pa.int64())
@@ -108,19 +112,21 @@ def parse_source_header(headers: pa.BinaryArray, name: str) -> pa.Array:
 def extract_sourced(
     rows: pa.RecordBatch, name: str
 ) -> tuple[pa.RecordBatch, pa.BinaryArray, np.ndarray[Any, Any]]:
-    """The rows that a server copied from the stream `name`, their header blocks as `strip_transport_headers` has them, and their sequences there.
+    """Return the rows that a server copied from the stream `name`.
 
-    A server puts its line behind all others, so what the last lines say is everything. Where anything else is found, the slow way decides.
+    Returns the rows, their header blocks without transport headers, and their sequences in that
+    stream. A server appends its line, so the last line decides. Rows with any other shape take the
+    slower path.
     """
     line, headers = f"\r\n{SOURCE_HEADER}: {name} ".encode(), rows["headers"]
-    kept, tail = _split_tail(headers, 3)
-    mine = pc.starts_with(tail, line)
-    if not pc.all(mine).as_py():
-        if contains_bytes(headers.filter(pc.invert(mine)), line):
+    blocks, tail = _split_tail(headers, 3)
+    matches = pc.starts_with(tail, line)
+    if not pc.all(matches).as_py():
+        if contains_bytes(headers.filter(pc.invert(matches)), line):
             return _extract_sourced_slowly(rows, name)
-        rows, kept, tail = rows.filter(mine), kept.filter(mine), tail.filter(mine)
+        rows, blocks, tail = rows.filter(matches), blocks.filter(matches), tail.filter(matches)
     spaces, counts = find_byte(tail, ord(" "))
-    if contains_bytes(kept, b"\r\nNats-") or (np.diff(counts) < line.count(b" ") + 1).any():
+    if contains_bytes(blocks, b"\r\nNats-") or (np.diff(counts) < line.count(b" ") + 1).any():
         return _extract_sourced_slowly(rows, name)
     begins = get_buffers(tail)[1][:-1]
     (number,) = (
@@ -128,7 +134,7 @@ def extract_sourced(
         if len(tail)
         else (tail,)
     )
-    return rows, concat_rows(kept, b"\r\n\r\n"), parse_numbers(number)
+    return rows, concat_rows(blocks, b"\r\n\r\n"), parse_numbers(number)
 
 
 def _extract_sourced_slowly(
@@ -146,23 +152,27 @@ def _extract_sourced_slowly(
 def split_last_line(
     headers: pa.BinaryArray, line: bytes, ends: int = 1
 ) -> tuple[pa.BinaryArray, pa.BinaryArray] | None:
-    """Each block without its last line, and of that what follows `line`; `ends`: how many line ends there are from there on.
+    """Split each block before its last line, and return the blocks and the text after `line`.
 
-    None where a block has no such line, or not as its last one.
+    `ends` is the number of line ends from there on. Returns None where `line` is missing in a
+    block, or is not its last line.
     """
     if not len(headers):
         return None
-    kept, tail = _split_tail(headers, ends)
-    if not pc.all(pc.starts_with(tail, line)).as_py() or contains_bytes(kept, line):
+    blocks, tail = _split_tail(headers, ends)
+    if not pc.all(pc.starts_with(tail, line)).as_py() or contains_bytes(blocks, line):
         return None
-    return kept, pc.binary_slice(tail, len(line), 1 << 30)
+    return blocks, pc.binary_slice(tail, len(line), 1 << 30)
 
 
 def _split_tail(headers: pa.BinaryArray, ends: int) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-    """Each block up to its last line, and the rest: so many line ends and what stands between them. It is empty where there are fewer."""
-    at, offsets = find_tails(headers, _CARRIAGE_RETURN, ends), get_buffers(headers)[1]
-    kept, tail = cut_columns(headers.buffers()[2], offsets[:-1], at, at, offsets[1:])
-    return kept, tail
+    """Split each block before its last line.
+
+    The tail has `ends` line ends. It is empty where the block has fewer.
+    """
+    places, offsets = find_tails(headers, _CARRIAGE_RETURN, ends), get_buffers(headers)[1]
+    blocks, tail = cut_columns(headers.buffers()[2], offsets[:-1], places, places, offsets[1:])
+    return blocks, tail
 
 
 def _to_numbers(texts: pa.Array) -> pa.Array:
@@ -170,7 +180,7 @@ def _to_numbers(texts: pa.Array) -> pa.Array:
 
 
 def escape_regex(text: str) -> str:
-    """For the regular expressions of Arrow, which are RE2's."""
+    """Escape text for the regular expressions of Arrow, which are those of RE2."""
     return "".join(c if c.isalnum() or c in "_/" else f"\\x{{{ord(c):x}}}" for c in text)
 
 

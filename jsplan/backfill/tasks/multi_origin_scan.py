@@ -1,4 +1,4 @@
-"""What a target, or a staging stream, has of many origins: found in one reading, however many they are."""
+"""Scan a target or a staging stream once for the messages of many origins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ _SOURCE_PATTERN: Final = f"\r\n{SOURCE_HEADER}: ?(?P<name>[^ \r]+) (?P<seq>[0-9]
 
 @dataclass(frozen=True, slots=True)
 class OriginQuery:
-    """An origin: `origin_name` as in `Jsplan-Origin` (`domain/stream`); `source_names` and `created_at` as in `reading.Look`."""
+    """Origin to search for.
+
+    `origin_name` is as in `Jsplan-Origin` (`domain/stream`); `source_names` and `created_at` are
+    as in `TargetScan`.
+    """
 
     origin_name: str
     source_names: tuple[str, ...] = ()
@@ -54,12 +58,12 @@ class _FoundMessages:
 def scan_target_origins(
     endpoint: Endpoint, stream: str, first: int, last: int, wanted: Sequence[OriginQuery]
 ) -> list[ExistingMessages]:
-    """What of each origin is there, as `reading.look` finds it for one. Raises what `wire.read` raises."""
+    """Find the messages of each origin, like `scan_target` for one. Raises the errors of `read`."""
     found = [_FoundMessages() for _ in wanted]
     by_stream, by_source = dict[str, list[int]](), dict[str, list[int]]()
-    for number, one in enumerate(wanted):
-        by_stream.setdefault(one.origin_name, []).append(number)
-        for source in one.source_names:
+    for number, query in enumerate(wanted):
+        by_stream.setdefault(query.origin_name, []).append(number)
+        for source in query.source_names:
             by_source.setdefault(source, []).append(number)
     for rows in (
         read(
@@ -74,14 +78,17 @@ def scan_target_origins(
                 found[number].times.append(times)
         for name, seqs, times in _parse_sources(rows):
             for number in by_source.get(name, ()):
-                mine = times >= wanted[number].created_at
-                found[number].seqs.append(seqs[mine])
-                found[number].times.append(np.zeros(int(mine.sum()), dtype=np.int64))
-    return [pairs.to_existing() for pairs in found]
+                current = times >= wanted[number].created_at
+                found[number].seqs.append(seqs[current])
+                found[number].times.append(np.zeros(int(current.sum()), dtype=np.int64))
+    return [messages.to_existing() for messages in found]
 
 
 def _parse_sources(rows: pa.RecordBatch) -> Iterator[tuple[str, SeqArray, SeqArray]]:
-    """Of messages that a server copied: the source as it names it, with the sequences there, and when each was stored here (ns)."""
+    """Yield each source of messages that a server copied.
+
+    Each comes as the server names it, with the sequences there and the times of storage here (ns).
+    """
     if not contains_bytes(rows["headers"], f"{SOURCE_HEADER}:".encode()):
         return
     found = pc.extract_regex(rows["headers"], pattern=_SOURCE_PATTERN)
@@ -98,7 +105,10 @@ def _parse_sources(rows: pa.RecordBatch) -> Iterator[tuple[str, SeqArray, SeqArr
 
 
 def parse_origins(headers: pa.BinaryArray) -> Iterator[tuple[str, SeqArray, SeqArray]]:
-    """Of messages that say where they come from: `domain/stream`, with the sequences and times (ns) there, in their order."""
+    """Yield each origin of messages with an origin header, in order.
+
+    Each comes as `domain/stream`, with the sequences and times (ns) there.
+    """
     if not contains_bytes(headers, f"{ORIGIN_HEADER}:".encode()):
         return
     found = pc.extract_regex(headers, pattern=_ORIGIN_PATTERN).drop_null()
@@ -117,37 +127,39 @@ def parse_origins(headers: pa.BinaryArray) -> Iterator[tuple[str, SeqArray, SeqA
 
 @dataclass(slots=True)
 class StagedMessages:
-    """What a staging stream has: the hashes of its messages, and of which origins (`domain/stream`) they are."""
+    """Content of a staging stream: the hashes and the origins (`domain/stream`) of its messages."""
 
     hashes: list[str]
     seqs: dict[str, SeqArray]
 
 
-def read_staged_messages(endpoint: Endpoint, stage: str, count: int) -> StagedMessages:
-    """All of a stage. Raises what `wire.read` raises."""
-    blocks, found = BlockHasher(), dict[str, list[SeqArray]]()
-    for rows in read(endpoint.open, ReadRequest(endpoint.api_prefix, stage, 1, count)):
+def read_staged_messages(endpoint: Endpoint, staging_stream: str, count: int) -> StagedMessages:
+    """Read a whole staging stream. Raises the errors of `read`."""
+    hasher, found = BlockHasher(), dict[str, list[SeqArray]]()
+    for rows in read(endpoint.open, ReadRequest(endpoint.api_prefix, staging_stream, 1, count)):
         headers = strip_transport_headers(rows["headers"])
-        blocks.add(encode_canonical(rows["subject"], headers, rows["data"]))
+        hasher.add(encode_canonical(rows["subject"], headers, rows["data"]))
         for name, seqs, _ in parse_origins(headers):
             found.setdefault(name, []).append(seqs)
     return StagedMessages(
-        blocks.hashes(), {name: np.concatenate(parts) for name, parts in found.items()}
+        hasher.hashes(), {name: np.concatenate(parts) for name, parts in found.items()}
     )
 
 
-def find_duplicate(lanes: Sequence[dict[str, SeqArray]]) -> tuple[str, int] | None:
-    """Name of an origin and a sequence of which there is more than one message in all lanes together, or None."""
-    for name in dict.fromkeys(name for lane in lanes for name in lane):
-        seqs = np.sort(np.concatenate([lane[name] for lane in lanes if name in lane]))
-        same = np.flatnonzero(np.diff(seqs) == 0)
-        if len(same):
-            return name, int(seqs[same[0]])
+def find_duplicate(partitions: Sequence[dict[str, SeqArray]]) -> tuple[str, int] | None:
+    """Return the origin and sequence of a message that the partitions have twice, or None."""
+    for name in dict.fromkeys(name for partition in partitions for name in partition):
+        seqs = np.sort(
+            np.concatenate([partition[name] for partition in partitions if name in partition])
+        )
+        repeated = np.flatnonzero(np.diff(seqs) == 0)
+        if len(repeated):
+            return name, int(seqs[repeated[0]])
     return None
 
 
 def group_by_origin(headers: pa.BinaryArray) -> dict[str, pa.BooleanArray]:
-    """From which origins (`domain/stream`) messages say that they come, with which of them do."""
+    """Return each origin (`domain/stream`) with a mask of its messages."""
     if not contains_bytes(headers, f"{ORIGIN_HEADER}:".encode()):
         return {}
     encoded = pc.dictionary_encode(

@@ -1,7 +1,8 @@
-"""`oversize: native`: what one task of a copy does with messages that exceed `max_payload` once their origin is added.
+"""Copy task for `oversize: native`: stage too large messages unchanged.
 
-They go without it, as they are, at their place between the others, and are known by the sequence under which they are staged (`numbered`).
-So a staging stream ends where that sequence would be another one, and the next begins with it.
+Messages that exceed `max_payload` with their origin header are staged without it, in order, and
+are identified by their sequence in the staging stream (`sequence_identity`). A staging stream ends
+where that sequence would differ; the next one begins with it.
 """
 
 from __future__ import annotations
@@ -30,26 +31,28 @@ from jsplan.errors import ApiError, RefusedError
 
 
 def run_oversize_copy_task(task: CopyTask) -> Iterator[dict[str, Any]]:
-    """As `copying.copy`; `left` is also said where another staging stream has to go on. `natively` is how many went as they are.
+    """Run the task like `run_copy_task`.
 
-    Raises RefusedError for a message that the target does not even take as it is, else as `copying.copy`.
+    The result also has `left` where another staging stream has to continue. `natively` counts the
+    messages that were staged unchanged. Raises RefusedError for a message that the target does not
+    accept even unchanged, and the errors of `run_copy_task`.
     """
-    wire = task.target.open()
+    connection = task.target.open()
     try:
-        wait_for_interest(wire, f"{task.ingest_prefix}jsplan")
-        with contextlib.closing(read_messages(task)) as found:
-            writer, part = _OversizeWriter(task, wire), DeadlineReader(task, found)
-            for rows in part:
+        wait_for_interest(connection, f"{task.ingest_prefix}jsplan")
+        with contextlib.closing(read_messages(task)) as batches:
+            writer, reader = _OversizeWriter(task, connection), DeadlineReader(task, batches)
+            for rows in reader:
                 if (left := writer.write(rows)) is not None:
                     yield writer.result() | {"left": left}
                     return
-            yield writer.result() | part.remainder
+            yield writer.result() | reader.remainder
     finally:
-        wire.close()
+        connection.close()
 
 
 class _OversizeWriter:
-    """Writes to a staging stream whose first sequence is `task.first`."""
+    """Writer to a staging stream whose first sequence is `task.first_staged_seq`."""
 
     def __init__(self, task: CopyTask, wire: RawConnection) -> None:
         self._task = task
@@ -62,7 +65,10 @@ class _OversizeWriter:
         self._untagged_count = 0
 
     def write(self, rows: pa.RecordBatch) -> int | None:
-        """Write the rows; the sequence of the first that does not belong here, None where all do."""
+        """Write the rows.
+
+        Returns the sequence of the first one that needs another staging stream, or None.
+        """
         block = build_target_headers(self._task, rows)
         fits = self._select_fitting(rows, block)
         start = 0
@@ -84,7 +90,7 @@ class _OversizeWriter:
     def _require_within_limit(
         self, seqs: pa.Array, sizes: np.ndarray[Any, Any], chosen: np.ndarray[Any, Any]
     ) -> None:
-        """Raise RefusedError where the target's own limit is in the way: it counts for every message."""
+        """Raise RefusedError where a message exceeds `max_msg_size` of the target."""
         over = (
             np.flatnonzero(sizes > self._task.max_msg_size).tolist()
             if self._task.max_msg_size >= 0
@@ -105,11 +111,14 @@ class _OversizeWriter:
         self._rate_limiter.throttle(block.nbytes + rows["data"].nbytes)
 
     def _matches_sequence(self, seq: int) -> bool:
-        """Whether the staging stream gives it the sequence that it has. Everything before it is stored then, not only sent."""
+        """Return True if the staging stream would give the message its own sequence.
+
+        Everything before it is stored then, not only sent.
+        """
         return self._publisher.finish() + 1 == seq
 
     def _publish_untagged(self, row: pa.RecordBatch, seq: int) -> None:
-        """Publish one message without anything that is not its own."""
+        """Publish one message unchanged."""
         if not self._untagged_count:
             self._require_local_target(seq)
         headers = neutralize_headers(row["headers"])
@@ -122,9 +131,9 @@ class _OversizeWriter:
         if (
             0
             <= self._task.max_msg_size
-            < (there := int(measure_at_target(self._task, row, headers)[0]))
+            < (stored_size := int(measure_at_target(self._task, row, headers)[0]))
         ):
-            raise self._refusal(seq, there, self._task.max_msg_size)
+            raise self._refusal(seq, stored_size, self._task.max_msg_size)
         if (place := self._publisher.write_one(subject, block, data)) != seq:
             raise ApiError(
                 f"message {seq:,} of stream {self._task.stream} was stored as {place:,}",
@@ -135,30 +144,35 @@ class _OversizeWriter:
         self._untagged_count += 1
 
     def _require_local_target(self, seq: int) -> None:
-        """Raise RefusedError where the target is on the other side of a link. In it the message has a line of the server's more than
-        max_payload allows, and since nats-server 2.12 a link closes over which such a message is read: whoever compares it would do that.
+        """Raise RefusedError where the target is on the other side of a leafnode link.
+
+        At the target the server adds a header line, and the message exceeds max_payload. Since
+        nats-server 2.12 a link closes when such a message is read over it, which verification
+        would do.
         """
         prefix, answer = self._task.target.api_prefix, dict[str, Any]()
-        with contextlib.suppress(
-            ApiError
-        ):  # another account's import may not have it; then its server is ours
+        # the import of another account may not include it; the server is then our own
+        with contextlib.suppress(ApiError):
             answer = self._connection.request(f"{prefix}.INFO")
         if answer and "error" not in answer and answer.get("domain") != self._connection.domain:
             raise RefusedError(
-                f"message {seq:,} of stream {self._task.stream} has no room for a header, and {prefix} is reached over a link between "
-                "servers: with what servers add it would be too large for that, and close it. The copy stops before it",
-                hint="Connect to a server of the target's own domain, raise max_payload, or say `oversize: skip`.",
+                f"message {seq:,} of stream {self._task.stream} has no space for a header, and "
+                f"{prefix} is reached over a leafnode link. With the headers that servers add, the "
+                "message would be too large for the link and close it. The copy stopped before it",
+                hint="Connect to a server of the target's own domain, raise max_payload, "
+                "or set `oversize: skip`.",
             )
 
     def _refusal(self, seq: int, size: int, limit: int) -> RefusedError:
         return RefusedError(
-            f"message {seq:,} of stream {self._task.stream} has {size:,} bytes on the way without a word of where it is from, and the "
-            f"target takes {limit:,} at most. The copy stops before it",
-            hint="Raise max_payload (or the target's max_msg_size), or leave such messages out with `oversize: skip`.",
+            f"message {seq:,} of stream {self._task.stream} has {size:,} bytes even without the "
+            f"origin header. The target accepts at most {limit:,}. The copy stopped before it",
+            hint="Raise max_payload (or max_msg_size of the target), "
+            "or skip such messages with `oversize: skip`.",
         )
 
     def result(self) -> dict[str, Any]:
-        """What was written, once all of it is stored."""
+        """Wait until all messages are stored, and return the result."""
         self._publisher.finish()
         return {
             "messages": self._hasher.count,

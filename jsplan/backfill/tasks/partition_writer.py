@@ -1,6 +1,6 @@
-"""Writes one lane into its staging stream: sorted rows as a chain, and says of which messages of which origins it was made.
+"""Write one partition into its staging stream, in order, and report its origins.
 
-Where rows come from is left to the caller: from a reader in the same process (`copy_partition`), or from Spark.
+Rows come from a reader in the same process (`copy_partition`) or from Spark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jsplan.errors import ApiError, RefusedError
 
 @dataclass(slots=True)
 class _WrittenMessages:
-    """What a lane has written of one origin."""
+    """Messages of one origin that a partition has written."""
 
     messages: int = 0
     size: int = 0
@@ -48,20 +48,25 @@ class _WrittenMessages:
 
 
 def decode_sequences(encoded: Sequence[str]) -> SeqArray:
-    """The sequences that a lane says it has written of an origin."""
-    steps = [np.frombuffer(zlib.decompress(base64.b64decode(one)), dtype="<i8") for one in encoded]
+    """Decode the sequences that a partition reports for an origin."""
+    steps = [
+        np.frombuffer(zlib.decompress(base64.b64decode(part)), dtype="<i8") for part in encoded
+    ]
     return (
         np.cumsum(np.concatenate(steps)).astype(np.int64) if steps else np.empty(0, dtype=np.int64)
     )
 
 
 class PartitionWriter:
-    """Writes one lane. Rows come by origin and sequence; what comes twice is refused."""
+    """Writer of one partition.
 
-    def __init__(self, job: PartitionPlan, lane: int) -> None:
-        self._plan = job
-        self._number = lane
-        self._partition = job.partitions[lane]
+    Rows arrive sorted by origin and sequence. A repeated sequence is refused.
+    """
+
+    def __init__(self, plan: PartitionPlan, number: int) -> None:
+        self._plan = plan
+        self._number = number
+        self._partition = plan.partitions[number]
         self._connection = self._partition.target.open()
         self._hasher = BlockHasher()
         self._written_by_origin: dict[int, _WrittenMessages] = {}
@@ -69,20 +74,21 @@ class PartitionWriter:
         self._last_position = (-1, 0)
         self._publisher: FencedPublisher | None = None
         self._rate_limiter = RateLimiter(
-            max(1, job.rate // len(job.partitions)) if job.rate else None
+            max(1, plan.rate // len(plan.partitions)) if plan.rate else None
         )
 
-    def write(self, leg: int, rows: pa.RecordBatch) -> int:
-        """Write rows of one origin, in the columns of `MESSAGES`, under the subjects that they have. How many bytes went out.
+    def write(self, origin_number: int, rows: pa.RecordBatch) -> int:
+        """Write rows of one origin in the columns of `MESSAGE_SCHEMA`, and return the bytes sent.
 
-        Raises RefusedError, `wire.writing.Refused` where somebody else writes to the stage or it was sealed, and ApiError.
+        The subjects are final. Raises RefusedError, PublishRefusedError where another process
+        writes to the staging stream or it was sealed, and ApiError.
         """
-        task, seqs = self._plan.origin_tasks[leg], rows["seq"].to_numpy()
+        task, seqs = self._plan.origin_tasks[origin_number], rows["seq"].to_numpy()
         if task.deadline is not None:
             task.deadline.require_open()
-        self._require_order(leg, seqs)
+        self._require_order(origin_number, seqs)
         block = build_target_headers(task, rows)
-        fits = self._oversize_filter(leg).select_fitting(rows, block)
+        fits = self._oversize_filter(origin_number).select_fitting(rows, block)
         columns = [rows["subject"], block, rows["data"]]
         if fits is not None:
             columns, seqs = [column.filter(pa.array(fits)) for column in columns], seqs[fits]
@@ -92,7 +98,7 @@ class PartitionWriter:
         self._publish(subject, headers, data)
         self._hasher.add(encode_canonical(subject, headers, data))
         size = headers.nbytes + data.nbytes
-        self._written_by_origin.setdefault(leg, _WrittenMessages()).add(seqs, size)
+        self._written_by_origin.setdefault(origin_number, _WrittenMessages()).add(seqs, size)
         self._rate_limiter.throttle(size)
         return int(size)
 
@@ -102,123 +108,134 @@ class PartitionWriter:
         if self._publisher is None:
             self._publisher = self._open_publisher()
             self._publisher.write(subject[:1], headers[:1], data[:1])
-            self._publisher.finish()  # of two that begin at once, one is refused here and writes nothing more
+            # of two writers that begin at the same time, the server refuses one here
+            self._publisher.finish()
             subject, headers, data = subject[1:], headers[1:], data[1:]
         self._publisher.write(subject, headers, data)
 
     def _open_publisher(self) -> FencedPublisher:
-        """Raise ApiError where somebody has written to the stage before: Spark began this task again."""
+        """Open the publisher. Raises ApiError where the staging stream already has messages.
+
+        That happens when Spark runs this task again.
+        """
         wait_for_interest(self._connection, f"{self._partition.ingest_prefix}jsplan")
         if fetch_stream_info(
             self._connection, self._partition.target.api_prefix, self._partition.staging_stream
         ).last:
             raise ApiError(
-                f"staging stream {self._partition.staging_stream} was begun by another attempt",
+                f"staging stream {self._partition.staging_stream} already has messages "
+                "of another attempt",
                 hint="The next attempt resumes it.",
             )
         return FencedPublisher(self._connection, 0, self._partition.ingest_prefix.encode())
 
-    def _require_order(self, leg: int, seqs: SeqArray) -> None:
-        before = self._last_position[1] if self._last_position[0] == leg else 0
+    def _require_order(self, origin_number: int, seqs: SeqArray) -> None:
+        before = self._last_position[1] if self._last_position[0] == origin_number else 0
         steps = np.diff(seqs, prepend=before)
         if (steps <= 0).any():
-            raise build_duplicate_error(self._plan, leg, int(seqs[int(np.argmax(steps <= 0))]))
-        self._last_position = (leg, int(seqs[-1]))
+            raise build_duplicate_error(
+                self._plan, origin_number, int(seqs[int(np.argmax(steps <= 0))])
+            )
+        self._last_position = (origin_number, int(seqs[-1]))
 
-    def _oversize_filter(self, leg: int) -> OversizeFilter:
-        if leg not in self._oversize_by_origin:
-            self._oversize_by_origin[leg] = OversizeFilter(
+    def _oversize_filter(self, origin_number: int) -> OversizeFilter:
+        if origin_number not in self._oversize_by_origin:
+            self._oversize_by_origin[origin_number] = OversizeFilter(
                 replace(
-                    self._plan.origin_tasks[leg], staging_stream=self._partition.staging_stream
+                    self._plan.origin_tasks[origin_number],
+                    staging_stream=self._partition.staging_stream,
                 ),
                 self._connection.max_payload,
             )
-        return self._oversize_by_origin[leg]
+        return self._oversize_by_origin[origin_number]
 
     def finish(self) -> dict[str, Any]:
-        """Wait until all is stored; what was written."""
+        """Wait until all messages are stored, and return what was written."""
         if self._publisher is not None:
             self._publisher.finish()
-        legs = {
-            str(leg): {
-                "messages": told.messages,
-                "bytes": told.size,
-                "seqs": [base64.b64encode(one).decode() for one in told.seqs],
+        origins = {
+            str(origin_number): {
+                "messages": written.messages,
+                "bytes": written.size,
+                "seqs": [base64.b64encode(encoded).decode() for encoded in written.seqs],
             }
-            for leg, told in self._written_by_origin.items()
+            for origin_number, written in self._written_by_origin.items()
         }
         skipped = {
-            str(leg): [list(span) for span in large.list_skipped()]
-            for leg, large in self._oversize_by_origin.items()
-            if large.list_skipped()
+            str(origin_number): [list(span) for span in oversize.list_skipped()]
+            for origin_number, oversize in self._oversize_by_origin.items()
+            if oversize.list_skipped()
         }
         return {
-            "lane": self._number,
+            "partition": self._number,
             "messages": self._hasher.count,
             "hashes": self._hasher.hashes(),
-            "origins": legs,
+            "origins": origins,
             "skipped": skipped,
         }
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
 
-def build_duplicate_error(job: PartitionPlan, leg: int, seq: int) -> RefusedError:
-    """What is said of a transform that makes several messages of one."""
-    task, who = (
-        job.origin_tasks[leg],
-        f"transform {job.transform}" if job.transform is not None else "the copy",
+def build_duplicate_error(plan: PartitionPlan, origin_number: int, seq: int) -> RefusedError:
+    """Build the error for a transform that returns several rows for one message."""
+    task, subject = (
+        plan.origin_tasks[origin_number],
+        f"transform {plan.transform}" if plan.transform is not None else "the copy",
     )
     return RefusedError(
-        f"{who} makes more than one message of {task.domain}/{task.stream}/{seq}. A copy is known by where it comes from, so nobody could "
-        "tell which of them have arrived. Nothing of this attempt was copied",
-        hint="Let it return at most one row for each that it gets.",
+        f"{subject} makes more than one message of {task.domain}/{task.stream}/{seq}. A copied "
+        "message is identified by its origin, so the two cannot be distinguished. "
+        "Nothing of this attempt was copied",
+        hint="Return at most one row for each input row.",
     )
 
 
-def copy_partition(job: PartitionPlan, lane: int) -> Iterator[dict[str, Any]]:
-    """Carry out a lane that reads for itself; what it yields last is what was written."""
-    writer, mapping = (
-        PartitionWriter(job, lane),
-        job.subject_transform.compile() if job.subject_transform is not None else None,
+def copy_partition(plan: PartitionPlan, number: int) -> Iterator[dict[str, Any]]:
+    """Copy a partition that reads for itself, and yield its result."""
+    writer, transform = (
+        PartitionWriter(plan, number),
+        plan.subject_transform.compile() if plan.subject_transform is not None else None,
     )
     try:
-        for piece in job.chunks_of_partition(lane):
-            leg = job.origin_tasks[piece.origin_number]
-            for rows in read_chunk(job, piece, len(job.partitions)):
+        for chunk in plan.chunks_of_partition(number):
+            origin = plan.origin_tasks[chunk.origin_number]
+            for rows in read_chunk(plan, chunk, len(plan.partitions)):
                 writer.write(
-                    piece.origin_number, rename_subjects(rows, mapping, leg.domain, leg.stream)
+                    chunk.origin_number,
+                    rename_subjects(rows, transform, origin.domain, origin.stream),
                 )
         yield writer.finish()
     finally:
         writer.close()
 
 
-def copy_all_partitions(job: PartitionPlan) -> Iterator[dict[str, Any]]:
-    """Carry out all lanes of a job with one reader; what each lane has written that got any.
+def copy_all_partitions(plan: PartitionPlan) -> Iterator[dict[str, Any]]:
+    """Copy all partitions with one reader, and yield the result of each that has messages.
 
-    Each batch goes to the lanes one after the other, so that where this dies each has a beginning of what it was to get.
+    Each batch is written to the partitions one after the other. If the process ends, each staging
+    stream therefore holds a prefix of its partition.
     """
-    writers, mapping = (
+    writers, transform = (
         dict[int, PartitionWriter](),
-        job.subject_transform.compile() if job.subject_transform is not None else None,
+        plan.subject_transform.compile() if plan.subject_transform is not None else None,
     )
-    leg = job.origin_tasks[0]
+    origin = plan.origin_tasks[0]
     with contextlib.ExitStack() as opened:
-        for piece in job.split_into_chunks(1):
-            for read in read_chunk(job, piece):
-                rows = rename_subjects(read, mapping, leg.domain, leg.stream)
-                for lane, part in partition_rows(
+        for chunk in plan.split_into_chunks(1):
+            for batch in read_chunk(plan, chunk):
+                rows = rename_subjects(batch, transform, origin.domain, origin.stream)
+                for number, part_rows in partition_rows(
                     rows,
                     choose_partitions(
-                        job, piece.origin_number, rows["seq"].to_numpy(), rows["subject"]
+                        plan, chunk.origin_number, rows["seq"].to_numpy(), rows["subject"]
                     ),
                 ):
-                    if lane not in writers:
-                        writers[lane] = PartitionWriter(job, lane)
-                        opened.callback(writers[lane].close)
-                    writers[lane].write(piece.origin_number, part)
-        for lane in sorted(writers):
-            yield writers[lane].finish()
+                    if number not in writers:
+                        writers[number] = PartitionWriter(plan, number)
+                        opened.callback(writers[number].close)
+                    writers[number].write(chunk.origin_number, part_rows)
+        for number in sorted(writers):
+            yield writers[number].finish()

@@ -1,8 +1,9 @@
-"""Lanes: each has a writer and a staging stream of its own, so that a copy can have several writers and still an order.
+"""Partitions of a copy: each has its own writer and staging stream, and keeps its order.
 
-What is read of any number of origins is dealt to lanes (`Job.order`), in each lane it is sorted by origin and sequence, and what a lane
-has written is always an exact beginning of that. So however often a copy dies and goes on, messages of one subject (`order: subject`), or
-of one origin (`order: stream`), come in their order. No Spark here: it is one way to get the rows from the readers to the writers.
+Messages of any number of origins are assigned to partitions (`PartitionPlan.order`). A partition
+is sorted by origin and sequence, and its staging stream always holds a prefix of it. So the
+messages of one subject (`order: subject`) or of one origin (`order: stream`) keep their order,
+however often a copy is interrupted and resumed.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from jsplan.backfill.tasks.copy import CopyTask, ExistingMessages, RateLimiter, 
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
 
-#: A block on its way from a reader to a lane has about so many bytes.
+#: Approximate bytes of a block between a reader and a writer.
 BLOCK_SIZE: Final = 1 << 20
-#: With `order: none` so many sequences in a row go to one lane.
+#: Consecutive sequences that go to one partition with `order: none`.
 PARTITION_STRIDE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Where one writer writes: a staging stream, and the subject prefix that it takes, with the dot."""
+    """Target of one writer: a staging stream and its subject prefix, with the dot."""
 
     target: Endpoint
     staging_stream: str
@@ -41,7 +42,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
-    """A part of what is to be read: of the origin with this number, these ranges."""
+    """Part of the read: ranges of the origin with this number."""
 
     origin_number: int
     spans: tuple[SeqRange, ...]
@@ -49,7 +50,10 @@ class ReadChunk:
 
 @dataclass(frozen=True, slots=True)
 class TransformFunction:
-    """A user's function: the text of its file travels, not its path, which is for messages."""
+    """Function of the user.
+
+    Tasks receive the text of its file. The path is for messages only.
+    """
 
     path: str
     name: str
@@ -61,10 +65,12 @@ class TransformFunction:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """A copy in lanes. `origin_tasks` say of each origin what is read of it, and what is left out; where they would write to is not looked at.
+    """Copy with several partitions.
 
-    `assign_partitions` are the lanes of the origins for `order: stream`. `rate` is bytes per second of all lanes together. `chunk_starts` are there in the
-    place of lanes where an archive is written: the sequences with which its pieces begin.
+    `origin_tasks` say for each origin what to read and what to skip; their targets are ignored.
+    `assignments` are the partitions of the origins for `order: stream`. `rate` is bytes per second
+    of all partitions together. For an archive, `chunk_starts` replaces partitions: the first
+    sequence of each chunk.
     """
 
     partitions: tuple[Partition, ...]
@@ -79,18 +85,20 @@ class PartitionPlan:
 
     @property
     def writer_count(self) -> int:
-        """How many writers there are."""
+        """Number of writers."""
         return len(self.chunk_starts) or len(self.partitions)
 
     @property
     def is_fused(self) -> bool:
-        """Whether each lane can read for itself what it writes: then no message enters the JVM."""
+        """Return True if each partition can read for itself. No message then enters the JVM."""
         return self.order != "subject" and self.where is None and self.transform is None
 
     @property
     def has_single_reader(self) -> bool:
-        """Whether one task reads and deals to all writers, which are in the same process: a target takes no more than one reader reads, and
-        a shuffle costs more than all the rest. Of many origins several readers are worth it.
+        """Return True if one task reads and writes all partitions in one process.
+
+        A target takes no more than one reader can read, and a shuffle costs more than all the
+        rest. Several origins are worth several readers.
         """
         return (
             self.order == "subject"
@@ -101,34 +109,34 @@ class PartitionPlan:
         )
 
     def split_into_chunks(self, most: int) -> list[ReadChunk]:
-        """What is to be read, in about `most` parts of about equal size, but in one part at least of each origin."""
+        """Split the read into about `most` chunks of similar size, at least one for each origin."""
         if self.chunk_starts:
             return [
                 ReadChunk(number, spans)
-                for number, leg in enumerate(self.origin_tasks)
-                for spans in _split_at(leg.spans, self.chunk_starts)
+                for number, origin in enumerate(self.origin_tasks)
+                for spans in _split_at(origin.spans, self.chunk_starts)
             ]
-        whole = sum(count_sequences(leg.spans) for leg in self.origin_tasks)
+        whole = sum(count_sequences(origin.spans) for origin in self.origin_tasks)
         step = max(20_000, -(-whole // max(1, most)))
-        cut = (
-            (number, _split_by_file(leg) if leg.files else _split_evenly(leg.spans, step))
-            for number, leg in enumerate(self.origin_tasks)
+        split = (
+            (number, _split_by_file(origin) if origin.files else _split_evenly(origin.spans, step))
+            for number, origin in enumerate(self.origin_tasks)
         )
-        return [ReadChunk(number, spans) for number, parts in cut for spans in parts]
+        return [ReadChunk(number, spans) for number, parts in split for spans in parts]
 
-    def chunks_of_partition(self, lane: int) -> list[ReadChunk]:
-        """What a lane reads for itself, in the order in which it writes it."""
+    def chunks_of_partition(self, partition: int) -> list[ReadChunk]:
+        """Return the chunks that a partition reads for itself, in the order of writing."""
         if self.order == "stream":
             return [
-                ReadChunk(number, leg.spans)
-                for number, leg in enumerate(self.origin_tasks)
-                if leg.spans and self.assignments[number] == lane
+                ReadChunk(number, origin.spans)
+                for number, origin in enumerate(self.origin_tasks)
+                if origin.spans and self.assignments[number] == partition
             ]
-        return self.split_into_chunks(len(self.partitions) * 4)[lane :: len(self.partitions)]
+        return self.split_into_chunks(len(self.partitions) * 4)[partition :: len(self.partitions)]
 
 
 def _split_evenly(spans: Sequence[SeqRange], step: int) -> Iterator[tuple[SeqRange, ...]]:
-    """The spans in parts of about `step` sequences."""
+    """Split ranges into parts of about `step` sequences."""
     if not spans:
         return
     first, last = spans[0].first, spans[-1].last
@@ -141,92 +149,98 @@ def _split_evenly(spans: Sequence[SeqRange], step: int) -> Iterator[tuple[SeqRan
 
 
 def _split_at(spans: Sequence[SeqRange], firsts: Sequence[int]) -> Iterator[tuple[SeqRange, ...]]:
-    """The spans in parts that begin with these sequences."""
+    """Split ranges at these sequences."""
     for start, stop in pairwise([*firsts, spans[-1].last + 1] if spans else ()):
         if part := tuple(intersect(spans, [SeqRange(start, stop - 1)])):
             yield part
 
 
-def _split_by_file(leg: CopyTask) -> Iterator[tuple[SeqRange, ...]]:
-    """The spans in a part for each file, or for several whose ranges overlap: whoever reads a file sums it up before."""
+def _split_by_file(origin: CopyTask) -> Iterator[tuple[SeqRange, ...]]:
+    """Split ranges by file; files with overlapping ranges share a part.
+
+    Reading a file computes its checksum first.
+    """
     firsts, last = list[int](), 0
-    for _, file in sorted(leg.files, key=lambda placed: placed[1].first_seq):
+    for _, file in sorted(origin.files, key=lambda placed: placed[1].first_seq):
         if file.first_seq > last:
             firsts.append(file.first_seq)
         last = max(last, file.last_seq)
-    yield from _split_at(leg.spans, firsts)
+    yield from _split_at(origin.spans, firsts)
 
 
-def assign_partitions(sizes: Sequence[int], lanes: int) -> tuple[int, ...]:
-    """For each origin of so many messages its lane: the largest first, each to the lane that has least."""
-    load, found = [0] * lanes, [0] * len(sizes)
-    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
-        found[number] = load.index(min(load))
-        load[found[number]] += sizes[number]
-    return tuple(found)
+def assign_partitions(sizes: Sequence[int], partitions: int) -> tuple[int, ...]:
+    """Return the partition of each origin, given the number of messages of each.
 
-
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
-def read_chunk(job: PartitionPlan, piece: ReadChunk, readers: int = 1) -> Iterator[pa.RecordBatch]:
-    """What is to be copied of a piece, in the columns of `MESSAGE_SCHEMA`, in order, with subjects as they were. `readers` share the rate.
-
-    Raises what `wire.read` raises.
+    The largest origins come first. Each goes to the partition with the fewest messages.
     """
-    pace = RateLimiter(max(1, job.rate // readers) if job.rate else None)
-    leg = job.origin_tasks[piece.origin_number]
+    load, chosen = [0] * partitions, [0] * len(sizes)
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        chosen[number] = load.index(min(load))
+        load[chosen[number]] += sizes[number]
+    return tuple(chosen)
+
+
+# --- reading ---
+
+
+def read_chunk(plan: PartitionPlan, chunk: ReadChunk, readers: int = 1) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a chunk in the columns of `MESSAGE_SCHEMA`, in order.
+
+    Subjects are not renamed yet. `readers` share the rate. Raises the errors of `read`.
+    """
+    limiter = RateLimiter(max(1, plan.rate // readers) if plan.rate else None)
+    origin = plan.origin_tasks[chunk.origin_number]
     files = tuple(
         placed
-        for placed in leg.files
-        if intersect(piece.spans, [SeqRange(placed[1].first_seq, placed[1].last_seq)])
+        for placed in origin.files
+        if intersect(chunk.spans, [SeqRange(placed[1].first_seq, placed[1].last_seq)])
     )
-    if leg.files and not files:
+    if origin.files and not files:
         return
     for rows in read_messages(
         replace(
-            leg,
-            spans=piece.spans,
-            existing=_restrict_existing(leg.existing, piece.spans),
+            origin,
+            spans=chunk.spans,
+            existing=_restrict_existing(origin.existing, chunk.spans),
             files=files,
         )
     ):
         yield rows
-        pace.throttle(rows.nbytes)
+        limiter.throttle(rows.nbytes)
 
 
 def _restrict_existing(known: ExistingMessages, spans: Sequence[SeqRange]) -> ExistingMessages:
-    """What is known of these ranges."""
+    """Restrict existing messages to these ranges."""
     start = int(np.searchsorted(known.seq, spans[0].first))
     stop = int(np.searchsorted(known.seq, spans[-1].last, side="right"))
     return ExistingMessages(known.seq[start:stop], known.time[start:stop])
 
 
 def choose_partitions(
-    job: PartitionPlan, leg: int, seqs: SeqArray, subjects: pa.BinaryArray
+    plan: PartitionPlan, origin_number: int, seqs: SeqArray, subjects: pa.BinaryArray
 ) -> np.ndarray[Any, Any]:
-    """To which lane each message goes: the same one however often it is asked."""
-    if job.chunk_starts:
-        return np.searchsorted(np.array(job.chunk_starts, dtype=np.int64), seqs, side="right") - 1
-    count = len(job.partitions)
-    if job.order == "subject":
+    """Return the partition of each message. The choice is deterministic."""
+    if plan.chunk_starts:
+        return np.searchsorted(np.array(plan.chunk_starts, dtype=np.int64), seqs, side="right") - 1
+    count = len(plan.partitions)
+    if plan.order == "subject":
         encoded = pc.dictionary_encode(subjects)
-        lanes = np.fromiter(
+        by_subject = np.fromiter(
             (zlib.crc32(subject) % count for subject in encoded.dictionary.to_pylist()),
             dtype=np.int64,
         )
-        found: np.ndarray[Any, Any] = (
-            lanes[encoded.indices.to_numpy()] if len(subjects) else np.empty(0, dtype=np.int64)
+        chosen: np.ndarray[Any, Any] = (
+            by_subject[encoded.indices.to_numpy()] if len(subjects) else np.empty(0, dtype=np.int64)
         )
-        return found
-    if job.order == "stream":
-        return np.full(len(seqs), job.assignments[leg], dtype=np.int64)
+        return chosen
+    if plan.order == "stream":
+        return np.full(len(seqs), plan.assignments[origin_number], dtype=np.int64)
     return (seqs // PARTITION_STRIDE) % count
 
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Rows of one origin for one lane, as bytes; `first_seq` is the sequence of the first."""
+    """Serialized rows of one origin for one partition; `first_seq` is that of the first row."""
 
     partition_number: int
     origin_number: int
@@ -235,63 +249,69 @@ class RowBlock:
 
 
 class BlockPacker:
-    """Deals the rows of one piece to lanes, and makes blocks of them: a few large values, which cost Spark less than many small ones."""
+    """Assign the rows of one chunk to partitions, and pack them into blocks.
 
-    def __init__(self, job: PartitionPlan, leg: int) -> None:
-        self._plan = job
-        self._origin_number = leg
+    A few large values cost Spark less than many small ones.
+    """
+
+    def __init__(self, plan: PartitionPlan, origin_number: int) -> None:
+        self._plan = plan
+        self._origin_number = origin_number
         self._subject_transform = (
-            job.subject_transform.compile() if job.subject_transform is not None else None
+            plan.subject_transform.compile() if plan.subject_transform is not None else None
         )
         self._buffered: dict[int, list[pa.RecordBatch]] = {}
         self._sizes: dict[int, int] = {}
 
     def pack(self, rows: pa.RecordBatch) -> Iterator[RowBlock]:
-        """Rows in the columns of `MESSAGE_SCHEMA`, in order; the blocks that are full."""
-        leg = self._plan.origin_tasks[self._origin_number]
-        rows = rename_subjects(rows, self._subject_transform, leg.domain, leg.stream)
-        lanes = choose_partitions(
+        """Add rows in the columns of `MESSAGE_SCHEMA`, in order, and yield the full blocks."""
+        origin = self._plan.origin_tasks[self._origin_number]
+        rows = rename_subjects(rows, self._subject_transform, origin.domain, origin.stream)
+        partitions = choose_partitions(
             self._plan, self._origin_number, rows["seq"].to_numpy(), rows["subject"]
         )
-        for lane, part in partition_rows(rows, lanes):
-            self._buffered.setdefault(lane, []).append(part)
-            self._sizes[lane] = self._sizes.get(lane, 0) + part.nbytes
-            if self._sizes[lane] >= BLOCK_SIZE:
-                yield self._block(lane)
+        for partition, part in partition_rows(rows, partitions):
+            self._buffered.setdefault(partition, []).append(part)
+            self._sizes[partition] = self._sizes.get(partition, 0) + part.nbytes
+            if self._sizes[partition] >= BLOCK_SIZE:
+                yield self._block(partition)
 
     def flush(self) -> Iterator[RowBlock]:
-        """The blocks that are not full."""
-        for lane in sorted(self._buffered):
-            yield self._block(lane)
+        """Yield the remaining blocks."""
+        for partition in sorted(self._buffered):
+            yield self._block(partition)
 
-    def _block(self, lane: int) -> RowBlock:
-        held, self._sizes[lane] = self._buffered.pop(lane), 0
+    def _block(self, partition: int) -> RowBlock:
+        batches, self._sizes[partition] = self._buffered.pop(partition), 0
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, MESSAGE_SCHEMA) as stream:
-            for rows in held:
+            for rows in batches:
                 stream.write_batch(rows)
         return RowBlock(
-            lane, self._origin_number, int(held[0]["seq"][0].as_py()), sink.getvalue().to_pybytes()
+            partition,
+            self._origin_number,
+            int(batches[0]["seq"][0].as_py()),
+            sink.getvalue().to_pybytes(),
         )
 
 
 def partition_rows(
-    rows: pa.RecordBatch, lanes: np.ndarray[Any, Any]
+    rows: pa.RecordBatch, partitions: np.ndarray[Any, Any]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each lane, in their order."""
-    if not len(lanes):
+    """Yield the rows of each partition, in order."""
+    if not len(partitions):
         return
-    if (lanes == lanes[0]).all():
-        yield int(lanes[0]), rows
+    if (partitions == partitions[0]).all():
+        yield int(partitions[0]), rows
         return
-    order = np.argsort(lanes, kind="stable")
-    sorted_, rows = lanes[order], rows.take(pa.array(order))
+    order = np.argsort(partitions, kind="stable")
+    sorted_, rows = partitions[order], rows.take(pa.array(order))
     cuts = [0, *(np.flatnonzero(np.diff(sorted_)) + 1).tolist(), len(order)]
     for start, stop in pairwise(cuts):
         yield int(sorted_[start]), rows.slice(start, stop - start)
 
 
 def unpack_rows(rows: bytes) -> Iterator[pa.RecordBatch]:
-    """The rows of a block."""
+    """Read the rows of a block."""
     with pa.ipc.open_stream(rows) as stream:
         yield from stream

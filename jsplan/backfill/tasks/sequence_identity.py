@@ -1,7 +1,8 @@
-"""Messages that have no room for `Jsplan-Origin` are known by where they were staged: their staging stream has the origin in its name and
-gives each of them the sequence that it had there, and servers write both into `Nats-Stream-Source` of the target.
+"""Identify messages without `Jsplan-Origin` by their sequence in the staging stream.
 
-Of the other messages of such a stream that says nothing: they have the header. How they get there is left to `oversize`.
+A message without space for that header is staged unchanged. The name of its staging stream
+contains the hash of the origin, and the message keeps its origin's sequence there. Servers write
+both into `Nats-Stream-Source` of the target. The other messages of such a stream have the header.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from jsplan.backfill.message_schema import ORIGIN_HEADER, contains_bytes
 from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.tasks.hashes import SOURCE_HEADER
 
-#: A header block without a header: what a server makes of a message that had none.
+#: A header block without headers. A server stores it for a message that had none.
 EMPTY_BLOCK: Final = b"NATS/1.0\r\n\r\n"
 
 
 def find_staged_sequences(headers: pa.BinaryArray, origin_hash: str) -> pa.Array:
-    """The sequence at the origin of the messages that came without saying where from; null for all others."""
+    """Return the origin sequence of each message without origin header; null for all others."""
     if not origin_hash or not contains_bytes(headers, f"_{origin_hash} ".encode()):
         return pa.nulls(len(headers), pa.int64())
     found = pc.extract_regex(
@@ -37,7 +38,7 @@ def find_staged_sequences(headers: pa.BinaryArray, origin_hash: str) -> pa.Array
 
 
 def to_stored_headers(headers: pa.BinaryArray) -> pa.BinaryArray:
-    """Header blocks as the target has them, without the line that the server adds."""
+    """Return header blocks as the target stores them, without the source header of the server."""
     return pc.if_else(
         pc.equal(pc.binary_length(headers), 0), pa.scalar(EMPTY_BLOCK, BYTES), headers
     )

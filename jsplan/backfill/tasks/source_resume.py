@@ -1,5 +1,7 @@
-"""Where a source of a target really goes on. One that was there before goes on behind the last message that the target has of it, also
-where it says that it begins later: servers look for that message, and know it by the source's name, filters and transforms.
+"""Find the sequence after which the server resumes a source of a target.
+
+The server resumes an earlier source after the last message that it delivered, even if the source
+says that it begins later. It finds that message by the name, filters and transforms of the source.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from jsplan.backfill.tasks.hashes import SOURCE_HEADER, escape_regex
 
 @dataclass(frozen=True, slots=True)
 class LastSourcedQuery:
-    """Find the last message of one source in a target: `source_header` is how `Nats-Stream-Source` names it, what is older than `created_at` (ns) is
-    of another stream of that name.
+    """Find the last message of one source in a target.
+
+    `source_header` is the source as `Nats-Stream-Source` names it. Messages before `created_at`
+    (ns) are of another stream of that name.
     """
 
     target: Endpoint
@@ -29,10 +33,10 @@ class LastSourcedQuery:
 
 
 def find_last_sourced(task: LastSourcedQuery) -> int:
-    """Its sequence at the origin; 0 where there is none. Raises what `wire.read` raises."""
+    """Return its origin sequence; 0 if there is none. Raises the errors of `read`."""
     name, filters, destinations = (escape_regex(part) for part in task.source_header)
     pattern = f"\r\n{SOURCE_HEADER}: ?{name} (?P<seq>[0-9]+) {filters} {destinations}[ \r]"
-    found = 0
+    last = 0
     for rows in read(
         task.target.open,
         ReadRequest(task.target.api_prefix, task.stream, task.first, task.last, headers_only=True),
@@ -45,5 +49,5 @@ def find_last_sourced(task: LastSourcedQuery) -> int:
             "seq",
         )
         texts = seq.drop_null()
-        found = max([found, *(int(text) for text in texts.to_pylist())])
-    return found
+        last = max([last, *(int(text) for text in texts.to_pylist())])
+    return last

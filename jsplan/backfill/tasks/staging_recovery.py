@@ -1,8 +1,9 @@
-"""What an attempt left behind that nobody remembers: what a sealed staging stream has, and whether anything was lost on the way to it.
+"""Recover the sealed staging stream of an earlier attempt, and check it for lost messages.
 
-The last message of each chunk says what must be before it (`wire.Chain`), so all up to there is there. Only of the few thousand messages
-behind the last of those that were stored might one be missing while a later one is not: a message is lost where a cluster elects another
-leader, or a disk is full for a moment. Whoever took such a stage over would have to put what is missing behind it, out of order.
+The last message of each chunk is fenced (`FencedPublisher`), so everything up to it is stored.
+Only among the few thousand messages after the last fenced one can a message be missing while a
+later one is stored: a cluster elects another leader, or a disk is full for a moment. A resumed run
+could add the missing ones only at the end, out of order.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from jsplan.backfill.tasks.sequence_identity import to_stored_headers
 
 @dataclass(frozen=True, slots=True)
 class UnprovenTail:
-    """The messages of a stage that nothing proves: what should be there after the message with the sequence `last_proven_seq` at the origin (0: from
-    the beginning on), up to the last of `seqs`.
+    """Unproven messages at the end of a staging stream.
+
+    The tail begins after the message with origin sequence `last_proven_seq` (0: at the beginning)
+    and ends at the last of `seqs`.
     """
 
     last_proven_seq: int = 0
@@ -40,18 +43,18 @@ class UnprovenTail:
 
 
 def read_staging_stream(
-    endpoint: Endpoint, stage: str, count: int, domain: str, stream: str, base: int = 0
+    endpoint: Endpoint, staging_stream: str, count: int, domain: str, stream: str, base: int = 0
 ) -> tuple[list[str], UnprovenTail]:
-    """The hashes of what a staging stream has, which are those of what should arrive, and its tail. `domain` and `stream` are the origin,
-    `base` is the sequence before its first.
+    """Return the hashes of a staging stream, which the target must show too, and its tail.
 
-    Raises what `wire.read` raises.
+    `domain` and `stream` are the origin; `base` is the sequence before its first one. Raises the
+    errors of `read`.
     """
-    blocks, tail = BlockHasher(), UnprovenTail()
+    hasher, tail = BlockHasher(), UnprovenTail()
     for rows in read(
-        endpoint.open, ReadRequest(endpoint.api_prefix, stage, base + 1, base + count)
+        endpoint.open, ReadRequest(endpoint.api_prefix, staging_stream, base + 1, base + count)
     ):
-        blocks.add(
+        hasher.add(
             encode_canonical(
                 rows["subject"],
                 to_stored_headers(strip_transport_headers(rows["headers"])),
@@ -61,7 +64,7 @@ def read_staging_stream(
         tail = _extend_tail(
             tail, rows["headers"], parse_origin_header(rows["headers"], domain, stream)[0]
         )
-    return blocks.hashes(), tail
+    return hasher.hashes(), tail
 
 
 def _extend_tail(tail: UnprovenTail, headers: pa.BinaryArray, origins: pa.Array) -> UnprovenTail:
@@ -75,18 +78,18 @@ def _extend_tail(tail: UnprovenTail, headers: pa.BinaryArray, origins: pa.Array)
 
 
 def is_incomplete(task: CopyTask, tail: UnprovenTail) -> bool:
-    """Whether the origin has a message that belongs into a tail and is not there. `task` reads the ranges that the tail is of.
+    """Return True if the origin has a message that is missing in the tail.
 
-    Raises what `copying.copy` raises of what is read.
+    `task` reads the ranges of the tail. Raises the read errors of `run_copy_task`.
     """
-    wire = task.target.open()
+    connection = task.target.open()
     try:
-        large = OversizeFilter(task, wire.max_payload)
+        oversize = OversizeFilter(task, connection.max_payload)
     finally:
-        wire.close()
-    with contextlib.closing(read_messages(task)) as found:
-        for rows in found:
-            fits = large.select_fitting(rows, build_target_headers(task, rows))
+        connection.close()
+    with contextlib.closing(read_messages(task)) as batches:
+        for rows in batches:
+            fits = oversize.select_fitting(rows, build_target_headers(task, rows))
             seqs = rows["seq"].to_numpy() if fits is None else rows["seq"].to_numpy()[fits]
             if not np.isin(seqs, tail.seqs).all():
                 return True

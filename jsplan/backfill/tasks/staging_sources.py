@@ -1,7 +1,7 @@
-"""Brings a sealed staging stream into the target: the server itself copies, by a source that is there only meanwhile.
+"""Promote a sealed staging stream: the server copies it through a source of the target.
 
-Its last sequence and `lag: 0` prove nothing: a message whose id lies in the target's window is dropped in silence. Whether everything
-arrived is what reading the target says (`reading.follow`).
+The last sequence and `lag: 0` prove nothing: the server silently drops a message whose id is in
+the duplicate window of the target. `target_scan` verifies that every message arrived.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jsplan.jetstream import DomainApi
 
 
 async def require_stream_info(api: DomainApi, stream: str) -> dict[str, Any]:
-    """STREAM.INFO of the target. Raises ApiError where there is none."""
+    """Return STREAM.INFO of the target. Raises ApiError where it does not exist."""
     info = await api.stream_info(stream)
     if info is None:
         raise ApiError(
@@ -26,7 +26,7 @@ async def require_stream_info(api: DomainApi, stream: str) -> dict[str, Any]:
 
 
 def list_staging_sources(config: dict[str, Any]) -> list[str]:
-    """The staging streams that a stream has as sources."""
+    """List the staging streams among the sources of a stream."""
     return [
         source["name"]
         for source in config.get("sources") or []
@@ -35,40 +35,43 @@ def list_staging_sources(config: dict[str, Any]) -> list[str]:
 
 
 async def fetch_next_sequence(api: DomainApi, stream: str) -> int:
-    """From which sequence on what comes next is stored. Raises ApiError."""
+    """Return the sequence of the next message of the stream. Raises ApiError."""
     return int((await require_stream_info(api, stream))["state"]["last_seq"]) + 1
 
 
 async def attach_staging_streams(
     api: DomainApi, stream: str, staged: Sequence[StagingStream]
 ) -> None:
-    """Let the target take what stages have, in one step: with each the server looks through all that the target has. Done already is no
-    error. Raises ApiError.
+    """Add staging streams to the sources of the target, in one update. Raises ApiError.
+
+    One update, because the server scans the whole target for each. Staging streams that are
+    already sources are skipped.
     """
     info = await require_stream_info(api, stream)
-    there = list_staging_sources(info["config"])
-    if new := [{"name": stage.name} for stage in staged if stage.name not in there]:
+    present = list_staging_sources(info["config"])
+    if new := [{"name": stage.name} for stage in staged if stage.name not in present]:
         await _update_sources(
             api, stream, info["config"], [*(info["config"].get("sources") or []), *new]
         )
 
 
 async def detach_staging_streams(api: DomainApi, stream: str) -> None:
-    """Take every staging stream that is not there any more out of the target's sources, our own and of who died before this.
+    """Remove staging streams that no longer exist from the sources of the target.
 
-    Those that are there belong to somebody who may still be at work. Raises ApiError.
+    This includes those of interrupted runs. A run that may still be active owns the others. Raises
+    ApiError.
     """
     info = await api.stream_info(stream)
-    if info is None or not (ours := list_staging_sources(info["config"])):
+    if info is None or not (names := list_staging_sources(info["config"])):
         return
-    gone = {name for name in ours if await api.stream_info(name) is None}
-    left = [
+    deleted = {name for name in names if await api.stream_info(name) is None}
+    remaining = [
         source
         for source in info["config"]["sources"]
-        if source["name"] not in gone or source.get("external")
+        if source["name"] not in deleted or source.get("external")
     ]
-    if gone:
-        await _update_sources(api, stream, info["config"], left)
+    if deleted:
+        await _update_sources(api, stream, info["config"], remaining)
 
 
 async def _update_sources(

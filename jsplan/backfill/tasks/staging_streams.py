@@ -1,7 +1,8 @@
-"""Staging streams: what an attempt writes to before anything reaches the target. Each attempt has one of its own, that is never used again.
+"""Staging streams: each attempt writes to its own before anything reaches the target.
 
-A stream that was **sealed** takes nothing any more, not even what was queued before: only then is it known what an attempt that
-may still live has written (taking its subjects away is not enough: 30,000 queued messages were stored after that answer).
+A staging stream is never reused. A **sealed** one takes no more messages, not even those that were
+queued before. Only sealing fixes the content of an attempt whose process may still run: after its
+subjects were removed, the server still stored 30,000 queued messages.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import STREAM_NOT_FOUND
 
 STAGING_PREFIX: Final = BACKFILL_PREFIX
-#: Metadata: which entry of which workspace it belongs to, and of which origin.
+#: Metadata of a staging stream: its entry and workspace, its origin, and its fingerprint.
 ENTRY_KEY, ORIGIN_KEY, FINGERPRINT_KEY = (
     "jsplan.backfill",
     "jsplan.backfill.origin",
     "jsplan.backfill.hash",
 )
-#: How the subjects begin that staging streams take. Nobody else listens there, in no domain.
+#: Prefix of the subjects of staging streams. No other stream may take them, in any domain.
 INGEST_PREFIX: Final = "jsplan.ingest."
 SUBJECTS_OVERLAP: Final = 10065
 _MIN_DUPLICATE_WINDOW: Final = 100_000_000
@@ -32,23 +33,30 @@ _MIN_DUPLICATE_WINDOW: Final = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class SequenceIdentity:
-    """What a staging stream is made with, so that it can say which message of the origin one is: `first_seq` is its first sequence."""
+    """Origin and first sequence of a staging stream whose sequences identify messages.
+
+    `first_seq` is the first sequence of the staging stream.
+    """
 
     origin_hash: str
     first_seq: int
 
 
 def hash_origin(domain: str, stream: str, created: str) -> str:
-    """An origin in the name of a staging stream: that very stream, not another one of its name."""
+    """Hash an origin for the name of a staging stream.
+
+    The hash includes `created`, so a recreated stream of the same name has another one.
+    """
     return hashlib.sha256(f"{domain}/{stream}/{created}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class StagingStream:
-    """A staging stream as it is now. `fingerprint` says for which text of its entry it was made, and for which stream of the origin's name.
+    """Current state of a staging stream.
 
-    `base_seq` is the sequence before its first one. `keeps_sequences`: messages in it that do not say where they are from have the sequence that they
-    had there (`job.keeps_sequences`).
+    `fingerprint` identifies the text of the entry and the origin stream that it was created for.
+    `base_seq` is the sequence before its first one. `keeps_sequences`: its messages without an
+    origin header have their origin's sequence (`sequence_identity`).
     """
 
     name: str
@@ -64,18 +72,18 @@ class StagingStream:
 
     @property
     def ingest_prefix(self) -> str:
-        """The subjects that it takes begin so; with the dot."""
+        """Prefix of the subjects that it takes, with the dot."""
         return f"{INGEST_PREFIX}{self.name.removeprefix(STAGING_PREFIX)}."
 
 
 def _parse_staging_stream(info: dict[str, Any]) -> StagingStream:
     config, state = info["config"], info["state"]
-    said = config.get("metadata") or {}
+    metadata = config.get("metadata") or {}
     return StagingStream(
         config["name"],
-        said.get(ENTRY_KEY, ""),
-        said.get(ORIGIN_KEY, ""),
-        said.get(FINGERPRINT_KEY, ""),
+        metadata.get(ENTRY_KEY, ""),
+        metadata.get(ORIGIN_KEY, ""),
+        metadata.get(FINGERPRINT_KEY, ""),
         info["created"],
         state["messages"],
         state["bytes"],
@@ -93,9 +101,9 @@ async def create(
     target_config: dict[str, Any],
     identity: SequenceIdentity | None = None,
 ) -> StagingStream:
-    """Make one beside the target `like`: as many replicas in the same place, since the copy lives as long as the target does.
+    """Create a staging stream next to the target, with the same replicas and placement.
 
-    Raises RefusedError where a stream there takes every subject, and ServerRefusedError.
+    Raises RefusedError where a stream in the domain takes every subject, and ServerRefusedError.
     """
     ident = os.urandom(9).hex() + (f"_{identity.origin_hash}" if identity is not None else "")
     ingest = f"{INGEST_PREFIX}{ident}.>"
@@ -125,13 +133,13 @@ async def create(
 
 def _build_overlap_error(stream: str) -> RefusedError:
     return RefusedError(
-        f"{stream} stores every subject, so it would store each message that is copied",
-        hint=f"Narrow its subjects so that {INGEST_PREFIX}> is not among them.",
+        f"{stream} stores every subject, so it would store each copied message",
+        hint=f"Narrow its subjects so that they exclude {INGEST_PREFIX}>.",
     )
 
 
 async def find(api: DomainApi, entry: str | None = None) -> list[StagingStream]:
-    """Those of an entry, or all that there are, the oldest first. Raises ApiError."""
+    """Return the staging streams of an entry, or all of them, oldest first. Raises ApiError."""
     names = [name for name in await api.stream_names() if name.startswith(STAGING_PREFIX)]
     infos = [info for name in names if (info := await api.stream_info(name)) is not None]
     found = [
@@ -143,15 +151,17 @@ async def find(api: DomainApi, entry: str | None = None) -> list[StagingStream]:
 
 
 async def refresh(api: DomainApi, stage: StagingStream) -> StagingStream:
-    """The stage as it is now. Raises ApiError where it is gone."""
+    """Read the staging stream again. Raises ApiError where it no longer exists."""
     info = await api.stream_info(stage.name)
     if info is None:
-        raise ApiError(f"staging stream {stage.name} is gone", hint="Run the backfill again.")
+        raise ApiError(
+            f"staging stream {stage.name} no longer exists", hint="Run the backfill again."
+        )
     return _parse_staging_stream(info)
 
 
 async def seal(api: DomainApi, stage: StagingStream) -> StagingStream:
-    """Let it take nothing any more, whoever still writes. Raises ApiError."""
+    """Seal the staging stream, so that no writer can add messages. Raises ApiError."""
     info = await api.stream_info(stage.name)
     if info is not None and not info["config"].get("sealed"):
         await api.request(f"STREAM.UPDATE.{stage.name}", info["config"] | {"sealed": True})
@@ -159,7 +169,7 @@ async def seal(api: DomainApi, stage: StagingStream) -> StagingStream:
 
 
 async def remove(api: DomainApi, stage: StagingStream) -> None:
-    """Delete it; one that is gone already is no error. Raises ServerRefusedError."""
+    """Delete the staging stream, if it exists. Raises ServerRefusedError."""
     try:
         await api.request(f"STREAM.DELETE.{stage.name}")
     except ServerRefusedError as error:
@@ -168,7 +178,10 @@ async def remove(api: DomainApi, stage: StagingStream) -> None:
 
 
 async def require_exclusive_subject(apis: dict[str, DomainApi], stage: StagingStream) -> None:
-    """Raise RefusedError where another stream would store what is published to the stage: one that takes every subject."""
+    """Raise RefusedError where another stream takes the subjects of the staging stream.
+
+    Such a stream takes every subject.
+    """
     for key, api in apis.items():
         with contextlib.suppress(ApiError):
             found = await api.request("STREAM.NAMES", {"subject": f"{stage.ingest_prefix}x"})

@@ -1,8 +1,8 @@
-"""What `subject_transform` makes of subjects: the server's own mapping, over bytes. Equal to what a stream with that
-`subject_transform` stores is what tests ask real servers.
+"""Apply a `subject_transform` like the server does, over bytes.
 
-A subject that `src` does not match stays as it is, as in such a stream. `random` is not known: a copy that is run again must come to
-the same subjects.
+Tests compare the results with those of real servers. A subject that `src` does not match stays
+unchanged, as on the server. `random` is not supported: a repeated copy must produce the same
+subjects.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from jsplan.backfill.protocol.frames import BYTES, MESSAGE_SCHEMA
 from jsplan.errors import RefusedError
 from jsplan.subjects import is_subset, is_valid
 
-#: Makes a part of the new subject of the parts of the old one.
+#: Makes a token of the new subject from the tokens of the old one.
 TokenMaker = Callable[[list[bytes]], bytes]
 _CALL_PATTERN = re.compile(r"\{\{\s*(\w+)\s*\((.*)\)\s*\}\}")
 _COMMA_PATTERN = re.compile(r",\s*")
-#: FNV-1a with 32 bits, by which servers choose a partition.
+#: 32-bit FNV-1a, with which servers choose a partition.
 _FNV_BASIS, _FNV_PRIME, _WORD_MASK = 2166136261, 16777619, 0xFFFFFFFF
 KNOWN_FUNCTIONS: Final = (
     "wildcard",
@@ -40,18 +40,18 @@ KNOWN_FUNCTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SubjectTransform:
-    """Subjects that match `src` become what `dest` says. Travels to tasks as its two texts."""
+    """Mapping from subjects that match `src` to `dest`. Tasks receive its two texts."""
 
     src: str
     dest: str
 
     def compile(self) -> CompiledTransform:
-        """Ready to be used. Raises ValueError that says which part is not understood."""
+        """Compile the mapping. Raises ValueError that names the invalid part."""
         return CompiledTransform(self)
 
 
 class CompiledTransform:
-    """The mapping at work."""
+    """Compiled subject mapping."""
 
     def __init__(self, mapping: SubjectTransform) -> None:
         self._src = mapping.src
@@ -64,7 +64,7 @@ class CompiledTransform:
         ]
 
     def __call__(self, subject: bytes) -> bytes:
-        """What one subject becomes. Raises ValueError where that is no subject."""
+        """Map one subject. Raises ValueError where the result is not a subject."""
         if not is_subset(subject.decode(errors="surrogateescape"), self._src):
             return subject
         parts = subject.split(b".")
@@ -74,12 +74,16 @@ class CompiledTransform:
         whole = b".".join(found)
         if not all(whole.split(b".")):
             raise ValueError(
-                f"it would become {whole.decode(errors='replace')!r}, which is no subject"
+                f"it would become {whole.decode(errors='replace')!r}, which is not a subject"
             )
         return whole
 
     def apply_to_column(self, subjects: pa.BinaryArray) -> tuple[pa.BinaryArray, dict[bytes, str]]:
-        """A whole column, each different subject once; and which subjects become none, with why (they stay as they are)."""
+        """Map a column, each distinct subject once.
+
+        Also returns the subjects with an invalid result, each with the reason. They stay
+        unchanged.
+        """
         encoded = pc.dictionary_encode(subjects)
         made, failed = [], dict[bytes, str]()
         for subject in encoded.dictionary.to_pylist():
@@ -94,7 +98,10 @@ class CompiledTransform:
 def rename_subjects(
     rows: pa.RecordBatch, mapping: CompiledTransform | None, domain: str, stream: str
 ) -> pa.RecordBatch:
-    """Rows of a stream, in the columns of `MESSAGE_SCHEMA`, under the subjects that they get. Raises RefusedError for one that would get none."""
+    """Rename the subjects of rows in the columns of `MESSAGE_SCHEMA`.
+
+    Raises RefusedError for a subject with an invalid result.
+    """
     if mapping is None:
         return rows
     column, failed = mapping.apply_to_column(rows["subject"])
@@ -104,9 +111,10 @@ def rename_subjects(
         )
         subject = rows["subject"][place].as_py()
         raise RefusedError(
-            f"subject_transform: message {rows['seq'][place].as_py():,} of {domain}/{stream} has subject "
-            f"{subject.decode(errors='replace')}; {failed[subject]}. Nothing of this attempt was copied",
-            hint="Change the transform, or leave such messages out with `where`.",
+            f"subject_transform: message {rows['seq'][place].as_py():,} of {domain}/{stream} has "
+            f"subject {subject.decode(errors='replace')}; {failed[subject]}. "
+            "Nothing of this attempt was copied",
+            hint="Change the transform, or skip such messages with `where`.",
         )
     return pa.RecordBatch.from_arrays(
         [rows["seq"], rows["time"], column, rows["headers"], rows["data"]], schema=MESSAGE_SCHEMA
@@ -114,14 +122,14 @@ def rename_subjects(
 
 
 def _has_tail_wildcard(mapping: SubjectTransform) -> bool:
-    """Whether both end with `>`. Raises ValueError for what no server takes."""
+    """Return True if both sides end with `>`. Raises ValueError for an invalid mapping."""
     src, dest = mapping.src.split("."), mapping.dest.split(".")
     for text in (mapping.src, re.sub(r"\{\{[^}]*\}\}", "x", mapping.dest)):
         if not is_valid(text):
-            raise ValueError(f"{text!r} is no subject")
+            raise ValueError(f"{text!r} is not a subject")
     if "*" in dest:
         raise ValueError(
-            "dest has a `*`; write {{wildcard(1)}} for what the first one of src stands for"
+            "dest has a `*`; write {{wildcard(1)}} for the token of the first one of src"
         )
     if (src[-1] == ">") != (dest[-1] == ">"):
         raise ValueError("either both src and dest end with `>`, or neither does")
@@ -138,14 +146,14 @@ def _build_maker(part: str, wild: list[int]) -> TokenMaker:
     name = match[1].lower() if match else ""
     if match is None or name not in KNOWN_FUNCTIONS:
         raise ValueError(
-            f"{part} is no function that a backfill knows; it knows {', '.join(KNOWN_FUNCTIONS)}"
+            f"{part} is not a supported function; supported are {', '.join(KNOWN_FUNCTIONS)}"
         )
     return _build_call(name, _COMMA_PATTERN.split(match[2]), part, wild)
 
 
 def _build_call(name: str, given: list[str], part: str, wild: list[int]) -> TokenMaker:
     if name == "partition":
-        return _build_partition([_parse_number(one, part) for one in given], part, wild)
+        return _build_partition([_parse_number(number, part) for number in given], part, wild)
     wanted = 1 if name == "wildcard" else 2
     if len(given) != wanted:
         raise ValueError(f"{part} takes {wanted} argument{'s' if wanted > 1 else ''}")
@@ -160,13 +168,13 @@ def _build_call(name: str, given: list[str], part: str, wild: list[int]) -> Toke
 
 def _parse_number(text: str, part: str) -> int:
     if not re.fullmatch(r" *[+-]?[0-9]+ *", text):
-        raise ValueError(f"{part}: {text!r} is no number")
+        raise ValueError(f"{part}: {text!r} is not a number")
     return int(text)
 
 
 def _find_wildcard(number: int, part: str, wild: list[int]) -> int:
     if not 1 <= number <= len(wild):
-        raise ValueError(f"{part}: src has {len(wild)} `*`, and there is none with number {number}")
+        raise ValueError(f"{part}: src has {len(wild)} `*`, so it has none with number {number}")
     return wild[number - 1]
 
 
@@ -184,16 +192,16 @@ def _build_partition(numbers: list[int], part: str, wild: list[int]) -> TokenMak
 
 
 def hash_fnv1a(key: bytes) -> int:
-    """FNV-1a, 32 bits."""
-    found = _FNV_BASIS
+    """Compute the 32-bit FNV-1a hash."""
+    value = _FNV_BASIS
     for byte in key:
-        found = (found ^ byte) * _FNV_PRIME & _WORD_MASK
-    return found
+        value = (value ^ byte) * _FNV_PRIME & _WORD_MASK
+    return value
 
 
 def _build_split(place: int, mark: str, part: str) -> TokenMaker:
     if not mark or " " in mark:
-        raise ValueError(f"{part} needs what to split at, without blanks")
+        raise ValueError(f"{part} needs a separator without blanks")
     at = mark.encode()
     return lambda parts: _join_tokens(parts[place].split(at))
 
@@ -238,6 +246,10 @@ def _right(token: bytes, size: int) -> bytes:
 
 
 _TOKEN_FUNCTIONS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
-    "splitfromleft": _split_left, "splitfromright": _split_right, "slicefromleft": _slice_left, "slicefromright": _slice_right,
-    "left": _left, "right": _right,
-}  # fmt: skip
+    "splitfromleft": _split_left,
+    "splitfromright": _split_right,
+    "slicefromleft": _slice_left,
+    "slicefromright": _slice_right,
+    "left": _left,
+    "right": _right,
+}

@@ -1,6 +1,7 @@
-"""A source of its own that a target has while the server itself copies an origin into it; told from everybody else's by metadata.
+"""Temporary source of a target: the server copies an origin through it. Metadata marks it.
 
-The source and the mark come in one update and go in one: however a run ended, the target says whether it was at work.
+One update adds source and metadata together, and one removes them. After any interruption the
+target therefore says whether the source was active.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from jsplan.address import BACKFILL_SOURCE
 from jsplan.jetstream import DomainApi
 from jsplan.resources.nested import origin_key
 
-#: The metadata key that says of which entry, and of which stream of its origin, the source is.
+#: Metadata key of the entry and the origin that the source belongs to.
 OWNER_KEY: Final = f"{BACKFILL_SOURCE}.entry"
 
 Config = Mapping[str, Any]
 
 
 def read_owner(config: Config) -> str | None:
-    """Whose source a target has; None: nobody's."""
-    found = (config.get("metadata") or {}).get(OWNER_KEY)
-    return str(found) if found is not None else None
+    """Return the owner of the temporary source of a target; None if it has none."""
+    owner = (config.get("metadata") or {}).get(OWNER_KEY)
+    return str(owner) if owner is not None else None
 
 
 def find_temporary_source(config: Config) -> dict[str, Any] | None:
-    """The source that a backfill has in a target, as the server shows it."""
+    """Return the temporary source of a target, as the server shows it."""
     key = (config.get("metadata") or {}).get(BACKFILL_SOURCE)
     return next(
         (source for source in config.get("sources") or () if origin_key(source) == key), None
@@ -33,7 +34,7 @@ def find_temporary_source(config: Config) -> dict[str, Any] | None:
 
 
 async def attach_source(api: DomainApi, config: Config, source: dict[str, Any], owner: str) -> None:
-    """Let the target source an origin. `config` is the target's as it is now. Raises ApiError."""
+    """Add the source to the target. `config` is its current configuration. Raises ApiError."""
     mark = {BACKFILL_SOURCE: origin_key(source), OWNER_KEY: owner}
     wanted = {
         **config,
@@ -44,7 +45,7 @@ async def attach_source(api: DomainApi, config: Config, source: dict[str, Any], 
 
 
 async def detach_source(api: DomainApi, config: Config) -> None:
-    """Take the source and the mark out again; done already is no error. Raises ApiError."""
+    """Remove the source and its metadata, if they exist. Raises ApiError."""
     if read_owner(config) is None:
         return
     own = find_temporary_source(config)

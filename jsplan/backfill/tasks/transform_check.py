@@ -1,7 +1,7 @@
-"""Checks what a user's function made of messages, row by row, before anything is written: who each row is, and that it is a message.
+"""Check the rows that a function of the user returns, before anything is written.
 
-A row is known by its column `origin` alone. So a function may do with the other columns what it wants, and an origin that was never read
-is an error, not a message that nobody could ever find again.
+Only the column `origin` identifies a row, so the function may change the other columns. A row with
+an origin that was not read is an error: no later run could find its message.
 """
 
 from __future__ import annotations
@@ -23,44 +23,49 @@ from jsplan.backfill.tasks.partitioning import PartitionPlan, choose_partitions
 from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.errors import RefusedError
 
-#: A message on its way to its lane.
-PARTITIONED_SCHEMA: Final = pa.schema([("lane", pa.int32()), ("leg", pa.int32()), *MESSAGE_SCHEMA])
+#: A message with its partition and its origin.
+PARTITIONED_SCHEMA: Final = pa.schema(
+    [("partition_number", pa.int32()), ("origin_number", pa.int32()), *MESSAGE_SCHEMA]
+)
 _ORIGIN_PATTERN: Final = r"^(?P<stream>[^/]+/[^/]+)/(?P<seq>[0-9]{1,18})/(?P<time>[^/]+)$"
-#: What no subject has: blanks, empty parts, wildcards.
+#: Invalid in a subject: blanks, empty tokens, wildcards.
 _INVALID_SUBJECT: Final = r"[\x00-\x20]|^$|^\.|\.$|\.\.|(?:^|\.)[*>](?:\.|$)"
 _INVALID_HEADER_NAME: Final = r"^$|[\x00-\x20:]"
 
 
-def check_returned_rows(job: PartitionPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows with `origin`, `subject`, `headers` and `data` as `PARTITIONED_SCHEMA`. Raises RefusedError that names the first row that is no message."""
-    who = _to_bytes(batch["origin"])
-    legs, seqs, times = _parse_origins(job, who)
+def check_returned_rows(plan: PartitionPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Convert rows with `origin`, `subject`, `headers` and `data` to `PARTITIONED_SCHEMA`.
+
+    Raises RefusedError for the first row that is not a valid message.
+    """
+    origins = _to_bytes(batch["origin"])
+    numbers, seqs, times = _parse_origins(plan, origins)
     subject, headers, data = (
         _to_bytes(batch["subject"]),
         _to_list(batch["headers"]),
         _to_bytes(batch["data"]),
     )
-    _require_rows(job, who, subject.is_valid(), "no subject")
+    _require_rows(plan, origins, subject.is_valid(), "no subject")
     _require_rows(
-        job,
-        who,
+        plan,
+        origins,
         pc.invert(pc.match_substring_regex(subject, _INVALID_SUBJECT)),
-        "a subject that messages cannot have",
+        "an invalid subject",
         subject,
     )
-    _require_rows(job, who, data.is_valid(), "no data; an empty payload is X''")
-    _require_headers(job, who, headers)
+    _require_rows(plan, origins, data.is_valid(), "no data; an empty payload is X''")
+    _require_headers(plan, origins, headers)
     rows = pa.RecordBatch.from_arrays(
         [pa.array(seqs), pa.array(times), subject.view(BYTES), encode_headers(headers), data],
         schema=MESSAGE_SCHEMA,
     )
-    return _add_partition_numbers(job, legs, rows)
+    return _add_partition_numbers(plan, numbers, rows)
 
 
-def _parse_origins(job: PartitionPlan, who: pa.Array) -> tuple[SeqArray, SeqArray, SeqArray]:
-    """Number of the origin, sequence and time of each row."""
-    found = pc.extract_regex(pc.fill_null(who, b""), pattern=_ORIGIN_PATTERN)
-    _require_rows(job, who, found.is_valid(), "another origin than it was given", who)
+def _parse_origins(plan: PartitionPlan, origins: pa.Array) -> tuple[SeqArray, SeqArray, SeqArray]:
+    """Return the origin number, sequence and time of each row."""
+    found = pc.extract_regex(pc.fill_null(origins, b""), pattern=_ORIGIN_PATTERN)
+    _require_rows(plan, origins, found.is_valid(), "an origin that was not read", origins)
     stream, seq = pc.struct_field(found, "stream"), pc.struct_field(found, "seq")
     seqs = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy()
     try:
@@ -70,42 +75,42 @@ def _parse_origins(job: PartitionPlan, who: pa.Array) -> tuple[SeqArray, SeqArra
         )
     except ValueError:
         times = np.zeros(len(seqs), dtype=np.int64)
-    legs = _match_origins(job, stream, seqs)
-    given = legs >= 0
-    for number in np.unique(legs[given]):
-        mine = legs == number
-        given[mine] &= ~find_existing(job.origin_tasks[number].known, seqs[mine], times[mine]) & (
-            times[mine] > 0
-        )
-    _require_rows(job, who, pa.array(given), "another origin than it was given", who)
-    return legs, seqs, times
+    numbers = _match_origins(plan, stream, seqs)
+    was_read = numbers >= 0
+    for origin_number in np.unique(numbers[was_read]):
+        selected = numbers == origin_number
+        was_read[selected] &= ~find_existing(
+            plan.origin_tasks[origin_number].existing, seqs[selected], times[selected]
+        ) & (times[selected] > 0)
+    _require_rows(plan, origins, pa.array(was_read), "an origin that was not read", origins)
+    return numbers, seqs, times
 
 
-def _match_origins(job: PartitionPlan, streams: pa.Array, seqs: SeqArray) -> SeqArray:
-    """Which origin each row is of; -1: none that was read."""
+def _match_origins(plan: PartitionPlan, streams: pa.Array, seqs: SeqArray) -> SeqArray:
+    """Return the origin number of each row; -1 for a message that was not read."""
     numbers: dict[bytes, list[tuple[int, CopyTask]]] = {}
-    for number, leg in enumerate(job.origin_tasks):
-        numbers.setdefault(f"{leg.domain}/{leg.stream}".encode(), []).append((number, leg))
-    encoded, found = pc.dictionary_encode(streams), np.full(len(seqs), -1, dtype=np.int64)
+    for number, origin in enumerate(plan.origin_tasks):
+        numbers.setdefault(f"{origin.domain}/{origin.stream}".encode(), []).append((number, origin))
+    encoded, matched = pc.dictionary_encode(streams), np.full(len(seqs), -1, dtype=np.int64)
     codes = encoded.indices.to_numpy()
     for code, stream in enumerate(encoded.dictionary.to_pylist()):
-        for number, leg in numbers.get(stream, []):
-            found[(codes == code) & _select_inside(seqs, leg.spans)] = number
-    return found
+        for number, origin in numbers.get(stream, []):
+            matched[(codes == code) & _select_inside(seqs, origin.spans)] = number
+    return matched
 
 
 def _select_inside(seqs: SeqArray, spans: tuple[SeqRange, ...]) -> np.ndarray[Any, Any]:
     firsts, lasts = (np.array([span[end] for span in spans], dtype=np.int64) for end in (0, 1))
     place = np.searchsorted(firsts, seqs, side="right") - 1
-    found: np.ndarray[Any, Any] = (
+    inside: np.ndarray[Any, Any] = (
         (place >= 0) & (seqs <= lasts[np.maximum(place, 0)])
         if len(spans)
         else np.zeros(len(seqs), dtype=bool)
     )
-    return found
+    return inside
 
 
-def _require_headers(job: PartitionPlan, who: pa.Array, headers: pa.ListArray) -> None:
+def _require_headers(plan: PartitionPlan, origins: pa.Array, headers: pa.ListArray) -> None:
     fields = headers.flatten()
     name, value = (_to_bytes(pc.struct_field(fields, part)) for part in ("name", "value"))
     good = pc.and_(
@@ -114,58 +119,65 @@ def _require_headers(job: PartitionPlan, who: pa.Array, headers: pa.ListArray) -
     )
     if not pc.all(good).as_py():
         rows = pc.list_parent_indices(headers).to_numpy()
-        bad = np.zeros(len(who), dtype=bool)
+        bad = np.zeros(len(origins), dtype=bool)
         bad[rows[~good.to_numpy(zero_copy_only=False)]] = True
-        _require_rows(job, who, pa.array(~bad), "a header that messages cannot have")
+        _require_rows(plan, origins, pa.array(~bad), "an invalid header")
 
 
 def _require_rows(
-    job: PartitionPlan, who: pa.Array, good: pa.Array, what: str, shown: pa.Array | None = None
+    plan: PartitionPlan,
+    origins: pa.Array,
+    good: pa.Array,
+    problem: str,
+    shown: pa.Array | None = None,
 ) -> None:
     good = pc.fill_null(good, False)
     if pc.all(good).as_py():
         return
     place = int(np.argmin(good.to_numpy(zero_copy_only=False)))
     origin, value = (
-        who[place].as_py(),
-        shown[place].as_py() if shown is not None and shown is not who else None,
+        origins[place].as_py(),
+        shown[place].as_py() if shown is not None and shown is not origins else None,
     )
     of = origin.decode(errors="replace") if origin is not None else "no origin"
-    said = f": {value.decode(errors='replace')!r}" if value is not None else ""
+    shown_value = f": {value.decode(errors='replace')!r}" if value is not None else ""
     hint = (
-        "It has to leave the column `origin` as it is, and return no row of its own."
-        if "origin" in what
+        "Leave the column `origin` unchanged, and return no other rows."
+        if "origin" in problem
         else None
     )
     raise RefusedError(
-        f"transform {job.transform} returns a row ({of}) with {what}{said}. Nothing of this attempt was copied",
+        f"transform {plan.transform} returned a row ({of}) with {problem}{shown_value}. "
+        "Nothing of this attempt was copied",
         hint=hint,
     )
 
 
 def _add_partition_numbers(
-    job: PartitionPlan, legs: SeqArray, rows: pa.RecordBatch
+    plan: PartitionPlan, numbers: SeqArray, rows: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """The rows under their last subjects, with the lane of each."""
-    mapping, parts = (
-        job.subject_transform.compile() if job.subject_transform is not None else None,
+    """Rename the subjects of the rows, and add the partition of each."""
+    transform, parts = (
+        plan.subject_transform.compile() if plan.subject_transform is not None else None,
         [],
     )
-    for number in np.unique(legs):
-        leg, mine = job.origin_tasks[number], rows.filter(pa.array(legs == number))
-        mine = rename_subjects(mine, mapping, leg.domain, leg.stream)
-        lanes = choose_partitions(job, int(number), mine["seq"].to_numpy(), mine["subject"])
+    for number in np.unique(numbers):
+        origin, selected = plan.origin_tasks[number], rows.filter(pa.array(numbers == number))
+        selected = rename_subjects(selected, transform, origin.domain, origin.stream)
+        partitions = choose_partitions(
+            plan, int(number), selected["seq"].to_numpy(), selected["subject"]
+        )
         columns = [
-            pa.array(lanes, pa.int32()),
-            pa.array(np.full(mine.num_rows, number), pa.int32()),
-            *mine.columns,
+            pa.array(partitions, pa.int32()),
+            pa.array(np.full(selected.num_rows, number), pa.int32()),
+            *selected.columns,
         ]
         parts.append(pa.RecordBatch.from_arrays(columns, schema=PARTITIONED_SCHEMA))
     return pa.concat_batches(parts) if len(parts) > 1 else parts[0]
 
 
 def _to_bytes(column: pa.Array) -> pa.BinaryArray:
-    """Texts and bytes as the bytes that messages have; Spark may hand over larger offsets."""
+    """Convert text and bytes to binary columns. Spark may return larger offsets."""
     if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
         return column.cast(pa.large_binary()).cast(BYTES)
     return column.view(BYTES) if pa.types.is_string(column.type) else column

@@ -1,4 +1,7 @@
-"""backfill verify: both sides of an entry, compared message by message. Takes no lock and keeps nothing; says what it found."""
+"""Run backfill verify: compare both sides of an entry, message by message.
+
+Takes no lock and stores nothing.
+"""
 
 from __future__ import annotations
 
@@ -37,19 +40,21 @@ from jsplan.options import Observer
 from jsplan.resources.nested import source_header
 
 Config = dict[str, Any]
-#: Limits by which a stream lets messages go.
+#: Limits by which a stream deletes messages.
 _EXPIRY_LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
 
 
 async def verify_backfill(
     load: LoadOptions, options: VerifyOptions, observer: Observer
 ) -> Verification:
-    """What `workflows.backfill.verify` does."""
-    async with open_context(load) as world, open_pool(world, read_only=True) as pool:
-        entry = resolve_entry(world, BackfillOptions(options.name, options.origin, options.target))
+    """Open the workspace, and verify an entry."""
+    async with open_context(load) as context, open_pool(context, read_only=True) as pool:
+        entry = resolve_entry(
+            context, BackfillOptions(options.name, options.origin, options.target)
+        )
         streams = [side for side in (*entry.origins, entry.target) if side.parquet is None]
-        await pool.open({world.workspace.domains[side.domain].connection for side in streams})
-        engine = SparkRunner(observer, options.master)
+        await pool.open({context.workspace.domains[side.domain].connection for side in streams})
+        runner = SparkRunner(observer, options.master)
         declare_connections(load, options.master)
         try:
             check = (
@@ -59,202 +64,241 @@ async def verify_backfill(
                 if needs_partitions(entry)
                 else BackfillCheck
             )
-            return await check(world, pool, entry, options.listed, engine, observer).execute()
+            return await check(context, pool, entry, options.listed, runner, observer).execute()
         finally:
-            await engine.close()
+            await runner.close()
 
 
 def _import_parquet_check() -> type[BackfillCheck]:
-    """Where one side is an archive."""
-    from jsplan.backfill.verify.parquet_check import ParquetCheck  # noqa: PLC0415 - it is made of what is below
+    """Import the check for an archive on one side."""
+    from jsplan.backfill.verify.parquet_check import ParquetCheck  # noqa: PLC0415 - it imports this module
 
     return ParquetCheck
 
 
 def _import_transformed_check() -> type[BackfillCheck]:
-    """Where messages were shaped, or are of many streams."""
-    from jsplan.backfill.verify.transformed_check import TransformedCheck  # noqa: PLC0415 - it is made of what is below
+    """Import the check for transformed messages, or many origins."""
+    from jsplan.backfill.verify.transformed_check import TransformedCheck  # noqa: PLC0415 - it imports this module
 
     return TransformedCheck
 
 
 class BackfillCheck:
-    """One comparison: the range that state keeps, or that a run would pin now, then both sides of it."""
+    """One comparison of both sides of an entry.
+
+    It uses the range in state, or the range that a run would pin now.
+    """
 
     def __init__(
         self,
-        world: Context,
+        context: Context,
         pool: Pool,
         entry: Backfill,
         listed: int,
-        engine: SparkRunner,
+        runner: SparkRunner,
         observer: Observer,
     ) -> None:
-        self.world = world
+        self.context = context
         self.pool = pool
         self.entry = entry
         self.listed = listed
-        self.runner = engine
+        self.runner = runner
         self.observer = observer
         self.is_restored = False
 
     async def execute(self) -> Verification:
-        """What both sides say. Raises what `verify_backfill` raises."""
+        """Compare both sides. Raises the errors of `verify_backfill`."""
         record = await self.load_state()
-        # Before Spark starts: its workers have the environment of now.
-        every = [Endpoints.of_origin(self.world, self.pool, leg) for leg in record.origins]
-        target = await require_stream_info(every[0].target, self.entry.target.stream)
-        legs, floors = [], {}
-        for number, (leg, ends) in enumerate(zip(record.origins, every, strict=True)):
-            origin = await require_stream_info(ends.origin, leg.origin_address.stream)
-            require_same_streams(leg, origin, target)
-            legs.append(self._build_compared_origin(number, leg, ends, origin, target["config"]))
-            placed = (
-                leg.strategy == "snapshot"
-            )  # at the sequences that they had: below the first one everything is gone
+        # Spark workers inherit the environment, so this comes before Spark starts.
+        endpoints = [
+            Endpoints.of_origin(self.context, self.pool, origin_state)
+            for origin_state in record.origins
+        ]
+        target = await require_stream_info(endpoints[0].target, self.entry.target.stream)
+        compared, floors = [], {}
+        for number, (origin_state, sides) in enumerate(zip(record.origins, endpoints, strict=True)):
+            origin = await require_stream_info(sides.origin, origin_state.origin_address.stream)
+            require_same_streams(origin_state, origin, target)
+            compared.append(
+                self._build_compared_origin(number, origin_state, sides, origin, target["config"])
+            )
+            # restored messages have their sequences: below the first one everything has expired
+            restored = origin_state.strategy == "snapshot"
             first = int(target["state"]["first_seq"])
             floors[number] = (
                 first
-                if placed
-                else await asyncio.to_thread(find_expiry_floor, legs[-1], leg, ends, target)
+                if restored
+                else await asyncio.to_thread(
+                    find_expiry_floor, compared[-1], origin_state, sides, target
+                )
             )
-            self.is_restored |= placed
-        said, seconds = await self._compare(every, legs, target["state"], floors)
-        return build_verification(self.entry.name, record.origins, said, seconds, self.listed)
+            self.is_restored |= restored
+        results, seconds = await self._compare(endpoints, compared, target["state"], floors)
+        return build_verification(self.entry.name, record.origins, results, seconds, self.listed)
 
     async def load_state(self) -> BackfillState:
-        """What is compared: the range that state keeps, or that a run would pin now. Raises what `pin_ranges` raises."""
-        record = load_stored_state(self.world, self.entry) or await pin_ranges(
-            self.world, self.pool, self.entry
+        """Return the range in state, or the one that a run would pin now.
+
+        Raises the errors of `pin_ranges`.
+        """
+        record = load_stored_state(self.context, self.entry) or await pin_ranges(
+            self.context, self.pool, self.entry
         )
         if record.planned:
             await complete_state(
-                self.world, self.pool, self.entry, record, whole=not needs_partitions(self.entry)
+                self.context, self.pool, self.entry, record, whole=not needs_partitions(self.entry)
             )
         return record
 
     def _build_compared_origin(
-        self, number: int, leg: OriginState, ends: Endpoints, origin: Config, target: Config
+        self,
+        number: int,
+        origin_state: OriginState,
+        endpoints: Endpoints,
+        origin: Config,
+        target: Config,
     ) -> ComparedOrigin:
-        natives = self.list_source_names(leg, target)
+        source_names = self.list_source_names(origin_state, target)
         return ComparedOrigin(
             number,
-            ends.origin_domain_name,
-            leg.origin_address.stream,
-            leg.first,
-            leg.last,
-            tuple(leg.filters),
-            parse_time(leg.created),
+            endpoints.origin_domain_name,
+            origin_state.origin_address.stream,
+            origin_state.first,
+            origin_state.last,
+            tuple(origin_state.filters),
+            parse_time(origin_state.created),
             int(origin["state"]["last_seq"]),
-            natives,
-            bool(natives),
-            tuple((first, last) for first, last in leg.gaps),
-            tuple(leg.skipped),
-            hash_origin(ends.origin_domain_name, leg.origin_address.stream, leg.created),
+            source_names,
+            bool(source_names),
+            tuple((first, last) for first, last in origin_state.gaps),
+            tuple(origin_state.skipped),
+            hash_origin(
+                endpoints.origin_domain_name,
+                origin_state.origin_address.stream,
+                origin_state.created,
+            ),
         )
 
-    def list_source_names(self, leg: OriginState, target: Config) -> tuple[str, ...]:
-        """How the target's own sources name the origin."""
-        origin, to = leg.origin_address, leg.target_address
-        reach = self.world.topology.routes
-        real = self.world.topology.canonicalize(origin).domain
+    def list_source_names(self, origin_state: OriginState, target: Config) -> tuple[str, ...]:
+        """List the names of the origin in the target's own sources."""
+        origin, to = origin_state.origin_address, origin_state.target_address
+        routes = self.context.topology.routes
+        origin_domain = self.context.topology.canonicalize(origin).domain
         found = [
             source
             for source in target.get("sources") or []
             if source["name"] == origin.stream
-            and reach.resolve_prefix(to.domain, (source.get("external") or {}).get("api")) == real
+            and routes.resolve_prefix(to.domain, (source.get("external") or {}).get("api"))
+            == origin_domain
         ]
-        way = reach.find_route(to.domain, origin.domain) if origin.domain != to.domain else None
+        route = routes.find_route(to.domain, origin.domain) if origin.domain != to.domain else None
         found.append(
             {"name": origin.stream}
-            | ({"external": {"api": way.api}} if way is not None and way.api else {})
+            | ({"external": {"api": route.api}} if route is not None and route.api else {})
         )
         return tuple(sorted({source_header(source)[0] for source in found}))
 
     async def _compare(
         self,
-        ends: list[Endpoints],
-        legs: list[ComparedOrigin],
+        endpoints: list[Endpoints],
+        origins: list[ComparedOrigin],
         state: Config,
         floors: dict[int, int],
     ) -> tuple[list[Config], float]:
         session = await self.runner.session()
-        from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415 - PySpark is imported when it is needed
+        from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415 - PySpark is imported only when needed
 
         self.observer.phase(f"Comparing both sides of {self.entry.name}")
         started, stream = time.monotonic(), self.entry.target.stream
-        first, way = (
-            max(1, int(state["first_seq"])),
-            ends[0].target_endpoint,
-        )  # that of a stream that never had a message is 0
+        # the first sequence of a stream without messages is 0
+        first, endpoint = max(1, int(state["first_seq"])), endpoints[0].target_endpoint
         sides = []
         if self.is_restored:
             sides, first = (
-                [partial(read_restored_rows, way, stream, legs[0])],
-                max(first, legs[0].last + 1),
+                [partial(read_restored_rows, endpoint, stream, origins[0])],
+                max(first, origins[0].last + 1),
             )
         sides.append(
-            partial(read_target_rows, way, stream, first, int(state["last_seq"]), tuple(legs))
+            partial(
+                read_target_rows, endpoint, stream, first, int(state["last_seq"]), tuple(origins)
+            )
         )
         sides += [
-            partial(read_origin_rows, end.source_endpoint, leg)
-            for end, leg in zip(ends, legs, strict=True)
+            partial(read_origin_rows, side.source_endpoint, origin)
+            for side, origin in zip(endpoints, origins, strict=True)
         ]
         title = f"jsplan backfill verify {self.entry.name}"
-        said = await self.runner.call_in_thread(
+        results = await self.runner.call_in_thread(
             lambda: compare_sides(session, sides, floors, self.listed, title)
         )
-        return said, time.monotonic() - started
+        return results, time.monotonic() - started
 
 
 def find_expiry_floor(
-    compared: ComparedOrigin, leg: OriginState, ends: Endpoints, target: Config
+    compared: ComparedOrigin, origin_state: OriginState, endpoints: Endpoints, target: Config
 ) -> int:
-    """Origins below this have expired at the target since they were copied: it has limits, and let go of its oldest."""
+    """Return the origin sequence below which messages have expired at the target.
+
+    The target deletes its oldest messages because of its limits. 0: none.
+    """
     config, state = target["config"], target["state"]
     if config.get("max_msgs_per_subject", -1) > 0:
-        return (
-            leg.last + 1 if leg.status == "done" else 0
-        )  # what such a limit pushed out looks like anything else that is missing
+        # messages that such a limit deleted cannot be distinguished from other missing ones
+        return origin_state.last + 1 if origin_state.status == "done" else 0
     first, last = int(state["first_seq"]), int(state["last_seq"])
     if (
         not any(config.get(limit, -1) > 0 for limit in _EXPIRY_LIMITS)
-        or first <= leg.target_next
-        or leg.status != "done"
+        or first <= origin_state.target_next
+        or origin_state.status != "done"
     ):
         return 0
-    what = ReadRequest(
-        ends.target_endpoint.api_prefix, leg.target_address.stream, first, last, headers_only=True
+    request = ReadRequest(
+        endpoints.target_endpoint.api_prefix,
+        origin_state.target_address.stream,
+        first,
+        last,
+        headers_only=True,
     )
-    for rows in read(ends.target_endpoint.open, what) if first <= last else ():
+    for rows in read(endpoints.target_endpoint.open, request) if first <= last else ():
         seqs = parse_origin_header(rows["headers"], compared.domain, compared.stream)[0].drop_null()
         if len(seqs):
             return int(seqs[0].as_py())
-    return leg.last + 1
+    return origin_state.last + 1
 
 
 def build_verification(
-    name: str, legs: Iterable[OriginState], said: list[Config], seconds: float, listed: int
+    name: str,
+    origin_states: Iterable[OriginState],
+    results: list[Config],
+    seconds: float,
+    listed: int,
 ) -> Verification:
-    """What Spark found, as the document."""
-    found = Verification(
+    """Build the document of the results."""
+    verification = Verification(
         name,
-        [OriginCheck(leg.origin, leg.target, leg.first, leg.last) for leg in legs],
+        [
+            OriginCheck(origin.origin, origin.target, origin.first, origin.last)
+            for origin in origin_states
+        ],
         seconds=seconds,
     )
-    for one in said:
-        if one["leg"] < 0:
-            found.others += one["count"]
+    for result in results:
+        if result["origin_number"] < 0:
+            verification.others += result["count"]
             continue
-        leg = found.origins[one["leg"]]
-        if "count" in one:
-            assert one["kind"] in COUNTED_KINDS
-            leg.counts[one["kind"]] += one["count"]
+        origin = verification.origins[result["origin_number"]]
+        if "count" in result:
+            assert result["kind"] in COUNTED_KINDS
+            origin.counts[result["kind"]] += result["count"]
         else:
-            missing = one["kind"] == "missing"
-            leg.listed.append(
-                Difference(one["kind"], leg.origin, one["seq"], 0 if missing else one["place"])
+            missing = result["kind"] == "missing"
+            origin.listed.append(
+                Difference(
+                    result["kind"], origin.origin, result["seq"], 0 if missing else result["place"]
+                )
             )
-    for leg in found.origins:
-        leg.listed = sorted(leg.listed, key=lambda one: (one.origin_seq, one.target_seq))[:listed]
-    return found
+    for origin in verification.origins:
+        origin.listed = sorted(
+            origin.listed, key=lambda result: (result.origin_seq, result.target_seq)
+        )[:listed]
+    return verification

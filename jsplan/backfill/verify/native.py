@@ -1,4 +1,7 @@
-"""Which messages of a range a stream has, each with a hash of what a copy keeps of it: both sides of what a server copied by itself."""
+"""Compare the messages of a range on both sides after a native copy.
+
+Each message is compared by a hash of what a copy preserves.
+"""
 
 from __future__ import annotations
 
@@ -24,32 +27,37 @@ _EMPTY: Final = np.empty(0, dtype=np.int64)
 
 @dataclass(slots=True)
 class Tally:
-    """Sequences at the origin and hashes, in the order in which they were read."""
+    """Origin sequences and hashes, in the order of reading."""
 
     seqs: SeqArray = field(default_factory=lambda: _EMPTY)
     digests: SeqArray = field(default_factory=lambda: _EMPTY)
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Take more rows; how many there were."""
-        every = [
-            batch for batch in batches if batch.num_rows and batch["leg"][0].as_py() != NO_ORIGIN
+        """Add rows, and return their number."""
+        filled = [
+            batch
+            for batch in batches
+            if batch.num_rows and batch["origin_number"][0].as_py() != NO_ORIGIN
         ]
-        self.seqs = np.concatenate([self.seqs, *(batch["seq"].to_numpy() for batch in every)])
+        self.seqs = np.concatenate([self.seqs, *(batch["seq"].to_numpy() for batch in filled)])
         self.digests = np.concatenate(
-            [self.digests, *(batch["digest"].to_numpy() for batch in every)]
+            [self.digests, *(batch["digest"].to_numpy() for batch in filled)]
         )
-        return sum(batch.num_rows for batch in every)
+        return sum(batch.num_rows for batch in filled)
 
     @property
     def last(self) -> int:
-        """The highest sequence; 0: none."""
+        """Highest sequence; 0 if there is none."""
         return int(self.seqs.max(initial=0))
 
 
 @dataclass(frozen=True, slots=True)
 class NativeComparison:
-    """`missing` are at the origin and not in the target, `first_difference` has one that is not the same on both sides (0: none), `duplicates`
-    how many are there more than once. `in_order`: none stands before an earlier one.
+    """Result of a comparison.
+
+    `missing` are at the origin but not in the target. `first_difference` is the first message that
+    differs (0: none). `duplicates` counts messages that are in the target more than once.
+    `in_order`: no message precedes an earlier one.
     """
 
     missing: list[SeqRange]
@@ -59,10 +67,12 @@ class NativeComparison:
 
 
 def compare_tallies(origin: Tally, target: Tally) -> NativeComparison:
-    """What both sides say. What only the target has was there when it was copied."""
+    """Compare both sides. Messages that only the target has were at the origin when copied."""
     seqs, first = np.unique(target.seqs, return_index=True)
-    both, here, there = np.intersect1d(origin.seqs, seqs, assume_unique=True, return_indices=True)
-    unequal = both[origin.digests[here] != target.digests[first][there]]
+    both, at_origin, at_target = np.intersect1d(
+        origin.seqs, seqs, assume_unique=True, return_indices=True
+    )
+    unequal = both[origin.digests[at_origin] != target.digests[first][at_target]]
     missing = group_into_ranges(np.setdiff1d(origin.seqs, seqs, assume_unique=True))
     in_order = bool((np.diff(target.seqs) > 0).all())
     return NativeComparison(
@@ -70,25 +80,31 @@ def compare_tallies(origin: Tally, target: Tally) -> NativeComparison:
     )
 
 
-def tally_origin(endpoint: Endpoint, leg: ComparedOrigin) -> Tally:
-    """What the origin has of a leg. Raises what `wire.read` raises."""
-    found = Tally()
-    found.add(read_origin_rows(endpoint, leg))
-    return found
+def tally_origin(endpoint: Endpoint, origin: ComparedOrigin) -> Tally:
+    """Tally the messages of the origin. Raises the errors of `read`."""
+    tally = Tally()
+    tally.add(read_origin_rows(endpoint, origin))
+    return tally
 
 
 def tally_sourced(
-    found: Tally, endpoint: Endpoint, stream: str, first: int, last: int, leg: ComparedOrigin
+    tally: Tally, endpoint: Endpoint, stream: str, first: int, last: int, origin: ComparedOrigin
 ) -> bool:
-    """Take what the target's own sources brought of a leg between two sequences of it; whether there was any. Raises as `wire.read`."""
-    return found.add(read_target_rows(endpoint, stream, first, last, (leg,))) > 0
+    """Add the messages that the target's own sources delivered between two of its sequences.
+
+    Returns False if there are none. Raises the errors of `read`.
+    """
+    return tally.add(read_target_rows(endpoint, stream, first, last, (origin,))) > 0
 
 
 def read_restored_rows(
-    endpoint: Endpoint, stream: str, leg: ComparedOrigin
+    endpoint: Endpoint, stream: str, origin: ComparedOrigin
 ) -> Iterator[pa.RecordBatch]:
-    """The target's side of a leg whose messages are at the sequences that they had. Raises what `wire.read` raises."""
-    for batch in read_origin_rows(endpoint, replace(leg, stream=stream, skipped=(), filters=())):
+    """Read the target's side of an origin whose messages have their original sequences.
+
+    Raises the errors of `read`.
+    """
+    for batch in read_origin_rows(endpoint, replace(origin, stream=stream, skipped=(), filters=())):
         columns: dict[str, Any] = {name: batch[name] for name in batch.schema.names}
         columns |= {
             "side": pa.array(np.ones(batch.num_rows, dtype=np.int32)),

@@ -1,4 +1,4 @@
-"""backfill verify where one side is an archive: the same comparison, with files in the place of a stream."""
+"""Run backfill verify where one side is an archive."""
 
 from __future__ import annotations
 
@@ -40,14 +40,17 @@ if TYPE_CHECKING:
     from jsplan.backfill.tasks.copy import CopyTask
     from jsplan.documents.backfill import Verification
 
-#: What is not in an archive may be in the stream for other reasons: nothing there is impossible.
+#: The stream may have messages that the archive does not have: no sequence is impossible.
 _NO_LAST_SEQ: Final = 1 << 62
 
 
 @dataclass(slots=True)
 class _ComparisonSides:
-    """What is compared. `expected_tasks`: how the origins are read where that is shaped, of which `readers` say only what they have; `is_transformed`: the
-    archive has not what its origin has, so a source of the target brings something else of it.
+    """Sides to compare.
+
+    `expected_tasks` read the origins whose messages are transformed; `readers` then read only
+    their presence. `is_transformed`: the archive has changed messages, so a source of the target
+    delivers other ones.
     """
 
     origins: list[ComparedOrigin] = field(default_factory=list)
@@ -61,135 +64,154 @@ class ParquetCheck(BackfillCheck):
     """One comparison of an archive with streams."""
 
     async def execute(self) -> Verification:
-        """Read both sides once. Raises what `verify` raises, and ArchiveError."""
-        record = load_stored_state(self.world, self.entry) or await pin_ranges(
-            self.world, self.pool, self.entry
+        """Read both sides once. Raises the errors of `verify_backfill`, and ArchiveError."""
+        record = load_stored_state(self.context, self.entry) or await pin_ranges(
+            self.context, self.pool, self.entry
         )
-        shape = build_transform_spec(self.world.workspace.root, self.entry)
-        into = self.entry.target.parquet is not None
-        found = await (
+        transforms = build_transform_spec(self.context.workspace.root, self.entry)
+        is_export = self.entry.target.parquet is not None
+        sides = await (
             self._collect_export_sides(record.origins)
-            if into
-            else self._collect_import_sides(record.origins, shape)
+            if is_export
+            else self._collect_import_sides(record.origins, transforms)
         )
         session = await self.runner.session()
-        from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415 - PySpark is imported when it is needed
+        from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415 - PySpark is imported only when needed
         from jsplan.backfill.spark.verify_transformed import compare_transformed  # noqa: PLC0415 - as above
 
         self.observer.phase(f"Comparing both sides of {self.entry.name}")
         started, title = time.monotonic(), f"jsplan backfill verify {self.entry.name}"
-        if has_transforms(self.entry) and found.expected_tasks:
-            job, floors = (
-                build_expected_plan(shape, found.expected_tasks),
-                find_expiry_floors(shape, found.origins, found.expiry_floors),
+        if has_transforms(self.entry) and sides.expected_tasks:
+            plan, floors = (
+                build_expected_plan(transforms, sides.expected_tasks),
+                find_expiry_floors(transforms, sides.origins, sides.expiry_floors),
             )
-            said = await self.runner.call_in_thread(
+            results = await self.runner.call_in_thread(
                 lambda: compare_transformed(
-                    session, job, found.origins, found.readers, floors, self.listed, title
+                    session, plan, sides.origins, sides.readers, floors, self.listed, title
                 )
             )
         else:
-            shaped = found.is_transformed
-            said = await self.runner.call_in_thread(
+            is_transformed = sides.is_transformed
+            results = await self.runner.call_in_thread(
                 lambda: compare_sides(
                     session,
-                    found.readers,
-                    found.expiry_floors,
+                    sides.readers,
+                    sides.expiry_floors,
                     self.listed,
                     title,
-                    transformed=shaped,
+                    transformed=is_transformed,
                 )
             )
         return build_verification(
-            self.entry.name, record.origins, said, time.monotonic() - started, self.listed
+            self.entry.name, record.origins, results, time.monotonic() - started, self.listed
         )
 
-    async def _collect_export_sides(self, legs: list[OriginState]) -> _ComparisonSides:
-        folder = resolve_folder(self.world, self.entry.target.parquet or "")
+    async def _collect_export_sides(self, origin_states: list[OriginState]) -> _ComparisonSides:
+        folder = resolve_folder(self.context, self.entry.target.parquet or "")
         archive = await asyncio.to_thread(Archive.read, folder)
-        gone = await asyncio.to_thread(archive.find_missing_files)
-        found, shaped = (
-            _ComparisonSides(expiry_floors=dict.fromkeys(range(len(legs)), 0)),
+        missing = await asyncio.to_thread(archive.find_missing_files)
+        sides, is_transformed = (
+            _ComparisonSides(expiry_floors=dict.fromkeys(range(len(origin_states)), 0)),
             has_transforms(self.entry),
         )
-        for number, leg in enumerate(legs):
-            ends = endpoints_to_parquet(self.world, self.pool, leg)
-            info = await require_stream_info(ends.origin, leg.origin_address.stream)
-            if info["created"] != leg.created:
+        for number, origin_state in enumerate(origin_states):
+            endpoints = endpoints_to_parquet(self.context, self.pool, origin_state)
+            info = await require_stream_info(endpoints.origin, origin_state.origin_address.stream)
+            if info["created"] != origin_state.created:
                 raise JsplanError(
-                    f"{leg.origin} was made anew ({info['created']}) since it was archived: there is nothing to compare with"
+                    f"{origin_state.origin} was recreated ({info['created']}) after it was "
+                    "archived. Its messages cannot be compared"
                 )
-            compared = _build_compared_origin(number, leg, ends, int(info["state"]["last_seq"]))
-            origin = ArchivedOrigin(ends.origin_domain_name, leg.origin_address.stream, leg.created)
+            compared = _build_compared_origin(
+                number, origin_state, endpoints, int(info["state"]["last_seq"])
+            )
+            origin = ArchivedOrigin(
+                endpoints.origin_domain_name,
+                origin_state.origin_address.stream,
+                origin_state.created,
+            )
             placed = tuple(
                 (str(folder / file.name), file)
                 for file in archive.files_of(origin)
-                if file.name not in gone
+                if file.name not in missing
             )
-            found.origins.append(compared)
-            found.readers.append(partial(read_archived_target_rows, placed, compared))
-            if not shaped:
-                found.readers.append(partial(read_origin_rows, ends.source_endpoint, compared))
+            sides.origins.append(compared)
+            sides.readers.append(partial(read_archived_target_rows, placed, compared))
+            if not is_transformed:
+                sides.readers.append(partial(read_origin_rows, endpoints.source_endpoint, compared))
                 continue
-            found.expected_tasks.append(build_read_task(ends, compared))
-            if all(
-                one.where == self.entry.where for one in archive.origins.get(origin, [])
-            ):  # else others may want what this does not
-                found.readers.append(partial(read_presence_rows, ends.source_endpoint, compared))
-        return found
+            sides.expected_tasks.append(build_read_task(endpoints, compared))
+            # other entries may have archived messages that this one does not select
+            if all(commit.where == self.entry.where for commit in archive.origins.get(origin, [])):
+                sides.readers.append(
+                    partial(read_presence_rows, endpoints.source_endpoint, compared)
+                )
+        return sides
 
     async def _collect_import_sides(
-        self, legs: list[OriginState], shape: TransformSpec
+        self, origin_states: list[OriginState], transforms: TransformSpec
     ) -> _ComparisonSides:
-        found, shaped, stream = (
+        sides, transformed, stream = (
             _ComparisonSides(),
             has_transforms(self.entry),
             self.entry.target.stream,
         )
-        every = (
-            await load_parquet_origins(self.world, self.entry, legs)
-            if shaped
-            else [await load_parquet_origin(self.world, leg) for leg in legs]
+        parquet_origins = (
+            await load_parquet_origins(self.context, self.entry, origin_states)
+            if transformed
+            else [
+                await load_parquet_origin(self.context, origin_state)
+                for origin_state in origin_states
+            ]
         )
-        ends: Endpoints | None = None
-        for number, (leg, held) in enumerate(zip(legs, every, strict=True)):
-            ends = endpoints_from_parquet(self.world, self.pool, leg, held)
-            target = await require_stream_info(ends.target, stream)
+        endpoints: Endpoints | None = None
+        for number, (origin_state, parquet_origin) in enumerate(
+            zip(origin_states, parquet_origins, strict=True)
+        ):
+            endpoints = endpoints_from_parquet(
+                self.context, self.pool, origin_state, parquet_origin
+            )
+            target = await require_stream_info(endpoints.target, stream)
             compared = _build_compared_origin(
                 number,
-                leg,
-                ends,
+                origin_state,
+                endpoints,
                 _NO_LAST_SEQ,
-                self.list_source_names(leg, target["config"]) if held.has_declared_domain else (),
+                self.list_source_names(origin_state, target["config"])
+                if parquet_origin.has_declared_domain
+                else (),
             )
-            found.origins.append(compared)
-            found.expiry_floors[number] = await asyncio.to_thread(
-                find_expiry_floor, compared, leg, ends, target
+            sides.origins.append(compared)
+            sides.expiry_floors[number] = await asyncio.to_thread(
+                find_expiry_floor, compared, origin_state, endpoints, target
             )
-            found.expected_tasks.append(build_read_task(ends, compared, held.files))
-            found.readers.append(
+            sides.expected_tasks.append(build_read_task(endpoints, compared, parquet_origin.files))
+            sides.readers.append(
                 partial(
-                    read_archived_presence if shaped else read_archived_origin_rows,
-                    held.files,
+                    read_archived_presence if transformed else read_archived_origin_rows,
+                    parquet_origin.files,
                     compared,
                 )
             )
-            found.is_transformed |= _is_transformed(held.archive.origins[held.origin])
-        if ends is not None:
-            state = (await require_stream_info(ends.target, stream))["state"]
-            what = (
-                ends.target_endpoint,
+            sides.is_transformed |= _is_transformed(
+                parquet_origin.archive.origins[parquet_origin.origin]
+            )
+        if endpoints is not None:
+            state = (await require_stream_info(endpoints.target, stream))["state"]
+            request = (
+                endpoints.target_endpoint,
                 stream,
                 int(state["first_seq"]),
                 int(state["last_seq"]),
-                tuple(found.origins),
+                tuple(sides.origins),
             )
-            found.readers.append(
-                partial(read_partitioned_rows, *what, shape.order)
-                if shaped
-                else partial(read_target_rows, *what)
+            sides.readers.append(
+                partial(read_partitioned_rows, *request, transforms.order)
+                if transformed
+                else partial(read_target_rows, *request)
             )
-        return found
+        return sides
 
 
 def _is_transformed(commits: Iterable[Commit]) -> bool:
@@ -197,22 +219,26 @@ def _is_transformed(commits: Iterable[Commit]) -> bool:
 
 
 def _build_compared_origin(
-    number: int, leg: OriginState, ends: Endpoints, ceiling: int, natives: tuple[str, ...] = ()
+    number: int,
+    origin_state: OriginState,
+    endpoints: Endpoints,
+    last_possible_seq: int,
+    source_names: tuple[str, ...] = (),
 ) -> ComparedOrigin:
-    more: dict[str, Any] = {
-        "natives": natives,
-        "loose": bool(natives),
-        "skipped": tuple(leg.skipped),
+    options: dict[str, Any] = {
+        "source_names": source_names,
+        "ignores_dropped_headers": bool(source_names),
+        "skipped": tuple(origin_state.skipped),
     }
-    stream, since = leg.origin_address.stream, parse_time(leg.created)
+    stream, created_at = origin_state.origin_address.stream, parse_time(origin_state.created)
     return ComparedOrigin(
         number,
-        ends.origin_domain_name,
+        endpoints.origin_domain_name,
         stream,
-        leg.first,
-        leg.last,
-        tuple(leg.filters),
-        since,
-        ceiling,
-        **more,
+        origin_state.first,
+        origin_state.last,
+        tuple(origin_state.filters),
+        created_at,
+        last_possible_seq,
+        **options,
     )

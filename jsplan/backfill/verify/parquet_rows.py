@@ -1,4 +1,4 @@
-"""What verify reads of an archive, as `comparing` does of a stream: either side of a leg."""
+"""Read either side of an origin from an archive for verification."""
 
 from __future__ import annotations
 
@@ -24,48 +24,50 @@ from jsplan.backfill.verify.message_rows import (
 )
 from jsplan.backfill.verify.partitioned_rows import to_presence_rows
 
-#: So many rows are told at once.
+#: Rows per batch.
 _BATCH_ROWS: Final = 1 << 16
 
 
 def read_archived_origin_rows(
-    files: Sequence[LocatedFile], leg: ComparedOrigin
+    files: Sequence[LocatedFile], origin: ComparedOrigin
 ) -> Iterator[pa.RecordBatch]:
-    """The archive in the place of the origin. Raises RefusedError for a file that is not what was written."""
+    """Read the archive as the origin. Raises RefusedError for a changed file."""
     require_unchanged_files(files)
-    for rows in read_batches(files, SeqRange(leg.first, leg.last)):
-        yield to_stored_rows(leg, rows)
+    for rows in read_batches(files, SeqRange(origin.first, origin.last)):
+        yield to_stored_rows(origin, rows)
 
 
 def read_archived_presence(
-    files: Sequence[LocatedFile], leg: ComparedOrigin
+    files: Sequence[LocatedFile], origin: ComparedOrigin
 ) -> Iterator[pa.RecordBatch]:
-    """Which messages the archive has in the place of the origin. Raises RefusedError as above."""
+    """Read which messages the archive has as the origin. Raises RefusedError for a bad file."""
     seqs, _ = read_sequences(files)
-    seqs = seqs[np.searchsorted(seqs, leg.first) : np.searchsorted(seqs, leg.last, side="right")]
+    seqs = seqs[
+        np.searchsorted(seqs, origin.first) : np.searchsorted(seqs, origin.last, side="right")
+    ]
     yield from (
-        to_presence_rows(leg, seqs[start : start + _BATCH_ROWS])
+        to_presence_rows(origin, seqs[start : start + _BATCH_ROWS])
         for start in range(0, len(seqs), _BATCH_ROWS)
     )
 
 
 def read_archived_target_rows(
-    files: Sequence[LocatedFile], leg: ComparedOrigin
+    files: Sequence[LocatedFile], origin: ComparedOrigin
 ) -> Iterator[pa.RecordBatch]:
-    """The archive as what the origin was copied to. Raises RefusedError for a file that is not what was written."""
+    """Read the archive as the target. Raises RefusedError for a changed file."""
     require_unchanged_files(files)
     last = 0
-    for rows in read_batches(files, SeqRange(leg.first, leg.last)):
-        found = to_stored_rows(leg, rows)
-        seq = found["seq"].to_numpy()
+    for rows in read_batches(files, SeqRange(origin.first, origin.last)):
+        stored = to_stored_rows(origin, rows)
+        seq = stored["seq"].to_numpy()
         highest = np.maximum.accumulate(np.concatenate([[last], seq]))
-        mark = np.where(seq > leg.last_possible_seq, IMPOSSIBLE, 0) | np.where(
+        mark = np.where(seq > origin.last_possible_seq, IMPOSSIBLE, 0) | np.where(
             seq < highest[:-1], LATE, 0
         )
         last = int(highest[-1])
-        columns = {name: found[name] for name in ROW_SCHEMA.names} | {
+        columns = {name: stored[name] for name in ROW_SCHEMA.names} | {
             "side": pa.array(np.ones(len(seq), dtype=np.int32)),
-            "place": found["seq"],
+            "place": stored["seq"],
             "mark": pa.array(mark.astype(np.int32)),
         }
         yield pa.RecordBatch.from_arrays(list(columns.values()), schema=ROW_SCHEMA)

@@ -1,4 +1,7 @@
-"""What verify reads of a copy whose messages were shaped, or came in lanes: the target's side, and which messages the origins have."""
+"""Read both sides of a partitioned or transformed copy for verification.
+
+The target's side, and the presence of messages at the origins.
+"""
 
 from __future__ import annotations
 
@@ -31,34 +34,34 @@ _PRESENCE_SIDE: Final = 2
 
 @dataclass(slots=True)
 class SubjectOrderTracker(OrderTracker):
-    """The same for each subject of its own; `subjects` are those of the rows that come next."""
+    """Order tracker per subject; `subjects` are those of the next rows."""
 
     subjects: pa.BinaryArray | None = None
     trackers: dict[bytes, OrderTracker] = field(default_factory=dict)
 
     def mark_rows(self, names: pa.Array, seqs: SeqArray) -> np.ndarray[Any, Any]:
-        """LATE or REPAIRED for each row, among those of its subject."""
-        found = np.zeros(len(seqs), dtype=np.int64)
+        """Return LATE or REPAIRED for each row, within its subject."""
+        marks = np.zeros(len(seqs), dtype=np.int64)
         if self.subjects is None or len(self.subjects) != len(seqs):
-            return found
+            return marks
         encoded = pc.dictionary_encode(self.subjects)
         codes = encoded.indices.to_numpy()
         places = np.argsort(codes, kind="stable")
         cuts = np.searchsorted(codes[places], np.arange(len(encoded.dictionary) + 1))
         for code, subject in enumerate(encoded.dictionary.to_pylist()):
-            mine = places[cuts[code] : cuts[code + 1]]
-            found[mine] = self.trackers.setdefault(subject, OrderTracker()).mark_rows(
-                names.take(pa.array(mine)), seqs[mine]
+            of_subject = places[cuts[code] : cuts[code + 1]]
+            marks[of_subject] = self.trackers.setdefault(subject, OrderTracker()).mark_rows(
+                names.take(pa.array(of_subject)), seqs[of_subject]
             )
-        return found
+        return marks
 
 
 @dataclass(slots=True)
 class UnorderedTracker(OrderTracker):
-    """Any order is right."""
+    """Order tracker that accepts any order."""
 
-    def mark_rows(self, names: pa.Array, seqs: SeqArray) -> np.ndarray[Any, Any]:  # noqa: ARG002 - it is what `OrderTracker` has
-        """Nothing."""
+    def mark_rows(self, names: pa.Array, seqs: SeqArray) -> np.ndarray[Any, Any]:  # noqa: ARG002 - the signature of `OrderTracker`
+        """Return no mark."""
         return np.zeros(len(seqs), dtype=np.int64)
 
 
@@ -74,61 +77,69 @@ def read_partitioned_rows(
     stream: str,
     first: int,
     last: int,
-    legs: Sequence[ComparedOrigin],
+    origins: Sequence[ComparedOrigin],
     order: str,
 ) -> Iterator[pa.RecordBatch]:
-    """The target's side, as `comparing.target_rows`, of any number of origins. Raises what `wire.read` raises."""
-    orders, others = {leg.number: _TRACKERS[order]() for leg in legs}, 0
+    """Read the target's side of any number of origins, like `read_target_rows`.
+
+    Raises the errors of `read`.
+    """
+    orders, others = {origin.number: _TRACKERS[order]() for origin in origins}, 0
     for rows in (
         read(endpoint.open, ReadRequest(endpoint.api_prefix, stream, first, last))
         if first <= last
         else ()
     ):
-        found = list(_extract_rows(rows, legs, orders))
-        yield from found
-        others += rows.num_rows - sum(batch.num_rows for batch in found)
-    none = dict.fromkeys(ROW_SCHEMA.names, 0) | {
-        "leg": NO_ORIGIN,
+        batches = list(_extract_rows(rows, origins, orders))
+        yield from batches
+        others += rows.num_rows - sum(batch.num_rows for batch in batches)
+    summary = dict.fromkeys(ROW_SCHEMA.names, 0) | {
+        "origin_number": NO_ORIGIN,
         "side": 1,
         "place": others,
         "said": None,
     }
-    yield pa.RecordBatch.from_pylist([none], schema=ROW_SCHEMA)
+    yield pa.RecordBatch.from_pylist([summary], schema=ROW_SCHEMA)
 
 
 def _extract_rows(
-    rows: pa.RecordBatch, legs: Sequence[ComparedOrigin], orders: dict[int, OrderTracker]
+    rows: pa.RecordBatch, origins: Sequence[ComparedOrigin], orders: dict[int, OrderTracker]
 ) -> Iterator[pa.RecordBatch]:
-    there = group_by_origin(rows["headers"])
-    for leg in legs:
-        batches = [extract_sourced_rows(leg, rows, name) for name in leg.source_names]
-        if f"{leg.domain}/{leg.stream}" in there:
-            order = orders[leg.number]
+    masks = group_by_origin(rows["headers"])
+    for origin in origins:
+        batches = [extract_sourced_rows(origin, rows, name) for name in origin.source_names]
+        if f"{origin.domain}/{origin.stream}" in masks:
+            order = orders[origin.number]
             if isinstance(order, SubjectOrderTracker):
-                order.subjects = rows["subject"].filter(there[f"{leg.domain}/{leg.stream}"])
-            batches.append(extract_copied_rows(leg, rows, order))
+                order.subjects = rows["subject"].filter(masks[f"{origin.domain}/{origin.stream}"])
+            batches.append(extract_copied_rows(origin, rows, order))
         yield from (batch for batch in batches if batch is not None and batch.num_rows)
 
 
-def read_presence_rows(endpoint: Endpoint, leg: ComparedOrigin) -> Iterator[pa.RecordBatch]:
-    """Which messages the origin has. Raises what `wire.read` raises."""
-    if leg.first > leg.last:
+def read_presence_rows(endpoint: Endpoint, origin: ComparedOrigin) -> Iterator[pa.RecordBatch]:
+    """Read which messages the origin has. Raises the errors of `read`."""
+    if origin.first > origin.last:
         return
     for rows in read(
         endpoint.open,
         ReadRequest(
-            endpoint.api_prefix, leg.stream, leg.first, leg.last, leg.filters, headers_only=True
+            endpoint.api_prefix,
+            origin.stream,
+            origin.first,
+            origin.last,
+            origin.filters,
+            headers_only=True,
         ),
     ):
-        yield to_presence_rows(leg, rows["seq"].to_numpy())
+        yield to_presence_rows(origin, rows["seq"].to_numpy())
 
 
-def to_presence_rows(leg: ComparedOrigin, seqs: SeqArray) -> pa.RecordBatch:
-    """What says of these messages that the origin has them."""
+def to_presence_rows(origin: ComparedOrigin, seqs: SeqArray) -> pa.RecordBatch:
+    """Build rows that say that the origin has these messages."""
     count = len(seqs)
     columns = dict.fromkeys(ROW_SCHEMA.names, np.zeros(count, dtype=np.int64)) | {
         "seq": seqs,
-        "leg": np.full(count, leg.number),
+        "origin_number": np.full(count, origin.number),
     }
     columns |= {"side": np.full(count, _PRESENCE_SIDE), "said": pa.nulls(count, pa.string())}
     return pa.RecordBatch.from_arrays(

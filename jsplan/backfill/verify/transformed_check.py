@@ -1,4 +1,8 @@
-"""backfill verify of what was copied in lanes: what is expected is what the same SQL, function and mapping make of the origins now."""
+"""Run backfill verify for partitioned or transformed copies.
+
+The expected messages are what the same SQL, function and subject transform produce from the
+origins now.
+"""
 
 from __future__ import annotations
 
@@ -27,111 +31,139 @@ ResultDict = dict[str, Any]
 
 
 class TransformedCheck(BackfillCheck):
-    """One comparison of a target with any number of origins. Origins that cannot be reached are left out, and named."""
+    """One comparison of a target with any number of origins.
+
+    Origins that cannot be reached are skipped, with a warning.
+    """
 
     async def load_state(self) -> BackfillState:
-        """The record, with the origins that can be reached. Raises as `Check.load_state` where none can."""
+        """Return the range of the origins that can be reached.
+
+        If none can be reached, returns all. Raises the errors of `BackfillCheck.load_state`.
+        """
         record = await super().load_state()
-        keys = list(dict.fromkeys(leg.origin_address.domain for leg in record.origins))
-        there = dict(zip(keys, await gather_limited(keys, self._is_reachable), strict=True))
-        if not any(there.values()):
+        keys = list(
+            dict.fromkeys(origin_state.origin_address.domain for origin_state in record.origins)
+        )
+        reachable = dict(zip(keys, await gather_limited(keys, self._is_reachable), strict=True))
+        if not any(reachable.values()):
             return record
-        for leg in record.origins:
-            if not there[leg.origin_address.domain]:
-                self.observer.warn(f"{leg.origin} cannot be reached, and is not compared")
+        for origin_state in record.origins:
+            if not reachable[origin_state.origin_address.domain]:
+                self.observer.warn(f"{origin_state.origin} cannot be reached. It is not compared")
         return replace(
-            record, origins=[leg for leg in record.origins if there[leg.origin_address.domain]]
+            record,
+            origins=[
+                origin_state
+                for origin_state in record.origins
+                if reachable[origin_state.origin_address.domain]
+            ],
         )
 
     async def _is_reachable(self, key: str) -> bool:
         try:
-            await self.pool.api(self.world.workspace.domains[key]).request("INFO")
+            await self.pool.api(self.context.workspace.domains[key]).request("INFO")
         except (ApiError, ConnectError):
             return False
         return True
 
     async def _compare(
         self,
-        ends: list[Endpoints],
-        legs: list[ComparedOrigin],
+        endpoints: list[Endpoints],
+        origins: list[ComparedOrigin],
         state: ResultDict,
         floors: dict[int, int],
     ) -> tuple[list[ResultDict], float]:
-        shape = build_transform_spec(self.world.workspace.root, self.entry)
+        transforms = build_transform_spec(self.context.workspace.root, self.entry)
         session = await self.runner.session()
         self.observer.phase(f"Comparing both sides of {self.entry.name}")
-        started, way, stream = time.monotonic(), ends[0].target_endpoint, self.entry.target.stream
+        started, endpoint, stream = (
+            time.monotonic(),
+            endpoints[0].target_endpoint,
+            self.entry.target.stream,
+        )
         first, last, title = (
             max(1, int(state["first_seq"])),
             int(state["last_seq"]),
             f"jsplan backfill verify {self.entry.name}",
         )
-        there = partial(read_partitioned_rows, way, stream, first, last, tuple(legs), shape.order)
-        pairs = list(zip(ends, legs, strict=True))
+        target_side = partial(
+            read_partitioned_rows, endpoint, stream, first, last, tuple(origins), transforms.order
+        )
+        pairs = list(zip(endpoints, origins, strict=True))
         if not has_transforms(self.entry):
-            from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415 - PySpark is imported when it is needed
+            from jsplan.backfill.spark.verify_join import compare_sides  # noqa: PLC0415 - PySpark is imported only when needed
 
             sides = [
-                there,
-                *(partial(read_origin_rows, end.source_endpoint, leg) for end, leg in pairs),
+                target_side,
+                *(
+                    partial(read_origin_rows, side.source_endpoint, origin)
+                    for side, origin in pairs
+                ),
             ]
-            said = await self.runner.call_in_thread(
+            results = await self.runner.call_in_thread(
                 lambda: compare_sides(session, sides, floors, self.listed, title)
             )
-            return said, time.monotonic() - started
+            return results, time.monotonic() - started
         from jsplan.backfill.spark.verify_transformed import compare_transformed  # noqa: PLC0415 - as above
 
         sides = [
-            there,
-            *(partial(read_presence_rows, end.source_endpoint, leg) for end, leg in pairs),
+            target_side,
+            *(partial(read_presence_rows, side.source_endpoint, origin) for side, origin in pairs),
         ]
-        job, floors = (
-            build_expected_plan(shape, [build_read_task(end, leg) for end, leg in pairs]),
-            find_expiry_floors(shape, legs, floors),
+        plan, floors = (
+            build_expected_plan(
+                transforms, [build_read_task(side, origin) for side, origin in pairs]
+            ),
+            find_expiry_floors(transforms, origins, floors),
         )
-        said = await self.runner.call_in_thread(
-            lambda: compare_transformed(session, job, legs, sides, floors, self.listed, title)
+        results = await self.runner.call_in_thread(
+            lambda: compare_transformed(session, plan, origins, sides, floors, self.listed, title)
         )
-        return said, time.monotonic() - started
+        return results, time.monotonic() - started
 
 
 def build_read_task(
-    ends: Endpoints, leg: ComparedOrigin, files: tuple[LocatedFile, ...] = ()
+    endpoints: Endpoints, origin: ComparedOrigin, files: tuple[LocatedFile, ...] = ()
 ) -> CopyTask:
-    """How an origin is read, or the files of an archive in its place: all of its range."""
-    spans = (SeqRange(leg.first, leg.last),) if leg.first <= leg.last else ()
+    """Build the task that reads the whole range of an origin, or the files of an archive."""
+    spans = (SeqRange(origin.first, origin.last),) if origin.first <= origin.last else ()
     return CopyTask(
-        ends.source_endpoint,
-        leg.domain,
-        leg.stream,
+        endpoints.source_endpoint,
+        origin.domain,
+        origin.stream,
         spans,
-        leg.filters,
-        ends.target_endpoint,
+        origin.filters,
+        endpoints.target_endpoint,
         "",
         "",
         files=files,
     )
 
 
-def build_expected_plan(shape: TransformSpec, copies: Sequence[CopyTask]) -> PartitionPlan:
-    """What makes of messages what is expected."""
+def build_expected_plan(transforms: TransformSpec, tasks: Sequence[CopyTask]) -> PartitionPlan:
+    """Build the plan that produces the expected messages."""
     return PartitionPlan(
-        (Partition(copies[0].target, "", ""),),
-        tuple(copies),
+        (Partition(tasks[0].target, "", ""),),
+        tuple(tasks),
         "none",
         (),
-        shape.where,
-        shape.transform,
-        shape.subject_transform,
+        transforms.where,
+        transforms.transform,
+        transforms.subject_transform,
     )
 
 
 def find_expiry_floors(
-    shape: TransformSpec, legs: Sequence[ComparedOrigin], floors: dict[int, int]
+    transforms: TransformSpec, origins: Sequence[ComparedOrigin], floors: dict[int, int]
 ) -> dict[int, int]:
-    """In lanes nobody can tell what has expired from what is missing, once anything has."""
+    """Return the floors of a partitioned copy.
+
+    Without stream order, expired and missing messages cannot be distinguished once any has
+    expired.
+    """
     return (
         floors
-        if shape.order == "stream"
-        else {number: legs[number].last + 1 if floor else 0 for number, floor in floors.items()}
+        if transforms.order == "stream"
+        else {number: origins[number].last + 1 if floor else 0 for number, floor in floors.items()}
     )
