@@ -217,7 +217,7 @@ def test_dying_partitions_keep_the_order(pair: Pair, monkeypatch: pytest.MonkeyP
         def dying_take(self: Any, leg: int, rows: Any) -> int:
             part = max(1, rows.num_rows // (3 + self._number))
             take(self, leg, rows.slice(0, part))
-            self._chain.finish()
+            self._publisher.finish()
             raise SimulatedKill
 
         patch.setattr(partition_writer.PartitionWriter, "write", dying_take)
@@ -253,14 +253,14 @@ class _ContendedWriter(_PartitionWriter):
 
     is_begun = 0
 
-    def take(self, leg: int, rows: Any) -> int:
+    def write(self, origin_number: int, rows: Any) -> int:
         if _ContendedWriter.is_begun == 0:
             _ContendedWriter.is_begun += 1
             other = _PartitionWriter(self._plan, self._number)
-            other.write(leg, rows.slice(0, 3))
+            other.write(origin_number, rows.slice(0, 3))
             other.finish()
             other.close()
-        return super().write(leg, rows)
+        return super().write(origin_number, rows)
 
 
 # --- many origins ----------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_rows_become_messages() -> None:
     """Each with its origin's number, sequence and time, header block, last subject, and the lane of that."""
     mapping = SubjectTransform("s.*", "new.$1")
     found = check_returned_rows(
-        partition_plan(mapping=mapping),
+        partition_plan(subject_transform=mapping),
         returned_batch({}, {"origin": f"leaf/S2/3/{TIME}", "subject": "t", "headers": []}),
     )
 
@@ -77,7 +77,7 @@ def test_rows_become_messages() -> None:
     ]
     assert [row["headers"] for row in rows] == [b"NATS/1.0\r\nA: b\r\n\r\n", b""]
     again = check_returned_rows(
-        partition_plan(mapping=mapping), returned_batch({"origin": f"leaf/S/8/{TIME}"})
+        partition_plan(subject_transform=mapping), returned_batch({"origin": f"leaf/S/8/{TIME}"})
     )
     assert again["partition_number"][0].as_py() == rows[0]["partition_number"]
 

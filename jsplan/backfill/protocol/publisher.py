@@ -55,10 +55,10 @@ class PublishRefusedError(ServerRefusedError):
 class _AckReader:
     """Reader of acknowledgements, which arrive in the order of their messages."""
 
-    def __init__(self, wire: RawConnection) -> None:
-        self._connection = wire
-        self.reply = f"{wire.inbox}.a"
-        wire.subscribe(self.reply)
+    def __init__(self, connection: RawConnection) -> None:
+        self._connection = connection
+        self.reply = f"{connection.inbox}.a"
+        connection.subscribe(self.reply)
         self._unread = bytearray()
         self._piece = bytearray(RECEIVE_BYTES)
         self.count = 0
@@ -145,14 +145,14 @@ class FencedPublisher:
     """
 
     def __init__(
-        self, wire: RawConnection, last: int, prefix: bytes = b"", *, sparse: bool = False
+        self, connection: RawConnection, last: int, prefix: bytes = b"", *, sparse: bool = False
     ) -> None:
         self.last = last
         self._sent = last
-        self._connection = wire
+        self._connection = connection
         self._prefix = prefix
         self._sparse = sparse
-        self._acks = _AckReader(wire)
+        self._acks = _AckReader(connection)
         self._requested_acks = 0
 
     def write(self, subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> None:
@@ -233,7 +233,9 @@ class FencedPublisher:
         return self.last
 
 
-def wait_for_interest(wire: RawConnection, subject: str, patience: float = STORE_TIMEOUT) -> None:
+def wait_for_interest(
+    connection: RawConnection, subject: str, patience: float = STORE_TIMEOUT
+) -> None:
     """Wait until a stream takes messages on the subject.
 
     In a cluster, the interest of a new stream may arrive after the answer to its CREATE, and the
@@ -244,21 +246,21 @@ def wait_for_interest(wire: RawConnection, subject: str, patience: float = STORE
     end = time.monotonic() + patience
     while True:
         try:
-            answer = wire.request(subject, timeout=min(2.0, patience), headers=impossible)
+            answer = connection.request(subject, timeout=min(2.0, patience), headers=impossible)
         except (NoRespondersError, ApiTimeoutError):
             answer = {}
         if answer.get("error"):
             return
         if time.monotonic() > end:
             raise ApiTimeoutError(
-                f"no stream at {wire.target.shown} took {subject} within {patience:.0f} s",
+                f"no stream at {connection.target.shown} took {subject} within {patience:.0f} s",
                 hint="Check the log of the server.",
             )
         time.sleep(0.02)
 
 
 def publish(
-    wire: RawConnection,
+    connection: RawConnection,
     batches: Iterable[tuple[pa.BinaryArray, pa.BinaryArray, pa.BinaryArray]],
     window: int = 4000,
 ) -> tuple[int, int]:
@@ -267,13 +269,13 @@ def publish(
     Returns the number of sent messages, and of those that the server knew by their `Nats-Msg-Id`.
     Raises PublishRefusedError and ApiError.
     """
-    acks, sent = _AckReader(wire), 0
+    acks, sent = _AckReader(connection), 0
     answer = concat_rows(b" ", pa.array([acks.reply.encode()], BYTES))[0]
     for subject, headers, data in batches:
         reply = pa.repeat(answer, len(subject))
         frames, offsets = build_frames(subject, headers, data, reply=reply)
         for start, stop in split_chunks(np.diff(offsets)):
-            wire.send(frames[offsets[start] : offsets[stop]])
+            connection.send(frames[offsets[start] : offsets[stop]])
             sent += stop - start
             while sent - acks.count > window:
                 acks.wait()

@@ -76,7 +76,7 @@ class _ConsumerLostError(Exception):
 
 
 def read(
-    connect: Callable[[], RawConnection], what: ReadRequest, patience: float = 120.0
+    connect: Callable[[], RawConnection], request: ReadRequest, patience: float = 120.0
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the messages of a range, in order, each once.
 
@@ -84,91 +84,97 @@ def read(
     Raises ServerRefusedError for a stream that does not exist, and ApiError when nothing arrives
     for `patience` seconds.
     """
-    position, since = what.first, time.monotonic()
-    while position <= what.last:
+    position, since = request.first, time.monotonic()
+    while position <= request.last:
         try:
-            wire = connect()
+            connection = connect()
             try:
-                for batch in _read_deliveries(wire, what, position):
+                for batch in _read_deliveries(connection, request, position):
                     position = batch.column(0)[-1].as_py() + 1
                     yield batch
                     since = time.monotonic()
-                if position > what.last or not _has_more(wire, what, position):
+                if position > request.last or not _has_more(connection, request, position):
                     return
                 raise _ConsumerLostError(
                     "the server of the consumer does not have the whole stream yet"
                 )
             finally:
-                wire.close()
+                connection.close()
         except (ServerRefusedError, NotPermittedError):
             raise
         except (_ConsumerLostError, ApiError) as error:
             if time.monotonic() - since > patience:
                 text = (
-                    f"no message of {what.stream} at {what.api_prefix} arrived after sequence "
-                    f"{position - 1} for {patience:.0f} s: {error}"
+                    f"no message of {request.stream} at {request.api_prefix} arrived "
+                    f"after sequence {position - 1} for {patience:.0f} s: {error}"
                 )
                 raise ApiTimeoutError(text, hint="Check that its domain is reachable.") from None
             time.sleep(0.2)
 
 
 def _read_deliveries(
-    wire: RawConnection, what: ReadRequest, first: int
+    connection: RawConnection, request: ReadRequest, first: int
 ) -> Iterator[pa.RecordBatch]:
-    inbox = f"{wire.inbox}.d"
-    number = wire.subscribe(inbox)
-    name = f"jsplan-{wire.inbox.rpartition('.')[2]}"
+    inbox = f"{connection.inbox}.d"
+    number = connection.subscribe(inbox)
+    name = f"jsplan-{connection.inbox.rpartition('.')[2]}"
     try:
-        if _create_consumer(wire, what, name, inbox, first):
-            yield from _read_in_order(wire, what, first)
+        if _create_consumer(connection, request, name, inbox, first):
+            yield from _read_in_order(connection, request, first)
     except (_ConsumerLostError, ApiError):
         raise  # the consumer is already gone
     except BaseException:  # the caller stopped early
-        _delete_consumer(wire, what, name, number)
+        _delete_consumer(connection, request, name, number)
         raise
-    _delete_consumer(wire, what, name, number)
+    _delete_consumer(connection, request, name, number)
 
 
-def _has_more(wire: RawConnection, what: ReadRequest, position: int) -> bool:
+def _has_more(connection: RawConnection, request: ReadRequest, position: int) -> bool:
     """Return True if the stream has more of the range than its consumer saw.
 
     In a cluster, the consumer may be on a replica that lags behind. The request goes to the leader
     of the stream. Returns False where it is not permitted, or the answer is too large for a link.
     """
-    for subject in what.filters or (">",):
+    for subject in request.filters or (">",):
         with contextlib.suppress(NotPermittedError, ApiTimeoutError):
             asked = {"seq": position, "next_by_subj": subject}
-            answer = wire.request(
-                f"{what.api_prefix}.STREAM.MSG.GET.{what.stream}", asked, timeout=5.0
+            answer = connection.request(
+                f"{request.api_prefix}.STREAM.MSG.GET.{request.stream}", asked, timeout=5.0
             )
-            with expect_shape(f"{what.api_prefix}.STREAM.MSG.GET.{what.stream}"):
-                if position <= int((answer.get("message") or {}).get("seq", 0)) <= what.last:
+            with expect_shape(f"{request.api_prefix}.STREAM.MSG.GET.{request.stream}"):
+                if position <= int((answer.get("message") or {}).get("seq", 0)) <= request.last:
                     return True
     return False
 
 
-def _delete_consumer(wire: RawConnection, what: ReadRequest, name: str, number: int) -> None:
+def _delete_consumer(
+    connection: RawConnection, request: ReadRequest, name: str, number: int
+) -> None:
     """Delete the consumer.
 
     If that fails, the server deletes it after some seconds without interest.
     """
     with contextlib.suppress(ApiError):
-        wire.send(b"UNSUB %d\r\n" % number)
-        wire.request(f"{what.api_prefix}.CONSUMER.DELETE.{what.stream}.{name}", timeout=2.0)
+        connection.send(b"UNSUB %d\r\n" % number)
+        connection.request(
+            f"{request.api_prefix}.CONSUMER.DELETE.{request.stream}.{name}", timeout=2.0
+        )
 
 
-def _read_in_order(wire: RawConnection, what: ReadRequest, first: int) -> Iterator[pa.RecordBatch]:
-    with contextlib.closing(_receive_frames(wire)) as arriving:
-        yield from _read_contiguous(wire, what, first, arriving)
+def _read_in_order(
+    connection: RawConnection, request: ReadRequest, first: int
+) -> Iterator[pa.RecordBatch]:
+    with contextlib.closing(_receive_frames(connection)) as arriving:
+        yield from _read_contiguous(connection, request, first, arriving)
 
 
 def _read_contiguous(
-    wire: RawConnection, what: ReadRequest, first: int, arriving: Iterator[MessageColumns]
+    connection: RawConnection, request: ReadRequest, first: int, arriving: Iterator[MessageColumns]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the range while the consumer sequences have no gap."""
     expected = 1
     for frames in arriving:
-        delivered = _drop_status_messages(wire, frames, expected)
+        delivered = _drop_status_messages(connection, frames, expected)
         if delivered is None:
             continue
         if not np.array_equal(
@@ -178,7 +184,7 @@ def _read_contiguous(
         else:
             whole = True
         _require_ascending(delivered.rows, first)
-        rows, over = _limit_rows(delivered.rows, what.last)
+        rows, over = _limit_rows(delivered.rows, request.last)
         if rows.num_rows:
             first = rows.column(0)[-1].as_py() + 1
             yield rows
@@ -190,7 +196,7 @@ def _read_contiguous(
 
 
 def _create_consumer(
-    wire: RawConnection, what: ReadRequest, name: str, inbox: str, first: int
+    connection: RawConnection, request: ReadRequest, name: str, inbox: str, first: int
 ) -> bool:
     """Create the consumer. Returns False if it has nothing to deliver."""
     config: dict[str, Any] = {
@@ -206,14 +212,14 @@ def _create_consumer(
         "flow_control": True,
         "idle_heartbeat": int(HEARTBEAT * SECOND),
         "inactive_threshold": 5 * SECOND,
-        "headers_only": what.headers_only,
+        "headers_only": request.headers_only,
     }
-    if len(what.filters) == 1:
-        config["filter_subject"] = what.filters[0]
-    elif what.filters:
-        config["filter_subjects"] = list(what.filters)
-    subject = f"{what.api_prefix}.CONSUMER.CREATE.{what.stream}.{name}"
-    answer = wire.request(subject, {"stream_name": what.stream, "config": config})
+    if len(request.filters) == 1:
+        config["filter_subject"] = request.filters[0]
+    elif request.filters:
+        config["filter_subjects"] = list(request.filters)
+    subject = f"{request.api_prefix}.CONSUMER.CREATE.{request.stream}.{name}"
+    answer = connection.request(subject, {"stream_name": request.stream, "config": config})
     with expect_shape(subject):
         if "error" not in answer:
             return bool(answer.get("num_pending")) or bool(
@@ -221,14 +227,14 @@ def _create_consumer(
             )
         error = answer["error"]
         text = (
-            f"{what.api_prefix} refused to read {what.stream}: "
+            f"{request.api_prefix} refused to read {request.stream}: "
             f"{error.get('description')} ({error.get('err_code')})"
         )
         refused = ServerRefusedError.of(text, error)
     raise refused
 
 
-def _receive_frames(wire: RawConnection) -> Generator[MessageColumns, None, None]:
+def _receive_frames(connection: RawConnection) -> Generator[MessageColumns, None, None]:
     """Yield everything that arrives, in batches of complete frames.
 
     A caller that stops early can still use the connection: bytes that were received and not
@@ -238,11 +244,11 @@ def _receive_frames(wire: RawConnection) -> Generator[MessageColumns, None, None
     start = end = 0
     try:
         while True:
-            end = _fill_buffer(wire, buffer, start, end, enough)
+            end = _fill_buffer(connection, buffer, start, end, enough)
             found = (scan_small_frames(buffer, start, end) if small else None) or scan_frames(
                 buffer, start, end
             )
-            wire.handle_control_lines(found.control)
+            connection.handle_control_lines(found.control)
             begun, start = start, found.end
             if found.count:
                 average = (start - begun) / found.count
@@ -260,23 +266,25 @@ def _receive_frames(wire: RawConnection) -> Generator[MessageColumns, None, None
                 buffer[: len(rest)] = rest
                 start, end = 0, len(rest)
     finally:
-        wire.pushed_back = bytes(memoryview(buffer)[start:end]) + wire.pushed_back
+        connection.pushed_back = bytes(memoryview(buffer)[start:end]) + connection.pushed_back
 
 
-def _fill_buffer(wire: RawConnection, buffer: bytearray, start: int, end: int, enough: int) -> int:
+def _fill_buffer(
+    connection: RawConnection, buffer: bytearray, start: int, end: int, enough: int
+) -> int:
     """Receive until there is enough for a batch, or a lull. Returns the new end of the data."""
     with memoryview(buffer) as view:
         try:
-            end += wire.receive(view[end : end + enough], SILENCE_TIMEOUT)
+            end += connection.receive(view[end : end + enough], SILENCE_TIMEOUT)
         except TimeoutError:
             raise _ConsumerLostError("the consumer fell silent") from None
-        while end - start < enough and end < len(buffer) and wire.has_data(LULL_MILLISECONDS):
-            end += wire.receive(view[end : end + enough], SILENCE_TIMEOUT)
+        while end - start < enough and end < len(buffer) and connection.has_data(LULL_MILLISECONDS):
+            end += connection.receive(view[end : end + enough], SILENCE_TIMEOUT)
     return end
 
 
 def _drop_status_messages(
-    wire: RawConnection, frames: MessageColumns, expected: int
+    connection: RawConnection, frames: MessageColumns, expected: int
 ) -> DeliveredMessages | None:
     """Answer the status messages of a batch, and return its other messages.
 
@@ -284,7 +292,7 @@ def _drop_status_messages(
     """
     places = find_status_messages(frames.headers)
     for place in places:
-        _answer_status(wire, frames, int(place))
+        _answer_status(connection, frames, int(place))
     if len(places) == len(frames.line):
         _check_heartbeat(frames, int(places[-1]), expected)
         return None
@@ -298,7 +306,7 @@ def _drop_status_messages(
     return parse_deliveries(frames)
 
 
-def _answer_status(wire: RawConnection, frames: MessageColumns, place: int) -> None:
+def _answer_status(connection: RawConnection, frames: MessageColumns, place: int) -> None:
     """Answer flow control at once: everything before it is in memory.
 
     Raises _ConsumerLostError for a deleted consumer.
@@ -310,9 +318,9 @@ def _answer_status(wire: RawConnection, frames: MessageColumns, place: int) -> N
         raise _ConsumerLostError(block.split(b"\r\n")[0].decode(errors="replace"))
     # HMSG subject sid reply headers size: a flow control request waits for an answer
     if len(words) == 5 + 1:
-        wire.send(b"PUB %s 0\r\n\r\n" % words[3])
+        connection.send(b"PUB %s 0\r\n\r\n" % words[3])
     elif (stalled := _header_value(block, b"Nats-Consumer-Stalled")) is not None:
-        wire.send(b"PUB %s 0\r\n\r\n" % stalled)
+        connection.send(b"PUB %s 0\r\n\r\n" % stalled)
 
 
 def _check_heartbeat(frames: MessageColumns, place: int, expected: int) -> None:

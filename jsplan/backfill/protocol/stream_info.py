@@ -38,7 +38,7 @@ class StreamInfo:
 
 
 def request_api(
-    wire: RawConnection,
+    connection: RawConnection,
     api_prefix: str,
     verb: str,
     payload: dict[str, Any] | None = None,
@@ -49,7 +49,7 @@ def request_api(
     Raises ServerRefusedError with the error of the server, and the errors of
     `RawConnection.request`.
     """
-    answer = wire.request(f"{api_prefix}.{verb}", payload, timeout)
+    answer = connection.request(f"{api_prefix}.{verb}", payload, timeout)
     if "error" in answer:
         with expect_shape(f"{api_prefix}.{verb}"):
             error = answer["error"]
@@ -71,37 +71,41 @@ def expect_shape(subject: str) -> Iterator[None]:
         raise ProtocolError(f"an answer to {subject} has an unexpected shape") from None
 
 
-def fetch_stream_info(wire: RawConnection, api_prefix: str, stream: str) -> StreamInfo:
+def fetch_stream_info(connection: RawConnection, api_prefix: str, stream: str) -> StreamInfo:
     """Fetch STREAM.INFO. Raises ServerRefusedError (10059) where the stream does not exist."""
-    info = request_api(wire, api_prefix, f"STREAM.INFO.{stream}")
+    info = request_api(connection, api_prefix, f"STREAM.INFO.{stream}")
     with expect_shape(f"{api_prefix}.STREAM.INFO.{stream}"):
         state = info["state"]
         first, last, messages = (int(state[name]) for name in ("first_seq", "last_seq", "messages"))
         return StreamInfo(str(info["created"]), first, last, messages, dict(info["config"]))
 
 
-def find_first_seq_at(wire: RawConnection, api_prefix: str, stream: str, time: int) -> int:
+def find_first_seq_at(connection: RawConnection, api_prefix: str, stream: str, time: int) -> int:
     """Return the sequence of the first message at or after `time` (ns since 1970, UTC).
 
     Returns the sequence after the last message where there is none. The position is read from a
     short-lived consumer, the only method that every server supports.
     """
     if time >= MAX_TIME:
-        return fetch_stream_info(wire, api_prefix, stream).last + 1
+        return fetch_stream_info(connection, api_prefix, stream).last + 1
     consumer = _probe_consumer(
-        wire,
+        connection,
         api_prefix,
         stream,
         {"deliver_policy": "by_start_time", "opt_start_time": format_time(time)},
     )
     if not consumer.get("num_pending"):
-        return fetch_stream_info(wire, api_prefix, stream).last + 1
+        return fetch_stream_info(connection, api_prefix, stream).last + 1
     with expect_shape(f"{api_prefix}.CONSUMER.CREATE.{stream}"):
         return int(consumer["delivered"]["stream_seq"]) + 1
 
 
 def count_pending(
-    wire: RawConnection, api_prefix: str, stream: str, first: int, filters: tuple[str, ...] = ()
+    connection: RawConnection,
+    api_prefix: str,
+    stream: str,
+    first: int,
+    filters: tuple[str, ...] = (),
 ) -> int:
     """Count the messages from a sequence on, on subjects that match `filters` (none: all)."""
     config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": first}
@@ -112,11 +116,11 @@ def count_pending(
             else {"filter_subjects": list(filters)}
         )
     with expect_shape(f"{api_prefix}.CONSUMER.CREATE.{stream}"):
-        return int(_probe_consumer(wire, api_prefix, stream, config).get("num_pending") or 0)
+        return int(_probe_consumer(connection, api_prefix, stream, config).get("num_pending") or 0)
 
 
 def _probe_consumer(
-    wire: RawConnection, api_prefix: str, stream: str, start: dict[str, Any]
+    connection: RawConnection, api_prefix: str, stream: str, start: dict[str, Any]
 ) -> dict[str, Any]:
     """Create a consumer with this start, delete it, and return its CONSUMER.INFO."""
     name = f"jsplan-{os.urandom(11).hex()}"
@@ -128,12 +132,12 @@ def _probe_consumer(
         "inactive_threshold": 5 * SECOND,
     } | start
     consumer = request_api(
-        wire,
+        connection,
         api_prefix,
         f"CONSUMER.CREATE.{stream}.{name}",
         {"stream_name": stream, "config": config},
     )
-    wire.request(f"{api_prefix}.CONSUMER.DELETE.{stream}.{name}")
+    connection.request(f"{api_prefix}.CONSUMER.DELETE.{stream}.{name}")
     return consumer
 
 

@@ -130,28 +130,28 @@ class JetStreamReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the ranges of the tasks, for the current stream."""
-        wire = RawConnection(self._options.target())
+        connection = RawConnection(self._options.target())
         try:
-            first, last = self._bounds(wire)
+            first, last = self._bounds(connection)
         finally:
-            wire.close()
+            connection.close()
         count = self._options.number("partitions") or DEFAULT_PARTITIONS
         return list(split_range(first, last, count)) if not self._pushed.is_empty else []
 
-    def _bounds(self, wire: RawConnection) -> tuple[int, int]:
+    def _bounds(self, connection: RawConnection) -> tuple[int, int]:
         options, pushed = self._options, self._pushed
-        info = fetch_stream_info(wire, options.api_prefix, options.stream)
+        info = fetch_stream_info(connection, options.api_prefix, options.stream)
         firsts = [info.first, options.number("startSeq") or 0, pushed.first]
         lasts = [info.last, options.number("endSeq") or info.last, pushed.last]
         for time in (options.time("startTime"), pushed.since):
             firsts += (
-                [find_first_seq_at(wire, options.api_prefix, options.stream, time)]
+                [find_first_seq_at(connection, options.api_prefix, options.stream, time)]
                 if time is not None
                 else []
             )
         for time in (options.time("endTime"), pushed.until):
             lasts += (
-                [find_first_seq_at(wire, options.api_prefix, options.stream, time) - 1]
+                [find_first_seq_at(connection, options.api_prefix, options.stream, time) - 1]
                 if time is not None
                 else []
             )
@@ -188,20 +188,23 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._end: int | None = None
 
     def _next_sequence(self) -> int:
-        wire = RawConnection(self._options.target())
+        connection = RawConnection(self._options.target())
         try:
-            return fetch_stream_info(wire, self._options.api_prefix, self._options.stream).last + 1
+            return (
+                fetch_stream_info(connection, self._options.api_prefix, self._options.stream).last
+                + 1
+            )
         finally:
-            wire.close()
+            connection.close()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Return the first message, or the position of `startSeq` or `startTime`."""
         options = self._options
-        wire = RawConnection(options.target())
+        connection = RawConnection(options.target())
         try:
             time = options.time("startTime")
             first = (
-                find_first_seq_at(wire, options.api_prefix, options.stream, time)
+                find_first_seq_at(connection, options.api_prefix, options.stream, time)
                 if time is not None
                 else 0
             )
@@ -209,11 +212,11 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 "seq": max(
                     first,
                     options.number("startSeq") or 0,
-                    fetch_stream_info(wire, options.api_prefix, options.stream).first,
+                    fetch_stream_info(connection, options.api_prefix, options.stream).first,
                 )
             }
         finally:
-            wire.close()
+            connection.close()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Stop at the current end of the stream."""
@@ -273,15 +276,16 @@ class JetStreamWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
         """Write the rows of one task."""
-        wire = RawConnection(self._options.target())
+        connection = RawConnection(self._options.target())
         try:
             return WriteResult(
                 *publish(
-                    wire, (self._to_message_columns(batch) for batch in iterator if batch.num_rows)
+                    connection,
+                    (self._to_message_columns(batch) for batch in iterator if batch.num_rows),
                 )
             )
         finally:
-            wire.close()
+            connection.close()
 
     def _to_message_columns(
         self, batch: pa.RecordBatch

@@ -100,8 +100,8 @@ def _parse_sources(rows: pa.RecordBatch) -> Iterator[tuple[str, SeqArray, SeqArr
     )
     codes = encoded.indices.to_numpy()
     for code, text in enumerate(encoded.dictionary.to_pylist()):
-        mine = codes == code
-        yield text.decode(errors="surrogateescape"), seqs[mine], times[mine]
+        of_source = codes == code
+        yield text.decode(errors="surrogateescape"), seqs[of_source], times[of_source]
 
 
 def parse_origins(headers: pa.BinaryArray) -> Iterator[tuple[str, SeqArray, SeqArray]]:
@@ -121,8 +121,8 @@ def parse_origins(headers: pa.BinaryArray) -> Iterator[tuple[str, SeqArray, SeqA
         (parse_time(text.decode()) for text in texts), dtype=np.int64, count=len(texts)
     )
     for code, name in enumerate(encoded.dictionary.to_pylist()):
-        mine = codes == code
-        yield name.decode(errors="surrogateescape"), seqs[mine], times[mine]
+        of_origin = codes == code
+        yield name.decode(errors="surrogateescape"), seqs[of_origin], times[of_origin]
 
 
 @dataclass(slots=True)

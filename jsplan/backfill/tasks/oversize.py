@@ -54,14 +54,14 @@ def run_oversize_copy_task(task: CopyTask) -> Iterator[dict[str, Any]]:
 class _OversizeWriter:
     """Writer to a staging stream whose first sequence is `task.first_staged_seq`."""
 
-    def __init__(self, task: CopyTask, wire: RawConnection) -> None:
+    def __init__(self, task: CopyTask, connection: RawConnection) -> None:
         self._task = task
-        self._payload = wire.max_payload
+        self._payload = connection.max_payload
         self._publisher = FencedPublisher(
-            wire, task.first_staged_seq - 1, task.ingest_prefix.encode()
+            connection, task.first_staged_seq - 1, task.ingest_prefix.encode()
         )
         self._hasher, self._rate_limiter = BlockHasher(), RateLimiter(task.rate)
-        self._connection = wire
+        self._connection = connection
         self._untagged_count = 0
 
     def write(self, rows: pa.RecordBatch) -> int | None:

@@ -143,47 +143,53 @@ async def find(api: DomainApi, entry: str | None = None) -> list[StagingStream]:
     names = [name for name in await api.stream_names() if name.startswith(STAGING_PREFIX)]
     infos = [info for name in names if (info := await api.stream_info(name)) is not None]
     found = [
-        stage
-        for stage in map(_parse_staging_stream, infos)
-        if entry is None or stage.entry == entry
+        staging_stream
+        for staging_stream in map(_parse_staging_stream, infos)
+        if entry is None or staging_stream.entry == entry
     ]
-    return sorted(found, key=lambda stage: (stage.created, stage.name))
+    return sorted(found, key=lambda staging_stream: (staging_stream.created, staging_stream.name))
 
 
-async def refresh(api: DomainApi, stage: StagingStream) -> StagingStream:
+async def refresh(api: DomainApi, staging_stream: StagingStream) -> StagingStream:
     """Read the staging stream again. Raises ApiError where it no longer exists."""
-    info = await api.stream_info(stage.name)
+    info = await api.stream_info(staging_stream.name)
     if info is None:
         raise ApiError(
-            f"staging stream {stage.name} no longer exists", hint="Run the backfill again."
+            f"staging stream {staging_stream.name} no longer exists", hint="Run the backfill again."
         )
     return _parse_staging_stream(info)
 
 
-async def seal(api: DomainApi, stage: StagingStream) -> StagingStream:
+async def seal(api: DomainApi, staging_stream: StagingStream) -> StagingStream:
     """Seal the staging stream, so that no writer can add messages. Raises ApiError."""
-    info = await api.stream_info(stage.name)
+    info = await api.stream_info(staging_stream.name)
     if info is not None and not info["config"].get("sealed"):
-        await api.request(f"STREAM.UPDATE.{stage.name}", info["config"] | {"sealed": True})
-    return await refresh(api, stage)
+        await api.request(f"STREAM.UPDATE.{staging_stream.name}", info["config"] | {"sealed": True})
+    return await refresh(api, staging_stream)
 
 
-async def remove(api: DomainApi, stage: StagingStream) -> None:
+async def remove(api: DomainApi, staging_stream: StagingStream) -> None:
     """Delete the staging stream, if it exists. Raises ServerRefusedError."""
     try:
-        await api.request(f"STREAM.DELETE.{stage.name}")
+        await api.request(f"STREAM.DELETE.{staging_stream.name}")
     except ServerRefusedError as error:
         if error.err_code != STREAM_NOT_FOUND:
             raise
 
 
-async def require_exclusive_subject(apis: dict[str, DomainApi], stage: StagingStream) -> None:
+async def require_exclusive_subject(
+    apis: dict[str, DomainApi], staging_stream: StagingStream
+) -> None:
     """Raise RefusedError where another stream takes the subjects of the staging stream.
 
     Such a stream takes every subject.
     """
     for key, api in apis.items():
         with contextlib.suppress(ApiError):
-            found = await api.request("STREAM.NAMES", {"subject": f"{stage.ingest_prefix}x"})
-            if others := [name for name in found.get("streams") or [] if name != stage.name]:
+            found = await api.request(
+                "STREAM.NAMES", {"subject": f"{staging_stream.ingest_prefix}x"}
+            )
+            if others := [
+                name for name in found.get("streams") or [] if name != staging_stream.name
+            ]:
                 raise _build_overlap_error(f"stream {others[0]} in domain {key}")
