@@ -96,7 +96,7 @@ def test_a_message_of_exactly_max_payload_stops_a_copy(pair: Pair) -> None:
 
     with pytest.raises(
         RefusedError,
-        match=r"message 2 of stream S may have 1,048,\d+ bytes .* takes 1,048,576 at most",
+        match=r"message 2 of stream S may have 1,048,\d+ bytes .* accepts at most 1,048,576",
     ) as refused:
         pair.run()
 
@@ -137,7 +137,7 @@ def test_the_limit_of_the_target_counts_what_servers_add(pair: Pair, length: int
         try:
             pair.run(reset_range=True)
         except RefusedError as refused:
-            assert "takes 2,000 at most" in str(refused)  # noqa: PT017 - most sizes are not refused
+            assert "accepts at most 2,000" in str(refused)  # noqa: PT017 - most sizes are not refused
             pair.require_nothing_left()
             return
     raise AssertionError("no size was refused")

@@ -185,7 +185,7 @@ def test_an_interrupted_copy_is_resumed(pair: Pair, wrote: int) -> None:
     pair.stream("leaf", "S", mixed())
     pair.stream("hub", "T")
 
-    interrupt_run(pair, "copy_natively", run_oversize_copy_task, wrote)
+    interrupt_run(pair, "run_oversize_copy_task", run_oversize_copy_task, wrote)
     assert pair.state("hub", "T")["messages"] == 0
 
     found = pair.run()
@@ -363,7 +363,7 @@ def test_a_second_hop(pair: Pair) -> None:
     }
     pair.space.write(backfills=[{"name": "x"} | sides])
 
-    with pytest.raises(RefusedError, match=r"message 2 of stream T has .* takes 1,048,576 at most"):
+    with pytest.raises(RefusedError, match=r"message 2 of stream T has .* accepts at most 1,048,576"):
         pair.run()
     pair.require_nothing_left()
 
