@@ -1,4 +1,4 @@
-"""The text of `jsplan access`: what each account has to be given, ready to paste, and what `--check` found."""
+"""The text of `jsplan access`: what each account needs, and the result of `--check`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARKS = {"ok": ("✓", "green"), "missing": ("✗", "red"), "unknown": ("?", "ye
 
 
 def render(found: Access, console: Console, *, style: str = "both") -> None:
-    """Everything, or with `style` the server's `config` or the `nsc` commands alone."""
+    """Render everything, or with `style` only the server's `config` or the `nsc` commands."""
     diagnostics_text.render(found.diagnostics, console, after=True)
     if found.checked:
         _render_check(found, console)
@@ -43,7 +43,10 @@ def _account(account: AccountGrants, console: Console, style: str) -> None:
         _line(console, "")
         _line(
             console,
-            f"# Account {account.account}, in the configuration of every server that has it: into its block in accounts {{ … }}",
+            (
+                f"# Account {account.account}, in the configuration of every server that has "
+                f"it: into its block in accounts {{ … }}"
+            ),
         )
         for line in account.configuration.splitlines():
             _line(console, line)
@@ -70,13 +73,13 @@ def _render_check(found: Access, console: Console) -> None:
 
 
 def describe_need(need: Need) -> str:
-    """One need in a line."""
+    """Describe one need in a line."""
     renamed = f" as {need.local_subject}" if need.local_subject != need.subject else ""
     return f"{need.type} {need.subject} from {need.owner} to {need.user}{renamed}"
 
 
 def summary_line(found: Access) -> str:
-    """The last line of a check."""
+    """Return the last line of a check."""
     if not found.needs:
         return "No mirror or source crosses accounts: no exports are needed."
     missing, unknown = len(found.with_status("missing")), len(found.with_status("unknown"))

@@ -1,4 +1,4 @@
-"""How an apply ended, as text: failures in full, success in one line. Progress meanwhile is `progress`'s."""
+"""The result of an apply as text: failures in full, success in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _HEADS: Final = {
 
 
 def render(result: ApplyResult, console: Console, line: str | None = None) -> None:
-    """Failed, unknown and skipped steps, then the greppable line, which is that of an apply unless another is given."""
+    """Render failed, unknown and skipped steps, then the greppable line.
+
+    The line is that of an apply unless another one is given.
+    """
     lines = Lines()
     render_interruptions(lines, result.interrupted)
     by_status: dict[str, list[StepResult]] = {}
@@ -33,7 +36,7 @@ def render(result: ApplyResult, console: Console, line: str | None = None) -> No
         by_status.setdefault(step.status, []).append(step)
     for status, says in (
         ("failed", "failed"),
-        ("unknown", "was sent and never answered; the next plan tells how it ended"),
+        ("unknown", "was sent and never answered; the next plan shows how it ended"),
     ):
         ended = [
             (step.address.partition("/")[0], (step.address, step.op, step.error or ""))
@@ -54,13 +57,17 @@ def render(result: ApplyResult, console: Console, line: str | None = None) -> No
     if saved := result.backup:
         lines.add(
             0,
-            f"Saved before messages were deleted: {summary.count(len(saved['streams']), 'stream')} in {safe(display_folder(saved['folder']))}",
+            (
+                "Saved before messages were deleted: "
+                f"{summary.count(len(saved['streams']), 'stream')} in "
+                f"{safe(display_folder(saved['folder']))}"
+            ),
         )
     lines.print(console)
 
 
 def _render_backfill(lines: Lines, copy: dict[str, Any]) -> None:
-    """What became of one backfill."""
+    """Render the result of one backfill."""
     name = (f"backfill {safe(copy['name'])}", "strong")
     if copy["status"] == "done":
         gaps = (
@@ -78,7 +85,7 @@ def _render_backfill(lines: Lines, copy: dict[str, Any]) -> None:
 
 
 def _render_failed(lines: Lines, what: tuple[str, str, str], says: str, domains: list[str]) -> None:
-    """What ended badly, and why; once for all domains in which it ended alike."""
+    """Render what failed and why, once for all domains with the same failure."""
     address, op, error = what
     where = f", {group_domains.format_domains(domains)}" if len(domains) > 1 else ""
     lines.add(
@@ -89,10 +96,10 @@ def _render_failed(lines: Lines, what: tuple[str, str, str], says: str, domains:
 
 
 def _render_skipped(lines: Lines, skipped: list[StepResult]) -> None:
-    """What was not begun: because its domain is away, once for all that are, or because of something that failed."""
-    away = [step for step in skipped if (step.error or "").startswith("domain ")]
+    """Render the skipped steps: those of offline domains together, then those behind a failure."""
+    offline = [step for step in skipped if (step.error or "").startswith("domain ")]
     for reason, domains in group_domains.group_by_domain(
-        (step.address.partition("/")[0], step.error or "") for step in away
+        (step.address.partition("/")[0], step.error or "") for step in offline
     ):
         where = (
             f", {group_domains.format_domains(list(dict.fromkeys(domains)))}"
@@ -104,7 +111,7 @@ def _render_skipped(lines: Lines, skipped: list[StepResult]) -> None:
             ("Not done", "warn"),
             f": {safe(reason)}{safe(where)} ({summary.count(len(domains), 'step')})",
         )
-    steps = [step for step in skipped if step not in away]
+    steps = [step for step in skipped if step not in offline]
     if not steps:
         return
     lines.add(

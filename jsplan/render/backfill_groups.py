@@ -1,4 +1,4 @@
-"""Histories that sources leave out of many domains, said once; entries of the files are said one by one."""
+"""Skipped histories of sources, grouped over many domains."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ PlannedBackfill = dict[str, Any]
 
 
 def group_backfills(jobs: Iterable[PlannedBackfill]) -> Iterator[tuple[PlannedBackfill, str]]:
-    """What is shown of a plan's `backfills`, each with where it holds (`in 20 domains: …`; empty for one).
+    """Return what is shown of a plan's `backfills`, each with the domains that it stands for.
 
-    What waits for a domain that is away is deferred, and what leaves nothing out is not worth a word.
+    The domains read `in 20 domains: …`; the text is empty for one. Entries of the files are not
+    grouped. What waits for an offline domain is deferred; a source that skips nothing is not shown.
     """
     alike: dict[str, list[PlannedBackfill]] = {}
     for job in jobs:
@@ -32,7 +33,7 @@ def _origin_domain(job: PlannedBackfill) -> str:
 
 
 def _group_key(job: PlannedBackfill) -> str:
-    """What is equal of those that are said together: all but the domain that it comes from, and how much it is."""
+    """Return what members of a group have in common: all but the origin's domain and the amount."""
     if job.get("declared", True):
         return str(job["name"])
     streams = sorted({end["stream"] for end in job["from"]})

@@ -1,4 +1,4 @@
-"""What a backfill would copy, as text."""
+"""The preview of a backfill as text."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ _STATUS = {
     "done": ("done", "good"),
 }
 _MEASURED = {
-    COMPARED: "compared with what the target has, by headers only", "counted": "counted by the origin's server", "unknown": "not known"
+    COMPARED: "compared with what the target has, by headers only",
+    "counted": "counted by the origin's server", "unknown": "not known"
 }  # fmt: skip
 
 
 def render(found: BackfillPreview, console: Console) -> None:
-    """Each origin with what is missing, then by what it is copied, about how long that takes, and the command."""
+    """Render each origin with its pending messages, the strategy, an estimate and the command."""
     lines = Lines()
     words, role = _STATUS[found.status]
     lines.add(0, (safe(found.name), "strong"), "  ", (words, role))
-    for leg in found.origins:
-        _render_origin(lines, leg, at_most="at most " if found.filtered_by else "")
+    for origin in found.origins:
+        _render_origin(lines, origin, at_most="at most " if found.filtered_by else "")
     if found.filtered_by and found.messages:
         words = " and ".join(f"`{name}`" for name in found.filtered_by)
         lines.add(2, f"counted before {words}: what that leaves out Spark finds when it copies")
@@ -43,7 +44,10 @@ def render(found: BackfillPreview, console: Console) -> None:
         if found.estimate is not None and found.messages:
             lines.add(
                 2,
-                f"about {_time(found.estimate['seconds'])}, an estimate: {safe(found.estimate['basis'])}",
+                (
+                    f"about {_time(found.estimate['seconds'])}, an estimate: "
+                    f"{safe(found.estimate['basis'])}"
+                ),
             )
     lines.blank()
     lines.add(0, (summary_line(found), "strong"))
@@ -61,7 +65,10 @@ def _render_origin(lines: Lines, origin: OriginPreview, *, at_most: str) -> None
     elif origin.done:
         lines.add(6, ("done. A run copies what is missing by now", "dim"))
     else:
-        missing = f"{at_most}{count(origin.messages or 0, 'message')} pending, about {units.format_bytes(origin.bytes or 0)}"
+        missing = (
+            f"{at_most}{count(origin.messages or 0, 'message')} pending, about "
+            f"{units.format_bytes(origin.bytes or 0)}"
+        )
         lines.add(6, missing, (f" ({_MEASURED[origin.measured]})", "dim"))
     if origin.in_target:
         lines.add(6, f"{count(origin.in_target, 'message')} already in the target")
@@ -74,7 +81,7 @@ def _render_origin(lines: Lines, origin: OriginPreview, *, at_most: str) -> None
 
 
 def summary_line(found: BackfillPreview) -> str:
-    """`Backfill: 1,000 messages to copy.`, or that there is nothing."""
+    """Return `Backfill: 1,000 messages to copy.`, or that there is nothing to copy."""
     if found.status == "done":
         return "Backfill: done. Nothing to copy."
     at_most = "at most " if found.filtered_by else ""

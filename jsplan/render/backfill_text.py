@@ -1,4 +1,4 @@
-"""How a backfill went, whether both sides agree, and how far each one is, as text."""
+"""Result, verification and status of backfills as text."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
         Verification,
     )
 
-#: So many ranges are listed; the rest is counted.
+#: Ranges that are listed; the rest is counted.
 MAX_RANGES = 10
 
 
 def render_run(result: BackfillResult, console: Console) -> None:
-    """Each origin with what became of it, then the greppable line."""
+    """Render each origin with its result, then the greppable line."""
     lines = Lines()
-    for leg in result.origins:
-        _render_origin(lines, leg)
+    for origin in result.origins:
+        _render_origin(lines, origin)
     for one in result.deferred:
         lines.add(
             2, (safe(one["address"]), "strong"), ("  deferred: ", "warn"), safe(one["reason"])
@@ -66,7 +66,10 @@ def _render_origin(lines: Lines, origin: OriginResult) -> None:
         how = f", by {safe(origin.path)}" if origin.path else ""
         lines.add(
             6,
-            f"copied {count(origin.copied, 'message')}, {format_bytes(origin.bytes)}, in {origin.seconds:.1f}s ({rate:,.0f}/s){how}",
+            (
+                f"copied {count(origin.copied, 'message')}, {format_bytes(origin.bytes)}, in "
+                f"{origin.seconds:.1f}s ({rate:,.0f}/s){how}"
+            ),
         )
     else:
         lines.add(6, ("nothing to copy: all of it that there is has been copied", "dim"))
@@ -76,18 +79,24 @@ def _render_origin(lines: Lines, origin: OriginResult) -> None:
         lines.add(
             6,
             (
-                f"in {origin.attempts} attempts{f' and {origin.windows} windows' if origin.windows > 1 else ''}",
+                (
+                    f"in {origin.attempts} "
+                    f"attempts{f' and {origin.windows} windows' if origin.windows > 1 else ''}"
+                ),
                 "dim",
             ),
         )
     if origin.natively:
         lines.add(
             6,
-            f"{origin.natively:,} of them natively: they have no room for a header that says where from",
+            f"{origin.natively:,} of them without the origin header: it would make them too large",
         )
     if origin.gap_messages:
         gone = "was" if origin.gap_messages == 1 else "were"
-        words = f"{count(origin.gap_messages, 'message')} {gone} gone at the origin before it could be copied: {format_ranges(origin.gaps)}"
+        words = (
+            f"{count(origin.gap_messages, 'message')} {gone} gone at the origin before it could "
+            f"be copied: {format_ranges(origin.gaps)}"
+        )
         lines.add(
             6,
             ("gap: ", "warn"),
@@ -103,12 +112,12 @@ def _render_origin(lines: Lines, origin: OriginResult) -> None:
 
 
 def format_range(first: int, last: int) -> str:
-    """`sequences 1 to 1,000`."""
+    """Return `sequences 1 to 1,000`."""
     return f"sequences {first:,} to {last:,}" if first <= last else "an empty range"
 
 
 def format_ranges(spans: Sequence[Sequence[int]]) -> str:
-    """`3, 17 to 20, and 4 more ranges`."""
+    """Return `3, 17 to 20, and 4 more ranges`."""
     shown = [
         f"{first:,}" if first == last else f"{first:,} to {last:,}"
         for first, last in spans[:MAX_RANGES]
@@ -118,28 +127,34 @@ def format_ranges(spans: Sequence[Sequence[int]]) -> str:
 
 
 def run_line(result: BackfillResult) -> str:
-    """`Backfill complete! Messages: 1,000 copied, 0 missing at the origin, 0 skipped.`, or that there was nothing to copy."""
-    skipped = sum(leg.skipped_count for leg in result.origins)
+    """Return `Backfill complete! Messages: 1,000 copied, …`, or that nothing was to copy."""
+    skipped = sum(origin.skipped_count for origin in result.origins)
     if not (result.copied or skipped or result.gap_messages):
         if result.deferred:
             return "Nothing to copy of the origins that can be reached."
         return "Nothing to copy. The target has everything of the range."
-    return f"Backfill complete! Messages: {result.copied:,} copied, {result.gap_messages:,} missing at the origin, {skipped:,} skipped."
+    return (
+        f"Backfill complete! Messages: {result.copied:,} copied, {result.gap_messages:,} "
+        f"missing at the origin, {skipped:,} skipped."
+    )
 
 
-# --- verify -------------------------------------------------------------------------------------------------------
+# --- verify ---------------------------------------------------------------------------------------
 
 
 def render_verification(found: Verification, console: Console) -> None:
-    """Each origin with what differs, then the greppable line."""
+    """Render each origin with its differences, then the greppable line."""
     lines = Lines()
-    for leg in found.origins:
-        _render_check(lines, leg)
+    for origin in found.origins:
+        _render_check(lines, origin)
     if found.others:
         lines.add(
             2,
             (
-                f"{count(found.others, 'message')} of the target {'comes' if found.others == 1 else 'come'} from elsewhere",
+                (
+                    f"{count(found.others, 'message')} of the target "
+                    f"{'comes' if found.others == 1 else 'come'} from elsewhere"
+                ),
                 "dim",
             ),
         )
@@ -183,8 +198,13 @@ _KINDS = {
 
 
 def verify_line(found: Verification) -> str:
-    """`Verified: 997 equal, 1 missing, 1 extra, 1 different.`; parts that are zero are left out, but for those that are equal."""
-    total = {kind: sum(leg.counts[kind] for leg in found.origins) for kind in ("equal", *_KINDS)}
+    """Return `Verified: 997 equal, 1 missing, 1 extra, 1 different.`.
+
+    Parts that are zero are left out, except for the equal ones.
+    """
+    total = {
+        kind: sum(origin.counts[kind] for origin in found.origins) for kind in ("equal", *_KINDS)
+    }
     parts = [
         f"{total['equal']:,} equal",
         *(f"{total[kind]:,} {words}" for kind, words in _KINDS.items() if total[kind]),
@@ -192,7 +212,7 @@ def verify_line(found: Verification) -> str:
     return f"Verified: {', '.join(parts)}." + ("" if found.differences else " Both sides agree.")
 
 
-# --- status -------------------------------------------------------------------------------------------------------
+# --- status ---------------------------------------------------------------------------------------
 
 _STATUS = {
     "new": ("not run yet", "warn"),
@@ -207,7 +227,7 @@ _NEXT_STEP = {"new": "To run it", "done": "To remove its orphans"}
 
 
 def render_status(found: BackfillStatus, console: Console) -> None:
-    """Each entry with its range and what lies around of it, who works now, and what nobody knows."""
+    """Render each entry with its range and orphans, the running process, and unknown orphans."""
     lines = Lines()
     if not found.entries:
         lines.add(0, "There are no backfills: none in the files, none in the state.")
@@ -219,7 +239,10 @@ def render_status(found: BackfillStatus, console: Console) -> None:
             _render_orphan(lines, left)
         lines.add(
             2,
-            "Their messages never reached a target. If no other workspace runs these backfills: nats stream rm NAME",
+            (
+                "Their messages never reached a target. If no other workspace runs these "
+                "backfills: nats stream rm NAME"
+            ),
         )
     for domain, reason in found.offline.items():
         lines.add(0, ("! ", "bad"), f"no answer from domain {safe(domain)}: {safe(reason)}")
@@ -244,20 +267,23 @@ def _render_entry(lines: Lines, entry: EntryStatus) -> None:
         (words + when, role),
         ", skipped by --no-backfill" if entry.skipped else "",
     )
-    for leg in entry.origins:
+    for origin in entry.origins:
         lines.add(
             2,
-            f"{safe(leg['origin'])} -> {safe(leg['target'])}  {format_range(leg['first'], leg['last'])}",
+            (
+                f"{safe(origin['origin'])} -> {safe(origin['target'])}  "
+                f"{format_range(origin['first'], origin['last'])}"
+            ),
         )
-        parts = [f"{count(leg['copied'], 'message')} copied"]
+        parts = [f"{count(origin['copied'], 'message')} copied"]
         parts += (
-            [f"gone before they could be copied: {format_ranges(leg['gaps'])}"]
-            if leg["gaps"]
+            [f"gone before they could be copied: {format_ranges(origin['gaps'])}"]
+            if origin["gaps"]
             else []
         )
         parts += (
-            [f"too large: {format_ranges([[seq, seq] for seq in leg['skipped']])}"]
-            if leg["skipped"]
+            [f"too large: {format_ranges([[seq, seq] for seq in origin['skipped']])}"]
+            if origin["skipped"]
             else []
         )
         lines.add(6, ("; ".join(parts), "dim"))
@@ -268,7 +294,10 @@ def _render_entry(lines: Lines, entry: EntryStatus) -> None:
 
 
 def _render_orphan(lines: Lines, orphan: Orphan) -> None:
-    holds = f"{count(orphan.messages, 'message')}, {format_bytes(orphan.bytes)}{', sealed' if orphan.sealed else ''}"
+    holds = (
+        f"{count(orphan.messages, 'message')}, "
+        f"{format_bytes(orphan.bytes)}{', sealed' if orphan.sealed else ''}"
+    )
     if not orphan.domain:
         words = f"started in {safe(orphan.stream)} ({holds})"
     elif orphan.stream.startswith(BACKFILL_PREFIX):
@@ -276,7 +305,10 @@ def _render_orphan(lines: Lines, orphan: Orphan) -> None:
     elif orphan.source_of:
         words = f"source {safe(orphan.stream)}, by which the server copies"
     else:
-        words = f"stream {safe(orphan.stream)} in {safe(orphan.domain)}, made from a snapshot and not finished ({holds})"
+        words = (
+            f"stream {safe(orphan.stream)} in {safe(orphan.domain)}, made from a snapshot and "
+            f"not finished ({holds})"
+        )
     lines.add(2, ("orphan: ", "warn"), words)
     for address in orphan.source_of:
         lines.add(13, f"a source of {safe(address)}")

@@ -1,4 +1,4 @@
-"""How a backup went, as text; what was saved is its manifest's to say."""
+"""The result of a backup as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def render(document: dict[str, Any], folder: str, console: Console) -> None:
-    """What this run saved and could not save, then the greppable line."""
+    """Render what this run saved and could not save, then the greppable line."""
     lines, saved, kept = Lines(), set(document["saved"]), set(document["kept"])
     for stream in document["streams"]:
         address = stream["address"]
@@ -33,16 +33,22 @@ def render(document: dict[str, Any], folder: str, console: Console) -> None:
         lines.blank()
     lines.add(0, (backup_line(document), "bad" if document["exit_code"] else "good"))
     total = document["summary"]
-    held = f"{count(total['streams'], 'stream')}, {count(total['consumers'], 'consumer')} and {count(total['messages'], 'message')}"
+    content = (
+        f"{count(total['streams'], 'stream')}, {count(total['consumers'], 'consumer')} and "
+        f"{count(total['messages'], 'message')}"
+    )
     lines.add(
         0,
-        f"{safe(display_folder(folder))} holds {held}: {format_bytes(total['bytes'])} in {format_bytes(total['archive_bytes'])}.",
+        (
+            f"{safe(display_folder(folder))} holds {content}: {format_bytes(total['bytes'])} in "
+            f"{format_bytes(total['archive_bytes'])}."
+        ),
     )
     lines.print(console)
 
 
 def display_folder(folder: str) -> str:
-    """The folder as somebody who is here would write it."""
+    """Return the folder relative to the current one, where it is below it."""
     path = Path(folder)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else folder
 
@@ -56,6 +62,9 @@ def _describe_content(stream: dict[str, Any]) -> str:
 
 
 def backup_line(document: dict[str, Any]) -> str:
-    """The line `Backup complete! Streams: 2 saved, 1 unchanged, 0 not saved.`, or what is true instead."""
+    """Return `Backup complete! Streams: 2 saved, …`, or `Backup incomplete. …`."""
     head = "Backup complete!" if document["complete"] else "Backup incomplete."
-    return f"{head} Streams: {len(document['saved'])} saved, {len(document['kept'])} unchanged, {len(document['missing'])} not saved."
+    return (
+        f"{head} Streams: {len(document['saved'])} saved, {len(document['kept'])} unchanged, "
+        f"{len(document['missing'])} not saved."
+    )

@@ -1,4 +1,4 @@
-"""What a conversion has to say, on stderr: the same about many resources is said once. The file itself is `generating`'s."""
+"""The notes of a conversion, for stderr; a note about many resources is shown once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from jsplan.workflows.convert import ConvertResult
 
-#: So many resources are named where something holds of more.
+#: Resources that a note about many of them names.
 _MAX_NAMED = 5
 
 
 def render_notes(made: ConvertResult, console: Console) -> None:
-    """Everything that was not carried over, then what else is worth knowing."""
+    """Render what was not converted, then the notes."""
     found = []
     for diagnostic, addresses in group_diagnostics(made.diagnostics):
         if len(addresses) > 1:

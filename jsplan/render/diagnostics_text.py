@@ -1,4 +1,4 @@
-"""Findings and errors as text: what, where, what to do. Which there are is left to the rooms that found them."""
+"""Findings and errors as text: what happened, where, and what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jsplan.diagnostics import Diagnostic
 
 _COUNT = re.compile(r"\d+ errors?")
-#: Warnings of one code that are written out, unless everything is wanted.
+#: Warnings of one code that are written out without -v.
 _MAX_SHOWN = 8
 _HEADS = {"error": ("Error", "bad"), "warning": ("Warning", "warn"), "info": ("Note", "import")}
 
@@ -30,10 +30,10 @@ def render(
     after: bool = False,
     verbose: bool = False,
 ) -> None:
-    """All findings in their order, an empty line between them, and after the last one with `after`.
+    """Render all findings in their order, separated by an empty line.
 
-    What is found in many domains alike is said once. Of warnings that differ in their numbers alone the first few are shown,
-    unless everything is wanted.
+    With `after`, an empty line also follows the last one. A finding that is alike in many domains
+    is shown once. Without `verbose`, only the first warnings of each code are shown.
     """
     lines = Lines()
     shown, left = shortlist(diagnostics, verbose=verbose)
@@ -52,7 +52,7 @@ def render(
 def shortlist(
     diagnostics: Sequence[Diagnostic], *, verbose: bool = False
 ) -> tuple[list[tuple[Diagnostic, str]], dict[str, int]]:
-    """What is written out, each with where else it holds, and how many more of which code are only counted."""
+    """Return the findings to show, each with its domains, and by code how many are only counted."""
     if verbose:
         return [(diagnostic, "") for diagnostic in diagnostics], {}
     shown: list[tuple[Diagnostic, str]] = []
@@ -67,7 +67,7 @@ def shortlist(
 
 
 def _group_alike(diagnostics: Sequence[Diagnostic]) -> Iterator[tuple[Diagnostic, str]]:
-    """Each finding, or the one that speaks for those that differ in the name of their domain, with the domains that have it."""
+    """Yield each finding, grouped with those that differ only in the name of their domain."""
     alike: dict[object, list[Diagnostic]] = {}
     for number, found in enumerate(diagnostics):
         domain = (found.address or "").partition("/")[0]
@@ -101,11 +101,11 @@ def _group_alike(diagnostics: Sequence[Diagnostic]) -> Iterator[tuple[Diagnostic
 def _render_finding(lines: Lines, diagnostic: Diagnostic, where: str) -> None:
     head, role = _HEADS[diagnostic.severity]
     subject = f"{safe(diagnostic.address)}: " if diagnostic.address else ""
-    said = (subject + safe(diagnostic.summary), "strong")
+    summary = (subject + safe(diagnostic.summary), "strong")
     lines.add(
         0,
         (f"{head}: ", role),
-        said,
+        summary,
         (safe(where), "strong"),
         (f" [{safe(diagnostic.code)}]", "dim"),
     )
@@ -116,9 +116,9 @@ def _render_finding(lines: Lines, diagnostic: Diagnostic, where: str) -> None:
 
 
 def render_error(message: str, hint: str, console: Console) -> None:
-    """The last words of a command that failed: one line, then what to do about it.
+    """Render the error of a command that failed, then its hint.
 
-    A message that only counts the findings above it is no news for one, and no error of its own for more.
+    A message that only counts the findings above it is left out for one finding.
     """
     lines = Lines()
     first, *rest = safe_lines(message) or ["no reason was given"]

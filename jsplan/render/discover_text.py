@@ -1,4 +1,4 @@
-"""The text of `jsplan domains discover`: YAML to paste below the connections, with what is known as comments."""
+"""The text of `jsplan domains discover`: YAML for `domains:`, with comments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def render_text(found: DiscoverResult) -> str:
-    """The whole text. What is in a comment is no part of the answer for a program."""
+    """Return the whole text; facts that are not part of the YAML are comments."""
     new = [d for d in found.domains if not d.declared and not d.visible.failure]
     lines = (
         ["domains:", *_align([(_row(d), _describe(d)) for d in new])]
@@ -26,7 +26,10 @@ def render_text(found: DiscoverResult) -> str:
         if d.declared and not d.visible.failure
     ]
     lines += [
-        f"# {_display_name(d)} does not answer over connection {d.visible.connection}, {_named_by(d)}: {d.visible.failure}"
+        (
+            f"# {_display_name(d)} does not answer over connection {d.visible.connection}, "
+            f"{_named_by(d)}: {d.visible.failure}"
+        )
         for d in found.domains
         if d.visible.failure
     ]
@@ -72,16 +75,25 @@ def _align(rows: list[tuple[str, str]]) -> list[str]:
 
 
 def _limitations(found: DiscoverResult) -> list[str]:
-    """What this way of asking cannot show."""
+    """Describe what discovery cannot see."""
     lines = [
-        "# Not seen: servers and leaf nodes that are offline now, unless a mirror or source names their domain;"
+        (
+            "# Not seen: servers and leaf nodes that are offline now, unless a mirror or "
+            "source names their domain;"
+        )
     ]
     if found.with_system:
         return [
             *lines,
-            "# servers whose system account is not joined with this one; other accounts' names for these domains (imports).",
+            (
+                "# servers whose system account is not joined with this one; other accounts' "
+                "names for these domains (imports)."
+            ),
         ]
     return [
         *lines,
-        "# domains where this account has no JetStream, or whose server is older than 2.10. --system-connection sees more.",
+        (
+            "# domains where this account has no JetStream, or whose server is older than "
+            "2.10. --system-connection sees more."
+        ),
     ]

@@ -1,4 +1,7 @@
-"""The drift document as workflow commands of GitHub Actions: an annotation per finding, at the line that declares the resource."""
+"""The drift document as workflow commands of GitHub Actions.
+
+Each finding is an annotation at the line that declares the resource.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def render(drift: Drift, fail_on: Collection[str]) -> str:
-    """One command per finding and per warning, then the greppable line; findings of kinds in `fail_on` are errors."""
+    """Return one command per finding and warning, then the greppable line.
+
+    Findings of kinds in `fail_on` are errors.
+    """
     lines = [
         _annotation(row, drift.declared_at.get(row.address), fail_on)
         for row in drift_rows.rows(drift)

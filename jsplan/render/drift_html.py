@@ -1,4 +1,4 @@
-"""The drift document as one HTML file that needs no network: filter by words or severity, gravest first."""
+"""The drift document as one HTML file without external resources, most severe first."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ if TYPE_CHECKING:
     from jsplan.render.drift_rows import Row
 
 _FORM = """<form><input id="words" type="search" placeholder="Filter" aria-label="Filter">
-<select id="grade" aria-label="Severity"><option value="">every severity</option><option>destructive</option><option>functional</option>
-<option>cosmetic</option></select></form>"""
+<select id="grade" aria-label="Severity"><option value="">every severity</option>
+<option>destructive</option><option>functional</option><option>cosmetic</option></select></form>"""
 
 
 def render(drift: Drift) -> str:
-    """The whole file."""
+    """Return the whole file."""
     found = drift_rows.rows(drift)
     name = f"{drift.workspace}, {drift.environment}" if drift.environment else drift.workspace
     body = [
         f"<h1>Drift: {safe_html(name)}</h1>",
-        f'<p class="dim">Looked at {safe_html(drift.timestamp)} by jsplan {safe_html(drift.jsplan_version)}.</p>',
+        (
+            f'<p class="dim">Looked at {safe_html(drift.timestamp)} by jsplan '
+            f"{safe_html(drift.jsplan_version)}.</p>"
+        ),
         f'<p class="sum">{safe_html(drift_rows.summary_line(drift))}</p>',
         _FORM if found else f"<p>{safe_html(summary.NO_DRIFT)}</p>",
         *(
@@ -56,13 +59,19 @@ def _article(row: Row) -> str:
         else ""
     )
     tag = f'<span class="tag">{safe_html(row.severity)}</span>'
-    return f'<article class="{safe_html(row.severity)}">{tag}<code>{safe_html(row.address)}</code> {safe_html(row.summary)}{details}</article>'
+    return (
+        f'<article class="{safe_html(row.severity)}">{tag}<code>{safe_html(row.address)}</code> '
+        f"{safe_html(row.summary)}{details}</article>"
+    )
 
 
 def _notes(drift: Drift) -> list[str]:
     lines = [f"{safe(d.summary)}. {safe(d.detail)}" for d in drift.diagnostics]
     lines += [
-        f"Muted: {safe(str(m['address']))} by {safe(str(m['owner']))} until {m.get('until') or 'further notice'}: {safe(str(m['reason']))}"
+        (
+            f"Muted: {safe(str(m['address']))} by {safe(str(m['owner']))} until "
+            f"{m.get('until') or 'further notice'}: {safe(str(m['reason']))}"
+        )
         for m in drift.mutes
     ]
     pending = drift.summary["pending"]

@@ -1,4 +1,4 @@
-"""The drift document as JUnit XML: a test per finding, so that whatever shows tests shows drift. One file, one suite."""
+"""The drift document as JUnit XML: one file, one suite, a test per finding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ _PASSING = {
 
 
 def render(drift: Drift, fail_on: Collection[str]) -> str:
-    """The file: findings of kinds in `fail_on` are failures, domains that are away errors, the rest is skipped with its reason."""
+    """Return the file.
+
+    Findings of kinds in `fail_on` are failures, offline domains are errors. The rest is skipped
+    with its reason.
+    """
     found = drift_rows.rows(drift)
     name = f"{drift.workspace}.{drift.environment}" if drift.environment else drift.workspace
     cases = [_case(name, row, fail_on) for row in found]
@@ -46,7 +50,10 @@ def render(drift: Drift, fail_on: Collection[str]) -> str:
     errors = sum(row.kind == "offline" for row in found)
     skipped = len(found) - failures - errors + len(drift.mutes)
     counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="{skipped}"'
-    head = f"<testsuite name={_attribute(f'jsplan drift {name}')} {counts} timestamp={_attribute(drift.timestamp.removesuffix('Z'))}>"
+    head = (
+        f"<testsuite name={_attribute(f'jsplan drift {name}')} {counts} "
+        f"timestamp={_attribute(drift.timestamp.removesuffix('Z'))}>"
+    )
     return "\n".join(
         [
             '<?xml version="1.0" encoding="UTF-8"?>',
@@ -69,8 +76,10 @@ def _case(name: str, row: Row, fail_on: Collection[str]) -> str:
     word = "error" if row.kind == "offline" else "failure"
     text = "\n".join(map(safe_html, [f"{row.address} {row.summary}", *row.details]))
     return (
-        f"    <testcase classname={_attribute(f'{name}.{row.kind}')} name={_attribute(row.address)}>"
-        f"<{word} type={_attribute(row.severity)} message={_attribute(row.summary)}>{text}</{word}></testcase>"
+        f"    <testcase classname={_attribute(f'{name}.{row.kind}')} "
+        f"name={_attribute(row.address)}>"
+        f"<{word} type={_attribute(row.severity)} message={_attribute(row.summary)}>{text}"
+        f"</{word}></testcase>"
     )
 
 

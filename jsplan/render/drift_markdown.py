@@ -1,4 +1,4 @@
-"""The drift document as markdown, for an issue, a comment or a wiki: what is gone first, never longer than GitHub takes."""
+"""The drift document as Markdown for issues and comments, within GitHub's length limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def render(drift: Drift) -> str:
-    """The whole page."""
+    """Return the whole page."""
     found = drift_rows.rows(drift)
     where = f"{drift.workspace}, {drift.environment}" if drift.environment else drift.workspace
     head = [
@@ -43,8 +43,8 @@ def render(drift: Drift) -> str:
     )
 
 
-def _fit_findings(found: list[Row], room: int) -> list[str]:
-    """As many findings as there is room for, gravest first; how many are left out is said."""
+def _fit_findings(found: list[Row], limit: int) -> list[str]:
+    """Return as many findings as fit, most severe first, and how many were cut off."""
     out: list[str] = []
     used = shown = 0
     for kind, members in groupby(found, key=lambda row: row.kind):
@@ -53,11 +53,14 @@ def _fit_findings(found: list[Row], room: int) -> list[str]:
         for row in listed:
             piece += _item(row)
             cost = sum(len(line) + 1 for line in piece)
-            if used + cost > room - 200:
+            if used + cost > limit - 200:
                 return [
                     *out,
                     "",
-                    f"_{len(found) - shown:,} more findings were cut off here; `jsplan drift -v` lists all._",
+                    (
+                        f"_{len(found) - shown:,} more findings were cut off here; `jsplan "
+                        "drift -v` lists all._"
+                    ),
                     "",
                 ]
             out += piece
@@ -79,7 +82,10 @@ def _notes(drift: Drift) -> list[str]:
     lines += [f"- {summary.count(counts['muted'], 'finding')} muted."] if counts["muted"] else []
     lines += (
         [
-            f"- {summary.count(counts['pending'], 'resource')} pending in the files: see `jsplan plan`."
+            (
+                f"- {summary.count(counts['pending'], 'resource')} pending in the files: see "
+                "`jsplan plan`."
+            )
         ]
         if counts["pending"]
         else []

@@ -1,4 +1,4 @@
-"""The findings of a drift document as rows, gravest first: what every format but the terminal's is made of. Layout is left to those."""
+"""The findings of a drift document as rows, most severe first, for all formats but text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jsplan.documents.drift import Drift, Unmanaged
     from jsplan.documents.plan import ResourceChange
 
-#: The kinds as `--fail-on` calls them, and `offline` for domains that should be there.
+#: The kinds as `--fail-on` calls them, and `offline` for unexpectedly offline domains.
 KINDS = ("interrupted", "missing", "changed", "replication", "offline", "unmanaged", "excused")
 _SEVERITY_RANK = {"destructive": 0, "functional": 1, "cosmetic": 2}
 _TITLES = {
@@ -27,13 +27,16 @@ _TITLES = {
     "replication": "Replication that does not work",
     "offline": "Not read",
     "unmanaged": "In no file and not in state",
-    "excused": "Away, within its may_be_offline",
+    "excused": "Offline, within its may_be_offline",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One finding. `summary` is one line about `address`, `details` are lines of their own; all of it is safe to print."""
+    """One finding; all texts are safe to print.
+
+    `summary` is one line about `address`, `details` are lines of their own.
+    """
 
     kind: str
     severity: str
@@ -43,12 +46,12 @@ class Row:
 
 
 def kind_title(kind: str) -> str:
-    """The heading of a kind."""
+    """Return the heading of a kind."""
     return _TITLES[kind]
 
 
 def rows(drift: Drift) -> list[Row]:
-    """All findings: what is gone first, then by gravity."""
+    """Return all findings: missing resources first, then by severity."""
     found = [_interrupted_row(item) for item in drift.interrupted]
     found += [_resource_row(r) for r in drift.resource_drift]
     found += [_replication_row(flow) for flow in drift.replication if flow["healthy"] is False]
@@ -61,18 +64,25 @@ def rows(drift: Drift) -> list[Row]:
 
 
 def marker(drift: Drift, found: Iterable[Row]) -> str:
-    """`<!-- jsplan:shop.prod:SHA -->`, by which a comment or an issue is found again; the SHA changes with the findings only."""
+    """Return `<!-- jsplan:shop.prod:SHA -->`, which identifies a comment or an issue.
+
+    The SHA changes only with the findings.
+    """
     name = f"{drift.workspace}.{drift.environment}" if drift.environment else drift.workspace
-    return f"<!-- jsplan:{name}:{digest([(r.kind, r.severity, r.address, r.summary, r.details) for r in found]).removeprefix('sha256:')} -->"
+    content = [(r.kind, r.severity, r.address, r.summary, r.details) for r in found]
+    return f"<!-- jsplan:{name}:{digest(content).removeprefix('sha256:')} -->"
 
 
 def summary_line(drift: Drift) -> str:
-    """The greppable line."""
+    """Return the greppable line."""
     return summary.drift_line(drift)
 
 
 def is_failure(row: Row, fail_on: Collection[str]) -> bool:
-    """Whether a finding fails a check; an interrupted replacement does unless nothing is to fail it."""
+    """Return True if a finding fails a check.
+
+    An interrupted replacement always fails it, unless `fail_on` is empty.
+    """
     return row.kind in fail_on or (row.kind == "interrupted" and bool(fail_on))
 
 
@@ -94,7 +104,7 @@ def _resource_row(resource: ResourceChange) -> Row:
 
 
 def details(resource: ResourceChange) -> tuple[str, ...]:
-    """A line for each changed field, and for each element of a list that came or went."""
+    """Return a line for each changed field, and for each added or removed element of a list."""
     lines = Lines()
     for change in resource.change.fields:
         resource_text.add_field_change(lines, resource.type, change)
@@ -104,7 +114,10 @@ def details(resource: ResourceChange) -> tuple[str, ...]:
 
 
 def _replication_row(flow: dict[str, Any]) -> Row:
-    says = f"does not follow {safe(str(flow['from']))} ({safe(str(flow['kind']))}): {safe(str(flow.get('cause') or 'no cause known'))}"
+    says = (
+        f"does not follow {safe(str(flow['from']))} ({safe(str(flow['kind']))}): "
+        f"{safe(str(flow.get('cause') or 'no cause known'))}"
+    )
     origin, copy = flow.get("origin_last_seq"), flow.get("last_seq")
     at = (f"origin at {origin}, copy at {copy}",) if origin is not None and copy is not None else ()
     return Row(
@@ -117,7 +130,8 @@ def _offline_row(domain: dict[str, Any]) -> Row:
     allowed = domain.get("may_be_offline")
     if allowed is not None and not domain.get("excused"):
         words.append(
-            f"(longer than its may_be_offline of {units.format_duration(allowed)}; last seen {domain.get('last_seen')})"
+            f"(longer than its may_be_offline of {units.format_duration(allowed)}; last "
+            f"seen {domain.get('last_seen')})"
         )
     return Row(
         "excused" if domain.get("excused") else "offline",

@@ -1,4 +1,4 @@
-"""The drift document as text: what changed, what is missing, what does not flow, what is nobody's."""
+"""The drift document as text: changes, missing resources, replication, unmanaged objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from jsplan.documents.drift import Drift
 
-#: Unmanaged objects listed unless everything is wanted.
+#: Unmanaged objects that are listed without -v.
 _MAX_SHOWN = 20
 
 
@@ -35,18 +35,21 @@ def render(drift: Drift, console: Console, *, verbose: bool = False) -> None:
 
 
 def _replication(lines: Lines, drift: Drift) -> None:
-    sick = [flow for flow in drift.replication if flow["healthy"] is False]
-    if not sick:
+    unhealthy = [flow for flow in drift.replication if flow["healthy"] is False]
+    if not unhealthy:
         return
     lines.add(0, ("Replication that does not work:", "strong"))
-    for flow in sick:
+    for flow in unhealthy:
         ends = f"{safe(str(flow['from']))} -> {safe(str(flow['to']))}"
         cause = safe(str(flow.get("cause") or "no cause known"))
         lines.add(
             0,
             ("  ! ", "bad"),
             (ends, "strong"),
-            f" ({flow['kind']}): {cause}{_format_lag(flow.get('origin_last_seq'), flow.get('last_seq'))}",
+            (
+                f" ({flow['kind']}): "
+                f"{cause}{_format_lag(flow.get('origin_last_seq'), flow.get('last_seq'))}"
+            ),
         )
     lines.blank()
 
@@ -80,14 +83,16 @@ def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
 
 
 def _render_offline(lines: Lines, drift: Drift, *, verbose: bool) -> None:
-    said = [(str(domain.get("domain", "?")), _offline_reason(domain)) for domain in drift.offline]
+    reasons = [
+        (str(domain.get("domain", "?")), _offline_reason(domain)) for domain in drift.offline
+    ]
     for (head, reason), domains in (
-        [(w, [d]) for d, w in said] if verbose else group_domains.group_by_domain(said)
+        [(w, [d]) for d, w in reasons] if verbose else group_domains.group_by_domain(reasons)
     ):
         names = domains[0] if len(domains) == 1 else group_domains.format_domains(domains)
         lines.add(
             0,
-            (f"{head}: ", "dim" if head == "Away" else "bad"),
+            (f"{head}: ", "dim" if head == "Offline" else "bad"),
             (safe(names), "strong"),
             f": {safe(reason)}",
         )
@@ -96,16 +101,17 @@ def _render_offline(lines: Lines, drift: Drift, *, verbose: bool) -> None:
 
 
 def _offline_reason(domain: dict[str, Any]) -> tuple[str, str]:
-    """`Away`, or `Not read` where nothing excuses it; and why."""
+    """Return `Offline` or `Not read` (not excused), and the reason."""
     excused, allowed = bool(domain.get("excused")), domain.get("may_be_offline")
     words = [str(domain.get("reason") or "it cannot be reached")]
     if excused:
         words.append("(within its may_be_offline)")
     elif allowed is not None:
         words.append(
-            f"(longer than its may_be_offline of {units.format_duration(allowed)}; last seen {domain.get('last_seen')})"
+            f"(longer than its may_be_offline of {units.format_duration(allowed)}; last "
+            f"seen {domain.get('last_seen')})"
         )
-    return "Away" if excused else "Not read", " ".join(words)
+    return "Offline" if excused else "Not read", " ".join(words)
 
 
 def _mutes(lines: Lines, drift: Drift, *, verbose: bool) -> None:
@@ -134,9 +140,9 @@ def _summary(drift: Drift) -> Lines:
     )
     if extra:
         lines.add(0, (f"{'; '.join(extra)}.", "dim"))
-    away = {str(domain.get("domain")) for domain in drift.offline}
+    offline = {str(domain.get("domain")) for domain in drift.offline}
     for item in drift.deferred:
-        if item.address.partition("/")[0] not in away:
+        if item.address.partition("/")[0] not in offline:
             lines.add(
                 0,
                 (
@@ -145,7 +151,7 @@ def _summary(drift: Drift) -> Lines:
                 ),
             )
     if line := summary.deferred_line(
-        d.address for d in drift.deferred if d.address.partition("/")[0] in away
+        d.address for d in drift.deferred if d.address.partition("/")[0] in offline
     ):
         lines.add(0, line)
     return lines

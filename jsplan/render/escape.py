@@ -1,4 +1,4 @@
-"""Foreign text made harmless for a terminal: names and descriptions come from servers. Layout is left to the views."""
+"""Escaping of foreign text, such as names and descriptions from servers, for terminals."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from jsplan.invisible_characters import INVISIBLE
 
 
 def safe(text: str) -> str:
-    """One line in which every character is seen as it is; others are shown as escapes, so that two names that differ look different.
+    """Return one line in which every character is visible; others are shown as escapes.
 
-    A runner of GitHub takes lines that begin with `::`, and `##[` anywhere, for commands: neither is left.
+    So two names that differ also look different. GitHub runners take lines that begin with `::`,
+    and `##[` anywhere, for commands: both are escaped.
     """
     text = INVISIBLE.sub(lambda match: _escape_character(match[0]), text).replace("##[", "\\x23#[")
     return text.replace(":", "\\x3a", 1) if text.lstrip().startswith("::") else text
 
 
 def safe_html(text: str) -> str:
-    """The same for XML and HTML, as content or as a quoted attribute."""
+    """Escape for XML and HTML, as content or as a quoted attribute."""
     return escape(safe(text), quote=True)
 
 
@@ -31,10 +32,10 @@ def _escape_character(character: str) -> str:
 
 
 def safe_lines(text: str) -> list[str]:
-    """The lines of a longer text, each made safe; empty lines at the end are dropped."""
+    """Return the lines of a longer text, each made safe, without empty lines at the end."""
     return [safe(line) for line in text.rstrip().split("\n")] if text.strip() else []
 
 
 def quote_json(value: object) -> str:
-    """A value as JSON on one line, letters of every script kept."""
+    """Return a value as JSON on one line; letters of every script are unchanged."""
     return safe(json.dumps(value, ensure_ascii=False, default=str))

@@ -23,7 +23,7 @@ _TITLES = {
 
 
 def render(found: Explanation, console: Console) -> None:
-    """Meaning, cause and what to do; also how to ignore a lint rule or allow a hazard."""
+    """Render meaning, cause and fix, and how to ignore a lint rule or allow a hazard."""
     lines = Lines()
     level = ((f"  ({found.level})", "dim"),) if found.level else ()
     name = f"Exit code {found.code}" if found.group == "exit codes" else found.code
@@ -50,7 +50,7 @@ def _render_ignore_help(code: str, lines: Lines) -> None:
 
 
 def overview(found: Iterable[Explanation], console: Console) -> None:
-    """All codes, one line each, under the title of their group."""
+    """Render all codes, one line each, under the title of their group."""
     lines = Lines()
     group = None
     for one in found:

@@ -1,4 +1,4 @@
-"""Finds the row of the field table that a path of a plan speaks of. The tables are `resources`'."""
+"""Lookup of field table rows by the paths that a plan uses."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _SEGMENT = re.compile(r'\.?([^.\["\]]+)|\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]')
 
 
 def table_of(kind: str) -> Table | None:
-    """The field table of a kind; None for a kind that a newer release wrote."""
+    """Return the field table of a kind; None for a kind of a newer release."""
     known: dict[Kind, Table] = TABLES
     return known.get(kind)  # type: ignore[call-overload, no-any-return]
 
 
 def top_level(path: str) -> str:
-    """The top-level field of a path."""
+    """Return the top-level field of a path."""
     return re.split(r"[.\[]", path, maxsplit=1)[0]
 
 
 def row_of(kind: str, path: str) -> Field | None:
-    """The row behind the last name of a path; None for fields that no row knows, and for keys of metadata.
+    """Return the row of the last name of a path; None for unknown fields and metadata keys.
 
     An element (`sources["X"]`) has the row of its list.
     """
@@ -40,11 +40,11 @@ def row_of(kind: str, path: str) -> Field | None:
 
 
 def is_element(path: str) -> bool:
-    """Whether a path names an element of a list rather than a field."""
+    """Return True if a path names an element of a list rather than a field."""
     return path.endswith("]")
 
 
 def element_path(path: str, key: str) -> str:
-    """The path of a named element."""
+    """Return the path of a named element."""
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')
     return f'{path}["{escaped}"]'

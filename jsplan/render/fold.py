@@ -1,6 +1,4 @@
-"""Folds the sources of an aggregate: five hundred elements that differ in a domain's name are one line. Which resources are alike
-is `collapse`'s.
-"""
+"""Folding of sources that differ only in the name of a domain into one line."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ _ELEMENT = re.compile(r'(\s*)[-+~] sources\["[^"]*@\$JS\.([^."]+)\.API')
 
 
 def fold_sources(lines: Lines) -> Lines:
-    """The lines with runs of alike sources as one."""
+    """Return the lines with each run of alike sources as one."""
     out = Lines()
     for blocks in _group_runs(_blocks(lines.rows)):
         if len(blocks) < MIN_GROUP:
@@ -35,7 +33,7 @@ Block = tuple[str, list[Text]]
 
 
 def _blocks(rows: list[Text]) -> Iterator[Block]:
-    """Each source with the lines that belong to it, by the domain of its origin; all other lines one by one."""
+    """Yield each source with its lines and its origin's domain; all other lines one by one."""
     index = 0
     while index < len(rows):
         end, found = index + 1, _ELEMENT.match(rows[index].plain)
@@ -68,7 +66,7 @@ def _indent(row: Text) -> int:
 
 
 def _replace_domain(row: Text, name: str) -> Text:
-    """The line with the domain's name in an API prefix as `${domain}`, its styles kept."""
+    """Return the line with the domain's name in an API prefix as `${domain}`, with its styles."""
     out, at = Text(), 0
     for found in re.finditer(rf"(?<=\$JS\.){re.escape(name)}(?=\.)", row.plain):
         out.append_text(row[at : found.start()]).append(ANY_DOMAIN)

@@ -1,6 +1,7 @@
-"""How large things are in a picture: a card for each node, with its lines. Where cards go is left to `graph_layout`.
+"""Cards of a graph: each node with its lines and its size.
 
-There is nothing here that could measure text, so widths are taken from a table of common sans-serif letters, a little too wide.
+Text cannot be measured here. Widths come from a table of common sans-serif letters and are a little
+too wide.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from jsplan.documents.graph import Node
 NAME, TEXT, SMALL = 13.0, 11.0, 10.0
 LINE, PAD, BAR = 15.0, 10.0, 5.0
 MAX_WIDTH: Final = 340.0
-#: Subjects and consumers that are written out on one card.
+#: Subjects and consumers that are listed on one card.
 MAX_SUBJECTS: Final = 8
 _NARROW, _WIDE = "fijlrtI.,:;'|!()[]{}·-", "mwMW@%"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a card: its text as it fits, the whole of it, and what it is."""
+    """One line of a card: the text as it fits, the full text, and its role."""
 
     text: str
     full_text: str
@@ -43,7 +44,7 @@ class Card:
 
 @lru_cache(maxsize=8192)
 def text_width(text: str, size: float, *, mono: bool = False, bold: bool = False) -> float:
-    """About how wide a text is, in px; fixed-width letters are told exactly."""
+    """Estimate the width of a text in px; fixed-width letters are exact."""
     total = 0.0
     for letter in text:
         if unicodedata.east_asian_width(letter) in "WF":
@@ -64,29 +65,33 @@ def text_width(text: str, size: float, *, mono: bool = False, bold: bool = False
 
 
 def truncate_middle(
-    text: str, room: float, size: float, *, mono: bool = False, bold: bool = False
+    text: str, limit: float, size: float, *, mono: bool = False, bold: bool = False
 ) -> str:
-    """The text, cut in its middle where it is wider than the room: both ends of a subject say something."""
-    if text_width(text, size, mono=mono, bold=bold) <= room:
+    """Return the text, cut in its middle if it is wider than `limit`.
+
+    Both ends of a subject matter.
+    """
+    if text_width(text, size, mono=mono, bold=bold) <= limit:
         return text
     keep = len(text)
     while keep > 2:
         keep -= 1
         shown = f"{text[: keep - keep // 2]}…{text[len(text) - keep // 2 :]}"
-        if text_width(shown, size, mono=mono, bold=bold) <= room:
+        if text_width(shown, size, mono=mono, bold=bold) <= limit:
             return shown
     return "…"
 
 
 #: Size, fixed width and weight of each role.
 STYLE: Final = {
-    "name": (NAME, False, True), "subject": (TEXT, True, False), "facts": (SMALL, False, False), "reader": (TEXT, False, False),
+    "name": (NAME, False, True), "subject": (TEXT, True, False), "facts": (SMALL, False, False),
+    "reader": (TEXT, False, False),
     "more": (SMALL, False, False),
 }  # fmt: skip
 
 
 def build_card(node: Node) -> Card:
-    """The card of a node: name, subjects, facts, consumers."""
+    """Return the card of a node: name, subjects, facts, consumers."""
     wanted = [("name", node.name, "")]
     wanted += [("subject", subject, "") for subject in _visible_subjects(node.subjects)]
     wanted += (
@@ -106,7 +111,7 @@ def build_card(node: Node) -> Card:
         if len(node.consumers) > MAX_SUBJECTS + 1
         else []
     )
-    room = MAX_WIDTH - 2 * PAD - BAR
+    limit = MAX_WIDTH - 2 * PAD - BAR
     badge = 74.0 if node.fate or node.kind != "stream" else 0.0
     rows = []
     for role, text, fate in wanted:
@@ -114,7 +119,7 @@ def build_card(node: Node) -> Card:
         rows.append(
             Row(
                 truncate_middle(
-                    text, room - (badge if role == "name" else 0), size, mono=mono, bold=bold
+                    text, limit - (badge if role == "name" else 0), size, mono=mono, bold=bold
                 ),
                 text,
                 role,

@@ -13,11 +13,14 @@ _SHAPES = {"stream": "box", "kv": "folder", "object_store": "box3d", "outside": 
 
 
 def render(graph: Graph) -> str:
-    """A digraph from left to right; domains are clusters, consumers have a line to their stream."""
+    """Render a digraph from left to right; domains are clusters, consumers link to their stream."""
     graph = fold_graph(graph)
     lines = [
         "digraph jsplan {",
-        f"  graph [label={_quoted(graph.title)}, labelloc=t, rankdir=LR, fontname=sans, compound=true];",
+        (
+            f"  graph [label={_quoted(graph.title)}, labelloc=t, rankdir=LR, fontname=sans, "
+            "compound=true];"
+        ),
         "  node [fontname=sans, fontsize=11, shape=box, style=rounded];",
         "  edge [fontname=sans, fontsize=10];",
     ]
@@ -53,7 +56,10 @@ def _node(node: Node) -> Iterator[str]:
             f"{node.id} {reader.name}",
             [reader.name, reader.words, ACTION_STYLES[reader.fate][0] if reader.fate else ""],
         )
-        yield f"    {_quoted(name)} [label={_lines(words)}, shape=cds, style=solid{_color(reader.fate)}];"
+        yield (
+            f"    {_quoted(name)} [label={_lines(words)}, shape=cds, "
+            f"style=solid{_color(reader.fate)}];"
+        )
         yield f"    {_quoted(node.id)} -> {_quoted(name)} [arrowhead=none, color=grey];"
 
 
@@ -64,7 +70,10 @@ def _link(link: Link) -> str:
         if word
     )
     style = "solid" if link.kind == "mirror" else "dashed"
-    return f"  {_quoted(link.origin)} -> {_quoted(link.copy)} [label={_quoted(words)}, style={style}{_color(link.fate)}];"
+    return (
+        f"  {_quoted(link.origin)} -> {_quoted(link.copy)} [label={_quoted(words)}, "
+        f"style={style}{_color(link.fate)}];"
+    )
 
 
 def _color(fate: str) -> str:
@@ -76,7 +85,7 @@ def _lines(words: list[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A quoted string; a new line stays one."""
+    """Quote a string; line breaks are kept."""
     return (
         '"'
         + "\\n".join(

@@ -1,7 +1,4 @@
-"""Makes a graph small enough to look at: domains that are alike are one, and so are streams that differ in a number.
-
-Which names are a run (`store-{001..200}`) is `collapse`'s to say; drawing is left to the views.
-"""
+"""Folding of a graph: alike domains become one, as do streams that differ in a number."""
 
 from __future__ import annotations
 
@@ -15,16 +12,16 @@ from jsplan.documents.graph import DomainGroup, Graph, Link, Node
 from jsplan.render.group_domains import MIN_GROUP, replace_domain
 
 _NUMBER = re.compile(r"\d+")
-#: Stands for the number in the names of streams that are drawn as one.
+#: Replaces the number in the names of streams that are drawn as one.
 _NUMBER_PLACEHOLDER = "#"
 
 
 def fold_graph(graph: Graph) -> Graph:
-    """The graph with what is alike as one."""
+    """Return the graph with alike domains and streams folded."""
     return _fold_streams(_fold_domains(graph))
 
 
-# --- domains -------------------------------------------------------------------------------------------------
+# --- domains --------------------------------------------------------------------------------------
 
 
 def _fold_domains(graph: Graph) -> Graph:
@@ -47,9 +44,9 @@ def _fold_domains(graph: Graph) -> Graph:
     ids = {node.id: _generalize_node(node, names) for node in graph.nodes if node.domain in names}
     nodes = dict.fromkeys(ids.get(node.id, node) for node in graph.nodes)
     moved = {old: node.id for old, node in ids.items()}
-    ours = {node.id: node.domain for node in graph.nodes}
+    domains = {node.id: node.domain for node in graph.nodes}
     links = _merge_links(
-        _relink(link, moved, _label_generalizer(link, ours, names)) for link in graph.links
+        _relink(link, moved, _label_generalizer(link, domains, names)) for link in graph.links
     )
     return Graph(graph.title, graph.planned, clusters, list(nodes), links)
 
@@ -71,7 +68,7 @@ def _links_by_domain(graph: Graph) -> dict[str, list[Link]]:
 
 
 def _domain_signature(key: str, nodes: list[Node], links: list[Link]) -> str:
-    """What is drawn of a domain, but for its name: equal text for equal pictures."""
+    """Return what is drawn of a domain except its name: equal text for equal pictures."""
     shown: list[Any] = [node.to_json() for node in nodes] + [link.to_json() for link in links]
     return str(sorted(str(replace_domain(item, key)) for item in shown))
 
@@ -82,7 +79,7 @@ def _merge_domains(members: list[DomainGroup]) -> DomainGroup:
 
 
 def _generalize_node(node: Node, names: dict[str, DomainGroup]) -> Node:
-    """The node as one of all alike domains."""
+    """Return the node as one of all alike domains."""
     group, rest = names[node.domain], node.id.partition("/")[2]
     readers = tuple(
         replace(
@@ -115,11 +112,11 @@ def _label_generalizer(
     return without
 
 
-# --- streams -------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------
 
 
 def _fold_streams(graph: Graph) -> Graph:
-    """Streams of one domain whose names differ in a number alone, and whose pictures do not differ."""
+    """Fold streams of one domain that differ only in a number of their names."""
     around: dict[str, list[Link]] = {}
     for link in graph.links:
         around.setdefault(link.origin, []).append(link)
@@ -151,7 +148,10 @@ def _fold_streams(graph: Graph) -> Graph:
 
 
 def _stream_signature(node: Node, links: list[Link]) -> str:
-    """What is drawn of a stream, but for its number. Its limits are compared as they are: a number in them is no name."""
+    """Return what is drawn of a stream except its number.
+
+    Limits are compared unchanged: a number in them is not part of a name.
+    """
     without = _number_remover([node.name])
     words = [
         *node.subjects,
@@ -173,7 +173,10 @@ def _stream_signature(node: Node, links: list[Link]) -> str:
 def _number_remover(
     names: Iterable[str], number: str = _NUMBER_PLACEHOLDER
 ) -> Callable[[str], str]:
-    """Takes the name of a stream, and the number in it where it stands alone, out of a text; `number` is put in its place."""
+    """Return a function that replaces stream names, and their numbers, in a text by `number`.
+
+    A number is replaced only where it is a word of its own.
+    """
     patterns = [
         re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
         for name in names
@@ -194,7 +197,7 @@ def _name_variants(name: str) -> list[str]:
 
 
 def _merge_nodes(members: list[Node]) -> Node:
-    """What speaks for them: the run of their names, and the run of their numbers where one stands alone."""
+    """Return the node that represents all, with the run of their names and numbers."""
     first, name = members[0], compress_names([member.name for member in members])
     numbers = compress_names([_NUMBER.findall(member.name)[-1] for member in members])
     without = _number_remover([first.name], numbers if "," not in numbers else _NUMBER_PLACEHOLDER)
@@ -213,7 +216,7 @@ def _merge_nodes(members: list[Node]) -> Node:
     )
 
 
-# --- links ---------------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------
 
 
 def _relink(link: Link, moved: dict[str, str], words: Callable[[str], str]) -> Link:
@@ -226,7 +229,7 @@ def _relink(link: Link, moved: dict[str, str], words: Callable[[str], str]) -> L
 
 
 def _merge_links(links: Iterable[Link]) -> list[Link]:
-    """Equal flows as one, with their number."""
+    """Merge equal flows into one, with their number."""
     found: dict[Link, int] = {}
     for link in links:
         key = replace(link, count=1)

@@ -1,8 +1,8 @@
-"""Puts cards and domains where they are easy to follow: in columns, so that most flows go from left to right.
+"""Layered layout of a graph: columns in which most flows go from left to right.
 
-The usual steps of a layered layout: turn the flows that lead back, give everything its column, order each column by what its cards are
-connected to, then say where everything is. It is done twice, once for the domains and once for the streams inside each. Measures
-are in px; drawing is left to `graph_svg`.
+Turn the flows that lead back, assign columns, order each column by connections, then place
+everything. It is done twice: for the domains, and for the streams inside each. All measures are in
+px.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Box:
 
 @dataclass(slots=True)
 class Layout:
-    """Where everything is. `column` is that of a node's domain, `cards` are by the id of their node."""
+    """The position of everything.
+
+    `column` is that of a node's domain. `cards` are by the id of their node.
+    """
 
     width: float = 0.0
     height: float = 0.0
@@ -55,7 +58,10 @@ class Layout:
     column: dict[str, int] = field(default_factory=dict)
 
     def side(self, node: str, right: int) -> float:
-        """The right (1) or left (-1) end of all domains in the column of a node: beyond it there is room for lines."""
+        """Return the outer right (1) or left (-1) side of all domains in the column of a node.
+
+        Lines have space beyond it.
+        """
         column = [box for other, box in self._frames if self.column[other] == self.column[node]]
         return max(box.right for box in column) if right > 0 else min(box.x for box in column)
 
@@ -65,7 +71,7 @@ class Layout:
 
 
 def arrange(graph: Graph) -> Layout:
-    """The layout of a folded graph."""
+    """Compute the layout of a folded graph."""
     out = Layout(cards={node.id: build_card(node) for node in graph.nodes})
     domain = {node.id: node.domain for node in graph.nodes}
     flows = sorted(
@@ -91,9 +97,10 @@ def arrange(graph: Graph) -> Layout:
 
 
 def assign_columns(keys: Sequence[K], edges: Iterable[tuple[K, K]]) -> list[list[K]]:
-    """The keys in columns: those that flow into others before these, as far as circles allow. Each column keeps the order of `keys`.
+    """Assign the keys to columns: origins before their targets, as far as cycles allow.
 
-    Of a circle the flow is turned that comes last in `edges`.
+    Each column keeps the order of `keys`. Of a cycle, the flow that comes last in `edges` is
+    turned.
     """
     forward = [edge for edge in dict.fromkeys(edges) if edge[0] != edge[1]]
     depth = _depths(keys, forward)
@@ -107,7 +114,7 @@ def assign_columns(keys: Sequence[K], edges: Iterable[tuple[K, K]]) -> list[list
 
 
 def _depths(keys: Sequence[K], edges: Iterable[tuple[K, K]]) -> dict[K, int] | None:
-    """How long the longest way to each key is; None where some go round."""
+    """Return the length of the longest path to each key; None if there is a cycle."""
     onward: dict[K, list[K]] = {key: [] for key in keys}
     waits = dict.fromkeys(keys, 0)
     for origin, copy in edges:
@@ -127,14 +134,14 @@ def _depths(keys: Sequence[K], edges: Iterable[tuple[K, K]]) -> dict[K, int] | N
 
 
 def _without_cycles(edges: Iterable[tuple[K, K]]) -> list[tuple[K, K]]:
-    """The edges in their order, without those that lead back to where one came from."""
+    """Return the edges in their order, without those that close a cycle."""
     onward: dict[K, list[K]] = {}
-    kept = []
+    acyclic = []
     for origin, copy in edges:
         if not _is_reachable(copy, origin, onward):
             onward.setdefault(origin, []).append(copy)
-            kept.append((origin, copy))
-    return kept
+            acyclic.append((origin, copy))
+    return acyclic
 
 
 def _is_reachable(start: K, to: K, onward: Mapping[K, list[K]]) -> bool:
@@ -149,13 +156,16 @@ def _is_reachable(start: K, to: K, onward: Mapping[K, list[K]]) -> bool:
     return False
 
 
-# --- inside a domain -----------------------------------------------------------------------------------------
+# --- inside a domain ------------------------------------------------------------------------------
 
 
 def _card_columns(
     cluster: DomainGroup, out: Layout, domain: Mapping[str, str], links: Sequence[Link]
 ) -> list[list[str]]:
-    """Columns of the cards of a domain; what is connected with nothing is put below, where most room is."""
+    """Return the columns of the cards of a domain.
+
+    Unconnected cards go below, where there is most space.
+    """
     own = [node for node in out.cards if domain[node] == cluster.key]
     inside = [
         (link.origin, link.copy)
@@ -189,7 +199,7 @@ def _card_columns(
 def _outward_sides(
     cluster: DomainGroup, out: Layout, domain: Mapping[str, str], links: Sequence[Link]
 ) -> dict[str, int]:
-    """Nodes that are connected with other domains: above zero where most of these are to the right."""
+    """Return the side of nodes that are connected with other domains: above zero is right."""
     found: dict[str, int] = {}
     for link in links:
         for one, other in ((link.origin, link.copy), (link.copy, link.origin)):
@@ -201,7 +211,7 @@ def _outward_sides(
 def _place_domain(
     key: str, columns: Sequence[Sequence[str]], x: float, y: float, graph: Graph, out: Layout
 ) -> Box:
-    """Give each card of a domain its place, and the domain its own."""
+    """Place each card of a domain, and size the domain."""
     left, tallest = x + SIDE, 0.0
     for number, column in enumerate(columns):
         top = y + HEAD + 4
@@ -220,7 +230,7 @@ def _place_domain(
 
 
 def _column_gap(columns: Sequence[Sequence[str]], graph: Graph) -> float:
-    """Room between two columns of cards: for lines, and for their words."""
+    """Return the gap between two columns of cards, for lines and their labels."""
     if len(columns) < 2:
         return GAP
     ends = tuple(set(column) for column in columns)
@@ -228,11 +238,11 @@ def _column_gap(columns: Sequence[Sequence[str]], graph: Graph) -> float:
     return (COLUMN if any(link.label for link in between) else INNER) if between else GAP
 
 
-# --- order ---------------------------------------------------------------------------------------------------
+# --- order ----------------------------------------------------------------------------------------
 
 
 def _order_by_links(nodes: Sequence[str], graph: Graph, placed: Mapping[str, Box]) -> list[str]:
-    """By the height of what each is connected to, as far as that is placed already."""
+    """Order by the height of the neighbours that are placed already."""
     around: dict[str, list[float]] = {node: [] for node in nodes}
     for link in graph.links:
         for one, other in ((link.origin, link.copy), (link.copy, link.origin)):
@@ -251,7 +261,7 @@ def _order_by_links(nodes: Sequence[str], graph: Graph, placed: Mapping[str, Box
 def _order_domains(
     keys: Sequence[str], graph: Graph, domain: Mapping[str, str], placed: Mapping[str, Box]
 ) -> list[str]:
-    """Domains of one column, by what they are connected to in the columns before."""
+    """Order the domains of one column by their connections to the columns before."""
     around: dict[str, list[float]] = {key: [] for key in keys}
     for link in graph.links:
         for one, other in ((link.origin, link.copy), (link.copy, link.origin)):
@@ -265,7 +275,7 @@ def _order_domains(
 
 
 def _center_columns(columns: Sequence[Sequence[str]], out: Layout, graph: Graph) -> None:
-    """Move each column of domains to the middle of the picture's height."""
+    """Move each column of domains to the vertical middle of the picture."""
     domain = {node.id: node.domain for node in graph.nodes}
     for keys in columns:
         tall = max((out.clusters[key].bottom for key in keys), default=0.0)

@@ -1,4 +1,4 @@
-"""The graph as Mermaid, which Markdown pages of GitHub, GitLab and mkdocs draw themselves."""
+"""The graph as Mermaid, which GitHub, GitLab and mkdocs render."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _SHAPES = {
 
 
 def render(graph: Graph) -> str:
-    """A flowchart from left to right; domains are subgraphs, consumers have a line to their stream."""
+    """Render a flowchart from left to right.
+
+    Domains are subgraphs; consumers have a line to their stream.
+    """
     graph = fold_graph(graph)
     ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes)}
     lines = ["flowchart LR", f"  %% {_comment_text(graph.title)}"]
@@ -60,11 +63,14 @@ def _fate(fate: str) -> str:
 def _link(link: Link, ids: dict[str, str]) -> str:
     words = [link.kind if link.count == 1 else f"{link.count} {link.kind}s", link.label]
     arrow = "==>" if link.kind == "mirror" else "-.->"
-    return f'  {ids[link.origin]} {arrow}|"{_text(" ".join(word for word in words if word))}"| {ids[link.copy]}'
+    return (
+        f'  {ids[link.origin]} {arrow}|"{_text(" ".join(word for word in words if word))}"| '
+        f"{ids[link.copy]}"
+    )
 
 
 def _classes(graph: Graph, ids: dict[str, str]) -> Iterator[str]:
-    """A class for each fate that occurs, and one for what is outside."""
+    """Return a class for each fate that occurs, and one for outside nodes."""
     used: dict[str, list[str]] = {}
     for node in graph.nodes:
         if node.fate or node.kind == "outside":
@@ -80,7 +86,7 @@ def _classes(graph: Graph, ids: dict[str, str]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Text inside of quotes: what Mermaid or HTML would read otherwise is written as an entity."""
+    """Escape text inside quotes: characters of Mermaid or HTML become entities."""
     named = {
         "&": "#amp;",
         '"': "#quot;",
@@ -95,5 +101,5 @@ def _text(text: str) -> str:
 
 
 def _comment_text(text: str) -> str:
-    """For a comment, in which braces would begin a directive."""
+    """Escape text for a comment, in which braces would begin a directive."""
     return _text(text).replace("{", "").replace("}", "")

@@ -1,6 +1,6 @@
-"""The graph as one SVG file that needs nothing besides itself: domains as frames, streams as cards with subjects and consumers.
+"""The graph as one SVG file without external resources.
 
-Where things are is `graph_layout`'s, what is drawn as one is `graph_fold`'s. Colours are never the only sign.
+Domains are frames, streams are cards with subjects and consumers. Colour is never the only sign.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jsplan.render.graph_fold import fold_graph
 from jsplan.render.graph_layout import HEAD, Box, Layout, arrange
 
 MARGIN: Final = 24.0
-#: What becomes of something: its sign, and the colours of its bar and its words.
+#: Each fate: its sign, and the colours of its bar and its label.
 ACTION_STYLES: Final = {
     "create": ("+ create", "#2da44e", "#116329"),
     "update": ("~ update", "#d4a72c", "#7d4e00"),
@@ -42,16 +42,21 @@ _KINDS: Final = {
 }
 _UNCHANGED_COLOR: Final = "#8c959f"
 _CSS: Final = """
-text { font-family: system-ui, -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; fill: #1f2328; }
-.mono { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace; fill: #57606a; }
-.dim { fill: #6e7781; } .label { fill: #57606a; } .domain { font-weight: 600; fill: #424a53; } .name { font-weight: 600; }
-.frame { fill: #f6f8fa; stroke: #d0d7de; } .card { fill: #ffffff; stroke: #afb8c1; } .outside { stroke-dasharray: 4 3; }
-.flow { fill: none; stroke-width: 1.6; } .source { stroke-dasharray: 6 3; } .halo { fill: #ffffff; fill-opacity: 0.88; }
+text { font-family: system-ui, -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial,
+  sans-serif; fill: #1f2328; }
+.mono { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace;
+  fill: #57606a; }
+.dim { fill: #6e7781; } .label { fill: #57606a; } .domain { font-weight: 600; fill: #424a53; }
+.name { font-weight: 600; }
+.frame { fill: #f6f8fa; stroke: #d0d7de; } .card { fill: #ffffff; stroke: #afb8c1; }
+.outside { stroke-dasharray: 4 3; }
+.flow { fill: none; stroke-width: 1.6; } .source { stroke-dasharray: 6 3; }
+.halo { fill: #ffffff; fill-opacity: 0.88; }
 """.strip()
 
 
 def render(graph: Graph) -> str:
-    """The text of the file."""
+    """Return the text of the file."""
     graph = fold_graph(graph)
     layout = arrange(graph)
     legend = list(_legend(graph))
@@ -81,10 +86,13 @@ def render(graph: Graph) -> str:
 
 
 def _alt_text(graph: Graph) -> str:
-    """For those who do not see it."""
+    """Describe the picture in words, for screen readers."""
     streams = sum(node.count for node in graph.nodes)
     flows = sum(link.count for link in graph.links)
-    return f"{streams} streams and buckets in {sum(c.count for c in graph.domain_groups)} domains, {flows} mirrors and sources."
+    return (
+        f"{streams} streams and buckets in {sum(c.count for c in graph.domain_groups)} domains, "
+        f"{flows} mirrors and sources."
+    )
 
 
 def _text(
@@ -102,27 +110,34 @@ def _text(
         f' text-anchor="{anchor}"' if anchor else ""
     )
     hint = f"<title>{safe_html(whole)}</title>" if whole and whole != text else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" class="{role}"{style} xml:space="preserve">{safe_html(text)}{hint}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" class="{role}"{style} '
+        f'xml:space="preserve">{safe_html(text)}{hint}</text>'
+    )
 
 
-# --- domains and cards ---------------------------------------------------------------------------------------
+# --- domains and cards ----------------------------------------------------------------------------
 
 
 def _render_frames(graph: Graph, layout: Layout) -> Iterator[str]:
     for cluster in graph.domain_groups:
         box = layout.clusters[cluster.key]
-        yield f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="8" class="frame"/>'
-        if cluster.count > 1:  # a hint of the frames behind it
+        yield (
+            f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
+            f'height="{box.height:.1f}" rx="8" class="frame"/>'
+        )
+        if cluster.count > 1:  # hint at the frames behind it
             yield (
-                f'<path d="M{box.x + 8:.1f} {box.y - 4:.1f} H{box.right - 2:.1f} q6 0 6 6 V{box.bottom - 8:.1f}" '
+                f'<path d="M{box.x + 8:.1f} {box.y - 4:.1f} H{box.right - 2:.1f} q6 0 6 6 '
+                f'V{box.bottom - 8:.1f}" '
                 'fill="none" stroke="#d0d7de" stroke-width="2"/>'
             )
         title = f"{cluster.title}  ×{cluster.count:,}" if cluster.count > 1 else cluster.title
-        room = box.width - 24
+        limit = box.width - 24
         yield _text(
             box.x + 12,
             box.y + HEAD - 7,
-            truncate_middle(title, room, 12, bold=True),
+            truncate_middle(title, limit, 12, bold=True),
             12,
             "domain",
             whole=title,
@@ -135,10 +150,16 @@ def _card(card: Card, box: Box) -> str:
     if node.fate:
         badge, color, _ = ACTION_STYLES[node.fate]
     outside = " outside" if node.kind == "outside" or node.fate == "deferred" else ""
-    clip = f"M{box.x + BAR:.1f} {box.y:.1f} h-1 a4 4 0 0 0 -4 4 v{box.height - 8:.1f} a4 4 0 0 0 4 4 h1 z"
+    clip = (
+        f"M{box.x + BAR:.1f} {box.y:.1f} h-1 a4 4 0 0 0 -4 4 v{box.height - 8:.1f} a4 4 0 0 0 4 "
+        "4 h1 z"
+    )
     parts = [
         f'<g id="{safe_html(node.id)}">',
-        f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="4" class="card{outside}"/>',
+        (
+            f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
+            f'height="{box.height:.1f}" rx="4" class="card{outside}"/>'
+        ),
         f'<path d="{clip}" fill="{color}"/>',
     ]
     y = box.y + PAD + 8
@@ -171,13 +192,14 @@ def _card(card: Card, box: Box) -> str:
     return "".join(parts) + "</g>"
 
 
-# --- flows ---------------------------------------------------------------------------------------------------
+# --- flows ----------------------------------------------------------------------------------------
 
 
 def _markers() -> Iterator[str]:
     for name, color in _colors().items():
         yield (
-            f'<marker id="to-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+            f'<marker id="to-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+            'markerHeight="7" orient="auto">'
             f'<path d="M0 0 L8 4 L0 8 z" fill="{color}"/></marker>'
         )
 
@@ -187,22 +209,23 @@ def _colors() -> dict[str, str]:
 
 
 def _render_flows(graph: Graph, layout: Layout) -> Iterator[str]:
-    """All lines, then all labels, so that no line crosses a word."""
+    """Yield all lines, then all labels, so that no line crosses a label."""
     labels = []
-    ports, lane = _ports(graph, layout), 0
+    ports, track = _ports(graph, layout), 0
     for link in graph.links:
         start, end = ports[id(link)]
         around = _passes_domains(link, layout)
-        lane += around
+        track += around
         if around:
             sides = layout.side(link.origin, start.side), layout.side(link.copy, end.side)
-            way, at = _bypass_curve(start, end, sides, layout.height + 10 + 14 * lane)
+            way, at = _bypass_curve(start, end, sides, layout.height + 10 + 14 * track)
         else:
             way, at = _curve(start, end)
         color = _colors()[link.fate]
         shown = f"{link.count:,} flows" if link.count > 1 else ""
         yield (
-            f'<path d="{way}" class="flow {link.kind}" stroke="{color}" marker-end="url(#to-{link.fate})">'
+            f'<path d="{way}" class="flow {link.kind}" stroke="{color}" '
+            f'marker-end="url(#to-{link.fate})">'
             f"<title>{safe_html(_describe_link(link))}</title></path>"
         )
         words = " · ".join(word for word in (link.label, shown) if word)
@@ -221,7 +244,7 @@ Point = tuple[float, float]
 
 
 class Port(NamedTuple):
-    """Where a line meets a card, and the direction (1 is right) in which it leaves or comes from there."""
+    """The end of a line at a card, and its direction (1 is right)."""
 
     x: float
     y: float
@@ -229,7 +252,10 @@ class Port(NamedTuple):
 
 
 def _ports(graph: Graph, layout: Layout) -> dict[int, tuple[Port, Port]]:
-    """The ends of each line on the sides of its cards, spread over their height in the order of the other ends."""
+    """Return both ends of each line, spread over the sides of its cards.
+
+    They are in the order of the other ends.
+    """
     wanted: dict[tuple[str, int], list[tuple[float, int, bool]]] = {}
     sides: dict[int, tuple[int, int]] = {}
     for link in graph.links:
@@ -251,47 +277,62 @@ def _ports(graph: Graph, layout: Layout) -> dict[int, tuple[Port, Port]]:
 
 
 def _curve(start: Port, end: Port) -> tuple[str, Point]:
-    """A line that leaves and arrives level."""
+    """Return a line that leaves and arrives horizontally."""
     pull = max(36.0, abs(end.x - start.x) / 2) if start.side != end.side else 48.0
     a, b = start.x + start.side * pull, end.x + end.side * pull
     middle = (start.x + 3 * a + 3 * b + end.x) / 8, (start.y + end.y) / 2
     return (
-        f"M{start.x:.1f} {start.y:.1f} C{a:.1f} {start.y:.1f} {b:.1f} {end.y:.1f} {end.x:.1f} {end.y:.1f}",
+        (
+            f"M{start.x:.1f} {start.y:.1f} C{a:.1f} {start.y:.1f} {b:.1f} {end.y:.1f} "
+            f"{end.x:.1f} {end.y:.1f}"
+        ),
         middle,
     )
 
 
 def _passes_domains(link: Link, layout: Layout) -> bool:
-    """Whether there are whole columns of domains between the two ends."""
+    """Return True if there are columns of domains between the two ends."""
     return abs(layout.column[link.origin] - layout.column[link.copy]) > 1
 
 
 def _bypass_curve(
     start: Port, end: Port, sides: tuple[float, float], y: float
 ) -> tuple[str, Point]:
-    """A line below everything, for flows that pass domains they have nothing to do with; it turns beyond the `sides` of its columns."""
-    out = 14 + y % 56  # lines that go side by side do not lie on each other
+    """Return a line below everything, for flows that pass unrelated domains.
+
+    It turns beyond the `sides` of its columns.
+    """
+    out = 14 + y % 56  # parallel lines do not overlap
     a, b = sides[0] + start.side * out, sides[1] + end.side * out
     turn = 8 if b > a else -8
-    down = f"M{start.x:.1f} {start.y:.1f} H{a - start.side * 8:.1f} Q{a:.1f} {start.y:.1f} {a:.1f} {start.y + 8:.1f} V{y - 8:.1f}"
-    along = f"Q{a:.1f} {y:.1f} {a + turn:.1f} {y:.1f} H{b - turn:.1f} Q{b:.1f} {y:.1f} {b:.1f} {y - 8:.1f}"
+    down = (
+        f"M{start.x:.1f} {start.y:.1f} H{a - start.side * 8:.1f} Q{a:.1f} {start.y:.1f} {a:.1f} "
+        f"{start.y + 8:.1f} V{y - 8:.1f}"
+    )
+    along = (
+        f"Q{a:.1f} {y:.1f} {a + turn:.1f} {y:.1f} H{b - turn:.1f} Q{b:.1f} {y:.1f} {b:.1f} "
+        f"{y - 8:.1f}"
+    )
     up = f"V{end.y + 8:.1f} Q{b:.1f} {end.y:.1f} {b - end.side * 8:.1f} {end.y:.1f} H{end.x:.1f}"
     return f"{down} {along} {up}", ((a + b) / 2, y)
 
 
 def _bypass_height(graph: Graph, layout: Layout) -> float:
-    lanes = sum(_passes_domains(link, layout) for link in graph.links)
-    return 14.0 * lanes + 14 if lanes else 0.0
+    tracks = sum(_passes_domains(link, layout) for link in graph.links)
+    return 14.0 * tracks + 14 if tracks else 0.0
 
 
-def _label(x: float, y: float, words: str, room: float) -> str:
-    shown = truncate_middle(words, max(60.0, min(room, 220.0)), SMALL, mono=True)
+def _label(x: float, y: float, words: str, limit: float) -> str:
+    shown = truncate_middle(words, max(60.0, min(limit, 220.0)), SMALL, mono=True)
     wide = text_width(shown, SMALL, mono=True) + 6
-    halo = f'<rect x="{x - wide / 2:.1f}" y="{y - 8:.1f}" width="{wide:.1f}" height="14" rx="3" class="halo"/>'
+    halo = (
+        f'<rect x="{x - wide / 2:.1f}" y="{y - 8:.1f}" width="{wide:.1f}" height="14" rx="3" '
+        'class="halo"/>'
+    )
     return halo + _text(x, y + 3, shown, SMALL, "mono label", whole=words, anchor="middle")
 
 
-# --- legend --------------------------------------------------------------------------------------------------
+# --- legend ---------------------------------------------------------------------------------------
 
 
 class _Entry(NamedTuple):
@@ -301,7 +342,7 @@ class _Entry(NamedTuple):
 
 
 def _legend(graph: Graph) -> Iterator[_Entry]:
-    """What is in the picture, and nothing else."""
+    """Yield the legend of the kinds and fates that occur."""
     for kind in ("mirror", "source"):
         if any(link.kind == kind for link in graph.links):
             yield _Entry(kind, _UNCHANGED_COLOR, kind)
@@ -321,10 +362,16 @@ def _render_legend(legend: Iterable[_Entry], y: float) -> Iterator[str]:
     x = MARGIN
     for entry in legend:
         if entry.kind in ("mirror", "source"):
-            yield f'<path d="M{x:.1f} {y - 4:.1f} h24" class="flow {entry.kind}" stroke="{entry.color}" marker-end="url(#to-)"/>'
+            yield (
+                f'<path d="M{x:.1f} {y - 4:.1f} h24" class="flow {entry.kind}" '
+                f'stroke="{entry.color}" marker-end="url(#to-)"/>'
+            )
             x += 30
         elif entry.kind:
-            yield f'<rect x="{x:.1f}" y="{y - 9:.1f}" width="5" height="11" rx="1" fill="{entry.color}"/>'
+            yield (
+                f'<rect x="{x:.1f}" y="{y - 9:.1f}" width="5" height="11" rx="1" '
+                f'fill="{entry.color}"/>'
+            )
             x += 10
         yield _text(x, y, entry.text, SMALL, "dim")
         x += text_width(entry.text, SMALL) + 22

@@ -1,4 +1,4 @@
-"""Aligned columns: what tables of a terminal are made of, without frames. What stands in them is left to the views."""
+"""Aligned columns for the tables of a terminal, without frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 #: A cell: its text, and its role (a key of `lines.STYLES`).
 Cell = tuple[str, str] | str
-#: Narrower than this no column is made, however little room there is.
+#: The least width of a shortened column.
 MIN_WIDTH = 12
 GAP = 2
 
@@ -23,22 +23,23 @@ def add_table(
     left: int = 1,
     width: int | None = None,
 ) -> None:
-    """A heading and its rows, indented by two. The first `left` columns stand left, the others right; an empty column is left out.
+    """Add a heading and its rows, indented by two; empty columns are left out.
 
-    In a terminal of `width` columns the left ones are shortened in their middle as far as needed; elsewhere nothing is cut.
+    The first `left` columns are aligned left, the others right. In a terminal of `width` columns
+    the left ones are shortened in their middle as far as needed; otherwise nothing is cut.
     """
-    kept = [i for i, _ in enumerate(head) if any(_text(row[i]) for row in rows)]
-    widths = {i: max(len(head[i]), *(len(_text(row[i])) for row in rows)) for i in kept}
+    columns = [i for i, _ in enumerate(head) if any(_text(row[i]) for row in rows)]
+    widths = {i: max(len(head[i]), *(len(_text(row[i])) for row in rows)) for i in columns}
     if width is not None:
-        _shrink_columns(widths, [i for i in kept if i < left], width - GAP * len(kept))
-    lines.add(GAP, *_line([(text, "dim") for text in head], kept, widths, left))
+        _shrink_columns(widths, [i for i in columns if i < left], width - GAP * len(columns))
+    lines.add(GAP, *_line([(text, "dim") for text in head], columns, widths, left))
     for row in rows:
-        lines.add(GAP, *_line(row, kept, widths, left))
+        lines.add(GAP, *_line(row, columns, widths, left))
 
 
-def _shrink_columns(widths: dict[int, int], narrow: list[int], room: int) -> None:
-    """Take from the widest of the columns that may be shortened, until everything fits or nothing more can be taken."""
-    while narrow and sum(widths.values()) > room:
+def _shrink_columns(widths: dict[int, int], narrow: list[int], limit: int) -> None:
+    """Shorten the widest of the `narrow` columns until everything fits or nothing can be taken."""
+    while narrow and sum(widths.values()) > limit:
         widest = max(narrow, key=lambda i: widths[i])
         if widths[widest] <= MIN_WIDTH:
             return
@@ -46,12 +47,12 @@ def _shrink_columns(widths: dict[int, int], narrow: list[int], room: int) -> Non
 
 
 def _line(
-    row: Sequence[Cell], kept: list[int], widths: dict[int, int], left: int
+    row: Sequence[Cell], columns: list[int], widths: dict[int, int], left: int
 ) -> list[StyledText]:
     pieces: list[StyledText] = []
-    for position, i in enumerate(kept):
+    for position, i in enumerate(columns):
         shown = truncate_middle(_text(row[i]), widths[i])
-        last = position == len(kept) - 1
+        last = position == len(columns) - 1
         padded = (shown if last else shown.ljust(widths[i])) if i < left else shown.rjust(widths[i])
         pieces.append((padded + ("" if last else " " * GAP), _role(row[i])))
     while pieces and not _text(pieces[-1]).strip():
@@ -60,7 +61,7 @@ def _line(
 
 
 def truncate_middle(text: str, width: int) -> str:
-    """The text with its middle left out where it is too long: names differ at their ends."""
+    """Return the text, cut in its middle if it is too long: names differ at their ends."""
     if len(text) <= width:
         return text
     head = (width - 1) // 2

@@ -1,6 +1,6 @@
-"""Finds what is alike in many domains, so that a plan over five hundred of them stays readable. How it looks is left to the views.
+"""Grouping of what is alike in many domains, so that a large plan stays readable.
 
-What is said of one domain holds for all of a group once its own name is written `${domain}`, as in the files.
+The name of the domain is written `${domain}` in a group, as in the files.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
 
 T = TypeVar("T")
-#: Fewer than this are written out.
+#: Smaller groups are written out.
 MIN_GROUP = 4
-#: Stands for the name of each domain of a group.
+#: Replaces the name of each domain of a group.
 ANY_DOMAIN = "${domain}"
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One change in one or many domains. `resource` speaks for all `members`: for one it is that one itself."""
+    """One change in one or many domains; `resource` represents all `members`."""
 
     resource: ResourceChange
     members: tuple[ResourceChange, ...]
 
     @property
     def where(self) -> str:
-        """`in 497 domains: store-{001..497}`; nothing for one domain."""
+        """Return `in 497 domains: store-{001..497}`; an empty text for one domain."""
         return (
             format_domains([member.domain for member in self.members])
             if len(self.members) > 1
@@ -44,10 +44,10 @@ class Group:
 
 
 def group_resources(resources: Sequence[ResourceChange], plan: Plan | None = None) -> list[Group]:
-    """The changes with those that are alike together, in the order of the first of each.
+    """Group changes that are alike, in the order of the first of each.
 
-    Alike are changes that differ in nothing but the name of their own domain, and in the numbers of their hazards. `plan`
-    is what the permissions of a group are checked against: its flag permits nothing else there.
+    Changes are alike if they differ only in the name of their own domain and in the numbers of
+    their hazards. The flag of a group allows nothing else in `plan`.
     """
     alike: dict[str, list[ResourceChange]] = {}
     for resource in resources:
@@ -62,9 +62,9 @@ def group_resources(resources: Sequence[ResourceChange], plan: Plan | None = Non
 
 
 def group_by_domain(items: Iterable[tuple[str, T]]) -> Iterator[tuple[T, list[str]]]:
-    """Things that are said of a domain each, as `(domain, what)`: what is alike once, with its domains.
+    """Group `(domain, what)` pairs with the same text; return each text with its domains.
 
-    `what` is text or a tuple of texts; with one domain it is as it came, with more the name in it is `${domain}`.
+    `what` is a text or a tuple of texts. In a group, the name of the domain in it is `${domain}`.
     """
     alike: dict[Any, list[tuple[str, T]]] = {}
     for domain, what in items:
@@ -79,7 +79,7 @@ def _word_pattern(domain: str) -> re.Pattern[str]:
 
 
 def replace_domain(value: Any, domain: str) -> Any:
-    """Plain data with the domain's name, where it is a word of its own, as `${domain}`."""
+    """Replace the domain's name, where it is a word of its own, by `${domain}` in plain data."""
     if isinstance(value, str):
         return _word_pattern(domain).sub(ANY_DOMAIN, value) if domain in value else value
     if isinstance(value, dict):
@@ -112,7 +112,7 @@ def _group_key(resource: ResourceChange) -> str:
 
 
 def _representative(members: Sequence[ResourceChange], plan: Plan | None) -> ResourceChange:
-    """The first of them with every name of its domain as `${domain}` and the hazards of all."""
+    """Return the first member with `${domain}` for its domain, and the hazards of all."""
     first = members[0]
 
     def name(value: Any) -> Any:
@@ -142,19 +142,19 @@ def _representative(members: Sequence[ResourceChange], plan: Plan | None) -> Res
 def _merge_hazards(
     hazards: list[Hazard], members: Sequence[ResourceChange], plan: Plan | None
 ) -> Hazard:
-    """One hazard of many domains: numbers add up, and the worst of them is named."""
+    """Merge one hazard of many domains: numbers are added, and the worst member is named."""
     worst = max(range(len(hazards)), key=lambda index: hazards[index].messages or 0)
-    said = {
+    messages = {
         replace_domain(hazard.message, member.domain)
         for hazard, member in zip(hazards, members, strict=True)
     }
     total = _sum(hazards, "messages")
     message = (
-        said.pop()
-        if len(said) == 1
+        messages.pop()
+        if len(messages) == 1
         else f"{members[worst].domain}, where it is most: {hazards[worst].message}"
     )
-    if said and total:
+    if messages and total:
         message = f"{total:,} messages in {len(hazards)} domains; in {message}"
     return replace(
         hazards[0],
@@ -181,7 +181,7 @@ def _sum(hazards: list[Hazard], name: str) -> int | None:
 def _merge_flags(
     hazards: list[Hazard], members: Sequence[ResourceChange], plan: Plan | None
 ) -> str:
-    """One flag for all of them, if there is a glob that permits nothing else in the plan; else the flag of each."""
+    """Return one flag for all if a glob allows nothing else in the plan, else one for each."""
     code, wanted = hazards[0].code, {member.address for member in members}
     if plan is not None:
         asking = [
@@ -196,7 +196,7 @@ def _merge_flags(
 
 
 def _common_globs(members: Sequence[ResourceChange]) -> Iterator[str]:
-    """Globs that match every member, the narrowest first."""
+    """Return the globs that match every member, narrowest first."""
     rest = {member.address.partition("/")[2] for member in members}
     if len(rest) == 1:
         start = _common_prefix([member.domain for member in members])
@@ -214,5 +214,5 @@ def _common_prefix(names: list[str]) -> str:
 
 
 def format_domains(names: list[str], *, whole: bool = False) -> str:
-    """`in 19 domains: store-{001..016}, store-{018..020}`; many runs are cut unless all are wanted."""
+    """Return `in 19 domains: store-{001..016}, …`; many runs are cut unless all are wanted."""
     return f"in {len(names):,} domains: {compress_names(names, show_all=whole)}"

@@ -1,4 +1,4 @@
-"""The history as text: a table of what was applied, or one entry with each field that it changed. The document is `workflows/history`'s."""
+"""The history as text: a table of all applies, or one entry with its changed fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from jsplan.render.grid import Cell
 
-EMPTY = "Nothing was applied here yet, or by releases before this one, which kept no history."
+EMPTY = "Nothing was applied here yet, or only by releases without a history."
 _ROLES = {
     "done": "good",
     "started": "warn",
@@ -27,7 +27,7 @@ _ROLES = {
     "skipped": "dim",
 }
 _RESULT_LABELS = {"started": "cut off"}
-#: Changes that are written out of one entry.
+#: Changes that are listed for one entry.
 _MAX_SHOWN = 500
 _PARTS = (
     "imported",
@@ -40,16 +40,18 @@ _PARTS = (
     "skipped",
     "deferred",
 )
-#: A summary of a plan, where the session never came to say what it had done.
+#: The counts of a plan, shown for a session that never recorded its result.
 _PLANNED = ("import", "add", "change", "replace", "destroy", "forget")
 _SIGNS = {
-    ("create",): ("+", "create"), ("update",): ("~", "update"), ("delete",): ("-", "delete"), ("forget",): ("#", "forget"),
-    ("no-op",): (">", "import"), ("delete", "create"): ("-/+", "replace"), ("create", "delete"): ("-/+", "update"),
+    ("create",): ("+", "create"), ("update",): ("~", "update"), ("delete",): ("-", "delete"),
+    ("forget",): ("#", "forget"),
+    ("no-op",): (">", "import"), ("delete", "create"): ("-/+", "replace"),
+    ("create", "delete"): ("-/+", "update"),
 }  # fmt: skip
 
 
 def render(document: dict[str, Any], console: Console, *, one: bool) -> None:
-    """The table, or with `one` the single entry of the document."""
+    """Render the table, or with `one` the single entry of the document."""
     lines = Lines()
     if one:
         _render_entry(lines, document["entries"][0])
@@ -77,7 +79,7 @@ def _row(entry: dict[str, Any]) -> list[Cell]:
 
 
 def _result(entry: dict[str, Any]) -> str:
-    """One that was begun and never ended was cut off, unless somebody is at it."""
+    """Return the result; an entry that never ended was interrupted, unless it still runs."""
     return (
         "under way"
         if entry.get("running")
@@ -117,9 +119,7 @@ def _render_entry(lines: Lines, entry: dict[str, Any]) -> None:
     _add_fact(lines, "backfills", ", ".join(entry.get("backfills", ())))
     lines.blank()
     if entry["changes"] is None:
-        lines.add(
-            0, "Of this one only the counts are kept: it, or what came after it, was too large."
-        )
+        lines.add(0, "Only the counts of this apply are stored: it, or a later one, was too large.")
     changes = entry["changes"] or []
     for item in changes[:_MAX_SHOWN]:
         _render_change(lines, item)

@@ -1,6 +1,4 @@
-"""The frame of a page that needs nothing besides itself: its style, its script, and a policy that lets in no other. What is on
-it is left to the views.
-"""
+"""The frame of an HTML page without external resources: style, script, security policy."""
 
 from __future__ import annotations
 
@@ -19,29 +17,35 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _ASSETS = Path(__file__).parent / "assets"
-#: The role of a style; of two with the same style the first one.
+#: The role of a style; the first one if two have the same style.
 _ROLES = {style: role for role, style in reversed(STYLES.items())}
 
 
 def render_page(title: str, mark: str, body: Iterable[str], *, style: str, script: str) -> str:
-    """The whole file. `title` is plain text, `mark` a comment, `body` finished HTML; `style` and `script` are names of assets.
+    """Return the whole file.
 
-    A browser runs this script and no other, and loads nothing: also where something foreign was ever let through.
+    `title` is plain text, `mark` a comment, `body` finished HTML; `style` and `script` are names of
+    assets. The policy lets a browser run only this script and load nothing, even if foreign text
+    was not escaped.
     """
     css, code = read_asset("page.css") + read_asset(style), read_asset(script) if script else ""
-    policy = f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(code)}'; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(code)}'; base-uri "
+        "'none'; form-action 'none'"
+    )
     scripts = f"<script>{code}</script>\n" if code else ""
     return (
         f'<!doctype html>\n{mark}\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{safe_html(title)}</title>\n<style>{css}</style></head>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{safe_html(title)}</title>\n<style>{css}</style></head>\n"
         f"<body>\n{chr(10).join(body)}\n{scripts}</body></html>\n"
     )
 
 
 @cache
 def read_asset(name: str) -> str:
-    """The text of a style or a script."""
+    """Return the text of a style or a script."""
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
@@ -50,7 +54,7 @@ def _hash(text: str) -> str:
 
 
 def render_line(line: Text) -> str:
-    """A line with its styles, as the terminal would colour it."""
+    """Return a line with its styles, as the terminal would colour it."""
     out, at = [], 0
     for span in sorted(line.spans, key=lambda span: span.start):
         role = _ROLES.get(str(span.style), "")
@@ -64,6 +68,6 @@ def render_line(line: Text) -> str:
 
 
 def render_block(lines: Iterable[Text]) -> str:
-    """Lines as they stand in a terminal; nothing for none."""
+    """Return lines as a preformatted block; an empty text for none."""
     shown = "\n".join(map(render_line, lines))
     return f"<pre>{shown}</pre>" if shown else ""

@@ -1,4 +1,4 @@
-"""Interrupted replacements as text: before anything else, since publishers are rejected until they are finished."""
+"""Interrupted replacements as text; they come first, since they reject publishers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def render_interruptions(lines: Lines, found: Iterable[dict[str, Any]]) -> None:
-    """Two lines for each: what is the matter, and what ends it."""
+    """Render two lines for each: what is wrong, and what ends it."""
     for item in found:
         lines.add(0, (safe(item["summary"]), "bad"))
         lines.add(2, (safe(item["address"]), "strong"), f": {safe(item['detail'])}")

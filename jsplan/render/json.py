@@ -1,4 +1,4 @@
-"""The JSON view of every document: exactly the document, sorted, two blanks per level, one line end."""
+"""The JSON view of every document: sorted keys, indented by two, one newline at the end."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """The text of a document. What orjson refuses (half a surrogate pair in a name) is written escaped."""
+    """Return the text of a document.
+
+    What orjson refuses (half a surrogate pair in a name) is written escaped.
+    """
     try:
         text = base.dumps(document).decode()
     except TypeError:
         text = json.dumps(document, indent=2, sort_keys=True).replace("\x7f", "\\u007f") + "\n"
     return text.replace(
         "##[", "\\u0023#["
-    )  # which a runner of GitHub takes for a command, also inside a line
+    )  # a GitHub runner takes it for a command, also inside a line

@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
 
 def render(found: Lint, console: Console, *, verbose: bool = False) -> None:
-    """The findings, those that are ignored if everything is wanted, and a line that says how many there are."""
+    """Render the findings, with `verbose` also the ignored ones, and a line with their counts."""
     diagnostics_text.render(found.findings, console, after=True, verbose=verbose)
     lines = Lines()
     for diagnostic, reason in found.ignored if verbose else ():
         lines.add(
             0,
             (
-                f"Ignored: {safe(diagnostic.address or '')}: {safe(diagnostic.summary)} [{diagnostic.code}]",
+                (
+                    f"Ignored: {safe(diagnostic.address or '')}: {safe(diagnostic.summary)} "
+                    f"[{diagnostic.code}]"
+                ),
                 "dim",
             ),
         )
@@ -44,19 +47,22 @@ def render(found: Lint, console: Console, *, verbose: bool = False) -> None:
 
 
 def summary_line(found: Lint) -> str:
-    """`Lint: 1 error, 2 warnings, 3 notes, 1 ignored.`; parts that are zero are left out."""
+    """Return `Lint: 1 error, 2 warnings, 3 notes, 1 ignored.`; zero parts are left out."""
     numbers = found.summary
     parts = [
         count(numbers[name], name[:-1]) for name in ("errors", "warnings", "notes") if numbers[name]
     ]
     parts += [f"{numbers['ignored']:,} ignored"] if numbers["ignored"] else []
     if not parts:
-        return f"Lint: nothing found by {len(found.rules)} rules in {count(found.resources, 'resource')}."
+        return (
+            f"Lint: nothing found by {len(found.rules)} rules in "
+            f"{count(found.resources, 'resource')}."
+        )
     return f"Lint: {', '.join(parts)}."
 
 
 def overview(rules: Iterable[Explanation], console: Console) -> None:
-    """All rules, a line each."""
+    """Render all rules, a line each."""
     lines = Lines()
     for rule in rules:
         lines.add(0, (rule.code, "strong"), f"  {rule.level:<8} {rule.title}")

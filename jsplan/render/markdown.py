@@ -1,4 +1,4 @@
-"""Markdown that foreign words cannot get out of, and what fits into a comment. What is said is left to the views."""
+"""Markdown with escaped foreign text, fitted into the length of a comment."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 
 def escape_text(words: str) -> str:
-    """Foreign words without a character that markdown or HTML would act on; nobody is notified by an @."""
+    """Escape every character that Markdown or HTML would act on; an @ notifies no user."""
     return _SPECIAL.sub(r"\\\1", words).replace("@", "@\u200b")
 
 
 def code_span(words: str) -> str:
-    """A code span that holds exactly these words, backticks included."""
+    """Return a code span that holds exactly these words, including backticks."""
     fence = "`" * (max((len(run) for run in re.findall("`+", words)), default=0) + 1)
     return (
         f"{fence} {words} {fence}"
@@ -27,7 +27,7 @@ def code_span(words: str) -> str:
 
 
 def fenced_block(lines: Sequence[str], language: str = "", *, indent: str = "") -> list[str]:
-    """A fenced block that none of its lines can end."""
+    """Return a fenced block that none of its lines can end."""
     fence = "~" * max(3, *(len(run) + 1 for line in lines for run in re.findall("~{3,}", line)), 3)
     return [
         f"{indent}{fence}{language}",
@@ -37,7 +37,7 @@ def fenced_block(lines: Sequence[str], language: str = "", *, indent: str = "") 
 
 
 def diff_block(lines: Iterable[str], *, indent: str = "") -> list[str]:
-    """A block that is coloured by the first character of each line; `~` is not among those, `!` is."""
+    """Return a block coloured by the first character of each line; `~` becomes `!`."""
     return fenced_block(
         [f"!{line[1:]}" if line.startswith("~") else line for line in lines], "diff", indent=indent
     )
@@ -45,7 +45,7 @@ def diff_block(lines: Iterable[str], *, indent: str = "") -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class PageItem:
-    """Something to say at length, or in fewer words where there is no room. `weight` is how many things it speaks of."""
+    """A text in full and in brief; `weight` is how many things it covers."""
 
     brief: str
     full: str
@@ -54,22 +54,26 @@ class PageItem:
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """What found room: `texts` in order, `shortened` things said in fewer words, `omitted` pieces not at all."""
+    """The texts that fit, in order.
+
+    `shortened` counts things in brief; `omitted` items are missing.
+    """
 
     texts: list[str]
     shortened: int
     omitted: list[PageItem]
 
 
-def fit_items(pieces: Sequence[PageItem], room: int) -> FitResult:
-    """As much as fits into so many characters: what comes first at length, then as many as possible in few words.
+def fit_items(pieces: Sequence[PageItem], limit: int) -> FitResult:
+    """Fit the items into `limit` characters: the first ones in full, the others in brief.
 
-    Where all of them fit in few words, none is left out for another one's details; else a third of the room is for details.
+    If all of them fit in brief, none is omitted for the details of another. Otherwise a third of
+    the space is for details.
     """
-    shown = _fitting_prefix(pieces, room)
+    shown = _fitting_prefix(pieces, limit)
     if len(shown) < len(pieces):
-        shown = _fitting_prefix(pieces, room * 2 // 3)
-    spare = room - sum(len(piece.brief) for piece in shown)
+        shown = _fitting_prefix(pieces, limit * 2 // 3)
+    spare = limit - sum(len(piece.brief) for piece in shown)
     texts, shortened = [], 0
     for piece in shown:
         more = len(piece.full) - len(piece.brief)
@@ -82,10 +86,10 @@ def fit_items(pieces: Sequence[PageItem], room: int) -> FitResult:
     return FitResult(texts, shortened, list(pieces[len(shown) :]))
 
 
-def _fitting_prefix(pieces: Sequence[PageItem], room: int) -> Sequence[PageItem]:
+def _fitting_prefix(pieces: Sequence[PageItem], limit: int) -> Sequence[PageItem]:
     used = 0
     for index, piece in enumerate(pieces):
         used += len(piece.brief)
-        if used > room:
+        if used > limit:
             return pieces[:index]
     return pieces

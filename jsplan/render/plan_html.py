@@ -1,6 +1,4 @@
-"""The plan as one HTML file that needs no network: hazards, then every change, to filter and to search. Which rows there are is
-`plan_rows`'.
-"""
+"""The plan as one HTML file without external resources: hazards, then searchable changes."""
 
 from __future__ import annotations
 
@@ -26,16 +24,16 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Hazard, Plan
     from jsplan.render.plan_rows import Row
 
-#: Changes that are open from the start: those with hazards, if there are no more than so many.
+#: Changes with hazards are open from the start if there are at most this many.
 _MAX_OPEN = 40
-#: Hazards shown before the rest is folded away.
+#: Hazards shown before the rest is folded.
 _MAX_HAZARDS = 8
 _HAZARD_GRADES = ("stop", "warn", "allowed")
 _DEFERRED = "Deferred"
 
 
 def render(plan: Plan, *, verbose: bool = False) -> str:
-    """The whole file; `verbose` writes out what is alike in many domains."""
+    """Return the whole file; `verbose` does not group what is alike in many domains."""
     sha256 = str(plan.to_json()["sha256"])
     found = plan_rows.rows(plan, verbose=verbose)
     findings = _findings(plan)
@@ -112,7 +110,8 @@ def _hazards(found: list[Row]) -> str:
     shown = [f"<ul>\n{chr(10).join(items[:_MAX_HAZARDS])}\n</ul>"]
     if more := items[_MAX_HAZARDS:]:
         shown.append(
-            f'<details class="more"><summary>{len(more):,} more hazards</summary><ul>\n{chr(10).join(more)}\n</ul></details>'
+            f'<details class="more"><summary>{len(more):,} more hazards</summary>'
+            f"<ul>\n{chr(10).join(more)}\n</ul></details>"
         )
     return (
         f'<section id="hazards"><h2>Hazards ({len(items):,})</h2>\n{chr(10).join(shown)}</section>'
@@ -126,7 +125,8 @@ def _grade(hazard: Hazard) -> str:
 def _hazard(row: Row, hazard: Hazard) -> str:
     where = f" {safe_html(row.group.where)}" if row.group.where else ""
     return (
-        f'<li class="{_grade(hazard)}"><b>{safe_html(hazard.code)}</b> <a href="#c{row.number}">{_code(row.group.resource.address)}</a>'
+        f'<li class="{_grade(hazard)}"><b>{safe_html(hazard.code)}</b> <a '
+        f'href="#c{row.number}">{_code(row.group.resource.address)}</a>'
         f"{where}: {_hazard_text(hazard)}{_permission(hazard)}</li>"
     )
 
@@ -153,7 +153,8 @@ def _changes(found: list[Row]) -> list[str]:
         number = sum(len(row.members) for row in listed)
         rows = "\n".join(_change(row, opened=row.number in opened) for row in listed)
         sections.append(
-            f'<section class="changes"><h2>{plan_rows.action_title(action)} ({number:,})</h2>\n{rows}</section>'
+            f'<section class="changes"><h2>{plan_rows.action_title(action)} ({number:,})'
+            f"</h2>\n{rows}</section>"
         )
     return [
         _form(found),
@@ -184,9 +185,15 @@ def _form(found: list[Row]) -> str:
     return "\n".join(
         [
             '<form id="filter" role="search">',
-            '<input name="search" type="search" placeholder="Search: address, field, value" aria-label="Search" autocomplete="off">',
+            (
+                '<input name="search" type="search" placeholder="Search: address, field, '
+                'value" aria-label="Search" autocomplete="off">'
+            ),
             *selects,
-            '<button name="open" type="button">Open all</button><button name="close" type="button">Close all</button>',
+            (
+                '<button name="open" type="button">Open all</button><button name="close" '
+                'type="button">Close all</button>'
+            ),
             '<button type="reset">Clear</button> <output name="count"></output>',
             "</form>",
         ]
@@ -216,7 +223,10 @@ def _select(name: str, every: str, values: Iterable[str]) -> str:
         f'<option value="{safe_html(value)}">{safe_html(_OPTIONS.get(value, value))}</option>'
         for value in values
     )
-    return f'<select name="{name}" aria-label="{every}"{"" if options else " hidden"}><option value="">{every}</option>{options}</select>'
+    return (
+        f'<select name="{name}" aria-label="{every}"{"" if options else " hidden"}><option '
+        f'value="">{every}</option>{options}</select>'
+    )
 
 
 def _change(row: Row, *, opened: bool) -> str:
@@ -229,19 +239,22 @@ def _change(row: Row, *, opened: bool) -> str:
     }
     domains = " ".join(sorted({member.domain for member in row.members}))
     data = (
-        f'data-action="{safe_html(row.action)}" data-kind="{safe_html(resource.type)}" data-domains="{safe_html(domains)}" '
+        f'data-action="{safe_html(row.action)}" data-kind="{safe_html(resource.type)}" '
+        f'data-domains="{safe_html(domains)}" '
         f'data-hazards="{safe_html(" ".join(sorted(tags)))}" data-count="{len(row.members)}"'
     )
     codes = ", ".join(dict.fromkeys(hazard.code for hazard in resource.hazards))
     tag = f'<span class="tag">{safe_html(codes)}</span>' if codes else ""
     return (
-        f'<details class="change {safe_html(row.action)}" id="c{row.number}" {data}{" open" if opened else ""}>'
-        f"<summary>{tag}<code>{html_page.render_line(row.head)}</code></summary>{html_page.render_block([*row.fields, *row.hazards])}{_members(row)}</details>"
+        f'<details class="change {safe_html(row.action)}" id="c{row.number}" '
+        f"{data}{' open' if opened else ''}>"
+        f"<summary>{tag}<code>{html_page.render_line(row.head)}</code>"
+        f"</summary>{html_page.render_block([*row.fields, *row.hazards])}{_members(row)}</details>"
     )
 
 
 def _members(row: Row) -> str:
-    """Each of those that are alike, with the hazards that are its own."""
+    """Return each member of a group, with its own hazards."""
     if len(row.members) == 1:
         return ""
     items = []
@@ -250,7 +263,10 @@ def _members(row: Row) -> str:
             f"<br>{safe_html(hazard.code)}: {_hazard_text(hazard)}" for hazard in member.hazards
         )
         items.append(f"<li>{_code(member.address)}{costs}</li>")
-    return f'<details class="more"><summary>{len(items):,} resources</summary><ul>{"".join(items)}</ul></details>'
+    return (
+        f'<details class="more"><summary>{len(items):,} resources</summary><ul>{"".join(items)}'
+        "</ul></details>"
+    )
 
 
 def _other_sections(plan: Plan, *, verbose: bool) -> list[str]:
@@ -264,14 +280,20 @@ def _other_sections(plan: Plan, *, verbose: bool) -> list[str]:
     every = [f"<p>{_code(item.address)}: {safe_html(item.reason)}</p>" for item in plan.deferred]
     left = _details_element("Each of them", every) if every else ""
     return [
-        f"<section><h2>{title}</h2>{html_page.render_block(rows)}{left if title == _DEFERRED else ''}</section>"
+        (
+            f"<section><h2>{title}"
+            f"</h2>{html_page.render_block(rows)}{left if title == _DEFERRED else ''}</section>"
+        )
         for title, rows in parts
         if rows
     ]
 
 
 def _details_element(title: str, items: list[str]) -> str:
-    return f'<details class="more"><summary>{title} ({len(items):,})</summary>\n{chr(10).join(items)}</details>'
+    return (
+        f'<details class="more"><summary>{title} ({len(items):,})'
+        f"</summary>\n{chr(10).join(items)}</details>"
+    )
 
 
 def _findings(plan: Plan) -> str:
@@ -296,17 +318,21 @@ def _finding(found: Diagnostic, where: str) -> str:
     place = f"<br><small>at {safe_html(str(found.range))}</small>" if found.range else ""
     detail = "".join(f"<br>{safe_html(line)}" for line in safe_lines(found.detail))
     return (
-        f'<p><span class="{safe_html(found.severity)}">{safe_html(found.severity)}</span> {subject}{safe_html(found.summary)}{safe_html(where)} '
+        f'<p><span class="{safe_html(found.severity)}">{safe_html(found.severity)}</span> '
+        f"{subject}{safe_html(found.summary)}{safe_html(where)} "
         f'<span class="dim">[{safe_html(found.code)}]</span>{place}{detail}</p>'
     )
 
 
 def _steps(plan: Plan) -> str:
-    """Everything that an apply would do, in the order of the plan."""
+    """Return all steps of an apply, in the order of the plan."""
     items = "".join(f"<li>{safe_html(step.title)}</li>" for step in plan.steps)
     heading = summary.count(len(plan.steps), "step")
     return (
-        f'<details class="more"><summary>What is done, in order ({heading})</summary><ol>{items}</ol></details>'
+        (
+            f'<details class="more"><summary>What is done, in order ({heading})</summary>'
+            f"<ol>{items}</ol></details>"
+        )
         if items
         else ""
     )

@@ -1,5 +1,6 @@
-"""The plan as markdown for a comment on a change: hazards, then what deletes, never longer than GitHub takes. Which rows there
-are is `plan_rows`'.
+"""The plan as Markdown for a comment on a change, within GitHub's length limit.
+
+Hazards come first, then the changes that delete.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Hazard, Plan
     from jsplan.render.plan_rows import Row
 
-#: Lines of one change, and characters of one flag: the rest is only counted.
+#: Lines of one change and characters of one flag; the rest is only counted.
 _MAX_LINES = 80
 _MAX_FLAG = 400
-#: Characters of the options at most.
+#: Characters of the options.
 _MAX_OPTIONS = 2000
-#: Room that hazards, and that all else beside the changes, may take.
+#: Space for the hazards, and for everything else beside the changes.
 _HAZARD_SPACE = MAX_LENGTH // 3
 _OTHER_SPACE = MAX_LENGTH // 6
-#: Room for the words on what was cut.
+#: Space for the note about what was cut.
 _OMISSION_SPACE = 600
 _MARKS = {"error": "❌", "warning": "⚠️", "info": "ℹ️"}
 
 
 def render(plan: Plan, *, verbose: bool = False) -> str:
-    """The whole page; `verbose` writes out what is alike in many domains."""
+    """Return the whole page; `verbose` does not group what is alike in many domains."""
     sha256 = str(plan.to_json()["sha256"])
     found = plan_rows.rows(plan, verbose=verbose)
     head, tail = _head(plan, sha256, found), _tail(plan, sha256)
@@ -58,8 +59,8 @@ def render(plan: Plan, *, verbose: bool = False) -> str:
         [_hazard(row, hazard) for row, hazard in plan_rows.hazards(found)], _HAZARD_SPACE
     )
     beside = _other_sections(plan, verbose=verbose)
-    room = MAX_LENGTH - _OMISSION_SPACE - sum(map(len, (head, tail, *hazards.texts, *beside)))
-    changes = fit_items(list(_changes(found)), room)
+    limit = MAX_LENGTH - _OMISSION_SPACE - sum(map(len, (head, tail, *hazards.texts, *beside)))
+    changes = fit_items(list(_changes(found)), limit)
     cut = _omission_note(found, hazards, changes)
     first, last = ([beside[0]], beside[1:]) if plan.errored else ([], beside)
     return "".join(
@@ -96,13 +97,15 @@ def _head(plan: Plan, sha256: str, found: list[Row]) -> str:
     if plan.mode == "destroy":
         lines += [f"{plan_text.headline(plan, limited=bool(plan.targets))}.", ""]
     if shaped := plan_text.format_options(plan):
-        lines += [
-            f"Planned with {code_span(shaped if len(shaped) <= _MAX_OPTIONS else f'{shaped[:_MAX_OPTIONS]} …')}",
-            "",
-        ]
+        if len(shaped) > _MAX_OPTIONS:
+            shaped = f"{shaped[:_MAX_OPTIONS]} …"
+        lines += [f"Planned with {code_span(shaped)}", ""]
     if plan.targets or plan.options.get("excludes"):
         lines += [
-            "⚠️ This plan is limited by `--target` or `--exclude`: it does not show everything that differs.",
+            (
+                "⚠️ This plan is limited by `--target` or `--exclude`: it does not show "
+                "everything that differs."
+            ),
             "",
         ]
     more = [
@@ -117,7 +120,10 @@ def _head(plan: Plan, sha256: str, found: list[Row]) -> str:
 
 
 def _tail(plan: Plan, sha256: str) -> str:
-    return f"<sub>Planned {escape_text(safe(plan.timestamp))} by jsplan {escape_text(safe(plan.jsplan_version))}; sha256 {sha256}.</sub>\n"
+    return (
+        f"<sub>Planned {escape_text(safe(plan.timestamp))} by jsplan "
+        f"{escape_text(safe(plan.jsplan_version))}; sha256 {sha256}.</sub>\n"
+    )
 
 
 def _hazard(row: Row, hazard: Hazard) -> PageItem:
@@ -139,10 +145,13 @@ def _hazard(row: Row, hazard: Hazard) -> PageItem:
 
 
 def _changes(found: list[Row]) -> Iterator[PageItem]:
-    """Each change; the first of its kind carries the heading."""
+    """Yield each change; the first of its kind has the heading."""
     for action, members in groupby(found, key=lambda row: row.action):
         listed = list(members)
-        heading = f"\n### {plan_rows.action_title(action)} ({sum(len(row.members) for row in listed):,})\n\n"
+        heading = (
+            f"\n### {plan_rows.action_title(action)} "
+            f"({sum(len(row.members) for row in listed):,})\n\n"
+        )
         for row in listed:
             brief, full = f"- {_headline(row)}\n", "\n".join(_change_with_fields(row)) + "\n"
             yield PageItem(f"{heading}{brief}", f"{heading}{full}", len(row.members))
@@ -161,7 +170,10 @@ def _headline(row: Row) -> str:
 
 
 def _change_with_fields(row: Row) -> list[str]:
-    """The change with its fields: new ones folded away, since there is nothing that they could break."""
+    """Return the change with its fields.
+
+    Those of new resources are folded, since they can break nothing.
+    """
     body = plan_rows.plain_lines(row.fields[:_MAX_LINES])
     body += (
         [f"# {len(row.fields) - _MAX_LINES:,} more lines"] if len(row.fields) > _MAX_LINES else []
@@ -182,7 +194,7 @@ def _change_with_fields(row: Row) -> list[str]:
 
 
 def _other_sections(plan: Plan, *, verbose: bool) -> list[str]:
-    """Drift, backfills, what is deferred, findings: each as far as there is room."""
+    """Return drift, backfills, deferred resources and findings, as far as they fit."""
     drift = Lines()
     plan_text.add_drift(drift, plan_text.relevant_drift(plan), verbose=verbose)
     parts = [
@@ -199,15 +211,15 @@ def _other_sections(plan: Plan, *, verbose: bool) -> list[str]:
             ],
         ),
     ]
-    room = _OTHER_SPACE // (len(parts) + 1)
-    said = [_block_section(heading, fit_items(pieces, room)) for heading, pieces in parts]
-    return [_findings(plan, room, verbose=verbose), *said]
+    limit = _OTHER_SPACE // (len(parts) + 1)
+    sections = [_block_section(heading, fit_items(pieces, limit)) for heading, pieces in parts]
+    return [_findings(plan, limit, verbose=verbose), *sections]
 
 
-def _findings(plan: Plan, room: int, *, verbose: bool) -> str:
+def _findings(plan: Plan, limit: int, *, verbose: bool) -> str:
     shown, counted = diagnostics_text.shortlist(plan.diagnostics, verbose=verbose)
     shown.sort(key=lambda pair: list(_MARKS).index(pair[0].severity))
-    found = fit_items([_finding(d, where) for d, where in shown], room)
+    found = fit_items([_finding(d, where) for d, where in shown], limit)
     more = [f"- {number:,} more of {escape_text(safe(code))}\n" for code, number in counted.items()]
     more += [f"- {len(found.omitted):,} more findings\n"] if found.omitted else []
     return "".join(_with_heading("\n### Findings\n\n", [*found.texts, *more]))
@@ -215,7 +227,11 @@ def _findings(plan: Plan, room: int, *, verbose: bool) -> str:
 
 def _finding(found: Diagnostic, where: str) -> PageItem:
     subject = f"{code_span(safe(found.address))}: " if found.address else ""
-    brief = f"- {_MARKS[found.severity]} {subject}{escape_text(safe(found.summary))}{escape_text(safe(where))} \\[{escape_text(safe(found.code))}\\]"
+    brief = (
+        f"- {_MARKS[found.severity]} "
+        f"{subject}{escape_text(safe(found.summary))}{escape_text(safe(where))} "
+        f"\\[{escape_text(safe(found.code))}\\]"
+    )
     place = f" at {code_span(safe(str(found.range)))}" if found.range else ""
     detail = (
         f" {' '.join(escape_text(line) for line in safe_lines(found.detail))}"
@@ -234,7 +250,7 @@ def _plain_lines(lines: Lines) -> list[str]:
 
 
 def _block_section(heading: str, found: FitResult) -> str:
-    """Lines in a block of their own."""
+    """Return lines in a block of their own."""
     if not found.texts:
         return ""
     more = [f"# {len(found.omitted):,} more lines"] if found.omitted else []
@@ -246,11 +262,12 @@ def _with_heading(heading: str, texts: Sequence[str]) -> list[str]:
 
 
 def _omission_note(found: list[Row], hazards: FitResult, changes: FitResult) -> str:
-    """What is not on the page although it is in the plan, and where it is."""
+    """Return what is in the plan but not on the page, and where to find it."""
     words = []
     if hazards.shortened or hazards.omitted:
         words.append(
-            f"{hazards.shortened:,} hazards without their words, {len(hazards.omitted):,} hazards not at all"
+            f"{hazards.shortened:,} hazards without their words, {len(hazards.omitted):,} "
+            "hazards not at all"
         )
     if changes.shortened:
         words.append(f"{changes.shortened:,} changes without their fields")

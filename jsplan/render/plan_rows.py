@@ -1,4 +1,4 @@
-"""The changes of a plan as rows, what deletes first: what the pages (markdown, HTML) are made of. Layout is left to those."""
+"""The changes of a plan as rows for Markdown and HTML, what deletes first."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Hazard, Plan, ResourceChange
     from jsplan.render.group_domains import Group
 
-#: What becomes of a resource, in one word; those that delete come first.
+#: The action of a resource in one word; those that delete come first.
 _ACTION_NAMES = {
-    ("delete",): "destroy", ("delete", "create"): "replace", ("create", "delete"): "replace", ("update",): "update",
-    ("create",): "create", ("forget",): "forget", ("no-op",): "move",
+    ("delete",): "destroy", ("delete", "create"): "replace", ("create", "delete"): "replace",
+    ("update",): "update", ("create",): "create", ("forget",): "forget", ("no-op",): "move",
 }  # fmt: skip
 ACTIONS = ("destroy", "replace", "update", "create", "import", "forget", "move", "other")
 _TITLES = {
-    "destroy": "Destroyed", "replace": "Replaced", "update": "Updated in place", "create": "Created", "import": "Imported",
-    "forget": "Forgotten, they stay on the server", "move": "Moved", "other": "Changed in a way this release does not know",
+    "destroy": "Destroyed", "replace": "Replaced", "update": "Updated in place",
+    "create": "Created", "import": "Imported", "move": "Moved",
+    "forget": "Forgotten, they stay on the server",
+    "other": "Changed in a way this release does not know",
 }  # fmt: skip
-#: What no name in a comment of HTML may hold.
+#: Characters that a comment of HTML must not hold.
 _UNSAFE = re.compile(r"[^\w.-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One change, or many that are alike, in the lines of the terminal: what becomes of it, its fields, its hazards."""
+    """One change, or many alike ones, in the lines of the terminal: head, fields, hazards."""
 
     number: int
     group: Group
@@ -44,27 +46,27 @@ class Row:
 
     @property
     def action(self) -> str:
-        """One of `ACTIONS`."""
+        """Return one of `ACTIONS`."""
         return action_of(self.group.resource)
 
     @property
     def members(self) -> Sequence[ResourceChange]:
-        """The changes that it speaks for."""
+        """The changes that it represents."""
         return self.group.members
 
     @property
     def outcome(self) -> str:
-        """What becomes of it, in words."""
+        """The action, in words."""
         return resource_text.headline(self.group.resource)[2]
 
 
 def action_title(action: str) -> str:
-    """The heading of an action."""
+    """Return the heading of an action."""
     return _TITLES[action]
 
 
 def action_of(resource: ResourceChange) -> str:
-    """What becomes of it, as one of `ACTIONS`."""
+    """Return the action of a change, as one of `ACTIONS`."""
     return (
         "import"
         if resource.change.importing
@@ -73,7 +75,7 @@ def action_of(resource: ResourceChange) -> str:
 
 
 def rows(plan: Plan, *, verbose: bool = False) -> list[Row]:
-    """All changes: what is destroyed, what is replaced, then the rest, within each what costs something first."""
+    """Return all changes: destroyed, replaced, then the rest; those with hazards first in each."""
     found = sorted(
         plan_text.group_changes(plan_text.changed_resources(plan), plan, verbose=verbose),
         key=_sort_key,
@@ -97,7 +99,7 @@ def _row(number: int, group: Group, *, verbose: bool) -> Row:
 
 
 def plain_lines(lines: Iterable[Text]) -> list[str]:
-    """The lines as text, without what all of them are indented by."""
+    """Return the lines as text, without their common indentation."""
     return [line.plain.removeprefix(" " * resource_text.BODY_INDENT) for line in lines]
 
 
@@ -117,17 +119,17 @@ def _rank(hazard: Hazard) -> int:
 
 
 def hazards(found: Iterable[Row]) -> list[tuple[Row, Hazard]]:
-    """Every hazard with its row: those that stop an apply, then warnings, then what is allowed."""
+    """Return every hazard with its row: blocking ones, then warnings, then allowed ones."""
     every = [(row, hazard) for row in found for hazard in row.group.resource.hazards]
     return sorted(every, key=lambda pair: (_rank(pair[1]), pair[0].number))
 
 
 def plan_name(plan: Plan) -> str:
-    """`shop, prod`."""
+    """Return `shop, prod`."""
     return f"{plan.workspace}, {plan.environment}" if plan.environment else plan.workspace
 
 
 def marker(plan: Plan, sha256: str) -> str:
-    """`<!-- jsplan:shop.prod:SHA -->`, by which a comment is found again and a plan is known (contract, section 4)."""
+    """Return `<!-- jsplan:shop.prod:SHA -->`, which identifies the comment and the plan."""
     where = f"{plan.workspace}.{plan.environment}" if plan.environment else plan.workspace
     return f"<!-- jsplan:{_UNSAFE.sub('_', where)}:{sha256} -->"

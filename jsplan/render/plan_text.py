@@ -1,4 +1,4 @@
-"""The plan as a page for people; resources that do not change are only counted. Paragraphs are `resource_text`'s."""
+"""The plan as text for people; unchanged resources are only counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from jsplan.documents.plan import Plan, ResourceChange
 
-#: What costs most stands nearest to the summary, where the eye ends.
+#: The most severe changes are last, next to the summary.
 _ORDER = (
     ("forget",),
     ("no-op",),
@@ -31,17 +31,18 @@ _ORDER = (
     ("delete",),
 )
 IMPORT_HINT = (
-    "To take in what is only on the server, declare it first, or have it written: --generate-config NAME.jsplan.yaml; "
+    "To take in what is only on the server, declare it first, or have it written: "
+    "--generate-config NAME.jsplan.yaml; "
     "what is only in the files is made by: jsplan apply"
 )
-#: So many of `--target` are listed; an import may have one for each domain.
+#: Listed values of `--target`; an import may have one for each domain.
 _MAX_TARGETS = 5
-#: Addresses listed per domain of deferred resources per reason, unless everything is wanted.
+#: Listed addresses per domain and reason of deferred resources, without -v.
 _MAX_SHOWN = 5
 
 
 def render(plan: Plan, console: Console, *, verbose: bool = False) -> None:
-    """Print the whole plan, the greppable summary last. `verbose` writes out what is alike."""
+    """Print the whole plan, the greppable summary last; `verbose` groups nothing."""
     drift = relevant_drift(plan)
     _print_drift(drift, console, verbose=verbose)
     found = changed_resources(plan)
@@ -56,13 +57,13 @@ def render(plan: Plan, console: Console, *, verbose: bool = False) -> None:
 
 
 def relevant_drift(plan: Plan) -> list[ResourceChange]:
-    """Drift of what this plan touches; everything with --refresh-only, which is about nothing else."""
+    """Return drift of resources that this plan touches; all drift with --refresh-only."""
     touched = {r.address for r in plan.resource_changes if action_key(r) != ("no-op",)}
     return [r for r in plan.resource_drift if plan.mode == "refresh-only" or r.address in touched]
 
 
 def changed_resources(plan: Plan) -> list[ResourceChange]:
-    """What there is to show, in the order of this page."""
+    """Return the resources to show, in the order of this page."""
     changed = [
         r
         for r in plan.resource_changes
@@ -75,7 +76,7 @@ def changed_resources(plan: Plan) -> list[ResourceChange]:
 def group_changes(
     resources: list[ResourceChange], plan: Plan | None = None, *, verbose: bool = False
 ) -> list[group_domains.Group]:
-    """What is alike in many domains together; with `verbose` each for itself."""
+    """Group changes that are alike in many domains; with `verbose` each stands alone."""
     return (
         [group_domains.Group(r, (r,)) for r in resources]
         if verbose
@@ -90,7 +91,7 @@ def _print_drift(drift: list[ResourceChange], console: Console, *, verbose: bool
 
 
 def add_drift(lines: Lines, drift: list[ResourceChange], *, verbose: bool) -> None:
-    """The elements of `resource_drift`, if there are any, each with an empty line after it."""
+    """Add the elements of `resource_drift`, if there are any, each with an empty line after it."""
     if not drift:
         return
     lines.add(0, ("Changed outside of jsplan", "strong"), " since the last apply:")
@@ -136,7 +137,10 @@ def _intro(plan: Plan, anything: bool, console: Console) -> None:
         lines.add(
             0,
             (
-                "This plan is limited by --target or --exclude: it does not show everything that differs.",
+                (
+                    "This plan is limited by --target or --exclude: it does not show "
+                    "everything that differs."
+                ),
                 "warn",
             ),
         )
@@ -146,7 +150,7 @@ def _intro(plan: Plan, anything: bool, console: Console) -> None:
 
 
 def headline(plan: Plan, *, limited: bool) -> str:
-    """What is about to happen, as a sentence without its end."""
+    """Return a sentence about what the apply does, without its full stop."""
     if plan.mode != "destroy":
         return "jsplan will do the following"
     return (
@@ -157,7 +161,7 @@ def headline(plan: Plan, *, limited: bool) -> str:
 
 
 def format_options(plan: Plan) -> str:
-    """The options that shaped the plan, as they are written."""
+    """Return the options that shaped the plan, as they are written."""
     options: dict[str, Any] = plan.options
     words = [f"--target {safe(quote_shell(t))}" for t in plan.targets[:_MAX_TARGETS]]
     words += (
@@ -184,7 +188,7 @@ def _resources(groups: list[group_domains.Group], console: Console, *, verbose: 
 
 
 def render_backfills(plan: Plan) -> Lines:
-    """Each backfill with its ends, its amount, by what and why; then the history that sources leave out."""
+    """Render each backfill with its endpoints, amount and strategy, then skipped history."""
     lines = Lines()
     for job, where in group_backfills(plan.backfills):
         mark, what = ("  > ", "import"), f"backfill {safe(str(job['name']))}"
@@ -216,16 +220,19 @@ def render_backfills(plan: Plan) -> Lines:
 
 
 def _undeclared_outcome(plan: Plan, job: Mapping[str, Any]) -> str:
-    """What becomes of history that no entry names, before the command that brings it."""
+    """Describe the default for history that no entry names, before the command that copies it."""
     if not job["runs"]:
         return "Apply does not copy them. To copy them"
     if not plan.options.get("backfill", True):
         return "Skipped by --no-backfill, and not planned again. To copy them"
-    return "Apply copies them. With --no-backfill they are skipped, and not planned again. To copy them"
+    return (
+        "Apply copies them. With --no-backfill they are skipped, and not planned again. To "
+        "copy them"
+    )
 
 
 def format_amount(job: Mapping[str, Any]) -> list[str]:
-    """How many messages and bytes, and about how long, as far as anybody knows."""
+    """Return messages, bytes and duration, as far as they are known."""
     filtered = any(
         isinstance(end, dict) and end.get("filter_subjects") for end in job.get("from") or ()
     )
@@ -255,13 +262,13 @@ def _format_endpoint(end: Any) -> str:
 
 
 def render_deferred(plan: Plan, *, verbose: bool) -> Lines:
-    """Why what is left for later, a few addresses of each; domains with the same reason together."""
+    """Render the reasons of deferred resources, with a few addresses; equal reasons together."""
     lines, reasons = Lines(), dict[tuple[str, str], list[str]]()
     for item in plan.deferred:
         reasons.setdefault((item.address.partition("/")[0], item.reason), []).append(item.address)
-    said = [(domain, (reason, *addresses)) for (domain, reason), addresses in reasons.items()]
+    entries = [(domain, (reason, *addresses)) for (domain, reason), addresses in reasons.items()]
     for (reason, *addresses), domains in (
-        [(w, [d]) for d, w in said] if verbose else group_domains.group_by_domain(said)
+        [(w, [d]) for d, w in entries] if verbose else group_domains.group_by_domain(entries)
     ):
         where = f", {group_domains.format_domains(domains)}" if len(domains) > 1 else ""
         lines.add(0, ("Deferred: ", "warn"), safe(reason), (safe(where), "strong"))
@@ -275,7 +282,7 @@ def render_deferred(plan: Plan, *, verbose: bool) -> Lines:
 
 
 def _permissions(groups: list[group_domains.Group]) -> Lines:
-    """All flags that are still missing in one place, ready to be copied."""
+    """Render all flags that are still missing, ready to be copied."""
     lines = Lines()
     ordered = sorted(groups, key=lambda group: group.members[0].address)
     flags = dict.fromkeys(

@@ -1,4 +1,4 @@
-"""Progress on stderr while a workflow runs, as plain lines or JSON lines; the moving picture of a terminal is `live`'s."""
+"""Progress on stderr while a workflow runs, as plain lines or JSON lines."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from jsplan.secrets import conceal
 if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyEvent
 
-#: Steps above which what goes well is only counted, in logs and above the bar of a terminal.
+#: Above this number of steps, successful steps are only counted.
 MAX_STEP_LINES = 200
-#: In so many lines.
+#: Lines that such a count gets.
 PROGRESS_LINES = 20
-#: How often a log says how far a copy is. Seconds.
+#: Seconds between two lines about the progress of a copy in a log.
 REPORT_SECONDS = 10.0
 _STATUS_LABELS = {"done": "done", "failed": "FAILED", "skipped": "skipped", "unknown": "UNKNOWN"}
 
 
 class Progress(Protocol):
-    """An observer of workflows (`workflows.options.Observer`) that can also get out of the way of a question."""
+    """An observer of workflows (`Observer`) that can clear the screen for a question."""
 
     def phase(self, text: str) -> None:
-        """A phase begins."""
+        """Report the start of a phase."""
 
     def event(self, event: ApplyEvent) -> None:
-        """A step started or finished."""
+        """Report the start or end of a step."""
 
     def warn(self, text: str) -> None:
-        """Something to know now."""
+        """Report a warning immediately."""
 
     def stop(self) -> None:
-        """Leave the screen to others; what comes after begins again."""
+        """Clear the screen; the next event starts the output again."""
 
 
 def finished_line(event: StepFinished) -> str:
-    """`done create stream ORDERS (0.1s)`, with the error of a step that has one."""
+    """Return `done create stream ORDERS (0.1s)`, with the error of the step if it has one."""
     result = event.result
     line = f"{_STATUS_LABELS[result.status]}: {safe(event.title)} ({event.seconds:.1f}s)"
     return line + (f": {safe(result.error)}" if result.error else "")
 
 
 def format_copied(event: MessagesMoved) -> str:
-    """`250,000 of 1,000,000 messages, 120,000/s, 6s left`."""
+    """Return `250,000 of 1,000,000 messages, 120,000/s, 6s left`."""
     done = min(event.done, event.total) if event.total else event.done
     line = f"{done:,} of {event.total:,} messages" if event.total else f"{done:,} messages"
     if done and event.seconds:
@@ -57,7 +57,10 @@ def format_copied(event: MessagesMoved) -> str:
 
 
 class PlainProgress:
-    """One line per phase and per finished step: for logs. Of many steps only those that do not go well have their own line."""
+    """Progress for logs: one line per phase and per finished step.
+
+    Of many steps, only those that fail have their own line.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -65,12 +68,12 @@ class PlainProgress:
         self._last_report = 0.0
 
     def phase(self, text: str) -> None:
-        """A phase begins."""
+        """Report the start of a phase."""
         self._last_report = 0.0
         self._write(f"{safe(text)} ...")
 
     def event(self, event: ApplyEvent) -> None:
-        """A step started or finished; only its end is worth a line."""
+        """Report the end of a step."""
         if isinstance(event, ApplyStarted):
             self._total, self._done = event.steps, 0
         if isinstance(event, MessagesMoved) and self._is_due(event):
@@ -85,36 +88,36 @@ class PlainProgress:
             self._write(f"{head}steps finished")
 
     def _is_due(self, event: MessagesMoved) -> bool:
-        """A log has a line for every so many seconds of a copy."""
+        """Return True if the next line about a copy is due."""
         if event.seconds - self._last_report < REPORT_SECONDS:
             return False
         self._last_report = event.seconds
         return True
 
     def warn(self, text: str) -> None:
-        """Something to know now."""
+        """Report a warning immediately."""
         self._write(f"Warning: {safe(text)}")
 
     def stop(self) -> None:
-        """Nothing is held on the screen."""
+        """Do nothing: no part of the screen is in use."""
 
     def _write(self, line: str) -> None:
         try:
             self._stream.write(f"{conceal(line)}\n")
             self._stream.flush()
         except (OSError, ValueError, UnicodeError):
-            pass  # progress must not end an apply
+            pass  # a failure to report progress must not end an apply
 
 
 class JsonProgress(PlainProgress):
-    """The same as JSON lines, for log collectors (`--log-format json`)."""
+    """Progress as JSON lines, for log collectors (`--log-format json`)."""
 
     def phase(self, text: str) -> None:
-        """A phase begins."""
+        """Report the start of a phase."""
         self._record("info", phase=text)
 
     def event(self, event: ApplyEvent) -> None:
-        """A step started or finished."""
+        """Report the start or end of a step."""
         if isinstance(event, BytesMoved):
             return
         if isinstance(event, MessagesMoved):
@@ -143,7 +146,7 @@ class JsonProgress(PlainProgress):
             )
 
     def warn(self, text: str) -> None:
-        """Something to know now."""
+        """Report a warning immediately."""
         self._record("warning", message=text)
 
     def _record(self, level: str, **fields: Any) -> None:

@@ -1,4 +1,7 @@
-"""Progress on a terminal: a spinner per phase, during an apply what is under way. Loads rich; lines for logs are `progress`'s."""
+"""Progress on a terminal: a spinner per phase, and the running steps of an apply.
+
+This module loads rich.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LiveProgress:
-    """A spinner per phase; during an apply a bar, with what is under way below it. Ends leave a line each."""
+    """A spinner per phase; during an apply a bar above the running steps."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -39,13 +42,13 @@ class LiveProgress:
         self._wheel = Spinner("dots")  # one for the whole life, so that it turns evenly
 
     def phase(self, text: str) -> None:
-        """A phase begins."""
+        """Show the start of a phase."""
         self._phase, self._began = safe(text), time.monotonic()
         self._copies.clear()
         self._show()
 
     def event(self, event: ApplyEvent) -> None:
-        """A step started or finished."""
+        """Show the start or end of a step."""
         if isinstance(event, ApplyStarted):
             self._total, self._done, self._noun = event.steps, 0, event.noun
             return
@@ -67,11 +70,11 @@ class LiveProgress:
             self._print_line(finished_line(event), "green" if done else "bold red")
 
     def warn(self, text: str) -> None:
-        """Something to know now."""
+        """Print a warning."""
         self._print_line(f"Warning: {safe(text)}", "yellow")
 
     def stop(self) -> None:
-        """Clear the screen of the moving part."""
+        """Clear the moving part of the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -131,7 +134,10 @@ class LiveProgress:
 
 
 def _render_bars(moving: list[tuple[str, float, int, int]], now: float) -> Table:
-    """A row for each that moves data: title, bar, how much of how much, and how fast. Totals are estimates: never above them."""
+    """Return a row for each transfer: title, bar, amount and rate.
+
+    Totals are estimates, so the amount shown never exceeds them.
+    """
     table = Table.grid(padding=(0, 1, 0, 1))
     table.add_column(max_width=50, overflow="ellipsis", no_wrap=True)
     for title, began, done, total in moving:
@@ -154,7 +160,7 @@ def _render_bars(moving: list[tuple[str, float, int, int]], now: float) -> Table
 
 
 def _render_copies(copies: list[MessagesMoved]) -> Table:
-    """A row for each copy: bar, how many of how many messages, how fast, and how long it will take."""
+    """Return a row for each copy: bar, messages, rate, and remaining time."""
     table = Table.grid(padding=(0, 1, 0, 1))
     for copy in copies:
         bar = ProgressBar(

@@ -1,4 +1,4 @@
-"""One resource of a plan or of drift as lines: what becomes of it, field by field. The page is left to `plan_text`."""
+"""One resource of a plan or of drift as lines: its change, field by field."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BODY_INDENT = 6
 
-#: actions -> symbol, role, what is said of the resource
+#: actions -> symbol, role, description of the change
 _HEADS = {
     ("create",): ("+", "create", "will be created"),
     ("update",): ("~", "update", "will be updated in place"),
@@ -40,7 +40,7 @@ _HEADS = {
     ),
     ("create", "delete"): ("-/+", "update", "will be replaced, its data carried over"),
     ("forget",): ("#", "forget", "will be forgotten; it stays on the server"),
-    ("no-op",): (" ", "dim", "stays as it is"),
+    ("no-op",): (" ", "dim", "unchanged"),
 }
 _CONSUMER_HEADS = {
     ("delete", "create"): ("-/+", "replace", "will be replaced; its position is lost"),
@@ -54,12 +54,12 @@ _NOTES = {
 
 
 def action_key(resource: ResourceChange) -> tuple[str, ...]:
-    """The actions as a key."""
+    """Return the actions as a key."""
     return tuple(resource.change.actions)
 
 
 def render(resource: ResourceChange, where: str = "") -> Lines:
-    """Head, fields and hazards of one element of `resource_changes`; `where` says for which domains it stands."""
+    """Render head, fields and hazards of a change; `where` names the domains of a group."""
     lines = Lines()
     add_head(lines, resource, where)
     add_body(lines, resource)
@@ -69,14 +69,14 @@ def render(resource: ResourceChange, where: str = "") -> Lines:
 
 
 def headline(resource: ResourceChange) -> tuple[str, str, str]:
-    """A sign, its role, and what becomes of the resource in words."""
+    """Return a sign, its role, and the change of the resource in words."""
     actions = action_key(resource)
     heads = _HEADS | _CONSUMER_HEADS if resource.type == "consumer" else _HEADS
     if resource.change.importing:
         return (
             ">",
             "import",
-            "will be imported as it is"
+            "will be imported unchanged"
             if actions == ("no-op",)
             else "will be imported, then updated in place",
         )
@@ -84,7 +84,7 @@ def headline(resource: ResourceChange) -> tuple[str, str, str]:
 
 
 def add_head(lines: Lines, resource: ResourceChange, where: str) -> None:
-    """The first line: what becomes of it."""
+    """Add the first line: the change of the resource."""
     symbol, role, says = headline(resource)
     pieces: list[tuple[str, str] | str] = [
         (f"{symbol:>3} ", role),
@@ -99,7 +99,7 @@ def add_head(lines: Lines, resource: ResourceChange, where: str) -> None:
 
 
 def add_body(lines: Lines, resource: ResourceChange) -> None:
-    """The fields: all that a new resource says, or what changes of an old one."""
+    """Add the fields: all of a new resource, or the changed ones of an existing resource."""
     if action_key(resource) == ("create",) and resource.change.after is not None:
         for leaf in non_default_leaves(resource.type, resource.name, resource.change.after):
             _add_whole_field(lines, BODY_INDENT, "+", "create", leaf)
@@ -110,7 +110,7 @@ def add_body(lines: Lines, resource: ResourceChange) -> None:
 
 
 def add_field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bool = False) -> None:
-    """One field: `~ path: before -> after`, or the elements that come and go."""
+    """Add one field: `~ path: before -> after`, or the added and removed elements."""
     row, path = row_of(kind, change.path), safe(change.path)
     note = _NOTES.get("replace" if forces else change.effect, "")
     tail = (
@@ -121,7 +121,7 @@ def add_field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bo
     before, after = change.before, change.after
     if (
         before is None and after is None
-    ):  # no change has nothing on both sides, but one whose end is unknown yet
+    ):  # both sides are empty only where the new value is unknown yet
         lines.add(BODY_INDENT, ("~ ", "update"), f"{path}: ", ("(known after apply)", "dim"), tail)
     elif _is_unset(before) or _is_unset(after):
         sign, role, value = ("+", "create", after) if _is_unset(before) else ("-", "delete", before)
@@ -139,7 +139,7 @@ def add_field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bo
 
 
 def _is_unset(value: Any) -> bool:
-    """Whether a side of a change says no more than that the field is not set."""
+    """Return True if a side of a change only says that the field is not set."""
     return value is None or value in ("", [], {})
 
 
@@ -150,7 +150,7 @@ def _one_line(row: Field | None, value: Any) -> str:
 def _add_whole_field(
     lines: Lines, indent: int, sign: str, role: str, leaf: Leaf, tail: tuple[str, str] | str = ""
 ) -> None:
-    """A field that comes or goes whole; objects are opened, long lists get a line per element."""
+    """Add a field that is added or removed; long lists get a line per element."""
     row, value, indent = leaf.row, leaf.value, indent + 4 * leaf.depth
     path, head = safe(leaf.path), (f"{sign} ", role)
     if isinstance(value, dict):
@@ -180,12 +180,12 @@ def _child_leaves(leaf: Leaf) -> Iterator[Leaf]:
         KeyError,
         TypeError,
         ValueError,
-    ):  # a plan may say anything of a field: then it is shown as it stands there
+    ):  # a plan may hold any value for a field: show it unchanged
         return flatten(None, leaf.value)
 
 
 def _add_elements(lines: Lines, row: Field | None, before: list[Any], after: list[Any]) -> None:
-    """What goes, then what comes; the order alone is said in words."""
+    """Add the removed, then the added elements; show both lists if only the order changed."""
     gone, come = [x for x in before if x not in after], [x for x in after if x not in before]
     for sign, role, items in (("-", "delete", gone), ("+", "create", come)):
         for item in items:
@@ -198,7 +198,7 @@ def _add_elements(lines: Lines, row: Field | None, before: list[Any], after: lis
 
 
 def add_hazard(lines: Lines, hazard: Hazard) -> None:
-    """A hazard with its amount, its causes, and how to allow it."""
+    """Add a hazard with its amount, its causes, and how to allow it."""
     role = "good" if hazard.allowed else "bad" if hazard.blocking else "warn"
     amount = format_amount(hazard)
     pieces: list[tuple[str, str] | str] = [
@@ -218,7 +218,10 @@ def add_hazard(lines: Lines, hazard: Hazard) -> None:
 
 
 def format_amount(hazard: Hazard) -> str:
-    """`1,203 messages, 86.1 KiB, 2 consumers`; bounds where the number is not exact. What the message says is left out."""
+    """Return `1,203 messages, 86.1 KiB, 2 consumers`, with bounds where it is not exact.
+
+    Numbers that the message mentions are left out.
+    """
     parts = []
     if hazard.messages is not None or hazard.at_least is not None:
         parts.append(_format_messages(hazard))
@@ -253,7 +256,7 @@ def _format_messages(hazard: Hazard) -> str:
 
 
 def _mentions_number(hazard: Hazard, number: int) -> bool:
-    """Whether the sentence of the hazard holds the number already."""
+    """Return True if the message of the hazard mentions the number."""
     return (
         re.search(rf"(?<![\d,.]){number:,}(?![\d,.]?\d)|(?<!\d){number}(?!\d)", hazard.message)
         is not None

@@ -1,4 +1,4 @@
-"""What a restore brings back, as text. The plan itself is `plan_text`'s, how it ended `apply_text`'s."""
+"""The content of a backup before a restore, and the summary of a restore, as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADS = {0: "Restore complete!", 130: "Restore interrupted."}
 
 
 def render(plan: Plan, console: Console) -> None:
-    """What the archives hold, stream by stream."""
+    """Render the content of the backup, stream by stream."""
     lines = Lines()
     lines.add(
         0, ("From the backup in ", "strong"), safe(display_folder(plan.options["folder"])), ":"
@@ -41,7 +41,7 @@ def render(plan: Plan, console: Console) -> None:
 
 
 def summary_line(plan: Plan, result: ApplyResult) -> str:
-    """The line `Restore complete! Streams: 2 restored, 1 there already.`, or what is true instead."""
+    """Return `Restore complete! Streams: 2 restored, 1 there already.`, or another result."""
     done = sum(1 for step in result.steps if step.op == "stream.restore" and step.status == "done")
     failed = sum(1 for step in result.steps if step.op == "stream.restore") - done
     there = sum(1 for one in plan.options["restore"] if one["exists"])

@@ -1,4 +1,4 @@
-"""What stands around the plan of a revert, as text: which apply is undone, and what the files say to it afterwards."""
+"""Head and tail of the plan of a revert: the reverted apply, and the next plan."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def print_head(plan: Plan, console: Console) -> None:
-    """Which entry of the history this is the way back from, if it is one."""
+    """Print which entry of the history is reverted, if the plan is a revert."""
     if lines := reverted_entry(plan):
         lines.blank()
         lines.print(console)
 
 
 def reverted_entry(plan: Plan) -> Lines:
-    """The line about that entry; none for any other plan."""
+    """Return the line about the reverted entry; no line for any other plan."""
     lines = Lines()
     if (entry := plan.options.get("revert")) is not None:
         lines.add(
@@ -36,12 +36,12 @@ def reverted_entry(plan: Plan) -> Lines:
 
 
 def print_tail(plan: Plan, console: Console) -> None:
-    """What the next plan would be after it, with the files as they are."""
+    """Print what the next plan after the revert would be, with the current files."""
     next_plan(plan).print(console)
 
 
 def next_plan(plan: Plan) -> Lines:
-    """The line about the next plan; none for any other plan."""
+    """Return the line about the next plan; no line for any other plan."""
     lines = Lines()
     if (entry := plan.options.get("revert")) is None:
         return lines
@@ -57,7 +57,7 @@ def next_plan(plan: Plan) -> Lines:
 
 
 def summary_line(plan: Plan, result: ApplyResult) -> str | None:
-    """The last line of one that went through, which says what is left to do."""
+    """Return the last line of a successful revert, with what is left to do."""
     if result.exit_code:
         return None
     done = summary.apply_line(result)

@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, for code review, and as annotations of GitHub Actions. What they say is left to `lint`."""
+"""Findings as SARIF 2.1.0, for code review, and as annotations of GitHub Actions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def render_sarif(
     root: Path,
     version: str,
 ) -> dict[str, Any]:
-    """One run with all findings; those that are ignored are suppressed, with their reason.
+    """Return one SARIF run with all findings; ignored ones are suppressed, with their reason.
 
-    Places are given from the current folder, which in a pipeline is that of the repository; `root` is the workspace's.
+    Paths are relative to the current folder, which in a pipeline is that of the repository; `root`
+    is the workspace's.
     """
     known = {rule.code: _rule(rule) for rule in rules}
     for diagnostic in [*findings, *(d for d, _ in ignored)]:
@@ -98,20 +99,20 @@ def _result(diagnostic: Diagnostic, index: Mapping[str, int], root: Path) -> dic
 
 
 def finding_text(diagnostic: Diagnostic) -> str:
-    """A finding in one paragraph."""
+    """Return a finding in one paragraph."""
     about = f"{diagnostic.address}: " if diagnostic.address else ""
     return f"{about}{diagnostic.summary}. {diagnostic.detail}".strip()
 
 
 def _fingerprint(diagnostic: Diagnostic) -> str:
-    """The same finding has the same wherever the line has moved to."""
+    """Return a fingerprint that does not change when the line of the finding moves."""
     return hashlib.sha256(
         f"{diagnostic.code}\0{diagnostic.address}\0{diagnostic.summary}".encode()
     ).hexdigest()[:32]
 
 
 def relative_file(place: SourceRange, root: Path) -> str:
-    """The file of a place, relative to the current folder, with forward slashes."""
+    """Return the file of a finding, relative to the current folder, with forward slashes."""
     return Path(os.path.relpath(root / place.file)).as_posix()
 
 
@@ -120,7 +121,7 @@ def _uri(place: SourceRange, root: Path) -> str:
 
 
 def workflow_commands(findings: Iterable[Diagnostic], root: Path) -> str:
-    """One workflow command for each finding: GitHub shows it at its line of the pull request."""
+    """Return one workflow command for each finding: GitHub shows it at its line."""
     return "\n".join(_command(diagnostic, root) for diagnostic in findings)
 
 

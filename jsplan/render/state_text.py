@@ -1,4 +1,4 @@
-"""The state as text: what this workspace owns and as it last applied it. The document is `state`'s."""
+"""The state as text: the managed resources, as last applied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def render(state: dict[str, Any], console: Console) -> None:
-    """Every resource with its fields, then a count."""
+    """Render every resource with its fields, then a count."""
     resources: dict[str, dict[str, Any]] = state.get("resources") or {}
     for address, entry in resources.items():
         resource(address, entry, console)
@@ -24,13 +24,19 @@ def render(state: dict[str, Any], console: Console) -> None:
     )
     lines.add(
         0,
-        f"Workspace {where}: {summary.count(len(resources), 'resource')}, serial {state.get('serial', 0)}.",
+        (
+            f"Workspace {where}: {summary.count(len(resources), 'resource')}, serial "
+            f"{state.get('serial', 0)}."
+        ),
     )
     if pending := state.get("pending"):
         lines.add(
             0,
             (
-                f"{summary.count(len(pending), 'step')} began and never ended; the next plan tells how.",
+                (
+                    f"{summary.count(len(pending), 'step')} began and never ended. The next "
+                    "plan shows how."
+                ),
                 "warn",
             ),
         )
@@ -38,7 +44,7 @@ def render(state: dict[str, Any], console: Console) -> None:
 
 
 def resource(address: str, entry: dict[str, Any], console: Console) -> None:
-    """One entry of the state and an empty line."""
+    """Render one entry of the state and an empty line."""
     lines = Lines()
     _, kind, name = address.split("/", 2)
     guard = ("  # prevent_destroy", "warn") if entry.get("prevent_destroy") else ""

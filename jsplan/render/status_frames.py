@@ -1,4 +1,7 @@
-"""One status after the other, for `status --watch`: a screen that is drawn anew, text below text, or one JSON document per line."""
+"""One status after the other, for `status --watch`.
+
+A terminal is redrawn, a pipe gets text below text, and `json` one document per line.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Frames:
-    """Shows each status on the console; `json` writes documents instead."""
+    """The status views on the console; with `json`, documents."""
 
     def __init__(self, console: Console, *, json: bool = False, verbose: bool = False) -> None:
         self._console, self._json, self._verbose = console, json, verbose
 
     def show(self, status: Status) -> None:
-        """How things are now. On a terminal what does not fit is left out, from below."""
+        """Show the current status. On a terminal, what does not fit is left out from below."""
         if self._json:
             self._console.file.write(dumps(status.to_json(), pretty=False).decode() + "\n")
             self._console.file.flush()
@@ -38,13 +41,13 @@ class Frames:
 
     def _draw(self, status: Status) -> None:
         rows = status_text.render_text(status, self._console.width, verbose=self._verbose).rows
-        room = max(3, self._console.height - 3)
+        limit = max(3, self._console.height - 3)
         shown = (
             rows
-            if len(rows) <= room
+            if len(rows) <= limit
             else [
-                *rows[: room - 1],
-                Text(f"  … {len(rows) - room + 1} more; --target shows less", "dim"),
+                *rows[: limit - 1],
+                Text(f"  … {len(rows) - limit + 1} more; --target shows less", "dim"),
             ]
         )
         foot = Text(f"{status_text.summary_line(status)} {status.timestamp[11:]}", "dim")
@@ -52,6 +55,6 @@ class Frames:
         self._console.print(Text("\n").join([*shown, foot]), soft_wrap=True, end="")
 
     def show_error(self, error: JsplanError) -> None:
-        """Nothing could be read this time; it is tried again."""
+        """Show that nothing could be read this time; the next check tries again."""
         sys.stderr.write(f"\n{safe(error.full_text)}\n")
         sys.stderr.flush()

@@ -1,4 +1,7 @@
-"""The status document as text: domains, flows, streams, consumers; what is alike in many domains is one line."""
+"""The status document as text: domains, flows, streams, consumers.
+
+What is alike in many domains is one line.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from jsplan.documents.status import Status
 
 Row = dict[str, Any]
-#: Longer lists of domains are told by their number.
+#: Longer lists of domains are shown as a count.
 MAX_NAMES_WIDTH = 34
 _STATE = {True: ("follows", "good"), False: ("unhealthy", "bad"), None: ("not known", "warn")}
 
@@ -35,7 +38,7 @@ def render(status: Status, console: Console, *, verbose: bool = False) -> None:
 
 
 def render_text(status: Status, width: int | None, *, verbose: bool = False) -> Lines:
-    """Everything but findings and summary."""
+    """Render everything except findings and summary."""
     lines = Lines()
     render_interruptions(lines, status.interrupted)
     _domains(lines, status.domains, width, verbose=verbose)
@@ -46,7 +49,7 @@ def render_text(status: Status, width: int | None, *, verbose: bool = False) -> 
 
 
 def summary_line(status: Status) -> str:
-    """`Status: 3 domains (1 offline), 12 streams (1 down), 4 consumers, 2 flows (1 unhealthy).`."""
+    """Return `Status: 3 domains (1 offline), 12 streams (1 down), 4 consumers, …`."""
     s = status.summary
     flows = [f"{s['unhealthy']} unhealthy"] if s["unhealthy"] else []
     flows += [f"{s['unknown']} not known"] if s["unknown"] else []
@@ -61,7 +64,7 @@ def summary_line(status: Status) -> str:
     return f"Status: {', '.join(parts)}."
 
 
-# --- domains -------------------------------------------------------------------------------------------------
+# --- domains --------------------------------------------------------------------------------------
 
 
 def _domains(lines: Lines, domains: list[Row], width: int | None, *, verbose: bool) -> None:
@@ -114,7 +117,7 @@ def _domain_key(row: Row) -> str:
 
 
 def _domain_signature(domain: Row) -> tuple[Any, ...]:
-    """What makes two domains alike: they have the same limits, and as many streams."""
+    """Return what alike domains have in common: the same limits, and as many streams."""
     return (domain["streams"], *sorted((domain["limits"] or {}).items()))
 
 
@@ -162,14 +165,14 @@ def _format_limit(limit: int | None, domains: int) -> str:
     return units.format_bytes(limit * domains) if limit is not None else ""
 
 
-# --- flows ---------------------------------------------------------------------------------------------------
+# --- flows ----------------------------------------------------------------------------------------
 
 
 def _flows(lines: Lines, flows: list[Row], width: int | None, *, verbose: bool) -> None:
     if not flows:
         return
     lines.add(0, ("Replication", "strong"))
-    # What is wrong stands first, and each cause below its own line.
+    # Problems come first, each cause below its own line.
     groups = sorted(
         _group_flows(flows, verbose=verbose),
         key=lambda members: {False: 0, None: 1, True: 2}[members[0]["healthy"]],
@@ -186,13 +189,16 @@ def _flows(lines: Lines, flows: list[Row], width: int | None, *, verbose: bool) 
             mark: tuple[str, str] = (
                 ("! ", "bad") if members[0]["healthy"] is False else ("? ", "warn")
             )
-            ends = f"{safe(_format_endpoints(members, 'from'))} -> {safe(_format_endpoints(members, 'to'))}"
+            ends = (
+                f"{safe(_format_endpoints(members, 'from'))} -> "
+                f"{safe(_format_endpoints(members, 'to'))}"
+            )
             lines.add(2, mark, (ends, "strong"), f": {safe(_format_cause(members))}")
     lines.blank()
 
 
 def _group_flows(flows: list[Row], *, verbose: bool) -> list[list[Row]]:
-    """Flows that differ in the domain of one of their ends alone, the origin's first, then the copy's."""
+    """Group flows that differ only in one domain: the origin's first, then the target's."""
     found: list[list[Row]] = []
     rest = flows
     for end in ("from", "to"):
@@ -239,7 +245,7 @@ def _flow_row(members: list[Row]) -> list[grid.Cell]:
 
 
 def _format_endpoints(members: list[Row], end: str) -> str:
-    """One end of flows that are alike: with one domain or many."""
+    """Return one end of alike flows: with one domain or many."""
     first = str(members[0][end])
     if len({m[end] for m in members}) == 1:
         return first
@@ -248,12 +254,12 @@ def _format_endpoints(members: list[Row], end: str) -> str:
 
 
 def _format_cause(members: list[Row]) -> str:
-    """The cause, as it is for the first of them where there are many."""
+    """Return the cause; that of the first flow for a group."""
     cause = str(members[0]["cause"])
     return cause if len(members) == 1 else f"{len(members)} flows: {cause}"
 
 
-# --- streams and consumers -----------------------------------------------------------------------------------
+# --- streams and consumers ------------------------------------------------------------------------
 
 
 def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) -> None:
@@ -262,7 +268,7 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
     lines.add(0, ("Streams", "strong"))
     head = ("stream", "messages", "size", "first", "last", "newest", "consumers", "")
     now = datetime.fromisoformat(status.timestamp)
-    # What is down stands first.
+    # Streams that are down come first.
     groups = sorted(
         _group_same_names(status.streams, verbose=verbose),
         key=lambda members: not members[0]["down"],
@@ -290,7 +296,7 @@ def _stream_row(members: list[Row], now: datetime) -> list[grid.Cell]:
 
 
 def _format_age(time: str, now: datetime) -> str:
-    """How long ago that was, in its largest unit."""
+    """Return the age of a time, in its largest unit."""
     if not time:
         return ""
     seconds = max(0, int((now - datetime.fromisoformat(time)).total_seconds()))
@@ -312,12 +318,12 @@ def _consumers(lines: Lines, consumers: list[Row], width: int | None, *, verbose
 
 def _consumer_row(members: list[Row]) -> list[grid.Cell]:
     one = members[0] if len(members) == 1 else None
-    mine = "" if all(m["managed"] for m in members) else "unmanaged"
+    mark = "" if all(m["managed"] for m in members) else "unmanaged"
     counts = [
         f"{_sum_column(members, name):,}" for name in ("pending", "ack_pending", "redelivered")
     ]
     places = [f"{one[name]['stream_seq']:,}" if one else "" for name in ("ack_floor", "delivered")]
-    return [_address(members), *counts, *places, (mine, "dim")]
+    return [_address(members), *counts, *places, (mark, "dim")]
 
 
 def _group_same_names(rows: list[Row], *, verbose: bool) -> list[list[Row]]:
@@ -344,13 +350,13 @@ def _address(members: list[Row]) -> str:
     )
 
 
-# --- what is alike -------------------------------------------------------------------------------------------
+# --- what is alike --------------------------------------------------------------------------------
 
 
 def _group_rows(
     rows: Iterable[Row], key: Callable[[Row], Any], domain: Callable[[Row], str], *, verbose: bool
 ) -> list[list[Row]]:
-    """Rows with the same key together, where enough domains have it; in the order of the first of each."""
+    """Group rows with the same key, if enough domains have it; keep the order of the first."""
     alike: dict[Any, list[Row]] = {}
     for number, row in enumerate(rows):
         alike.setdefault(number if verbose else key(row), []).append(row)
@@ -362,7 +368,7 @@ def _group_rows(
 
 
 def _format_domains(members: list[Row], domain: Callable[[Row], str]) -> str:
-    """Their domains as ranges, or how many they are."""
+    """Return their domains as ranges, or their number."""
     names = sorted({domain(m) for m in members})
     text = compress_names(names)
     return (

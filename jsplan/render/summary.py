@@ -1,4 +1,7 @@
-"""The lines that scripts grep, as plain text: their wording is a promise (contract, section 3). Loads no rich."""
+"""The lines that scripts grep, as plain text.
+
+Their wording is a promise (contract, section 3). This module does not load rich.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ _HEADS = {0: "Apply complete!", 130: "Apply interrupted."}
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
-    """`1 stream`, `2,000 streams`."""
+    """Return `1 stream`, `2,000 streams`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def plan_line(plan: Plan) -> str:
-    """`Plan: 2 to add, 1 to change, 0 to destroy.`; other parts only where they are not zero."""
+    """Return `Plan: 2 to add, 1 to change, 0 to destroy.`; other zero parts are left out."""
     s = plan.summary
     parts = [f"{s['import']} to import"] if s["import"] else []
     parts += [f"{s['add']} to add", f"{s['change']} to change"]
@@ -45,7 +48,7 @@ def plan_line(plan: Plan) -> str:
 
 
 def rehearsal_line(plan: Plan) -> str:
-    """`Rehearsed on nats-server 2.15.1 (hub), 2.12.8 (leaf): 12 steps, none refused.`, or nothing."""
+    """Return `Rehearsed on nats-server 2.15.1 (hub), …: 12 steps, none refused.`, or nothing."""
     if plan.rehearsal is None:
         return ""
     done, by_version = plan.rehearsal, dict[str, list[str]]()
@@ -70,7 +73,7 @@ def rehearsal_line(plan: Plan) -> str:
 
 
 def deferred_line(addresses: Iterable[str]) -> str:
-    """`Deferred: 3 resources in 1 domain.`, or nothing."""
+    """Return `Deferred: 3 resources in 1 domain.`, or nothing."""
     found = list(addresses)
     if not found:
         return ""
@@ -79,12 +82,15 @@ def deferred_line(addresses: Iterable[str]) -> str:
 
 
 def no_changes_line(plan: Plan) -> str:
-    """That nothing changes, claimed only for what could be read and was asked for."""
+    """Return that nothing changes, for what was requested and could be read."""
     if plan.options.get("import"):
         where = (
             " in the domains that could be read" if plan.deferred else _target_text(plan.targets)
         )
-        return f"Nothing to import{where}: of what the files declare, nothing is on the server that is not managed already."
+        return (
+            f"Nothing to import{where}: of what the files declare, nothing is on the server "
+            "that is not managed already."
+        )
     if plan.mode == "revert":
         return (
             "Nothing to undo in the domains that could be read."
@@ -97,7 +103,7 @@ def no_changes_line(plan: Plan) -> str:
 
 
 def _target_text(globs: Sequence[str]) -> str:
-    """Where it was looked, as it was asked for: ` in hub, leaf` for whole domains, nothing for everywhere."""
+    """Return the requested scope: ` in hub, leaf` for whole domains, nothing for everything."""
     domains = [glob.removesuffix("/**") for glob in globs]
     if "**" in globs:
         return ""
@@ -109,7 +115,7 @@ def _target_text(globs: Sequence[str]) -> str:
 
 
 def is_quiet(plan: Plan) -> bool:
-    """Whether a plan has nothing to say but that there are no changes."""
+    """Return True if a plan only says that there are no changes."""
     return not (
         plan.has_changes
         or plan.errored
@@ -121,7 +127,7 @@ def is_quiet(plan: Plan) -> bool:
 
 
 def apply_line(result: ApplyResult) -> str:
-    """The line `Apply complete! Resources: 2 added, 1 changed, 1 replaced, 0 destroyed.`, or what is true instead."""
+    """Return `Apply complete! Resources: 2 added, 1 changed, 0 destroyed.`, or another result."""
     s = result.summary
     parts = [f"{s['imported']} imported"] if s.get("imported") else []
     parts += [f"{s.get('added', 0)} added", f"{s.get('changed', 0)} changed"]
@@ -133,6 +139,9 @@ def apply_line(result: ApplyResult) -> str:
 
 
 def drift_line(drift: Drift) -> str:
-    """The line `Drift: 2 changed, 1 missing, 1 unhealthy, 3 unmanaged.`; all parts always."""
+    """Return `Drift: 2 changed, 1 missing, 1 unhealthy, 3 unmanaged.`; always with all parts."""
     s = drift.summary
-    return f"Drift: {s['changed']} changed, {s['missing']} missing, {s['unhealthy']} unhealthy, {s['unmanaged']} unmanaged."
+    return (
+        f"Drift: {s['changed']} changed, {s['missing']} missing, {s['unhealthy']} unhealthy, "
+        f"{s['unmanaged']} unmanaged."
+    )

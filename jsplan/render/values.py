@@ -1,4 +1,4 @@
-"""Values as people read them: units instead of integers, lists as elements. Where they stand is left to the views."""
+"""Values as people read them: units instead of integers, lists as elements."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ INLINE = 72
 #: The API level that the defaults shown are those of; a difference is shown, never hidden.
 NEWEST_LEVEL = 5
 _ALWAYS_SHOWN = frozenset({"name", "bucket", "durable_name", "subjects"})
-#: Durations whose zero is "for ever" to the server.
+#: Durations whose zero means "unlimited" to the server.
 _ZERO_IS_UNLIMITED = frozenset({"max_age", "ttl"})
 
 
 def scalar(row: Field | None, value: Any) -> str:
-    """One value on one line. Durations and sizes in units; the exact integer follows where the unit rounds."""
+    """Return one value on one line; the exact integer follows where a unit rounds."""
     if isinstance(value, list):
         return f"[{', '.join(scalar(row, item) for item in value)}]"
     kind = row.type if row else ""
@@ -52,7 +52,7 @@ def _number(row: Field | None, kind: str, value: int) -> str:
 
 
 def size(value: int) -> str:
-    """`10GiB`, or `1.50MiB (1572865)` where the unit rounds."""
+    """Return `10GiB`, or `1.50MiB (1572865)` where the unit rounds."""
     shown = units.format_size(value)
     try:
         exact = units.parse_size(shown) == value
@@ -62,7 +62,7 @@ def size(value: int) -> str:
 
 
 def is_short(row: Field | None, value: Any) -> bool:
-    """Whether a value belongs on one line."""
+    """Return True if a value fits on one line."""
     if isinstance(value, dict):
         return False
     if isinstance(value, list):
@@ -74,7 +74,10 @@ def is_short(row: Field | None, value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One line of a configuration. `depth` counts the named elements around it; such an element itself has the value `{}`."""
+    """One line of a configuration.
+
+    `depth` counts the named elements around it. Such an element itself has the value `{}`.
+    """
 
     depth: int
     path: str
@@ -85,7 +88,7 @@ class Leaf:
 def flatten(
     table: Table | None, config: dict[str, Any], prefix: str = "", depth: int = 0
 ) -> Iterator[Leaf]:
-    """The leaves of a compact configuration, in its order; paths are relative to the element around them."""
+    """Yield the leaves of a compact configuration; paths are relative to their element."""
     rows = table.by_name if table else {}
     for name, value in config.items():
         row = rows.get(name)
@@ -115,7 +118,7 @@ def _element(
 
 
 def without_key_fields(origin: dict[str, Any]) -> dict[str, Any]:
-    """A source without what its key in a path says already: name, API prefix and filter."""
+    """Return a source without what its key in a path says already: name, API prefix and filter."""
     rest = {
         key: value
         for key, value in origin.items()
@@ -130,7 +133,7 @@ def without_key_fields(origin: dict[str, Any]) -> dict[str, Any]:
 
 
 def non_default_leaves(kind: str, name: str, after: dict[str, Any]) -> list[Leaf]:
-    """What a new resource says beyond the server's defaults, without its own name."""
+    """Return the fields of a new resource beyond the server's defaults, without its own name."""
     table = table_of(kind)
     after = lift(kind, name, after) if is_bucket(kind) else after
     compact = table.compact(after) if table else dict(after)
@@ -142,7 +145,10 @@ def non_default_leaves(kind: str, name: str, after: dict[str, Any]) -> list[Leaf
 
 
 def _derived_fields(table: Table, compact: dict[str, Any]) -> set[str]:
-    """Fields with the value that the server would give them anyway in view of the others. Subjects are always worth a line."""
+    """Return fields with the value that the server derives from the others.
+
+    Subjects are always shown.
+    """
     found = set()
     for row in table.rows:
         if row.default is None and row.name in compact and row.name not in _ALWAYS_SHOWN:

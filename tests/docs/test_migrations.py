@@ -69,5 +69,5 @@ def test_the_page_of_a_tool_shows_what_is_printed(
             shown = walk.run_command(command)
             assert normalize_output(printed) == normalize_output(shown), command
 
-    assert "will be imported as it is" in shown
+    assert "will be imported unchanged" in shown
     assert "0 to add, 0 to change, 0 to destroy." in shown

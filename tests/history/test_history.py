@@ -223,7 +223,7 @@ def test_commands(history_space: HistorySpace) -> None:
     history_space.write()
     assert (
         history_space.run("history").out
-        == "Nothing was applied here yet, or by releases before this one, which kept no history.\n"
+        == "Nothing was applied here yet, or only by releases without a history.\n"
     )
     apply(history_space.write({"name": "A"}).space)
     apply(history_space.write({"name": "A", "max_msgs": 5}).space)
@@ -357,7 +357,7 @@ def test_counts_alone_cannot_be_undone(history_space: HistorySpace) -> None:
     raw["history"][0]["changes"] = None
     path.write_text(json.dumps(raw), "utf-8")
 
-    assert "only the counts are kept" in history_space.run("history", "1").out
+    assert "Only the counts of this apply are stored" in history_space.run("history", "1").out
     with pytest.raises(JsplanError, match="of apply 1 only the counts are kept"):
         undo(history_space.space, 1)
 

@@ -210,7 +210,7 @@ def test_offline_domains_are_listed_together() -> None:
     )
 
     assert (
-        "Away: in 30 domains: s-{00..29}: no responders on $JS.${domain}.API (within its may_be_offline)"
+        "Offline: in 30 domains: s-{00..29}: no responders on $JS.${domain}.API (within its may_be_offline)"
         in text
     )
     assert (

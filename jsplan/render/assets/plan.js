@@ -50,7 +50,7 @@ function start() {
     for (const row of rows) if (!row.element.hidden) row.element.open = open;
   }
 
-  // A hazard leads to its change, whatever is filtered away.
+  // A hazard leads to its change, also if the filter hides it.
   function follow(event) {
     const link = event.target.closest("a[href^='#c']"), found = link && document.getElementById(link.hash.slice(1));
     if (!found) return;
