@@ -63,11 +63,11 @@ def measure(count: int, repeat: int) -> dict[str, Any]:
         out["empty_plan"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, repeat)
         silent = [sandbox[store] for store in leaf_names(count)[: max(1, count // 10)]]
         for server in silent:
-            server.freeze()
+            server.pause()
         out["frozen"] = len(silent)
         out["plan_with_frozen"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, 1)
         for server in silent:
-            server.thaw()
+            server.resume()
     out["timeouts"] = round(
         (out["plan_with_frozen"]["seconds"] - out["empty_plan"]["seconds"]) / TIMEOUT, 2
     )

@@ -173,7 +173,7 @@ def hub_leaf() -> Iterator[Sandbox]:
 def clean_hub_leaf(hub_leaf: Sandbox) -> Sandbox:
     """The worker's hub and leaf, running, linked, and without a stream in either domain."""
     for server in hub_leaf.servers.values():
-        server.thaw()
+        server.resume()
     hub_leaf.start()
     for server in hub_leaf.servers.values():
         with Raw(server.url, server.user, server.password) as raw:
@@ -190,7 +190,7 @@ def _server() -> Iterator[Server]:
 @pytest.fixture
 def server(_server: Server) -> Server:
     """The worker's single server without domain and accounts, running and without a stream."""
-    _server.thaw()
+    _server.resume()
     _server.start()
     with Raw(_server.url) as raw:
         delete_all_streams(raw)

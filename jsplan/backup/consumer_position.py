@@ -1,16 +1,16 @@
-"""Where a consumer stands, reduced to what a restore must bring back. Reading it is left to `facts`."""
+"""The position of a consumer, reduced to what a restore must bring back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: What of CONSUMER.INFO says where a consumer stands.
+#: The fields of CONSUMER.INFO that describe the position.
 POSITION_FIELDS = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_pending")
 
 
 def extract_position(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Sequences without the times of the last deliveries, and counts, from a consumer's INFO."""
+    """Return sequences without delivery times, and counts, from a consumer's INFO."""
     return {name: _without_times(state.get(name)) for name in POSITION_FIELDS}
 
 

@@ -1,8 +1,8 @@
-"""The folder of a backup: archives that appear whole or not at all, and a manifest that never names one that is not there.
+"""The folder of a backup: whole archives, and a manifest that names only existing ones.
 
-An archive is written under a temporary name, synced, renamed to a name that contains its checksum, and only then
-named by the manifest, which is replaced atomically. What the manifest does not name any more is removed after that. What
-a manifest means is left to `manifest`.
+An archive is written under a temporary name, synced, and renamed to a name that contains its
+checksum. Then the manifest, which is replaced atomically, names it. Archives that it no longer
+names are removed after that.
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ from jsplan.units import format_timestamp
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"
-#: Ends of the names of our files; anything else makes the folder somebody else's.
+#: Extensions of our files; any other file makes the folder foreign.
 SNAPSHOT_SUFFIX, PARTIAL_SUFFIX = ".snap", ".part"
-#: Part of the time that may go into writing the manifest again and again.
+#: Maximal share of the time for writing the manifest again.
 MANIFEST_TIME_SHARE = 0.05
 READ_BYTES = 1024 * 1024
 
 
 class BackupError(JsplanError):
-    """A backup's folder cannot be used, or what is in it is not what its manifest says."""
+    """A backup's folder cannot be used, or does not match its manifest."""
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a backup. Raises BackupError when there is none, DocumentError for a damaged or foreign one."""
+    """Read the manifest of a backup.
+
+    Raises BackupError when there is none, DocumentError for a damaged or foreign one.
+    """
     path = folder / MANIFEST
     try:
         data = read_regular(path, MAX_BYTES)
@@ -67,7 +70,7 @@ def _nested_backups_hint(folder: Path) -> str:
 
 
 def find_damage(folder: Path, archive: StreamSnapshot) -> str | None:
-    """What is wrong with an archive, in words; None if it is as the manifest says."""
+    """Describe the damage of an archive; None if it matches the manifest."""
     digest, size = hashlib.sha256(), 0
     try:
         path = resolve_inside(folder, archive.file)
@@ -97,15 +100,18 @@ class BackupFolder:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self.unrecorded: set[str] = set()  # archives that are there and not in the manifest yet
+        self.unrecorded: set[str] = set()  # archives that exist and are not in the manifest yet
         self._last_written = self._write_seconds = 0.0
 
     def create_draft(self, address: Address) -> SnapshotDraft:
-        """A file for an archive that is about to come."""
+        """Create a file for a new archive."""
         return SnapshotDraft(self, address)
 
     def add(self, saved: SavedStream) -> None:
-        """Take in a stream whose archive is there. The manifest follows at once, or soon, where there are very many."""
+        """Add a stream whose archive exists.
+
+        The manifest follows at once, or soon if there are very many streams.
+        """
         self.manifest.streams[saved.address] = saved
         self.unrecorded.discard(saved.archive.file)
         self.manifest.missing.pop(str(saved.address), None)
@@ -113,7 +119,7 @@ class BackupFolder:
             self.write()
 
     def write(self) -> None:
-        """Replace the manifest, then remove what it does not name. Raises BackupError."""
+        """Replace the manifest, then remove what it does not name. Raise BackupError."""
         started, temporary = time.monotonic(), self.path / f"{MANIFEST}{PARTIAL_SUFFIX}"
         with _raise_backup_error(temporary):
             with _open_private(temporary) as file:
@@ -126,7 +132,7 @@ class BackupFolder:
         self._write_seconds = self._last_written - started
 
     def _remove_unnamed(self) -> None:
-        """Archives that a newer one has replaced, or that nobody came to record."""
+        """Remove archives that are replaced, or that were never recorded."""
         named = {saved.archive.file for saved in self.manifest.streams.values()} | self.unrecorded
         for path in self.path.glob(f"*{SNAPSHOT_SUFFIX}"):
             if path.name not in named:
@@ -134,7 +140,7 @@ class BackupFolder:
 
 
 class SnapshotDraft:
-    """An archive on its way: `write` its bytes, then `finish`; left without that, nothing stays."""
+    """A partial archive: `write` its bytes, then `finish`; without `finish` it is removed."""
 
     def __init__(self, folder: BackupFolder, address: Address) -> None:
         self._folder = folder
@@ -163,7 +169,7 @@ class SnapshotDraft:
         self._path.unlink(missing_ok=True)
 
     def write(self, chunk: bytes) -> None:
-        """Append; raises BackupError when the disk does not take it."""
+        """Append; raise BackupError when the disk refuses it."""
         assert self._file is not None
         with _raise_backup_error(self._path):
             self._file.write(chunk)
@@ -171,7 +177,7 @@ class SnapshotDraft:
         self.bytes += len(chunk)
 
     def finish(self, form: str) -> StreamSnapshot:
-        """On the disk, under its own name. Waits for the disk, so call it from a thread. Raises BackupError."""
+        """Sync the file and give it its name. Call it from a thread. Raises BackupError."""
         assert self._file is not None
         archive = StreamSnapshot(
             f"{self._stem}.{self._digest.hexdigest()[:12]}{SNAPSHOT_SUFFIX}",
@@ -188,9 +194,9 @@ class SnapshotDraft:
 
 @contextlib.contextmanager
 def open_for_writing(path: Path, workspace: str, environment: str | None) -> Iterator[BackupFolder]:
-    """Make the folder, or go on in one that holds a backup of the same workspace. Nobody else writes there meanwhile.
+    """Create the folder, or continue the backup of the same workspace in it, under a lock.
 
-    Raises BackupError for a folder that holds anything else, or that somebody else is writing to.
+    Raises BackupError for a folder that holds anything else, or while another process writes to it.
     """
     with _raise_backup_error(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -271,5 +277,5 @@ def _raise_backup_error(path: Path) -> Iterator[None]:
     except OSError as error:
         raise BackupError(
             f"cannot write {path}: {error.strerror or error}",
-            hint="Is there room on the disk, and may you write there?",
+            hint="Check the free space on the disk, and your permission to write there.",
         ) from None

@@ -1,7 +1,4 @@
-"""The manifest of a backup: what each archive holds, and how the stream and its consumers stood. Pure data.
-
-Where the files are and how they are kept whole is left to `folder`.
-"""
+"""The manifest of a backup: each archive with its stream and consumers. Pure data."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from jsplan.documents.base import check_format, known_fields
 from jsplan.documents.validation import require_valid
 
 FORMAT_VERSION = "1.0"
-#: What to do about a manifest that is damaged.
+#: The hint for a damaged manifest.
 UNUSABLE_HINT = (
     "Its archives cannot be used without it. Take the backup again, or restore another one."
 )
@@ -23,7 +20,10 @@ UNUSABLE_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class StreamSnapshot:
-    """One file beside the manifest. `format` is `natsarc1` (2.15 and later) or `tar`; `bytes` is the file's size."""
+    """One file beside the manifest.
+
+    `format` is `natsarc1` (2.15 and later) or `tar`; `bytes` is the file's size.
+    """
 
     file: str
     sha256: str
@@ -31,7 +31,7 @@ class StreamSnapshot:
     format: str
 
     def to_json(self) -> dict[str, Any]:
-        """The value of `archive`."""
+        """Return the value of `archive`."""
         return {
             "file": self.file,
             "sha256": self.sha256,
@@ -42,7 +42,7 @@ class StreamSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SavedConsumer:
-    """A consumer of a saved stream. `before` and `after` are its position as the snapshot began and when it had ended."""
+    """A consumer of a saved stream, with its position `before` and `after` the snapshot."""
 
     name: str
     config: dict[str, Any]
@@ -51,7 +51,7 @@ class SavedConsumer:
     after: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """The element of `consumers`."""
+        """Return the element of `consumers`."""
         return {
             "name": self.name,
             "config": self.config,
@@ -63,9 +63,10 @@ class SavedConsumer:
 
 @dataclass(frozen=True, slots=True)
 class SavedStream:
-    """One stream. `before` and `after` are its `state` as the snapshot began and when it had ended: equal where nothing moved.
+    """One stream, with its `state` `before` and `after` the snapshot: equal if nothing changed.
 
-    `server` is `{"js_domain", "name", "version", "api_level", "clustered"}` as far as they are known; `config` is without `_nats.*`.
+    `server` is `{"js_domain", "name", "version", "api_level", "clustered"}` as far as they are
+    known; `config` is without `_nats.*`.
     """
 
     address: Address
@@ -79,9 +80,10 @@ class SavedStream:
     taken_at: str
 
     def resets_to_ack_floor(self, consumer: SavedConsumer) -> bool:
-        """Whether the archive has the consumer at its ack floor only, without what was delivered and what was acknowledged above it.
+        """Return True if the archive has the consumer only at its ack floor.
 
-        Clusters since 2.15 save it so while anything waits for acknowledgement (measured).
+        Messages delivered or acknowledged above it are not recorded. Clusters since 2.15 save it so
+        while anything waits for acknowledgement (measured).
         """
         return (
             self.archive.format == "natsarc1"
@@ -91,11 +93,11 @@ class SavedStream:
 
     @property
     def messages(self) -> int:
-        """Messages in it, as the snapshot began."""
+        """Messages in it, at the start of the snapshot."""
         return int(self.before["messages"])
 
     def to_json(self) -> dict[str, Any]:
-        """The element of `streams`."""
+        """Return the element of `streams`."""
         return {
             "address": str(self.address),
             "config": self.config,
@@ -110,7 +112,7 @@ class SavedStream:
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> SavedStream:
-        """The reverse of `to_json`."""
+        """Parse the result of `to_json`."""
         consumers = tuple(
             SavedConsumer(**known_fields(SavedConsumer, one)) for one in raw["consumers"]
         )
@@ -130,9 +132,9 @@ class SavedStream:
 
 @dataclass(slots=True)
 class Manifest:
-    """The document. `streams` by address; `missing` are those that were asked for and could not be saved, with why.
+    """The manifest; `streams` are by address, `missing` could not be saved, with why.
 
-    `complete` is false while a run is under way and after one that was cut off.
+    `complete` is false during a run and after an interrupted one.
     """
 
     workspace: str
@@ -145,7 +147,7 @@ class Manifest:
     missing: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The document."""
+        """Return the document."""
         streams = [saved for _, saved in sorted(self.streams.items())]
         return {
             "format_version": FORMAT_VERSION,
@@ -167,7 +169,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, raw: Any, where: str) -> Manifest:
-        """Read a manifest; raises DocumentError for anything else, and for a damaged one."""
+        """Read a manifest; raise DocumentError for a foreign or damaged one."""
         raw = check_format(raw, "backup", FORMAT_VERSION, where)
         require_valid(raw, "backup", where, UNUSABLE_HINT)
         streams = [SavedStream.from_json(one) for one in raw["streams"]]
@@ -185,7 +187,7 @@ class Manifest:
 
 
 def summarize(streams: Iterable[SavedStream]) -> dict[str, int]:
-    """How much is saved: streams, consumers, messages, bytes of the messages, bytes of the archives."""
+    """Return the sums: streams, consumers, messages, their bytes, and bytes of the archives."""
     listed = list(streams)
     return {
         "streams": len(listed),

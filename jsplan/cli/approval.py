@@ -1,4 +1,4 @@
-"""Shows a plan and asks for the word `yes`. Whether a plan may be applied at all is decided by `workflows`."""
+"""Approval of a plan: print it and ask for the word `yes`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 
 
 class Approval:
-    """The `Approve` of one command. `question` is what is asked, `shown` whether the plan was printed.
+    """The `Approve` of one command.
 
-    With JSON on stdout the plan that is asked about is shown on stderr.
+    `question` is the question, `shown` says whether the plan was printed. With JSON on stdout, the
+    plan is printed on stderr.
     """
 
-    #: What to do where nobody can be asked.
-    no_terminal_hint = "Pass --auto-approve (-y) to approve it beforehand, or save it with plan -o FILE and apply that."
+    #: The hint where no question can be asked.
+    no_terminal_hint = (
+        "Pass --auto-approve (-y) to approve it beforehand, or save it with plan -o FILE and "
+        "apply that."
+    )
 
     def __init__(
         self, output: Output, *, auto_approve: bool, no_input: bool, question: str
@@ -43,9 +47,9 @@ class Approval:
         self.shown = False
 
     def __call__(self, plan: Plan) -> None:
-        """Raises NotApprovedError unless the answer is `yes` or `--auto-approve` was given.
+        """Raise NotApprovedError unless the answer is `yes` or `--auto-approve` was given.
 
-        A plan that the workflow refuses in the next line is shown and not asked about.
+        A plan that the workflow refuses next is printed without a question.
         """
         from jsplan.planning.guards import refusal_reasons
 
@@ -63,13 +67,16 @@ class Approval:
             self.print(plan, self._output.err, verbose=verbose)
 
     def print(self, plan: Plan, console: Console, *, verbose: bool) -> None:
-        """How the plan is shown."""
+        """Print the plan."""
         print_plan(plan, console, verbose=verbose)
 
     def _ask(self) -> None:
         if not self._can_ask:
             raise NotApprovedError(
-                "this plan needs approval, and nothing can be asked here (no terminal, or --no-input); nothing was changed",
+                (
+                    "this plan needs approval, and nothing can be asked here (no terminal, or "
+                    "--no-input); nothing was changed"
+                ),
                 hint=self.no_terminal_hint,
             )
         sys.stderr.write(f"\n{self._question}\n  Only the word yes approves: ")
@@ -79,7 +86,7 @@ class Approval:
         sys.stderr.write("\n")
 
     def _answer(self) -> str:
-        """One line from the terminal, or InterruptedByUser as soon as Ctrl-C is pressed."""
+        """Return one line from the terminal; raise InterruptedByUser on Ctrl-C."""
         self._asking = True
         try:
             wake = [] if self._wake is None else [self._wake]
@@ -96,7 +103,10 @@ class Approval:
 
     @contextmanager
     def interruptible(self) -> Iterator[Approval]:
-        """Let Ctrl-C end the question at once. The workflow asks from a thread of its own, which no signal reaches."""
+        """Let Ctrl-C end the question at once.
+
+        The workflow asks from a thread of its own, which no signal reaches.
+        """
         if (
             not self._can_ask
             or self._auto

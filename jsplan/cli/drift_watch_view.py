@@ -1,4 +1,4 @@
-"""What the scheduled drift job prints, and what its report file holds: glue between the workflow and the views."""
+"""Output and report file of the scheduled drift job."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _FAILING_KINDS = ("changed", "missing", "replication")
 
 
 class AlertPrinter:
-    """Notices on stdout as they come: a line each, or a JSON document per line."""
+    """A printer of notifications on stdout: a line each, or a JSON document per line."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
 
     def notice(self, notice: AlertEvent) -> None:
-        """Print one."""
+        """Print one notification."""
         from jsplan.documents.base import dumps
         from jsplan.render.escape import safe
 
@@ -35,7 +35,7 @@ class AlertPrinter:
             self._output.line(f"{notice.timestamp} {notice.occasion}: {safe(notice.text)}")
 
     def report(self, drift: Drift, path: Path) -> bytes:
-        """The report in the format that the file's name says."""
+        """Render the report in the format of the file's extension."""
         if path.suffix == ".json":
             from jsplan.render.json import dumps
 
@@ -63,7 +63,7 @@ def _render_text(drift: Drift) -> bytes:
 
 
 def describe_changes(resource: ResourceChange) -> tuple[str, ...]:
-    """The changed fields of a resource as people read them."""
+    """Return the changed fields of a resource as text for people."""
     from jsplan.render.drift_rows import details
 
     return details(resource)

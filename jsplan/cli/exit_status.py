@@ -1,4 +1,4 @@
-"""The one place that turns how a command ended into a message and an exit code. The wording of views is `render`'s."""
+"""Conversion of the end of a command into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
     from jsplan.cli.settings import Settings
 
-#: A disk or a quota that is full is nobody's bug, wherever it shows.
+#: A full disk or quota is not a bug of jsplan, wherever it appears.
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def run_to_exit_code(run: Callable[[], object], settings: Settings, args: Sequence[str]) -> int:
-    """Run a command, report what it raised, and return the exit code. Raises nothing but SystemExit of completion."""
+    """Run a command, report what it raised, and return the exit code.
+
+    Raises only the SystemExit of shell completion.
+    """
     try:
         code = _run_guarded(run, settings, args)
     except KeyboardInterrupt:
@@ -64,7 +67,7 @@ def _run_guarded(run: Callable[[], object], settings: Settings, args: Sequence[s
             if error.errno in _DISK_FULL_ERRORS
             else _report_bug(error, settings)
         )
-    except Exception as error:  # noqa: BLE001 - the last place before the user: a bug is told calmly
+    except Exception as error:  # noqa: BLE001 - the last place before the user => # noqa: BLE001 - the last place before the user
         return _report_bug(error, settings)
 
 
@@ -78,7 +81,7 @@ def _report_usage_error(error: click.UsageError, settings: Settings, args: Seque
 
 
 def _usage_message(error: click.UsageError) -> str:
-    """Click's message; an unknown option gets one suggestion in our own words, whatever click's release says."""
+    """Return click's message; an unknown option gets one suggestion in the words of jsplan."""
     from jsplan.diagnostics import did_you_mean
 
     if isinstance(error, click.NoSuchOption):
@@ -90,12 +93,12 @@ def _usage_message(error: click.UsageError) -> str:
 
 
 def wants_json(args: Sequence[str]) -> bool:
-    """Whether a command line that could not be parsed asked for JSON."""
+    """Return True if a command line that could not be parsed asked for JSON."""
     return "--json" in args or "--format=json" in args or ("--format", "json") in pairwise(args)
 
 
 def _has_folder() -> bool:
-    """Whether the current folder is there: it may have been deleted, or replaced by one of the same name."""
+    """Return True if the current folder exists; it may have been deleted or replaced."""
     try:
         os.getcwd()  # noqa: PTH109 - what pathlib asks, without its object
     except OSError:
@@ -106,7 +109,9 @@ def _has_folder() -> bool:
 def _report_disk_full(error: OSError, settings: Settings) -> int:
     where = f": {error.filename}" if error.filename else ""
     return _report(
-        JsplanError(f"cannot write{where}: {error.strerror}", hint="Make room, then run it again."),
+        JsplanError(
+            f"cannot write{where}: {error.strerror}", hint="Free some space, then run it again."
+        ),
         settings,
     )
 
@@ -124,20 +129,18 @@ def _report_bug(error: Exception, settings: Settings) -> int:
 
 
 def is_debugging(settings: Settings) -> bool:
-    """Whether tracebacks are wanted."""
+    """Return True if tracebacks are wanted."""
     return bool(settings.verbose or os.environ.get("JSPLAN_DEBUG"))
 
 
 def _report(error: JsplanError, settings: Settings) -> int:
-    """Print to stderr; with JSON the same goes to stdout (and to --json-into) as a document."""
+    """Print to stderr; with JSON also print a document to stdout and to --json-into."""
     from jsplan.cli.output import Output
 
     output = Output(settings)
     document = error_document(error)
     for write in (output.write_json if settings.json else None, output.json_file):
-        with suppress(
-            JsplanError
-        ):  # what went wrong first is worth more than that this cannot be written either
+        with suppress(JsplanError):  # the first error matters more than that it cannot be written
             if write is not None:
                 write(document)
     from jsplan.render import diagnostics_text
@@ -153,7 +156,7 @@ def _report(error: JsplanError, settings: Settings) -> int:
 
 
 def error_document(error: JsplanError) -> dict[str, Any]:
-    """What `--format json` prints when there is no result."""
+    """Return what `--format json` prints when there is no result."""
     diagnostics = error.diagnostics if isinstance(error, DiagnosticsError) else ()
     return {
         "format_version": "1.0",
@@ -169,7 +172,7 @@ def error_document(error: JsplanError) -> dict[str, Any]:
 
 
 def scrub(text: str) -> str:
-    """Take user, password and token out of URLs, and what came from `${env.X}` out of the text, whichever code put them there."""
+    """Remove credentials of URLs and values of `${env.X}` from the text."""
     return _USERINFO.sub("***", conceal(text))
 
 
@@ -179,7 +182,7 @@ def _write_stderr(text: str) -> None:
 
 
 def _flush_output(code: int) -> int:
-    """Flush now, so that a reader that went away is no traceback when the interpreter ends."""
+    """Flush now, so that a closed pipe causes no traceback when the interpreter ends."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

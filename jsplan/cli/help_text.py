@@ -1,4 +1,4 @@
-"""The parts of a help page: commands by section, options, values, examples. Click prints them."""
+"""The parts of a help page: commands by section, options, values, examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jsplan.cli.lazy import CommandEntry
 
 _GLOBAL_OPTIONS_HINT = "Global options such as -C, -e and --json are listed by: jsplan help options"
-#: The values that options and arguments take, by the word that stands for them.
+#: The values of options and arguments, by their placeholder.
 VALUES = {
     "ADDRESS": "DOMAIN/KIND/NAME, such as hub/stream/ORDERS, hub/kv/CONFIG or "
     "hub/consumer/ORDERS/NEW; or a glob, such as 'hub/stream/*' or 'store-*/**'.",
@@ -54,8 +54,8 @@ def write_commands(
 def write_options(
     command: click.Command, ctx: click.Context, formatter: click.HelpFormatter
 ) -> None:
-    """Write the options of the command itself, and the values that it takes."""
-    # Newer releases of click would list arguments among the options, without a word.
+    """Write the options of the command itself, and their values."""
+    # Newer releases of click would list arguments without a description among the options.
     own = [p for p in command.get_params(ctx) if isinstance(p, click.Option)]
     found = [p.get_help_record(ctx) for p in own if not isinstance(p, GlobalOption)]
     rows = [record for record in found if record is not None]
@@ -80,7 +80,7 @@ def write_end(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
 
 
 def global_options(ctx: click.Context) -> str:
-    """The page of `jsplan help options`."""
+    """Return the page of `jsplan help options`."""
     formatter = ctx.make_formatter()
     formatter.write("Global options work before and after each command.\n")
     found = [p for p in ctx.command.get_params(ctx) if isinstance(p, GlobalOption)]

@@ -1,4 +1,4 @@
-"""Runs a job file under `spark-submit`: the command `backfill run` on the session that spark-submit has given to this process."""
+"""The command of a job file: `backfill run` on the session of `spark-submit`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main(job: str, argv: Sequence[str] | None = None) -> int:
-    """Run it with the options that follow the script's name and return the exit code; raises nothing."""
+    """Run with the options after the script's name; return the exit code, raise nothing."""
     given = list(sys.argv[1:] if argv is None else argv)
 
     def run() -> object:

@@ -1,4 +1,4 @@
-"""Groups and commands whose modules load when they are called, so that help is instant; the tables are in `main`."""
+"""Groups and commands that are imported when they are called, so that help is fast."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """One word of the grammar. `module` is below `jsplan.cli.commands`."""
+    """One command of the command line. `module` is below `jsplan.cli.commands`."""
 
     help: str
     module: str
     attribute: str = "command"
 
 
-#: Both are in every command, as in git, docker and kubectl.
+#: Every command has both, as in git, docker and kubectl.
 HELP = ["-h", "--help"]
 
 
 def _with_context(error: click.UsageError, ctx: click.Context) -> click.UsageError:
-    """The error with the command it is about: click leaves that out where an option lacks its argument."""
+    """Return the error with its command, which click leaves out if an option lacks its argument."""
     error.ctx = error.ctx or ctx
     return error
 
 
 class _BaseCommand(click.Command):
-    """A command or a group: wrong usage names the command, `-h` is `--help`, and help has examples."""
+    """A command or a group: usage errors name the command, `-h` is `--help`, help has examples."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **attrs: Any) -> None:
         super().__init__(*args, **attrs)
@@ -66,7 +66,7 @@ class Command(_BaseCommand):
 
 
 class LazyGroup(_BaseCommand, click.Group):
-    """A group over a static table: names and one-line help are known without importing any command."""
+    """A group over a static table: help is known without importing a command."""
 
     def __init__(
         self, *args: Any, sections: Mapping[str, Mapping[str, CommandEntry]], **attrs: Any

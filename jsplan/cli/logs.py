@@ -1,4 +1,4 @@
-"""Logging of a run to stderr, off unless `-v` asks for it. What is logged is left to each room."""
+"""Logging to stderr, off unless `-v` is given."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def configure(settings: Settings) -> None:
-    """`-v` shows what jsplan does, `-vv` details too; libraries speak from the same level up. URLs lose their passwords."""
+    """Log what jsplan and its libraries do (`-v`), with details (`-vv`); hide passwords of URLs."""
     if not settings.verbose:
         return
     import logging

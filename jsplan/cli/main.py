@@ -1,4 +1,4 @@
-"""The entry point and the table of all commands; each command is a file of its own in `commands`."""
+"""The entry point and the table of all commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECTIONS = {
     },
     "Migrate": {
         "domains": CommandEntry("Find the domains behind a connection.", "domains"),
-        "import": CommandEntry("Adopt resources that exist on the servers.", "import_"),
+        "import": CommandEntry("Import resources that exist on the servers.", "import_"),
         "convert": CommandEntry("Convert files of other tools to workspace files.", "convert"),
         "access": CommandEntry("List exports and imports between accounts.", "access"),
     },
@@ -82,7 +82,7 @@ def root(ctx: click.Context, show_version: bool) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (without the program's name) and return its exit code; raises nothing."""
+    """Run one command line (without the program's name) and return its exit code; raise nothing."""
     from jsplan.cli import exit_status
 
     _open_closed_streams()
@@ -100,7 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Started with `<&-` or `>&-`, Python has None there, and the next file we open would take the stream's number."""
+    """Open closed standard streams on the null device.
+
+    Started with `<&-` or `>&-`, Python has None there, and the next opened file would take the
+    stream's number.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - it stays open to the end
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 => # noqa: PTH123, SIM115

@@ -1,4 +1,4 @@
-"""stdout for the result, stderr for all else; text or one JSON document. What the text says is left to `render`."""
+"""Output of a command: the result on stdout, as text or JSON; all else on stderr."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from jsplan.cli.settings import Settings
     from jsplan.render.progress import Progress
 
-#: Wide enough that nothing is ever cut or wrapped where there is no terminal.
+#: Wide enough that nothing is cut or wrapped where there is no terminal.
 UNLIMITED_WIDTH = 1_000_000
 
 
 class TolerantStream:
-    """A text stream that goes silent when its reader has gone, so that `| head` changes no exit code.
+    """A text stream without errors for a closed reader, so `| head` keeps the exit code.
 
-    What else prevents writing, such as a full disk, raises JsplanError where the result would be lost (stdout); on stderr it is silent too.
+    Other failures, such as a full disk, raise JsplanError where the result would be lost (stdout).
+    On stderr they are silent too.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -56,7 +57,7 @@ class TolerantStream:
         if self._stream is sys.stdout and not isinstance(error, BrokenPipeError):
             raise JsplanError(
                 f"cannot write to standard output: {error.strerror or error}",
-                hint="Make room, or send it elsewhere.",
+                hint="Free some space, or redirect the output elsewhere.",
             ) from None
 
     def __getattr__(self, name: str) -> Any:
@@ -64,7 +65,7 @@ class TolerantStream:
 
 
 def wants_color(stream: TextIO, no_color: bool) -> bool:
-    """`--no-color` and NO_COLOR win over FORCE_COLOR, which wins over what the stream is."""
+    """Choose colours: `--no-color` and NO_COLOR, then FORCE_COLOR, then the kind of stream."""
     if no_color or os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR", "0") not in ("", "0", "false"):
@@ -90,24 +91,24 @@ def _console(stream: TextIO, no_color: bool) -> Console:
 
 
 class Output:
-    """Where one command prints."""
+    """The output of one command."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     @cached_property
     def out(self) -> Console:
-        """Console of stdout."""
+        """The console of stdout."""
         return _console(sys.stdout, self.settings.no_color)
 
     @cached_property
     def err(self) -> Console:
-        """Console of stderr."""
+        """The console of stderr."""
         return _console(sys.stderr, self.settings.no_color)
 
     @cached_property
     def progress(self) -> Progress:
-        """The observer that tells on stderr how far things are."""
+        """The observer that reports progress on stderr."""
         from jsplan.render import progress
 
         if self.settings.log_format == "json":
@@ -119,9 +120,11 @@ class Output:
         return progress.PlainProgress(sys.stderr)
 
     def check_options(self, formats: Collection[str] = ()) -> None:
-        """What would fail in the end fails before anything is done. `formats` are those that the command makes besides text and json.
+        """Check the output options before anything is done.
 
-        Raises UsageError for a format that this command does not make, JsplanError when the folder of `--json-into` does not exist.
+        `formats` are those that the command makes besides text and json. Raises UsageError for a
+        format that this command does not make, JsplanError when the folder of `--json-into` does
+        not exist.
         """
         if self.settings.json_into and not is_folder(self.settings.json_into.parent):
             raise JsplanError(
@@ -142,9 +145,10 @@ class Output:
         plain: str | None = None,
         views: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
-        """Print the result of a command once, in the form that was asked for.
+        """Print the result of a command once, in the requested format.
 
-        `plain` is the whole text when it is that short; it spares loading rich where there is no terminal. `views` are other formats.
+        `plain` is the whole text if it is short: then rich is not loaded without a terminal.
+        `views` are other formats.
         """
         made = document() if self.settings.json or self.settings.json_into else {}
         if self.settings.json:
@@ -158,7 +162,7 @@ class Output:
         self.json_file(made)
 
     def result_lines(self, document: Callable[[], dict[str, Any]], lines: str) -> None:
-        """A result whose text has no styles; no text prints nothing at all."""
+        """Print a result without styles; an empty text prints nothing."""
         self.result(
             document,
             lambda console: console.print(lines, soft_wrap=True) if lines else None,
@@ -166,31 +170,31 @@ class Output:
         )
 
     def write_json(self, document: dict[str, Any]) -> None:
-        """One JSON document on stdout."""
+        """Write one JSON document to stdout."""
         from jsplan.render.json import dumps
 
         self.line(dumps(document).rstrip("\n"))
 
     def json_file(self, document: dict[str, Any]) -> None:
-        """The same document in the file of `--json-into`, if there is one. Raises JsplanError when it cannot be written."""
+        """Write the document to the file of `--json-into`, if there is one. Raise JsplanError."""
         if path := self.settings.json_into:
             from jsplan.render.json import dumps
 
             write_file(path, dumps(document).encode())
 
     def line(self, text: str) -> None:
-        """One line on stdout."""
+        """Print one line to stdout."""
         stream = TolerantStream(sys.stdout)
         stream.write(f"{text}\n")
         stream.flush()
 
     def close(self) -> None:
-        """Clear the screen of what moves; called however a command ends."""
+        """Clear the moving part of the screen; called however a command ends."""
         if "progress" in self.__dict__:
             self.progress.stop()
 
     def note(self, text: str) -> None:
-        """One line for people, on stderr."""
+        """Print one line for people to stderr."""
         self.progress.stop()
         stream = TolerantStream(sys.stderr)
         stream.write(f"{text}\n")
@@ -198,7 +202,7 @@ class Output:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file that was asked for, for its owner; raises JsplanError that names it when that fails."""
+    """Write a requested file, readable by its owner; raise JsplanError with its name."""
     from jsplan.disk import write_private
 
     try:

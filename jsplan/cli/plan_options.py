@@ -1,4 +1,4 @@
-"""The options that `plan`, `apply`, `destroy` and `import` share, and their way into `PlanOptions`."""
+"""The options that `plan`, `apply`, `destroy` and `import` share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-#: What a saved plan has settled. It may still be given permission, and how the work is carried out.
+#: Options that a saved plan has fixed; those about permission and execution may still be given.
 PLAN_SHAPING_OPTIONS = frozenset(
     {
         "target",
@@ -34,9 +34,9 @@ PLAN_SHAPING_OPTIONS = frozenset(
     }
 )
 
-#: Options are named as they are written, for JSPLAN_<COMMAND>_<OPTION>; these are plural in `PlanOptions`.
+#: Options have their own names, for JSPLAN_<COMMAND>_<OPTION>; these are plural in `PlanOptions`.
 _FIELD_BY_OPTION = {"target": "targets", "exclude": "excludes", "allow_hazard": "allow_hazards"}
-#: Options that other commands have too.
+#: Options that other commands also have.
 hazard_option = click.option(
     "--allow-hazard",
     multiple=True,
@@ -64,7 +64,7 @@ offline_option = click.option(
     type=click.Choice(("defer", "fail")),
     default="defer",
     show_default=True,
-    help="How to treat an offline domain: leave its changes for a later apply, or stop.",
+    help="How to treat an offline domain: defer its changes, or stop.",
 )
 parallelism_option = click.option(
     "--parallelism",
@@ -114,7 +114,7 @@ _EXECUTION_OPTIONS = (
         help="Accept that this domain came back empty, and create its resources again; repeatable.",
     ),
     click.option(
-        "--adopt", is_flag=True, help="Take over existing resources that differ from the files."
+        "--adopt", is_flag=True, help="Adopt existing resources that differ from the files."
     ),
     offline_option,
     parallelism_option,
@@ -170,7 +170,7 @@ def approval_options(function: F) -> F:
 
 
 def build_plan_options(given: dict[str, Any], **more: Any) -> PlanOptions:
-    """Raises UsageError for options that contradict each other."""
+    """Build the options; raise UsageError for options that contradict each other."""
     from jsplan.options import PlanOptions
 
     backfill = not given.pop("no_backfill", False)
@@ -184,7 +184,7 @@ def build_plan_options(given: dict[str, Any], **more: Any) -> PlanOptions:
 
 
 def refuse_plan_options(ctx: click.Context) -> None:
-    """Raises UsageError if an option that shapes a plan was given beside a saved plan."""
+    """Raise UsageError if an option that shapes a plan was given with a saved plan."""
     for param in ctx.command.params:
         source = ctx.get_parameter_source(param.name or "")
         if param.name in PLAN_SHAPING_OPTIONS and source in (
@@ -192,6 +192,9 @@ def refuse_plan_options(ctx: click.Context) -> None:
             ParameterSource.ENVIRONMENT,
         ):
             raise UsageError(
-                f"{param.opts[-1]} shapes a plan, and a saved plan is applied exactly as it is",
-                hint="Give it to: jsplan plan -o FILE. A saved plan takes --allow-hazard, --parallelism and --lock-timeout.",
+                f"{param.opts[-1]} shapes a plan, and a saved plan is applied unchanged",
+                hint=(
+                    "Give it to: jsplan plan -o FILE. A saved plan takes --allow-hazard, "
+                    "--parallelism and --lock-timeout."
+                ),
             )

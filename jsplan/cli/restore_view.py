@@ -1,4 +1,4 @@
-"""What `restore` shows and asks: the plan of an apply, with what the archives hold before it."""
+"""Output and question of `restore`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class RestoreApproval(Approval):
-    """Shows what the backup holds, then the plan."""
+    """An approval that prints what the backup holds before the plan."""
 
     no_terminal_hint = "Pass --auto-approve (-y) to approve it beforehand."
 
     def print(self, plan: Plan, console: Console, *, verbose: bool) -> None:
-        """The archives, then the plan."""
+        """Print what the backup holds, then the plan."""
         from jsplan.render import restore_text
 
         restore_text.render(plan, console)
@@ -29,7 +29,7 @@ class RestoreApproval(Approval):
 
 
 def restore_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool) -> int:
-    """How a restore ended, as the result of the command; returns its exit code."""
+    """Print the result of a restore; return its exit code."""
 
     def text(console: Console) -> None:
         from jsplan.render import apply_text, restore_text

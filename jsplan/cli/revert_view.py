@@ -1,4 +1,4 @@
-"""What `revert` asks and prints in the end; its plan is shown as any other."""
+"""Output and question of `revert`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RevertApproval(Approval):
-    """That of an apply, with the words of this command."""
+    """The approval of an apply, with the words of `revert`."""
 
     no_terminal_hint = (
         "Pass --auto-approve (-y) to approve it beforehand, or save it with -o FILE and apply that."
@@ -24,13 +24,13 @@ class RevertApproval(Approval):
 
 
 def planned_result(output: Output, plan: Plan) -> None:
-    """A plan that is not carried out now, as the result of the command."""
+    """Print a plan that is not applied now."""
     verbose = bool(output.settings.verbose)
     output.result(plan.to_json, lambda console: print_plan(plan, console, verbose=verbose))
 
 
 def revert_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool) -> int:
-    """How a revert ended, as the result of the command; returns its exit code."""
+    """Print the result of a revert; return its exit code."""
 
     def text(console: Console) -> None:
         from jsplan.render import apply_text, revert_text

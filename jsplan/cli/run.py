@@ -1,4 +1,4 @@
-"""What every command does first: settle the output, switch on logging, refuse what this release does not make."""
+"""Start of every command: output, logging, and options that this release does not support."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 
 def start(ctx: click.Context, formats: Collection[str] = ()) -> tuple[Settings, Output]:
-    """The settings and the output of this run; raises UsageError for a format other than text, json and `formats`."""
-    # A plan of 20,000 resources makes millions of small objects and hardly a cycle: with the default threshold a
-    # quarter of its time goes into looking for garbage that is not there.
+    """Return the settings and the output of this run.
+
+    Raises UsageError for a format other than text, json and `formats`.
+    """
+    # A plan of 20,000 resources makes millions of small objects and hardly a cycle. With the
+    # default threshold, a quarter of its time goes into garbage collection that finds nothing.
     gc.set_threshold(500_000, 20, 100)
     settings = settings_of(ctx)
     output = Output(settings)

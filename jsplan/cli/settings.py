@@ -1,4 +1,4 @@
-"""The global options: given before or after the command, or by the environment. Acting on them is left to commands."""
+"""The global options: given before or after the command, or by the environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jsplan.config.model import LoadOptions
 
 FORMATS = ("text", "json", "markdown", "html", "junit", "github", "sarif", "mermaid", "dot", "svg")
-#: The more explicit one wins; between equals the one nearer to the command does.
+#: The more explicit source wins; between equals, the one nearer to the command.
 _RANK = {ParameterSource.COMMANDLINE: 2, ParameterSource.ENVIRONMENT: 1}
 _WORKSPACE_OPTIONS = frozenset({"chdir", "env", "var", "var_file"})
 _REPEATABLE_OPTIONS = frozenset({"variables", "var_files"})
@@ -27,7 +27,7 @@ _REPEATABLE_OPTIONS = frozenset({"variables", "var_files"})
 
 @dataclass(slots=True)
 class Settings:
-    """The global options after all their places were read. `verbose` counts `-v`."""
+    """The global options from all their sources. `verbose` counts `-v`."""
 
     chdir: Path | None = None
     environment: str | None = None
@@ -41,24 +41,26 @@ class Settings:
     _ranks: dict[str, int] = field(default_factory=dict)
 
     def set_if_stronger(self, name: str, value: Any, rank: int) -> None:
-        """Take a value unless a more explicit one is there; repeatable options of one rank add up."""
-        held = self._ranks.get(name, 0)
-        if rank < held or rank == 0:
+        """Take a value unless a more explicit one is there; repeatable ones add up."""
+        current = self._ranks.get(name, 0)
+        if rank < current or rank == 0:
             return
         setattr(
             self,
             name,
-            getattr(self, name) + value if name in _REPEATABLE_OPTIONS and rank == held else value,
+            getattr(self, name) + value
+            if name in _REPEATABLE_OPTIONS and rank == current
+            else value,
         )
         self._ranks[name] = rank
 
     @property
     def json(self) -> bool:
-        """Whether stdout holds one JSON document and nothing else."""
+        """Return True if stdout holds exactly one JSON document."""
         return self.format == "json"
 
     def workspace_args(self) -> list[str]:
-        """What of the command line says which workspace is meant: the next command for it needs the same words."""
+        """Return the arguments that select the workspace, for the next command in a hint."""
         given = [
             name for name, rank in self._ranks.items() if rank == _RANK[ParameterSource.COMMANDLINE]
         ]
@@ -75,7 +77,10 @@ class Settings:
         ]
 
     def load_options(self) -> LoadOptions:
-        """How the workspace is to be loaded. Files on the command line are relative to where the command was typed."""
+        """Return the options for loading the workspace.
+
+        Files on the command line are relative to the folder of the command.
+        """
         from jsplan.config.model import LoadOptions
 
         return LoadOptions(
@@ -100,7 +105,10 @@ def _store_option(name: str) -> Callable[[click.Context, click.Parameter, Any], 
 
 
 def _global_options(autoenv_of_variables: bool) -> list[click.Option]:
-    """Fresh options. `JSPLAN_VAR_<name>` sets a variable, so the bare words may not read the environment there."""
+    """Return new global options.
+
+    `JSPLAN_VAR_<name>` sets a variable, so `--var` does not read its own environment variable.
+    """
     path = AbsolutePath()
 
     def option(*names: str, into: str, **attrs: Any) -> click.Option:
@@ -174,7 +182,7 @@ def _global_options(autoenv_of_variables: bool) -> list[click.Option]:
 
 
 class GlobalSection(Enum):
-    """The sections of `jsplan help options`."""
+    """A section of `jsplan help options`."""
 
     WORKSPACE = "Workspace"
     OUTPUT = "Output"
@@ -185,7 +193,7 @@ class GlobalOption(click.Option):
 
     @property
     def section(self) -> GlobalSection:
-        """The section that lists it."""
+        """Return the section that lists it."""
         return GlobalSection.WORKSPACE if self.name in _WORKSPACE_OPTIONS else GlobalSection.OUTPUT
 
 
@@ -196,5 +204,5 @@ def with_globals(command: click.Command, *, root: bool = False) -> click.Command
 
 
 def settings_of(ctx: click.Context) -> Settings:
-    """The settings of this run."""
+    """Return the settings of this run."""
     return ctx.ensure_object(Settings)

@@ -1,4 +1,4 @@
-"""Parameter types of the command line: addresses, durations, hazards, files. Their grammar is that of the workspace files."""
+"""Parameter types of the command line: addresses, durations, hazards, files."""
 
 from __future__ import annotations
 
@@ -59,16 +59,14 @@ class HazardPermission(ParamType):
 
         code, colon, address = str(value).partition(":")
         if code not in HAZARDS:
-            self.fail(
-                f'there is no hazard "{code}".{did_you_mean(code.upper(), HAZARDS) or " They are " + ", ".join(HAZARDS) + "."}',
-                param,
-                ctx,
-            )
+            known = f" They are {', '.join(HAZARDS)}."
+            advice = did_you_mean(code.upper(), HAZARDS) or known
+            self.fail(f'there is no hazard "{code}".{advice}', param, ctx)
         return f"{code}:{AddressGlob().convert(address, param, ctx)}" if colon else code
 
 
 class Assignment(ParamType):
-    """`NAME=VALUE`; in the environment one per line, since values may hold blanks."""
+    """`NAME=VALUE`; in the environment one per line, since values may contain spaces."""
 
     name = "NAME=VALUE"
 
@@ -132,7 +130,7 @@ class HostPort(ParamType):
 
 
 class AbsolutePath(click.Path):
-    """A file or folder, made absolute against the folder where the command was typed."""
+    """A file or folder, made absolute against the folder of the command."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -142,6 +140,6 @@ class AbsolutePath(click.Path):
 
 
 def display_path(path: Path) -> str:
-    """The path as a message shows it: relative where it is below the folder where the command was typed."""
+    """Return the path for a message: relative if it is below the folder of the command."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,4 +1,4 @@
-"""Small glue between documents and their views, so that rich loads only when there is something to draw."""
+"""Functions between documents and their views; rich is loaded only if something is drawn."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
     from jsplan.documents.plan import Plan
 
-#: What `plan` and `show PLANFILE` make besides text and JSON.
+#: Formats of `plan` and `show PLANFILE` besides text and JSON.
 PLAN_FORMATS = ("markdown", "html")
-#: What `drift` makes besides text and JSON.
+#: Formats of `drift` besides text and JSON.
 DRIFT_FORMATS = ("markdown", "html", "junit", "github")
 
 
 def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
-    """The text view on a console."""
+    """Print the text view on a console."""
     from jsplan.render import plan_text, revert_text
 
     revert_text.print_head(plan, console)
@@ -31,7 +31,7 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
 
 
 def plan_result(output: Output, plan: Plan) -> None:
-    """A plan as the result of a command."""
+    """Print a plan as the result of a command."""
     from jsplan.render import summary
 
     plain = summary.NO_CHANGES if summary.is_quiet(plan) else None
@@ -46,7 +46,7 @@ def plan_result(output: Output, plan: Plan) -> None:
 
 
 def plan_view(plan: Plan, format_: str, *, verbose: bool = False) -> str:
-    """The plan in one of `PLAN_FORMATS`."""
+    """Return the plan in one of `PLAN_FORMATS`."""
     from jsplan.render import plan_html, plan_markdown
 
     render = plan_html.render if format_ == "html" else plan_markdown.render
@@ -54,9 +54,9 @@ def plan_view(plan: Plan, format_: str, *, verbose: bool = False) -> str:
 
 
 def apply_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool) -> int:
-    """How an apply ended, as the result of a command; returns its exit code.
+    """Print the result of an apply; return its exit code.
 
-    A plan without changes was never shown for approval: then its view is the whole text.
+    A plan without changes was not shown for approval: then its view is the whole text.
     """
 
     def text(console: Console) -> None:
@@ -77,7 +77,7 @@ def apply_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool
 
 
 def drift_view(drift: Drift, format_: str, fail_on: Collection[str]) -> str:
-    """The drift document in one of `DRIFT_FORMATS`."""
+    """Return the drift document in one of `DRIFT_FORMATS`."""
     from jsplan.render import drift_github, drift_html, drift_junit, drift_markdown
 
     if format_ == "markdown":
@@ -92,7 +92,7 @@ def drift_view(drift: Drift, format_: str, fail_on: Collection[str]) -> str:
 
 
 def drift_result(output: Output, drift: Drift, fail_on: Collection[str]) -> None:
-    """A drift document as the result of a command."""
+    """Print a drift document as the result of a command."""
     verbose = bool(output.settings.verbose)
 
     def text(console: Console) -> None:

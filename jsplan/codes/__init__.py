@@ -1,7 +1,8 @@
 """The stable codes of hazards and findings, and the exit codes, in words.
 
-Pages of the documentation and `jsplan explain` are made from these tables. JS1xx are found in the files, JS2xx
-belong to lint, JS3xx stop the apply of a valid plan, JS4xx are found when the files meet servers and state.
+The documentation and `jsplan explain` are made from these tables. JS1xx are found in the files,
+JS2xx by lint, JS3xx stop the apply of a valid plan, JS4xx are found when the files meet servers and
+state.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ __all__ = [
     "CodeText",
 ]  # fmt: skip
 
-#: Hazards that are reported and stop no apply.
+#: Hazards that are reported and do not stop an apply.
 _WARNINGS: Final = ("REDUCES_REPLICAS", "MOVES_DATA")
-#: The closed list of hazards (contract, section 4), and whether each blocks an apply that does not allow it.
+#: The closed list of hazards (contract, section 4); True if an apply needs a permission for it.
 HAZARDS: Final[Mapping[str, bool]] = {code: code not in _WARNINGS for code in HAZARD_TEXTS}
 
 FILE_CODES: Final[Mapping[str, CodeText]] = {**WORKSPACE_FILES, **CONFIGURATIONS}
 SERVER_CODES: Final[Mapping[str, CodeText]] = {**PLANNING, **OPERATIONS}
 
-#: The titles of the lint rules, whose texts are under `jsplan/lint/rules`. None is an error unless the files say so.
+#: The titles of the lint rules, none of them an error by default; texts are in `jsplan/lint/rules`.
 LINT: Final[Mapping[str, str]] = {
     "JS200": "An ignored lint finding no longer occurs.",
     # between streams

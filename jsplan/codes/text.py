@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class CodeText(NamedTuple):
-    """One code in words: `meaning` is a sentence, `cause` says why it is reported, `fix` what to do."""
+    """One code in words: `meaning` is a sentence, `cause` the reason, `fix` the remedy."""
 
     meaning: str
     cause: str

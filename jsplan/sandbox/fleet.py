@@ -1,7 +1,8 @@
-"""A hub with many leaves, as light as they can be: for tests and benchmarks of fleets. Single servers are left to `servers`.
+"""A light hub with many leaves, for tests and benchmarks of fleets.
 
-Each leaf has one link, that of the account with JetStream. With a second one for the system account a hundred servers
-tell each other all that they know about themselves: measured, three times the memory and five times the time to start.
+Each leaf has one link, that of the account with JetStream. With a second one for the system
+account, a hundred servers exchange all that they know about themselves: measured, three times the
+memory and five times the time to start.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
 
 #: Leaves that start at the same time.
 BATCH_LEAVES = 10
-#: Seconds that a fleet may take until all of it is linked; measured: 6 for a hundred leaves on two cores.
+#: Seconds until all of a fleet must be linked; measured: 6 for a hundred leaves on two cores.
 READY_TIMEOUT = 180.0
 
 
 def leaf_names(count: int) -> tuple[str, ...]:
-    """`store-001` and on."""
+    """Return `store-001` and so on."""
     return tuple(f"store-{number:03}" for number in range(1, count + 1))
 
 
 def build_fleet_layout(port_of: PortOf, leaves: tuple[str, ...]) -> Layout:
-    """A hub and its leaves, linked for the account ACC alone."""
+    """Return a hub and its leaves, linked only for the account ACC."""
     whole = hub_and_leaf(port_of, leaves=leaves)
     return replace(
         whole,
@@ -47,7 +48,7 @@ def build_fleet_layout(port_of: PortOf, leaves: tuple[str, ...]) -> Layout:
 def run_fleet(
     leaves: tuple[str, ...], *, binary: Path | None = None, folder: Path | None = None
 ) -> Iterator[Sandbox]:
-    """The fleet, running and linked; raises SandboxError."""
+    """Run a fleet and yield it once it is linked; raise SandboxError."""
     sandbox = Sandbox(lambda ports: build_fleet_layout(ports, leaves), binary=binary, folder=folder)
     try:
         sandbox["hub"].start()
@@ -64,14 +65,14 @@ def run_fleet(
 
 
 def describe_access(sandbox: Sandbox, count: int) -> str:
-    """How to reach a fleet, in one line."""
+    """Describe in one line how to reach a fleet."""
     return f"{sandbox['hub'].url} is the hub of {count} leaves; user acc, password acc."
 
 
 def run_until_stopped(
     count: int, on_ready: Callable[[Sandbox], object], *, stop: Event | None = None
 ) -> None:
-    """Start a fleet, report it through `on_ready`, keep it until Ctrl-C, SIGTERM or `stop`, then stop all of it."""
+    """Run a fleet until Ctrl-C, SIGTERM or `stop`; report it through `on_ready`."""
     ended = stop or Event()
     with set_on_signals(ended), run_fleet(leaf_names(count)) as sandbox:
         on_ready(sandbox)
@@ -80,7 +81,7 @@ def run_until_stopped(
 
 
 def main(count: int, say: Callable[[str], object]) -> None:
-    """Keep a fleet until Ctrl-C: what `python -m jsplan.sandbox.fleet 20` does."""
+    """Run a fleet until Ctrl-C: `python -m jsplan.sandbox.fleet 20`."""
     run_until_stopped(
         count, lambda sandbox: say(f"{describe_access(sandbox, count)} Ctrl-C ends it.\n")
     )

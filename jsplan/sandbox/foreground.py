@@ -1,4 +1,4 @@
-"""What `jsplan sandbox up` does: a sandbox in the foreground until somebody ends it; printing is left to `cli`."""
+"""A sandbox in the foreground, for `jsplan sandbox up`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-#: The ports of the NATS documentation, for those who follow it with the sandbox.
+#: The ports of the NATS documentation, so that its examples work with the sandbox.
 DOCUMENTED_PORTS: Mapping[shapes.Shape, Mapping[str, int]] = {
     "hub-and-leaf": {"hub": 4222, "hub.leafnodes": 7422, "leaf": 4111},
     "single": {"server": 4222},
@@ -26,10 +26,10 @@ DOCUMENTED_PORTS: Mapping[shapes.Shape, Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class SandboxDescription:
-    """What one needs to use a running sandbox.
+    """Addresses and logins of a running sandbox.
 
-    `servers` are {name, url, domain, pid, log, version}; `users` are {account, user, password}; `workspace` is the text
-    of a `jsplan.yaml` that reaches every domain.
+    `servers` are {name, url, domain, pid, log, version}; `users` are {account, user, password};
+    `workspace` is the text of a `jsplan.yaml` that reaches every domain.
     """
 
     shape: shapes.Shape
@@ -39,7 +39,7 @@ class SandboxDescription:
     workspace: str
 
     def to_json(self) -> dict[str, Any]:
-        """The result of `jsplan sandbox up --format json`."""
+        """Return the result of `jsplan sandbox up --format json`."""
         return {
             "kind": "sandbox",
             "shape": self.shape,
@@ -51,7 +51,10 @@ class SandboxDescription:
 
 
 def describe(sandbox: Sandbox) -> SandboxDescription:
-    """The running sandbox as data; raises SandboxError for a server that is not running, OSError if it is frozen."""
+    """Return the running sandbox as data.
+
+    Raises SandboxError for a server that is not running, OSError for one that does not answer.
+    """
     servers = [
         {
             "name": server.name,
@@ -85,7 +88,10 @@ def make_sandbox(
     leaves: tuple[str, ...] = ("leaf",),
     domain: str | None = None,
 ) -> Sandbox:
-    """A sandbox of this shape that is not started yet; `leaves` is for hub-and-leaf, `domain` for the others."""
+    """Create a sandbox that is not started.
+
+    `leaves` is for hub-and-leaf, `domain` for the other shapes.
+    """
     where: dict[str, Any] = {"ports": ports, "folder": folder}
     if shape == "hub-and-leaf":
         return Sandbox.hub_and_leaf(leaves=leaves, **where)
@@ -100,10 +106,10 @@ def run_in_foreground(
     *,
     stop: threading.Event | None = None,
 ) -> None:
-    """Start it, say so once through `on_ready`, and keep it until Ctrl-C, SIGTERM or `stop`; then stop everything.
+    """Run the sandbox until Ctrl-C, SIGTERM or `stop`; call `on_ready` once it is ready.
 
-    Raises SandboxError when it cannot start or when one of its servers ends by itself. Outside of the main thread
-    only `stop` ends it, since signals arrive in the main thread alone.
+    Raises SandboxError when it cannot start or when one of its servers ends by itself. Outside of
+    the main thread only `stop` ends it, since signals arrive in the main thread.
     """
     ended = stop or threading.Event()
     with set_on_signals(ended), sandbox:
@@ -119,7 +125,10 @@ def run_in_foreground(
 
 @contextlib.contextmanager
 def set_on_signals(event: threading.Event) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM set the event instead of ending the process; outside of the main thread nothing is changed."""
+    """Let Ctrl-C and SIGTERM set the event instead of ending the process.
+
+    Outside of the main thread nothing is changed.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

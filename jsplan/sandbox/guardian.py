@@ -1,8 +1,9 @@
-"""Makes sure that no embedded server outlives this process, however it ends; orderly stops are left to `servers`.
+"""A guardian that ends all embedded servers with this process, however it ends.
 
-A small shell in a session of its own reads from a pipe which programs run. When this process is gone, even by
-kill -9, the pipe ends, and the shell kills what is left and removes the temporary folders. A parent-death signal would
-do neither on macOS, and on Linux it fires when the *thread* that started the server ends.
+A small shell in a session of its own reads from a pipe which programs run. When this process is
+gone, even by kill -9, the pipe ends. The shell then kills the remaining programs and removes the
+temporary folders. A parent-death signal does not exist on macOS, and on Linux it fires when the
+*thread* that started the server ends.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# `+ PID`, `- PID`, `d FOLDER` and `x FOLDER` are added to and taken from two lists. The newline-separated lists are
-# walked with IFS set to a newline, so that blanks in a folder's name are kept.
+# `+ PID`, `- PID`, `d FOLDER` and `x FOLDER` change two lists. The newline-separated lists are
+# walked with IFS set to a newline, so that spaces in a folder's name are kept.
 _GUARD_SCRIPT = r"""
 trap '' HUP INT TERM
 pids= ; folders= ; nl='
 '
-without() { list=$1; out= ; IFS=$nl; for item in $list; do [ "$item" = "$2" ] || out="$out$item$nl"; done; unset IFS; }
+without() { list=$1; out= ; IFS=$nl
+  for item in $list; do [ "$item" = "$2" ] || out="$out$item$nl"; done; unset IFS; }
 while read -r op what; do
     case $op in
         +) pids="$pids$what$nl" ;;
@@ -33,15 +35,18 @@ while read -r op what; do
     esac
 done
 [ -z "$pids" ] || kill -9 $pids 2>/dev/null
-[ -z "$folders" ] || { IFS=$nl; for folder in $folders; do rm -rf -- "$folder" 2>/dev/null || { sleep 1; rm -rf -- "$folder"; }; done; }
+[ -z "$folders" ] || { IFS=$nl
+  for folder in $folders; do
+    rm -rf -- "$folder" 2>/dev/null || { sleep 1; rm -rf -- "$folder"; }
+  done; }
 """
-# Started with the pipe as its input, the program registers itself before it becomes the server (and lets go of the
-# pipe by that): there is no moment at which it runs unknown.
+# Started with the pipe as its input, the program registers itself before it becomes the server
+# and closes the pipe: it never runs unregistered.
 _LAUNCH_SCRIPT = 'echo "+ $$" >&0; exec "$@" </dev/null'
 
 
 class Guardian:
-    """The watching shell of one process."""
+    """The guardian shell of one process."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -59,13 +64,14 @@ class Guardian:
 
     @property
     def pid(self) -> int:
-        """The shell's process id."""
+        """Return the shell's process id."""
         return self._shell.pid
 
     def launch(self, command: Sequence[str | Path], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start a program that dies with this process; both its outputs go to `log`.
+        """Start a program that ends with this process; both its outputs go to `log`.
 
-        It is in a session of its own: Ctrl-C at the terminal reaches jsplan, which stops it in order.
+        It is in a session of its own: Ctrl-C at the terminal reaches jsplan, which stops it in
+        order.
         """
         launcher = ["/bin/sh", "-c", _LAUNCH_SCRIPT, "launch", *command]
         return subprocess.Popen(
@@ -73,19 +79,22 @@ class Guardian:
         )
 
     def forget_process(self, pid: int) -> None:
-        """The program has been waited for; its number may soon be somebody else's."""
+        """Forget a program that has ended; its process id may be reused."""
         self._send(f"- {pid}")
 
     def register_folder(self, folder: Path) -> None:
-        """Remove this folder if the process dies before `unregister_folder`."""
+        """Remove this folder if the process ends before `unregister_folder`."""
         self._send(f"d {folder}")
 
     def unregister_folder(self, folder: Path) -> None:
-        """The folder is removed, or is to stay."""
+        """Do not remove this folder any more."""
         self._send(f"x {folder}")
 
     def close(self) -> None:
-        """Kill whatever is still registered; called at exit. A forked child must not: the servers are its parent's."""
+        """Kill all registered programs; called at exit.
+
+        A forked child does nothing: the servers belong to its parent.
+        """
         if os.getpid() == self._owner and self._shell.poll() is None:
             self._pipe().close()
             self._shell.wait()
@@ -104,7 +113,10 @@ _starting = threading.Lock()
 
 
 def get_guardian() -> Guardian:
-    """The guardian of this process, started at its first use; a forked child gets one of its own."""
+    """Return the guardian of this process, started at its first use.
+
+    A forked child gets one of its own.
+    """
     with _starting:
         if os.getpid() not in _by_process:
             _by_process[os.getpid()] = Guardian()

@@ -1,4 +1,4 @@
-"""Hands out TCP ports that stay ours while a server is down; who listens on them is left to `servers`."""
+"""TCP ports that stay reserved while a server is down."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ HOST = "127.0.0.1"
 
 
 class Ports:
-    """Ports by the name of their listener (`hub`, `hub.leafnodes`), each either asked for or free.
+    """Ports by the name of their listener (`hub`, `hub.leafnodes`), requested or free.
 
-    A port is held by a socket that is bound with SO_REUSEADDR and never listens. On Linux a nats-server (whose sockets
-    have SO_REUSEADDR too) can listen on it all the same, while nobody else is given it, neither for a listener nor for
-    an outgoing connection: a server keeps its port over a restart. Elsewhere the socket is closed before the start.
+    A port is reserved by a socket that is bound with SO_REUSEADDR and never listens. On Linux a
+    nats-server (whose sockets have SO_REUSEADDR too) can still listen on it, while no other process
+    gets it: a server keeps its port over a restart. Elsewhere the socket is closed before the
+    start.
     """
 
     def __init__(self, asked: Mapping[str, int] | None = None) -> None:
@@ -28,19 +29,19 @@ class Ports:
         self._ports: dict[str, int] = {}
 
     def __call__(self, name: str) -> int:
-        """The port of this listener, the same at every call; raises SandboxError if the one asked for is taken."""
+        """Return the port of this listener, always the same; raise SandboxError if it is taken."""
         if name not in self._ports:
             self._sockets[name] = self._reserve(name)
             self._ports[name] = self._sockets[name].getsockname()[1]
         return self._ports[name]
 
     def release_for_start(self) -> None:
-        """Make way for the servers where a held port cannot be listened on."""
+        """Release the ports for the servers where a reserved port cannot be listened on."""
         if not sys.platform.startswith("linux"):
             self.release()
 
     def release(self) -> None:
-        """Give every port back."""
+        """Release every port."""
         for held in self._sockets.values():
             held.close()
         self._sockets.clear()

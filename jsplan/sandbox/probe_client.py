@@ -1,6 +1,6 @@
-"""Asks an embedded server whether it is ready, over a socket of its own; waiting for that is left to `servers`.
+"""A blocking client that asks an embedded server whether it is ready.
 
-Blocking on purpose: the sandbox is used from inside and outside of event loops alike.
+The sandbox is used inside and outside of event loops, so this client does not use asyncio.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ HOST = "127.0.0.1"
 
 
 class Probe:
-    """One short-lived client connection; every failure is an OSError, a refused login included.
+    """One short-lived client connection; every failure is an OSError, also a refused login.
 
-    `timeout` is seconds for each wait. `info` is what the server said about itself when it was reached.
+    `timeout` is seconds for each wait. `info` is the server's INFO.
     """
 
     def __init__(self, port: int, user: User | None = None, timeout: float = 2.0) -> None:
@@ -54,12 +54,15 @@ class Probe:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._stream.close()
         self._socket.close()
 
     def request(self, subject: str, payload: bytes = b"") -> dict[str, Any] | None:
-        """The JSON answer; None when nobody listens on the subject. Raises TimeoutError when no answer comes."""
+        """Return the JSON answer; None if the subject has no subscriber.
+
+        Raises TimeoutError when no answer comes.
+        """
         inbox = f"_INBOX.{os.urandom(8).hex()}"
         self._write(
             f"SUB {inbox} 1\r\nUNSUB 1 1\r\nPUB {subject} {inbox} {len(payload)}\r\n".encode()
@@ -110,7 +113,7 @@ class Probe:
 
 
 def _jwt_login(creds: Path, nonce: str) -> dict[str, str]:
-    """What a client says to be the user of a creds file: its JWT, and the server's nonce signed with its seed."""
+    """Return the login of the user of a creds file: its JWT, and the signed nonce of the server."""
     words = [
         line
         for line in creds.read_text("utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Embedded servers that belong together, from the first start to the last stop; their text is left to `shapes`."""
+"""Embedded servers that belong together, from the first start to the last stop."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ if TYPE_CHECKING:
 
 #: The stream that shows that a cluster can place one.
 _TRIAL_STREAM = "JSPLAN_SANDBOX_TRIAL"
-#: What a cluster answers while it cannot: no peers, no leader, no resources.
+#: The answers of a cluster that is not ready: no peers, no leader, no resources.
 NOT_READY_CODES = (10005, 10008, 10009, 10023)
-#: Seconds after which a server that its cluster has not taken in is started again.
+#: Seconds after which a server that has not joined its cluster is restarted.
 _JOIN_TIMEOUT = 3.0
 
 
 class Sandbox:
-    """Embedded nats-servers of one shape; `sandbox["hub"]` is a `Server`. Use it in a `with`, also inside async code.
+    """Embedded nats-servers of one shape; `sandbox["hub"]` is a `Server`. Use it in a `with`.
 
-    Make one with `hub_and_leaf`, `single`, `cluster` or `of_sites`. `ports` asks for ports by listener (`hub`, `hub.leafnodes`,
-    `leaf`, `server`, `n1`, `n1.routes`); the others are free ones. `folder` keeps the data; without it a temporary
-    folder is used and removed. All methods raise SandboxError; nothing is left running, also after kill -9.
+    Make one with `hub_and_leaf`, `single`, `cluster` or `of_sites`. `ports` asks for ports by
+    listener (`hub`, `hub.leafnodes`, `leaf`, `server`, `n1`, `n1.routes`); the others are free
+    ones. `folder` keeps the data; without it a temporary folder is used and removed. All methods
+    raise SandboxError. No process outlives this one, also after kill -9.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Sandbox:
         extra: str = "",
         **where: Any,
     ) -> Self:
-        """One server, `server`; see `shapes.single`. `where`: binary, folder, ports."""
+        """Return one server, `server`; see `shapes.single`. `where`: binary, folder, ports."""
         options: dict[str, Any] = {
             "domain": domain,
             "accounts": accounts,
@@ -91,7 +92,7 @@ class Sandbox:
         extra: Mapping[str, str] | None = None,
         **where: Any,
     ) -> Self:
-        """A hub and its leaves; see `shapes.hub_and_leaf`. `where`: binary, folder, ports."""
+        """Return a hub and its leaves; see `shapes.hub_and_leaf`. `where`: as `single`."""
         return cls(
             lambda ports: shapes.hub_and_leaf(ports, leaves=leaves, strict=strict, extra=extra),
             **where,
@@ -107,7 +108,7 @@ class Sandbox:
         extra: str = "",
         **where: Any,
     ) -> Self:
-        """A cluster; see `shapes.cluster`. `where`: binary, folder, ports."""
+        """Return a cluster; see `shapes.cluster`. `where`: binary, folder, ports."""
         return cls(
             lambda ports: shapes.cluster(
                 ports, size=size, domain=domain, strict=strict, extra=extra
@@ -117,7 +118,10 @@ class Sandbox:
 
     @classmethod
     def of_sites(cls, wanted: Iterable[Site], password: str, **where: Any) -> Self:
-        """Domains, clusters and accounts of any kind; see `build_site_layout`. `where`: binary, folder, ports."""
+        """Return domains, clusters and accounts of any kind; see `build_site_layout`.
+
+        `where`: binary, folder, ports.
+        """
         chosen = tuple(wanted)
         return cls(lambda ports: build_site_layout(ports, chosen, password), **where)
 
@@ -137,13 +141,13 @@ class Sandbox:
         self.close()
 
     def start(self) -> None:
-        """Start what does not run and wait until all of it is ready; on failure everything is stopped."""
+        """Start the stopped servers and wait until all are ready; stop all on failure."""
         try:
             self._ports.release_for_start()
             for server in self.servers.values():
                 server.launch()
                 if server.node.leafnodes is not None:
-                    # A leaf that finds its hub at the first try is linked in milliseconds, else only after a second.
+                    # a leaf that reaches its hub at once is linked in milliseconds
                     server.wait_accepting()
             self.wait_ready()
         except BaseException:
@@ -151,9 +155,10 @@ class Sandbox:
             raise
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
-        """Wait until every started server answers and every link between two of them carries requests.
+        """Wait until every started server answers and every link carries requests.
 
-        For leaves: both sides reach the other's domain. For a cluster: there is a leader that sees all as current.
+        For leaves: both sides reach the other's domain. For a cluster: a leader sees all as
+        current.
         """
         end = time.monotonic() + timeout
         running = [server for server in self.servers.values() if server.should_run]
@@ -182,7 +187,7 @@ class Sandbox:
             server.stop()
 
     def close(self) -> None:
-        """Stop all servers, give the ports back, remove a temporary folder. May be called twice."""
+        """Stop all servers, release the ports, remove a temporary folder. May be called twice."""
         self.stop()
         self._ports.release()
         if self._temporary and self.folder.exists():
@@ -214,7 +219,7 @@ def _wait_for_link(hub: Server, leaf: Server, end: float) -> None:
 
 
 def _group_by_cluster(servers: list[Server]) -> list[list[Server]]:
-    """The servers that are routed to each other, a list for each cluster."""
+    """Group the servers that are routed to each other, a list for each cluster."""
     found: dict[frozenset[int], list[Server]] = {}
     for server in servers:
         if server.node.routes:
@@ -225,8 +230,8 @@ def _group_by_cluster(servers: list[Server]) -> list[list[Server]]:
 def _wait_for_leader(servers: list[Server], end: float) -> None:
     """Wait until a leader sees all others as current.
 
-    nats-server 2.10 now and then begins a cluster of three as one of two and never takes the third in (measured: one start
-    in twelve). Started again, that one joins at once.
+    nats-server 2.10 sometimes begins a cluster of three as one of two and never adds the third
+    (measured: one start in twelve). After a restart, that one joins at once.
     """
     while True:
         try:
@@ -251,7 +256,7 @@ def _has_leader(servers: list[Server]) -> bool:
 
 
 def _unjoined_servers(servers: list[Server]) -> list[Server]:
-    """Servers that the leader does not count; nobody where there is no leader."""
+    """Return servers that the leader does not count; none without a leader."""
     try:
         leader, peers = next(
             ((server, peers) for server in servers if (peers := _read_peers(server))), (None, [])
@@ -267,7 +272,10 @@ def _unjoined_servers(servers: list[Server]) -> list[Server]:
 
 
 def _read_peers(server: Server) -> list[dict[str, Any]]:
-    """The other servers of the cluster as its leader sees them; nothing from one that does not lead. Raises OSError."""
+    """Return the other servers of the cluster as its leader sees them.
+
+    Nothing from a server that does not lead. Raises OSError.
+    """
     answer = (
         server.request(f"$SYS.REQ.SERVER.{server.info()['server_id']}.JSZ", user=server.node.system)
         or {}
@@ -279,17 +287,21 @@ def _read_peers(server: Server) -> list[dict[str, Any]]:
 
 
 def _trial_configs(servers: list[Server]) -> list[dict[str, Any]]:
-    """Streams that together need every server: one on each where tags tell them apart, else one with as many copies as it may have."""
-    told_apart = len({server.node.tags for server in servers}) == len(servers)
-    if not told_apart:
+    """Return streams that together need every server.
+
+    One per server if tags identify each; otherwise one with as many replicas as allowed.
+    """
+    distinct = len({server.node.tags for server in servers}) == len(servers)
+    if not distinct:
         return [{"num_replicas": min(len(servers), 5)}]
     return [{"placement": {"tags": server.node.tags}} for server in servers]
 
 
 def _can_place(server: Server, wanted: dict[str, Any]) -> bool:
-    """Whether the leader knows the servers that it needs for such a stream: it hears of them only after it leads.
+    """Return True if the leader knows the servers that it needs for such a stream.
 
-    The stream is gone again at once. Whatever else is refused is no matter of readiness.
+    It learns of them only after it leads. The stream is deleted at once. Other refusals do not
+    matter for readiness.
     """
     answer = (
         server.request(

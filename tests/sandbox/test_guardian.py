@@ -83,7 +83,7 @@ def test_nothing_is_left_after_the_whole_process_group_is_killed() -> None:
 def test_a_frozen_server_does_not_survive_either() -> None:
     """A server that is halted when its owner is killed ends too."""
     process, pids, _ = start(
-        "sandbox['leaf'].freeze(); print('frozen', file=sys.stderr); time.sleep(60)"
+        "sandbox['leaf'].pause(); print('frozen', file=sys.stderr); time.sleep(60)"
     )
 
     process.kill()

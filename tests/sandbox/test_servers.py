@@ -105,23 +105,23 @@ def test_a_frozen_server_is_silent_and_continues_when_thawed(make_server: MakeSe
     server = make_server()
     with client(server, timeout=0.3) as raw, client(server) as patient:
         patient.subscribe("echo")
-        server.freeze()
-        assert (True, True) == (server.is_running, server.frozen)
+        server.pause()
+        assert (True, True) == (server.is_running, server.paused)
         with pytest.raises(TimeoutError):
             raw.api("$JS.API.INFO")
         patient.publish("echo", b"sent while frozen")
-        server.thaw()
+        server.resume()
         assert patient.next_message()[2] == b"sent while frozen"
 
 
 def test_a_frozen_server_can_be_stopped(make_server: MakeServer) -> None:
     """Stopping does not need a thaw first."""
     server = make_server()
-    server.freeze()
+    server.pause()
 
     server.stop()
 
-    assert (False, False) == (server.is_running, server.frozen)
+    assert (False, False) == (server.is_running, server.paused)
 
 
 def test_stopping_and_starting_twice_changes_nothing(make_server: MakeServer) -> None:

@@ -101,12 +101,12 @@ def test_a_frozen_leaf_does_not_answer_but_is_still_known(make_hub_leaf: MakeHub
     """Behind a frozen leaf a request at the hub times out: interest is there, an answer is not."""
     sandbox = make_hub_leaf()
     hub = sandbox["hub"]
-    sandbox["leaf"].freeze()
+    sandbox["leaf"].pause()
 
     with Raw(hub.url, hub.user, hub.password, timeout=0.3) as raw, pytest.raises(TimeoutError):
         raw.api("$JS.leaf.API.INFO")
 
-    sandbox["leaf"].thaw()
+    sandbox["leaf"].resume()
     sandbox.wait_ready()
     assert ask(hub, "$JS.leaf.API.INFO")["domain"] == "leaf"
 

@@ -20,8 +20,8 @@ def test_the_link_comes_back_whatever_is_done_to_its_ends(make_hub_leaf: MakeHub
 
     for _ in range(50):
         server = sandbox[chance.choice(["hub", "leaf"])]
-        chance.choice([server.stop, server.kill, server.freeze])()
-        server.thaw()
+        chance.choice([server.stop, server.kill, server.pause])()
+        server.resume()
         server.start()
         sandbox.wait_ready()
 

@@ -161,12 +161,12 @@ async def test_a_domain_that_does_not_answer(make_server: MakeServer, there: boo
     backend = kv_backend(server, "S", js_domain=None if there else "nowhere", timeout=SECOND)
     if there:
         await write_session(backend, put(A))
-        server.freeze()
+        server.pause()
     for step in (backend.read(), backend.lock(LockInfo.for_this_process("apply"), 0).__aenter__()):
         with pytest.raises(StateError) as failed:
             await step
         assert not isinstance(failed.value, StateLockedError)
-    server.thaw()
+    server.resume()
     await backend.close()
 
 
@@ -494,12 +494,12 @@ async def test_answers_that_come_too_late(make_server: MakeServer) -> None:
     async with backend.lock(LockInfo.for_this_process("apply"), 0):
         state = await backend.read()
         await backend.start(state)
-        server.freeze()
+        server.pause()
         backend.append(state, put(A))
         flushing = asyncio.create_task(backend.flush())
         await asyncio.wait({flushing}, timeout=6)
         assert not flushing.done()
-        server.thaw()
+        server.resume()
         await flushing
         backend.append(state, put(B))
         await backend.flush()
@@ -536,13 +536,13 @@ async def test_a_bucket_behind_a_link_that_breaks(make_hub_leaf: MakeHubLeaf) ->
     async with backend.lock(LockInfo.for_this_process("apply"), 0):
         state = await backend.read()
         await backend.start(state)
-        sandbox["hub"].freeze()
+        sandbox["hub"].pause()
         backend.append(state, put(A))
         with pytest.raises(LeaseLostError, match="was not renewed for 4 s"):
             await backend.flush()
         with pytest.raises(LeaseLostError):
             backend.may_write(0.1)
-    sandbox["hub"].thaw()
+    sandbox["hub"].resume()
     await backend.close()
 
 

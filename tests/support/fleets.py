@@ -28,7 +28,7 @@ class Fleet:
     def clean(self) -> Fleet:
         """All of it running, linked and empty."""
         for server in self.sandbox.servers.values():
-            server.thaw()
+            server.resume()
             server.start()
         self.sandbox.wait_ready()
         for server in self.sandbox.servers.values():

@@ -95,11 +95,11 @@ def test_a_server_that_does_not_answer(scene: Scene) -> None:
     """A server that accepts and says nothing is waited for as long as the connection's timeout says, and named."""
     scene.connection["timeout"] = "1s"
     scene.write({"name": "A"})
-    scene.server.freeze()
+    scene.server.pause()
     started = time.monotonic()
     ended = jsplan(scene.folder, "plan")
     took = time.monotonic() - started
-    scene.server.thaw()
+    scene.server.resume()
 
     require_clean_exit(ended, 1, "connection main", "cannot be reached: no answer in time")
     assert took < 30

@@ -147,15 +147,15 @@ def interrupted(scene: Scene, times: int = 1, number: signal.Signals = signal.SI
         or int(line[1:].split(b"/")[0]) < 10
     ):
         assert line, "apply ended too early"
-    scene.server.freeze()
+    scene.server.pause()
     process.send_signal(number)
     if times == 1:
-        scene.server.thaw()
+        scene.server.resume()
     else:
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    scene.server.thaw()
+    scene.server.resume()
 
     assert b"Traceback" not in out + err
     assert 10 < len(scene.names()) < 300

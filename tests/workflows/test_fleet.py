@@ -70,7 +70,7 @@ def test_many_silent_domains_are_one_wait(fleet: Fleet, tmp_path: Path) -> None:
     space.write(streams=sales_streams()).apply()
     frozen, stopped = fleet.stores[:3], fleet.stores[3]
     for name in frozen:
-        fleet.sandbox[name].freeze()
+        fleet.sandbox[name].pause()
     fleet.sandbox[stopped].kill()
     space.write(streams=[*sales_streams(max_age="1d"), {"name": "MORE", "domain": "label:edge"}])
     started = time.monotonic()
@@ -89,7 +89,7 @@ def test_many_silent_domains_are_one_wait(fleet: Fleet, tmp_path: Path) -> None:
     assert changes(plan) == rest
     result = space.apply()[1]
     for name in frozen:
-        fleet.sandbox[name].thaw()
+        fleet.sandbox[name].resume()
     fleet.sandbox.start()
     later = space.plan()
 
@@ -127,7 +127,7 @@ class LeafOutage:
     ) -> dict[str, Any]:
         self.happened = True
         if self._when == "during":
-            self._server.freeze()
+            self._server.pause()
         elif self._when == "before":
             await self._kill_leaf(api)
         answer = await self._request(api, verb, *rest, **more)
@@ -180,7 +180,7 @@ def test_a_leaf_killed_during_an_apply(
     assert not [d["reason"] for d in result.deferred if "does not answer" in d["reason"]], (
         "that it is away is said once"
     )
-    fleet.sandbox[victim].thaw()
+    fleet.sandbox[victim].resume()
     fleet.sandbox.start()
     fleet.sandbox.wait_ready()
     _, result = space.apply()
@@ -199,7 +199,7 @@ class FreezingObserver(RecordingObserver):
         """Freeze them once."""
         if text.startswith("Reading"):
             for server in self._servers:
-                server.freeze()
+                server.pause()
 
 
 def test_killed_and_restarted_while_planning(fleet: Fleet, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_killed_and_restarted_while_planning(fleet: Fleet, tmp_path: Path) -> No
     silent = fleet.stores[:2]
     plan = planning.plan(space.load, PlanOptions(), FreezingObserver(fleet, silent))
     for name in silent:
-        fleet.sandbox[name].thaw()
+        fleet.sandbox[name].resume()
     fleet.sandbox[fleet.stores[2]].kill()
     without = space.plan()
     fleet.sandbox.start()

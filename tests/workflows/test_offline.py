@@ -57,12 +57,12 @@ def test_frozen_while_planning(space: Space, clean_hub_leaf: Sandbox) -> None:
     """A leaf that does not answer is waited for once; its resources are deferred, changed or not, and those of the hub are applied."""
     space.write(streams=on("leaf", "SAME")).apply()
     space.write(streams=[*on("leaf", "SAME", *(f"L{n}" for n in range(30))), *on("hub", "H")])
-    clean_hub_leaf["leaf"].freeze()
+    clean_hub_leaf["leaf"].pause()
     started = time.monotonic()
     plan, result = space.apply()
     took = time.monotonic() - started
     found = drift(space.load, DriftOptions(), RecordingObserver())
-    clean_hub_leaf["leaf"].thaw()
+    clean_hub_leaf["leaf"].resume()
 
     assert took < 15, "one wait, not one for each of thirty"
     assert (result.exit_code, changes(plan), len(plan.deferred), plan.complete) == (
@@ -87,9 +87,9 @@ def test_frozen_while_planning(space: Space, clean_hub_leaf: Sandbox) -> None:
 def test_a_saved_plan_leaves_deferred_domains_alone(space: Space, clean_hub_leaf: Sandbox) -> None:
     """What was deferred when planned is not touched by that plan, even if it is back."""
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")])
-    clean_hub_leaf["leaf"].freeze()
+    clean_hub_leaf["leaf"].pause()
     plan = space.plan()
-    clean_hub_leaf["leaf"].thaw()
+    clean_hub_leaf["leaf"].resume()
     result = space.apply_saved(plan)
 
     assert (result.exit_code, [d["address"] for d in result.deferred]) == (0, ["leaf/stream/L"])
@@ -106,9 +106,9 @@ def test_gone_between_plan_and_apply(space: Space, clean_hub_leaf: Sandbox, tmp_
     space.write(streams=[*on("leaf", "THERE", "L"), *on("hub", "H"), copy])
     plan = space.plan()
     assert plan.summary["import"] == 1
-    leaf.freeze()
+    leaf.pause()
     result = space.apply_saved(plan)
-    leaf.thaw()
+    leaf.resume()
 
     assert result.exit_code == 6
     assert {s.address: s.status for s in result.steps} == {
@@ -135,9 +135,9 @@ class FreezingObserver(RecordingObserver):
         if (
             isinstance(event, StepFinished)
             and event.result.address.startswith("leaf/")
-            and not self._leaf.frozen
+            and not self._leaf.paused
         ):
-            self._leaf.freeze()
+            self._leaf.pause()
 
 
 def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
@@ -153,7 +153,7 @@ def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
         space.load, PlanOptions(parallelism=1), approve, FreezingObserver(clean_hub_leaf)
     )
     took = time.monotonic() - started
-    clean_hub_leaf["leaf"].thaw()
+    clean_hub_leaf["leaf"].resume()
 
     ends = {
         domain: {s.status for s in result.steps if s.address.startswith(domain)}
@@ -173,9 +173,9 @@ def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
 def test_destroy_with_an_offline_domain(space: Space, clean_hub_leaf: Sandbox) -> None:
     """Destroy deletes what it can reach, ends with 6, and state keeps the rest for the next one."""
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")]).apply()
-    clean_hub_leaf["leaf"].freeze()
+    clean_hub_leaf["leaf"].pause()
     _, result = space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))
-    clean_hub_leaf["leaf"].thaw()
+    clean_hub_leaf["leaf"].resume()
 
     assert (result.exit_code, remembering.list_(space.load, ())) == (6, ["leaf/stream/L"])
     _, result = space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))
@@ -185,11 +185,11 @@ def test_destroy_with_an_offline_domain(space: Space, clean_hub_leaf: Sandbox) -
 def test_offline_fail(space: Space, clean_hub_leaf: Sandbox) -> None:
     """With --offline fail a domain that is away is an error; excluded, it is not even asked."""
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")])
-    clean_hub_leaf["leaf"].freeze()
+    clean_hub_leaf["leaf"].pause()
     with pytest.raises(ConnectError, match="domain leaf is offline"):
         space.plan(offline="fail")
     plan = space.plan(offline="fail", excludes=("leaf/**",))
-    clean_hub_leaf["leaf"].thaw()
+    clean_hub_leaf["leaf"].resume()
 
     assert "leaf" not in plan.domains
     assert list(changes(plan)) == ["hub/stream/H"]

@@ -1,1 +1,1 @@
-"""One file per command, imported when that command is called. What a command does is left to `workflows`."""
+"""The commands, one module each, imported when the command is called."""

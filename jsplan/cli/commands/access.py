@@ -20,7 +20,8 @@ from jsplan.errors import ExitCode, UsageError
     metavar="NAME",
     help="With --check: a connection to the system account, to see which account lacks its part.",
 )
-@click.option("--style", type=click.Choice(("both", "config", "nsc")), default="both", show_default=True,
+@click.option("--style", type=click.Choice(("both", "config", "nsc")), default="both",
+              show_default=True,
               help="Print the server's configuration, the nsc commands, or both.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, check: bool, system_connection: str | None, style: str) -> int:

@@ -1,4 +1,4 @@
-"""`jsplan apply [PLANFILE]`: plan, show, ask, apply; with a file exactly that, without a question."""
+"""`jsplan apply [PLANFILE]`: plan, show, ask, apply; with a file, apply exactly that plan."""
 
 from __future__ import annotations
 

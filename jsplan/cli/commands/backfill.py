@@ -1,4 +1,4 @@
-"""`jsplan backfill`: messages of one stream into another, across domains, exactly once."""
+"""`jsplan backfill`: copy messages of one stream into another, across domains, exactly once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command() -> None:
 
 
 def _endpoint_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """NAME, or --from and --to."""
+    """Add the options that choose a backfill: NAME, or --from and --to."""
     function = click.option(
         "--to", type=AddressGlob(), metavar="ADDRESS", help="With --from: the stream to copy to."
     )(function)
@@ -58,7 +58,7 @@ def _endpoint_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parse_endpoints(name: str | None, given: dict[str, Any]) -> tuple[str | None, str | None]:
-    """`--from` and `--to`. Raises UsageError unless there is either a name or both of them."""
+    """Parse `--from` and `--to`; raise UsageError unless there is either a name or both of them."""
     origin, target = given["from"], given["to"]
     if (name is None) == (origin is None and target is None) or (origin is None) != (
         target is None
@@ -111,8 +111,8 @@ def run(
 ) -> int:
     """Copy the pending messages of backfill NAME, then verify them.
 
-    The first run pins the range. An interrupted run is resumed by the next one; no message is lost or
-    copied twice. Ctrl-C stops it cleanly.
+    The first run pins the range. An interrupted run is resumed by the next one; no message is lost
+    or copied twice. Ctrl-C stops it cleanly.
     """
     settings, output = start(ctx)
     origin, target = _parse_endpoints(name, ends)
@@ -142,10 +142,10 @@ def run(
 )
 @click.pass_context
 def plan(ctx: click.Context, /, name: str | None, job_file: Path | None, **ends: Any) -> int:
-    """Show what backfill NAME would copy, with which strategy and why, and an estimate of the time.
+    """Show what backfill NAME would copy, the strategy with its reason, and an estimate.
 
-    Starts no Spark, takes no lock and copies nothing. With --job-file it pins the range under the lock,
-    and writes a script that does what `run` does on a Spark cluster.
+    Starts no Spark, takes no lock and copies nothing. With --job-file it pins the range under the
+    lock, and writes a script that does what `run` does on a Spark cluster.
     """
     settings, output = start(ctx)
     origin, target = _parse_endpoints(name, ends)
@@ -169,7 +169,8 @@ def _write_job(settings: Settings, output: Output, options: BackfillOptions, pat
     here = Path.cwd()
     shown = path.relative_to(here) if path.is_relative_to(here) else path
     output.note(
-        f"\nThe range is pinned. Hand the job to a cluster with:\n  spark-submit --master URL {shlex.quote(str(shown))}"
+        "\nThe range is pinned. Hand the job to a cluster with:\n  spark-submit --master "
+        f"URL {shlex.quote(str(shown))}"
     )
 
 
@@ -212,7 +213,7 @@ def verify(
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.pass_context
 def status(ctx: click.Context, names: tuple[str, ...]) -> int:
-    """Show the pinned range of each backfill, its progress, its orphans, and how to resume it. Read-only."""
+    """Show range, progress and orphans of each backfill, and how to resume it. Read-only."""
     settings, output = start(ctx)
     from jsplan.workflows import backfill
 

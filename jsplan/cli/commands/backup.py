@@ -1,4 +1,4 @@
-"""`jsplan backup ADDRESS... DIR`: configuration, data and consumers into a folder."""
+"""`jsplan backup ADDRESS... DIR`: save configuration, data and consumers to a folder."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def command(
 ) -> int:
     """Save streams, buckets and object stores with their consumers to DIR. Change no server.
 
-    A glob matches what is on the servers: 'hub/**' is the whole account in that domain. If DIR has a
-    backup of this workspace, also an interrupted one, only what changed since is read again.
+    A glob matches what is on the servers: 'hub/**' is the whole account in that domain. If DIR has
+    a backup of this workspace, also an interrupted one, only what changed since is read again.
     """
     settings, output = start(ctx)
     from jsplan.workflows.backup import BackupOptions

@@ -1,4 +1,4 @@
-"""`jsplan completion`: the script that a shell loads to complete our words. Completing itself is click's."""
+"""`jsplan completion`: the completion script for a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jsplan convert`: files of another tool as a workspace file. No server is asked; what is left out is said on stderr."""
+"""`jsplan convert`: convert files of another tool to a workspace file, without a server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     examples=["jsplan convert nats backup/ -o found.jsplan.yaml"],
 )
 def command() -> None:
-    """Convert files of other tools to workspace files. Report what is not converted, and which defaults differ."""
+    """Convert files of other tools to workspace files.
+
+    Reports what is not converted, and which defaults differ.
+    """
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +61,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_options
 @click.pass_context
 def nats(ctx: click.Context, path: Path, domain: str | None, output: Path | None) -> int:
-    """Convert files of the nats CLI: an account backup, `nats stream info --json`, or configurations."""
+    """Convert a backup, `nats stream info --json`, or configurations of the nats CLI."""
     return _convert(ctx, "nats", path, domain, output)
 
 
@@ -67,7 +70,10 @@ def nats(ctx: click.Context, path: Path, domain: str | None, output: Path | None
 @click.option(
     "--control-loop/--no-control-loop",
     default=None,
-    help="Whether the controller runs with --control-loop, which decides the meaning of a missing maxAge; guessed by default.",
+    help=(
+        "Whether the controller runs with --control-loop, which decides the meaning of a "
+        "missing maxAge; guessed by default."
+    ),
 )
 @click.pass_context
 def nack(
@@ -112,11 +118,14 @@ def _convert(
 def _success_text(made: ConvertResult, file: Path, load: LoadOptions) -> str:
     from jsplan.render.summary import count
 
-    return f"Wrote {display_path(file)}: {count(len(made.addresses), 'resource')}.\n\nNext: {_next_step(made, file, load)}"
+    return (
+        f"Wrote {display_path(file)}: {count(len(made.addresses), 'resource')}.\n\nNext: "
+        f"{_next_step(made, file, load)}"
+    )
 
 
 def _next_step(made: ConvertResult, file: Path, load: LoadOptions) -> str:
-    """The command that reads the file, and what has to be done before it does."""
+    """Return the command that reads the file, and what to do before it."""
     from jsplan.config.files import MAIN_FILE
     from jsplan.workflows.convert import is_loaded
 
@@ -125,7 +134,10 @@ def _next_step(made: ConvertResult, file: Path, load: LoadOptions) -> str:
     if made.new_workspace and file.name != MAIN_FILE:
         return f"rename it to {MAIN_FILE}, since it is a whole workspace. Then: jsplan{there} plan"
     if not made.new_workspace and not is_loaded(load, made):
-        return f"name it under `include:` in {MAIN_FILE}, since no file there does. Then: jsplan{there} plan"
+        return (
+            f"name it under `include:` in {MAIN_FILE}, since no file there does. Then: "
+            f"jsplan{there} plan"
+        )
     return f"jsplan{there} plan"
 
 

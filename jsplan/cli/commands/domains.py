@@ -1,4 +1,4 @@
-"""`jsplan domains discover`: the domains behind a connection. Changes nothing, needs no complete workspace."""
+"""`jsplan domains discover`: the domains behind a connection. Read-only."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def command() -> None:
 )
 @click.pass_context
 def discover(ctx: click.Context, connection: str | None, system_connection: str | None) -> int:
-    """Ask the servers which JetStream domains can be reached, and print lines for `domains:` in jsplan.yaml.
+    """Find the JetStream domains that the servers know, and print lines for `domains:`.
 
-    Connections come from jsplan.yaml; without that file from NATS_URL, or from the selected nats context.
+    Connections come from jsplan.yaml. Without that file they come from NATS_URL, or from the
+    selected context of the nats CLI.
     """
     settings, output = start(ctx)
     from jsplan.workflows.discover import discover_domains

@@ -1,4 +1,4 @@
-"""`jsplan drift`: what changed behind our back. Sends nothing that writes."""
+"""`jsplan drift`: show changes made outside jsplan. Read-only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CAUSES = ("changed", "missing", "replication", "unmanaged")
 
 
-#: What the scheduled job may tell besides: domains and checks that fail.
+#: The causes that the scheduled job can report besides: domains and failed checks.
 KINDS = (*CAUSES, "offline", "check")
 
 
@@ -64,7 +64,8 @@ class CauseList(ParamType):
     help="Skip these resources; repeatable.",
 )
 @parallelism_option
-@click.option("--fail-on", type=CauseList(), default="changed,missing,replication", show_default=True, metavar="CAUSES",
+@click.option("--fail-on", type=CauseList(), default="changed,missing,replication",
+              show_default=True, metavar="CAUSES",
               help="Exit with 2 on drift of these kinds.")  # fmt: skip
 @click.pass_context
 def command(
@@ -134,7 +135,9 @@ def command(
     "--metrics",
     type=HostPort(),
     metavar="[HOST]:PORT",
-    help="Serve /metrics, /healthz and /readyz, such as on 127.0.0.1:9464; :9464 is every interface.",
+    help=(
+        "Serve /metrics, /healthz and /readyz, such as on 127.0.0.1:9464; :9464 is every interface."
+    ),
 )
 @click.option(
     "--metrics-file",
@@ -192,6 +195,6 @@ def _schedule(every: int | None, cron: str | None, jitter: int) -> Schedule:
     if every is not None and every < SECOND:
         raise UsageError(
             "--every is at least 1s",
-            hint="Changes are told as they happen; the full check is for what was not heard.",
+            hint="Changes are reported as they happen. The full check finds what was not received.",
         )
     return Cron(cron, jitter) if cron is not None else Interval(every or 300 * SECOND, jitter)

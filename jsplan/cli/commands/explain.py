@@ -1,4 +1,4 @@
-"""`jsplan explain [CODE]`: meaning, cause and way out of a code. Needs no workspace and no server."""
+"""`jsplan explain [CODE]`: meaning, cause and fix of a code, without a workspace or server."""
 
 from __future__ import annotations
 

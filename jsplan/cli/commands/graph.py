@@ -1,4 +1,4 @@
-"""`jsplan graph [PLANFILE]`: a picture of the workspace, or of what a saved plan would do. Asks no server."""
+"""`jsplan graph [PLANFILE]`: draw the workspace or a saved plan, without a server."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ FORMATS = ("mermaid", "dot", "svg")
 )
 @click.pass_context
 def command(ctx: click.Context, planfile: Path | None, target: tuple[str, ...]) -> int:
-    """Draw domains, streams, consumers, mirrors and sources; with PLANFILE also the planned changes.
+    """Draw domains, streams, consumers and flows; with PLANFILE also the planned changes.
 
-    --format is mermaid (the default), dot for Graphviz, svg for a picture, or json. Equal domains are
-    drawn as one, such as store-{001..200}.
+    --format is mermaid (the default), dot for Graphviz, svg for a picture, or json. Equal domains
+    are drawn as one, such as store-{001..200}.
     """
     settings, output = start(ctx, FORMATS)
     from jsplan.workflows import graph as workflow

@@ -1,4 +1,4 @@
-"""`jsplan help [COMMAND]`: what `--help` of the command prints; `jsplan help options`."""
+"""`jsplan help [COMMAND]`: the same as `--help` of the command; `jsplan help options`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from jsplan.cli.lazy import LazyGroup, declare
 @click.argument("words", nargs=-1, metavar="[COMMAND]...")
 @click.pass_context
 def command(ctx: click.Context, /, words: tuple[str, ...]) -> int:
-    """Show the help of COMMAND; `options` shows the global options. Without COMMAND, list all commands."""
+    """Show the help of COMMAND, or with `options` the global options.
+
+    Without COMMAND, list all commands.
+    """
     at = ctx.find_root()
     if words == ("options",):
         from jsplan.cli.help_text import global_options

@@ -1,4 +1,4 @@
-"""`jsplan history [ID]`: what was applied here, by whom, and how it ended. Reads the state alone."""
+"""`jsplan history [ID]`: list applies with user and result. Reads only the state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jsplan import`: take what exists into the state, without changing it."""
+"""`jsplan import`: take existing resources into the state without changing them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ QUESTION = "Do you want jsplan to take these into its state?"
 @click.option(
     "--all",
     is_flag=True,
-    help="Import everything that exists and is not managed; with --generate-config also what is in no file.",
+    help=(
+        "Import everything that exists and is not managed; with --generate-config also what is "
+        "in no file."
+    ),
 )
 @click.option(
     "--domain",
@@ -85,7 +88,7 @@ def command(
 def _requested_globs(
     addresses: tuple[str, ...], domains: tuple[str, ...], *, everything: bool
 ) -> tuple[str, ...]:
-    """The addresses and globs that are meant; raises UsageError for none and for both ways at once."""
+    """Return the requested addresses and globs; raise UsageError for none, or for both options."""
     if everything == bool(addresses):
         raise UsageError("give addresses, or --all, as in: jsplan import hub/stream/ORDERS")
     if domains and not everything:

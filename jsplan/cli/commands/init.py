@@ -1,4 +1,4 @@
-"""`jsplan init`: a new workspace from a template. The templates are `workflows`'."""
+"""`jsplan init`: create a workspace from a template."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def command(ctx: click.Context, directory: Path | None, template: str, name: str
 
 
 def workspace_name(folder: Path) -> str:
-    """A workspace name made of a folder's: lower case, what is not allowed becomes `-`."""
+    """Make a workspace name from the name of a folder: lower case, `-` for other characters."""
     import re
 
     name = re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-_")

@@ -1,4 +1,4 @@
-"""`jsplan lint`: advice on the workspace files; with `--live` also on what is on the servers. Changes nothing."""
+"""`jsplan lint`: check the workspace files; with `--live` also the servers. Read-only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jsplan.documents.lint import Lint
 
 FORMATS = ("sarif", "github")
-#: What ends with 3, by the option: the severities that do.
+#: The severities that end with exit code 3, by the value of the option.
 FAILING_SEVERITIES = {
     "error": ("error",),
     "warning": ("error", "warning"),
@@ -40,7 +40,8 @@ FAILING_SEVERITIES = {
     metavar="RULE",
     help="Explain one rule (as jsplan explain does); `all` lists the rules.",
 )
-@click.option("--fail-on", type=click.Choice(tuple(FAILING_SEVERITIES)), default="error", show_default=True,
+@click.option("--fail-on", type=click.Choice(tuple(FAILING_SEVERITIES)), default="error",
+              show_default=True,
               help="Exit with code 3 on findings of this severity or higher.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, live: bool, explain: str | None, fail_on: str) -> int:
@@ -95,7 +96,7 @@ def _explain(output: Output, code: str, *, live: bool) -> int:
 
 
 def _report_file_errors(output: Output, error: ConfigError, load: LoadOptions) -> None:
-    """In code review what is wrong with the files is a finding like the others; the error itself goes its usual way."""
+    """Report errors of the files as findings for code review, then raise the error."""
     root = load.directory.absolute()
     if output.settings.format == "sarif":
         output.line(_sarif(error.diagnostics, [], root))

@@ -1,4 +1,4 @@
-"""`jsplan plan`: refresh, compare, show. Takes no lock and writes nothing but the file that was asked for."""
+"""`jsplan plan`: refresh, compare, show. Takes no lock; writes only the requested file."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def command(
 
 
 def print_saved(output: Output, plan: Plan, out: Path) -> None:
-    """Where it is, seen from where the command was typed, and how to apply it."""
+    """Return where the plan was saved, as the user would write it, and how to apply it."""
     shown = display_path(out)
     if plan.has_changes:
         command = shlex.join(["jsplan", *output.settings.workspace_args(), "apply", shown])

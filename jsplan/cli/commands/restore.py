@@ -1,4 +1,4 @@
-"""`jsplan restore DIR`: bring streams of a backup back, after showing what that is and asking."""
+"""`jsplan restore DIR`: show what a backup holds, ask, and restore its streams."""
 
 from __future__ import annotations
 

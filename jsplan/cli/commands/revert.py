@@ -1,4 +1,4 @@
-"""`jsplan revert ID`: plan the way back from an apply, show it, ask, and carry it out; or save it with -o."""
+"""`jsplan revert ID`: plan how to undo an apply, show it, ask, and undo it."""
 
 from __future__ import annotations
 

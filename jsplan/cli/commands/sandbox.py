@@ -1,4 +1,4 @@
-"""`jsplan sandbox up`: embedded nats-servers for trying things out. Starting them is `sandbox`'s."""
+"""`jsplan sandbox up`: run embedded nats-servers."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ def fleet(ctx: click.Context, /, count: int) -> int:
 
 
 def _print_stopped(output: Output) -> None:
-    """The last line, below what the terminal shows for Ctrl-C."""
+    """Print the last line, below what the terminal shows for Ctrl-C."""
     output.note("\nStopped." if sys.stderr.isatty() else "Stopped.")
 
 
 def render_text(sandbox: SandboxDescription) -> str:
-    """Servers, users, and a workspace that reaches them."""
+    """Return servers, users, and a workspace that reaches them."""
     lines = [
         f"{s['name']}: {s['url']}"
         + (f", domain {s['domain']}" if s["domain"] else "")

@@ -1,4 +1,4 @@
-"""`jsplan schema`: the JSON Schema of workspace files, for editors, and those of our documents, for programs."""
+"""`jsplan schema`: the JSON Schema of workspace files and of the documents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 
 DOCUMENTS = (
-    "workspace", "plan", "apply", "drift", "notification", "state", "history", "status", "lint", "graph", "backup",
+    "workspace", "plan", "apply", "drift", "notification", "state", "history", "status", "lint",
+    "graph", "backup",
     "backfill", "backfill-plan", "backfill-verify", "backfill-status",
 )  # fmt: skip
 
@@ -25,8 +26,8 @@ DOCUMENTS = (
 def command(ctx: click.Context, /, document: str) -> int:
     """Print the JSON Schema of workspace files, or of another DOCUMENT.
 
-    DOCUMENT is plan, apply, drift, notification (of drift watch), state, history, status, lint, graph,
-    backup, backfill, backfill-plan, backfill-verify or backfill-status.
+    DOCUMENT is plan, apply, drift, notification (of drift watch), state, history, status, lint,
+    graph, backup, backfill, backfill-plan, backfill-verify or backfill-status.
 
     An editor with a YAML language server uses it with this first line in jsplan.yaml, after
     `jsplan schema > workspace-v1.json`:

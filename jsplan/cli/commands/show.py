@@ -1,4 +1,4 @@
-"""`jsplan show [PLANFILE|--state]`: a document that exists already, in another form."""
+"""`jsplan show [PLANFILE|--state]`: print an existing document in another form."""
 
 from __future__ import annotations
 

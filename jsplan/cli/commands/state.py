@@ -1,4 +1,4 @@
-"""`jsplan state`: look at the state and correct it. What is on the servers is never touched by any of these."""
+"""`jsplan state`: inspect and correct the state. No command changes a resource on a server."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def pull(ctx: click.Context, serial: int | None) -> int:
 def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
     """Replace the state with the document FILE (- is standard input), under a new serial.
 
-    An older document, or one of another lineage, needs --force. Nothing on a server changes. The next
-    plan compares with the new state.
+    An older document, or one of another lineage, needs --force. Nothing on a server changes. The
+    next plan compares with the new state.
     """
     settings, output = start(ctx)
     from jsplan.workflows.state import push as push_workflow
@@ -156,11 +156,11 @@ def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
     document = _document(
         "state-push", lineage=done.lineage, serial=done.serial, overrode=done.overrode
     )
-    said = [f"Overridden: it {reason}." for reason in done.overrode]
+    lines = [f"Overridden: it {reason}." for reason in done.overrode]
     _lines(
         output,
         document,
-        [*said, f"The state is at serial {done.serial} now. See what that means: jsplan plan"],
+        [*lines, f"The state is at serial {done.serial} now. See what that means: jsplan plan"],
     )
     return 0
 
@@ -171,7 +171,7 @@ def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
 def unlock(ctx: click.Context, lock_id: str) -> int:
     """Remove the lock ID that an earlier run left. The message about the lock names its ID.
 
-    In a KV bucket this stops a run that still holds the lock: it cannot write to the state any more.
+    In a KV bucket this stops a run that still holds the lock: it can no longer write to the state.
     The lock of a file ends with its process, so the lock of a running process is not removed.
     """
     settings, output = start(ctx)
@@ -187,7 +187,7 @@ def unlock(ctx: click.Context, lock_id: str) -> int:
 
 
 def _read(file: str) -> tuple[str, bytes]:
-    """What the file is called in messages, and what is in it. Raises StateError."""
+    """Return the name of the file for messages, and its content; raise StateError."""
     if file == "-":
         return "standard input", sys.stdin.buffer.read()
     from jsplan.disk import read_regular
@@ -203,7 +203,7 @@ def _read(file: str) -> tuple[str, bytes]:
 
 
 def _lines(output: Any, document: dict[str, Any], lines: list[str]) -> None:
-    """A result that is a list: one per line, nothing at all for none."""
+    """Return a list as text: one item per line, an empty text for none."""
     from jsplan.render.escape import safe
 
     plain = "\n".join(safe(line) for line in lines)

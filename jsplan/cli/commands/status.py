@@ -1,4 +1,4 @@
-"""`jsplan status`: how the domains, their streams and consumers, and the flows between them are doing. Changes nothing."""
+"""`jsplan status`: the health of domains, streams, consumers and flows. Read-only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jsplan.errors import ExitCode, UsageError
 def command(ctx: click.Context, target: tuple[str, ...], watch: bool, every: int) -> int:
     """Show domains, streams and consumers, and whether mirrors and sources replicate.
 
-    A mirror or source that lags is watched for some seconds, to see whether it catches up. Read-only.
+    Watches a mirror or source that lags for some seconds to see if it catches up. Read-only.
     """
     settings, output = start(ctx)
     if every <= 0:

@@ -1,4 +1,4 @@
-"""`jsplan validate`: the files alone, never the network."""
+"""`jsplan validate`: check the files without the network."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def command(ctx: click.Context) -> int:
 
 
 def summary_line(workspace: Workspace) -> str:
-    """The last line of the text."""
+    """Return the last line of the text."""
     from jsplan.render.summary import count
 
     resources, domains = len(workspace.resources), len({a.domain for a in workspace.resources})
@@ -43,7 +43,7 @@ def summary_line(workspace: Workspace) -> str:
 
 
 def to_document(workspace: Workspace) -> dict[str, Any]:
-    """What `validate --json` prints."""
+    """Return the document of `validate --json`."""
     return {
         "format_version": "1.0",
         "kind": "validate",

@@ -1,4 +1,4 @@
-"""`jsplan version`: what is installed."""
+"""`jsplan version`: the installed versions."""
 
 from __future__ import annotations
 
