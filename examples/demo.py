@@ -1,8 +1,7 @@
-"""`make demo`: plan, apply, drift, revert and a backfill on real servers.
+"""`make demo`: plan, apply, drift and backfill on real servers.
 
-Starts a hub and a leaf with the accounts and the leafnode connection of the NATS documentation on
-free ports, runs the installed `jsplan` on a copy of examples/hub-and-leaf, and leaves nothing
-running. `make demo-svg` draws it.
+Starts a hub and a leaf with the accounts and the leafnode connection of the NATS documentation on free ports,
+runs the installed `jsplan` on a copy of examples/hub-and-leaf, and leaves nothing running. `make demo-svg` draws it.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def story(folder: Path, hub: Server, leaf: Server) -> None:
     chapter("Messages flow from the leaf to the hub")
     asyncio.run(publish_and_watch(hub, leaf))
 
-    chapter("Somebody changes things behind our back")
+    chapter("Another client changes resources outside jsplan")
     asyncio.run(tamper(hub))
     jsplan(folder, environment, "drift", expect=2)
     jsplan(folder, environment, "plan", "-o", "repair.plan")
@@ -131,7 +130,7 @@ async def publish_and_watch(hub: Server, leaf: Server) -> None:
 
 
 async def settled(client: Any, domain: str, stream: str) -> dict[str, Any]:
-    """The stream's state once all messages are there, or as it is after half a minute."""
+    """The stream's state once all messages are there, or its current state after half a minute."""
     for _ in range(300):
         answer = await client.request(f"$JS.{domain}.API.STREAM.INFO.{stream}", timeout=5)
         state: dict[str, Any] = json.loads(answer.data)["state"]
@@ -142,7 +141,7 @@ async def settled(client: Any, domain: str, stream: str) -> dict[str, Any]:
 
 
 async def tamper(hub: Server) -> None:
-    """What a colleague with the nats CLI might do on a Friday afternoon."""
+    """Change a limit and delete a consumer, as a colleague with the nats CLI might."""
     client = await nats.connect(hub.url, user=hub.user, password=hub.password)
     answer = await client.request("$JS.leaf.API.STREAM.INFO.test", timeout=5)
     config = json.loads(answer.data)["config"] | {"max_age": DAY, "max_msgs": 500_000}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, wrap
 from typing import Any
 
 import click
@@ -47,13 +47,14 @@ from tests.support.yaml_text import read_yaml
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
+COLUMNS = 100
 NOTE = "<!-- Written by tools/make_docs.py from {source}: `make docs-pages`. Do not edit. -->\n\n"
 
 #: Update rules that depend on more than the field: what they come to, by field.
 CONDITIONAL = {
     "retention": "in place; to and from `workqueue` a new object",
     "max_consumers": "in place from 2.12 on, before that a new object",
-    "mirror": "a new object; taking it away is in place from 2.12 on",
+    "mirror": "a new object; removing it is in place from 2.12 on",
     "sources": "in place; another `opt_start_*` alone is ignored",
     "mirror_direct": "in place; ignored in a mirror within one JetStream",
     "deliver_subject": "in place for a push consumer; between push and pull a new object",
@@ -68,8 +69,8 @@ RULES = {
 
 
 def pages() -> dict[str, str]:
-    """Every generated page by file name."""
-    return {
+    """Return every generated page by file name."""
+    found = {
         "commands.md": commands(),
         "exit-codes.md": exit_codes(),
         "diagnostics.md": diagnostics(),
@@ -80,6 +81,27 @@ def pages() -> dict[str, str]:
         "buckets.md": buckets(),
         "documents.md": documents(),
     }
+    return {name: wrap_prose(text) for name, text in found.items()}
+
+
+def wrap_prose(page: str) -> str:
+    """Fold long lines at 100 columns; tables, headings, comments and code stay unchanged."""
+    lines: list[str] = []
+    code = False
+    for line in page.split("\n"):
+        code ^= line.startswith("```")
+        if code or len(line) <= COLUMNS or line.startswith(("|", "#", "<")):
+            lines.append(line)
+        else:
+            indent = "  " if line.startswith("- ") else ""
+            lines += wrap(
+                line,
+                COLUMNS,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+    return "\n".join(lines)
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -383,7 +405,7 @@ def buckets() -> str:
 
 _BUCKETS_INTRO = """A bucket is written in its own words and is a stream underneath: `KV_<bucket>` or `OBJ_<bucket>`, as the `nats` CLI
 and the client libraries make it. Plans and drift show it in these words again. What the words do not cover is as clients
-make it when jsplan makes the bucket, and is left as it is found when another client did.
+make it when jsplan makes the bucket, and is left unchanged when another client did.
 
 """
 

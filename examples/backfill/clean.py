@@ -1,4 +1,7 @@
-"""The transform of orders-clean. Its text travels with the job; executors need no copy."""
+"""The transformation of orders-clean.
+
+The text of this file is part of the job: executors need no copy of it.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A backfill on a Spark cluster of a master and two workers, each with its own Python.
+"""A backfill on a Spark cluster: a standalone master and two workers on this machine.
 
     python examples/backfill/cluster.py [--entry NAME] [--kill] [--messages N]
 
-Starts an embedded hub with a leaf and two stores, fills ORDERS of the leaf and SALES of the stores,
-writes the job file of an entry and hands it to spark-submit. `--kill` kills a worker that copies,
-in the middle, as a machine dies. `--entry sales-history` submits its job twice: store-2 is away
-when the first begins. Leaves nothing running. It needs the extras `spark` and `sandbox`, and a
-network for pip.
+The script starts an embedded hub with a leaf and two stores, and fills ORDERS of the leaf and SALES
+of the stores. Then it writes the job file of an entry and submits it with spark-submit. `--kill`
+kills a worker in the middle of the copy. `--entry sales-history` submits its job twice: store-2 is
+offline when the first run begins. It leaves nothing running. It needs the extras `spark` and
+`sandbox`, and a network for pip.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Node:
 
     @property
     def log(self) -> Path:
-        """What it says."""
+        """Return its output."""
         return self.folder / "log"
 
     def start(self, kind: str, *arguments: str) -> None:
@@ -124,9 +124,14 @@ def main(argv: list[str] | None = None) -> int:
         for store in STORES:
             fill(sandbox[store], options.messages // 10, "SALES", f"sales.{store}")
         with cluster(folder, sandbox["leaf"]) as (master, workers):
-            away = sandbox[STORES[-1]] if options.entry == FLEET else None
+            offline = sandbox[STORES[-1]] if options.entry == FLEET else None
             return story(
-                folder, sandbox["hub"], master, workers if options.kill else [], options.entry, away
+                folder,
+                sandbox["hub"],
+                master,
+                workers if options.kill else [],
+                options.entry,
+                offline,
             )
 
 
@@ -142,20 +147,23 @@ def story(
     master: str,
     victims: list[Node],
     name: str = NAME,
-    away: Server | None = None,
+    offline: Server | None = None,
 ) -> int:
-    """Run the commands of a user. A server named in `away` is offline for the first run."""
+    """Run the commands that a user types.
+
+    The server `offline` is stopped before the first run of the job and started for the second.
+    """
     environment = base() | credentials(folder / "driver") | {"JSPLAN_VAR_hub": hub.url}
     jsplan = [str(Path(sys.executable).with_name("jsplan"))]
     run([*jsplan, "apply", "--auto-approve", "--no-backfill"], folder, environment, quiet=True)
-    if away is not None:
-        away.stop()
+    if offline is not None:
+        offline.stop()
     run([*jsplan, "backfill", "plan", name, "--job-file", "job.py"], folder, environment)
     code = submit(folder, environment, master, victims, name)
-    if away is not None and not code:
-        away.start()
+    if offline is not None and not code:
+        offline.start()
         hub.wait_until(
-            lambda: reached(folder, environment, name), "what was away can be reached again"
+            lambda: reached(folder, environment, name), "the offline domain can be reached again"
         )
         code = submit(folder, environment, master, victims, name)
     if code:
@@ -195,12 +203,12 @@ def submit(
 
 
 def reached(folder: Path, environment: dict[str, str], name: str) -> bool:
-    """Whether every origin of an entry answers."""
+    """Return True if every origin of an entry answers."""
     found = backfill.plan(LoadOptions(folder, environ=environment), backfill.BackfillOptions(name))
-    return not any(leg.error for leg in found.origins)
+    return not any(origin.error for origin in found.origins)
 
 
-# --- the cluster ----------------------------------------------------------------------------------
+# --- the cluster ----------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -233,7 +241,7 @@ def cluster(folder: Path, leaf: Server) -> Iterator[tuple[str, list[Node]]]:
 
 
 def worker(folder: Path, leaf: Server, wheel: Path) -> Node:
-    """Make a machine: its own Python with jsplan and pyarrow, and its own credentials."""
+    """Set up a worker machine: its own Python with jsplan and pyarrow, its own credentials."""
     print(f"Making a Python environment for {folder.name}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", made(folder) / "python"], check=True)
     pip = [
@@ -251,14 +259,14 @@ def worker(folder: Path, leaf: Server, wheel: Path) -> Node:
 
 
 def build_wheel(folder: Path) -> Path:
-    """The package as it is here; elsewhere it comes from the package index."""
+    """Build the package from this folder; elsewhere it comes from the package index."""
     pip = [sys.executable, "-m", "pip", "wheel", "-qq", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*pip, "--wheel-dir", made(folder / "wheels"), ROOT], check=True)
     return next((folder / "wheels").glob("*.whl"))
 
 
 def base() -> dict[str, str]:
-    """What every process knows: nothing of NATS."""
+    """Return the environment of every process, without NATS credentials."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -282,7 +290,7 @@ def credentials(folder: Path) -> dict[str, str]:
 
 
 def write_context(folder: Path, leaf: Server) -> None:
-    """What `nats context add leaf` writes."""
+    """Write the file of `nats context add leaf`."""
     path = made(folder / "config/nats/context") / "leaf.json"
     path.write_text(
         json.dumps({"url": leaf.url, "user": leaf.user, "password": leaf.password}), "utf-8"
@@ -296,20 +304,20 @@ def made(folder: Path) -> Path:
     return folder
 
 
-# --- what happens meanwhile -----------------------------------------------------------------------
+# --- what happens meanwhile ------------------------------------------------------------------------------------------
 
 
 def kill_who_copies(
     folder: Path, environment: dict[str, str], workers: list[Node], over: threading.Event, name: str
 ) -> None:
-    """Kill a worker that runs the copy, once a quarter is staged."""
+    """Kill a worker that runs the copy, with all its processes, once a quarter is staged."""
     load = LoadOptions(folder, environ=environment)
     while workers and not over.wait(0.1):
         with contextlib.suppress(JsplanError):
             (entry,) = backfill.status(load, (name,)).entries
             if (
                 sum(left.messages * 4 for left in entry.orphans if not left.sealed)
-                >= sum(leg["last"] for leg in entry.origins)
+                >= sum(origin["last"] for origin in entry.origins)
                 > 0
             ):
                 break
@@ -326,7 +334,7 @@ def kill_who_copies(
 
 
 def copies(node: Node) -> bool:
-    """Whether one of its executors has a Python worker."""
+    """Return True if one of its executors has a Python worker."""
     mine = below(node.process.pid if node.process else 0)
     return any("pyspark" in command for pid, command in listed("pid", "args") if int(pid) in mine)
 
@@ -353,7 +361,10 @@ def below(pid: int) -> list[int]:
 
 
 def fill(leaf: Server, count: int, name: str = "ORDERS", subject: str = "orders") -> None:
-    """Create a stream of numbered messages in a leaf, on subjects of its own."""
+    """Create a stream of a leaf with numbered messages.
+
+    Its subjects are its own, since a message that is published in one leaf reaches all.
+    """
     from jsplan.backfill.protocol import RawConnection  # noqa: PLC0415 - quicker than a client, and that is all it is for
     from jsplan.jetstream.contexts import ConnectionSettings  # noqa: PLC0415
 

@@ -1,7 +1,6 @@
-"""Show a plan on its merge request: numbers for GitLab's widget, and one note, updated.
+"""Show a plan on its merge request: numbers for GitLab's widget, and one updated note.
 
-`python report.py shop.plan plan.md`, with nothing but Python. Without GITLAB_TOKEN, or where there
-is no merge request, there is no note.
+`python report.py shop.plan plan.md`, with nothing but Python. Without GITLAB_TOKEN, or where there is no merge request, there is no note.
 """
 
 from __future__ import annotations
