@@ -278,8 +278,9 @@ def make_page(url: Mapping[str, Any], folder: Path) -> str:
 
 _INTRO = f"""# Two edits in one plan
 
-What jsplan makes of two edits of one stream in one plan. The table is made from plans: stream `{NAME}` has a consumer for each
-edit, two messages on each subject, and each consumer has acknowledged one message.
+The steps and hazards of two edits of one stream in one plan. The table is made from plans: stream
+`{NAME}` has a consumer for each edit, two messages on each subject, and each consumer has acknowledged
+one message.
 
 | word | meaning |
 | --- | --- |
@@ -288,8 +289,9 @@ edit, two messages on each subject, and each consumer has acknowledged one messa
 | counted | messages or consumers go, and a hazard has the number |
 | refused | the plan is an error with this [code](diagnostics.md); nothing is changed |
 
-A row without a second edit shows the edit alone. Pairs that are not in the tables are independent: their steps are those
-of both edits, in any order, and nothing is deleted. A number behind a hazard counts messages, and the name is the resource.
+A row without a second edit shows the edit alone. Pairs that are not in the tables are independent:
+their steps are those of both edits, in any order, and nothing is deleted. A number behind a hazard
+counts messages, and the name is the resource.
 """
 
 
