@@ -1,7 +1,8 @@
 """`make demo`: plan, apply, drift and backfill on real servers.
 
-Starts a hub and a leaf with the accounts and the leafnode connection of the NATS documentation on free ports,
-runs the installed `jsplan` on a copy of examples/hub-and-leaf, and leaves nothing running. `make demo-svg` draws it.
+It starts a hub and a leaf with the accounts and the leafnode connection of the NATS documentation
+on free ports, runs the installed `jsplan` on a copy of examples/hub-and-leaf, and stops both
+servers. `make demo-svg` draws it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def main() -> int:
         story(Path(folder), sandbox["hub"], sandbox["leaf"])
     console.print()
     say(
-        f"Done in {time.monotonic() - started:.0f} s. The servers are stopped, nothing is left running."
+        f"Done in {time.monotonic() - started:.0f} s. "
+        "The servers are stopped, nothing is left running."
     )
     return 0
 

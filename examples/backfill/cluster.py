@@ -82,7 +82,8 @@ class Node:
                 self.process is not None and self.process.poll() is not None
             ):
                 raise SystemExit(
-                    f"{self.name} did not start:\n{self.log.read_text('utf-8', errors='replace')[-2000:]}"
+                    f"{self.name} did not start:\n"
+                    f"{self.log.read_text('utf-8', errors='replace')[-2000:]}"
                 )
             time.sleep(0.1)
         return found[0]
@@ -208,7 +209,7 @@ def reached(folder: Path, environment: dict[str, str], name: str) -> bool:
     return not any(origin.error for origin in found.origins)
 
 
-# --- the cluster ----------------------------------------------------------------------------------------------------
+# --- the cluster ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -304,7 +305,7 @@ def made(folder: Path) -> Path:
     return folder
 
 
-# --- what happens meanwhile ------------------------------------------------------------------------------------------
+# --- what happens meanwhile -----------------------------------------------------------------------
 
 
 def kill_who_copies(

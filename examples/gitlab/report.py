@@ -1,6 +1,7 @@
 """Show a plan on its merge request: numbers for GitLab's widget, and one updated note.
 
-`python report.py shop.plan plan.md`, with nothing but Python. Without GITLAB_TOKEN, or where there is no merge request, there is no note.
+`python report.py shop.plan plan.md` needs only Python. It writes no note without GITLAB_TOKEN or
+without a merge request.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def main(plan: Path, page: Path) -> None:
     if os.environ.get("GITLAB_TOKEN") and os.environ.get("CI_MERGE_REQUEST_IID"):
         note(
             page.read_text(encoding="utf-8")
-            + f"\n[The whole plan, and a page to search in]({os.environ['CI_JOB_URL']}/artifacts/browse)\n"
+            + "\n[The whole plan, and a page to search in]"
+            + f"({os.environ['CI_JOB_URL']}/artifacts/browse)\n"
         )
 
 
@@ -33,7 +35,8 @@ def note(text: str) -> None:
     """Over our note of the last time, known by the workspace in its first line; else a new one."""
     mark = text.splitlines()[0].rpartition(":")[0]
     me = ask("GET", "user")["id"]
-    notes = f"projects/{os.environ['CI_PROJECT_ID']}/merge_requests/{os.environ['CI_MERGE_REQUEST_IID']}/notes"
+    project, request = os.environ["CI_PROJECT_ID"], os.environ["CI_MERGE_REQUEST_IID"]
+    notes = f"projects/{project}/merge_requests/{request}/notes"
     found = [
         one
         for one in every(notes)
