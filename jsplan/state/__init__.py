@@ -13,7 +13,7 @@ from jsplan.state.locks import LockInfo
 
 
 def backend_of(workspace: Workspace, environ: Mapping[str, str]) -> Backend:
-    """The backend that the workspace names; nothing is connected or read yet."""
+    """Build the backend that the workspace names. Does not connect or read."""
     backend = workspace.backend
     if backend.path is not None:
         return LocalBackend(backend.path, workspace.name, workspace.environment)

@@ -1,6 +1,7 @@
-"""The wire of the KV backend: one bucket of one domain, read and written by key with conditions. What the keys mean is left to `kv`.
+"""Reads and conditional writes of the keys of one KV bucket in one domain.
 
-Publishes go to `<prefix>.$KV.<bucket>.<key>`, which leads across domains; reads are STREAM.MSG.GET, which the leader answers.
+Publishes go to `<prefix>.$KV.<bucket>.<key>`, which crosses domains. Reads are STREAM.MSG.GET,
+which the leader answers.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ from jsplan.jetstream.api import NO_MESSAGE, STREAM_NOT_FOUND, DomainApi
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import resolve_settings
 
-#: A condition of a publish does not hold; a cluster says the second where another publish is just under way.
+#: The condition of a publish does not hold. A cluster answers 10164 during another publish.
 WRONG_LAST_SEQUENCE = (10071, 10164)
-#: No copies can be made: a server alone, too few in the cluster, an account that has no limits for so many.
+#: Replicas are impossible: no cluster, too few servers in it, or the limits of the account.
 NO_REPLICAS = (10074, 10005, 10120)
-#: Somebody made the bucket otherwise between our look and our request.
+#: Another client created the bucket with another configuration after we looked.
 STREAM_EXISTS = 10058
-#: How many revisions of a key are kept.
+#: Revisions that are kept of each key.
 HISTORY_REVISIONS = 10
-#: Bytes of one message at most: it must pass every server on the way, and come back inside JSON as base64.
+#: Largest message in bytes. It passes every server between us, and returns as base64 in JSON.
 MAX_MESSAGE_BYTES = 256 * 1024
-#: What headers may add to a message, in bytes.
+#: Bytes that headers may add to a message.
 HEADER_BYTES = 1024
-#: Copies of the bucket where the domain is a cluster that has so many servers.
+#: Replicas of the bucket, where the cluster has this many servers.
 REPLICAS = 3
 _API_PREFIX: Final = "$JS.API"
 
 
 class RevisionConflict(Exception):
-    """The server did not store a message, because what it was to follow is not what is there."""
+    """The server refused a write because its expected revision does not match."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRevision:
-    """What a key holds: `data` is None where nothing is or a delete marker; `revision` 0 where not even that is."""
+    """One revision of a key. `data` is None for a delete marker or no key; `revision` 0: no key."""
 
     revision: int
     data: bytes | None
@@ -57,7 +58,7 @@ class KeyRevision:
 
 @dataclass(frozen=True, slots=True)
 class BucketContents:
-    """The bucket as STREAM.INFO shows it: its configuration, its last sequence, and the keys that were asked for."""
+    """Configuration and last sequence of the bucket (STREAM.INFO), and the keys that match."""
 
     config: dict[str, Any]
     last_sequence: int
@@ -65,7 +66,7 @@ class BucketContents:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same request may work later: nobody answered, or the connection was lost. Not so for what was refused."""
+    """Return True for errors that a retry may solve: no answer, or a lost connection."""
     if isinstance(error, ConnectError):
         return error.is_offline
     return isinstance(error, ApiError) and not isinstance(
@@ -74,9 +75,9 @@ def is_transient(error: Exception) -> bool:
 
 
 class Bucket:
-    """A KV bucket over a connection of its own, so that a lock is renewed however busy the others are.
+    """A KV bucket over its own connection, so that a busy connection does not delay a renewal.
 
-    Every method raises ApiError and ConnectError; a lost connection is made again by the next request.
+    Every method raises ApiError and ConnectError. The next request reconnects.
     """
 
     def __init__(
@@ -91,17 +92,17 @@ class Bucket:
         self._config: dict[str, Any] = {}
 
     def subject(self, key: str) -> str:
-        """The subject that a key's messages are stored under."""
+        """Return the subject that stores the messages of a key."""
         return f"$KV.{self.name}.{key}"
 
     @property
     def supports_ttl(self) -> bool:
-        """Whether a message can have a lifetime of its own. Known after `ensure_exists`."""
+        """True if messages can have their own lifetime. Known after `ensure_exists`."""
         return bool(self._config.get("allow_msg_ttl"))
 
     @property
     def max_value_bytes(self) -> int:
-        """Bytes that one value may have."""
+        """Largest value in bytes."""
         payload = (
             int(self._nats_connection.server.get("max_payload", MAX_MESSAGE_BYTES * 2))
             if self._nats_connection
@@ -129,14 +130,14 @@ class Bucket:
             api, payload
         )
 
-    # --- reading ---------------------------------------------------------------------------------------------
+    # --- read ------------------------------------------------------------------------------------
 
     async def get(self, key: str) -> KeyRevision:
-        """What the key holds now."""
+        """Read the current revision of the key."""
         return await self._get_message({"last_by_subj": self.subject(key)}) or KeyRevision(0, None)
 
     async def history(self, key: str) -> list[KeyRevision]:
-        """Every revision that is kept, oldest first, without delete markers."""
+        """Read all kept revisions, oldest first, without delete markers."""
         found: list[KeyRevision] = []
         after = 0
         while (
@@ -144,7 +145,8 @@ class Bucket:
         ) is not None:
             if item.revision <= after:
                 raise ApiError(
-                    f"domain {self.domain.key} answered with revision {item.revision} of {key}, expected one after {after}"
+                    f"domain {self.domain.key} answered with revision {item.revision} of {key}, "
+                    f"expected one after {after}"
                 )
             after = item.revision
             found += [item] if item.data is not None else []
@@ -159,13 +161,16 @@ class Bucket:
             raise
         message = answer["message"]
         headers = base64.b64decode(message.get("hdrs") or "").lower()
-        gone = b"\r\nkv-operation:" in headers or b"\r\nnats-marker-reason:" in headers
+        deleted = b"\r\nkv-operation:" in headers or b"\r\nnats-marker-reason:" in headers
         return KeyRevision(
-            int(message["seq"]), None if gone else base64.b64decode(message.get("data") or "")
+            int(message["seq"]), None if deleted else base64.b64decode(message.get("data") or "")
         )
 
     async def read_contents(self, keys: str) -> BucketContents | None:
-        """The bucket and its keys that match; None if there is no bucket. Wildcards are those of subjects."""
+        """Read the bucket and its keys that match; None if there is no bucket.
+
+        Wildcards are those of subjects.
+        """
         found: list[str] = []
         api, info = DomainApi(self.domain, await self._connect(), read_only=True), dict[str, Any]()
         try:
@@ -183,20 +188,20 @@ class Bucket:
         self._config = info["config"]
         return BucketContents(info["config"], int(info["state"]["last_seq"]), found)
 
-    # --- writing ---------------------------------------------------------------------------------------------
+    # --- write -----------------------------------------------------------------------------------
 
     async def ensure_exists(self) -> None:
-        """Make the bucket if there is none. Raises StateError for one that would lose what is kept in it."""
-        there = await self.read_contents("jsplan")
-        if there is None:
+        """Create the bucket if it is missing. Raises StateError for one that would lose state."""
+        existing = await self.read_contents("jsplan")
+        if existing is None:
             self._config = await self._create()
         _require_usable(self._config, self.name)
         await self._write_state_tag()
 
     async def _write_state_tag(self) -> None:
-        """Say on a bucket that somebody else made what it is: so no workspace takes it for something to manage, or to list.
+        """Add the state tag to a bucket that another client created.
 
-        Whoever may not do that works without.
+        The tag keeps workspaces from managing or listing it. Missing permission is no error.
         """
         (name, value), metadata = STATE_TAG, self._config.get("metadata") or {}
         if metadata.get(name) == value:
@@ -209,7 +214,7 @@ class Bucket:
             )["config"]
 
     async def _create(self) -> dict[str, Any]:
-        """As many copies as there are servers for; two clients at once ask for the same, which is no error."""
+        """Create the bucket with as many replicas as possible, or read a concurrent one."""
         wanted = _bucket_config(self.name)
         for replicas in (REPLICAS, 1):
             try:
@@ -221,47 +226,51 @@ class Bucket:
             except ServerRefusedError as error:
                 if (
                     error.err_code == STREAM_EXISTS
-                    and (there := await self.read_contents("jsplan")) is not None
+                    and (existing := await self.read_contents("jsplan")) is not None
                 ):
-                    return there.config
+                    return existing.config
                 if replicas > 1 and error.err_code in NO_REPLICAS:
                     continue
                 raise
             return dict(made["config"])
-        raise AssertionError("one copy is always asked for")
+        raise AssertionError("one replica is always requested")
 
     async def put(
         self, key: str, data: bytes, conditions: Mapping[str, str], *, timeout: float
     ) -> int:
-        """Store a value if the conditions, which are headers, hold; its revision. `timeout` is seconds. Raises Conflict too."""
+        """Store a value if the conditions (headers) hold, and return its revision.
+
+        `timeout` is seconds. Raises RevisionConflict too.
+        """
         link, prefix = await self._connect(), self.domain.api_prefix
         subject = self.subject(key) if prefix == _API_PREFIX else f"{prefix}.{self.subject(key)}"
-        said = await link.request(subject, data, timeout, headers=dict(conditions))
+        answer = await link.request(subject, data, timeout, headers=dict(conditions))
         try:
-            return int(DomainApi(self.domain, link, read_only=False).parse(subject, said)["seq"])
+            return int(DomainApi(self.domain, link, read_only=False).parse(subject, answer)["seq"])
         except ServerRefusedError as error:
             if error.err_code in WRONG_LAST_SEQUENCE:
                 raise RevisionConflict from None
             raise
         except (KeyError, TypeError, ValueError):
             raise ApiError(
-                f"domain {self.domain.key} answered {subject} with something that is no ack: {said[:80]!r}"
+                f"domain {self.domain.key} answered {subject} with something that is no "
+                f"acknowledgement: {answer[:80]!r}"
             ) from None
 
     async def purge(self, keys: str) -> None:
-        """Remove all that is kept under the keys that match."""
+        """Remove all revisions of the keys that match."""
         await self._request(
             f"STREAM.PURGE.KV_{self.name}", {"filter": self.subject(keys)}, writes=True
         )
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._nats_connection is not None:
             await self._nats_connection.close()
 
 
 def _bucket_config(name: str) -> dict[str, Any]:
-    """A bucket as other clients make it, with a history, and without markers where a message ended its lifetime."""
+    """Configuration as other clients create it, with history and without lifetime markers."""
     return {
         "name": f"KV_{name}",
         "subjects": [f"$KV.{name}.>"],
@@ -278,15 +287,15 @@ def _bucket_config(name: str) -> dict[str, Any]:
 
 
 def _require_usable(config: Mapping[str, Any], name: str) -> None:
-    trouble = None
+    problem = None
     if f"$KV.{name}.>" not in (config.get("subjects") or []):
-        trouble = "it is a copy of another bucket"
+        problem = "it mirrors another bucket"
     elif config.get("max_age"):
-        trouble = "it has a ttl, so that what is kept in it would be deleted"
+        problem = "its ttl would delete the state"
     elif 0 < int(config.get("max_msg_size", -1)) < 4 * HEADER_BYTES:
-        trouble = f"its values may have {config['max_msg_size']} bytes only"
-    if trouble is not None:
+        problem = f"its values may have at most {config['max_msg_size']} bytes"
+    if problem is not None:
         raise StateError(
-            f"the bucket {name} cannot keep state: {trouble}",
-            hint="Name another one under backend.kv.bucket; jsplan makes it if it is new.",
+            f"the bucket {name} cannot keep state: {problem}",
+            hint="Name another bucket under backend.kv.bucket. jsplan creates it if it is new.",
         )

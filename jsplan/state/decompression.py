@@ -1,11 +1,11 @@
-"""Decompression of a known size: a few megabytes may unpack to terabytes."""
+"""Decompression to a known size: a few megabytes may unpack to terabytes."""
 
 from __future__ import annotations
 
 import zlib
 from typing import Final
 
-#: What zlib calls its formats.
+#: Formats of zlib (`wbits`).
 GZIP, ZLIB = 31, 15
 _EXTRA_BYTES: Final = 1
 
@@ -14,9 +14,9 @@ def inflate(data: bytes, form: int, size: int) -> bytes:
     """Unpack exactly `size` bytes. Raises ValueError for damaged data and for another size."""
     unpacking = zlib.decompressobj(form)
     try:
-        found = unpacking.decompress(data, size + _EXTRA_BYTES)
+        unpacked = unpacking.decompress(data, size + _EXTRA_BYTES)
     except zlib.error as error:
         raise ValueError(f"it cannot be unpacked: {error}") from None
-    if len(found) != size or not unpacking.eof:
-        raise ValueError(f"what was compressed is not the {size:,} bytes that it should be")
-    return found
+    if len(unpacked) != size or not unpacking.eof:
+        raise ValueError(f"the compressed data is not the expected {size:,} bytes")
+    return unpacked

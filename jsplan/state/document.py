@@ -1,6 +1,6 @@
-"""The state document: what this workspace owns and what it last applied. Keeping it is left to the backends.
+"""The state document: what this workspace manages and what it last applied.
 
-State is for ownership and for the third side of every comparison; it is never a cache of the server.
+It records ownership, and is one of the three sides of a comparison. It is no cache of the server.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from jsplan.errors import StateError
 from jsplan.state.history import with_entry
 
 FORMAT_VERSION = "1.0"
-#: What the first states did not have, and of which type it is.
+#: Sections that the first states did not have, with their types.
 _ADDED_SECTIONS: Final[Mapping[str, type[Any]]] = {
     "replacements": dict,
     "deferred": list,
     "backfills": dict,
     "history": list,
 }
-#: Applied plans of which state remembers what is left of them.
+#: Partly applied plans whose deferred steps state remembers.
 MAX_DEFERRED_PLANS = 20
 DAMAGED_HINT = (
-    "Nothing was overwritten. To go back to a serial that is kept: jsplan state pull --serial N > FILE, then "
+    "Nothing was overwritten. To restore an earlier serial: "
+    "jsplan state pull --serial N > FILE, then "
     "jsplan state push --force FILE, then jsplan plan"
 )
 
 
 @dataclass(slots=True)
 class Entry:
-    """One resource this workspace created or adopted.
+    """One resource that this workspace created, imported or adopted.
 
-    `config` is the live configuration after the last apply, without `_nats.*` metadata. `declared` holds the
-    fields that the files named then, in compact form (None: named, at the server's default). `created` is the
-    server's RFC 3339 creation time: another one means another object under the same name, unless it is not later
-    than `seen`, the server's time when this was last known to be the object (see `jetstream.identity`). `origin`
-    is `created` or `imported`. `depends_on` are addresses, so that deletion can go the other way round. `starts` are the
-    sequences at which a replacement made it go on, in place of where the files begin: of a consumer under its own name, of
-    a stream's sources under the key of each.
+    `config` is the live configuration after the last apply, without `_nats.*` metadata. `declared`
+    holds the fields that the files named then, in compact form (None: named, at the server's
+    default). `created` is the server's RFC 3339 creation time: another one means another object
+    under the same name, unless it is not later than `seen`, the server's time when this was last
+    known to be the object (see `jetstream.identity`). `origin` is `created` or `imported`.
+    `depends_on` are addresses, so that deletion can run in reverse order. `starts` are the
+    sequences at which a replacement made the resource continue, instead of the start in the files:
+    of a consumer under its own name, of the sources of a stream under the key of each.
     """
 
     config: dict[str, Any]
@@ -57,7 +59,7 @@ class Entry:
     seen: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The value of `resources[address]`."""
+        """Return the value of `resources[address]`."""
         out: dict[str, Any] = {
             "config": self.config,
             "declared": self.declared,
@@ -74,13 +76,15 @@ class Entry:
         )
 
     def with_fields(self, names: Collection[str], config: dict[str, Any]) -> Entry:
-        """The entry with these fields as `config` has them: one of several steps of an update changed them."""
-        kept = {name: value for name, value in self.config.items() if name not in names}
-        return replace(self, config=kept | {name: config[name] for name in names if name in config})
+        """Return the entry with these fields from `config`, after one of several update steps."""
+        unchanged = {name: value for name, value in self.config.items() if name not in names}
+        return replace(
+            self, config=unchanged | {name: config[name] for name in names if name in config}
+        )
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Entry:
-        """The reverse of `to_json`."""
+        """Parse the output of `to_json`."""
         return cls(
             raw["config"],
             raw["declared"],
@@ -96,18 +100,19 @@ class Entry:
 
 @dataclass(slots=True)
 class State:
-    """The whole document. `lineage` is made once and never changes; `serial` grows with every apply.
+    """The whole document. `lineage` never changes; `serial` grows with every apply.
 
-    `domains` says for each domain key which server answered last (`name`, `cluster`). `ownership` is the id
-    that the optional marker carries. `pending` are the addresses of steps that began and whose end was never
-    recorded, with what the step was to leave behind: `{id, address, op, expect, record}`. `replacements` are the
-    objects that are being made anew with what they hold: by address, everything that is needed to go on with it
-    when the old object is gone already; or, as `detached`, the sources that are out of a stream meanwhile.
-    `deferred` says of saved plans that were applied in part which steps are
-    left because their domains were away: `{plan, steps}`, ids both, the newest last. `backfills` has by name which range
-    of which origin an entry means, and what of it is done (`backfill.ranges.Record`). `history` has one entry for each session
-    that changed something, the newest last (see `history`). `newer_format` is the format of a release that knows more than this one,
-    empty otherwise: such a state can be read and not be written.
+    `domains` has for each domain key the server that answered last (`name`, `cluster`).
+    `ownership` has the id of the owner tag. `pending` are addresses of steps that began and whose
+    end was not recorded, with what the step was to leave: `{id, address, op, expect, record}`.
+    `replacements` are the objects that are being recreated with their content: by address,
+    everything that a resumed replacement needs when the old object is gone; or, as `detached`, the
+    sources that are temporarily removed from a stream. `deferred` are the steps of partly applied
+    plans that were deferred because their domains were offline: `{plan, steps}`, all of them ids,
+    the newest last. `backfills` has by name the pinned range of each entry and its progress
+    (`BackfillState`). `history` has one entry for each session that changed something, the newest
+    last (see `history`). `newer_format` is the format of a newer release, empty otherwise: such a
+    state can be read and not written.
     """
 
     workspace: str
@@ -126,11 +131,11 @@ class State:
 
     @property
     def exists(self) -> bool:
-        """Whether it was ever written."""
+        """True if it was ever written."""
         return self.serial > 0
 
     def to_json(self) -> dict[str, Any]:
-        """The document."""
+        """Return the document."""
         return {
             "format_version": FORMAT_VERSION,
             "kind": "state",
@@ -153,7 +158,10 @@ class State:
 
     @classmethod
     def from_json(cls, raw: Any, where: str, hint: str = DAMAGED_HINT) -> State:
-        """Read a state document; raises StateError for a foreign, damaged (`hint` says what to do then) or newer one."""
+        """Parse a state document. `hint` says what to do about a damaged one.
+
+        Raises StateError for a foreign, damaged or newer document.
+        """
         try:
             raw = check_format(raw, "state", FORMAT_VERSION, where)
             raw = {name: empty() for name, empty in _ADDED_SECTIONS.items()} | raw
@@ -181,7 +189,7 @@ class State:
     def parse(
         cls, data: bytes, where: str, hint: str = DAMAGED_HINT, wrong: str = "is damaged"
     ) -> State:
-        """Read a state document from its bytes; raises StateError as `from_json` does."""
+        """Parse a state document from bytes. Raises StateError as `from_json` does."""
         try:
             raw = parse(data, where, hint, wrong)
         except DocumentError as error:
@@ -189,32 +197,34 @@ class State:
         return cls.from_json(raw, where, hint)
 
     def require_writable(self, place: str) -> None:
-        """Raise StateError for a state of a newer release: what this one does not know would be lost."""
+        """Raise StateError for a state of a newer release, whose additions would be lost."""
         if self.newer_format:
             raise StateError(
-                f"{place} has format {self.newer_format}, and this jsplan writes {FORMAT_VERSION}: what a newer release added to it would be lost",
-                hint="Use the release that wrote it, or a newer one. Reading works: plan, drift and status do not write.",
+                f"{place} has format {self.newer_format}, and this jsplan writes {FORMAT_VERSION}: "
+                "what a newer release added to it would be lost",
+                hint="Use the release that wrote it, or a newer one. "
+                "Reading works: plan, drift and status do not write.",
             )
 
     def begin_session(self) -> None:
-        """A new writing session: the serial grows by one, the lineage is made if there is none."""
+        """Begin a writing session: add one to the serial, create the lineage if there is none."""
         self.lineage = self.lineage or str(uuid.uuid4())
         self.serial += 1
 
     def _record_deferred(self, plan: str, steps: list[str]) -> None:
-        """The newest plan last; the oldest are forgotten."""
+        """Add the deferred steps of a plan as the newest entry; drop the oldest entries."""
         others = [entry for entry in self.deferred if entry["plan"] != plan]
         self.deferred = [*others, *([{"plan": plan, "steps": steps}] if steps else [])][
             -MAX_DEFERRED_PLANS:
         ]
 
     def apply_change(self, change: dict[str, Any]) -> None:
-        """Carry out one journal line on the document (see `journal_lines` in SPEC.md).
+        """Apply one journal line to the document (see `journal_lines` in SPEC.md).
 
-        `begin_session` is a step, `end` the address whose step is over; `put` is `{address, entry}` and `drop` an address,
-        and both end what was pending there; `domain` is `{key, server}`, `ownership` is `{id}`. `replacing` is
-        `{address, …}`, and `replaced` the address whose replacement is over. `seen` is `{address, at}`.
-        `backfill` and `history` are one entry of those.
+        `begin` is a step, `end` the address whose step ended. `put` is `{address, entry}` and
+        `drop` an address; both end what was pending there. `domain` is `{key, server}`,
+        `ownership` is `{id}`. `replacing` is `{address, …}`, and `replaced` the address whose
+        replacement ended. `seen` is `{address, at}`. `backfill` and `history` are one entry each.
         """
         match change:
             case {"session": what}:
@@ -251,9 +261,8 @@ class State:
         if "drop" in change:
             self.resources.pop(Address.parse(change["drop"]), None)
             if "detached" in self.replacements.get(change["drop"], {}):
-                self.replacements.pop(
-                    change["drop"]
-                )  # sources that were to come back to what is no more
+                # Sources that were to be attached again to a stream that no longer exists.
+                self.replacements.pop(change["drop"])
         self.replacements.pop(str(change.get("replaced")), None)
-        for over in (change.get("end"), change.get("drop"), change.get("put", {}).get("address")):
-            self.pending.pop(str(over), None)
+        for ended in (change.get("end"), change.get("drop"), change.get("put", {}).get("address")):
+            self.pending.pop(str(ended), None)

@@ -1,4 +1,4 @@
-"""Private files that are whole or not there: reading without waiting, writing without following links. Pure file handling."""
+"""Private files, written completely or not at all. Reads never block, no link is followed."""
 
 from __future__ import annotations
 
@@ -19,38 +19,47 @@ _PRIVATE: Final = 0o600
 _CREATE_FLAGS: Final = (
     os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 )
-#: What a disk says that takes no more.
+#: Errors of a full or failing disk.
 _DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _FILE_KINDS: Final = (
-    (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
     (stat.S_ISSOCK, "a socket"),
-)  # fmt: skip
+)
 
 
 def read_file(path: Path, what: str, most: int = MAX_BYTES) -> bytes:
-    """The content of a regular file of at most `most` bytes.
+    """Read a regular file of at most `most` bytes.
 
-    Raises OSError, and StateError that names `what` for anything that is no file.
+    Raises OSError, and StateError that names `what` for anything that is not a regular file.
     """
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         kind = next((name for holds, name in _FILE_KINDS if holds(mode)), "no file")
         raise StateError(
             f"{what} is {kind}, not a file",
-            hint="Move away what is there, or name another place under backend.local.path.",
+            hint="Move it, or name another place under backend.local.path.",
         )
     return read_regular(path, most)
 
 
 def create_private(path: Path) -> IO[bytes]:
-    """A new private file in place of what has the name; a link there is removed, never followed. Raises OSError."""
+    """Create a private file, replacing the name. A link there is removed, never followed.
+
+    Raises OSError.
+    """
     path.unlink(missing_ok=True)
     return os.fdopen(os.open(path, _CREATE_FLAGS, _PRIVATE), "wb")
 
 
 @contextlib.contextmanager
 def write_temporary(path: Path, content: bytes) -> Iterator[Path]:
-    """A private file with this content, safe on the disk, to be renamed by the caller; otherwise it is removed. Raises OSError."""
+    """Write a private file durably, for the caller to rename; remove it otherwise.
+
+    Raises OSError.
+    """
     try:
         with create_private(path) as file:
             file.write(content)
@@ -63,7 +72,7 @@ def write_temporary(path: Path, content: bytes) -> Iterator[Path]:
 
 
 def link_or_copy(path: Path, copy: Path) -> None:
-    """Give the content a second name: a hard link, or where the file system has none, a private copy. Raises OSError."""
+    """Create a hard link, or a private copy if links are unsupported. Raises OSError."""
     copy.unlink(missing_ok=True)
     try:
         os.link(path, copy)

@@ -1,7 +1,7 @@
-"""What was applied, as state keeps it: one entry for each session that changed something. What it means for servers is left to planning.
+"""The history in state: one entry for each session that changed something.
 
-An entry is plain data, as it stands in the document (state/SPEC.md). It is written when the session begins, and again when it
-ends, so that one that was killed is in the history too.
+An entry is plain data, as in the document (state/SPEC.md). It is written when the session begins
+and again when it ends, so a killed session has an entry too.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from jsplan.documents.validation import require_valid
 from jsplan.errors import StateError
 from jsplan.state.decompression import ZLIB, inflate
 
-#: Sessions that state remembers.
+#: Sessions that the history keeps.
 MAX_ENTRIES: Final = 50
-#: Bytes that the changes of all entries may take together. Beyond that the older ones keep their counts alone; the newest keeps all.
+#: Bytes of the changes of all entries. Beyond that, older entries keep only their counts.
 MAX_CHANGES_BYTES: Final = 4 * 1024 * 1024
-#: Bytes from which the changes of one entry are kept compressed.
+#: Bytes from which the changes of one entry are compressed.
 COMPRESS_FROM_BYTES: Final = 64 * 1024
 
 JsonObject = dict[str, Any]
 
 
 def pack_changes(changes: list[JsonObject]) -> Any:
-    """The changes as an entry keeps them: as they are, or as `{"zlib": TEXT, "bytes": SIZE}` where they are many."""
+    """Encode changes for an entry: unchanged if short, else `{"zlib": TEXT, "bytes": SIZE}`."""
     data = dumps(changes, pretty=False)
     if len(data) < COMPRESS_FROM_BYTES:
         return changes
@@ -36,8 +36,11 @@ def pack_changes(changes: list[JsonObject]) -> Any:
 
 
 def unpack_changes(entry: JsonObject) -> list[JsonObject] | None:
-    """The changes of an entry; None where only their counts were kept. Raises StateError where they are damaged."""
-    where, hint = f"entry {entry['id']} of the history", "Other entries are not."
+    """Decode the changes of an entry; None where only the counts were kept.
+
+    Raises StateError where they are damaged.
+    """
+    where, hint = f"entry {entry['id']} of the history", "Other entries are not damaged."
     changes = entry.get("changes")
     try:
         if isinstance(changes, dict):
@@ -57,29 +60,29 @@ def unpack_changes(entry: JsonObject) -> list[JsonObject] | None:
         raise StateError(str(error), hint=hint) from None
     except ValueError as error:
         raise StateError(f"{where} is damaged: {error}", hint=hint) from None
-    found: list[JsonObject] | None = changes
-    return found
+    unpacked: list[JsonObject] | None = changes
+    return unpacked
 
 
 def with_entry(entries: Iterable[JsonObject], new: JsonObject) -> list[JsonObject]:
-    """The history with one more entry, or with one as it is now; the oldest are forgotten."""
-    kept = sorted(
+    """Add an entry to the history, or replace the one with its id. Drop the oldest entries."""
+    newest = sorted(
         [*(entry for entry in entries if entry["id"] != new["id"]), new],
         key=lambda entry: int(entry["id"]),
     )[-MAX_ENTRIES:]
-    return _limit_size(kept)
+    return _limit_size(newest)
 
 
-def _limit_size(kept: list[JsonObject]) -> list[JsonObject]:
-    room, found = MAX_CHANGES_BYTES, list[JsonObject]()
-    for entry in reversed(kept):
-        room -= _changes_size(entry)
-        found.append(entry if room >= 0 or not found else entry | {"changes": None})
-    return found[::-1]
+def _limit_size(entries: list[JsonObject]) -> list[JsonObject]:
+    capacity, limited = MAX_CHANGES_BYTES, list[JsonObject]()
+    for entry in reversed(entries):
+        capacity -= _changes_size(entry)
+        limited.append(entry if capacity >= 0 or not limited else entry | {"changes": None})
+    return limited[::-1]
 
 
 def _changes_size(entry: JsonObject) -> int:
-    """About how many bytes its changes take."""
+    """Return the approximate size of the changes in bytes."""
     match entry.get("changes"):
         case {"zlib": str(text)}:
             return len(text)
@@ -90,6 +93,6 @@ def _changes_size(entry: JsonObject) -> int:
 
 
 def merge_histories(here: Iterable[JsonObject], pushed: Iterable[JsonObject]) -> list[JsonObject]:
-    """The history of this place with what another document of the same lineage knows besides."""
+    """Add to the history here the entries of a pushed document of the same lineage."""
     known = {entry["id"]: entry for entry in pushed} | {entry["id"]: entry for entry in here}
     return [known[number] for number in sorted(known)][-MAX_ENTRIES:]

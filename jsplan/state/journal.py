@@ -1,4 +1,4 @@
-"""The journal as bytes: lines of JSON, and carrying them out. Where the bytes are kept is left to the backends."""
+"""The journal as bytes: lines of JSON, and their replay."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from jsplan.state.document import State
 
 
 def encode_lines(changes: Iterable[dict[str, Any]]) -> bytes:
-    """One line for each change."""
+    """Encode one line for each change."""
     return b"".join(dumps(change, pretty=False) + b"\n" for change in changes)
 
 
 def session_line(state: State) -> dict[str, Any]:
-    """The first line of a journal: what the document takes as lineage and serial."""
+    """Return the first line of a journal: the lineage and serial that the document takes."""
     return {"session": {"lineage": state.lineage, "serial": state.serial}}
 
 
 def parse_serial(line: bytes) -> int | None:
-    """The serial that the first line of a journal says; None for anything else."""
+    """Parse the serial in the first line of a journal; None for anything else."""
     try:
-        found = parse(line, "it", "")
+        change = parse(line, "it", "")
     except DocumentError:
         return None
     return (
-        int(found["session"]["serial"])
-        if find_flaw(found, "journal") is None and "session" in found
+        int(change["session"]["serial"])
+        if find_flaw(change, "journal") is None and "session" in change
         else None
     )
 
 
 def replay(state: State, data: bytes, where: str, hint: str) -> None:
-    """Carry out the lines that are not in the document yet. A torn last line is a step whose end was never recorded.
+    """Apply the lines that are not in the document yet. Ignore a torn last line.
 
-    Raises StateError with `hint` that names `where` and the line for any other that cannot be read.
+    A torn last line is a step whose end was not recorded. Raises StateError with `hint` that names
+    `where` and the line for any other that cannot be read.
     """
     lines = data.split(b"\n")
     for number, line in enumerate(lines, 1):
@@ -52,5 +53,5 @@ def replay(state: State, data: bytes, where: str, hint: str) -> None:
         if (flaw := find_flaw(change, "journal")) is not None:
             raise StateError(f"{where}:{number} is damaged: {flaw}", hint=hint)
         if "session" in change and change["session"]["serial"] <= state.serial:
-            return  # folded already: the document was replaced, then the process died
+            return  # folded already: the process died after it replaced the document
         state.apply_change(change)

@@ -1,7 +1,7 @@
-"""The KV backend: the state of one workspace and environment under keys of a NATS KV bucket (layout: state/SPEC.md).
+"""The KV backend: state under keys of a NATS KV bucket (layout: state/SPEC.md).
 
-The document is one value, or a head that names the parts of one; the journal is a row of messages under keys of its own, which
-are removed when the document has taken them in. Who may write, and that nobody else does, is left to `lease`.
+The document is one value, or a head that names its parts. The journal is a sequence of messages
+under its own keys, which are removed once the document contains them. `lease` guards the writes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from jsplan.state.locks import LockInfo, WaitReporter
 from jsplan.state.parts import PartsHead, join_parts, read_head, split_document
 from jsplan.units import SECOND
 
-#: How often a reader starts again because a writer ended its session under it.
+#: Retries of a reader that overlaps with the end of a session.
 MAX_READ_ATTEMPTS = 20
-#: So many parts of a document are asked for at once.
+#: Parts of a document that are requested at once.
 PARALLEL_READS = 64
 
 
 class KvBackend:
-    """State under `key` in a bucket. `lease` is ns: how long a lock outlives its holder."""
+    """State under `key` in a bucket. `lease` is ns: the time that a lock outlives its holder."""
 
     def __init__(self, bucket: Bucket, workspace: str, environment: str | None, lease: int) -> None:
         self._bucket = bucket
@@ -39,8 +39,8 @@ class KvBackend:
         self._lease_seconds = lease / SECOND
         self._lease: Lease | None = None
         self._head = KeyRevision(0, None)
-        self._journal_keys: list[str] = []  # keys of journals that nobody removed yet
-        self._has_unfolded_journal = False  # whether one of them is not in the document yet
+        self._journal_keys: list[str] = []  # keys of journals that are not removed yet
+        self._has_unfolded_journal = False  # one of them is not in the document yet
         self._serial = 0
         self._segments = 0
         self._unsent = bytearray()
@@ -59,13 +59,14 @@ class KvBackend:
         of: tuple[str, str | None],
         lease: int,
     ) -> KvBackend:
-        """The backend of the workspace and environment `of` in the bucket `name` of a domain."""
+        """Build the backend of the workspace and environment `of` in the bucket `name`."""
         return cls(Bucket(name, domain, connection, environ), *of, lease)
 
     @property
     def location(self) -> str:
         """Bucket, domain and key."""
-        return f"the state {self.key} in bucket {self._bucket.name} of domain {self._bucket.domain.key}"
+        bucket = self._bucket
+        return f"the state {self.key} in bucket {bucket.name} of domain {bucket.domain.key}"
 
     @property
     def _lock_key(self) -> str:
@@ -73,22 +74,23 @@ class KvBackend:
 
     @contextmanager
     def _raise_state_error(self, doing: str) -> Iterator[None]:
-        """Whatever goes wrong with the bucket is an error of the state, wherever it happens."""
+        """Turn errors of the bucket into StateError."""
         try:
             yield
         except (ApiError, ConnectError) as error:
             hint = (
                 error.hint
-                or "Nothing is planned or changed without the state. Run the command again when its bucket can be reached."
+                or "Nothing is planned or changed without the state. "
+                "Run the command again when its bucket can be reached."
             )
             raise StateError(f"cannot {doing} {self.location}: {error}", hint=hint) from None
 
-    # --- reading ---------------------------------------------------------------------------------------------
+    # --- read ------------------------------------------------------------------------------------
 
     async def read(self) -> State:
-        """The state with its journal carried out; an empty one if there is no bucket or no key.
+        """Read the state and apply its journal. An empty state if there is no bucket or no key.
 
-        Raises StateError for a damaged or foreign value: it is never taken for an empty state.
+        Raises StateError for a damaged or foreign value, which is never taken for an empty state.
         """
         with self._raise_state_error("read"):
             for _ in range(MAX_READ_ATTEMPTS):
@@ -96,25 +98,22 @@ class KvBackend:
                     return state
         raise StateError(
             f"{self.location} changes faster than it can be read",
-            hint="Run the command again when less is going on.",
+            hint="Run the command again when fewer processes write it.",
         )
 
     async def _read(self) -> State | None:
-        """None where a writer ended its session meanwhile."""
+        """Read once; None where a writer ended its session at the same time."""
         contents = await self._bucket.read_contents(f"_journal.{self.key}.*.*")
         head = await self._bucket.get(self.key) if contents else KeyRevision(0, None)
-        left = [key for key in contents.keys if _is_segment_key(key)] if contents else []
-        self._head, self._journal_keys, self._has_unfolded_journal = (
-            head,
-            left,
-            False,
-        )  # also where it cannot be read: somebody may force it
+        unremoved = [key for key in contents.keys if _is_segment_key(key)] if contents else []
+        # Set before the document is parsed: `push --force` may replace one that cannot be read.
+        self._head, self._journal_keys, self._has_unfolded_journal = head, unremoved, False
         try:
             state = await self._read_document(head)
-            segments = self._segments_after(left, state.serial)
+            segments = self._segments_after(unremoved, state.serial)
             data = self._join_segments(await asyncio.gather(*map(self._bucket.get, segments)))
         except StateError:
-            if left or head.data is not None:
+            if unremoved or head.data is not None:
                 now = await self._bucket.get(self.key)
                 if now != head:
                     return None
@@ -126,12 +125,13 @@ class KvBackend:
     @property
     def _damaged_hint(self) -> str:
         return (
-            "Nothing was overwritten. Earlier serials are kept in the bucket: jsplan state pull --serial N prints one, and "
-            "jsplan state push --force puts one in place."
+            "Nothing was overwritten. Earlier serials are kept in the bucket: "
+            "jsplan state pull --serial N prints one, and "
+            "jsplan state push --force writes one."
         )
 
     async def _read_document(self, head: KeyRevision) -> State:
-        """The document that a head is or names. Raises StateError where it is damaged or foreign."""
+        """Read the document of a head. Raises StateError if it is damaged or foreign."""
         if head.data is None:
             return State(self._workspace, self._environment)
         document = read_head(head.data, self.location, self._damaged_hint)
@@ -146,7 +146,7 @@ class KvBackend:
         return state
 
     async def _read_parts(self, head: PartsHead) -> list[bytes | None]:
-        """Some at a time, up to the first that is missing: a damaged head may name any number."""
+        """Read parts up to the first missing one: a damaged head may name any number."""
         found: list[bytes | None] = []
         names = (f"_part.{self.key}.{name}" for name in head.part_names)
         while None not in found and (some := list(islice(names, PARALLEL_READS))):
@@ -159,11 +159,14 @@ class KvBackend:
             ours = f"{self._workspace}, environment {self._environment or 'none'}"
             raise StateError(
                 f"{self.location} belongs to workspace {theirs}, not to {ours}",
-                hint="Look at who wrote it: nats kv get.",
+                hint="Find out who wrote it: nats kv get.",
             )
 
     def _segments_after(self, keys: list[str], serial: int) -> list[str]:
-        """The journal that is not in the document yet, in order. Raises StateError for a hole in it."""
+        """Return the journal keys that are not in the document yet, in order.
+
+        Raises StateError where one is missing.
+        """
         numbers = sorted(
             (int(at), int(number))
             for at, number in (key.rsplit(".", 2)[1:] for key in keys)
@@ -179,20 +182,20 @@ class KvBackend:
 
     def _join_segments(self, found: list[KeyRevision]) -> bytes:
         if all(item.data is None and item.revision for item in found):
-            return b""  # somebody deleted it whole with a client of buckets; jsplan itself leaves no markers
+            return b""  # deleted by another client of the bucket; jsplan leaves no markers
         if any(item.data is None for item in found):
             raise StateError(f"{self.location}: its journal is incomplete", hint=self._damaged_hint)
         return b"".join(item.data or b"" for item in found)
 
-    # --- the lock --------------------------------------------------------------------------------------------
+    # --- lock ------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def lock(
         self, info: LockInfo, timeout: int, tell: Callable[[LockInfo], None] | None = None
     ) -> AsyncIterator[None]:
-        """Hold the lock for one operation; `timeout` is ns to wait for somebody else. Makes the bucket if there is none.
+        """Hold the lock for one operation; wait at most `timeout` ns. Create a missing bucket.
 
-        Raises StateLockedError that says who holds it, StateError where the bucket cannot be reached: it is never ignored.
+        Raises StateLockedError that names the holder, StateError if the bucket cannot be reached.
         """
         lease = Lease(self._bucket, self._lock_key, info, self._lease_seconds, self.location)
         with self._raise_state_error("lock"):
@@ -205,7 +208,7 @@ class KvBackend:
             await run_shielded(lease.release())
 
     def may_write(self, seconds: float) -> float:
-        """Raises LeaseLostError where less of the lease is left than that, or than half of it if it is shorter."""
+        """Raise LeaseLostError where less than `seconds` (at most half a lease) are left."""
         return self._held_lease.may_write(seconds)
 
     @property
@@ -213,10 +216,10 @@ class KvBackend:
         assert self._lease is not None, "lock() comes first"
         return self._lease
 
-    # --- writing ---------------------------------------------------------------------------------------------
+    # --- write -----------------------------------------------------------------------------------
 
     async def start(self, state: State) -> None:
-        """Begin a writing session under the lock: fold what a dead process left, then begin a new serial."""
+        """Begin a session under the lock: fold an unfinished journal, take a new serial."""
         state.require_writable(self.location)
         if self._has_unfolded_journal:
             await self.replace(state)
@@ -227,7 +230,7 @@ class KvBackend:
         await self.flush()
 
     def append(self, state: State, *changes: dict[str, Any]) -> None:
-        """Carry out changes on the document in memory, and send their lines off; those of one moment go together."""
+        """Apply changes in memory and send their lines. Lines of one moment share a message."""
         if self._failure is not None:
             raise self._failure
         for change in changes:
@@ -239,7 +242,7 @@ class KvBackend:
             self._sender = asyncio.create_task(self._send_segments())
 
     async def _send_segments(self) -> None:
-        """One message after the other, so that the row has no holes. What stops it is raised to whoever waits or appends."""
+        """Send one message after the other, so that the sequence has no holes. Keep the error."""
         try:
             while self._unsent:
                 segment = bytes(self._unsent[: self._bucket.max_value_bytes])
@@ -263,11 +266,14 @@ class KvBackend:
             await asyncio.shield(self._sender)
 
     async def sync(self) -> None:
-        """What the server has stored is kept as well as it ever will be."""
+        """Same as `flush`: what the server stored is durable."""
         await self.flush()
 
     async def finish(self, state: State) -> None:
-        """End the session: the document takes in its journal, which goes then. What is not removed is removed by the next session."""
+        """End the session: fold the journal into the document, then remove the journal.
+
+        The next session removes what could not be removed.
+        """
         await self.flush()
         await self.replace(state)
         self._journal_keys = [
@@ -278,20 +284,19 @@ class KvBackend:
             await self._remove_journals()
 
     async def _remove_journals(self) -> None:
-        """Only those of serials that are in the document: a session of somebody else has a later one."""
+        """Remove the journals that the document contains; later serials belong to others."""
         with self._raise_state_error("clean up"):
             for serial in sorted({key.rsplit(".", 2)[1] for key in self._journal_keys}):
                 await self._bucket.purge(f"_journal.{self.key}.{serial}.*")
         self._journal_keys = []
 
     async def replace(self, state: State) -> None:
-        """Put a whole document in place of what is there; earlier ones stay in the history of the key."""
+        """Write a whole document. Earlier ones stay in the history of the key."""
         state.require_writable(self.location)
         head, parts = split_document(state.to_json(), self._bucket.max_value_bytes)
         if any(int(key.rsplit(".", 2)[1]) > state.serial for key in self._journal_keys):
-            await (
-                self._remove_journals()
-            )  # of something that cannot be read: they must not come on top of this
+            # They belong to a document that cannot be read, and must not apply to this one.
+            await self._remove_journals()
         with self._raise_state_error("write"):
             for name, data in parts:
                 await self._held_lease.write(f"_part.{self.key}.{name}", data)
@@ -302,7 +307,10 @@ class KvBackend:
                 await self._remove_old_parts(state.serial)
 
     async def _remove_old_parts(self, serial: int) -> None:
-        """Those that no document in the history names. Later serials are somebody else's, who may be writing them now."""
+        """Remove parts that no document in the history names, except those of later serials.
+
+        Parts of later serials belong to another process, which may be writing them now.
+        """
         contents = await self._bucket.read_contents(f"_part.{self.key}.*.*.*")
         if contents is None or not contents.keys:
             return
@@ -313,44 +321,41 @@ class KvBackend:
         for item in await self._bucket.history(self.key):
             with suppress(StateError):
                 document = read_head(item.data or b"", self.location, self._damaged_hint)
-                named |= (
-                    {tuple(document.prefix.split("."))}
-                    if isinstance(document, PartsHead)
-                    else set()
-                )
+                if isinstance(document, PartsHead):
+                    named.add(tuple(document.prefix.split(".")))
         for old in sorted(s for s in sets - named if s[0].isdecimal() and int(s[0]) <= serial):
             await self._bucket.purge(f"_part.{self.key}.{old[0]}.{old[1]}.*")
 
-    # --- for the state commands ------------------------------------------------------------------------------
+    # --- state commands --------------------------------------------------------------------------
 
     async def read_previous(self, serial: int) -> State:
-        """The document of a serial that is kept. Raises StateError that names those that are."""
-        kept: dict[int, State] = {}
+        """Read the document of a kept serial. Raises StateError that names the kept serials."""
+        previous: dict[int, State] = {}
         with self._raise_state_error("read"):
             for item in await self._bucket.history(self.key):
                 with suppress(StateError):
                     state = await self._read_document(item)
-                    kept[state.serial] = state
-        if serial not in kept:
+                    previous[state.serial] = state
+        if serial not in previous:
             raise StateError(
                 f"serial {serial} of {self.location} is not kept",
-                hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.",
+                hint=f"Kept are: {', '.join(map(str, previous)) or 'none'}.",
             )
-        return kept[serial]
+        return previous[serial]
 
     async def read_holder(self) -> LockInfo | None:
-        """Who has the lock's key; whether it still lives shows when its lease is over."""
+        """Read the holder from the key of the lock. Its lease alone says whether it is alive."""
         with self._raise_state_error("look at"):
             if await self._bucket.read_contents(self._lock_key) is None:
                 return None
             try:
-                found = parse_holder(await self._bucket.get(self._lock_key))
+                holder = parse_holder(await self._bucket.get(self._lock_key))
             except ValueError:
                 return None
-            return found[0] if found is not None else None
+            return holder[0] if holder is not None else None
 
     async def unlock(self, lock_id: str) -> LockInfo:
-        """Take the lock away from whoever holds it under this id; a holder that lives finds out with its next write."""
+        """Remove the lock with this id. A holder that is alive finds out at its next write."""
         with self._raise_state_error("unlock"):
             if await self._bucket.read_contents(self._lock_key) is None:
                 raise StateError(f"{self.location} is not locked", hint="There is nothing to do.")
@@ -379,12 +384,12 @@ class KvBackend:
         return holder[0]
 
     async def close(self) -> None:
-        """Hang up; of an open session stays what was sent."""
+        """Close the connection. What an open session has sent stays."""
         if self._sender is not None:
             self._sender.cancel()
         await self._bucket.close()
 
 
 def _is_segment_key(key: str) -> bool:
-    """Whether a key below that of a journal is named like a piece of one; others are not ours."""
+    """Return True if the key of a journal ends like one of its parts; others are not ours."""
     return all(name.isdecimal() for name in key.rsplit(".", 2)[1:])

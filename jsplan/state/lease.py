@@ -1,9 +1,10 @@
-"""The lock of the KV backend: a key with a lifetime, renewed while its holder works, and the fence around every write of state.
+"""The lock of the KV backend: a key with a lease, renewed while its holder works.
 
-Three rules make it safe. Whoever takes it compares and sets the key's revision. A holder's own clock, which also counts while
-the machine sleeps, says when its lease is over, counted from before the request that began it: so it stops before anybody else
-may begin. And each write of state is stored only while the key is still at the holder's revision, so that a holder that was
-stopped longer than its lease writes nothing. Which keys hold what is left to `kv`.
+Three rules make it safe. Taking the lock compares and sets the revision of the key. The holder's
+own clock, which also runs while the machine sleeps, ends its lease, counted from before the request
+that began it: so a holder stops before another process may begin. Each write of state is stored
+only while the key is at the holder's revision, so a holder that was suspended for longer than its
+lease writes nothing.
 """
 
 from __future__ import annotations
@@ -23,30 +24,33 @@ from jsplan.state.bucket import Bucket, KeyRevision, RevisionConflict, is_transi
 from jsplan.state.locks import LockInfo, WaitReporter
 from jsplan.units import SECOND, format_duration
 
-#: Seconds between two looks at a lock that somebody else holds, and between two tries of a request that was not answered.
+#: Seconds between two reads of a lock that another process holds, and between two attempts.
 POLL_INTERVAL = 0.1
-#: A lease is renewed so many times before it would be over.
+#: Renewals within one lease.
 RENEWALS_PER_LEASE = 5
-#: How much longer than a lease a lock must stand still before it counts as left behind: clocks do not run at quite the same speed.
+#: Factor of the lease after which an unrenewed lock counts as abandoned: clocks differ in speed.
 CLOCK_MARGIN = 1.1
-#: Seconds that letting go may take; a lock that is not let go runs out by itself.
+#: Seconds that the release may take. A lock that is not released expires.
 RELEASE_TIMEOUT = 5.0
 
 _CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def clock() -> float:
-    """Seconds on a clock that only goes forward, and also while the machine sleeps where the system has such a one."""
+    """Return seconds of a monotonic clock that includes sleep, where the system has one."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 def expect_revision(revision: int) -> dict[str, str]:
-    """The condition that the key which is written is at this revision; 0: that it does not exist."""
+    """Condition that the written key is at this revision; 0: that it does not exist."""
     return {"Nats-Expected-Last-Subject-Sequence": str(revision)}
 
 
 def parse_holder(item: KeyRevision) -> tuple[LockInfo, float] | None:
-    """Who holds the lock and for how many seconds; None where nobody does. Raises ValueError for something else in its place."""
+    """Parse the holder of a lock and the seconds of its lease; None where it is free.
+
+    Raises ValueError for a value that is no lock.
+    """
     if item.data is None:
         return None
     try:
@@ -59,9 +63,12 @@ def parse_holder(item: KeyRevision) -> tuple[LockInfo, float] | None:
 
 
 class Lease:
-    """One holding of a lock, from `acquire` to `release`; `length` is seconds, `place` is what it locks, in words."""
+    """One holding of a lock, from `acquire` to `release`.
 
-    #: Taken for true until a server shows that it is older.
+    `length` is seconds, `place` names what it locks, for messages.
+    """
+
+    #: Assumed until a server proves to be older.
     supports_fence_header = True
 
     def __init__(self, bucket: Bucket, key: str, info: LockInfo, length: float, place: str) -> None:
@@ -79,20 +86,23 @@ class Lease:
         self._header = self.supports_fence_header
         self._last_sequence: int | None = None
 
-    # --- taking it -------------------------------------------------------------------------------------------
+    # --- acquire ---------------------------------------------------------------------------------
 
     async def acquire(self, timeout: int, waiting: WaitReporter) -> None:
-        """Take the lock, waiting at most `timeout` ns for who holds it. Raises StateLockedError, ApiError and ConnectError."""
+        """Take the lock, waiting at most `timeout` ns for its holder.
+
+        Raises StateLockedError, ApiError and ConnectError.
+        """
         end = clock() + timeout / SECOND
-        seen, since = -1, 0.0
+        last_revision, since = -1, 0.0
         while True:
             item = await self._bucket.get(self._key)
             holder = self._parse_holder(item)
-            if item.revision != seen:
-                seen, since = item.revision, clock()
-            left_behind = holder is not None and clock() - since >= holder[1] * CLOCK_MARGIN
+            if item.revision != last_revision:
+                last_revision, since = item.revision, clock()
+            abandoned = holder is not None and clock() - since >= holder[1] * CLOCK_MARGIN
             if (
-                holder is None or left_behind or holder[0].id == self._info.id
+                holder is None or abandoned or holder[0].id == self._info.id
             ) and await self._try_acquire(item):
                 self._renewing = asyncio.create_task(self._renew_periodically())
                 return
@@ -106,8 +116,9 @@ class Lease:
             return parse_holder(item)
         except ValueError:
             raise StateError(
-                f"the key {self._key} in bucket {self._bucket.name} holds something that is no lock of jsplan",
-                hint="Nothing was overwritten. Look at it with nats kv get; delete it if nobody needs it.",
+                f"the key {self._key} in bucket {self._bucket.name} is not a lock of jsplan",
+                hint="Nothing was overwritten. Look at it with nats kv get. "
+                "Delete it if it is not needed.",
             ) from None
 
     async def _try_acquire(self, item: KeyRevision) -> bool:
@@ -119,7 +130,7 @@ class Lease:
         except (ApiError, ConnectError) as error:
             if not is_transient(error):
                 raise
-            return False  # whether it was stored is seen at the next look
+            return False  # the next read shows if it was stored
         self._expires_at = sent + self._length
         return True
 
@@ -132,28 +143,29 @@ class Lease:
 
     @property
     def _answer_timeout(self) -> float:
-        """Seconds to wait for one answer: short enough that a second try fits into the lease."""
+        """Seconds to wait for one answer: short enough for a second attempt within the lease."""
         return min(5.0, self._length / 4)
 
     def _locked_error(self, info: LockInfo, lease: float) -> StateLockedError:
         wait = format_duration(math.ceil(lease * 2) * SECOND)
         return StateLockedError(
             f"{self._location} is locked by {info.describe()}",
-            hint=f"Wait for it with --lock-timeout {wait}. If its holder died, the lock runs out {lease:g} s after that; to take it "
-            f"away sooner: jsplan state unlock {quote_shell(info.id)}",
+            hint=f"Wait for it with --lock-timeout {wait}. "
+            f"If its holder died, the lock expires {lease:g} s after that. "
+            f"To remove it sooner: jsplan state unlock {quote_shell(info.id)}",
         )
 
-    # --- keeping it ------------------------------------------------------------------------------------------
+    # --- renew -----------------------------------------------------------------------------------
 
     async def _renew_periodically(self) -> None:
         pause = self._length / RENEWALS_PER_LEASE
         while self._lost_reason is None:
             await asyncio.sleep(pause)
-            with suppress(LeaseLostError):  # whoever writes next is told
+            with suppress(LeaseLostError):  # the next write raises it
                 pause = self._length / RENEWALS_PER_LEASE if await self._renew() else POLL_INTERVAL
 
     async def _renew(self) -> bool:
-        """Whether the lease is longer now. A request without an answer is tried again until the lease is over."""
+        """Renew the lease; return True if it was renewed. Retry without an answer until it ends."""
         async with self._write_lock:
             self._require_held()
             sent = clock()
@@ -180,11 +192,10 @@ class Lease:
         return False
 
     def _require_held(self) -> None:
-        """Raise LeaseLostError once the lease is over, and for ever after."""
+        """Raise LeaseLostError once the lease has ended, and from then on."""
         if self._lost_reason is None and clock() >= self._expires_at:
-            self._mark_lost(
-                f"it was not renewed for {self._length:g} s{f': {self._last_error}' if self._last_error else ''}"
-            )
+            cause = f": {self._last_error}" if self._last_error else ""
+            self._mark_lost(f"it was not renewed for {self._length:g} s{cause}")
         if self._lost_reason is not None:
             raise self._lost_error()
 
@@ -195,21 +206,22 @@ class Lease:
     def _lost_error(self) -> LeaseLostError:
         return LeaseLostError(
             f"the lock of {self._location} was lost: {self._lost_reason}",
-            hint="What is done is kept. When nobody else works on it any more, run: jsplan plan",
+            hint="Completed steps are kept. When no other process uses the state, run: jsplan plan",
         )
 
     async def _is_still_held(self) -> bool:
-        """After a refused write: whether the lock is just as we know it. A renewal whose answer was lost is ours too.
+        """After a refused write, return True if the lock is at the revision that we know.
 
-        Raises LeaseLostError where somebody else has it, or nobody.
+        A renewal whose answer was lost is ours too. Raises LeaseLostError where the lock is free or
+        another process has it.
         """
         item = await self._bucket.get(self._key)
         try:
             holder = parse_holder(item)
         except ValueError:
-            raise self._mark_lost("something that is no lock stands in its place") from None
+            raise self._mark_lost("its key holds something that is no lock") from None
         if holder is None:
-            raise self._mark_lost("it ran out, or somebody took it away")
+            raise self._mark_lost("it expired, or it was removed")
         if holder[0].id != self._info.id:
             raise self._mark_lost(f"it is held by {holder[0].describe()} now")
         same = item.revision == self._revision
@@ -217,23 +229,26 @@ class Lease:
         return same
 
     def may_write(self, seconds: float) -> float:
-        """As `Backend.may_write`: a request may take at most half a lease."""
+        """Check the lease as `Backend.may_write`: a request may take at most half a lease."""
         self._require_held()
         allowed = min(seconds, self._length / 2)
         if self._expires_at - clock() < allowed:
             raise LeaseLostError(
-                f"the lock of {self._location} could not be renewed: {self._expires_at - clock():.0f} s are left",
-                hint="Nothing more was begun. Look at the way to that domain, then run: jsplan plan",
+                f"the lock of {self._location} could not be renewed: "
+                f"{self._expires_at - clock():.0f} s are left",
+                hint="No other step was started. Check the connection to that domain, "
+                "then run: jsplan plan",
             )
         return allowed
 
-    # --- writing under it ------------------------------------------------------------------------------------
+    # --- write under the lock --------------------------------------------------------------------
 
     async def write(self, key: str, data: bytes, *, after: KeyRevision | None = None) -> int:
-        """Store a value while the lock is ours, and, with `after`, while the key holds just that; its revision.
+        """Store a value under the lock and return its revision.
 
-        Is tried again until the lease is over, which does no harm: the same key gets the same value. Raises LeaseLostError,
-        StateError for a key that somebody else wrote, ApiError and ConnectError where trying again would not help.
+        With `after`, only while the key is at that revision. Retries until the lease ends: that is
+        safe, since the same key gets the same value. Raises LeaseLostError, StateError for a key
+        that another process wrote, ApiError and ConnectError where a retry would not help.
         """
         while True:
             async with self._write_lock:
@@ -248,7 +263,7 @@ class Lease:
             await asyncio.sleep(POLL_INTERVAL / 10)
 
     async def _try_store(self, key: str, data: bytes, after: KeyRevision | None) -> int | None:
-        """One try: the revision, or None where it was refused although the lock is ours."""
+        """Try once; return the revision, or None where it was refused although the lock is ours."""
         try:
             if not self._header:
                 return await self._store_by_sequence(key, data, after)
@@ -261,11 +276,12 @@ class Lease:
         except RevisionConflict:
             self._last_sequence = None
             if await self._is_still_held():
-                self._header = False  # a server before 2.11 takes the condition for one on the key that is written
+                # A server before 2.11 applies the condition to the written key.
+                self._header = False
             return None
 
     async def _store_by_sequence(self, key: str, data: bytes, after: KeyRevision | None) -> int:
-        """The fence of servers before 2.11: nothing at all was stored in the bucket since the lock was seen to be ours."""
+        """Store with the fence for servers before 2.11: the last sequence of the whole bucket."""
         if self._last_sequence is None or after is not None:
             contents = await self._bucket.read_contents(self._key)
             if contents is None or not await self._is_still_held():
@@ -280,31 +296,34 @@ class Lease:
         return self._last_sequence
 
     async def _stored_revision(self, key: str, data: bytes, after: KeyRevision) -> int:
-        """The revision at which the value is there already, since an answer was lost; 0: not yet. Raises StateError for another one."""
+        """Return the revision of a value whose answer was lost; 0 if it is not stored yet.
+
+        Raises StateError for another value.
+        """
         item = await self._bucket.get(key)
         if item.revision == after.revision:
             return 0
         if item.data == data:
             return item.revision
         raise StateError(
-            f"the key {key} in bucket {self._bucket.name} was written by something that did not hold the lock",
-            hint="Nothing was overwritten. Look at both revisions with nats kv history, then plan again.",
+            f"the key {key} in bucket {self._bucket.name} was written by a client "
+            "that did not hold the lock",
+            hint="Nothing was overwritten. Compare both revisions with nats kv history, "
+            "then plan again.",
         )
 
-    # --- letting it go ---------------------------------------------------------------------------------------
+    # --- release ---------------------------------------------------------------------------------
 
     async def release(self) -> None:
-        """Let go of the lock, if it is still ours. Never raises: one that is not let go runs out."""
+        """Release the lock, if it is still ours. Never raises: a lock that stays expires."""
         with suppress(RevisionConflict, StateError, ApiError, ConnectError, TimeoutError):
-            async with (
-                asyncio.timeout(RELEASE_TIMEOUT),
-                self._write_lock,
-            ):  # not in the middle of a renewal
+            # `_write_lock`: not in the middle of a renewal.
+            async with asyncio.timeout(RELEASE_TIMEOUT), self._write_lock:
                 self._stop_renewing()
                 self._require_held()
                 await self._remove_lock()
         self._stop_renewing()
-        self._mark_lost("it was let go")
+        self._mark_lost("it was released")
 
     def _stop_renewing(self) -> None:
         if self._renewing is not None:
@@ -314,14 +333,14 @@ class Lease:
         try:
             await remove_key(self._bucket, self._key, self._revision)
         except RevisionConflict:
-            await self._is_still_held()  # by a renewal whose answer was lost
+            await self._is_still_held()  # a renewal whose answer was lost
             await remove_key(self._bucket, self._key, self._revision)
 
 
 async def remove_key(bucket: Bucket, key: str, revision: int) -> None:
-    """Take a key away if it is at this revision. Raises Conflict, ApiError and ConnectError.
+    """Remove a key at this revision. Raises RevisionConflict, ApiError and ConnectError.
 
-    The marker that this needs goes away by itself where the server can do that; it is in nobody's way.
+    The marker that this needs expires where the server supports it, and is harmless elsewhere.
     """
     lifetime = {"Nats-TTL": "1s"} if bucket.supports_ttl else {}
     marker = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
@@ -330,9 +349,9 @@ async def remove_key(bucket: Bucket, key: str, revision: int) -> None:
     )
 
 
-async def run_shielded(work: Coroutine[Any, Any, None]) -> None:
-    """Carry it to its end also when the task is cancelled meanwhile; the cancellation follows then."""
-    task = asyncio.ensure_future(work)
+async def run_shielded(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run to the end even if the task is cancelled; raise the cancellation afterwards."""
+    task = asyncio.ensure_future(coroutine)
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -1,7 +1,8 @@
-"""The local file backend: a document, a journal beside it, a backup of the serial before, and an OS lock.
+"""The local file backend: a document, its journal, earlier serials and an OS lock.
 
-The document is replaced atomically; each step of an apply appends one line to the journal, which is folded into
-the document when the apply ends or by whoever reads next. kill -9 at any moment leaves a readable pair.
+The document is replaced atomically. Each step of an apply appends one line to the journal, which is
+folded into the document when the apply ends, or at the next read. kill -9 at any moment leaves a
+readable pair.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ from jsplan.state.document import DAMAGED_HINT, State
 from jsplan.state.locks import LockInfo, WaitReporter, is_holder_dead
 
 SECOND = 1_000_000_000
-#: Bytes that the file beside the lock may have.
+#: Largest size in bytes of the file that names the holder.
 MAX_HOLDER_BYTES = 64 * 1024
-#: How many documents before the present one are kept.
+#: Previous documents that are kept.
 MAX_BACKUPS = 9
-#: How often a reader starts again because a session ended meanwhile.
+#: Retries of a reader that overlaps with the end of a session.
 MAX_READ_ATTEMPTS = 20
-#: Seconds between two looks at a lock that somebody else holds.
+#: Seconds between two attempts to take a lock that another process holds.
 POLL_INTERVAL = 0.05
 
 
 class LocalBackend:
-    """State of one workspace and environment in `path`, mode 0600; a symbolic link there leads to the file that is meant.
+    """State of one workspace and environment in `path`, mode 0600. Symbolic links are followed.
 
-    Beside it: `.journal` (steps since the document), `.backup` (the serial before), `.lock` and `.lock.info`.
+    Beside it: `.journal` (steps since the document), `.backup` (the previous serial), `.lock` and
+    `.lock.info`.
     """
 
     def __init__(self, path: Path, workspace: str, environment: str | None) -> None:
@@ -53,16 +55,16 @@ class LocalBackend:
 
     @property
     def location(self) -> str:
-        """The path, in words."""
+        """The path, for messages."""
         return f"the state {self.path}"
 
     def _path_with_suffix(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
 
     async def read(self) -> State:
-        """The state with its journal carried out; an empty one if there is no file.
+        """Read the state and apply its journal. An empty state if there is no file.
 
-        Raises StateError for a damaged or foreign file: it is never taken for an empty state.
+        Raises StateError for a damaged or foreign file, which is never taken for an empty state.
         """
         for _ in range(MAX_READ_ATTEMPTS):
             seen = self._document_identity()
@@ -72,16 +74,16 @@ class LocalBackend:
                 return state
         raise StateError(
             f"{self.location} changes faster than it can be read",
-            hint="Run the command again when less is going on.",
+            hint="Run the command again when fewer processes write it.",
         )
 
     def _document_identity(self) -> tuple[int, int, int] | None:
-        """Which document it is: a session that ends meanwhile replaces it, and takes away the journal that belongs to the one before."""
+        """Identify the document file: the end of a session replaces it and removes its journal."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _read_document(self) -> State:
         try:
@@ -116,13 +118,14 @@ class LocalBackend:
     def _require_own_state(self, state: State) -> None:
         if (state.workspace, state.environment) != (self._workspace, self._environment):
             theirs = f"{state.workspace}, environment {state.environment or 'none'}"
+            ours = f"{self._workspace}, environment {self._environment or 'none'}"
             raise StateError(
-                f"the state {self.path} belongs to workspace {theirs}, not to {self._workspace}, environment {self._environment or 'none'}",
+                f"the state {self.path} belongs to workspace {theirs}, not to {ours}",
                 hint="Give each workspace and environment a path of its own under backend.local.path.",
             )
 
     async def start(self, state: State) -> None:
-        """Open a writing session under the lock: fold what a dead process left, then begin a new serial."""
+        """Begin a session under the lock: fold an unfinished journal, take a new serial."""
         state.require_writable(self.location)
         self._create_folder()
         if self._path_with_suffix(".journal").exists():
@@ -135,7 +138,7 @@ class LocalBackend:
         self.append(state, journal.session_line(state))
 
     def append(self, state: State, *changes: dict[str, Any]) -> None:
-        """Carry out changes on the document in memory and in the journal. A power failure may lose what was not `sync`ed."""
+        """Apply changes in memory and in the journal. Only `sync` makes them durable."""
         assert self._journal is not None, "start() comes first"
         for change in changes:
             state.apply_change(change)
@@ -147,10 +150,10 @@ class LocalBackend:
         self._appended += 1
 
     async def flush(self) -> None:
-        """Nothing to wait for: what the system was handed does not die with the process."""
+        """Do nothing: what the system received survives the end of the process."""
 
     async def sync(self) -> None:
-        """Wait until everything appended so far is on the disk. Steps that end at the same time share one wait."""
+        """Wait until everything appended so far is on the disk. Concurrent calls share one wait."""
         mine = self._appended
         async with self._syncing:
             if self._synced >= mine or self._journal is None:
@@ -167,7 +170,7 @@ class LocalBackend:
         return StateError(message, hint=f"{_error_hint(error)} Then plan again.")
 
     def may_write(self, seconds: float) -> float:
-        """As long as it takes: the lock of a living process never runs out."""
+        """Return `seconds`: the lock of a living process never expires."""
         return seconds
 
     async def finish(self, state: State) -> None:
@@ -175,7 +178,7 @@ class LocalBackend:
         await self.replace(state)
 
     async def replace(self, state: State) -> None:
-        """Replace the document atomically and durably; the ones before stay as backups. Raises StateError."""
+        """Replace the document atomically and durably; keep backups. Raises StateError."""
         state.require_writable(self.location)
         self._create_folder()
         try:
@@ -196,7 +199,7 @@ class LocalBackend:
         self._path_with_suffix(".journal").unlink(missing_ok=True)
 
     def _drop_journal_after(self, state: State) -> None:
-        """A journal that would come on top of this document, although what it was written for is gone, goes first."""
+        """Remove a journal that was written for a later document."""
         with contextlib.suppress(FileNotFoundError):
             with open_regular(self._path_with_suffix(".journal")) as file:
                 first = journal.parse_serial(file.readline())
@@ -204,26 +207,25 @@ class LocalBackend:
                 self._path_with_suffix(".journal").unlink()
 
     async def close(self) -> None:
-        """Let go of an open session as it is; the next reader finds its journal."""
+        """Close an open session without folding; the next reader finds its journal."""
         self._close_journal()
 
     def _close_journal(self) -> None:
         if self._journal is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # a line that did not fit on the disk was reported when it was appended
+            # A line that did not fit on the disk was reported when it was appended.
+            with contextlib.suppress(OSError):
                 self._journal.close()
             self._journal = None
 
     def _backup_paths(self) -> list[Path]:
-        """The documents before, the newest first; whether they are there or not."""
+        """Paths of the previous documents, the newest first. They need not exist."""
         return [
             self._path_with_suffix(".backup" if number == 1 else f".backup.{number}")
             for number in range(1, MAX_BACKUPS + 1)
         ]
 
     def _rotate_backups(self) -> None:
-        """Each backup takes the place of the one that is older. What dies in between leaves a gap, and loses only the oldest."""
+        """Rename each backup to the next older. An interruption loses at most the oldest."""
         names = self._backup_paths()
         for newer, older in reversed(list(pairwise(names))):
             with contextlib.suppress(FileNotFoundError):
@@ -233,30 +235,30 @@ class LocalBackend:
         copy.replace(names[0])
 
     async def read_previous(self, serial: int) -> State:
-        """The document of a serial that is kept. Raises StateError that names those that are."""
-        kept: dict[int, State] = {}
+        """Read the document of a kept serial. Raises StateError that names the kept serials."""
+        previous: dict[int, State] = {}
         for path in [*reversed(self._backup_paths()), self.path]:
             with contextlib.suppress(StateError, OSError):
                 state = self._parse_document(files.read_file(path, str(path)), path)
-                kept[state.serial] = state
-        if serial not in kept:
+                previous[state.serial] = state
+        if serial not in previous:
             raise StateError(
                 f"serial {serial} of {self.location} is not kept",
-                hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.",
+                hint=f"Kept are: {', '.join(map(str, previous)) or 'none'}.",
             )
-        return kept[serial]
+        return previous[serial]
 
     def _create_folder(self) -> None:
         if self.path.exists() and not self.path.is_file():
             raise StateError(
                 f"{self.location} is not a regular file",
-                hint="Move away what is there, or name another path under backend.local.path.",
+                hint="Move it, or name another path under backend.local.path.",
             )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StateError(
-                f"cannot make the folder {self.path.parent}: {error.strerror}",
+                f"cannot create the folder {self.path.parent}: {error.strerror}",
                 hint=_error_hint(error),
             ) from None
 
@@ -272,9 +274,10 @@ class LocalBackend:
     async def lock(
         self, info: LockInfo, timeout: int, tell: Callable[[LockInfo], None] | None = None
     ) -> AsyncIterator[None]:
-        """Hold the OS lock for one operation; `timeout` is ns to wait for somebody else, and `tell` is told who that is.
+        """Hold the OS lock for one operation; wait at most `timeout` ns for another process.
 
-        Raises StateLockedError that says who holds it. The system frees the lock when its holder dies.
+        `tell` is called with the holder. Raises StateLockedError that names it. The system frees
+        the lock when its holder dies.
         """
         self._create_folder()
         lock = filelock.FileLock(self._path_with_suffix(".lock"), mode=0o600)
@@ -290,7 +293,7 @@ class LocalBackend:
     async def _acquire_lock(
         self, lock: filelock.BaseFileLock, end: float, waiting: WaitReporter
     ) -> None:
-        """Try until `end`, on the clock of `time.monotonic`; other tasks go on meanwhile."""
+        """Try until `end`, on the clock of `time.monotonic`, without blocking other tasks."""
         while True:
             try:
                 lock.acquire(timeout=0)
@@ -318,28 +321,31 @@ class LocalBackend:
             ) from None
 
     async def read_holder(self) -> LockInfo | None:
-        """Who says beside the lock that it holds it; one of this machine must be alive."""
+        """Read the holder beside the lock; None if its process on this machine is dead."""
         info = self._read_holder_file()
         return None if info is None or is_holder_dead(info) else info
 
     async def unlock(self, lock_id: str) -> LockInfo:
-        """Clear what a dead holder left. The lock itself went with it; that of a living process is never broken: StateLockedError."""
+        """Remove what a dead holder left; the system freed the lock itself.
+
+        Raises StateLockedError for the lock of a living process, which is never broken.
+        """
         if not self._path_with_suffix(".lock").exists():
             raise self._not_locked_error()
         lock = filelock.FileLock(self._path_with_suffix(".lock"), mode=0o600)
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            found = await self._locked_error()
-            hint = "That process is alive and its lock cannot be taken away: end it, and the lock is free."
-            raise StateLockedError(str(found), hint=hint) from None
+            error = await self._locked_error()
+            hint = "That process is alive and its lock cannot be removed. End the process."
+            raise StateLockedError(str(error), hint=hint) from None
         try:
             info = self._read_holder_file()
             if info is None:
                 raise self._not_locked_error()
             if info.id != lock_id:
                 raise StateError(
-                    f"{self.location} was last locked by {info.describe()}, which is gone",
+                    f"{self.location} was last locked by {info.describe()}, which has ended",
                     hint="There is nothing to do.",
                 )
             self._path_with_suffix(".lock.info").unlink(missing_ok=True)
@@ -360,19 +366,19 @@ class LocalBackend:
 
     async def _locked_error(self) -> StateLockedError:
         info = self._read_holder_file()
-        if info is None:  # the holder may be between taking the lock and saying who it is
+        if info is None:  # the holder may have the lock and not have written its name yet
             await asyncio.sleep(POLL_INTERVAL)
             info = self._read_holder_file()
         return StateLockedError(
-            f"{self.location} is locked by {info.describe() if info else 'somebody else'}",
-            hint="Wait for it with --lock-timeout 5m. The lock goes away by itself when that process ends.",
+            f"{self.location} is locked by {info.describe() if info else 'another process'}",
+            hint="Wait for it with --lock-timeout 5m. The lock is released when that process ends.",
         )
 
 
 def _error_hint(error: OSError, *, reading: bool = False) -> str:
-    """What to do about a file that cannot be read or written."""
+    """Return a hint for a file that cannot be read or written."""
     if not reading and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "Make room on the disk."
+        return "Free space on the disk."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "Run it as a user who may read and write there."
-    return "Move away what is there, or name another place under backend.local.path."
+    return "Move it, or name another place under backend.local.path."

@@ -1,4 +1,4 @@
-"""Who holds a lock. Taking and releasing it is left to each backend."""
+"""The holder of a lock, and reports about it while another process waits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 from jsplan.documents.base import known_fields
 from jsplan.units import format_timestamp
 
-#: Seconds after which whoever waits is told for whom.
+#: Seconds after which a waiting process reports the holder.
 REPORT_AFTER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """Who, where, what and since when; `since` is RFC 3339."""
+    """Holder of a lock: user, host, process, operation; `since` is RFC 3339."""
 
     id: str
     who: str
@@ -31,7 +31,7 @@ class LockInfo:
 
     @classmethod
     def for_this_process(cls, operation: str) -> LockInfo:
-        """This process, now."""
+        """Describe this process, now."""
         try:
             who = getpass.getuser()
         except (KeyError, OSError):
@@ -40,21 +40,27 @@ class LockInfo:
         return cls(str(uuid.uuid4()), who, socket.gethostname(), os.getpid(), operation, since)
 
     def to_json(self) -> dict[str, Any]:
-        """As kept beside the lock."""
+        """Return the document that is stored with the lock."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> LockInfo:
-        """The reverse of `to_json`."""
+        """Parse the output of `to_json`."""
         return cls(**known_fields(cls, raw))
 
     def describe(self) -> str:
-        """One phrase: `ann@ci-7 (process 812) for apply since 2026-01-31T12:00:00Z, lock 6b1…`."""
-        return f"{self.who}@{self.host} (process {self.pid}) for {self.operation} since {self.since}, lock {self.id}"
+        """Return one phrase.
+
+        Example: `ann@ci-7 (process 812) for apply since 2026-01-31T12:00:00Z, lock 6b1…`.
+        """
+        return (
+            f"{self.who}@{self.host} (process {self.pid}) for {self.operation} "
+            f"since {self.since}, lock {self.id}"
+        )
 
 
 class WaitReporter:
-    """Tells once, after a moment, whose lock is waited for; and again when somebody else has taken it meanwhile."""
+    """Reports the holder of a lock once after a moment, and again when the holder changes."""
 
     def __init__(self, tell: Callable[[LockInfo], None] | None) -> None:
         self._report = tell
@@ -62,7 +68,7 @@ class WaitReporter:
         self._reported = ""
 
     def report(self, info: LockInfo | None) -> None:
-        """The lock is not to be had, since this one has it; None: it has not said yet who it is."""
+        """Report that `info` holds the lock; None: the holder is not known yet."""
         if (
             self._report is not None
             and info is not None
@@ -74,7 +80,7 @@ class WaitReporter:
 
 
 def is_holder_dead(info: LockInfo) -> bool:
-    """Whether a holder on this machine surely is no more."""
+    """Return True for a holder on this machine whose process no longer exists."""
     if info.host != socket.gethostname():
         return False
     try:

@@ -1,7 +1,4 @@
-"""A state document as messages: as it is where it fits into one, else compressed in parts that a small head names.
-
-Reading and writing the messages is left to `kv`.
-"""
+"""Encoding of a state document as KV values: one value, or a head and compressed parts."""
 
 from __future__ import annotations
 
@@ -23,7 +20,11 @@ KIND = "state-in-parts"
 
 @dataclass(frozen=True, slots=True)
 class PartsHead:
-    """A head: how its parts are named and how many there are, the SHA-256 of all of them together (hex), the document's size and serial."""
+    """The head of a document in parts.
+
+    It has the prefix and number of the parts, the SHA-256 of all parts together (hex), and the
+    size and serial of the document.
+    """
 
     prefix: str
     count: int
@@ -33,27 +34,28 @@ class PartsHead:
 
     @property
     def part_names(self) -> Iterator[str]:
-        """The parts in order."""
+        """Names of the parts in order."""
         return (f"{self.prefix}.{number}" for number in range(1, self.count + 1))
 
 
 def split_document(document: dict[str, Any], largest: int) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """The value of the key, and the parts that are to be there before it; each has at most `largest` bytes.
+    """Split a document into the value of the key and parts of at most `largest` bytes.
 
-    A part's name is `SERIAL.ID.NUMBER`: no two writers ever use the same one. Raises StateError for more than can be read again.
+    The parts are to be written before the value. A part's name is `SERIAL.ID.NUMBER`: no two
+    writers use the same one. Raises StateError for a document that is too large to be read again.
     """
     whole = dumps(document)
     if len(whole) <= largest:
         return whole, []
     if len(whole) > MAX_BYTES:
         raise StateError(
-            f"the state has {len(whole):,} bytes, and no more than {MAX_BYTES:,} can be kept",
+            f"the state has {len(whole):,} bytes, more than the limit of {MAX_BYTES:,}",
             hint="Split the workspace.",
         )
     data = gzip.compress(whole, compresslevel=6, mtime=0)
     prefix = f"{document['serial']}.{uuid.uuid4().hex}"
-    pieces = [data[start : start + largest] for start in range(0, len(data), largest)]
-    parts = [(f"{prefix}.{number}", piece) for number, piece in enumerate(pieces, 1)]
+    chunks = [data[start : start + largest] for start in range(0, len(data), largest)]
+    parts = [(f"{prefix}.{number}", chunk) for number, chunk in enumerate(chunks, 1)]
     known = {name: document[name] for name in ("workspace", "environment", "lineage", "serial")}
     head = {
         "format_version": FORMAT_VERSION,
@@ -67,7 +69,7 @@ def split_document(document: dict[str, Any], largest: int) -> tuple[bytes, list[
 
 
 def read_head(data: bytes, where: str, hint: str) -> PartsHead | Any:
-    """The document itself, or the head that names its parts. Raises StateError for a damaged or newer one."""
+    """Parse a value: the document itself, or its head. Raises StateError if damaged or newer."""
     try:
         raw = parse(data, where, hint)
         if not isinstance(raw, dict) or raw.get("kind") != KIND:
@@ -78,14 +80,14 @@ def read_head(data: bytes, where: str, hint: str) -> PartsHead | Any:
         raise StateError(str(error), hint=error.hint) from None
     if raw["encoding"] != "gzip":
         raise StateError(
-            f"{where} is kept in an encoding that this jsplan does not read",
+            f"{where} has an encoding that this jsplan does not support",
             hint="Use a newer release.",
         )
     return PartsHead(raw["parts"], raw["count"], raw["sha256"], raw["bytes"], raw["serial"])
 
 
 def join_parts(head: PartsHead, parts: Sequence[bytes | None], where: str, hint: str) -> bytes:
-    """The document's bytes; raises StateError where a part is missing or something is not as it was written."""
+    """Join the parts to the document's bytes. Raises StateError where one is missing or damaged."""
     missing = [number for number, part in enumerate(parts, 1) if part is None]
     if missing:
         raise StateError(
@@ -93,7 +95,7 @@ def join_parts(head: PartsHead, parts: Sequence[bytes | None], where: str, hint:
         )
     data = b"".join(part or b"" for part in parts)
     if hashlib.sha256(data).hexdigest() != head.sha256:
-        raise StateError(f"{where} is damaged: its parts are not what was written", hint=hint)
+        raise StateError(f"{where} is damaged: its parts do not match their checksum", hint=hint)
     try:
         return inflate(data, GZIP, head.bytes)
     except ValueError as error:

@@ -104,7 +104,7 @@ async def test_a_full_disk_leaves_nothing_behind(
     with pytest.raises(StateError, match="No space left") as raised:
         await backend.finish(state)
     await backend.close()
-    assert raised.value.hint == "Make room on the disk. The steps done so far are in its journal."
+    assert raised.value.hint == "Free space on the disk. The steps done so far are in its journal."
     assert backend.path.read_bytes() == before
     assert not [name for name in modes(tmp_path) if name.endswith(".tmp")]
     assert set((await backend.read()).resources) == {A, B}

@@ -340,7 +340,7 @@ async def test_a_document_written_past_the_lock(server: Server, bucket: str, raw
         await backend.start(state)
         backend.append(state, put(B))
         raw.api_ok(f"$KV.{bucket}.shop", b"{}")
-        with pytest.raises(StateError, match="was written by something that did not hold the lock"):
+        with pytest.raises(StateError, match="was written by a client that did not hold the lock"):
             await backend.finish(state)
     await backend.close()
 
@@ -375,7 +375,7 @@ async def test_something_else_in_place_of_the_lock(server: Server, bucket: str, 
     make_bucket(raw, bucket)
     raw.api_ok(f"$KV.{bucket}._lock.shop", b"mine")
     backend = kv_backend(server, bucket)
-    with pytest.raises(StateError, match="holds something that is no lock"):
+    with pytest.raises(StateError, match="is not a lock of jsplan"):
         await write_session(backend, put(A))
     with pytest.raises(StateError, match="not a lock: it is damaged: unexpected character"):
         await backend.unlock("mine")
@@ -398,7 +398,7 @@ async def test_a_lock_with_a_lease_that_is_none(
     }
     raw.api_ok(f"$KV.{bucket}._lock.shop", lock)
     backend = kv_backend(server, bucket)
-    with pytest.raises(StateError, match="holds something that is no lock"):
+    with pytest.raises(StateError, match="is not a lock of jsplan"):
         await write_session(backend, put(A))
     assert json.loads(value(raw, bucket, "_lock.shop") or b"") == lock
     await backend.close()
@@ -413,7 +413,7 @@ async def test_a_lock_that_was_removed(server: Server, bucket: str) -> None:
         await backend.start(state)
         assert await other.unlock(info.id) == info
         backend.append(state, put(A))
-        with pytest.raises(LeaseLostError, match="somebody took it away"):
+        with pytest.raises(LeaseLostError, match="it was removed"):
             await backend.flush()
         with pytest.raises(LeaseLostError):
             backend.may_write(1.0)
@@ -479,7 +479,7 @@ async def test_parts_that_unpack_to_more(server: Server, bucket: str, raw: Raw, 
     raw.api_ok(f"$KV.{bucket}._part.shop.5.ab.1", bomb)
     raw.api_ok(f"$KV.{bucket}.shop", _head(bomb, bytes=size))
     backend = kv_backend(server, bucket)
-    with pytest.raises(StateError, match=f"not the {size:,} bytes that it should be"):
+    with pytest.raises(StateError, match=f"not the expected {size:,} bytes"):
         await backend.read()
     await backend.close()
 

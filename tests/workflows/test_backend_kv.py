@@ -182,7 +182,7 @@ def test_a_short_lease_stops_an_apply(
 
     with pytest.raises(
         PartialApplyError,
-        match=r"was lost: it ran out, or somebody took it away; \d+ of 12 steps are done",
+        match=r"was lost: it expired, or it was removed; \d+ of 12 steps are done",
     ) as failed:
         applying.apply(space.load, PlanOptions(parallelism=1), approve, Thief())
     assert int(failed.value.exit_code) == 6

@@ -454,7 +454,7 @@ def test_a_state_that_may_not_be_written(scene: Scene, taken: str) -> None:
     scene.write({"name": "A"})
 
     require_clean_exit(
-        jsplan(scene.folder, "apply", "-y"), 1, f"test.json{taken}", "Move away what is there"
+        jsplan(scene.folder, "apply", "-y"), 1, f"test.json{taken}", "Move it, or name another place"
     )
     with Raw(scene.server.url) as raw:
         assert streams(raw) == []
@@ -484,7 +484,7 @@ def test_a_full_disk(scene: Scene) -> None:
         1,
         "test.json.lock.info",
         "File too large",
-        "Make room on the disk.",
+        "Free space on the disk.",
     )
     require_clean_exit(jsplan(scene.folder, "apply", "-y"), 0)
     require_clean_exit(jsplan(scene.folder, "plan", "--detailed-exitcode"), 0, "No changes")
