@@ -1,17 +1,19 @@
-"""Makes a consumer anew where the old one stands. What has to be said about that before is left to `planning.preserve`.
+"""Replacement of a consumer at its position.
 
-Several requests, and after each of them the process may die. What is under way is in state as `replacements`:
+It takes several requests, and the process may die after each. State records the replacement under
+`replacements`:
 
-1. what will be done, before the first request: the old object's `created`, its own pause, the pause that holds it;
-2. the old consumer is paused, so that nothing is delivered any more (2.11 and later);
-3. the position, and what the new one is to be, before the old one goes;
-4. the delete, the create, and where the server can (2.14) the reset of the new one, which is paused until it stands there;
-5. the new one in state; the record goes with it.
+1. before the first request: `created` of the old consumer, its own pause, the pause that holds it;
+2. the old consumer is paused, so that nothing more is delivered (2.11 and later);
+3. before the old one is deleted: the position, and the configuration of the new one;
+4. the delete, the create, and where the server can (2.14) the reset of the new one, which is paused
+   until then;
+5. the new one in state; the record is removed.
 
-An interest stream has a placeholder consumer meanwhile, by steps of its own (`placeholders`).
+An interest stream has a placeholder consumer meanwhile, through its own steps (`placeholders`).
 
-Whoever comes after a death finds the old consumer (begins again), none (goes on at the recorded position), a new one under
-the very same pause (makes it once more), or the new one as it was to be (only tidies up).
+A later process finds the old consumer (starts over), none (continues at the recorded position), a
+new one with the same holding pause (recreates it), or the finished one (removes the record).
 """
 
 from __future__ import annotations
@@ -44,55 +46,58 @@ from jsplan.planning.preserve.consumer_position import (
 )
 from jsplan.resources.fields import Config
 
-#: What CONSUMER.RESET answers where it cannot: another deliver_policy, or a sequence before the start.
+#: Error of CONSUMER.RESET for another deliver_policy, or a sequence before the start.
 RESET_REFUSED = 10204
-#: How often, and how far apart (seconds), clients are waited for that have not acknowledged yet.
+#: Polls, and seconds between them, while clients have not acknowledged their messages yet.
 MAX_POLLS, POLL_INTERVAL = 20, 0.05
 
 
-async def replace_consumer(work: StepContext, step: Step) -> None:
-    """Carry out `consumer.replace`. Raises StepFailed, NotBegun, ApiError and StateError."""
-    live = await work.check_precondition(step)
-    await work.begin(step, live)
-    under_way = work.state.replacements.get((step.params or {})["state_address"])
-    making = _ConsumerReplacement(work, step, dict(under_way or {}))
+async def replace_consumer(context: StepContext, step: Step) -> None:
+    """Run `consumer.replace`. Raises StepFailed, StepNotStarted, ApiError and StateError."""
+    live = await context.check_precondition(step)
+    await context.begin(step, live)
+    interrupted = context.state.replacements.get((step.params or {})["state_address"])
+    replacement = _ConsumerReplacement(context, step, dict(interrupted or {}))
     if live is None:
-        await making.create_new()
+        await replacement.create_new()
     elif (
-        under_way is not None
-        and live.created != under_way["created"]
-        and live.compact.get(PAUSE) == under_way["hold_until"]
+        interrupted is not None
+        and live.created != interrupted["created"]
+        and live.compact.get(PAUSE) == interrupted["hold_until"]
     ):
-        await making.delete()
-        await making.create_new()
+        await replacement.delete()
+        await replacement.create_new()
     else:
-        await making.remove_old(live)
-        await making.create_new()
+        await replacement.remove_old(live)
+        await replacement.create_new()
 
 
-async def clean_up_consumer(work: StepContext, step: Step) -> None:
-    """Carry out `consumer.cleanup`: an old consumer that is still paused is resumed. Raises as `replace_consumer` does."""
+async def clean_up_consumer(context: StepContext, step: Step) -> None:
+    """Run `consumer.cleanup`: resume an old consumer that is still paused.
+
+    Raises as `replace_consumer` does.
+    """
     recorded = (step.params or {})["state_address"]
-    under_way = work.state.replacements.get(recorded)
-    if under_way is None:
+    interrupted = context.state.replacements.get(recorded)
+    if interrupted is None:
         return
     address = Address.parse(step.address)
-    live = await work.read(address)
-    if live is not None and live.compact.get(PAUSE) == under_way["hold_until"]:
-        await work.send(
+    live = await context.read(address)
+    if live is not None and live.compact.get(PAUSE) == interrupted["hold_until"]:
+        await context.send(
             step,
             f"CONSUMER.PAUSE.{address.stream}.{address.consumer}",
-            _pause_payload(under_way.get(PAUSE)),
+            _pause_payload(interrupted.get(PAUSE)),
         )
-        await _record_resumed(work, address)
-    await work.record({"replaced": recorded})
+        await _record_resumed(context, address)
+    await context.record({"replaced": recorded})
 
 
-async def _record_resumed(work: StepContext, address: Address) -> None:
-    """What was recorded while the consumer was held shows the pause that held it."""
-    entry, live = work.state.resources.get(address), await work.read(address)
+async def _record_resumed(context: StepContext, address: Address) -> None:
+    """Record the resumed configuration: an entry that was recorded before has the holding pause."""
+    entry, live = context.state.resources.get(address), await context.read(address)
     if entry is not None and live is not None and live.created == entry.created:
-        await work.record(
+        await context.record(
             {
                 "put": {
                     "address": str(address),
@@ -103,14 +108,14 @@ async def _record_resumed(work: StepContext, address: Address) -> None:
 
 
 def _pause_payload(instant: str | None) -> dict[str, Any] | None:
-    """What CONSUMER.PAUSE is sent; nothing resumes."""
+    """Return the payload of CONSUMER.PAUSE; None resumes."""
     return {PAUSE: instant} if instant else None
 
 
-async def _delete_consumer(work: StepContext, step: Step, stream: str, consumer: str) -> None:
-    """Delete a consumer that may be gone already, alone or with its stream."""
+async def _delete_consumer(context: StepContext, step: Step, stream: str, consumer: str) -> None:
+    """Delete a consumer that may be deleted already, alone or with its stream."""
     try:
-        await work.send(step, f"CONSUMER.DELETE.{stream}.{consumer}")
+        await context.send(step, f"CONSUMER.DELETE.{stream}.{consumer}")
     except ServerRefusedError as error:
         if error.err_code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
             raise
@@ -118,7 +123,7 @@ async def _delete_consumer(work: StepContext, step: Step, stream: str, consumer:
 
 @dataclass
 class _ConsumerReplacement:
-    """One consumer on its way. `record` is what state has of it."""
+    """The replacement of one consumer. `record` is its record in state."""
 
     context: StepContext
     step: Step
@@ -141,17 +146,17 @@ class _ConsumerReplacement:
             self.step, f"CONSUMER.{verb}.{self.address.stream}.{self.address.consumer}", payload
         )
 
-    async def _save_record(self, **more: Any) -> None:
-        self.record |= more
+    async def _save_record(self, **changes: Any) -> None:
+        self.record |= changes
         await self.context.record({"replacing": self.record})
 
-    # --- the old one -----------------------------------------------------------------------------------------
+    # --- the old consumer ------------------------------------------------------------------------
 
     async def remove_old(self, live: LiveObject) -> None:
-        """Hold the old consumer, write down where it stands, delete it. What fails before that is undone."""
-        again = self.record.get("created") == live.created
-        own = self.record.get(PAUSE) if again else live.compact.get(PAUSE)
-        hold = self.record["hold_until"] if again else _hold_until()
+        """Pause the old consumer, record its position, delete it. Undo what fails before that."""
+        is_resumed = self.record.get("created") == live.created
+        own = self.record.get(PAUSE) if is_resumed else live.compact.get(PAUSE)
+        hold = self.record["hold_until"] if is_resumed else _hold_until()
         await self._save_record(
             address=self.params["state_address"],
             created=live.created,
@@ -173,7 +178,7 @@ class _ConsumerReplacement:
         await self.delete()
 
     async def _wait_until_idle(self, live: LiveObject) -> tuple[LiveObject, dict[str, Any]]:
-        """The stream, and what the consumer has done once those who were given messages had a moment to acknowledge them."""
+        """Wait a moment for acknowledgements; return the stream and the consumer's state."""
         now = await self._require_unchanged(live)
         for _ in range(MAX_POLLS if self._can_pause else 0):
             if not now.state.get("num_ack_pending"):
@@ -183,12 +188,15 @@ class _ConsumerReplacement:
         stream = await self.context.read(self._stream_address)
         if stream is None:
             raise StepFailed(
-                f"the stream of {self.address} was deleted by somebody else at the same moment"
+                f"the stream of {self.address} was deleted by another client during the apply"
             )
         return stream, now.state
 
     async def _find_start(self, live: LiveObject, stream: LiveObject, given: dict[str, Any]) -> int:
-        """Where a consumer began that acknowledged nothing: as many messages back as it made deliveries; further, if some were repeated."""
+        """Find the start of a consumer that acknowledged nothing, by its number of deliveries.
+
+        Redeliveries move it further back.
+        """
         api, filters = self.context.api(self.step), filters_of(live.compact)
         return await find_first_delivered(
             api, stream, filters, upto=given["stream_seq"], count=given["consumer_seq"]
@@ -202,7 +210,8 @@ class _ConsumerReplacement:
             or _without_pause(now) != _without_pause(live)
         ):
             raise StepFailed(
-                f"{self.address} was changed by somebody else at the same moment; it was not replaced"
+                f"{self.address} was changed by another client during the apply; "
+                "it was not replaced"
             )
         return now
 
@@ -213,29 +222,29 @@ class _ConsumerReplacement:
         return parent
 
     async def _resume_old(self) -> None:
-        """Leave the old consumer as it was; what cannot be undone now, the next plan undoes."""
+        """Resume the old consumer. If that fails, the next plan does it."""
         with suppress(JsplanError):
             await clean_up_consumer(self.context, self.step)
 
     async def delete(self) -> None:
-        """Delete what has the name now, if anything has."""
+        """Delete the consumer that has the name now, if there is one."""
         await _delete_consumer(self.context, self.step, self.address.stream, self.address.consumer)
 
-    # --- the new one -----------------------------------------------------------------------------------------
+    # --- the new consumer ------------------------------------------------------------------------
 
     async def _choose_method(
-        self, stream: LiveObject, way: PositionMethod | None = None
+        self, stream: LiveObject, method: PositionMethod | None = None
     ) -> PositionMethod:
-        """How the new one comes to the recorded position; written down, so that whoever comes after knows it again."""
+        """Choose how the new consumer gets the recorded position, and record it."""
         position, config = self.record.get("position"), self.payload["config"]
         if position is None or stream.created != self.record.get("stream_created"):
-            way = "plain"
-        elif way is None:
+            method = "plain"
+        elif method is None:
             retention, first = (
                 stream.compact.get("retention", "limits"),
                 int(stream.state.get("first_seq") or 0),
             )
-            way = choose_position_method(
+            method = choose_position_method(
                 position,
                 table_of(self.address).compact(config),
                 self.params["api_level"],
@@ -243,13 +252,13 @@ class _ConsumerReplacement:
                 first_seq=first,
             )
         record, expect = dict(self.step.record or {}), dict(self.step.expect or {})
-        if way == "start":
+        if method == "start":
             assert position is not None
             config = with_start_sequence(position, config)
             record["starts"] = {self.address.consumer: position}
             expect |= {name: config.get(name) for name in START_FIELDS}
         config = {name: value for name, value in config.items() if name != PAUSE}
-        until = self.record["hold_until"] if way == "reset" else self.params[PAUSE]
+        until = self.record["hold_until"] if method == "reset" else self.params[PAUSE]
         config |= {PAUSE: until} if until else {}
         expect |= {PAUSE: self.params[PAUSE]} if self._can_pause else {}
         self.final_step = replace(
@@ -259,26 +268,27 @@ class _ConsumerReplacement:
             request={"payload": self.payload | {"config": config}},
         )
         await self._save_record(expect=expect, record=record)
-        return way
+        return method
 
     async def create_new(self) -> None:
-        """Make the new consumer, take it to its position, and record it."""
+        """Create the new consumer at its position and record it."""
         stream = await self.context.read(self._stream_address)
         if stream is None:
             raise StepFailed(f"the stream of {self.address} is gone; nothing was written")
-        way = await self._choose_method(stream)
+        method = await self._choose_method(stream)
         try:
             await self._create()
-            if way == "reset" and not await self._reset():
+            if method == "reset" and not await self._reset():
                 await self.delete()
-                way = await self._choose_method(stream, "start")
+                method = await self._choose_method(stream, "start")
                 await self._create()
         except ApiError as error:
-            place = self.record.get("position")
+            position = self.record.get("position")
             raise StepFailed(
-                f"{error}; the old consumer is gone, and its position (sequence {place}) is kept for the next apply"
+                f"{error}; the old consumer is deleted, and its position (sequence {position}) "
+                "is kept for the next apply"
             ) from None
-        if way == "reset":
+        if method == "reset":
             await self._send("PAUSE", _pause_payload(self.params[PAUSE]))
         await self._verify_write()
         await self.context.record({"replaced": self.params["state_address"]})
@@ -288,7 +298,7 @@ class _ConsumerReplacement:
         await self._send("CREATE", self.final_step.request["payload"])
 
     async def _reset(self) -> bool:
-        """Take the new consumer to the position; False where the server does not do that for its deliver_policy."""
+        """Reset the new consumer to the position; False where its deliver_policy forbids it."""
         try:
             await self._send("RESET", {"seq": self.record["position"]})
         except ServerRefusedError as error:
@@ -302,18 +312,19 @@ class _ConsumerReplacement:
             live = await read_object(self.context.api(self.step), self.address)
         except ApiError as error:
             raise StepFailed(
-                f"made anew, but it could not be read back: {error}", "unknown"
+                f"recreated, but it could not be read back: {error}", "unknown"
             ) from None
         if live is None:
             raise StepFailed(
-                f"{self.address} is gone again: somebody else deleted it at the same moment"
+                f"{self.address} is gone again: another client deleted it during the apply"
             )
         self.context.note_result(self.step, live)
         lost = unkept_fields(self.final_step, live)
         await self.context.save_entry(self.final_step, live, lost)
         if lost:
             raise StepFailed(
-                f"{self.address}: the server did not keep {describe_unkept(self.final_step, live, lost)}"
+                f"{self.address}: the server did not keep "
+                f"{describe_unkept(self.final_step, live, lost)}"
             )
 
 
@@ -322,5 +333,5 @@ def _without_pause(live: LiveObject) -> Config:
 
 
 def _hold_until() -> str:
-    """An instant that nobody else chooses, to the nanosecond: a consumer that is paused until then is ours, on its way."""
+    """Return a random far instant that identifies our pause, to the nanosecond."""
     return f"2250-01-01T00:00:00.{secrets.randbelow(10**8):08d}{1 + secrets.randbelow(9)}Z"

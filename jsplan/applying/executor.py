@@ -1,7 +1,7 @@
-"""Carries out exactly the steps of a plan. It knows no JetStream rules: the plan says each call and what must hold.
+"""Execution of exactly the steps of a plan, which defines each call and its preconditions.
 
-Steps run as soon as what they depend on is done, a bounded number at once per domain. What a step does is left to
-`operations`, what is shown of it to whoever takes the events.
+Steps run as soon as their dependencies are done, a bounded number at once per domain. It knows no
+JetStream rules.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ INTERRUPTED = "interrupted before it began"
 
 @dataclass
 class Execution:
-    """One run of a plan's steps. `stop` is set by Ctrl-C: calls under way are finished, no new one begins.
+    """One run of a plan's steps.
 
-    `apis` has the API of each domain that the plan touches and that is reachable now. `before_write` is asked right before each
-    write (see `StepContext`); `operations` do kinds of steps that only the caller has the means for, by `op`.
+    `stop` is set by Ctrl-C: running calls are finished, no new one begins. `apis` has the API of
+    each domain that the plan touches and that is reachable now. `before_write` is called right
+    before each write (see `StepContext`). `operations` run kinds of steps that only the caller has
+    the means for, by `op`.
     """
 
     plan: Plan
@@ -58,15 +60,15 @@ class Execution:
 
     @property
     def lost_domains(self) -> dict[str, str]:
-        """Domains that stopped answering meanwhile, with what they said last."""
+        """Domains that stopped answering during the run, with their last error."""
         return self.context.lost_domains
 
     async def run(self, some: Collection[Step] | None = None) -> list[StepResult]:
-        """Do every step whose dependencies are done, `parallelism` of them at once per domain; results in the plan's order.
+        """Run every step whose dependencies are done; return results in the plan's order.
 
-        Those that only look at copies, and may have to wait for long, hold up nobody.
-
-        With `some` only those, after what they depend on outside of them: the results then are those of everything so far.
+        At most `parallelism` steps run at once per domain. Steps that only verify replication may
+        wait for long, so they take no slot. With `some`, run only those, after their dependencies
+        outside of them; the results then are all results so far.
         """
         chosen = self.plan.steps if some is None else some
         if not self.results:
@@ -77,7 +79,7 @@ class Execution:
         }
         waiting = {step.id: asyncio.Event() for step in chosen}
 
-        async def one(step: Step) -> None:
+        async def run_when_ready(step: Step) -> None:
             for other in step.depends_on:
                 if other in waiting:
                     await waiting[other].wait()
@@ -88,24 +90,24 @@ class Execution:
         try:
             async with asyncio.TaskGroup() as group:
                 for step in chosen:
-                    group.create_task(one(step))
+                    group.create_task(run_when_ready(step))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return self.collect_results()
 
     def collect_results(self) -> list[StepResult]:
-        """The results so far, in the plan's order."""
+        """Return the results so far, in the plan's order."""
         return [self.results[step.id] for step in self.plan.steps if step.id in self.results]
 
     def skip(self, steps: Collection[Step], reason: str) -> None:
-        """Give up steps that were not begun, without a word for each."""
+        """Skip steps that were not started, without an event for each."""
         for step in steps:
             self.results.setdefault(
                 step.id, StepResult(step.id, step.address, step.op, "skipped", reason)
             )
 
     async def _run_step(self, step: Step) -> None:
-        """Run or skip one step and record how it ended; only a bug is raised."""
+        """Run or skip one step and record its result. Raises only on a bug."""
         started = time.monotonic()
         if (reason := self._skip_reason(step)) is not None:
             self._record_result(step, "skipped", reason, started)
@@ -138,17 +140,17 @@ class Execution:
         if self.stop.is_set():
             return INTERRUPTED
         if self.context.state_failure is not None:
-            return "state cannot be written any more"
+            return "state can no longer be written"
         if blocker is not None:
             return f"{self.results[blocker].address} was not done"
         if step.op != "state.forget" and step.domain in self.lost_domains:
-            return f"domain {step.domain} went away: {self.lost_domains[step.domain]}"
+            return f"domain {step.domain} went offline: {self.lost_domains[step.domain]}"
         if step.op != "state.forget" and step.domain not in self.apis:
-            return f"domain {step.domain} is away"
+            return f"domain {step.domain} is offline"
         return None
 
     def _is_dependency_optional(self, step: Step, other: str) -> bool:
-        """Check whether a step does not need another one, whose domain is offline, however that one ended."""
+        """Check whether a step may run although another one, in an offline domain, did not."""
         domain = self.results[other].address.partition("/")[0]
         return other in step.optional_if_offline and (
             domain in self.lost_domains or domain not in self.apis

@@ -1,4 +1,4 @@
-"""What each kind of step does. Most are one request; those that are more have a module of their own and a line in `OPERATIONS`."""
+"""The operation of each kind of step. Most are one request; the others are in `OPERATIONS`."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ from jsplan.documents.plan import Op, Step
 Operation = Callable[[StepContext, Step], Awaitable[None]]
 
 
-async def run_step(work: StepContext, step: Step, extra: Mapping[str, Operation]) -> None:
-    """Do one step; `more` has kinds of steps that are not always possible. Raises StepFailed, NotBegun, ApiError and StateError."""
-    await (extra.get(step.op) or OPERATIONS.get(step.op, _run_request))(work, step)
+async def run_step(context: StepContext, step: Step, extra: Mapping[str, Operation]) -> None:
+    """Run one step. `extra` has kinds of steps that are not always possible.
+
+    Raises StepFailed, StepNotStarted, ApiError and StateError.
+    """
+    await (extra.get(step.op) or OPERATIONS.get(step.op, _run_request))(context, step)
 
 
-async def _run_request(work: StepContext, step: Step) -> None:
-    """The common case: what was planned still holds, one request, and the server kept it."""
-    live = await work.check_precondition(step)
+async def _run_request(context: StepContext, step: Step) -> None:
+    """Check the precondition, send one request, and verify that the server kept it."""
+    live = await context.check_precondition(step)
     if step.request is None:
         await (
-            work.save_entry(step, live)
+            context.save_entry(step, live)
             if live is not None and step.record
-            else work.record(*closing_lines(step, live))
+            else context.record(*closing_lines(step, live))
         )
         return
-    await work.begin(step, None if step.op.endswith(".delete") else live)
-    await work.call(step)
-    await work.verify_write(step)
+    await context.begin(step, None if step.op.endswith(".delete") else live)
+    await context.call(step)
+    await context.verify_write(step)
 
 
-async def _forget(work: StepContext, step: Step) -> None:
-    await work.record(*removal_lines(step))
+async def _forget(context: StepContext, step: Step) -> None:
+    await context.record(*removal_lines(step))
 
 
 OPERATIONS: Final[Mapping[Op, Operation]] = {

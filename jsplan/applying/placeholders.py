@@ -1,7 +1,8 @@
-"""Makes and removes the placeholder consumer of an interest stream. When it is needed is decided in `planning.interest`.
+"""The placeholder consumer of an interest stream.
 
-State has it among its `replacements` from before it is made until it is gone: with the stream's last sequence and each consumer's
-position at that moment, so that what consumers finish meanwhile does not count as deleted.
+State has it in `replacements` from before it is created until it is deleted: with the last sequence
+of the stream and the position of each consumer at that moment, so that messages that consumers
+finish meanwhile do not count as deleted.
 """
 
 from __future__ import annotations
@@ -15,45 +16,53 @@ from jsplan.facts.interest import parse_interest
 from jsplan.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
 
 
-async def create_placeholder(work: StepContext, step: Step) -> None:
-    """Carry out `consumer.create_placeholder`: make the placeholder or keep the one that is there. Raises as `remove_placeholder` does."""
-    live = await work.check_precondition(step)
-    await work.begin(step)
-    if live is None or str(step.target_address) not in work.state.replacements:
-        await work.record(
+async def create_placeholder(context: StepContext, step: Step) -> None:
+    """Run `consumer.create_placeholder`: create the placeholder, or keep an existing one.
+
+    Raises as `remove_placeholder` does.
+    """
+    live = await context.check_precondition(step)
+    await context.begin(step)
+    if live is None or str(step.target_address) not in context.state.replacements:
+        await context.record(
             {
                 "replacing": {"address": str(step.target_address)}
-                | await _snapshot_positions(work, step)
+                | await _snapshot_positions(context, step)
             }
         )
     assert step.request is not None
-    await work.send(step, step.request["api"], step.request["payload"])
-    await work.record({"end": step.address}, durable=False)
+    await context.send(step, step.request["api"], step.request["payload"])
+    await context.record({"end": step.address}, durable=False)
 
 
-async def _snapshot_positions(work: StepContext, step: Step) -> dict[str, Any]:
-    """The last sequence of the stream, and of each consumer its ack floor, its last delivery and what it has out."""
-    api, stream = work.api(step), step.target_address.stream
+async def _snapshot_positions(context: StepContext, step: Step) -> dict[str, Any]:
+    """Read the last sequence of the stream, and the position of each consumer.
+    consumer.
+    """
+    api, stream = context.api(step), step.target_address.stream
     consumers = [parse_interest(info) for info in await api.consumers(stream)]
     info = await api.stream_info(stream)
     last = int(info["state"]["last_seq"]) if info is not None else 0
     return {
         "last_seq": last,
-        "consumers": {one.name: [one.floor, one.delivered, one.pending] for one in consumers},
+        "consumers": {
+            consumer.name: [consumer.floor, consumer.delivered, consumer.pending]
+            for consumer in consumers
+        },
     }
 
 
-async def remove_placeholder(work: StepContext, step: Step) -> None:
+async def remove_placeholder(context: StepContext, step: Step) -> None:
     """Run `consumer.delete_placeholder`: the stream deletes what no consumer wants.
 
-    Raises StepFailed, NotBegun, ApiError and StateError.
+    Raises StepFailed, StepNotStarted, ApiError and StateError.
     """
-    await work.check_precondition(step)
-    await work.begin(step)
+    await context.check_precondition(step)
+    await context.begin(step)
     assert step.request is not None
     try:
-        await work.send(step, step.request["api"])
+        await context.send(step, step.request["api"])
     except ServerRefusedError as error:
         if error.err_code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
             raise
-    await work.record({"end": step.address}, {"replaced": str(step.target_address)})
+    await context.record({"end": step.address}, {"replaced": str(step.target_address)})

@@ -1,4 +1,4 @@
-"""All preconditions of a plan, checked before its first write; each is checked again by the executor."""
+"""Check of all preconditions before the first write. The executor checks each again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jsplan.jetstream import DomainApi
 async def find_changes(
     plan: Plan, apis: Mapping[str, DomainApi]
 ) -> tuple[list[str], dict[str, str]]:
-    """What is no longer as it was when planned, in words and in order; and the domains that stopped answering, with why.
+    """List what changed since the plan, and the domains that stopped answering, with why.
 
-    Domains that are not in `apis` are away already. Raises ApiError for anything but silence.
+    Domains that are not in `apis` were offline before. Raises ApiError for other errors.
     """
     first = {step.target_address: step for step in reversed(plan.steps)}
     wanted = {
@@ -27,9 +27,9 @@ async def find_changes(
         for a, step in first.items()
         if "fingerprint" in step.precondition or step.op == "consumer.create_placeholder"
     }
-    of_one: dict[Address, list[Step]] = {}
+    steps_by_address: dict[Address, list[Step]] = {}
     for step in plan.steps:
-        of_one.setdefault(step.target_address, []).append(step)
+        steps_by_address.setdefault(step.target_address, []).append(step)
     deletions, stale = DeletionCheck(plan, apis), list[str]()
     lost: dict[str, str] = {}
 
@@ -38,22 +38,22 @@ async def find_changes(
             return
         try:
             live = await read_object(apis[address.domain], address)
-            more = exceeded_bound(wanted[address], live) or await _first_difference(
-                deletions, of_one[address], live, apis[address.domain]
+            difference = exceeded_bound(wanted[address], live) or await _first_difference(
+                deletions, steps_by_address[address], live, apis[address.domain]
             )
         except OFFLINE_ERRORS as error:
             lost.setdefault(address.domain, str(error))
             return
-        found = live.fingerprint if live else "absent"
-        if wanted[address].precondition.get("fingerprint", found) != found:
+        fingerprint = live.fingerprint if live else "absent"
+        if wanted[address].precondition.get("fingerprint", fingerprint) != fingerprint:
             stale.append(str(address))
-        elif more is not None:
-            stale.append(f"{address} {more}")
+        elif difference is not None:
+            stale.append(f"{address} {difference}")
 
     await run_parallel(check, (address for address in wanted if address.domain in apis))
     parents = {
-        address: one
-        for address, one in _expected_parents(plan.steps).items()
+        address: parent
+        for address, parent in _expected_parents(plan.steps).items()
         if address not in wanted and address.domain in apis
     }
 
@@ -75,7 +75,7 @@ async def find_changes(
 async def _first_difference(
     deletions: DeletionCheck, steps: Iterable[Step], live: LiveObject | None, api: DomainApi
 ) -> str | None:
-    """Compare what the steps of one object rest on beside its fingerprint; the first difference in words."""
+    """Return the first difference from the plan beside the fingerprint, as a phrase."""
     for step in steps:
         if (why := await consumer_difference(step, api)) is not None:
             return why
@@ -88,7 +88,7 @@ async def _first_difference(
 
 
 def _expected_parents(steps: Iterable[Step]) -> dict[Address, Mapping[str, Any]]:
-    """The streams of the consumers that the plan touches, each with what its steps expect of it."""
+    """Return the streams of the plan's consumers, each with what its steps expect of it."""
     expected = ((step.target_address.parent, step.precondition.get("parent")) for step in steps)
     return {
         address: parent
@@ -98,7 +98,7 @@ def _expected_parents(steps: Iterable[Step]) -> dict[Address, Mapping[str, Any]]
 
 
 def stream_difference(expected: Mapping[str, Any], live: LiveObject | None) -> str | None:
-    """What is another than expected of the stream of a consumer, in words."""
+    """Describe how the stream of a consumer differs from the expected one."""
     if live is None:
         return "was deleted"
     if live.created != expected["created"]:
@@ -108,18 +108,18 @@ def stream_difference(expected: Mapping[str, Any], live: LiveObject | None) -> s
 
 
 async def consumer_difference(step: Step, api: DomainApi) -> str | None:
-    """Compare the durable consumers of a stream with those that were planned with; the difference in words."""
+    """Describe how the durable consumers of a stream differ from those of the plan."""
     expected = step.precondition.get("consumers")
     if expected is None:
         return None
     infos = await api.consumers(step.target_address.stream)
-    there = {
+    existing = {
         info["name"]: info["created"] for info in infos if is_durable(info["name"], info["config"])
     }
-    for name in sorted({*expected, *there}):
-        if name not in there:
+    for name in sorted({*expected, *existing}):
+        if name not in existing:
             return f"lost its consumer {name}, which was deleted"
-        if expected.get(name) != there[name]:
+        if expected.get(name) != existing[name]:
             return (
                 f"has a consumer {name} that was {'recreated' if name in expected else 'created'}"
             )
@@ -127,10 +127,8 @@ async def consumer_difference(step: Step, api: DomainApi) -> str | None:
 
 
 def exceeded_bound(step: Step, live: LiveObject | None) -> str | None:
-    """Whether the deletion of a whole stream or consumer would by now delete clearly more than the plan said, in words."""
+    """Describe a stream or consumer that has clearly more messages to delete than planned."""
     most = step.precondition.get("max_deleted")
     if most is None or live is None or live.messages_at_risk <= most:
         return None
-    return (
-        f"holds {live.messages_at_risk:,} messages by now; the plan was made for at most {most:,}"
-    )
+    return f"holds {live.messages_at_risk:,} messages now; the plan was made for at most {most:,}"

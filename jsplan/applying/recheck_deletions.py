@@ -1,7 +1,8 @@
-"""Measures deletions again just before they are carried out: messages may have arrived since the plan (contract, section 4).
+"""Repeated measurement of deletions just before they are applied: messages may have arrived.
 
-A plan says how many messages go; when it would be more than 10 % and more than `--safe-below` above that by now, nothing is
-written. What goes with a whole stream or consumer is a plain count and is checked in `preconditions`.
+A plan says how many messages it deletes. If the count is now more than 10 % and more than
+`--safe-below` above that, nothing is written (contract, section 4). The deletion of a whole stream
+or consumer is a plain count, which `preconditions` checks.
 """
 
 from __future__ import annotations
@@ -28,22 +29,25 @@ from jsplan.planning.preserve.staged_measurements import resized_storage, stagin
 from jsplan.planning.replication.removed_sources import uncopied_measurement
 from jsplan.resources.fields import Config
 
-#: What each step does to the position of its consumer.
+#: Effect of each step on the position of its consumer.
 _POSITION_EFFECTS: Final[Mapping[Op, Literal["gone", "same", "floor", "start"]]] = {
-    "consumer.delete": "gone", "consumer.update": "same", "consumer.replace": "floor", "consumer.create": "start",
+    "consumer.delete": "gone",
+    "consumer.update": "same",
+    "consumer.replace": "floor",
+    "consumer.create": "start",
     "consumer.delete_placeholder": "gone",
-}  # fmt: skip
-#: Steps with which a consumer gives up messages.
+}
+#: Steps after which a consumer wants fewer messages.
 _LOSING_OPS: Final = ("consumer.update", "consumer.delete", "consumer.replace")
-#: Causes that take more only when messages arrive; time and acknowledgements change the others.
+#: Causes that delete more only when messages arrive; time and acknowledgements change the others.
 ARRIVAL_CAUSES = frozenset({"max_msgs", "max_bytes", "max_msgs_per_subject"})
 
 
 @dataclass
 class DeletionCheck:
-    """What the steps of one plan delete, against what the plan said. `apis` are the domains that answer.
+    """Compare what the steps of one plan delete with what the plan said.
 
-    `replacements` are those that state knows by now.
+    `apis` are the domains that answer. `replacements` are those in state now.
     """
 
     plan: Plan
@@ -73,7 +77,10 @@ class DeletionCheck:
                 )
 
     def is_decided_earlier(self, consumer: Address) -> bool:
-        """Check whether what the consumer's step deletes is decided by a step before it: a placeholder, or another retention."""
+        """Return True if an earlier step decides what the consumer's step deletes.
+
+        That is a placeholder, or a change of the retention.
+        """
         return consumer.parent is not None and (
             consumer.parent in self._streams_kept_by_limits
             or (
@@ -83,73 +90,76 @@ class DeletionCheck:
         )
 
     async def describe_excess(self, step: Step, live: LiveObject | None) -> str | None:
-        """Why a step must not be done, in words: it would delete clearly more messages than the plan said. Raises ApiError.
+        """Describe a step that would delete clearly more messages than planned. Raises ApiError.
 
-        `live` is the object as it is now, whose configuration is still as planned.
+        `live` is the object now, whose configuration is still as planned.
         """
-        if (behind := await self._describe_uncopied_excess(step)) is not None:
-            return behind
+        if (uncopied := await self._describe_uncopied_excess(step)) is not None:
+            return uncopied
         stream, consumer = _hazard_key(
             Address.parse(step.address) if step.op == "stream.compare" else step.target_address
         )
         hazard = self._planned.get((stream, consumer)) or self._planned.get((stream, False))
-        questions = await self._list_measurements(step, live, expected=hazard is not None)
-        by_limits = not any(
-            question.interest for question in questions
-        )  # which acknowledgements do not change
+        measurements = await self._list_measurements(step, live, expected=hazard is not None)
+        # Acknowledgements do not change what limits delete.
+        by_limits = not any(measurement.interest for measurement in measurements)
         if hazard is not None and live is not None and by_limits and _has_no_arrivals(hazard, live):
             return None
-        planned, found, most = (hazard.messages or 0) if hazard is not None else 0, 0, 0
+        planned = (hazard.messages or 0) if hazard is not None else 0
+        deleted, most = 0, 0
         limit = int(self.plan.options.get("measure_limit", MEASURE_LIMIT))
-        for question in questions:
-            domain = question.stream.domain
-            answer = await measure_deletion(
-                self.apis[domain], question, self._level(domain), limit, count_only=True
+        for measurement in measurements:
+            domain = measurement.stream.domain
+            result = await measure_deletion(
+                self.apis[domain], measurement, self._level(domain), limit, count_only=True
             )
-            found, most = (
-                found + (answer.at_most if answer is not None else 0),
-                max(most, answer.total if answer is not None else 0),
-            )
-        if step.op == "stream.compare":  # the stand-in has the messages of the old stream
-            found = min(found, most)
-        if not exceeds_plan(found, planned, int(self.plan.options.get("safe_below", 0))):
+            deleted += result.at_most if result is not None else 0
+            most = max(most, result.total if result is not None else 0)
+        if step.op == "stream.compare":  # the staging stream has the messages of the old stream
+            deleted = min(deleted, most)
+        if not exceeds_plan(deleted, planned, int(self.plan.options.get("safe_below", 0))):
             return None
-        return f"would delete {found:,} messages by now; the plan said {planned:,}"
+        return f"would delete {deleted:,} messages now; the plan said {planned:,}"
 
     async def _describe_uncopied_excess(self, step: Step) -> str | None:
-        """Why a source must not be taken out: by now clearly more of it is not copied than the plan said. Raises ApiError."""
-        address, safe_below = (
-            Address.parse(step.address),
-            int(self.plan.options.get("safe_below", 0)),
-        )
-        for one in step.precondition.get("removed_sources", ()):
-            origin, planned = one["source"], one["max_uncopied"]
-            api, copies = (origin.get("external") or {}).get("api"), self.apis[address.domain]
-            origins = (
-                DomainApi(replace(copies.domain, api_prefix=api), copies.connection, read_only=True)
-                if api
-                else copies
-            )
-            found = (
+        """Describe a source whose removal would lose clearly more uncopied messages than planned.
+
+        Raises ApiError.
+        """
+        address = Address.parse(step.address)
+        safe_below = int(self.plan.options.get("safe_below", 0))
+        for removed in step.precondition.get("removed_sources", ()):
+            origin, planned = removed["source"], removed["max_uncopied"]
+            api, downstream = (origin.get("external") or {}).get("api"), self.apis[address.domain]
+            origins = downstream
+            if api:
+                domain = replace(downstream.domain, api_prefix=api)
+                origins = DomainApi(domain, downstream.connection, read_only=True)
+            uncopied = (
                 planned
                 if planned is None
                 else await count_skipped(
-                    origins, copies, uncopied_measurement(address, origin, api), MEASURE_LIMIT
+                    origins, downstream, uncopied_measurement(address, origin, api), MEASURE_LIMIT
                 )
             )
-            if planned is not None and (found is None or exceeds_plan(found, planned, safe_below)):
-                many = "an unknown number of" if found is None else f"{found:,}"
-                return f"would lose {many} messages of source {origin['name']} that are not copied yet; the plan said {planned:,}"
+            if planned is not None and (
+                uncopied is None or exceeds_plan(uncopied, planned, safe_below)
+            ):
+                count = "an unknown number of" if uncopied is None else f"{uncopied:,}"
+                return (
+                    f"would lose {count} messages of source {origin['name']} "
+                    f"that are not copied yet; the plan said {planned:,}"
+                )
         return None
 
     async def _list_measurements(
         self, step: Step, live: LiveObject | None, *, expected: bool
     ) -> list[MeasurementRequest]:
-        """What planning would ask about this step now. Origins are asked about where the plan expected a loss."""
-        address, found = Address.parse(step.address), list[MeasurementRequest | None]()
+        """List the measurements of planning for this step; of origins where a loss was planned."""
+        address, measurements = Address.parse(step.address), list[MeasurementRequest | None]()
         if step.op == "stream.update" and live is not None:
             changes = tuple(self._changes.get(address, {}).values())
-            found.append(
+            measurements.append(
                 update_measurement(live, _target_config(step), self._level(address.domain), changes)
             )
         if (
@@ -157,19 +167,22 @@ class DeletionCheck:
             and live is not None
             and not (step.params or {}).get("into_new")
         ):
-            found += [self._staging_measurement(step, live), await self._replaced_measurement(step)]
+            measurements += [
+                self._staging_measurement(step, live),
+                await self._replaced_measurement(step),
+            ]
         if step.op == "stream.quiesce" and live is not None:
-            found.append(await self._replaced_measurement(step))
+            measurements.append(await self._replaced_measurement(step))
         if step.op in ("stream.create", "stream.update") and expected:
-            found += self._origin_measurements(step, live)
+            measurements += self._origin_measurements(step, live)
         if step.op in _LOSING_OPS or step.op == "consumer.create_placeholder":
-            found += await self._consumer_measurements(step, live)
-        return [question for question in found if question is not None]
+            measurements += await self._consumer_measurements(step, live)
+        return [measurement for measurement in measurements if measurement is not None]
 
     async def _consumer_measurements(
         self, step: Step, live: LiveObject | None
     ) -> Iterable[MeasurementRequest]:
-        """What an interest stream would delete at this step; with a placeholder, what it will delete when that leaves."""
+        """Measure what an interest stream deletes at this step, or when its placeholder leaves."""
         address, parent = step.target_address, step.target_address.parent
         if (
             step.op == "consumer.update"
@@ -188,55 +201,44 @@ class DeletionCheck:
             or not stream.state.get("messages")
         ):
             return []
-        held = step.op == "consumer.create_placeholder"
+        has_placeholder = step.op == "consumer.create_placeholder"
         changes = (
             tuple(self._changes.get(stream.address, {}).values())
-            if held
+            if has_placeholder
             else (_consumer_change(step),)
         )
-        since = (step.params or {}).get("placeholder") if held else None
+        since = (step.params or {}).get("placeholder") if has_placeholder else None
         return [
             MeasurementRequest(
                 address,
                 stream.address,
                 interest="is",
                 consumers=changes,
-                placeholder=held,
+                placeholder=has_placeholder,
                 since=parse_snapshot(since) if since is not None else None,
             )
         ]
 
-    def _staging_measurement(self, step: Step, copy: LiveObject) -> MeasurementRequest | None:
-        """What the limits of the new stream will delete of the messages that the stand-in has: the last look before the old one goes."""
+    def _staging_measurement(self, step: Step, staged: LiveObject) -> MeasurementRequest | None:
+        """Measure what the limits of the new stream will delete of the staged messages."""
         last = next(
             s for s in self.plan.steps if s.op == "stream.activate" and s.address == step.address
         )
-        after, level, record = (
-            _target_config(last),
-            self._level(last.domain),
-            self.replacements[(step.params or {})["state_address"]],
-        )
-        found = update_measurement(
-            copy, after, level, resized=resized_storage(copy, after, level, copy.address.stream)
-        )
-        return (
-            staging_measurement(
-                replace(found, address=Address.parse(step.address)), copy.address, record
-            )
-            if found is not None
-            else None
-        )
+        after, level = _target_config(last), self._level(last.domain)
+        record = self.replacements[(step.params or {})["state_address"]]
+        resized = resized_storage(staged, after, level, staged.address.stream)
+        measurement = update_measurement(staged, after, level, resized=resized)
+        if measurement is None:
+            return None
+        measurement = replace(measurement, address=Address.parse(step.address))
+        return staging_measurement(measurement, staged.address, record)
 
     async def _replaced_measurement(self, step: Step) -> MeasurementRequest | None:
-        """What goes for the consumers of a stream that is replaced with its messages, as long as the old one is there."""
-        address, steps = (
-            Address.parse(step.address),
-            {s.op: s for s in self.plan.steps if s.address == step.address},
-        )
-        old, after = (
-            await read_object(self.apis[address.domain], address),
-            _target_config(steps["stream.activate"]),
-        )
+        """Measure what the consumers of a replaced stream delete, while the old one exists."""
+        address = Address.parse(step.address)
+        steps = {s.op: s for s in self.plan.steps if s.address == step.address}
+        old = await read_object(self.apis[address.domain], address)
+        after = _target_config(steps["stream.activate"])
         if old is None or not old.state.get("messages"):
             return None
         copies = (
@@ -244,16 +246,20 @@ class DeletionCheck:
             for s in self.plan.steps
             if s.address == step.address and s.op == "stream.copy"
         )
-        made = any(carried["into_new"] and not carried["consumers"] for carried in copies)
-        coming = {
-            name: _restored_consumer_change(name, one, recreated=made)
-            for name, one in (steps["stream.resume_consumers"].params or {})["consumers"].items()
+        recreated = any(copy["into_new"] and not copy["consumers"] for copy in copies)
+        restored = {
+            name: _restored_consumer_change(name, consumer, recreated=recreated)
+            for name, consumer in (
+                (steps["stream.resume_consumers"].params or {})["consumers"].items()
+            )
         }
         finished: tuple[FinishedConsumer, ...] = ()
         if becomes_workqueue(old.compact, after):
             infos = await self.apis[address.domain].consumers(address.stream)
             own = [i for i in infos if not i["name"].startswith(INTERNAL_CONSUMER_PREFIXES)]
-            stay = [i for i in own if coming.get(i["name"], _UNCHANGED_CONSUMER).position != "gone"]
+            stay = [
+                i for i in own if restored.get(i["name"], _UNCHANGED_CONSUMER).position != "gone"
+            ]
             finished = tuple(
                 FinishedConsumer(
                     filters_of(i["config"]),
@@ -265,12 +271,12 @@ class DeletionCheck:
         interest = after.get("retention") == "interest"
         if not interest and not finished:
             return None
-        changes = tuple((coming | self._changes.get(old.address, {})).values())
+        changes = tuple((restored | self._changes.get(old.address, {})).values())
         return MeasurementRequest(
             address,
             address,
             interest="becomes" if interest else "",
-            recreates_consumers=made,
+            recreates_consumers=recreated,
             consumers=changes,
             finished=finished,
         )
@@ -281,7 +287,7 @@ class DeletionCheck:
     def _origin_measurements(
         self, step: Step, live: LiveObject | None
     ) -> Iterable[MeasurementRequest]:
-        """Origins that the step begins to copy, in domains that the plan touches."""
+        """Measure the origins that the step begins to copy, in domains that the plan touches."""
         address = Address.parse(step.address)
         prefixes = {str(facts.get("api_prefix")): key for key, facts in self.plan.domains.items()}
         prefixes |= (self.plan.domains.get(address.domain) or {}).get("imports") or {}
@@ -295,7 +301,7 @@ class DeletionCheck:
 
 
 def _keeps_by_limits(step: Step) -> bool:
-    """Check for a step after which a stream keeps by limits, or is another one: what its consumers want matters only then."""
+    """Return True for a step that decides by limits, or by another stream, what is deleted."""
     payload = (step.request or {}).get("payload") or {}
     return step.op == "stream.quiesce" or (
         step.op == "stream.update" and payload.get("retention", "limits") == "limits"
@@ -303,7 +309,7 @@ def _keeps_by_limits(step: Step) -> bool:
 
 
 def _hazard_key(address: Address) -> tuple[Address, bool]:
-    """The stream whose messages are at stake, and whether consumers decide: one hazard states it for all that change."""
+    """Return the stream, and whether consumers decide: one hazard covers all their changes."""
     return address.parent or address, address.kind == "consumer"
 
 
@@ -313,7 +319,7 @@ _UNCHANGED_CONSUMER: Final = ConsumerChange("", "same")
 def _restored_consumer_change(
     name: str, restored: Mapping[str, Any] | None, *, recreated: bool
 ) -> ConsumerChange:
-    """What becomes of a consumer that comes back with its stream, `made` again or out of an archive."""
+    """Return the change of a consumer that is restored with its stream, `recreated` or copied."""
     return (
         ConsumerChange(name, "floor" if recreated else "same", filters_of(restored["config"]))
         if restored
@@ -322,13 +328,12 @@ def _restored_consumer_change(
 
 
 def _consumer_change(step: Step) -> ConsumerChange:
-    """What becomes of a consumer by one step."""
+    """Return the change of a consumer by one step."""
     config = ((step.request or {}).get("payload") or {}).get("config") or {}
     policy, first = str(config.get("deliver_policy", "all")), int(config.get("opt_start_seq") or 0)
     position = (step.params or {}).get("position")
-    if (
-        position and step.precondition.get("fingerprint") == "absent"
-    ):  # an interrupted apply deleted it; it continues where it was
+    # An interrupted apply deleted the consumer; it continues at its position.
+    if position and step.precondition.get("fingerprint") == "absent":
         policy, first = "by_start_sequence", int(position)
     return ConsumerChange(
         step.target_address.consumer, _POSITION_EFFECTS[step.op], filters_of(config), policy, first
@@ -336,15 +341,15 @@ def _consumer_change(step: Step) -> ConsumerChange:
 
 
 def _has_no_arrivals(hazard: Hazard, live: LiveObject) -> bool:
-    """Whether the plan measured limits that only new messages can exceed further, and there are none."""
+    """Return True if only new messages can raise the planned count, and none arrived."""
     return ARRIVAL_CAUSES.issuperset(hazard.causes) and (hazard.as_of or {}).get(
         "last_seq"
     ) == live.state.get("last_seq")
 
 
-def exceeds_plan(found: int, planned: int, safe_below: int) -> bool:
-    """Whether that is more than 10 % and more than `safe_below` above what was planned."""
-    return 10 * found > 11 * planned and found - planned > safe_below
+def exceeds_plan(count: int, planned: int, safe_below: int) -> bool:
+    """Return True if that is more than 10 % and more than `safe_below` above the plan."""
+    return 10 * count > 11 * planned and count - planned > safe_below
 
 
 def _target_config(step: Step) -> Config:

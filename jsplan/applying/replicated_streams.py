@@ -1,7 +1,8 @@
-"""Origins that are made anew, and the sources that read them. What has to be done when is left to `planning.downstream`.
+"""Steps for recreated origins and the sources that read them.
 
-What must survive a death is in state before anything is lost: where a new origin begins among the `replacements`, where a
-source goes on among the `starts` of its stream; and which sources are out, among the `replacements` again.
+State records what must survive the end of the process before anything is lost: the first sequence
+of a new origin among the `replacements`, the resume position of a source among the `starts` of its
+stream, and detached sources among the `replacements` again.
 """
 
 from __future__ import annotations
@@ -23,73 +24,81 @@ from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.resources.fields import Config, sort_objects
 from jsplan.resources.nested import origin_key, source_header
 
-#: So many messages back a stream is searched for the last one of a source: those that came while it was taken out.
+#: Messages at the end of a stream that are searched for the last one of a source.
 SEARCH_DEPTH = 1_000
-#: So many of them are asked for at once.
+#: Messages that are requested at once.
 BATCH_SIZE = 100
 
 
-# --- origins --------------------------------------------------------------------------------------------------
+# --- origins -------------------------------------------------------------------------------------
 
 
-async def delete_origin(work: StepContext, step: Step) -> None:
-    """Stop a stream, write down where the new one begins, delete it. Raises StepFailed, NotBegun, ApiError and StateError."""
-    live = await work.check_precondition(step)
+async def delete_origin(context: StepContext, step: Step) -> None:
+    """Quiesce a stream, record the first sequence of the new one, delete it.
+
+    Raises StepFailed, StepNotStarted, ApiError and StateError.
+    """
+    live = await context.check_precondition(step)
     if live is None:
-        raise StepFailed(f"{step.address} was deleted by somebody else since it was planned")
+        raise StepFailed(f"{step.address} was deleted by another client since it was planned")
     if live.raw.get("subjects") and not live.raw.get("sealed"):
         parked = {"subjects": [PARKING_PREFIX + step.target_address.stream]}
-        derived = {
-            "duplicate_window": live.compact.get("duplicate_window")
-        }  # a stream without sources gets one
+        # A stream without sources gets a duplicate window.
+        derived = {"duplicate_window": live.compact.get("duplicate_window")}
         expect = parked | ({"sources": None} | derived if live.raw.get("sources") else {})
-        stopping = replace(step, op="stream.update", expect=expect)
-        stopped = {name: value for name, value in live.raw.items() if name != "sources"} | parked
-        await work.begin(stopping, live)
-        await work.send(step, f"STREAM.UPDATE.{step.target_address.stream}", stopped)
-        await work.verify_write(stopping)
-    await work.begin(step)
-    now = await work.read(step.target_address)
+        quiescing = replace(step, op="stream.update", expect=expect)
+        quiesced = {name: value for name, value in live.raw.items() if name != "sources"} | parked
+        await context.begin(quiescing, live)
+        await context.send(step, f"STREAM.UPDATE.{step.target_address.stream}", quiesced)
+        await context.verify_write(quiescing)
+    await context.begin(step)
+    now = await context.read(step.target_address)
     first = int((now or live).state.get("last_seq") or 0) + 1
     recorded = (step.params or {})["state_address"]
-    await work.record({"replacing": {"address": recorded, "first_seq": first}})
-    await work.call(step)
-    await work.verify_write(step)
+    await context.record({"replacing": {"address": recorded, "first_seq": first}})
+    await context.call(step)
+    await context.verify_write(step)
 
 
-async def create_origin(work: StepContext, step: Step) -> None:
-    """Make a stream whose first message gets the number behind the last one of the old stream. Raises as `delete_origin` does."""
-    await work.check_precondition(step)
+async def create_origin(context: StepContext, step: Step) -> None:
+    """Create a stream whose first sequence follows the last one of the old stream.
+
+    Raises as `delete_origin` does.
+    """
+    await context.check_precondition(step)
     recorded = (step.params or {})["state_address"]
-    first = (work.state.replacements.get(recorded) or {}).get("first_seq")
+    first = (context.state.replacements.get(recorded) or {}).get("first_seq")
     assert step.request is not None
-    begins = {"first_seq": first} if first and first > 1 else {}
-    request = step.request | {"payload": step.request["payload"] | begins}
+    start = {"first_seq": first} if first and first > 1 else {}
+    request = step.request | {"payload": step.request["payload"] | start}
     record = (step.record or {}) | {"replaced": recorded}
-    made = replace(step, request=request, expect=(step.expect or {}) | begins, record=record)
-    await work.begin(made)
-    await work.call(made)
-    await work.verify_write(made)
+    create = replace(step, request=request, expect=(step.expect or {}) | start, record=record)
+    await context.begin(create)
+    await context.call(create)
+    await context.verify_write(create)
 
 
-# --- sources --------------------------------------------------------------------------------------------------
+# --- sources -------------------------------------------------------------------------------------
 
 
-async def detach_sources(work: StepContext, step: Step) -> None:
-    """Take sources out of a stream, and remember behind which sequence each goes on. Raises as `delete_origin` does."""
-    live = await work.check_precondition(step)
+async def detach_sources(context: StepContext, step: Step) -> None:
+    """Remove sources from a stream, and record the resume position of each.
+
+    Raises as `delete_origin` does.
+    """
+    live = await context.check_precondition(step)
     keys, recorded = set((step.params or {})["sources"]), (step.params or {})["state_address"]
-    api, stream = work.api(step), step.target_address.stream
+    api, stream = context.api(step), step.target_address.stream
     answer = await api.request(f"STREAM.INFO.{stream}")
-    going = [s for s in answer["config"].get("sources") or () if origin_key(s) in keys]
-    copied = {origin_key(s): _reported_seq(s, answer.get("sources") or ()) for s in going}
-    await work.begin(step, live)
-    before = (work.state.replacements.get(recorded) or {}).get("detached") or ()
-    await work.record(
+    detached = [s for s in answer["config"].get("sources") or () if origin_key(s) in keys]
+    copied = {origin_key(s): _reported_seq(s, answer.get("sources") or ()) for s in detached}
+    await context.begin(step, live)
+    before = (context.state.replacements.get(recorded) or {}).get("detached") or ()
+    await context.record(
         {"replacing": {"address": recorded, "detached": sorted(keys.union(before))}}, durable=False
     )
-    await _record_starts(work, recorded, {key: seq + 1 for key, seq in copied.items() if seq})
-    await work.backend.sync()
+    await _record_starts(context, recorded, {key: seq + 1 for key, seq in copied.items() if seq})
+    await context.backend.sync()
     config = {name: value for name, value in answer["config"].items() if name != "sources"}
     rest = [s for s in answer["config"].get("sources") or () if origin_key(s) not in keys]
     without = config | (
@@ -99,40 +108,45 @@ async def detach_sources(work: StepContext, step: Step) -> None:
         if config.get("subjects")
         else {"subjects": [PARKING_PREFIX + stream]}
     )
-    await work.call(replace(step, request={"api": f"STREAM.UPDATE.{stream}", "payload": without}))
-    await work.verify_write(step)
-    await _record_starts(work, recorded, await _resume_positions(api, stream, going))
+    await context.call(
+        replace(step, request={"api": f"STREAM.UPDATE.{stream}", "payload": without})
+    )
+    await context.verify_write(step)
+    await _record_starts(context, recorded, await _resume_positions(api, stream, detached))
 
 
-async def attach_sources(work: StepContext, step: Step) -> None:
-    """Update a stream to what it shall be, with the sources that were taken out where they go on. Raises as `delete_origin` does."""
-    live = await work.check_precondition(step)
+async def attach_sources(context: StepContext, step: Step) -> None:
+    """Update a stream to its planned configuration, with detached sources at their positions.
+
+    Raises as `delete_origin` does.
+    """
+    live = await context.check_precondition(step)
     keys, recorded = set((step.params or {})["sources"]), (step.params or {})["state_address"]
     stream = step.target_address.stream
     assert step.request is not None
-    coming = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in keys]
-    behind = await _resume_positions(work.api(step), stream, coming)
-    entry = work.state.resources.get(Address.parse(recorded))
-    known = behind.keys() | (entry.starts.keys() if entry else set())
+    attached = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in keys]
+    positions = await _resume_positions(context.api(step), stream, attached)
+    entry = context.state.resources.get(Address.parse(recorded))
+    known = positions.keys() | (entry.starts.keys() if entry else set())
     await _record_starts(
-        work,
+        context,
         recorded,
-        behind
+        positions
         | await resume_positions_by_scan(
-            work, step, [s for s in coming if origin_key(s) not in known]
+            context, step, [s for s in attached if origin_key(s) not in known]
         ),
     )
-    entry = work.state.resources.get(Address.parse(recorded))
+    entry = context.state.resources.get(Address.parse(recorded))
     starts = {key: seq for key, seq in (entry.starts if entry else {}).items() if key in keys}
-    made = with_resume_positions(step, starts)
-    made = replace(made, record=(made.record or {}) | {"replaced": recorded})
-    await work.begin(made, live)
-    await work.call(made)
-    await work.verify_write(made)
+    update = with_resume_positions(step, starts)
+    update = replace(update, record=(update.record or {}) | {"replaced": recorded})
+    await context.begin(update, live)
+    await context.call(update)
+    await context.verify_write(update)
 
 
 def with_resume_positions(step: Step, starts: dict[str, int]) -> Step:
-    """The step with its sources where they go on: in what is sent, in what is expected, in what is recorded."""
+    """Return the step with resume positions in request, expectation and record."""
     assert step.request is not None
     payload = step.request["payload"] | {
         "sources": [_with_start(s, starts) for s in step.request["payload"]["sources"]]
@@ -153,20 +167,20 @@ def _with_start(source: Config, starts: dict[str, int]) -> Config:
     }
 
 
-async def _record_starts(work: StepContext, recorded: str, starts: dict[str, int]) -> None:
-    """Remember where sources go on, never before where they went on already."""
+async def _record_starts(context: StepContext, recorded: str, starts: dict[str, int]) -> None:
+    """Record the resume positions of sources, never before a recorded one."""
     address = Address.parse(recorded)
-    entry = work.state.resources.get(address)
+    entry = context.state.resources.get(address)
     if entry is None or not starts:
         return
     later = {key: max(seq, entry.starts.get(key, 0)) for key, seq in starts.items()}
     if later != {key: entry.starts.get(key) for key in later}:
         put = replace(entry, starts=entry.starts | later).to_json()
-        await work.record({"put": {"address": str(address), "entry": put}})
+        await context.record({"put": {"address": str(address), "entry": put}})
 
 
 def _reported_seq(source: Config, reported: Iterable[dict[str, Any]]) -> int:
-    """The last sequence that was copied of a source, as servers since 2.15 report it; 0 where it is not said."""
+    """Return the last copied sequence of a source, which servers report since 2.15; else 0."""
     return next(
         (int(info.get("seq") or 0) for info in reported if origin_key(info) == origin_key(source)),
         0,
@@ -176,64 +190,62 @@ def _reported_seq(source: Config, reported: Iterable[dict[str, Any]]) -> int:
 async def _resume_positions(
     api: DomainApi, stream: str, sources: Iterable[Config]
 ) -> dict[str, int]:
-    """Behind which sequence each source goes on, by the newest messages of the stream; those of which there is none are left out."""
+    """Find the resume position of each source in the newest messages of the stream.
+
+    Sources without a message there are omitted.
+    """
     state = (await api.request(f"STREAM.INFO.{stream}"))["state"]
-    found = await newest_origin_seqs(
+    seqs = await newest_origin_seqs(
         api, stream, state, sources, int(state["last_seq"]) - SEARCH_DEPTH + 1
     )
-    return {key: seq + 1 for key, seq in found.items()}
+    return {key: seq + 1 for key, seq in seqs.items()}
 
 
 async def newest_origin_seqs(
     api: DomainApi, stream: str, state: Config, sources: Iterable[Config], down_to: int
 ) -> dict[str, int]:
-    """The sequence that the newest message of each source had there, among the messages of the stream from `down_to` on."""
-    wanted, found = (
-        {source_header(source): origin_key(source) for source in sources},
-        dict[str, int](),
-    )
+    """Return the origin sequence of each source's newest message, searching back to `down_to`."""
+    wanted = {source_header(source): origin_key(source) for source in sources}
+    seqs = dict[str, int]()
     end, first = int(state["last_seq"]), max(down_to, int(state["first_seq"]), 1)
-    while state["messages"] and end >= first and len(found) < len(wanted):
-        some = range(end, max(first, end - BATCH_SIZE + 1) - 1, -1)
+    while state["messages"] and end >= first and len(seqs) < len(wanted):
+        batch = range(end, max(first, end - BATCH_SIZE + 1) - 1, -1)
         for header in await asyncio.gather(
-            *(_read_source_header(api, stream, seq) for seq in some)
+            *(_read_source_header(api, stream, seq) for seq in batch)
         ):
             where, sequence = _parse_source_header(header)
             if where in wanted:
-                found.setdefault(wanted[where], sequence)
-        end -= len(some)
-    return found
+                seqs.setdefault(wanted[where], sequence)
+        end -= len(batch)
+    return seqs
 
 
 async def resume_positions_by_scan(
-    work: StepContext, step: Step, sources: Iterable[Config]
+    context: StepContext, step: Step, sources: Iterable[Config]
 ) -> dict[str, int]:
-    """The same by all messages of the stream, for sources that nobody knows anything about."""
-    api, wanted, found = (
-        work.api(step),
-        {source_header(source): origin_key(source) for source in sources},
-        dict[str, int](),
-    )
+    """Find resume positions in all messages of the stream, for sources without a known one."""
+    api, positions = context.api(step), dict[str, int]()
+    wanted = {source_header(source): origin_key(source) for source in sources}
     if not wanted:
-        return found
+        return positions
     info = await api.request(f"STREAM.INFO.{step.target_address.stream}")
     reader = await open_reader(
-        api, info, int(work.plan.domains[step.domain]["api_level"]), MAX_SEARCHED
+        api, info, int(context.plan.domains[step.domain]["api_level"]), MAX_SEARCHED
     )
     try:
         async for message in reader.read_backward():
             where, sequence = _parse_source_header(message.source)
             if where in wanted:
-                found.setdefault(wanted[where], sequence + 1)
-            if len(found) == len(wanted):
+                positions.setdefault(wanted[where], sequence + 1)
+            if len(positions) == len(wanted):
                 break
     except ReadLimitExceeded:
-        pass  # the plan said so: that many messages are a hazard
-    return found
+        pass  # the plan has a hazard for that many messages
+    return positions
 
 
 async def _read_source_header(api: DomainApi, stream: str, seq: int) -> str:
-    """The `Nats-Stream-Source` of a message; empty where there is none."""
+    """Read the `Nats-Stream-Source` header of a message; empty where there is none."""
     try:
         answer = await api.request(f"STREAM.MSG.GET.{stream}", {"seq": seq})
     except ServerRefusedError as error:
@@ -256,7 +268,7 @@ async def _read_source_header(api: DomainApi, stream: str, seq: int) -> str:
 
 
 def _parse_source_header(header: str) -> tuple[tuple[str, str, str], int]:
-    """Which source a message came from, and its sequence there. Several filters of one source have a form feed between them."""
+    """Parse the source of a message and its sequence there. A form feed separates filters."""
     words = header.split(" ")
     return (
         ((words[0], words[2], words[3]), int(words[1]))

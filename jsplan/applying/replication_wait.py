@@ -1,7 +1,8 @@
-"""Sees whether a copy follows the new stream that stands under the name of its origin. Writes nothing but what state has of it.
+"""Verification that a downstream stream replicates the recreated origin. Writes only state.
 
-What counts are the sequences of both ends: `lag` is 0 also where nothing comes any more (server_semantics, section 5). Where nothing
-is left to copy, the origin must be heard: it sends a heartbeat a second, and each is another moment in `active`.
+It compares the sequences of both ends: `lag` is also 0 where replication stopped (server_semantics,
+section 5). Where nothing is left to copy, the heartbeats of the origin count: one a second, each of
+them another moment in `active`.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.planning.replication.duplicates import subject_filters
 from jsplan.resources.nested import origin_key
 
-#: Seconds until a copy follows: a server looks every ten, and tries again after up to thirty (measured: 10 to 32).
+#: Seconds until replication runs: servers check every 10, retry after up to 30 (measured: 10-32).
 REPLICATION_TIMEOUT: Final = 90.0
-#: Seconds between two looks.
+#: Seconds between two reads.
 POLL_INTERVAL: Final = 0.5
-#: Seconds in which two signs of life must come to be heartbeats: a server that only tries to begin does that every ten.
+#: Most seconds between two heartbeats. A server that only tries to connect shows one every ten.
 HEARTBEAT_GAP: Final = 5.0
-#: How often a copy that is ahead of its origin must have heard it to be stuck for good.
+#: Heartbeats after which a downstream stream that is ahead of its origin counts as stuck.
 STUCK_HEARTBEATS: Final = 3
-#: So many messages of a copy are looked through for the last one of its origin, each time but the first.
+#: Messages that each later search reads back from the end for the last one of an origin.
 REPEAT_DEPTH: Final = 100
 
 
-async def record_pending_checks(work: StepContext, done: Step) -> None:
-    """Put on record which copies are to be looked at now that a step is done: whoever dies before leaves that to the next apply."""
-    for step in work.plan.steps if done.op != VERIFY_OP else ():
+async def record_pending_checks(context: StepContext, done: Step) -> None:
+    """Record the checks that follow a finished step: the next apply runs them after a crash."""
+    for step in context.plan.steps if done.op != VERIFY_OP else ():
         if step.op == VERIFY_OP and done.id in step.depends_on:
-            await work.record({"begin": _begin_record(step)}, durable=False)
+            await context.record({"begin": _begin_record(step)}, durable=False)
 
 
 def _begin_record(step: Step) -> dict[str, Any]:
@@ -53,72 +54,84 @@ def _begin_record(step: Step) -> dict[str, Any]:
     }
 
 
-async def verify_replication(work: StepContext, step: Step) -> None:
-    """Wait until the copy follows all of the origins that the step names. Raises StepFailed, NotBegun and StateError."""
+async def verify_replication(context: StepContext, step: Step) -> None:
+    """Wait until the stream replicates all origins of the step.
+
+    Raises StepFailed, StepNotStarted and StateError.
+    """
     params = step.params or {}
-    await work.record({"begin": _begin_record(step)})
-    left, end = (
-        [ReplicationFlow(work, step, flow) for flow in params["flows"]],
-        time.monotonic() + REPLICATION_TIMEOUT,
-    )
+    await context.record({"begin": _begin_record(step)})
+    waiting = [ReplicationFlow(context, step, flow) for flow in params["flows"]]
+    end = time.monotonic() + REPLICATION_TIMEOUT
     while True:
         before = time.monotonic()
-        copy, look = await work.read(step.target_address), TimeSpan(before, time.monotonic())
-        if copy is None:
+        live, span = await context.read(step.target_address), TimeSpan(before, time.monotonic())
+        if live is None:
             raise StepFailed(
-                f"{step.target_address} is gone: somebody else deleted it at the same moment"
+                f"{step.target_address} is gone: another client deleted it during the apply"
             )
-        left = [flow for flow in left if not await flow.is_replicating(copy, look)]
-        if not left or time.monotonic() > end or all(flow.is_stuck for flow in left):
+        waiting = [flow for flow in waiting if not await flow.is_replicating(live, span)]
+        if not waiting or time.monotonic() > end or all(flow.is_stuck for flow in waiting):
             break
-        await _wait_for_poll(work)
-    if left:
-        raise StepFailed(f"{'; '.join(flow.reason for flow in left)}. {_remedy(step, left)}")
-    await work.record({"end": step.address})
+        await _wait_for_poll(context)
+    if waiting:
+        reasons = "; ".join(flow.reason for flow in waiting)
+        raise StepFailed(f"{reasons}. {_remedy(step, waiting)}")
+    await context.record({"end": step.address})
 
 
-async def _wait_for_poll(work: StepContext) -> None:
-    """Until the next look. Raises NotBegun after Ctrl-C: the next apply looks."""
+async def _wait_for_poll(context: StepContext) -> None:
+    """Wait until the next read. Raises StepNotStarted after Ctrl-C: the next apply checks again."""
     try:
-        await asyncio.wait_for(work.stop.wait(), POLL_INTERVAL)
+        await asyncio.wait_for(context.stop.wait(), POLL_INTERVAL)
     except TimeoutError:
         return
     raise StepNotStarted
 
 
-def _remedy(step: Step, left: list[ReplicationFlow]) -> str:
-    origins = " and ".join(dict.fromkeys(str(flow.origin) for flow in left))
-    text = f"{origins} {'is' if ' and ' not in origins else 'are'} made anew; only the copy is behind. The next apply looks again"
+def _remedy(step: Step, waiting: list[ReplicationFlow]) -> str:
+    origins = " and ".join(dict.fromkeys(str(flow.origin) for flow in waiting))
+    verb = "is" if " and " not in origins else "are"
+    text = (
+        f"{origins} {verb} recreated; only {step.target_address} is behind. "
+        "The next apply checks again"
+    )
     if not (step.params or {})["managed"]:
-        return f"{text}. It is not managed here: its owner has to know"
-    if all(flow.is_stuck for flow in left):
-        return f"{text}. To make the copy anew, without what it holds: jsplan apply --replace {quote_shell(step.address)}"
-    return f"{text}, jsplan drift as well; the way between the two may be down"
+        return f"{text}. This workspace does not manage it: tell its owner"
+    if all(flow.is_stuck for flow in waiting):
+        return (
+            f"{text}. To recreate it without its messages: "
+            f"jsplan apply --replace {quote_shell(step.address)}"
+        )
+    return f"{text}, and jsplan drift too. Check the leafnode connection between the two"
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """Between two moments of our clock: when a server looked, when it had heard of an origin."""
+    """A span on our clock: when a server was read, or when it had heard from an origin."""
 
     begin: float
     end: float
 
 
 class ReplicationFlow:
-    """One mirror or source, looked at again and again; `reason` says what it was like last, `is_stuck` that waiting does not help."""
+    """One mirror or source, read repeatedly.
 
-    def __init__(self, work: StepContext, step: Step, flow: dict[str, Any]) -> None:
-        self.context = work
+    `reason` describes its last reading, `is_stuck` says that waiting does not help.
+    """
+
+    def __init__(self, context: StepContext, step: Step, flow: dict[str, Any]) -> None:
+        self.context = context
         self.downstream = step.target_address
         self.origin = Address.parse(flow["origin"])
         self.origin_config: dict[str, Any] = flow["config"]
         self.is_mirror = flow["kind"] == "mirror"
         self.recopies_origin: bool = flow["from_start"]
-        self.reason = f"{self.downstream} was not seen to follow {self.origin}"
+        self.reason = f"{self.downstream} was not seen to replicate {self.origin}"
         self.is_stuck = False
         self._started_at = time.monotonic()
         self._heartbeats: list[TimeSpan] = []
-        self._initial_origin_seq: int | None = None  # where the origin was when we began to look
+        self._initial_origin_seq: int | None = None  # last sequence of the origin at our first read
         self._copied_seq: int | None = None
         self._has_progressed = False
         self._was_ahead: bool | None = None
@@ -126,45 +139,43 @@ class ReplicationFlow:
         self._searched_seq = 0
         self._newest_seq: int | None = None
 
-    async def is_replicating(self, copy: LiveObject, look: TimeSpan) -> bool:
-        """Whether it does, by what the copy said in that time and what the origin says now."""
+    async def is_replicating(self, live: LiveObject, span: TimeSpan) -> bool:
+        """Return True if it does, by the downstream stream read in `span` and the origin now."""
         flow = next(
-            (f for f in copy.flows if origin_key(f) == origin_key(self.origin_config)), None
+            (f for f in live.flows if origin_key(f) == origin_key(self.origin_config)), None
         )
         if flow is None:
-            return self._set_reason(f"does not copy {self.origin}: that was taken out of it")
-        self._record_heartbeat(int(flow.get("active", -1)), look)
-        place = await self._read_copied_seq(copy, flow)
+            return self._set_reason(f"does not copy {self.origin}: its source was removed")
+        self._record_heartbeat(int(flow.get("active", -1)), span)
+        copied = await self._read_copied_seq(live, flow)
         origin = await self._read_origin()
         last = int(origin.state.get("last_seq") or 0)
         if self._initial_origin_seq is None:
             self._initial_origin_seq = last
-        if said := (flow.get("error") or {}).get("description"):
-            return self._set_reason(f"cannot copy {self.origin}: {said}")
-        if place is not None and place > max(last, self._configured_start(copy)) and self.is_mirror:
-            return self._report_ahead(place, last)
-        if (
-            not self.is_mirror
-            and not self.recopies_origin
-            and self._is_ahead(place, self._configured_start(copy))
-        ):
+        if error := (flow.get("error") or {}).get("description"):
+            return self._set_reason(f"cannot copy {self.origin}: {error}")
+        start = self._configured_start(live)
+        if copied is not None and copied > max(last, start) and self.is_mirror:
+            return self._report_ahead(copied, last)
+        if not self.is_mirror and not self.recopies_origin and self._is_ahead(copied, start):
             return self._check_skipped(last)
-        if place is not None and place > last:
-            place = None  # of an earlier origin, or before its own start: nothing of this one can be missing
-        if place is not None and place > self._initial_origin_seq:
-            return True  # what was stored since is copied
+        if copied is not None and copied > last:
+            copied = None  # of an earlier origin, or before its own start: nothing can be missing
+        if copied is not None and copied > self._initial_origin_seq:
+            return True  # messages stored since then are copied
         self._has_progressed = self._has_progressed or (
             bool(self._heartbeats)
-            and None not in (place, self._copied_seq)
-            and (place or 0) > (self._copied_seq or 0)
+            and None not in (copied, self._copied_seq)
+            and (copied or 0) > (self._copied_seq or 0)
         )
-        self._copied_seq = place
-        missing = await self._next_message(place) if place is not None else None
+        self._copied_seq = copied
+        missing = await self._next_message(copied) if copied is not None else None
         if len(self._heartbeats) < 2:
-            return self._set_reason(f"does not hear of the new {self.origin}")
+            return self._set_reason(f"receives no heartbeat of the new {self.origin}")
         if missing is not None and not self._has_progressed:
             return self._set_reason(
-                f"stands at message {place:,} of {self.origin}, and message {missing:,} does not come"
+                f"stands at message {copied:,} of {self.origin}, "
+                f"and message {missing:,} does not arrive"
             )
         return True
 
@@ -172,36 +183,41 @@ class ReplicationFlow:
         self.reason = f"{self.downstream} {why} ({time.monotonic() - self._started_at:.0f}s)"
         return False
 
-    def _report_ahead(self, place: int, last: int) -> bool:
-        """A mirror that has later messages than there are waits until they have been passed, and never gets those before."""
+    def _report_ahead(self, copied: int, last: int) -> bool:
+        """Report a mirror that is ahead of its origin: it skips the messages until there."""
         self.is_stuck = len(self._heartbeats) >= STUCK_HEARTBEATS
         return self._set_reason(
-            f"stands at message {place:,}, and the new {self.origin} has come to {last:,}: it takes nothing until that is passed"
+            f"stands at message {copied:,}, and the new {self.origin} is at {last:,}: "
+            "it copies nothing until the origin passes that"
         )
 
-    def _is_ahead(self, place: int | None, start: int) -> bool:
-        """Whether the source had later messages than there are when we began to look; one that waits for its start has none."""
+    def _is_ahead(self, copied: int | None, start: int) -> bool:
+        """Return True if the source was ahead of its origin at first, not just of its start."""
         if self._was_ahead is None:
-            self._was_ahead = place is not None and place > max(
+            self._was_ahead = copied is not None and copied > max(
                 self._initial_origin_seq or 0, start
             )
         return self._was_ahead
 
     def _check_skipped(self, last: int) -> bool:
-        """Up to 2.14 such a source goes on with what comes after its server has looked, without what came before (measured on 2.11)."""
+        """Check what a source skipped: up to 2.14 it continues after its server's next check.
+
+        It skips what came before that (measured on 2.11).
+        """
         if len(self._heartbeats) == 1:
             self._seq_when_heard = last
         if len(self._heartbeats) < 2:
-            return self._set_reason(f"does not hear of the new {self.origin}")
+            return self._set_reason(f"receives no heartbeat of the new {self.origin}")
         missed = self._seq_when_heard - (self._initial_origin_seq or 0)
         self.is_stuck = missed > 0
         return missed <= 0 or self._set_reason(
-            f"goes on without up to {missed:,} messages that {self.origin} got before it was heard of again"
+            f"continues without up to {missed:,} messages that {self.origin} stored "
+            "before its first heartbeat"
         )
 
-    def _record_heartbeat(self, silent: int, look: TimeSpan) -> None:
-        """Another sign of life, if it is surely another: by how long ago (ns; -1: never) the copy's server had the last one."""
-        heard = TimeSpan(look.begin - silent / 1e9, look.end - silent / 1e9)
+    def _record_heartbeat(self, silent: int, span: TimeSpan) -> None:
+        """Record a heartbeat, if it is surely a new one. `silent` is its age in ns (-1: never)."""
+        heard = TimeSpan(span.begin - silent / 1e9, span.end - silent / 1e9)
         if silent < 0 or heard.begin <= (
             self._heartbeats[-1].end if self._heartbeats else self._started_at
         ):
@@ -210,39 +226,36 @@ class ReplicationFlow:
             self._heartbeats.clear()
         self._heartbeats.append(heard)
 
-    async def _read_copied_seq(self, copy: LiveObject, flow: dict[str, Any]) -> int | None:
-        """The sequence of the origin up to which the copy has it; None where nothing in the copy says so.
+    async def _read_copied_seq(self, live: LiveObject, flow: dict[str, Any]) -> int | None:
+        """Return the last copied sequence of the origin; None where it is unknown.
 
-        A mirror has its origin's sequences; messages of a source say theirs, and servers since 2.15 in INFO too.
+        A mirror has its origin's sequences. Messages of a source have them in a header, and servers
+        since 2.15 report them in INFO.
         """
-        last = int(copy.state.get("last_seq") or 0)
+        last = int(live.state.get("last_seq") or 0)
         if self.is_mirror:
             return last
-        down_to = (
-            max(self._searched_seq, last - (REPEAT_DEPTH if self._searched_seq else SEARCH_DEPTH))
-            + 1
-        )
-        found = await newest_origin_seqs(
-            self.context.apis[copy.address.domain],
-            copy.address.stream,
-            copy.state,
+        depth = REPEAT_DEPTH if self._searched_seq else SEARCH_DEPTH
+        down_to = max(self._searched_seq, last - depth) + 1
+        newest = await newest_origin_seqs(
+            self.context.apis[live.address.domain],
+            live.address.stream,
+            live.state,
             [self.origin_config],
             down_to,
         )
-        self._searched_seq, self._newest_seq = (
-            last,
-            found.get(origin_key(self.origin_config), self._newest_seq),
-        )
-        said = (
+        self._searched_seq = last
+        self._newest_seq = newest.get(origin_key(self.origin_config), self._newest_seq)
+        candidates = (
             self._newest_seq,
             int(flow.get("seq") or 0) or None,
-            self._configured_start(copy) or None,
+            self._configured_start(live) or None,
         )
-        return max((place for place in said if place is not None), default=None)
+        return max((seq for seq in candidates if seq is not None), default=None)
 
-    def _configured_start(self, copy: LiveObject) -> int:
-        """Behind which sequence the mirror or source was told to begin; 0 where it was not."""
-        origins = [copy.raw["mirror"]] if copy.raw.get("mirror") else copy.raw.get("sources") or ()
+    def _configured_start(self, live: LiveObject) -> int:
+        """Return the sequence before the configured start of the mirror or source; else 0."""
+        origins = [live.raw["mirror"]] if live.raw.get("mirror") else live.raw.get("sources") or ()
         start = next(
             (
                 s.get("opt_start_seq")
@@ -264,22 +277,25 @@ class ReplicationFlow:
             self.context.lost_domains.setdefault(domain, str(error))
             raise self._offline_error() from None
         if live is None:
-            raise StepFailed(f"{self.origin} is gone: somebody else deleted it at the same moment")
+            raise StepFailed(f"{self.origin} is gone: another client deleted it during the apply")
         return live
 
     def _offline_error(self) -> StepFailed:
-        text = f"domain {self.origin.domain} is away, so whether {self.downstream} follows {self.origin} is not verified"
+        text = (
+            f"domain {self.origin.domain} is offline, "
+            f"so replication from {self.origin} to {self.downstream} is not verified"
+        )
         return StepFailed(text, "skipped")
 
-    async def _next_message(self, place: int) -> int | None:
-        """The first message of the origin behind `place` that passes the filters, by its sequence."""
-        found = await asyncio.gather(
+    async def _next_message(self, after: int) -> int | None:
+        """Return the sequence of the first message after `after` that passes the filters."""
+        seqs = await asyncio.gather(
             *(
-                self._first_message(place + 1, subject)
+                self._first_message(after + 1, subject)
                 for subject in subject_filters(self.origin_config)
             )
         )
-        return min((seq for seq in found if seq is not None), default=None)
+        return min((seq for seq in seqs if seq is not None), default=None)
 
     async def _first_message(self, seq: int, subject: str) -> int | None:
         request = {"seq": seq, "next_by_subj": subject}

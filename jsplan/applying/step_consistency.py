@@ -1,6 +1,7 @@
 """Check that op, address, request and payload of each step name the same object.
 
-One table says which API verb an op may send. Requests that an operation builds itself are not in the plan.
+One table has the API verb that an op may send. Requests that an operation builds itself are not in
+the plan.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jsplan.errors import JsplanError
 from jsplan.planning.interest import is_placeholder
 from jsplan.planning.pauses import PAUSE
 
-#: Payloads: a stream's configuration, one inside a restore, a consumer's, a pause, or none.
+#: Payloads: a stream configuration, one inside a restore, a consumer configuration, a pause, none.
 PayloadKind = Literal["stream", "restore", "consumer", "pause", "nothing"]
 
 
@@ -23,8 +24,9 @@ PayloadKind = Literal["stream", "restore", "consumer", "pause", "nothing"]
 class OpRule:
     """The request of an op: `verb` with this payload, or none; with `optional` either.
 
-    `kind` is the kind of its address, `action` that of a consumer's request. `staging`: the step may touch a staging stream or a
-    placeholder consumer of the resource. `params` are fields that it needs; `deletes`: it deletes the resource's object.
+    `kind` is the kind of its address, `action` that of a consumer's request. `staging`: the step
+    may touch a staging stream or a placeholder consumer of the resource. `params` are fields that
+    it needs. `deletes`: it deletes the resource's object.
     """
 
     kind: Literal["stream", "consumer", "any"]
@@ -110,29 +112,31 @@ OP_RULES: Final[Mapping[Op, OpRule]] = {
 
 
 def require_consistent_steps(plan: Plan) -> None:
-    """Raise JsplanError, before anything is sent, for a plan with a step that contradicts itself."""
-    going = {
+    """Raise JsplanError for a plan with an inconsistent step, before anything is sent."""
+    deleted = {
         change.address for change in plan.resource_changes if "delete" in change.change.actions
     }
     known: set[str] = set()
     for step in plan.steps:
-        for flaw in (*_check_order(step, known), *_check_step(step, going)):
+        for flaw in (*_check_order(step, known), *_check_step(step, deleted)):
             raise JsplanError(
-                f"step {step.id} ({step.op} of {step.address}) does not agree with itself: {flaw}. Nothing was changed",
-                hint="The plan was edited, or written by another release. Plan again: jsplan plan -o FILE",
+                f"step {step.id} ({step.op} of {step.address}) does not agree with itself: {flaw}. "
+                "Nothing was changed",
+                hint="The plan was edited, or written by another release. "
+                "Plan again: jsplan plan -o FILE",
             )
         known.add(step.id)
 
 
 def _check_order(step: Step, known: Collection[str]) -> Iterator[str]:
-    """Flaws in the order: a step waits for earlier ones only, so no two wait for each other."""
+    """Return flaws in the order: a step waits for earlier ones only."""
     if step.id in known:
         yield "another step has the same id"
     if not set(step.depends_on) <= set(known):
         yield "it waits for a step that is not before it"
 
 
-def _check_step(step: Step, going: Collection[str]) -> Iterator[str]:
+def _check_step(step: Step, deleted: Collection[str]) -> Iterator[str]:
     rule, address, touched = OP_RULES[step.op], Address.parse(step.address), step.target_address
     if rule.kind != "any" and (rule.kind == "consumer") != (address.kind == "consumer"):
         yield "the address is of another kind"
@@ -140,7 +144,7 @@ def _check_step(step: Step, going: Collection[str]) -> Iterator[str]:
     if touched != address and not (rule.staging and _is_staging(address, touched)):
         yield f"it touches {touched}"
         return
-    if rule.deletes and step.address not in going:
+    if rule.deletes and step.address not in deleted:
         yield "no resource change of the plan deletes it"
     if missing := [name for name in rule.params if name not in (step.params or {})]:
         yield f"params lack {', '.join(missing)}"
@@ -150,13 +154,16 @@ def _check_step(step: Step, going: Collection[str]) -> Iterator[str]:
         and step.record is not None
         and "declared" not in step.record
     ):
-        yield "record does not say what state is to remember"
+        yield "record has no declared fields for state"
     yield from _check_request(step, rule, touched)
-    yield from _of_params(step, address)
+    yield from _check_params(step, address)
 
 
 def _is_staging(address: Address, touched: Address) -> bool:
-    """Check for a staging stream or placeholder consumer of the address: a reserved name, same domain."""
+    """Return True for a staging stream or placeholder consumer of the address.
+
+    It has a reserved name and is in the same domain.
+    """
     if address.kind == "consumer":
         return is_placeholder(touched) and touched.parent == address.parent
     return (touched.domain, touched.kind) == (
@@ -203,28 +210,30 @@ def _config_names(config: Mapping[str, Any]) -> set[Any]:
     return {config[name] for name in ("name", "durable_name") if config.get(name)}
 
 
-def _of_params(step: Step, address: Address) -> Iterator[str]:
-    """Flaws in names from which operations build requests."""
-    carried = step.params or {}
-    other, begins, consumers = (carried.get(name) for name in ("from", "replacement", "consumers"))
+def _check_params(step: Step, address: Address) -> Iterator[str]:
+    """Return flaws in names from which operations build requests."""
+    params = step.params or {}
+    origin, replacement, consumers = (
+        params.get(name) for name in ("from", "replacement", "consumers")
+    )
     if (
-        other is not None
-        and Address.parse(other) != address
-        and not _is_staging(address, Address.parse(other))
+        origin is not None
+        and Address.parse(origin) != address
+        and not _is_staging(address, Address.parse(origin))
     ):
-        yield f"it copies from {other}"
-    if begins is not None and not _is_staging(address, Address.parse(begins["staging"])):
-        yield f"its messages would be put into {begins['staging']}"
+        yield f"it copies from {origin}"
+    if replacement is not None and not _is_staging(address, Address.parse(replacement["staging"])):
+        yield f"its messages would be copied into {replacement['staging']}"
     if (
-        "initial_config" in carried
-        and carried["initial_config"].get("name") != step.target_address.stream
+        "initial_config" in params
+        and params["initial_config"].get("name") != step.target_address.stream
     ):
-        yield f"it would make stream {carried['first'].get('name')}"
+        yield f"it would create stream {params['initial_config'].get('name')}"
     if step.op == "stream.resume_consumers" and not isinstance(consumers, dict):
-        yield "params do not say how consumers come back"
-    for name, coming in consumers.items() if isinstance(consumers, dict) else ():
-        if coming is not None and (
-            _config_names(coming["config"]) != {name}
-            or Address.parse(coming["address"]).parent != address
+        yield "params do not say how consumers are restored"
+    for name, restored in consumers.items() if isinstance(consumers, dict) else ():
+        if restored is not None and (
+            _config_names(restored["config"]) != {name}
+            or Address.parse(restored["address"]).parent != address
         ):
-            yield f"consumer {name} would come back as another one"
+            yield f"consumer {name} would be restored under another name"

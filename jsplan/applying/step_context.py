@@ -1,6 +1,6 @@
-"""What a step needs to be done: its precondition, its call, the read-back, the journal. When it runs is left to `executor`.
+"""Context of the steps of one apply: precondition, call, read-back and journal of a step.
 
-What the calls mean is said by the plan: nothing here knows a JetStream rule.
+The plan says what each call means: no JetStream rules here.
 """
 
 from __future__ import annotations
@@ -33,38 +33,39 @@ from jsplan.jetstream import DomainApi
 from jsplan.state import Entry, Journal, State
 from jsplan.units import format_timestamp
 
-#: Writes may take longer than reads: a restore or a large trim. Seconds.
+#: Seconds for a write. It may take longer than a read: a restore, or a large trim.
 WRITE_TIMEOUT = 30.0
-#: How long a step waits for a cluster that is moving or scaling the stream. Seconds.
+#: Seconds to wait for a cluster that moves or scales a stream.
 STABLE_TIMEOUT = 600.0
 
 
 class StepFailed(JsplanError):
-    """One step could not be done; `status` is `failed`, or `unknown` when the call was sent and no answer came."""
+    """One step failed. `status` is `unknown` when the call was sent and no answer came."""
 
     def __init__(self, message: str, status: StepStatus = "failed") -> None:
         super().__init__(message)
         self.status: StepStatus = status
 
 
-#: Does something right before a step writes, and says whether it did. What it raises keeps the step from being done.
+#: Called right before a step writes; returns True if it did something. Its errors stop the step.
 BeforeWrite = Callable[[Step], Awaitable[bool]]
 
 
 class StepNotStarted(Exception):
-    """A step was not sent after all: Ctrl-C came while its precondition was read, or its domain went away."""
+    """A step was not sent: Ctrl-C came first, or its domain went offline."""
 
 
 @dataclass
 class StepContext:
-    """What the steps of one apply share.
+    """Shared context of the steps of one apply.
 
-    `apis` has the API of each domain that the plan touches and that is reachable now. `stop` is set by Ctrl-C. `before_write` is
-    asked when a step's precondition holds, right before it writes. `lost_domains`
-    are domains that stopped answering meanwhile, with what they said last: each is waited for once, not once per step.
-    `state_failure` is why state could not be written any more: then nothing more begins either. `fingerprints` are the fingerprints that steps
-    left behind, `stream_versions` what they made of streams, as consumers expect it; `new_fingerprints` are fingerprints of objects that went away with
-    their stream and came back with it, by what they were before.
+    `apis` has the API of each domain that the plan touches and that is reachable now. `stop` is set
+    by Ctrl-C. `before_write` is called when a step's precondition holds, right before it writes.
+    `lost_domains` are domains that stopped answering, with their last error: each is waited for
+    once, not once per step. `state_failure` is the error after which state cannot be written: no
+    further step begins. `fingerprints` are those that steps left behind, `stream_versions` the
+    streams after steps, as consumers expect them. `new_fingerprints` maps the fingerprints of
+    objects that were deleted and restored with their stream to their new ones.
     """
 
     plan: Plan
@@ -84,19 +85,22 @@ class StepContext:
         self.deletion_check = DeletionCheck(self.plan, self.apis, self.state.replacements)
 
     def api(self, step: Step) -> DomainApi:
-        """The API of the domain that the step is sent to."""
+        """Return the API of the domain that the step is sent to."""
         return self.apis[step.domain]
 
     async def record(self, *changes: dict[str, Any], durable: bool = True) -> None:
-        """Carry out changes on state and journal them; with `durable` only come back when they are on the disk. Raises StateError."""
+        """Apply changes to state and journal them; with `durable` wait for the disk.
+
+        Raises StateError.
+        """
         self.backend.append(self.state, *changes)
         if durable:
             await self.backend.sync()
 
     async def begin(self, step: Step, live: LiveObject | None = None) -> None:
-        """Journal that the step begins. Raises NotBegun after Ctrl-C, StepFailed where it cannot be journaled: nothing was sent.
+        """Journal that the step begins. `live` is the object that the step changes in place.
 
-        `live` is the object that the step changes in place.
+        Raises StepNotStarted after Ctrl-C, StepFailed where the journal fails: nothing was sent.
         """
         if self.stop.is_set():
             raise StepNotStarted
@@ -119,7 +123,7 @@ class StepContext:
             raise self._begin_error(error) from None
 
     def seen_lines(self, step: Step, live: LiveObject | None) -> list[dict[str, Any]]:
-        """The journal line by which an object is known again although its server will report another `created` for it."""
+        """Return journal lines that identify an object if its `created` changes later."""
         if live is None or not live.answered_at:
             return []
         names = (str(live.address), (step.record or {}).get("previous_address"))
@@ -133,7 +137,10 @@ class StepContext:
         return [{"seen": {"address": name, "at": live.answered_at}} for name in known]
 
     def _earlier_deletion_lines(self, step: Step) -> list[dict[str, Any]]:
-        """What an earlier apply had deleted without recording it, where this step begins to make it again: its `begin` would be lost."""
+        """Return lines for an unrecorded deletion of an earlier apply, before this step recreates.
+
+        The `begin` of that deletion would be lost otherwise.
+        """
         earlier = self.state.pending.get(step.address, {})
         absent = step.precondition.get("fingerprint") == "absent"
         return (
@@ -143,7 +150,7 @@ class StepContext:
         )
 
     def deletion_lines(self, step: Step) -> list[dict[str, Any]]:
-        """The journal lines of a resource that was deleted, and of the consumers that went with it."""
+        """Return the journal lines of a deleted resource and of the consumers deleted with it."""
         lines = removal_lines(step)
         streams = {line["drop"] for line in lines if "drop" in line}
         return lines + [
@@ -153,19 +160,19 @@ class StepContext:
         ]
 
     def _write_timeout(self) -> float:
-        """How many seconds one write may take under the lock. Raises StepFailed where the lock may be lost."""
+        """Return the seconds that one write may take. Raises StepFailed if the lock may be lost."""
         try:
             return self.backend.may_write(WRITE_TIMEOUT)
         except StateError as error:
             raise self._begin_error(error) from None
 
     def _begin_error(self, error: StateError) -> StepFailed:
-        """Without a journal, or without the lock, neither this step nor another one begins."""
+        """Record that no step may begin any more: the journal or the lock failed."""
         self.state_failure = error
         return StepFailed(f"{error}; nothing was written")
 
     async def read(self, address: Address) -> LiveObject | None:
-        """The object as it is now. A domain that stopped answering is remembered. Raises NotBegun for that."""
+        """Read the object now. Remember a domain that stopped answering; raise StepNotStarted."""
         try:
             return await read_object(self.apis[address.domain], address)
         except OFFLINE_ERRORS as error:
@@ -173,9 +180,9 @@ class StepContext:
             raise StepNotStarted from None
 
     async def check_precondition(self, step: Step) -> LiveObject | None:
-        """The precondition, once more, just before the write (promise 2). Raises StepFailed where it does not hold any more.
+        """Check the precondition again just before the write (promise 2). Raises StepFailed.
 
-        What `before_write` does in between takes its time, so the precondition is looked at again after it.
+        `before_write` takes time, so the precondition is checked again after it.
         """
         live = await self._check_precondition_once(step)
         if self.before_write is not None and await self.before_write(step):
@@ -187,7 +194,7 @@ class StepContext:
         await self._wait_until_stable(step)
         live = await self.read(address)
         try:
-            more = exceeded_bound(step, live) or await self.deletion_check.describe_excess(
+            excess = exceeded_bound(step, live) or await self.deletion_check.describe_excess(
                 step, live
             )
         except OFFLINE_ERRORS as error:
@@ -197,18 +204,21 @@ class StepContext:
             step.precondition.get("after_step", "")
         )
         wanted = self.new_fingerprints.get(wanted or "", wanted)
-        found = live.fingerprint if live else "absent"
-        if wanted is not None and found != wanted:
+        fingerprint = live.fingerprint if live else "absent"
+        if wanted is not None and fingerprint != wanted:
             raise StepFailed(
-                f"{address} was changed by somebody else since it was planned; nothing was written"
+                f"{address} was changed by another client since it was planned; nothing was written"
             )
         await self._check_parent(step)
-        if more is not None:
-            raise StepFailed(f"{address} {more}; nothing was written")
+        if excess is not None:
+            raise StepFailed(f"{address} {excess}; nothing was written")
         return live
 
     async def _check_parent(self, step: Step) -> None:
-        """The stream of a consumer, which is as planned, or as an earlier step left it. Raises StepFailed where it is not."""
+        """Check that a consumer's stream is as planned, or as an earlier step left it.
+
+        Raises StepFailed where it is not.
+        """
         parent = step.target_address.parent
         expected = (
             self.stream_versions.get(parent, step.precondition.get("parent"))
@@ -225,7 +235,7 @@ class StepContext:
             )
 
     def note_result(self, step: Step, live: LiveObject) -> None:
-        """Remember what a step made of an object, for those that go on from there."""
+        """Remember the object that a step left, for later steps."""
         self.fingerprints[step.id] = live.fingerprint
         if live.address.parent is None:
             self.stream_versions[live.address] = {
@@ -234,7 +244,7 @@ class StepContext:
             }
 
     async def _wait_until_stable(self, step: Step) -> None:
-        """Wait, where the step asks for it, until a cluster has done with a stream what it was told before."""
+        """Wait, where the step asks for it, until a cluster has finished moving or scaling."""
         stream, end, pause = (
             step.precondition.get("wait_until_stable"),
             time.monotonic() + STABLE_TIMEOUT,
@@ -249,13 +259,14 @@ class StepContext:
                 raise StepNotStarted
             if time.monotonic() > end:
                 raise StepFailed(
-                    f"{stream} is still being moved or scaled after {STABLE_TIMEOUT:.0f}s; the next plan goes on from there"
+                    f"{stream} is still being moved or scaled after {STABLE_TIMEOUT:.0f}s; "
+                    "the next plan continues from there"
                 )
             await asyncio.sleep(pause)
             pause = min(1.0, pause * 1.5)
 
     async def call(self, step: Step) -> None:
-        """Send the step's one request. Raises ApiError where it was refused, StepFailed where it may not have arrived."""
+        """Send the step's one request. Raises ApiError on refusal, StepFailed if it may be lost."""
         assert step.request is not None
         timeout = self._write_timeout()
         try:
@@ -271,16 +282,17 @@ class StepContext:
         except ApiError as error:
             if not await self._was_applied(step):
                 raise StepFailed(
-                    f"{error}; whether it was carried out is not known, the next plan will tell",
+                    f"{error}; it is not known if the change was applied. The next plan shows it",
                     "unknown",
                 ) from None
 
     async def send(
         self, step: Step, verb: str, payload: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """One of several requests of a step; what the journal has by then must be enough to go on.
+        """Send one of several requests of a step. The journal must suffice to resume after it.
 
-        Raises ServerRefusedError and NotPermittedError, and StepFailed where no answer came or the lock may be lost.
+        Raises ServerRefusedError and NotPermittedError, and StepFailed where no answer came or the
+        lock may be lost.
         """
         timeout = self._write_timeout()
         try:
@@ -288,14 +300,14 @@ class StepContext:
         except (ServerRefusedError, NotPermittedError):
             raise
         except ApiError as error:
-            raise StepFailed(f"{error}; the next plan goes on from there", "unknown") from None
+            raise StepFailed(f"{error}; the next plan continues from there", "unknown") from None
 
     async def _await_answer(
         self, api: DomainApi, request: str, payload: dict[str, Any] | None, timeout: float
     ) -> dict[str, Any]:
-        """Wait for the answer of one write, at most `timeout` seconds, and for as long only as the domain answers anything at all.
+        """Wait at most `timeout` seconds for the answer of a write, while the domain answers.
 
-        A domain that does not is remembered.
+        A domain that stops answering is remembered.
         """
         call = asyncio.ensure_future(api.request(request, payload, timeout=timeout))
         try:
@@ -316,7 +328,7 @@ class StepContext:
             raise ApiTimeoutError(str(error)) from None
 
     async def _was_applied(self, step: Step) -> bool:
-        """Whether a call without an answer was carried out after all."""
+        """Check whether a call without an answer was applied."""
         if step.domain in self.lost_domains:
             return False
         try:
@@ -330,7 +342,7 @@ class StepContext:
         return live is not None and live.fingerprint != before and not unkept_fields(step, live)
 
     async def verify_write(self, step: Step) -> None:
-        """Prove that the server kept what was sent, and remember what it has now. Raises StepFailed that names what it did not keep."""
+        """Verify and record the written object. Raises StepFailed with the lost fields."""
         try:
             live = await read_object(self.api(step), step.target_address)
         except ApiError as error:
@@ -343,13 +355,14 @@ class StepContext:
             await self.record(*self.deletion_lines(step))
             if live is not None:
                 raise StepFailed(
-                    f"{step.target_address} is there again: somebody else made it at the same moment"
+                    f"{step.target_address} exists again: another client created it "
+                    "during the apply"
                 )
             return
         if live is None:
             await self.record({"end": step.address})
             raise StepFailed(
-                f"{step.target_address} is gone again: somebody else deleted it at the same moment"
+                f"{step.target_address} is gone again: another client deleted it during the apply"
             )
         self.note_result(step, live)
         lost = unkept_fields(step, live)
@@ -360,21 +373,22 @@ class StepContext:
         )
         if lost:
             raise StepFailed(
-                f"{step.target_address}: the server did not keep {describe_unkept(step, live, lost)}"
+                f"{step.target_address}: the server did not keep "
+                f"{describe_unkept(step, live, lost)}"
             )
 
     def _partial_update_lines(self, step: Step, live: LiveObject) -> list[dict[str, Any]]:
-        """The journal lines of one of several steps of an update: what it changed is nobody else's change."""
+        """Return the journal lines of one of several update steps: its change is ours."""
         recorded = (step.params or {}).get("state_address", step.address)
         entry = self.state.resources.get(Address.parse(recorded))
-        over = {"end": step.address}
+        end = {"end": step.address}
         if not step.op.endswith(".update") or entry is None or entry.created != live.created:
-            return [over]
+            return [end]
         changed = entry.with_fields(step.expect or {}, live.config)
-        return [{"put": {"address": recorded, "entry": changed.to_json()}} | over]
+        return [{"put": {"address": recorded, "entry": changed.to_json()}} | end]
 
     async def save_entry(self, step: Step, live: LiveObject, lost: Collection[str] = ()) -> None:
-        """Put the object into state. What the server did not keep counts as not applied, so that the next plan shows it."""
+        """Put the object into state. Fields that the server did not keep count as not applied."""
         assert step.record is not None
         record = step.record
         entry = Entry(
@@ -391,18 +405,20 @@ class StepContext:
             seen=live.answered_at,
         )
         put = {"put": {"address": step.address, "entry": entry.to_json()}}
-        over = {"replaced": record["replaced"]} if "replaced" in record else {}
-        await self.record(*_drop_previous_lines(step), put | over, durable=step.request is not None)
+        replaced = {"replaced": record["replaced"]} if "replaced" in record else {}
+        await self.record(
+            *_drop_previous_lines(step), put | replaced, durable=step.request is not None
+        )
 
 
 def _drop_previous_lines(step: Step) -> list[dict[str, Any]]:
-    """A resource that a `moved` block renamed is dropped under its old name."""
+    """Return the line that drops a resource under its name before a `moved` block."""
     previous = (step.record or {}).get("previous_address")
     return [{"drop": previous}] if previous else []
 
 
 def closing_lines(step: Step, live: LiveObject | None) -> list[dict[str, Any]]:
-    """The journal lines of a step that an earlier apply did not end: it is over, and what is not there is no longer ours."""
+    """Return the journal lines that end a step of an earlier apply; a missing object is dropped."""
     recorded = (step.params or {}).get("state_address", step.address)
     return [
         {"drop" if live is None else "end": address}
@@ -411,7 +427,7 @@ def closing_lines(step: Step, live: LiveObject | None) -> list[dict[str, Any]]:
 
 
 def removal_lines(step: Step) -> list[dict[str, Any]]:
-    """The journal lines of a resource that is no more, or no more ours. What only stood in for it was never in state."""
+    """Return the journal lines of a removed resource. Staging objects were never in state."""
     return (
         [{"end": step.address}]
         if step.object

@@ -1,4 +1,4 @@
-"""Whether the server kept what it was sent (promise 2). What to do about it is left to the executor."""
+"""Check that the server kept what it was sent (promise 2)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from jsplan.planning.diff import differing_fields
 
 
 def unkept_fields(step: Step, live: LiveObject) -> list[str]:
-    """The fields whose live value is not what the step asked for."""
+    """List the fields whose live value differs from the step's expectation."""
     return differing_fields(table_of(live.address), live.compact, step.expect or {})
 
 
 def describe_unkept(step: Step, live: LiveObject, lost: Iterable[str]) -> str:
-    """The lost fields in words: what was asked for and what is there."""
+    """Describe the lost fields: what was requested and what the server has."""
     expect = step.expect or {}
     return ", ".join(
-        f"{name} (asked for {_format_value(expect[name])}, has {_format_value(live.compact.get(name))})"
+        f"{name} (asked for {_format_value(expect[name])}, "
+        f"has {_format_value(live.compact.get(name))})"
         for name in lost
     )
 

@@ -121,7 +121,7 @@ class LocalBackend:
             ours = f"{self._workspace}, environment {self._environment or 'none'}"
             raise StateError(
                 f"the state {self.path} belongs to workspace {theirs}, not to {ours}",
-                hint="Give each workspace and environment a path of its own under backend.local.path.",
+                hint="Give each workspace and environment its own path under backend.local.path.",
             )
 
     async def start(self, state: State) -> None:

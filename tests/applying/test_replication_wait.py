@@ -163,7 +163,7 @@ def test_a_mirror_that_is_ahead_of_its_origin(
             {"main/stream/M": "failed"},
         )
         said = next(step.error for step in result.steps if step.error)
-        assert "stands at message 20, and the new main/stream/O has come to 0" in said
+        assert "stands at message 20, and the new main/stream/O is at 0" in said
         assert "jsplan apply --replace main/stream/M" in said
         assert [step.title for step in space.plan().steps] == [
             "check that stream M in main follows stream O in main again"
@@ -199,7 +199,7 @@ def test_a_copy_that_does_not_follow_yet(
             {"main/stream/M": "failed"},
         )
         said = next(step.error for step in result.steps if step.error)
-        assert "main/stream/M does not hear of the new main/stream/O" in said
+        assert "main/stream/M receives no heartbeat of the new main/stream/O" in said
         assert "not managed here" in said
         assert (
             last_sequence(raw, "O") == 20
@@ -230,7 +230,7 @@ def test_a_mirror_whose_domain_is_offline(tmp_path: Path, make_hub_leaf: MakeHub
         result = space.apply_saved(plan)
         assert (result.exit_code, result.summary["replaced"]) == (6, 1)
         assert verify_results(plan, result) == {"leaf/stream/M": "skipped"}
-        assert "domain leaf is away" in str(next(step.error for step in result.steps if step.error))
+        assert "domain leaf is offline" in str(next(step.error for step in result.steps if step.error))
 
         plan, result = space.write(
             streams=[origin_config("recreate", replaced=False, domain="hub"), copy]

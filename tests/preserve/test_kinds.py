@@ -216,7 +216,7 @@ def test_a_copy_that_fails_gives_everything_back(tmp_path: Path, server: Server)
         _, result = space.apply(allow_hazards=PERMITTED)
 
         assert [s.error for s in result.steps if s.status == "failed"] == [
-            f"{name} was made by somebody else; nothing was written; the old stream has its subjects back, and nothing of it is lost"
+            f"{name} was created by another client; nothing was written; the old stream has its subjects back, and nothing of it is lost"
         ]
         assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"] == before
         assert b"seq" in raw.request("A.again", b"")[1]

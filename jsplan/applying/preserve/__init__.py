@@ -1,1 +1,1 @@
-"""Carries out replacements that keep a stream's messages, step by step. What they mean is left to `planning.preserve`."""
+"""Execution of replacements that keep the messages of a stream."""

@@ -1,6 +1,7 @@
-"""Fills a stream with the messages of another one in the same domain, in the three ways that servers have.
+"""Copy of a stream within one domain, by snapshot, mirror or source.
 
-Made to be done again: what an earlier attempt left is taken up where that loses nothing, and otherwise made anew.
+A copy can be repeated: it resumes an earlier attempt where that loses nothing, and starts over
+otherwise.
 """
 
 from __future__ import annotations
@@ -29,65 +30,63 @@ from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.planning.preserve.staging import END_MARKER
 from jsplan.resources.fields import Config
 
-#: Seconds without a single message more after which a copy is given up.
+#: Seconds without a new message after which a copy is abandoned.
 STALL_TIMEOUT: Final = 60.0
-#: Seconds for a server to finish what a restore that was killed has left of the name.
+#: Seconds for a server to release the name of a restore that was killed.
 NAME_TIMEOUT: Final = 20.0
 
 
-async def fill_stream(work: StepContext, step: Step) -> None:
-    """Make the step's stream with the messages of another one, and wait until it has them all."""
-    require_not_stopped(work)
-    record, source = require_record(work, step), Address.parse(params(step)["from"])
+async def fill_stream(context: StepContext, step: Step) -> None:
+    """Create the step's stream with the messages of another one, and wait until it is complete."""
+    require_not_stopped(context)
+    record, source = require_record(context, step), Address.parse(params(step)["from"])
     assert step.request is not None
-    found = await work.read(step.target_address)
+    found = await context.read(step.target_address)
     if found is not None:
         if found.created == record["old"]["created"]:
             raise StepFailed(f"the old {step.target_address} is still there; nothing was written")
         require_ours(found, record)
-        if params(step)[
-            "into_new"
-        ]:  # an earlier attempt, or one for other files; the stand-in has everything
-            await delete_stream(work, step, f"STREAM.DELETE.{step.target_address.stream}")
+        # An earlier attempt, or one for other files: the staging stream has all messages.
+        if params(step)["into_new"]:
             found = None
-    origin = await work.read(source)
+    origin = await context.read(source)
     if origin is None:
         raise StepFailed(
-            f"{source} is gone: somebody else deleted it; {step.target_address} was not filled"
+            f"{source} is gone: another client deleted it; {step.target_address} was not filled"
         )
-    way = params(step)["method"]
-    if way == "snapshot":
-        await _fill_by_snapshot(work, step, source, found)
+    method = params(step)["method"]
+    if method == "snapshot":
+        await _fill_by_snapshot(context, step, source, found)
     else:
-        await _fill_by_server(work, step, origin, found)
-    live = await wait_until_ready(work, step.target_address)
+        await _fill_by_server(context, step, origin, found)
+    live = await wait_until_ready(context, step.target_address)
     if live is None:
         raise StepFailed(
-            f"{step.target_address} is gone again: somebody else deleted it at the same moment"
+            f"{step.target_address} is gone again: another client deleted it during the apply"
         )
-    work.fingerprints[step.id] = live.fingerprint
+    context.fingerprints[step.id] = live.fingerprint
     done = (
         {"phase": "refilled", "new_created": live.created}
         if params(step)["into_new"]
         else {"phase": "copied"}
     )
-    await update_record(work, step, **done)
+    await update_record(context, step, **done)
 
 
-# --- archives --------------------------------------------------------------------------------------------------
+# --- snapshots -----------------------------------------------------------------------------------
 
 
 async def _fill_by_snapshot(
-    work: StepContext, step: Step, source: Address, found: LiveObject | None
+    context: StepContext, step: Step, source: Address, found: LiveObject | None
 ) -> None:
-    """A snapshot that goes straight into a restore. An earlier attempt may have left half of a stream: it goes first."""
+    """Restore a snapshot while it is taken. Delete what an earlier attempt left first."""
     assert step.request is not None
-    config, api, end = step.request["payload"], work.api(step), time.monotonic() + NAME_TIMEOUT
+    config, api, end = step.request["payload"], context.api(step), time.monotonic() + NAME_TIMEOUT
     while True:
         if found is not None:
-            require_ours(found, require_record(work, step))
-            await delete_stream(work, step, f"STREAM.DELETE.{step.target_address.stream}")
-        require_lock(work, WRITE_TIMEOUT)
+            require_ours(found, require_record(context, step))
+            await delete_stream(context, step, f"STREAM.DELETE.{step.target_address.stream}")
+        require_lock(context, WRITE_TIMEOUT)
         try:
             async with snapshots.open_snapshot(
                 api, source.stream, consumers=params(step)["consumers"]
@@ -97,39 +96,40 @@ async def _fill_by_snapshot(
                     config,
                     taken.state,
                     taken.chunks,
-                    on_progress=lambda _: require_lock(work, WRITE_TIMEOUT),
+                    on_progress=lambda _: require_lock(context, WRITE_TIMEOUT),
                 )
             return
         except ApiError as error:
             if not _is_transient(error) or time.monotonic() > end:
                 raise
         await asyncio.sleep(0.25)
-        require_not_stopped(work)
-        found = await work.read(step.target_address)
+        require_not_stopped(context)
+        found = await context.read(step.target_address)
 
 
 def _is_transient(error: ApiError) -> bool:
-    """Whether it is only too early: a restore that was killed still has the name, or a cluster has just made the consumers."""
+    """Return True if a retry may work: the name is still in use, or consumers were just created."""
     if isinstance(error, ServerRefusedError):
         return error.err_code in snapshots.NAME_IN_USE
     return "failed to get consumer state" in str(error)
 
 
-# --- mirrors and sources ---------------------------------------------------------------------------------------
+# --- mirrors and sources -------------------------------------------------------------------------
 
 
 async def _fill_by_server(
-    work: StepContext, step: Step, origin: LiveObject, found: LiveObject | None
+    context: StepContext, step: Step, origin: LiveObject, found: LiveObject | None
 ) -> None:
-    """A mirror or a source of the other stream, cut off once it has everything.
+    """Copy with a mirror or source, which is removed when the copy is complete.
 
-    A stand-in that is there already is not deleted: copying a work queue consumes it, so it may be the only copy.
+    An existing staging stream is not deleted: copying a work queue consumes it, so the staging
+    stream may be the only copy.
     """
     assert step.request is not None
     config, mirrors = step.request["payload"], params(step)["method"] == "mirror"
     if mirrors:
-        await _write_end_marker(work, step, origin)
-        origin = await work.read(origin.address) or origin
+        await _write_end_marker(context, step, origin)
+        origin = await context.read(origin.address) or origin
     copying = (
         {"mirror": {"name": origin.address.stream}}
         if mirrors
@@ -137,17 +137,17 @@ async def _fill_by_server(
     )
     if found is None:
         payload = {name: value for name, value in config.items() if name != "subjects"} | copying
-        await work.send(step, f"STREAM.CREATE.{step.target_address.stream}", payload)
+        await context.send(step, f"STREAM.CREATE.{step.target_address.stream}", payload)
     if found is None or found.raw.get("mirror") or found.raw.get("sources"):
-        await _wait_until_filled(work, step, origin, mirrors=mirrors)
-        await work.send(step, f"STREAM.UPDATE.{step.target_address.stream}", config)
-    if params(step)["into_new"] and (mark := require_record(work, step).get("end_marker")):
-        await _delete_end_marker(work, step, mark)
+        await _wait_until_filled(context, step, origin, mirrors=mirrors)
+        await context.send(step, f"STREAM.UPDATE.{step.target_address.stream}", config)
+    if params(step)["into_new"] and (mark := require_record(context, step).get("end_marker")):
+        await _delete_end_marker(context, step, mark)
 
 
-async def _write_end_marker(work: StepContext, step: Step, origin: LiveObject) -> None:
-    """A mirror ends with its origin's last message, so where that was deleted a message of ours makes the sequences equal."""
-    last, record = int(origin.state.get("last_seq") or 0), require_record(work, step)
+async def _write_end_marker(context: StepContext, step: Step, origin: LiveObject) -> None:
+    """Write an end marker where the last message is deleted: a mirror needs an end."""
+    last, record = int(origin.state.get("last_seq") or 0), require_record(context, step)
     if (
         params(step)["into_new"]
         or last >= record.get("end_marker", last + 1)
@@ -155,50 +155,46 @@ async def _write_end_marker(work: StepContext, step: Step, origin: LiveObject) -
     ):
         return
     try:
-        await work.api(step).request(f"STREAM.MSG.GET.{origin.address.stream}", {"seq": last})
+        await context.api(step).request(f"STREAM.MSG.GET.{origin.address.stream}", {"seq": last})
         return
     except ServerRefusedError as error:
         if error.err_code != NO_MESSAGE:
             raise
-    await update_record(work, step, end_marker=last + 1)
-    require_lock(work, WRITE_TIMEOUT)
+    await update_record(context, step, end_marker=last + 1)
+    require_lock(context, WRITE_TIMEOUT)
     headers = {"Nats-Incr": "+0"} if origin.raw.get("allow_msg_counter") else None
     subject = origin.raw["subjects"][0]
     try:
-        work.api(step).parse(
+        context.api(step).parse(
             subject,
-            await work.api(step).connection.request(
+            await context.api(step).connection.request(
                 subject, END_MARKER, WRITE_TIMEOUT, headers=headers
             ),
         )
     except ServerRefusedError as error:
         raise StepFailed(
-            f"{origin.address} does not take the message that marks its end: {error.description}"
+            f"{origin.address} refuses the message that marks its end: {error.description}"
         ) from None
 
 
-async def _delete_end_marker(work: StepContext, step: Step, mark: int) -> None:
+async def _delete_end_marker(context: StepContext, step: Step, mark: int) -> None:
     try:
-        await work.send(step, f"STREAM.MSG.DELETE.{step.target_address.stream}", {"seq": mark})
+        await context.send(step, f"STREAM.MSG.DELETE.{step.target_address.stream}", {"seq": mark})
     except ServerRefusedError:
-        live = await work.read(step.target_address)
+        live = await context.read(step.target_address)
         if live is None or int(live.state.get("last_seq") or 0) < mark:
             raise
 
 
 async def _wait_until_filled(
-    work: StepContext, step: Step, origin: LiveObject, *, mirrors: bool
+    context: StepContext, step: Step, origin: LiveObject, *, mirrors: bool
 ) -> None:
-    """Wait until the stream has everything; raises StepFailed when nothing comes any more."""
-    wanted, before, since, pause = (
-        _expected_counts(require_record(work, step), origin, step),
-        None,
-        time.monotonic(),
-        0.02,
-    )
+    """Wait until the stream is complete. Raises StepFailed when no message arrives any more."""
+    wanted = _expected_counts(require_record(context, step), origin, step)
+    before, since, pause = None, time.monotonic(), 0.02
     while True:
-        require_not_stopped(work)
-        live = await work.read(step.target_address)
+        require_not_stopped(context)
+        live = await context.read(step.target_address)
         state: Config = live.state if live is not None else {}
         last, count = int(state.get("last_seq") or 0), int(state.get("messages") or 0)
         if (last >= wanted["last_seq"]) if mirrors else (count >= wanted["messages"]):
@@ -206,18 +202,21 @@ async def _wait_until_filled(
         if (last, count) != before:
             before, since = (last, count), time.monotonic()
         elif time.monotonic() - since > STALL_TIMEOUT:
-            text = f"{step.target_address} has got {count:,} messages up to sequence {last:,} and nothing more for {STALL_TIMEOUT:.0f}s"
+            text = (
+                f"{step.target_address} has {count:,} messages up to sequence {last:,}, "
+                f"and none arrived for {STALL_TIMEOUT:.0f}s"
+            )
             raise StepFailed(
-                f"{text}; the old one was not deleted"
+                f"{text}; the old stream was not deleted"
                 if not params(step)["into_new"]
-                else f"{text}; they are in {origin.address}"
+                else f"{text}; all messages are in {origin.address}"
             )
         await asyncio.sleep(pause)
         pause = min(0.5, pause * 1.5)
 
 
 def _expected_counts(record: dict[str, Any], origin: LiveObject, step: Step) -> dict[str, int]:
-    """What the origin had: of a work queue that is being consumed by the copy, what was written down before."""
+    """Return the origin's counts; for a work queue, those recorded before the copy consumed it."""
     state = (
         record.get("quiesced_state", {})
         if not params(step)["into_new"] and params(step)["may_shrink"]

@@ -1,4 +1,4 @@
-"""The new stream: its consumers where they stood, its subjects and limits, and the end of what stood in for it."""
+"""The new stream: restore its consumers, subjects and limits, and delete the staging stream."""
 
 from __future__ import annotations
 
@@ -43,38 +43,45 @@ from jsplan.planning.replication.impact import ORIGIN_IDENTITY_LEVEL
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 
-#: What CONSUMER.RESET answers where it cannot: another deliver_policy, or a sequence before the start.
+#: Error of CONSUMER.RESET for another deliver_policy, or a sequence before the start.
 RESET_REFUSED = 10204
-#: How often, 50 ms apart, a consumer is looked at that was let go.
+#: Polls, 50 ms apart, until a consumer is resumed.
 MAX_POLLS: Final = 200
 
 
-async def restore_consumers(work: StepContext, step: Step) -> None:
-    """Bring back every consumer that did not come with its stream, and let all of them go on."""
-    require_not_stopped(work)
-    record, wanted = require_record(work, step), params(step)["consumers"]
-    stream = await work.read(step.target_address)
+async def restore_consumers(context: StepContext, step: Step) -> None:
+    """Recreate every consumer that was not copied with its stream, and resume all of them."""
+    require_not_stopped(context)
+    record, wanted = require_record(context, step), params(step)["consumers"]
+    stream = await context.read(step.target_address)
     if stream is None:
         raise StepFailed(
-            f"{step.target_address} is gone: somebody else deleted it at the same moment"
+            f"{step.target_address} is gone: another client deleted it during the apply"
         )
     for name, before in sorted(record.get("consumers", {}).items()):
-        said = wanted.get(name, {"config": before["config"]})
-        if said is None:
+        target = wanted.get(name, {"config": before["config"]})
+        if target is None:
             continue
-        await _restore_consumer(work, step, _RestoredConsumer(name, before, said, stream, record))
-    await update_record(work, step, phase="consumers_resumed")
+        await _restore_consumer(
+            context, step, _RestoredConsumer(name, before, target, stream, record)
+        )
+    await update_record(context, step, phase="consumers_resumed")
 
 
 class _RestoredConsumer:
-    """One consumer that comes back: what it was, what it shall be, and to which stream."""
+    """A consumer to restore: its state before, its target, and its stream."""
 
     def __init__(
-        self, name: str, before: Config, said: Config, stream: LiveObject, record: ReplacementRecord
+        self,
+        name: str,
+        before: Config,
+        wanted: Config,
+        stream: LiveObject,
+        record: ReplacementRecord,
     ) -> None:
         self.name = name
         self.before = before
-        self.wanted = said
+        self.wanted = wanted
         self.stream = stream
         self.record = record
         self.address = Address(stream.address.domain, "consumer", f"{stream.address.stream}/{name}")
@@ -82,7 +89,7 @@ class _RestoredConsumer:
         self.starts: dict[str, int] = {}
 
     def is_half_made(self, live: LiveObject) -> bool:
-        """Whether an apply made it, died, and may not have taken it to its place: it is paused until it stands there."""
+        """Return True if an interrupted apply created it: it is paused, maybe not reset."""
         return (
             self.record["method"] == "mirror"
             and live.created != self.before["created"]
@@ -91,34 +98,34 @@ class _RestoredConsumer:
 
     @property
     def start_fields(self) -> dict[str, Any]:
-        """Where it was made to go on, if not where the files say; of a consumer that came with its stream as it was recorded."""
+        """The recorded start, if it is not that of the files."""
         return {"starts": self.starts} if self.starts else {}
 
     @property
     def api_suffix(self) -> str:
-        """The rest of an API subject about it."""
+        """The last part of API subjects about it."""
         return f"{self.address.stream}.{self.name}"
 
 
-async def _restore_consumer(work: StepContext, step: Step, consumer: _RestoredConsumer) -> None:
-    live = await wait_until_ready(work, consumer.address)
+async def _restore_consumer(context: StepContext, step: Step, consumer: _RestoredConsumer) -> None:
+    live = await wait_until_ready(context, consumer.address)
     if live is not None and consumer.is_half_made(live):
-        await work.send(step, f"CONSUMER.DELETE.{consumer.api_suffix}")
+        await context.send(step, f"CONSUMER.DELETE.{consumer.api_suffix}")
         live = None
     if live is None:
-        await _recreate_consumer(work, step, consumer)
+        await _recreate_consumer(context, step, consumer)
     until = consumer.wanted["config"].get(PAUSE)
     until = None if is_expired(until, datetime.now(UTC)) else until
     if int(params(step)["api_level"]) >= PAUSE_LEVEL:
-        await work.send(
+        await context.send(
             step, f"CONSUMER.PAUSE.{consumer.api_suffix}", {PAUSE: until} if until else None
         )
-    live = await _wait_until_resumed(work, consumer.address)
+    live = await _wait_until_resumed(context, consumer.address)
     if live is None:
         raise StepFailed(
-            f"{consumer.address} is gone again: somebody else deleted it at the same moment"
+            f"{consumer.address} is gone again: another client deleted it during the apply"
         )
-    work.new_fingerprints[consumer.old.fingerprint] = live.fingerprint
+    context.new_fingerprints[consumer.old.fingerprint] = live.fingerprint
     if consumer.wanted.get("record") is not None:
         own = replace(
             step,
@@ -126,53 +133,55 @@ async def _restore_consumer(work: StepContext, step: Step, consumer: _RestoredCo
             record=consumer.wanted["record"] | consumer.start_fields,
             object=None,
         )
-        await work.save_entry(own, live)
+        await context.save_entry(own, live)
 
 
-async def _wait_until_resumed(work: StepContext, address: Address) -> LiveObject | None:
-    """The consumer once it is not held any more: a cluster answers before all of it knows."""
+async def _wait_until_resumed(context: StepContext, address: Address) -> LiveObject | None:
+    """Wait until the consumer is resumed: a cluster answers before all servers know it."""
     for _ in range(MAX_POLLS):
-        live = await work.read(address)
+        live = await context.read(address)
         if live is None or live.raw.get(PAUSE) != PAUSED_UNTIL:
             return live
         await asyncio.sleep(0.05)
-    raise StepFailed(f"{address} is still paused; the next plan goes on from there")
+    raise StepFailed(f"{address} is still paused; the next plan continues from there")
 
 
-async def _recreate_consumer(work: StepContext, step: Step, consumer: _RestoredConsumer) -> None:
-    """Make it where it stood: reset to there where servers can, else beginning there."""
+async def _recreate_consumer(context: StepContext, step: Step, consumer: _RestoredConsumer) -> None:
+    """Create a consumer at its position: with a reset where servers can, else as its start."""
     level, first = int(params(step)["api_level"]), int(consumer.stream.state.get("first_seq") or 0)
-    position = await _find_position(work, step, consumer)
+    position = await _find_position(context, step, consumer)
     config = {name: value for name, value in consumer.wanted["config"].items() if name != PAUSE}
     retention = consumer.stream.compact.get("retention", "limits")
     compact = table_of(consumer.address).compact(config)
-    way = choose_position_method(position, compact, level, retention=retention, first_seq=first)
+    method = choose_position_method(position, compact, level, retention=retention, first_seq=first)
     if retention == "workqueue":
-        await _purge_finished(work, step, consumer, position)
-    if way == "start":
+        await _purge_finished(context, step, consumer, position)
+    if method == "start":
         config, consumer.starts = with_start_sequence(position, config), {consumer.name: position}
-    held = {PAUSE: PAUSED_UNTIL} if level >= PAUSE_LEVEL else {}
-    await _create_consumer(work, step, consumer, config | held)
-    if way != "reset":
+    pause = {PAUSE: PAUSED_UNTIL} if level >= PAUSE_LEVEL else {}
+    await _create_consumer(context, step, consumer, config | pause)
+    if method != "reset":
         return
     try:
-        await work.send(step, f"CONSUMER.RESET.{consumer.api_suffix}", {"seq": position})
+        await context.send(step, f"CONSUMER.RESET.{consumer.api_suffix}", {"seq": position})
     except ServerRefusedError as error:
         if error.err_code != RESET_REFUSED:
             raise
-        await work.send(step, f"CONSUMER.DELETE.{consumer.api_suffix}")
+        await context.send(step, f"CONSUMER.DELETE.{consumer.api_suffix}")
         consumer.starts = {consumer.name: position}
-        await _create_consumer(work, step, consumer, with_start_sequence(position, config) | held)
+        await _create_consumer(
+            context, step, consumer, with_start_sequence(position, config) | pause
+        )
 
 
 async def _create_consumer(
-    work: StepContext, step: Step, consumer: _RestoredConsumer, config: Config
+    context: StepContext, step: Step, consumer: _RestoredConsumer, config: Config
 ) -> None:
     config = {name: value for name, value in config.items() if name != "metadata"} | _own_metadata(
         config
     )
     payload = {"stream_name": consumer.address.stream, "config": config, "action": "create"}
-    await work.send(step, f"CONSUMER.CREATE.{consumer.api_suffix}", payload)
+    await context.send(step, f"CONSUMER.CREATE.{consumer.api_suffix}", payload)
 
 
 def _own_metadata(config: Config) -> Config:
@@ -185,9 +194,9 @@ def _own_metadata(config: Config) -> Config:
 
 
 async def _purge_finished(
-    work: StepContext, step: Step, consumer: _RestoredConsumer, position: int
+    context: StepContext, step: Step, consumer: _RestoredConsumer, position: int
 ) -> None:
-    """In a work queue what is there is unfinished, so what the consumer has finished cannot stay."""
+    """Purge what the consumer has finished: a work queue only holds unfinished messages."""
     if (
         consumer.record["old"]["config"].get("retention") or "limits"
     ) == "workqueue" or position <= 1:
@@ -197,116 +206,116 @@ async def _purge_finished(
     ]
     for subject in filters:
         payload = {"seq": position} | ({"filter": subject} if subject else {})
-        await work.send(step, f"STREAM.PURGE.{consumer.address.stream}", payload)
+        await context.send(step, f"STREAM.PURGE.{consumer.address.stream}", payload)
 
 
-async def _find_position(work: StepContext, step: Step, consumer: _RestoredConsumer) -> int:
-    """The first sequence of the new stream that it has not finished; counted back where nobody knows where it began."""
+async def _find_position(context: StepContext, step: Step, consumer: _RestoredConsumer) -> int:
+    """Return the first unfinished sequence in the new stream; count back where it is unknown."""
     position = position_of(consumer.old.compact, consumer.before["state"])
     if position is not None:
-        return await _to_new_sequence(work, step, consumer, position)
-    given = consumer.before["state"]["delivered"]
-    upto = await _to_new_sequence(work, step, consumer, int(given["stream_seq"]) + 1) - 1
+        return await _to_new_sequence(context, step, consumer, position)
+    delivered = consumer.before["state"]["delivered"]
+    upto = await _to_new_sequence(context, step, consumer, int(delivered["stream_seq"]) + 1) - 1
     filters = filters_of(consumer.old.compact)
     return await find_first_delivered(
-        work.api(step), consumer.stream, filters, upto=upto, count=int(given["consumer_seq"])
+        context.api(step), consumer.stream, filters, upto=upto, count=int(delivered["consumer_seq"])
     )
 
 
 async def _to_new_sequence(
-    work: StepContext, step: Step, consumer: _RestoredConsumer, position: int
+    context: StepContext, step: Step, consumer: _RestoredConsumer, position: int
 ) -> int:
     if consumer.record["method"] != "source":
         return position
     return await _search_new_sequence(
-        work, step, consumer.stream, Address.parse(consumer.record["staging"]), position
+        context, step, consumer.stream, Address.parse(consumer.record["staging"]), position
     )
 
 
 async def _search_new_sequence(
-    work: StepContext, step: Step, stream: LiveObject, staging: Address, position: int
+    context: StepContext, step: Step, stream: LiveObject, staging: Address, position: int
 ) -> int:
-    """The new sequence of the first message whose old one is not before `position`.
+    """Find the new sequence of the first message whose old one is not before `position`.
 
-    Each message of the stand-in says in `Nats-Stream-Source` which sequence it had, and both streams are numbered alike.
+    Each message of the staging stream has its old sequence in `Nats-Stream-Source`. The staging
+    stream and the new stream have the same sequences.
     """
-    held = await work.read(staging)
-    low, high = 1, int((held.state if held is not None else stream.state).get("last_seq") or 0) + 1
+    staged = await context.read(staging)
+    state = staged.state if staged is not None else stream.state
+    low, high = 1, int(state.get("last_seq") or 0) + 1
     while low < high:
         middle = (low + high) // 2
-        if await _old_sequence(work, step, staging, middle) < position:
+        if await _old_sequence(context, step, staging, middle) < position:
             low = middle + 1
         else:
             high = middle
     return low
 
 
-async def _old_sequence(work: StepContext, step: Step, staging: Address, seq: int) -> int:
-    message = (await work.api(step).request(f"STREAM.MSG.GET.{staging.stream}", {"seq": seq}))[
+async def _old_sequence(context: StepContext, step: Step, staging: Address, seq: int) -> int:
+    message = (await context.api(step).request(f"STREAM.MSG.GET.{staging.stream}", {"seq": seq}))[
         "message"
     ]
     for line in base64.b64decode(message.get("hdrs", "")).decode("utf-8", "replace").split("\r\n"):
         name, _, value = line.partition(":")
         if name == "Nats-Stream-Source":
             return int(value.split()[1])
-    raise StepFailed(
-        f"{staging} has a message that does not say where it comes from; nothing was written"
-    )
+    raise StepFailed(f"{staging} has a message without its old sequence; nothing was written")
 
 
-async def activate(work: StepContext, step: Step) -> None:
-    """The stream's own configuration: its subjects, its limits, its retention. Then it is recorded as it is."""
-    before, record = await work.check_precondition(step), require_record(work, step)
-    require_not_stopped(work)
+async def activate(context: StepContext, step: Step) -> None:
+    """Set the stream's own configuration: subjects, limits, retention. Record the result."""
+    before, record = await context.check_precondition(step), require_record(context, step)
+    require_not_stopped(context)
     assert step.request is not None
-    if starts := await _read_source_starts(work, step):
+    if starts := await _read_source_starts(context, step):
         step = with_resume_positions(step, starts)
     assert step.request is not None
     if before is not None and before.created == record["old"]["created"]:
-        await delete_end_marker(work, step, record, step.target_address)
-    await work.send(step, step.request["api"], step.request["payload"])
-    live = await work.read(step.target_address)
+        await delete_end_marker(context, step, record, step.target_address)
+    await context.send(step, step.request["api"], step.request["payload"])
+    live = await context.read(step.target_address)
     if live is None:
         raise StepFailed(
-            f"{step.target_address} is gone: somebody else deleted it at the same moment"
+            f"{step.target_address} is gone: another client deleted it during the apply"
         )
-    work.note_result(step, live)
+    context.note_result(step, live)
     lost = unkept_fields(step, live)
-    await work.save_entry(step, live, lost)
+    await context.save_entry(step, live, lost)
     if lost:
         raise StepFailed(
             f"{step.target_address}: the server did not keep {describe_unkept(step, live, lost)}"
         )
-    await update_record(work, step, phase="activated")
+    await update_record(context, step, phase="activated")
 
 
-async def _read_source_starts(work: StepContext, step: Step) -> dict[str, int]:
-    """The starts of sources whose origin was made anew once: what was copied of it before has the mark of another one.
+async def _read_source_starts(context: StepContext, step: Step) -> dict[str, int]:
+    """Return the starts of sources whose origin was recreated: old messages name another origin.
 
-    Without them nats-server 2.15 would copy all of those again (measured).
+    Without them nats-server 2.15 would copy those messages again (measured).
     """
     assert step.request is not None
-    entry = work.state.resources.get(Address.parse(params(step)["state_address"]))
+    entry = context.state.resources.get(Address.parse(params(step)["state_address"]))
     known = (
         entry.starts
         if entry is not None and int(params(step)["api_level"]) >= ORIGIN_IDENTITY_LEVEL
         else {}
     )
     sources = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in known]
-    found = await resume_positions_by_scan(work, step, sources)
+    found = await resume_positions_by_scan(context, step, sources)
     return {key: max(found.get(key, 0), known[key]) for key in map(origin_key, sources)}
 
 
-async def delete_staging(work: StepContext, step: Step) -> None:
-    """Delete the stand-in, a probe that an earlier apply left, and the record with them."""
-    require_not_stopped(work)
-    record = work.state.replacements.get(params(step)["state_address"])
+async def delete_staging(context: StepContext, step: Step) -> None:
+    """Delete the staging stream, a probe that an earlier apply left, and the record."""
+    require_not_stopped(context)
+    record = context.state.replacements.get(params(step)["state_address"])
     if record is None:
         return
-    found = await work.read(step.target_address)
+    found = await context.read(step.target_address)
     if found is not None:
         require_ours(found, record)
         assert step.request is not None
-        await delete_stream(work, step, step.request["api"])
-    await delete_probe(work, step, probe_address(step.target_address), record)
-    await work.record({"replaced": params(step)["state_address"], "end": step.address})
+        await delete_stream(context, step, step.request["api"])
+    await delete_probe(context, step, probe_address(step.target_address), record)
+    await context.record({"replaced": params(step)["state_address"], "end": step.address})

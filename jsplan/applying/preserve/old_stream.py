@@ -1,4 +1,4 @@
-"""The old stream: stopping it, holding its consumers, and deleting it once its messages are elsewhere."""
+"""The old stream: quiesce it, pause its consumers, and delete it after the copy."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from jsplan.facts.reader import parse_consumer
 from jsplan.planning.pauses import PAUSE
 from jsplan.planning.preserve.consumer_position import PAUSE_LEVEL
 
-#: Until when consumers are paused that wait for their stream: nobody means that instant.
+#: Instant until which we pause consumers of a quiesced stream. No other client uses it.
 PAUSED_UNTIL: Final = "2249-12-31T23:59:59.987654321Z"
 
 
-async def quiesce(work: StepContext, step: Step) -> None:
-    """Take its subjects, its origins and its age from the stream; the probe has put the replacement on record."""
-    live = await work.check_precondition(step)
-    if (why := await consumer_difference(step, work.api(step))) is not None:
+async def quiesce(context: StepContext, step: Step) -> None:
+    """Remove subjects, origins and max_age from the stream. The probe recorded the replacement."""
+    live = await context.check_precondition(step)
+    if (why := await consumer_difference(step, context.api(step))) is not None:
         raise StepFailed(f"{step.target_address} {why}, since it was planned; nothing was written")
-    require_not_stopped(work)
-    require_record(work, step)
-    await update_record(work, step, phase="started")
+    require_not_stopped(context)
+    require_record(context, step)
+    await update_record(context, step, phase="started")
     if step.request is not None:
-        await work.send(step, step.request["api"], step.request["payload"])
-        live = await work.read(step.target_address)
+        await context.send(step, step.request["api"], step.request["payload"])
+        live = await context.read(step.target_address)
         if live is None:
             raise StepFailed(
-                f"{step.target_address} is gone: somebody else deleted it at the same moment"
+                f"{step.target_address} is gone: another client deleted it during the apply"
             )
         expected = Step(
             step.id,
@@ -51,49 +51,46 @@ async def quiesce(work: StepContext, step: Step) -> None:
         )
         if lost := unkept_fields(expected, live):
             raise StepFailed(
-                f"{step.target_address}: the server did not keep {describe_unkept(expected, live, lost)}"
+                f"{step.target_address}: the server did not keep "
+                f"{describe_unkept(expected, live, lost)}"
             )
     if live is not None:
-        work.fingerprints[step.id] = live.fingerprint
-    await update_record(work, step, phase="quiesced")
+        context.fingerprints[step.id] = live.fingerprint
+    await update_record(context, step, phase="quiesced")
 
 
-async def pause_consumers(work: StepContext, step: Step) -> None:
-    """Pause every consumer of the stream, after its configuration is on record, and write down where each stands."""
-    require_not_stopped(work)
-    record = require_record(work, step)
-    consumers = await read_positions(work, step, record)
-    await update_record(work, step, consumers=consumers)
+async def pause_consumers(context: StepContext, step: Step) -> None:
+    """Pause every consumer of the stream, after its configuration is recorded; record positions."""
+    require_not_stopped(context)
+    record = require_record(context, step)
+    consumers = await read_positions(context, step, record)
+    await update_record(context, step, consumers=consumers)
     if int(params(step)["api_level"]) >= PAUSE_LEVEL:
         for name in consumers:
-            await work.send(
+            await context.send(
                 step, f"CONSUMER.PAUSE.{step.target_address.stream}.{name}", {PAUSE: PAUSED_UNTIL}
             )
-    old = await work.read(step.target_address)
+    old = await context.read(step.target_address)
     if old is None:
         raise StepFailed(
-            f"{step.target_address} is gone: somebody else deleted it at the same moment"
+            f"{step.target_address} is gone: another client deleted it during the apply"
         )
     await update_record(
-        work,
+        context,
         step,
-        consumers=await read_positions(work, step, require_record(work, step)),
+        consumers=await read_positions(context, step, require_record(context, step)),
         quiesced_state=old.state,
         phase="consumers_paused",
     )
 
 
 async def read_positions(
-    work: StepContext, step: Step, record: ReplacementRecord
+    context: StepContext, step: Step, record: ReplacementRecord
 ) -> dict[str, Any]:
-    """Every consumer that the stream has now, by name: its configuration as it was before it was held, and where it stands."""
-    stream, known, found, seen = (
-        step.target_address,
-        record.get("consumers", {}),
-        dict[str, Any](),
-        list[dict[str, Any]](),
-    )
-    for info in await work.api(step).consumers(stream.stream):
+    """Read configuration (before the pause) and position of every consumer of the stream."""
+    stream, known = step.target_address, record.get("consumers", {})
+    consumers, seen = dict[str, Any](), list[dict[str, Any]]()
+    for info in await context.api(step).consumers(stream.stream):
         name = str(info["name"])
         if name.startswith(INTERNAL_CONSUMER_PREFIXES):
             continue
@@ -103,24 +100,24 @@ async def read_positions(
             if name in known and live.raw.get(PAUSE) == PAUSED_UNTIL
             else live.raw
         )
-        found[name] = {"config": config, "created": live.created, "state": live.state}
-        seen += work.seen_lines(step, live)
-    await work.record(*seen, durable=False)
-    return found
+        consumers[name] = {"config": config, "created": live.created, "state": live.state}
+        seen += context.seen_lines(step, live)
+    await context.record(*seen, durable=False)
+    return consumers
 
 
-async def delete_old(work: StepContext, step: Step) -> None:
-    """Delete the old stream. From here on what the stand-in and the record have is all there is."""
-    live = await work.check_precondition(step)
-    require_not_stopped(work)
-    record = require_record(work, step)
+async def delete_old(context: StepContext, step: Step) -> None:
+    """Delete the old stream. From here on the staging stream and the record have everything."""
+    live = await context.check_precondition(step)
+    require_not_stopped(context)
+    record = require_record(context, step)
     if live is None or live.created != record["old"]["created"]:
         raise StepFailed(
-            f"{step.target_address} was made anew by somebody else; nothing was written"
+            f"{step.target_address} was recreated by another client; nothing was written"
         )
     if record.get("phase") != "compared":
         raise StepFailed(f"the copy of {step.target_address} was not compared; nothing was deleted")
-    await update_record(work, step, consumers=await read_positions(work, step, record))
+    await update_record(context, step, consumers=await read_positions(context, step, record))
     assert step.request is not None
-    await delete_stream(work, step, step.request["api"])
-    await update_record(work, step, phase="old_deleted")
+    await delete_stream(context, step, step.request["api"])
+    await update_record(context, step, phase="old_deleted")

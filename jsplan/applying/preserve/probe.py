@@ -1,7 +1,7 @@
-"""Tries what a stream is to become on one without messages, before the old stream is touched.
+"""Test of the new configuration on an empty stream, before the old stream changes.
 
-A server refuses for reasons that no plan can know: what is left of its memory and disk, where a cluster finds room, what a later
-version demands. Up to here such an answer costs nothing.
+A server refuses for reasons that no plan knows: free memory and disk, placement in the cluster,
+rules of a later version. At this point a refusal costs nothing.
 """
 
 from __future__ import annotations
@@ -20,54 +20,60 @@ from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 
 
-async def probe(work: StepContext, step: Step) -> None:
-    """Make the probe as the new stream is made, give it what that is given last, and delete it. Raises StepFailed."""
-    address, begins = Address.parse(step.address), params(step)["replacement"]
-    old = await work.read(address)
-    require_not_stopped(work)
-    if old is None or old.created != begins["old"]["created"]:
+async def probe(context: StepContext, step: Step) -> None:
+    """Create the probe like the new stream, give it the final configuration, and delete it.
+
+    Raises StepFailed.
+    """
+    address, replacement = Address.parse(step.address), params(step)["replacement"]
+    old = await context.read(address)
+    require_not_stopped(context)
+    if old is None or old.created != replacement["old"]["created"]:
         raise StepFailed(
-            f"{address} was changed by somebody else since it was planned; nothing was written"
+            f"{address} was changed by another client since it was planned; nothing was written"
         )
-    if work.state.replacements.get(params(step)["state_address"], {}).get("id") != begins["id"]:
-        # Once: later it could be taken for the stand-in, which servers before 2.15 restore with the time of its own creation.
+    recorded = context.state.replacements.get(params(step)["state_address"], {})
+    if recorded.get("id") != replacement["id"]:
+        # Record it once, or it could be mistaken for the staging stream,
+        # which servers before 2.15 restore with the time of its own creation.
         known = {
             "address": params(step)["state_address"],
             "phase": "started",
-            "allowed": _allowed_hazards(work, step),
+            "allowed": _allowed_hazards(context, step),
         }
-        await work.record(*work.seen_lines(step, old), {"replacing": known | begins})
+        await context.record(*context.seen_lines(step, old), {"replacing": known | replacement})
     assert step.request is not None
-    await delete_probe(work, step, step.target_address, begins)
+    await delete_probe(context, step, step.target_address, replacement)
     try:
-        await work.send(
+        await context.send(
             step, f"STREAM.CREATE.{step.target_address.stream}", params(step)["initial_config"]
         )
-        if await wait_until_ready(work, step.target_address) is None:
+        if await wait_until_ready(context, step.target_address) is None:
             raise StepFailed(
-                f"{step.target_address} is gone again: somebody else deleted it at the same moment"
+                f"{step.target_address} is gone again: another client deleted it during the apply"
             )
-        await work.send(step, step.request["api"], step.request["payload"])
+        await context.send(step, step.request["api"], step.request["payload"])
     except ServerRefusedError as error:
         raise StepFailed(
-            f"the server refuses what {address} is to become: {error.description} ({error.code}/{error.err_code})"
+            f"the server refuses the new configuration of {address}: "
+            f"{error.description} ({error.code}/{error.err_code})"
         ) from None
-    await delete_probe(work, step, step.target_address, begins)
+    await delete_probe(context, step, step.target_address, replacement)
 
 
-def _allowed_hazards(work: StepContext, step: Step) -> dict[str, int]:
-    """The hazards of the replacement, all allowed by now, with their messages: what finishes it needs no permission a second time."""
+def _allowed_hazards(context: StepContext, step: Step) -> dict[str, int]:
+    """Return the allowed hazards with their messages; a resumed apply needs no permission."""
     found = (
-        change.hazards for change in work.plan.resource_changes if change.address == step.address
+        change.hazards for change in context.plan.resource_changes if change.address == step.address
     )
     return {hazard.code: hazard.messages or 0 for hazards in found for hazard in hazards}
 
 
 async def delete_probe(
-    work: StepContext, step: Step, address: Address, record: ReplacementRecord
+    context: StepContext, step: Step, address: Address, record: ReplacementRecord
 ) -> None:
     """Delete the probe, if there is one."""
-    found = await work.read(address)
+    found = await context.read(address)
     if found is not None:
         require_ours(found, record)
-        await delete_stream(work, step, f"STREAM.DELETE.{address.stream}")
+        await delete_stream(context, step, f"STREAM.DELETE.{address.stream}")

@@ -1,6 +1,7 @@
-"""What cannot be copied gets back what it had: a replacement that fails while the old stream has everything is undone at once.
+"""Rollback of a replacement that fails while the old stream has all messages.
 
-Otherwise publishers would wait for whoever looks at the error. What cannot be undone now stays on record for the next plan.
+Without it, publishers would wait until a user reads the error. What cannot be rolled back now stays
+recorded for the next plan.
 """
 
 from __future__ import annotations
@@ -26,81 +27,82 @@ UNTOUCHED: Final = "the stream was not touched"
 
 
 def with_rollback(operation: Operation) -> Operation:
-    """The operation, undone with all that came before it where it fails and nothing of the old stream is gone."""
+    """Wrap the operation: roll the replacement back if it fails and the old stream is complete."""
 
-    async def tried(work: StepContext, step: Step) -> None:
+    async def run_or_roll_back(context: StepContext, step: Step) -> None:
         try:
-            await operation(work, step)
+            await operation(context, step)
         except OFFLINE_ERRORS:
             raise
         except (StepFailed, ApiError) as error:
-            undone = None
+            outcome = None
             if getattr(error, "status", "failed") != "unknown" and not params(step).get("into_new"):
-                undone = await _roll_back(work, step)
-            if undone is None:
+                outcome = await _roll_back(context, step)
+            if outcome is None:
                 raise
-            raise StepFailed(f"{error}; {undone}") from None
+            raise StepFailed(f"{error}; {outcome}") from None
 
-    return tried
+    return run_or_roll_back
 
 
-async def _roll_back(work: StepContext, step: Step) -> str | None:
-    """Let the old stream be as it was, with nothing beside it; None where that cannot be. A stream that was not stopped is not written."""
-    record, address = (
-        work.state.replacements.get(params(step)["state_address"]),
-        Address.parse(step.address),
-    )
+async def _roll_back(context: StepContext, step: Step) -> str | None:
+    """Restore the old stream and delete what was added. Returns None where that is impossible.
+
+    A stream that was not quiesced is not written.
+    """
+    record = context.state.replacements.get(params(step)["state_address"])
+    address = Address.parse(step.address)
     if record is None or "staging" not in record:
         return None
     try:
-        old = await _read_complete_old_stream(work, address, record)
-        was_stopped = old is not None and is_quiesced(address, old, record["id"])
-        if old is None or (was_stopped and record["old"]["config"].get("mirror")):
+        old = await _read_complete_old_stream(context, address, record)
+        was_quiesced = old is not None and is_quiesced(address, old, record["id"])
+        if old is None or (was_quiesced and record["old"]["config"].get("mirror")):
             return None
-        if was_stopped:
-            await _restore_old_stream(work, step, address, record)
+        if was_quiesced:
+            await _restore_old_stream(context, step, address, record)
         for extra in (
             Address.parse(record["staging"]),
             probe_address(Address.parse(record["staging"])),
         ):
-            found = await work.read(extra)
+            found = await context.read(extra)
             if found is not None and belongs_to_replacement(found.raw, record["id"]):
-                await work.send(step, f"STREAM.DELETE.{extra.stream}")
-        await work.record({"replaced": params(step)["state_address"]})
+                await context.send(step, f"STREAM.DELETE.{extra.stream}")
+        await context.record({"replaced": params(step)["state_address"]})
     except JsplanError:
         return None
-    return ROLLED_BACK if was_stopped else UNTOUCHED
+    return ROLLED_BACK if was_quiesced else UNTOUCHED
 
 
 async def _restore_old_stream(
-    work: StepContext, step: Step, address: Address, record: ReplacementRecord
+    context: StepContext, step: Step, address: Address, record: ReplacementRecord
 ) -> None:
-    await delete_end_marker(work, step, record, address)
-    await work.send(step, f"STREAM.UPDATE.{address.stream}", record["old"]["config"])
+    await delete_end_marker(context, step, record, address)
+    await context.send(step, f"STREAM.UPDATE.{address.stream}", record["old"]["config"])
     for name, consumer in record.get("consumers", {}).items():
         until = consumer["config"].get(PAUSE)
         payload = None if is_expired(until, datetime.now(UTC)) else {PAUSE: until}
         if int(params(step)["api_level"]) >= PAUSE_LEVEL:
-            await _resume_consumer(work, step, f"{address.stream}.{name}", payload)
+            await _resume_consumer(context, step, f"{address.stream}.{name}", payload)
 
 
 async def _resume_consumer(
-    work: StepContext, step: Step, consumer: str, payload: dict[str, str] | None
+    context: StepContext, step: Step, consumer: str, payload: dict[str, str] | None
 ) -> None:
     try:
-        await work.send(step, f"CONSUMER.PAUSE.{consumer}", payload)
+        await context.send(step, f"CONSUMER.PAUSE.{consumer}", payload)
     except ServerRefusedError as error:
         if error.err_code != CONSUMER_NOT_FOUND:
             raise
 
 
 async def _read_complete_old_stream(
-    work: StepContext, address: Address, record: ReplacementRecord
+    context: StepContext, address: Address, record: ReplacementRecord
 ) -> LiveObject | None:
-    """The old stream, if it is there and has everything: a copy of a work queue may have taken messages out of it."""
-    now = await work.read(address)
+    """Read the old stream; None if it is gone, or a copy of a work queue consumed messages."""
+    now = await context.read(address)
     if now is None or now.created != record["old"]["created"]:
         return None
-    stand_in = await work.read(Address.parse(record["staging"]))
+    staged = await context.read(Address.parse(record["staging"]))
     consumed = now.raw.get("retention") == "workqueue" and record["method"] != "snapshot"
-    return None if consumed and stand_in is not None and stand_in.state.get("messages") else now
+    return None if consumed and staged is not None and staged.state.get("messages") else now
