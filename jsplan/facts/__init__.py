@@ -1,1 +1,1 @@
-"""Reads the world and never writes: who the domains are, live configurations, what else is there."""
+"""Reads from the servers: domains, live configurations, inventories. Never writes."""

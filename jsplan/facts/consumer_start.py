@@ -1,4 +1,4 @@
-"""Where a consumer began, for servers that do not say it: found by counting back what it was given. Never writes."""
+"""The start of a consumer, for servers that do not report it: counted back by deliveries."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from jsplan.subjects import is_subset
 async def find_first_delivered(
     api: DomainApi, stream: LiveObject, filters: Sequence[str], *, upto: int, count: int
 ) -> int:
-    """The sequence of the `count`th message back from `upto` that passes the filters, or the first one where there are fewer.
+    """Find the `count`th message back from `upto` that passes the filters, or the first one.
 
-    Reads the messages between the two, and none where the stream has no more than `count`. Raises ApiError.
+    Reads the messages between the two, and none where the stream has no more than `count`. Raises
+    ApiError.
     """
     name = stream.address.stream
     answer = await api.request(f"STREAM.INFO.{name}", {"deleted_details": True})
@@ -34,10 +35,10 @@ async def find_first_delivered(
         budget=ReadBudget(sys.maxsize),
         gaps=gaps,
     )
-    found = upto + 1
+    first = upto + 1
     async for message in reader.read_backward():
-        if not filters or any(is_subset(message.subject, one) for one in filters):
-            found, count = message.seq, count - 1
+        if not filters or any(is_subset(message.subject, subject) for subject in filters):
+            first, count = message.seq, count - 1
         if count <= 0:
             break
-    return found
+    return first

@@ -1,8 +1,9 @@
-"""Which JetStream domains are behind a connection. Never writes; what is proposed for the files is left to `workflows`.
+"""Discovery of the JetStream domains behind a connection.
 
-Every server that shares the account, or whose system account is joined, answers `$SYS.REQ.ACCOUNT.PING.CONNZ` to an ordinary
-user, also across leafnode links, and says its domain (measured, 2.10 to 2.15). With the system account they are asked
-directly. Mirrors and sources name domains that are away just now. A domain counts as there once its API answers the account.
+Every server that shares the account, or whose system account is joined, answers
+`$SYS.REQ.ACCOUNT.PING.CONNZ` to an ordinary user, also across leafnode links, and reports its
+domain (measured, 2.10 to 2.15). With the system account they are asked directly. Mirrors and
+sources name domains that are offline now. A domain exists once its API answers the account.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.read_only import ACCOUNT_PING
 
-#: Seconds after the last answer until no more are waited for.
+#: Seconds after the last answer until no more are expected.
 NEXT_ANSWER_TIMEOUT: Final = 1.0
-#: Seconds that a domain has to answer; all are asked at once.
+#: Seconds that a domain has to answer. All are asked at once.
 ANSWER_TIMEOUT: Final = 2.0
-#: Servers after which no more are waited for.
+#: Servers after which no more answers are read.
 MAX_SERVERS: Final = 100_000
 SYSTEM_PING: Final = "$SYS.REQ.SERVER.PING"
-#: Asks for the server and not for its connections, as far as that is possible.
+#: Request for the server without its connections, as far as possible.
 _LIMIT_ONE: Final = b'{"limit": 1}'
 _EXTERNAL = re.compile(r"\$JS\.([^.*>\s]+)\.API")
 
@@ -37,8 +38,9 @@ _EXTERNAL = re.compile(r"\$JS\.([^.*>\s]+)\.API")
 class VisibleDomain:
     """One domain over one connection. `name` None is a JetStream without a domain.
 
-    `servers` are those that say they are in it, as name and version; `reported_by` is who said that it exists. `failure` says why it
-    does not answer; else `streams` and `level` (the API level) are what its INFO shows.
+    `servers` are those that report this domain, as name and version; `reported_by` lists the
+    sources of the name. `failure` says why it does not answer; else `streams` and `level` (the API
+    level) are from its INFO.
     """
 
     name: str | None
@@ -51,61 +53,62 @@ class VisibleDomain:
 
     @property
     def prefix(self) -> str:
-        """Its API prefix, as the account sees it."""
+        """Its API prefix, as the account knows it."""
         return f"$JS.{self.name}.API" if self.name else "$JS.API"
 
 
 async def find_domains(
     link: NatsConnection, system: NatsConnection | None = None
 ) -> list[VisibleDomain]:
-    """Every domain that is visible over an open connection, the connected server's own first, then by name.
+    """Find every domain over an open connection: the connected server's first, then by name.
 
-    `system` is an open connection to the system account of the same servers. Raises ApiError when a connection is lost.
+    `system` is an open connection to the system account of the same servers. Raises ApiError when a
+    connection is lost.
     """
     found: dict[str | None, VisibleDomain] = {}
 
-    def tell(name: str | None, who: str, server: dict[str, Any] | None = None) -> None:
-        seen = found.setdefault(name, VisibleDomain(name, link.settings.key))
-        seen.reported_by += [who] if who not in seen.reported_by else []
+    def add(name: str | None, reporter: str, server: dict[str, Any] | None = None) -> None:
+        visible = found.setdefault(name, VisibleDomain(name, link.settings.key))
+        visible.reported_by += [reporter] if reporter not in visible.reported_by else []
         if server is not None and server.get("name"):
-            seen.servers[str(server["name"])] = str(server.get("ver") or "")
+            visible.servers[str(server["name"])] = str(server.get("ver") or "")
 
     own = link.server
     if own.get("jetstream"):
-        tell(
+        add(
             own.get("domain") or None,
             "the connected server",
             {"name": own.get("server_name"), "ver": own.get("version")},
         )
-    asked = [
+    requests = [
         (link, ACCOUNT_PING, "servers that answer the account"),
         *([(system, SYSTEM_PING, "the system account")] if system is not None else []),
     ]
-    for (_, _, who), answers in zip(
-        asked,
-        await asyncio.gather(*(_ask_all_servers(to, subject) for to, subject, _ in asked)),
+    for (_, _, reporter), answers in zip(
+        requests,
+        await asyncio.gather(*(_ask_all_servers(to, subject) for to, subject, _ in requests)),
         strict=True,
     ):
         for server in answers:
             if server.get("jetstream"):
-                tell(server.get("domain") or None, who, server)
-    await asyncio.gather(*(_probe_api(link, seen) for seen in found.values()))
-    reached = [seen for seen in found.values() if not seen.failure]
+                add(server.get("domain") or None, reporter, server)
+    await asyncio.gather(*(_probe_api(link, visible) for visible in found.values()))
+    reached = [visible for visible in found.values() if not visible.failure]
     for name, stream in await _domains_in_origins(link, reached):
-        tell(name, f"stream {stream}")
+        add(name, f"stream {stream}")
     await asyncio.gather(
         *(
-            _probe_api(link, seen)
-            for seen in found.values()
-            if seen not in reached and not seen.failure
+            _probe_api(link, visible)
+            for visible in found.values()
+            if visible not in reached and not visible.failure
         )
     )
     first = own.get("domain") or None
-    return sorted(found.values(), key=lambda seen: (seen.name != first, seen.name or ""))
+    return sorted(found.values(), key=lambda visible: (visible.name != first, visible.name or ""))
 
 
 async def list_visible_domains(pool: Pool, connections: Iterable[str]) -> dict[str, list[str]]:
-    """The JetStream domains that servers name, by each of the connections that is open; none where they do not say."""
+    """List the JetStream domains that servers report, by open connection; none if they do not."""
     links = [pool.connections[key] for key in sorted(set(connections)) if key in pool.connections]
     answers = await asyncio.gather(
         *(_ask_all_servers(link, ACCOUNT_PING) for link in links), return_exceptions=True
@@ -123,65 +126,63 @@ async def list_visible_domains(pool: Pool, connections: Iterable[str]) -> dict[s
 
 
 async def _ask_all_servers(link: NatsConnection, subject: str) -> list[dict[str, Any]]:
-    """The `server` part of every answer to one request; none where nobody may ask that."""
-    found: list[dict[str, Any]] = []
+    """Return the `server` part of every answer to one request; none where it is not permitted."""
+    servers: list[dict[str, Any]] = []
     async with link.open_inbox() as inbox:
         await link.publish(subject, _LIMIT_ONE, inbox.subject)
-        while len(found) < MAX_SERVERS:
+        while len(servers) < MAX_SERVERS:
             try:
                 arrived = await inbox.next(
-                    ANSWER_TIMEOUT if not found else NEXT_ANSWER_TIMEOUT, subject
+                    ANSWER_TIMEOUT if not servers else NEXT_ANSWER_TIMEOUT, subject
                 )
             except ApiTimeoutError:
-                return found
+                return servers
             if arrived.status:
-                return found
+                return servers
             try:
                 server = orjson.loads(arrived.data).get("server")
             except (orjson.JSONDecodeError, AttributeError):
                 continue
-            found += [server] if isinstance(server, dict) and _is_valid_server(server) else []
-    return found
+            servers += [server] if isinstance(server, dict) and _is_valid_server(server) else []
+    return servers
 
 
 def _is_valid_server(server: dict[str, Any]) -> bool:
-    """Whether what is read of it is text, as a server's is."""
+    """Return True if the fields that are used are text."""
     return all(isinstance(server.get(name, ""), str) for name in ("name", "ver", "domain"))
 
 
-def _domain_api(link: NatsConnection, seen: VisibleDomain) -> DomainApi:
+def _domain_api(link: NatsConnection, visible: VisibleDomain) -> DomainApi:
     return DomainApi(
-        Domain(seen.name or "without a name", link.settings.key, seen.name, seen.prefix),
+        Domain(visible.name or "without a name", link.settings.key, visible.name, visible.prefix),
         link,
         read_only=True,
     )
 
 
-async def _probe_api(link: NatsConnection, seen: VisibleDomain) -> None:
-    """Whether its API answers the account."""
+async def _probe_api(link: NatsConnection, visible: VisibleDomain) -> None:
+    """Request INFO from its API, and record the result."""
     try:
-        info = await _domain_api(link, seen).request(
+        info = await _domain_api(link, visible).request(
             "INFO", timeout=min(link.settings.timeout, ANSWER_TIMEOUT)
         )
     except ApiError as error:
-        seen.failure = str(error)
+        visible.failure = str(error)
         return
-    seen.streams, seen.level = (
-        int(info.get("streams") or 0),
-        int((info.get("api") or {}).get("level") or 0),
-    )
+    visible.streams = int(info.get("streams") or 0)
+    visible.level = int((info.get("api") or {}).get("level") or 0)
 
 
 async def _domains_in_origins(
     link: NatsConnection, domains: Iterable[VisibleDomain]
 ) -> list[tuple[str, str]]:
-    """Domains that mirrors and sources name, each with a stream that does."""
+    """Return the domains that mirrors and sources name, each with such a stream."""
     found: dict[str, str] = {}
-    for seen in domains:
+    for visible in domains:
         try:
-            streams = await _list_stream_configs(_domain_api(link, seen))
+            streams = await _list_stream_configs(_domain_api(link, visible))
         except JsplanError:
-            continue  # who may not list streams sees a little less
+            continue  # without permission to list streams, fewer domains are found
         for config in streams:
             for origin in (config.get("mirror") or {}, *(config.get("sources") or ())):
                 match = _EXTERNAL.fullmatch((origin.get("external") or {}).get("api") or "")

@@ -1,7 +1,8 @@
-"""Counts the messages of an origin that a new source copies although another one does, or did. Reads, never writes.
+"""Count of the messages that a new source copies although another one does, or did.
 
-To the server a source with another filter or transform is a new one: it copies from the start, or from behind the last
-message that the copy still holds of it (server_semantics, section 4). Which sources these are is left to planning.
+To the server a source with another filter or transform is a new one: it copies from the start, or
+from behind the last message that the downstream stream still has of it (server_semantics,
+section 4).
 """
 
 from __future__ import annotations
@@ -18,124 +19,129 @@ from jsplan.facts.messages import MessageReader, ReadLimitExceeded, count_by_sub
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.subjects import is_covered
 
-#: From this level (2.11) on messages can be looked up by time.
+#: From this level (2.11) on, messages can be looked up by time.
 TIME_LOOKUP_LEVEL = 1
 
 
 async def count_duplicates(
     pool: Pool,
     domains: Mapping[str, Domain],
-    asked: Iterable[DuplicateRequest],
+    requests: Iterable[DuplicateRequest],
     levels: Mapping[str, int],
     limit: int,
 ) -> dict[Address, list[DuplicateCount]]:
-    """The answers by copy, those of nothing left out. An origin that cannot be asked is answered with a reason; nothing is raised.
+    """Count each request, by downstream stream; omit those without messages. Raises nothing.
 
-    `limit` bounds the reads of each.
+    An origin that does not answer is a result with a reason. `limit` bounds the reads of each.
     """
-    asked = list(asked)
+    requests = list(requests)
     await pool.open(
         domains[address.domain].connection
-        for one in asked
-        for address in (one.downstream, one.origin)
+        for request in requests
+        for address in (request.downstream, request.origin)
         if address is not None
     )
 
-    async def one(question: DuplicateRequest) -> DuplicateCount:
-        if question.origin is None or question.origin.domain not in domains:
-            return DuplicateCount(question, 0, None, reason="the files do not say where it is")
+    async def count(request: DuplicateRequest) -> DuplicateCount:
+        if request.origin is None or request.origin.domain not in domains:
+            return DuplicateCount(request, 0, None, reason="the files do not say where it is")
         try:
-            api = pool.api(domains[question.origin.domain])
+            api = pool.api(domains[request.origin.domain])
             return await _count_for_request(
-                api, pool.api(domains[question.downstream.domain]), question, levels, limit
+                api, pool.api(domains[request.downstream.domain]), request, levels, limit
             )
         except (ApiError, ConnectError) as error:
-            return DuplicateCount(question, 0, None, reason=str(error))
+            return DuplicateCount(request, 0, None, reason=str(error))
 
-    found: dict[Address, list[DuplicateCount]] = {}
-    for answer in await asyncio.gather(*map(one, asked)):
-        if answer.at_most != 0:
-            found.setdefault(answer.request.downstream, []).append(answer)
-    return found
+    counts: dict[Address, list[DuplicateCount]] = {}
+    for result in await asyncio.gather(*map(count, requests)):
+        if result.at_most != 0:
+            counts.setdefault(result.request.downstream, []).append(result)
+    return counts
 
 
 async def _count_for_request(
-    api: DomainApi,
-    copies: DomainApi,
-    asked: DuplicateRequest,
+    origins: DomainApi,
+    downstream: DomainApi,
+    request: DuplicateRequest,
     levels: Mapping[str, int],
     limit: int,
 ) -> DuplicateCount:
-    assert asked.origin is not None
-    level = levels.get(asked.origin.domain, 0)
-    info = await api.stream_info(asked.origin.stream)
+    assert request.origin is not None
+    level = levels.get(request.origin.domain, 0)
+    info = await origins.stream_info(request.origin.stream)
     if info is None:
-        return DuplicateCount(asked, 0, 0)
-    reader = await open_reader(api, info, level, limit)
+        return DuplicateCount(request, 0, 0)
+    reader = await open_reader(origins, info, level, limit)
     after, certain = (
         (0, True)
-        if asked.recreated
-        else await _last_sourced_seq(copies, asked, levels.get(asked.downstream.domain, 0), limit)
+        if request.recreated
+        else await _last_sourced_seq(
+            downstream, request, levels.get(request.downstream.domain, 0), limit
+        )
     )
     state = info["state"]
     try:
-        start = max(state["first_seq"], asked.start_seq, after + 1)
-        if asked.start_time:
+        start = max(state["first_seq"], request.start_seq, after + 1)
+        if request.start_time:
             first = await reader.find_first_since(
-                asked.start_time, by_time=level >= TIME_LOOKUP_LEVEL
+                request.start_time, by_time=level >= TIME_LOOKUP_LEVEL
             )
             start = max(start, first.seq if first else state["last_seq"] + 1)
-        found = await _count_matching(api, info, asked, start, reader, limit)
-        bounds = (found if certain and not asked.starts_later else 0, found)
+        count = await _count_matching(origins, info, request, start, reader, limit)
+        bounds = (count if certain and not request.starts_later else 0, count)
     except ReadLimitExceeded:
         bounds = (0, int(state["messages"]))
     return DuplicateCount(
-        asked, *bounds, as_of={"last_seq": state["last_seq"], "time": state.get("last_ts")}
+        request, *bounds, as_of={"last_seq": state["last_seq"], "time": state.get("last_ts")}
     )
 
 
 async def count_skipped(
-    origins: DomainApi, copies: DomainApi, asked: DuplicateRequest, limit: int
+    origins: DomainApi, downstream: DomainApi, request: DuplicateRequest, limit: int
 ) -> int | None:
-    """How many messages of the origin a source still has before it; None where nobody can tell. Raises ApiError."""
-    return (await _count_for_request(origins, copies, asked, {}, limit)).at_most
+    """Count the messages that a source still has to copy; None if unknown. Raises ApiError."""
+    return (await _count_for_request(origins, downstream, request, {}, limit)).at_most
 
 
 async def _count_matching(
     api: DomainApi,
     info: Mapping[str, Any],
-    asked: DuplicateRequest,
+    request: DuplicateRequest,
     start: int,
     reader: MessageReader,
     limit: int,
 ) -> int:
-    """Messages from a sequence on that both take. Raises TooManyReads and ApiError."""
+    """Count the messages from a sequence on that both take.
+
+    Raises ReadLimitExceeded and ApiError.
+    """
     state = info["state"]
     if start > state["last_seq"]:
         return 0
     if start <= state["first_seq"]:
-        if ">" in asked.subjects and ">" in asked.other_subjects:
+        if ">" in request.subjects and ">" in request.other_subjects:
             return int(state["messages"])
         counts = await count_by_subject(api, info, reader.budget, 10 * limit)
         if counts is not None:
             return sum(
-                count for subject, count in counts.items() if _is_taken_by_both(asked, subject)
+                count for subject, count in counts.items() if _is_taken_by_both(request, subject)
             )
-    found = 0
+    matching = 0
     async for message in reader.read_forward(start):
-        found += _is_taken_by_both(asked, message.subject)
-    return found
+        matching += _is_taken_by_both(request, message.subject)
+    return matching
 
 
-def _is_taken_by_both(asked: DuplicateRequest, subject: str) -> bool:
-    return is_covered(subject, asked.subjects) and is_covered(subject, asked.other_subjects)
+def _is_taken_by_both(request: DuplicateRequest, subject: str) -> bool:
+    return is_covered(subject, request.subjects) and is_covered(subject, request.other_subjects)
 
 
 async def _last_sourced_seq(
-    api: DomainApi, asked: DuplicateRequest, level: int, limit: int
+    api: DomainApi, request: DuplicateRequest, level: int, limit: int
 ) -> tuple[int, bool]:
-    """The last sequence of the origin that the copy holds of exactly this source, and whether everything told here is certain."""
-    info = await api.stream_info(asked.downstream.stream)
+    """Find the origin's last sequence of just this source downstream, and if that is certain."""
+    info = await api.stream_info(request.downstream.stream)
     if info is None:
         return 0, False
     reader = await open_reader(api, info, level, limit)
@@ -144,7 +150,7 @@ async def _last_sourced_seq(
     )
     try:
         async for message in reader.read_backward():
-            seq = _parse_header_seq(message.source, asked.header)
+            seq = _parse_header_seq(message.source, request.header)
             if seq:
                 return seq, certain
     except (ReadLimitExceeded, ApiError):
@@ -153,12 +159,12 @@ async def _last_sourced_seq(
 
 
 def _origin_infos(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the copy copies now, as INFO shows it; one that lags has not had everything yet."""
-    return [one for one in (info.get("mirror"), *(info.get("sources") or ())) if one]
+    """List the origins in INFO. One that lags has not been copied completely."""
+    return [origin for origin in (info.get("mirror"), *(info.get("sources") or ())) if origin]
 
 
 def _parse_header_seq(header: str, wanted: tuple[str, str, str]) -> int:
-    """The sequence in a message's `Nats-Stream-Source`, 0 where that is missing or another source's."""
+    """Parse the sequence in a `Nats-Stream-Source` header; 0 for none or another source's."""
     words = header.split(" ")
     if len(words) < 4 or (words[0], words[2], words[3]) != wanted:
         return 0

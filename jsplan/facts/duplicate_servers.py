@@ -1,8 +1,9 @@
-"""Hears whether more than one server answers for a domain. Never writes. Who answers at all is left to `survey`.
+"""Detection of several servers that answer for one domain.
 
-A request that crosses a leafnode link goes to every server that listens on the domain's prefix. One JetStream answers once,
-also when it is a cluster (measured, 2.10 to 2.15); two servers with the same `domain` both answer and both carry out what
-they are told, while whoever asks sees the quicker one. So each domain is asked once more, with an ear for the second answer.
+A request that crosses a leafnode link goes to every server that listens on the domain's prefix. One
+JetStream answers once, also as a cluster (measured, 2.10 to 2.15). Two servers with the same
+`domain` both answer and both apply a request, while the client sees only the quicker one. So each
+domain is asked once more, with an inbox for the second answer.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.live import DomainFacts
 from jsplan.jetstream import DomainApi
 
-#: Seconds that a second answer may come after the first one. Reading goes on meanwhile.
+#: Seconds for a second answer after the first one. Other reads continue meanwhile.
 SECOND_ANSWER_TIMEOUT = 0.05
-#: Answers to one request after which no more are waited for.
+#: Answers to one request after which reading stops.
 MAX_ANSWERS = 100
 
 
 class DuplicateServerCheck:
-    """Listens to many domains at once while other work goes on; `require_single_servers` says what was heard."""
+    """Collects answers of many domains concurrently; `require_single_servers` gives the result."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[list[bytes]]] = {}
@@ -43,43 +44,38 @@ class DuplicateServerCheck:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def watch(self, api: DomainApi, facts: DomainFacts) -> None:
-        """Begin to listen to a domain that has answered. The connected server's own needs none: its requests never leave it."""
+        """Collect answers of a domain. The connected server's own needs no check."""
         own = (api.connection.server.get("domain") or None) == (facts.info.get("domain") or None)
         if facts.reachable and not own and facts.key not in self._tasks:
             self._apis[facts.key] = api
             self._tasks[facts.key] = asyncio.create_task(_collect_answers(api, "INFO"))
 
     async def require_single_servers(self) -> None:
-        """Wait for what may still come. Raises ConnectError that names every domain that several servers answer for."""
-        heard = dict(zip(self._tasks, await asyncio.gather(*self._tasks.values()), strict=True))
-        crowded = sorted(key for key, answers in heard.items() if len(answers) > 1)
-        if crowded:
-            names = await asyncio.gather(*(_server_names(self._apis[key]) for key in crowded))
-            raise _duplicate_servers_error(dict(zip(crowded, names, strict=True)))
+        """Wait for late answers. Raises ConnectError with the domains that have several servers."""
+        results = await asyncio.gather(*self._tasks.values())
+        answers_by_domain = dict(zip(self._tasks, results, strict=True))
+        duplicated = sorted(key for key, answers in answers_by_domain.items() if len(answers) > 1)
+        if duplicated:
+            names = await asyncio.gather(*(_server_names(self._apis[key]) for key in duplicated))
+            raise _duplicate_servers_error(dict(zip(duplicated, names, strict=True)))
 
 
 async def _collect_answers(api: DomainApi, verb: str) -> list[bytes]:
-    """All answers to one request, until none comes any more."""
-    found: list[bytes] = []
+    """Collect the answers to one request until no more arrive."""
+    collected: list[bytes] = []
     try:
         async with api.connection.open_inbox() as inbox:
             await api.connection.publish(f"{api.domain.api_prefix}.{verb}", b"", inbox.subject)
-            while len(found) < MAX_ANSWERS:
-                found.append(
-                    (
-                        await inbox.next(
-                            SECOND_ANSWER_TIMEOUT if found else api.connection.settings.timeout,
-                            verb,
-                        )
-                    ).data
-                )
+            while len(collected) < MAX_ANSWERS:
+                wait = SECOND_ANSWER_TIMEOUT if collected else api.connection.settings.timeout
+                collected.append((await inbox.next(wait, verb)).data)
     except ApiError:
-        pass  # silence, which ends it; a domain that went away meanwhile is noticed by whoever reads it
-    return found
+        pass  # a timeout ends the collection; the readers of a domain notice that it is offline
+    return collected
 
 
 async def _server_names(api: DomainApi) -> set[str]:
-    """Who the servers are, as far as they hold a stream that tells."""
+    """Return the names of the servers, as far as they lead a stream."""
     listed = [answer.get("streams") or [] for answer in await _parse_answers(api, "STREAM.NAMES")]
     streams = sorted({names[0] for names in listed if names})
     answers = [
@@ -89,22 +85,23 @@ async def _server_names(api: DomainApi) -> set[str]:
 
 
 async def _parse_answers(api: DomainApi, verb: str) -> list[dict[str, Any]]:
-    """All answers to one request that can be read."""
-    found: list[dict[str, Any]] = []
+    """Return all readable answers to one request."""
+    parsed: list[dict[str, Any]] = []
     for answer in await _collect_answers(api, verb):
         with contextlib.suppress(ApiError):
-            found.append(api.parse(verb, answer))
-    return found
+            parsed.append(api.parse(verb, answer))
+    return parsed
 
 
-def _duplicate_servers_error(crowded: dict[str, set[str]]) -> ConnectError:
-    told = [
+def _duplicate_servers_error(duplicated: dict[str, set[str]]) -> ConnectError:
+    listed = [
         f"domain {key}" + (f" ({' and '.join(sorted(names))})" if len(names) > 1 else "")
-        for key, names in crowded.items()
+        for key, names in duplicated.items()
     ]
-    others = f" and {len(told) - 5} more" if len(told) > 5 else ""
+    others = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
     return ConnectError(
-        f"more than one server answers for {', '.join(told[:5])}{others}: each would carry out what is sent, and only one would be seen",
-        hint="Give each server a `domain` of its own in its jetstream block, and restart it. Until then: --exclude '"
-        f"{next(iter(crowded))}/**'",
+        f"more than one server answers for {', '.join(listed[:5])}{others}. "
+        "Each would apply a request, and only one answer would be seen",
+        hint="Give each server its own `domain` in its jetstream block, and restart it. "
+        f"Until then: --exclude '{next(iter(duplicated))}/**'",
     )

@@ -1,4 +1,4 @@
-"""What planning asks about messages that a stream copies once more, and the answer, as plain data. Counting is left to `recopied`."""
+"""Requests for and counts of messages that a stream copies again, as plain data."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Any
 
 from jsplan.address import Address
 
-#: So many messages are searched for the last one of a source that comes back together with an origin that is made anew.
+#: Messages that are searched for the last one of a source of a recreated origin.
 MAX_SEARCHED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class DuplicateRequest:
-    """A source that is new to the server although other sources of the copy take, or took, messages of the same origin.
+    """A source that is new to the server although another source copies the same origin.
 
-    `origin` is None where the files do not say what is behind the source, called `name`. `subjects` are the subjects that it
-    takes, `other_subjects` those of the others. `recreated`: the copy is made anew, with all of them; else it may hold messages of just
-    this source from earlier, behind which the server goes on, and `header` is how those name it: stream, filters, and
-    destinations (server_semantics, section 5). It begins at `start_seq` or `start_time`. `starts_later`: one of the others did
-    not begin with the first message.
+    `origin` is None where the files do not say which stream the source `name` is. `subjects` are
+    its subjects, `other_subjects` those of the others. `recreated`: the downstream stream is
+    recreated, with all of them; else it may hold earlier messages of just this source, behind which
+    the server continues, and `header` is how those name it: stream, filters, destinations
+    (server_semantics, section 5). It begins at `start_seq` or `start_time`. `starts_later`: another
+    source did not begin with the first message.
     """
 
     downstream: Address
@@ -36,7 +37,10 @@ class DuplicateRequest:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateCount:
-    """How many messages of the origin both take, the source and another one. `at_most` is None where nobody can tell, for a `reason`."""
+    """Messages of the origin that both the source and another one copy.
+
+    `at_most` is None where it is unknown, for a `reason`.
+    """
 
     request: DuplicateRequest
     at_least: int

@@ -1,9 +1,10 @@
-"""Which messages an interest stream deletes when its consumers change, or when it becomes one. Pure arithmetic.
+"""Messages that an interest stream deletes when its consumers or its retention change.
 
-A message stays while a consumer wants it: one whose filter matches and that has not acknowledged it. The server reports
-of a consumer up to where everything is acknowledged and up to where it has delivered; what lies between is not known.
-Nor is how far a consumer has looked for messages of its filter beyond what it delivered: after an update of the filter it
-looks on from there, and the server counts what it has passed as not wanted (server_semantics, section 3).
+A message stays while a consumer wants it: one whose filter matches and that has not acknowledged
+it. The server reports the sequence up to which a consumer has acknowledged everything, and the last
+one that it delivered; the part between is not known. Neither is how far a consumer has searched for
+messages of its filter beyond its last delivery: after an update of the filter it continues from
+there, and the server counts what it has passed as not wanted (server_semantics, section 3).
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from jsplan.facts.limit_trimming import DeletionTally
 from jsplan.facts.stored_message import StoredMessage
 from jsplan.subjects import is_subset
 
-#: Levels with which server behaviour changed: 2.12 counts acks above the floor, 2.14 starts, 2.15 streams without consumers.
+#: Levels that changed behaviour: 2.12 acks above the floor, 2.14 starts, 2.15 no consumers at all.
 ACKS_ABOVE_FLOOR_LEVEL, STARTS_COUNT_LEVEL, NO_CONSUMERS_LEVEL = 2, 4, 5
-#: From this level on a stream may be emptied by consumers whose ack floor is behind its end: see `empties_stream`.
+#: From this level on, consumers whose ack floor is behind the end may empty it: `empties_stream`.
 PURGE_LEVEL = 4
 MAX_SEQUENCE = 2**64 - 1
 
@@ -27,8 +28,8 @@ MAX_SEQUENCE = 2**64 - 1
 class ConsumerChange:
     """One consumer of a stream after a plan: its filters (none: every subject) and its position.
 
-    `position`: `gone`; `same`, updated in place; `floor`, replaced and continues behind its ack floor; `start`, new and
-    starts by `policy`, with `opt_start_seq` where that is `by_start_sequence`.
+    `position`: `gone`; `same`, updated in place; `floor`, replaced and continues behind its ack floor;
+    `start`, new and starts by `policy`, with `opt_start_seq` where that is `by_start_sequence`.
     """
 
     name: str
@@ -40,9 +41,10 @@ class ConsumerChange:
 
 @dataclass(frozen=True, slots=True)
 class InterestSnapshot:
-    """An interest stream when its placeholder consumer was made: its last sequence, and up to where each consumer had come.
+    """An interest stream when its placeholder consumer was created.
 
-    `consumers` are the ack floor, the last delivered sequence and the number of unacknowledged messages, by name.
+    It has the last sequence and, by name, the ack floor, the last delivered sequence and the number
+    of unacknowledged messages of each consumer.
     """
 
     last_seq: int
@@ -51,11 +53,12 @@ class InterestSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInterest:
-    """One consumer: its filters (none: everything), up to where all is acknowledged, up to where it has delivered.
+    """One consumer: filters (none: everything), ack floor, last delivered sequence.
 
-    `pending` are messages that it has out, `waiting` those that it has not delivered yet. `filters_before` are those that an
-    update in place replaces. `start_known` is False of a new consumer whose first message is not known yet. `may_be_ahead`: it may have looked
-    for messages beyond what it delivered, and a message that it passed counts as one that it does not want. `acks_all`: it wants
+    `pending` is the number of unacknowledged messages, `waiting` of those not delivered yet.
+    `filters_before` are those that an update in place replaces. `start_known` is False for a new
+    consumer whose first message is not known yet. `may_be_ahead`: it may have searched beyond its
+    last delivery, and a message that it passed counts as not wanted. `acks_all`: it wants
     everything behind its floor.
     """
 
@@ -72,18 +75,18 @@ class ConsumerInterest:
     acks_all: bool = False
 
     def matches(self, subject: str) -> bool:
-        """Check whether the consumer would be given messages of this subject."""
+        """Return True if the consumer receives messages of this subject."""
         return _matches_filters(self.filters, subject)
 
     def gains(self, subject: str) -> bool:
-        """Check whether only the updated filter matches the subject."""
+        """Return True if only the updated filter matches the subject."""
         return self.filters_before is not None and not _matches_filters(
             self.filters_before, subject
         )
 
     @property
     def unfinished(self) -> int:
-        """How many messages of the stream it wants."""
+        """Number of messages of the stream that it wants."""
         return self.pending + self.waiting
 
 
@@ -92,29 +95,29 @@ def _matches_filters(filters: tuple[str, ...], subject: str) -> bool:
 
 
 def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The filters of a consumer's configuration, raw or compact."""
-    one, several = config.get("filter_subject"), config.get("filter_subjects") or ()
-    return (one,) if one else tuple(several)
+    """Return the filters of a consumer's configuration, raw or compact."""
+    single, multiple = config.get("filter_subject"), config.get("filter_subjects") or ()
+    return (single,) if single else tuple(multiple)
 
 
 def with_start_floor(
-    one: ConsumerInterest, config: Mapping[str, Any], last_seq: int
+    consumer: ConsumerInterest, config: Mapping[str, Any], last_seq: int
 ) -> ConsumerInterest:
-    """The consumer as a server up to 2.12 knows it: INFO shows no floor before the first acknowledgement, wherever it started.
+    """Return the consumer with its real floor: up to 2.12 INFO has none before the first ack.
 
     Only one that acknowledges each message does not want what is before its start.
     """
     policy = config.get("deliver_policy", "all")
-    if policy == "all" or one.floor or config.get("ack_policy", "none") != "explicit":
-        return one
+    if policy == "all" or consumer.floor or config.get("ack_policy", "none") != "explicit":
+        return consumer
     if policy == "by_start_sequence":
         before = int(config.get("opt_start_seq") or 1) - 1
-        return replace(one, floor=before, delivered=max(before, one.delivered))
-    return replace(one, delivered=last_seq, start_known=False)
+        return replace(consumer, floor=before, delivered=max(before, consumer.delivered))
+    return replace(consumer, delivered=last_seq, start_known=False)
 
 
 def parse_interest(info: Mapping[str, Any]) -> ConsumerInterest:
-    """From an element of CONSUMER.LIST."""
+    """Parse an element of CONSUMER.LIST."""
     config = info["config"]
     floor = (info.get("ack_floor") or {}).get("stream_seq", 0)
     delivered = (info.get("delivered") or {}).get("stream_seq", 0)
@@ -144,63 +147,68 @@ def apply_consumer_changes(
     *,
     recreated: bool = False,
 ) -> list[ConsumerInterest]:
-    """The consumers as a plan leaves them, from what they are now; `renewed`: each is made again at its ack floor."""
-    found = {one.name: _at_snapshot(one, since) for one in now}
+    """Return the consumers that a plan leaves. `recreated`: each is recreated at its ack floor."""
+    consumers = {consumer.name: _at_snapshot(consumer, since) for consumer in now}
     if recreated:
-        found = {
-            name: _recreate_at_floor(one, one.filters, level, whole=one.from_the_start)
-            for name, one in found.items()
+        consumers = {
+            name: _recreate_at_floor(
+                consumer, consumer.filters, level, whole=consumer.from_the_start
+            )
+            for name, consumer in consumers.items()
         }
     for change in changes:
-        old = found.pop(change.name, None)
+        old = consumers.pop(change.name, None)
         if change.position == "start" or (change.position != "gone" and old is None):
-            found[change.name] = _new_consumer(change, last_seq)
+            consumers[change.name] = _new_consumer(change, last_seq)
         elif old is not None and change.position == "same":
-            found[change.name] = replace(
+            consumers[change.name] = replace(
                 old,
                 filters=change.filters,
                 filters_before=None if old.filters == change.filters else old.filters,
             )
         elif old is not None and change.position == "floor":
-            found[change.name] = _recreate_at_floor(
+            consumers[change.name] = _recreate_at_floor(
                 old, change.filters, level, whole=change.policy == "all"
             )
-    return list(found.values())
+    return list(consumers.values())
 
 
 def empties_stream(
     now: Iterable[ConsumerInterest], changes: Iterable[ConsumerChange], last_seq: int
 ) -> bool:
-    """Check whether the server deletes everything, whatever other consumers want (measured on 2.14 and 2.15).
+    """Return True if the server deletes everything (measured on 2.14 and 2.15).
 
-    It does when a consumer whose ack floor is behind the end of the stream gets another filter, or goes while there is another such
-    consumer.
+    It does, whatever other consumers want, when a consumer whose ack floor is behind the end of the
+    stream gets another filter, or is deleted while there is another such consumer.
     """
-    behind = {one.name: one for one in now if one.floor > last_seq}
+    behind = {consumer.name: consumer for consumer in now if consumer.floor > last_seq}
     for change in changes:
-        one = behind.get(change.name)
-        if one is not None and (
+        consumer = behind.get(change.name)
+        if consumer is not None and (
             len(behind) > 1
             if change.position != "same"
-            else sorted(one.filters) != sorted(change.filters)
+            else sorted(consumer.filters) != sorted(change.filters)
         ):
             return True
     return False
 
 
-def _at_snapshot(one: ConsumerInterest, since: InterestSnapshot | None) -> ConsumerInterest:
-    if since is None or one.name not in since.consumers:
-        return one
-    floor, delivered, pending = since.consumers[one.name]
+def _at_snapshot(consumer: ConsumerInterest, since: InterestSnapshot | None) -> ConsumerInterest:
+    if since is None or consumer.name not in since.consumers:
+        return consumer
+    floor, delivered, pending = since.consumers[consumer.name]
     return replace(
-        one, floor=min(floor, one.floor), delivered=min(delivered, one.delivered), pending=pending
+        consumer,
+        floor=min(floor, consumer.floor),
+        delivered=min(delivered, consumer.delivered),
+        pending=pending,
     )
 
 
 def _recreate_at_floor(
     old: ConsumerInterest, filters: tuple[str, ...], level: int, *, whole: bool
 ) -> ConsumerInterest:
-    """A consumer that is made again at its ack floor. Up to 2.12 not each ack policy takes that for a start."""
+    """Recreate a consumer at its ack floor. Up to 2.12 some ack policies ignore that start."""
     waiting = old.unfinished if sorted(old.filters) == sorted(filters) else 0
     counts = level >= STARTS_COUNT_LEVEL or not old.floor
     floor = old.floor if counts else 0
@@ -210,7 +218,7 @@ def _recreate_at_floor(
 
 
 def _new_consumer(change: ConsumerChange, last_seq: int) -> ConsumerInterest:
-    """A new consumer. Where `by_start_time` and `last_per_subject` start is not known here: it may want everything or nothing."""
+    """Build a new consumer. Where the start is not known here, it may want all or nothing."""
     match change.policy:
         case "all":
             return ConsumerInterest(change.name, change.filters, 0, 0)
@@ -231,12 +239,14 @@ def _new_consumer(change: ConsumerChange, last_seq: int) -> ConsumerInterest:
 
 @dataclass
 class UnwantedMessages:
-    """Walks from the first message on to where every consumer has been; what follows is known from the counts.
+    """Counts unwanted messages up to the last one that a consumer has seen, one by one.
 
-    `becomes_interest`: the stream turns from limits to interest; then what no filter matches stays, and what is acknowledged
-    by all goes. Else consumers go or change, and what none wants any more goes; `unsure_below` is the floor of one that goes, below
-    which the server does not always look. `sure` go; `doubtful` may, depending on acknowledgements, and `passed`, depending on how far
-    a consumer with an updated filter has looked, or a copy of the stream (`has_downstream`) has read.
+    `becomes_interest`: the stream changes from limits to interest; then a message that no filter
+    matches stays, and one that all have acknowledged is deleted. Else consumers are deleted or
+    changed, and messages that no consumer wants any more are deleted; `unsure_below` is the floor
+    of a deleted one, below which the server does not always look. `sure` are deleted. `doubtful`
+    depend on acknowledgements. `passed` depend on how far a consumer with an updated filter has
+    searched, or a downstream stream (`has_downstream`) has read.
     """
 
     consumers: tuple[ConsumerInterest, ...]
@@ -263,7 +273,7 @@ class UnwantedMessages:
         return max((*(c.delivered for c in self.consumers), self.unsure_below), default=0)
 
     def visit(self, message: StoredMessage) -> bool:
-        """Look at the next message, which is not beyond the horizon."""
+        """Visit the next message, which is not beyond the horizon."""
         self._seen[message.subject] = self._seen.get(message.subject, 0) + 1
         self._mark_stopped(message)
         wanting = [c for c in self.consumers if c.matches(message.subject)]
@@ -286,7 +296,7 @@ class UnwantedMessages:
         return True
 
     def _mark_stopped(self, message: StoredMessage) -> None:
-        """A consumer has not looked beyond the first message that its old filter still had to deliver."""
+        """Mark consumers that searched no further than the first undelivered message."""
         for consumer in self.consumers:
             before = consumer.filters_before
             if (
@@ -298,7 +308,7 @@ class UnwantedMessages:
                 self._stopped.add(consumer.name)
 
     def _may_have_passed(self, consumer: ConsumerInterest, message: StoredMessage) -> bool:
-        """Check whether the consumer may have looked beyond the message while its old filter passed it over."""
+        """Return True if the consumer may have passed the message while its old filter applied."""
         possible = (
             consumer.may_be_ahead
             and not self.becomes_interest
@@ -307,7 +317,7 @@ class UnwantedMessages:
         return possible and consumer.gains(message.subject)
 
     def count_beyond(self, counts: Mapping[str, int]) -> int:
-        """How many messages beyond the horizon go: those of subjects that nobody wants."""
+        """Count the deletions beyond the horizon: messages of subjects that no consumer wants."""
         if self.becomes_interest:
             return 0
         unwanted = (s for s in counts if not any(c.matches(s) for c in self.consumers))
@@ -315,7 +325,7 @@ class UnwantedMessages:
 
     @property
     def at_least(self) -> int:
-        """Below the horizon: what is delivered but neither acknowledged by all nor pending anywhere was acknowledged."""
+        """Least deletions below the horizon: delivered, not pending anywhere, so acknowledged."""
         refiltered = self.becomes_interest and any(
             c.filters_before is not None for c in self.consumers
         )
@@ -329,11 +339,11 @@ class UnwantedMessages:
 
     @property
     def at_most(self) -> int:
-        """Below the horizon."""
+        """Most deletions below the horizon."""
         return self.sure.messages + self.doubtful.messages + self.passed.messages
 
     def _counts_acks(self, consumer: ConsumerInterest) -> bool:
-        """Whether the server goes by single acknowledgements of this consumer when the stream becomes an interest stream."""
+        """Return True if single acknowledgements count when the stream becomes interest."""
         return not self.becomes_interest or self.level >= (
             ACKS_ABOVE_FLOOR_LEVEL if consumer.from_the_start else STARTS_COUNT_LEVEL
         )
@@ -355,9 +365,10 @@ class UnwantedMessages:
         )
 
     def _is_examined(self, message: StoredMessage, wanting: list[ConsumerInterest]) -> bool:
-        """A stream that becomes one of interest looks only at what some consumer has done, and at no consumer that starts behind its end.
+        """Return True if a stream that becomes interest checks the message.
 
-        Servers before 2.12 go by ack floors alone.
+        It checks only what a consumer has done, and ignores consumers that start behind its end.
+        Servers before 2.12 use ack floors alone.
         """
         for consumer in wanting:
             by_floor = consumer.from_the_start and self.level < ACKS_ABOVE_FLOOR_LEVEL

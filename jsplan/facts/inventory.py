@@ -1,4 +1,4 @@
-"""What exists in a domain beyond what was asked for: the raw material of `list_unmanaged`. Never writes."""
+"""Unmanaged objects in a domain, for import and drift."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jsplan.facts.reader import mark_offline, read_object, require_reachable, ru
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import STREAM_NOT_FOUND
 
-#: The server's own: never planned, imported or listed (contract, section 2).
+#: Internal streams, which are never planned, imported or listed (contract, section 2).
 OWN_STREAMS = ("$MQTT_", STAGING_PREFIX)
 
 T = TypeVar("T")
@@ -22,11 +22,11 @@ T = TypeVar("T")
 async def list_unmanaged(
     pool: Pool, domains: Mapping[str, Domain], live: Live, managed: Iterable[Address]
 ) -> list[LiveObject]:
-    """Streams, buckets and consumers of the reachable domains that are not in `managed`, in address order.
+    """List streams, buckets and consumers that are not in `managed`, in address order.
 
-    A `same_as` domain is another way to one that is asked already. Costs one INFO for each found. What the user may not ask for is
-    left out, and the reason is in `live.unlisted`. A domain that stops answering
-    counts as offline from then on; raises ConnectError where that was the last one.
+    A `same_as` domain is another connection to a domain that is already listed. Costs one INFO for
+    each found. Where listing is not permitted, the reason is in `live.unlisted`. A domain that
+    stops answering counts as offline from then on; raises ConnectError where that was the last one.
     """
     managed = set(managed)
     found: list[LiveObject] = []
@@ -51,12 +51,12 @@ async def _list_in_domain(
     ]
     for stream in _streams_with_unmanaged(domain.key, live, managed):
         consumers = await ask_if_permitted(_consumer_names(api, stream), domain.key, live) or []
-        mine = (
+        names_here = (
             Address(domain.key, "consumer", f"{stream}/{name}")
             for name in consumers
             if not name.startswith(INTERNAL_CONSUMER_PREFIXES)
         )
-        addresses += [a for a in mine if a not in managed]
+        addresses += [a for a in names_here if a not in managed]
     found: list[LiveObject] = []
 
     async def read(address: Address) -> None:
@@ -69,7 +69,7 @@ async def _list_in_domain(
 
 
 async def ask_if_permitted(asked: Awaitable[T], key: str, live: Live) -> T | None:
-    """The answer, or None where this user may not ask, which `live.unlisted` says then."""
+    """Return the answer; None without permission, with the reason in `live.unlisted`."""
     try:
         return await asked
     except NotPermittedError as error:
@@ -78,7 +78,7 @@ async def ask_if_permitted(asked: Awaitable[T], key: str, live: Live) -> T | Non
 
 
 async def _consumer_names(api: DomainApi, stream: str) -> list[str]:
-    """None where the stream is gone meanwhile, or is being made anew."""
+    """Return the names; none where the stream was deleted or is being recreated."""
     try:
         return await api.consumer_names(stream)
     except ServerRefusedError as error:
@@ -88,20 +88,20 @@ async def _consumer_names(api: DomainApi, stream: str) -> list[str]:
 
 
 def may_be_listed(address: Address) -> bool:
-    """Whether its name is not one of the server's own, nor of what jsplan makes on the way."""
+    """Return True unless its name is internal to the server or jsplan."""
     return not address.stream.startswith(OWN_STREAMS) and not (
         address.kind == "consumer" and address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
     )
 
 
 def is_state_bucket(found: LiveObject) -> bool:
-    """Whether it is a bucket that some workspace keeps its state in: jsplan's own, and nobody's resource."""
+    """Return True for a bucket that keeps the state of a workspace. It is no resource."""
     key, value = STATE_TAG
     return found.address.kind == "kv" and (found.raw.get("metadata") or {}).get(key) == value
 
 
 def _streams_with_unmanaged(domain: str, live: Live, managed: set[Address]) -> list[str]:
-    """Managed streams that have more consumers than we know of."""
+    """Return managed streams that have more consumers than we know of."""
     known: dict[str, int] = {}
     for address in managed:
         if (
@@ -110,13 +110,13 @@ def _streams_with_unmanaged(domain: str, live: Live, managed: set[Address]) -> l
             and live.get(address) is not None
         ):
             known[address.stream] = known.get(address.stream, 0) + 1
-    strangers = (
+    streams = (
         o
         for o in live.streams(domain)
         if o.state.get("consumer_count", 0) > known.get(o.address.stream, 0)
     )
     return [
         o.address.stream
-        for o in strangers
+        for o in streams
         if o.address.kind == "stream" and not o.address.stream.startswith(OWN_STREAMS)
     ]

@@ -1,4 +1,4 @@
-"""When a domain was last heard of by those that copy from it. Never asks anybody: it reads what `survey` has read."""
+"""The last time that downstream streams heard from a domain, from data that is already read."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from jsplan.topology import Edge
 
 
 def find_last_heard(live: Live, edges: Iterable[Edge], now: datetime) -> dict[str, datetime]:
-    """By domain key, the last sign of life that reached a copy of one of its streams; `now` is UTC.
+    """Return each domain's last heartbeat that reached a downstream stream; `now` is UTC.
 
-    The server that copies says how long ago its origin sent a message or a heartbeat (`active`, ns; -1: never), and goes on
-    counting while the link is down. So a read-only run knows about absences that no apply has recorded.
+    A server reports how long ago an origin sent a message or a heartbeat (`active`, ns; -1: never),
+    and keeps counting while the link is down. So a read-only run knows absences that no apply has
+    recorded.
     """
-    found: dict[str, datetime] = {}
+    last_heard: dict[str, datetime] = {}
     for edge in edges:
-        copy = live.get(edge.downstream)
-        if copy is None or edge.is_local:
+        downstream = live.get(edge.downstream)
+        if downstream is None or edge.is_local:
             continue
-        for flow in copy.flows:
+        for flow in downstream.flows:
             silent = int(flow.get("active", -1))
             if silent >= 0 and matches_edge(flow, edge):
                 heard = now - timedelta(microseconds=silent / 1000)
-                found[edge.origin.domain] = max(heard, found.get(edge.origin.domain, heard))
-    return found
+                key = edge.origin.domain
+                last_heard[key] = max(heard, last_heard.get(key, heard))
+    return last_heard
 
 
 def matches_edge(flow: Mapping[str, object], edge: Edge) -> bool:
-    """Whether an element of a copy's `flows` is what this edge says: the same origin over the same API prefix."""
+    """Return True if an element of `flows` has the edge's origin over the same API prefix."""
     ours, theirs = edge.config.get("external") or {}, flow.get("external") or {}
     return (
         flow.get("name") == edge.config.get("name")

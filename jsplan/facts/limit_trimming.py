@@ -1,8 +1,9 @@
-"""Which messages an update's limits delete: the server's own order, replayed over what is stored. Pure arithmetic.
+"""Messages that an update's limits delete: the server's order, replayed over what is stored.
 
-The server trims `max_msgs` and `max_bytes` from the old end first, then `max_msgs_per_subject`, then `max_age`
-(proved per version by tests). So a message goes when it is in the trimmed prefix, or too old, or not among the last of
-its subject. Walking from either end finds the same; the shorter way is taken. Reading is left to `messages`.
+The server trims `max_msgs` and `max_bytes` from the old end first, then `max_msgs_per_subject`,
+then `max_age` (proved per version by tests). So it deletes a message that is in the trimmed prefix,
+or too old, or not among the last of its subject. Both directions give the same result; the shorter
+one is taken.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from jsplan.facts.stored_message import StoredMessage
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimits:
-    """The limits that will hold and that are exceeded; 0: that one is not. `max_age` is ns, `max_bytes` bytes.
+    """The future limits that are exceeded; 0 for the others. `max_age` is ns, `max_bytes` bytes.
 
-    `max_msgs` and `max_bytes` are only given where the stream discards old messages.
+    `max_msgs` and `max_bytes` are only set where the stream discards old messages.
     """
 
     max_msgs: int = 0
@@ -28,7 +29,7 @@ class ExceededLimits:
 
     @property
     def causes(self) -> list[str]:
-        """The names of the limits that are set."""
+        """Names of the limits that are set."""
         return [
             name
             for name in ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
@@ -38,7 +39,7 @@ class ExceededLimits:
 
 @dataclass(slots=True)
 class DeletionTally:
-    """What has been found to go so far. `until` and `newest` are time and sequence of the newest message that goes."""
+    """Deletions so far. `until` and `newest` are time and sequence of the newest one."""
 
     messages: int = 0
     bytes: int = 0
@@ -55,9 +56,10 @@ class DeletionTally:
 
 @dataclass
 class ForwardTrim:
-    """Walks from the first message on. `messages` and `bytes` are those of the whole stream.
+    """Trims from the first message on. `messages` and `bytes` are those of the whole stream.
 
-    `first_unexpired_seq` is the first sequence that max_age leaves alone; `counts` the messages per subject.
+    `first_unexpired_seq` is the first sequence that max_age keeps; `counts` the messages per
+    subject.
     """
 
     limits: ExceededLimits
@@ -71,38 +73,38 @@ class ForwardTrim:
     _left: int = 0
 
     def __post_init__(self) -> None:
-        keep = self.limits.max_msgs_per_subject
+        limit = self.limits.max_msgs_per_subject
         self._excess = (
-            {subject: count - keep for subject, count in self.counts.items() if count > keep}
-            if keep
+            {subject: count - limit for subject, count in self.counts.items() if count > limit}
+            if limit
             else {}
         )
         self._left = sum(self._excess.values())
 
     def visit(self, message: StoredMessage) -> bool:
-        """Look at the next message; whether more can follow that go."""
-        goes = self._is_trimmed() or (
+        """Visit the next message; return True if more deletions can follow."""
+        is_deleted = self._is_trimmed() or (
             message.seq < self.first_unexpired_seq and not message.never_expires
         )
         if self._excess.get(message.subject, 0) > 0:
             self._excess[message.subject] -= 1
             self._left -= 1
-            goes = True
+            is_deleted = True
         self.messages -= 1
         self.bytes -= message.size
-        if goes:
+        if is_deleted:
             self.deleted.add(message)
         self._next = message.seq + 1
         return self._left > 0 or not self.is_prefix_known
 
     @property
     def is_prefix_known(self) -> bool:
-        """Whether only `max_msgs_per_subject` can delete what follows; then `total` is right."""
+        """True if only `max_msgs_per_subject` can delete what follows; then `total` is exact."""
         return not self._is_trimmed() and self._next >= self.first_unexpired_seq
 
     @property
     def total(self) -> int:
-        """All messages that go, once the prefix is known: what follows is known from the counts."""
+        """All deletions, once the prefix is known: the counts give the rest."""
         return self.deleted.messages + self._left
 
     def _is_trimmed(self) -> bool:
@@ -115,7 +117,10 @@ class ForwardTrim:
 
 @dataclass
 class BackwardTrim:
-    """Walks from the last message back and counts what stays. `ttl`: old messages may be exempt from max_age."""
+    """Trims from the last message back, counting what stays.
+
+    `ttl`: old messages may be exempt from max_age.
+    """
 
     limits: ExceededLimits
     first_unexpired_seq: int
@@ -130,12 +135,12 @@ class BackwardTrim:
     _stay: int = -1
 
     def __post_init__(self) -> None:
-        keep = self.limits.max_msgs_per_subject
-        if keep and self.limits.causes == ["max_msgs_per_subject"]:
-            self._stay = sum(min(count, keep) for count in self.counts.values())
+        limit = self.limits.max_msgs_per_subject
+        if limit and self.limits.causes == ["max_msgs_per_subject"]:
+            self._stay = sum(min(count, limit) for count in self.counts.values())
 
     def visit(self, message: StoredMessage) -> bool:
-        """Look at the next older message; whether more can follow that stay."""
+        """Visit the next older message; return True if more can follow that stay."""
         limits = self.limits
         self._messages += 1
         self._bytes += message.size_for_limit
@@ -144,19 +149,19 @@ class BackwardTrim:
         )
         old = message.seq < self.first_unexpired_seq
         if trimmed or (old and not self.ttl):
-            self._goes(message)
+            self._note_deleted(message)
             return False
         self._seen[message.subject] += 1
-        crowded = (
+        is_excess = (
             limits.max_msgs_per_subject
             and self._seen[message.subject] > limits.max_msgs_per_subject
         )
-        if crowded or (old and not message.never_expires):
-            self._goes(message)
+        if is_excess or (old and not message.never_expires):
+            self._note_deleted(message)
         else:
             self.kept.add(message)
         return self.kept.messages != self._stay
 
-    def _goes(self, message: StoredMessage) -> None:
+    def _note_deleted(self, message: StoredMessage) -> None:
         self.until = self.until or message.time
         self.newest = self.newest or message.seq

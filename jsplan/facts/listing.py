@@ -1,4 +1,4 @@
-"""Everything that the domains hold, by their own lists: what `status` shows. Never writes. What is whose is left to others."""
+"""Everything in the domains, by their own lists, as `status` shows it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jsplan.facts.reader import (
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.topology.routes import is_import
 
-#: The metadata by which a stream tells its server's version, in INFO since 2.11.
+#: The metadata key with the server's version, in INFO of streams since 2.11.
 VERSION_KEY = "_nats.ver"
 
 
@@ -35,9 +35,10 @@ async def list_live(
     declared: Iterable[Address],
     domain_keys: Collection[str] | None = None,
 ) -> Live:
-    """Every stream and consumer of the domains that stand for themselves. Of what may not be listed, as an import, those in `declared`.
+    """Read every stream and consumer of the domains.
 
-    `only` are the keys of those that are looked at, all unless given. Raises ConnectError as `survey` does.
+    `domain_keys` selects domains; default: all without `same_as`. Where listing is not allowed, as
+    in an import, read the `declared` ones. Raises ConnectError as `read_live` does.
     """
     named = {
         key: domain
@@ -45,24 +46,26 @@ async def list_live(
         if domain.same_as is None and (domain_keys is None or key in domain_keys)
     }
     await pool.open(domain.connection for domain in named.values())
-    async with DuplicateServerCheck() as witnesses:
+    async with DuplicateServerCheck() as server_check:
         live = Live(
             {
                 facts.key: facts
-                for facts in await identify_domains(pool, named.values(), domains, known, witnesses)
+                for facts in await identify_domains(
+                    pool, named.values(), domains, known, server_check
+                )
             }
         )
         require_reachable(pool, live)
         wanted = list(declared)
-        there = [key for key in named if live.is_reachable(key)]
+        reachable = [key for key in named if live.is_reachable(key)]
         await asyncio.gather(
             *(
                 _read_domain(pool.api(named[key]), live, [a for a in wanted if a.domain == key])
-                for key in there
+                for key in reachable
             )
         )
         require_reachable(pool, live)
-        await witnesses.require_single_servers()
+        await server_check.require_single_servers()
     return live
 
 
@@ -88,9 +91,9 @@ async def _read_by_list(api: DomainApi, live: Live, declared: list[Address]) -> 
         await run_parallel(partial(read_into, api, live), declared)
         return
     for info in infos:
-        found = parse_stream(Address.of_stream(key, info["config"]["name"]), info)
-        if may_be_listed(found.address):
-            listed[found.address] = found
+        stream = parse_stream(Address.of_stream(key, info["config"]["name"]), info)
+        if may_be_listed(stream.address):
+            listed[stream.address] = stream
     live.objects |= listed
     live.unreadable |= {Address.of_stream(key, name): why for name, why in offline.items()}
 
@@ -102,7 +105,7 @@ async def _read_by_list(api: DomainApi, live: Live, declared: list[Address]) -> 
             )
 
     await run_parallel(
-        consumers, [a for a, found in listed.items() if found.state.get("consumer_count")]
+        consumers, [a for a, stream in listed.items() if stream.state.get("consumer_count")]
     )
     await _fill_server_facts(api, live.domains[key], listed)
 
@@ -110,18 +113,18 @@ async def _read_by_list(api: DomainApi, live: Live, declared: list[Address]) -> 
 async def _fill_server_facts(
     api: DomainApi, facts: DomainFacts, listed: Mapping[Address, LiveObject]
 ) -> None:
-    """Who serves a domain behind the connected server: its streams tell, one of them also the version."""
+    """Identify the server behind the connected one by its streams, one of which has its version."""
     if not listed or (facts.server and facts.version):
         return
     address = min(listed)
     info = await api.stream_info(address.stream)
     if info is None:
         return
-    found = parse_stream(address, info)
+    stream = parse_stream(address, info)
     if not facts.server:
         names = {
-            "name": found.server.get("leader"),
-            "cluster": found.server.get("name") if found.is_clustered else None,
+            "name": stream.server.get("leader"),
+            "cluster": stream.server.get("name") if stream.is_clustered else None,
         }
         facts.server = {key: value for key, value in names.items() if value}
-    facts.version = facts.version or (found.raw.get("metadata") or {}).get(VERSION_KEY)
+    facts.version = facts.version or (stream.raw.get("metadata") or {}).get(VERSION_KEY)

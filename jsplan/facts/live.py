@@ -1,4 +1,4 @@
-"""What was read from the servers, as plain data. Reading it is left to `survey`."""
+"""Data that was read from the servers, as plain data."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from jsplan.resources.nested import origin_key
 class LiveObject:
     """One stream or consumer as its INFO showed it.
 
-    `raw` is the server's configuration untouched; `created` RFC 3339; `state` the stream's `state`, or for a
-    consumer its positions and counts; `server` the `cluster` part of the answer; `flows` what INFO says of a copy's
-    `mirror` and `sources`. `actual_fingerprint` is the fingerprint of what is really there, where this is the object as it was before. `answered_at` is
-    the server's time of the answer.
+    `raw` is the unchanged configuration of the server; `created` RFC 3339; `state` the stream's
+    `state`, or a consumer's positions and counts; `server` the `cluster` part of the answer;
+    `flows` the `mirror` and `sources` of INFO. `actual_fingerprint` is the fingerprint of the real
+    object, where this is an earlier version of it. `answered_at` is the server's time of the
+    answer.
     """
 
     address: Address
@@ -42,7 +43,7 @@ class LiveObject:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration without the server's own `_nats.*` metadata: what documents and state show."""
+        """The configuration without `_nats.*` metadata, as documents and state show it."""
         if self._config is None:
             self._config = _without_server_metadata(_without_backfill(self.raw))
         return self._config
@@ -58,21 +59,21 @@ class LiveObject:
 
     @property
     def messages_at_risk(self) -> int:
-        """What goes with it: a stream's messages, or those that a consumer has not finished."""
+        """Messages deleted with it: a stream's, or those that a consumer has not finished."""
         if self.address.kind == "consumer":
             return (self.state.get("num_pending") or 0) + (self.state.get("num_ack_pending") or 0)
         return int(self.state.get("messages") or 0)
 
     @property
     def is_clustered(self) -> bool:
-        """Whether it is in a cluster. A single server has no cluster's name, or its own where it is a leaf."""
+        """True in a cluster. A single server has no cluster name, or its own where it is a leaf."""
         return self.server.get("name") not in (None, self.server.get("leader"))
 
     @property
     def is_stable(self) -> bool:
-        """Whether no cluster is busy moving or scaling the stream: it has a leader and as many copies as it should.
+        """True if no cluster is moving or scaling the stream: it has a leader and all replicas.
 
-        A copy on a server that is down is waited for by nobody: moving away from it must be possible.
+        A replica on a server that is down does not count: the stream must be movable from there.
         """
         if not self.is_clustered:
             return True
@@ -85,32 +86,36 @@ class LiveObject:
 
     @property
     def fingerprint(self) -> str:
-        """`sha256:…` over the normalised configuration, `created` and the domain."""
+        """`sha256:…` of the normalised configuration, `created` and the domain."""
         return self.actual_fingerprint or digest(
             {"config": self.compact, "created": self.created, "domain": self.address.domain}
         )
 
 
 def _without_backfill(raw: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without what a backfill adds while it runs: nobody's change, and gone afterwards."""
+    """Remove what a running backfill adds to a configuration. It is temporary and no drift."""
     sources, metadata = raw.get("sources"), raw.get("metadata") or {}
     own = metadata.get(BACKFILL_SOURCE)
     if not sources or (
         own is None and not any(source["name"].startswith(BACKFILL_PREFIX) for source in sources)
     ):
         return raw
-    left = [
+    remaining = [
         source
         for source in sources
         if not source["name"].startswith(BACKFILL_PREFIX) and origin_key(source) != own
     ]
-    said = {name: value for name, value in metadata.items() if not name.startswith(BACKFILL_SOURCE)}
+    tags = {name: value for name, value in metadata.items() if not name.startswith(BACKFILL_SOURCE)}
     lasting = {name: value for name, value in raw.items() if name not in ("sources", "metadata")}
-    return lasting | ({"sources": left} if left else {}) | ({"metadata": said} if said else {})
+    return (
+        lasting
+        | ({"sources": remaining} if remaining else {})
+        | ({"metadata": tags} if tags else {})
+    )
 
 
 def is_backfill_incomplete(config: Mapping[str, Any]) -> bool:
-    """Whether a backfill makes the stream and has not finished: until then it counts as not there."""
+    """Return True for a stream of an unfinished backfill: until then it counts as absent."""
     return BACKFILL_INCOMPLETE in (config.get("metadata") or {})
 
 
@@ -124,34 +129,35 @@ def _without_server_metadata(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def get_retention(config: Mapping[str, Any]) -> str:
-    """By what a stream (compact) keeps its messages."""
+    """Return the retention of a stream (compact)."""
     return str(config.get("retention", "limits"))
 
 
 def is_durable(name: str, config: Mapping[str, Any]) -> bool:
-    """Check whether a consumer stays until it is deleted, which those of servers for copies and those of jsplan do not."""
+    """Return True for a consumer that stays until it is deleted, and is not internal."""
     passing = name.startswith(INTERNAL_CONSUMER_PREFIXES) or config.get("inactive_threshold")
     return bool(config.get("durable_name")) and not passing
 
 
-def tier_name(copies: int) -> str:
-    """The tier of an account's limits that streams and consumers with so many copies count in."""
-    return f"R{copies}"
+def tier_name(replicas: int) -> str:
+    """Return the tier of an account's limits for this number of replicas."""
+    return f"R{replicas}"
 
 
-def account_limits(info: Mapping[str, Any], copies: int) -> Mapping[str, Any]:
-    """The account's limits for something with so many copies, from API.INFO; empty where it has none for so many."""
+def account_limits(info: Mapping[str, Any], replicas: int) -> Mapping[str, Any]:
+    """Return the account's limits for this number of replicas, from API.INFO; empty for none."""
     tiers = info.get("tiers")
-    of = (tiers.get(tier_name(copies)) or {}) if tiers else info
+    of = (tiers.get(tier_name(replicas)) or {}) if tiers else info
     return of.get("limits") or {}
 
 
 @dataclass
 class DomainFacts:
-    """One domain: whether it answered, at which API level, and who it is.
+    """One domain: whether it answered, its API level, and its server.
 
-    `reason` says why it did not. `server` is `{"name", "cluster"}` as far as anybody said; `version` is that of
-    the connected server and only known when the domain is its own. `info` is the account's `API.INFO`.
+    `reason` says why it did not answer. `server` is `{"name", "cluster"}` as far as known;
+    `version` is that of the connected server and only known when the domain is its own. `info` is
+    the account's `API.INFO`.
     """
 
     key: str
@@ -164,17 +170,17 @@ class DomainFacts:
 
     @property
     def short_reason(self) -> str:
-        """`reason` without the words that it is this domain, and that it does not answer."""
+        """`reason` without "domain … does not answer"."""
         return self.reason.removeprefix(f"domain {self.key} does not answer: ")
 
     @property
     def offline_text(self) -> str:
-        """That it is away, and why: what is said of everything in it."""
+        """Text for everything in an offline domain, with the reason."""
         return f"domain {self.key} is offline: {self.short_reason}"
 
     @property
     def streams(self) -> int:
-        """How many streams the account has there; with limits per number of copies, in all of them."""
+        """Number of streams of the account; with tiers, in all of them."""
         tiers = (self.info.get("tiers") or {}).values()
         return (
             sum(int(tier.get("streams") or 0) for tier in tiers)
@@ -183,7 +189,7 @@ class DomainFacts:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The value of `domains[key]` in a plan."""
+        """Return the value of `domains[key]` in a plan."""
         return {
             "reachable": self.reachable,
             "reason": self.reason or None,
@@ -195,11 +201,12 @@ class DomainFacts:
 
 @dataclass
 class Live:
-    """Everything that was asked for. `unreadable` are objects that exist but cannot be read, with the server's reason.
+    """Everything that was requested.
 
-    `unlisted` are domains that did not say what else they have although a plan had to know, with the reason. `visible_domains` are, by
-    connection, the JetStream domains that its servers name, as far as that was asked. `requested` are the addresses that were read, whether
-    something was there or not.
+    `unreadable` are objects that exist but cannot be read, with the server's reason. `unlisted` are
+    domains that could not be listed although a plan needed it, with the reason. `visible_domains`
+    are, by connection, the JetStream domains that its servers report, as far as they were asked.
+    `requested` are the addresses that were read, whether they exist or not.
     """
 
     domains: dict[str, DomainFacts] = field(default_factory=dict)
@@ -210,19 +217,19 @@ class Live:
     requested: set[Address] = field(default_factory=set)
 
     def get(self, address: Address) -> LiveObject | None:
-        """The object, or None where the server said that there is none."""
+        """Return the object, or None where the server reported that there is none."""
         return self.objects.get(address)
 
     def is_absent(self, address: Address) -> bool:
-        """Whether its domain was asked for it and said that there is none."""
+        """Return True if its domain reported that it does not exist."""
         asked = address in self.requested and self.is_reachable(address.domain)
         return asked and address not in self.objects and address not in self.unreadable
 
     def is_reachable(self, domain: str) -> bool:
-        """Whether the domain answered."""
+        """Return True if the domain answered."""
         facts = self.domains.get(domain)
         return facts is not None and facts.reachable
 
     def streams(self, domain: str) -> Iterable[LiveObject]:
-        """Every stream of the domain that was read."""
+        """Return every stream of the domain that was read."""
         return (o for a, o in self.objects.items() if a.domain == domain and a.kind != "consumer")

@@ -1,7 +1,6 @@
-"""Measures what a change would make the server delete: messages and bytes, exactly or between bounds.
+"""Measurement of what a change makes the server delete, exact or in bounds.
 
-Asks with INFO, LIST, MSG.GET and DIRECT.GET only, never with a consumer, and never reads more than it may. Which changes
-are worth asking about is left to `planning.questions`.
+Uses only INFO, LIST, MSG.GET and DIRECT.GET, never a consumer, and never reads more than its limit.
 """
 
 from __future__ import annotations
@@ -41,75 +40,79 @@ from jsplan.jetstream import DomainApi, Pool
 from jsplan.subjects import is_subset, passes_filters
 from jsplan.units import SECOND
 
-#: 2.10 gives up expiring for a while where max_msgs_per_subject has just torn gaps (level 0).
+#: 2.10 (level 0) stops expiring for a while after max_msgs_per_subject has left gaps.
 EXPIRY_LEVEL = 1
-#: Measurements under way at once.
+#: Concurrent measurements.
 MAX_PARALLEL = 8
-#: MSG.GET and batches take `start_time` since 2.11, which is level 1; so do batches.
+#: Batches, and `start_time` of MSG.GET, exist since 2.11, which is level 1.
 BATCH_LEVEL = 1
 
 
 async def measure_deletion(
     api: DomainApi,
-    question: MeasurementRequest,
+    request: MeasurementRequest,
     level: int,
     limit: int = MEASURE_LIMIT,
     *,
     count_only: bool = False,
 ) -> Measurement | None:
-    """The answer, or None when nothing would be deleted (or the stream is gone).
+    """Measure one request; None when nothing would be deleted, or the stream is deleted.
 
-    `level` is the API level of the domain. `limit` bounds the reads; where more would be needed, and where the
-    server answers no more, the answer is bounds. `count_only`: bytes are not asked for. Raises ApiError when not
-    even the stream's INFO can be had.
+    `level` is the API level of the domain. `limit` bounds the reads; where more would be needed,
+    and where the server stops answering, the result is bounds. `count_only`: bytes are not needed.
+    Raises ApiError when INFO of the stream fails.
     """
-    info = await api.stream_info(question.stream.stream)
+    info = await api.stream_info(request.stream.stream)
     if info is None or not info["state"]["messages"]:
         return None
-    survey = _MeasurementRun(api, question, info, level, limit, count_only=count_only)
-    found = await survey.answer()
-    return found if found.at_most else None
+    run = _MeasurementRun(api, request, info, level, limit, count_only=count_only)
+    measurement = await run.measure()
+    return measurement if measurement.at_most else None
 
 
 async def measure_all(
     pool: Pool,
     domains: Mapping[str, Domain],
-    asked: Iterable[MeasurementRequest],
+    requests: Iterable[MeasurementRequest],
     levels: Mapping[str, int],
     limit: int,
     unread: dict[Address, dict[Address, str]],
 ) -> dict[Address, list[Measurement]]:
-    """The answers by the address whose change each question is about; those that delete nothing are left out.
+    """Measure each request, by the changed address; omit those that delete nothing.
 
-    A few are measured at once. An origin that does not answer is put into `unread`, with the reason, under the address of
-    its copy. Raises ApiError when a stream that was just read does not answer any more.
+    A few are measured at once. An origin that does not answer is added to `unread`, with the
+    reason, under the address of its downstream stream. Raises ApiError when a stream that was just
+    read does not answer any more.
     """
-    asked = list(asked)
-    await pool.open(domains[question.stream.domain].connection for question in asked)
-    slots, found = asyncio.Semaphore(MAX_PARALLEL), dict[Address, list[Measurement]]()
+    requests = list(requests)
+    await pool.open(domains[request.stream.domain].connection for request in requests)
+    slots, measurements = asyncio.Semaphore(MAX_PARALLEL), dict[Address, list[Measurement]]()
 
-    async def one(question: MeasurementRequest) -> None:
-        domain = question.stream.domain
+    async def measure(request: MeasurementRequest) -> None:
+        domain = request.stream.domain
         try:
             async with slots:
-                answer = await measure_deletion(
-                    pool.api(domains[domain]), question, levels.get(domain, 0), limit
+                measurement = await measure_deletion(
+                    pool.api(domains[domain]), request, levels.get(domain, 0), limit
                 )
         except (ApiError, ConnectError) as error:
-            if question.drains is None:
+            if request.drains is None:
                 raise
-            unread.setdefault(question.address, {})[question.stream] = str(error)
+            unread.setdefault(request.address, {})[request.stream] = str(error)
             return
-        if answer is not None:
-            found.setdefault(question.address, []).append(answer)
+        if measurement is not None:
+            measurements.setdefault(request.address, []).append(measurement)
 
     try:
         async with asyncio.TaskGroup() as group:
-            for question in asked:
-                group.create_task(one(question))
+            for request in requests:
+                group.create_task(measure(request))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return {address: sorted(answers, key=lambda a: a.causes) for address, answers in found.items()}
+    return {
+        address: sorted(results, key=lambda a: a.causes)
+        for address, results in measurements.items()
+    }
 
 
 class _MeasurementRun:
@@ -118,14 +121,14 @@ class _MeasurementRun:
     def __init__(
         self,
         api: DomainApi,
-        question: MeasurementRequest,
+        request: MeasurementRequest,
         info: dict[str, Any],
         level: int,
         limit: int,
         *,
         count_only: bool,
     ) -> None:
-        self.api, self.question, self.level, self.count_only = api, question, level, count_only
+        self.api, self.request, self.level, self.count_only = api, request, level, count_only
         self.config, self.state = info["config"], info["state"]
         self.now = str(info.get("ts") or "")
         self.limit, self.budget = limit, ReadBudget(limit)
@@ -133,45 +136,45 @@ class _MeasurementRun:
         batches = bool(self.config.get("allow_direct")) and level >= BATCH_LEVEL
         self.reader = MessageReader(
             api,
-            question.stream.stream,
+            request.stream.stream,
             self.config["storage"],
             self.state["first_seq"],
             self.state["last_seq"],
             batches,
             self.budget,
-            target_storage=question.target_storage,
+            target_storage=request.target_storage,
         )
         self.counts: dict[str, int] = {}
-        self.has_downstream = question.has_downstream
+        self.has_downstream = request.has_downstream
 
-    async def answer(self) -> Measurement:
-        """Everything that the question names, as one number."""
-        found: list[Measurement] = []
-        question = self.question
+    async def measure(self) -> Measurement:
+        """Measure everything in the request, as one result."""
+        results: list[Measurement] = []
+        request = self.request
         await self._read_gaps()
-        if question.redelivery is not None:
-            return await self._measure_redelivered(question.redelivery)
-        if question.filter_change is not None:
-            return await self._measure_undelivered(question.filter_change)
-        if question.drains is not None:
-            found.append(await self._measure_drained(question.drains))
-        if question.limits.causes:
-            found += await self._with_acknowledged(question.limits)
-        if question.finished:
-            found.append(await self._measure_finished(question.finished))
-        if question.interest:
-            unwanted = await self._measure_unwanted(question)
-            found.append(
+        if request.redelivery is not None:
+            return await self._measure_redelivered(request.redelivery)
+        if request.filter_change is not None:
+            return await self._measure_undelivered(request.filter_change)
+        if request.drains is not None:
+            results.append(await self._measure_drained(request.drains))
+        if request.limits.causes:
+            results += await self._with_acknowledged(request.limits)
+        if request.finished:
+            results.append(await self._measure_finished(request.finished))
+        if request.interest:
+            unwanted = await self._measure_unwanted(request)
+            results.append(
                 replace(unwanted, at_least=0, least_bytes=0)
-                if question.changes_subjects or self.has_downstream
+                if request.changes_subjects or self.has_downstream
                 else unwanted
             )
-        return self._combine(found)
+        return self._combine(results)
 
-    def _combine(self, found: list[Measurement]) -> Measurement:
-        """What both take counts once: at least the larger, at most the sum."""
-        found = [one for one in found if one.at_most] or found
-        first, *rest = found
+    def _combine(self, results: list[Measurement]) -> Measurement:
+        """Combine results that may overlap: at least the larger, at most the sum."""
+        results = [result for result in results if result.at_most] or results
+        first, *rest = results
         for other in rest:
             first = replace(
                 first,
@@ -211,28 +214,28 @@ class _MeasurementRun:
             {"last_seq": self.state["last_seq"], "time": self.state.get("last_ts")},
             since=self.state["first_ts"],
             until=until,
-            deletes_later=self.question.deletes_later,
+            deletes_later=self.request.deletes_later,
             newest=newest,
         )
 
-    # --- what the server tells at once ---------------------------------------------------------------------------
+    # --- what the server reports at once ---------------------------------------------------------
 
     async def _read_gaps(self) -> None:
-        """Which sequences are deleted: asked for only where the list is short."""
+        """Read the deleted sequences, only where the list is short."""
         deleted = int(self.state.get("num_deleted") or 0)
         if deleted > self.limit:
             self.reader.gaps = None
-            # Replicas may lag behind, and without the gaps nobody would notice.
+            # Replicas may lag behind, which only the gaps would show.
             self.reader.batches = self.reader.batches and self.config["num_replicas"] == 1
         elif deleted:
             answer = await self.api.request(
-                f"STREAM.INFO.{self.question.stream.stream}", {"deleted_details": True}
+                f"STREAM.INFO.{self.request.stream.stream}", {"deleted_details": True}
             )
             self.reader.gaps = sorted(answer["state"].get("deleted") or ())
 
     async def _read_subject_counts(self) -> bool:
-        """Messages per subject, page by page; False when there are too many subjects, or they moved under us."""
-        name = self.question.stream.stream
+        """Read messages per subject, page by page; False for too many, or if they changed."""
+        name = self.request.stream.stream
         if self.counts or int(self.state.get("num_subjects") or 0) > 10 * self.limit:
             return bool(self.counts)
         async for page in self.api.pages(
@@ -244,10 +247,10 @@ class _MeasurementRun:
             self.counts = {}
         return bool(self.counts)
 
-    # --- limits --------------------------------------------------------------------------------------------------
+    # --- limits ----------------------------------------------------------------------------------
 
     async def _with_acknowledged(self, limits: ExceededLimits) -> list[Measurement]:
-        """What the limits delete, and what counts as acknowledged with it: an interest stream deletes that too."""
+        """Measure the limits, and what an interest stream deletes as acknowledged with it."""
         consumers = await self._with_messages_out() if self._leaves_gaps(limits) else []
         self.count_only = self.count_only and not consumers
         trimmed = await self._measure_limits(limits)
@@ -269,16 +272,16 @@ class _MeasurementRun:
         ]
 
     def _leaves_gaps(self, limits: ExceededLimits) -> bool:
-        """Whether a message may stay that is older than one that goes."""
+        """Return True if a message may stay that is older than a deleted one."""
         by_age = limits.max_age and self.config.get("allow_msg_ttl")
-        return self.question.target_storage is None and bool(limits.max_msgs_per_subject or by_age)
+        return self.request.target_storage is None and bool(limits.max_msgs_per_subject or by_age)
 
     async def _with_messages_out(self) -> list[ConsumerInterest]:
-        """Consumers that acknowledge all messages up to one, and have more than one out."""
+        """Return consumers with ack policy `all` that have more than one pending message."""
         return [
-            one
-            for one in await self._read_consumers(starts=False)
-            if one.acks_all and one.pending > 1
+            consumer
+            for consumer in await self._read_consumers(starts=False)
+            if consumer.acks_all and consumer.pending > 1
         ]
 
     async def _measure_limits(self, limits: ExceededLimits) -> Measurement:
@@ -299,12 +302,12 @@ class _MeasurementRun:
             return False
 
     async def _find_expired(self, age: int) -> tuple[int | None, tuple[int, int]]:
-        """The first sequence that max_age leaves alone, and bounds on how many are before it."""
+        """Find the first sequence that max_age keeps, and bounds on how many are before it."""
         try:
-            found = await self.reader.find_first_since(
+            first = await self.reader.find_first_since(
                 _instant_before(self.now, age), by_time=self.level >= BATCH_LEVEL
             )
-            young = found.seq if found else self.state["last_seq"] + 1
+            young = first.seq if first else self.state["last_seq"] + 1
             rest = await self.reader.count_from(young)
         except (ReadLimitExceeded, ApiError):
             return None, (0, self.messages)
@@ -319,11 +322,11 @@ class _MeasurementRun:
     def _limit_bounds(
         self, limits: ExceededLimits, old: tuple[int, int], known: bool
     ) -> tuple[int, int]:
-        """What is certain without reading: prefixes overlap, so the longest counts; the rest adds up at most."""
+        """Return bounds without reading. Prefixes overlap: the longest counts; others add up."""
         least = most = 0
         if limits.max_msgs:
             least = most = max(0, self.messages - limits.max_msgs)
-        if limits.max_bytes and self.question.target_storage is not None:
+        if limits.max_bytes and self.request.target_storage is not None:
             most = self.messages
         elif limits.max_bytes and self.bytes > limits.max_bytes:
             least, most = max(least, 1), self.messages
@@ -333,19 +336,19 @@ class _MeasurementRun:
             least, most = max(least, low), most + high
         return least, min(most, self.messages)
 
-    def _per_subject_bounds(self, keep: int, known: bool) -> tuple[int, int]:
+    def _per_subject_bounds(self, limit: int, known: bool) -> tuple[int, int]:
         if known:
-            exact = sum(count - keep for count in self.counts.values() if count > keep)
+            exact = sum(count - limit for count in self.counts.values() if count > limit)
             return exact, exact
         subjects = int(self.state.get("num_subjects") or 0)
-        return max(0, self.messages - subjects * keep), max(
-            0, self.messages - max(subjects, min(keep, self.messages))
+        return max(0, self.messages - subjects * limit), max(
+            0, self.messages - max(subjects, min(limit, self.messages))
         )
 
     async def _read_from_nearer_end(
         self, limits: ExceededLimits, young: int, bounds: tuple[int, int], old: tuple[int, int]
     ) -> Measurement:
-        """Read from the end that is nearer to the border between what goes and what stays."""
+        """Read from the end that is nearer to the border between deleted and kept messages."""
         by_size = (
             self.messages * max(0, self.bytes - limits.max_bytes) // self.bytes
             if limits.max_bytes
@@ -355,18 +358,17 @@ class _MeasurementRun:
         blind = self.reader.gaps is None and not self.reader.batches
         if blind or min(likely, self.messages - likely) > self.limit:
             return self._build_measurement(bounds, None, limits.causes)
-        moved = bool(
-            limits.max_bytes and self.question.target_storage
-        )  # how much all of it will be is not known before all is read
-        nearer = (
+        # The size in another storage is not known before all messages are read.
+        moved = bool(limits.max_bytes and self.request.target_storage)
+        read_nearer = (
             self._read_from_oldest
             if likely * 2 <= self.messages and not moved
             else self._read_from_newest
         )
-        found = await nearer(limits, young, bounds)
+        measurement = await read_nearer(limits, young, bounds)
         if limits.max_age and limits.max_msgs_per_subject and self.level < EXPIRY_LEVEL:
-            return replace(found, at_least=bounds[0], least_bytes=0)
-        return found
+            return replace(measurement, at_least=bounds[0], least_bytes=0)
+        return measurement
 
     async def _read_from_oldest(
         self, limits: ExceededLimits, young: int, bounds: tuple[int, int]
@@ -406,15 +408,15 @@ class _MeasurementRun:
                 (0, self.bytes - walk.kept.bytes),
                 limits.causes,
             )
-        gone, size = self.messages - walk.kept.messages, self.bytes - walk.kept.bytes
+        deleted, size = self.messages - walk.kept.messages, self.bytes - walk.kept.bytes
         return self._build_measurement(
-            (gone, gone), (size, size), limits.causes, walk.until, walk.newest
+            (deleted, deleted), (size, size), limits.causes, walk.until, walk.newest
         )
 
-    # --- interest ------------------------------------------------------------------------------------------------
+    # --- interest --------------------------------------------------------------------------------
 
-    async def _measure_unwanted(self, question: MeasurementRequest) -> Measurement:
-        becomes = question.interest == "becomes"
+    async def _measure_unwanted(self, request: MeasurementRequest) -> Measurement:
+        becomes = request.interest == "becomes"
         causes = ["retention"] if becomes else ["interest"]
         everything, nothing = (self.messages, self.messages), (0, 0)
         consumers = await self._read_consumers(
@@ -423,31 +425,33 @@ class _MeasurementRun:
         stay = tuple(
             apply_consumer_changes(
                 consumers,
-                question.consumers,
+                request.consumers,
                 self.state["last_seq"],
                 self.level,
-                question.since,
-                recreated=question.recreates_consumers,
+                request.since,
+                recreated=request.recreates_consumers,
             )
         )
         if (
             not becomes
             and self.level >= PURGE_LEVEL
-            and empties_stream(consumers, question.consumers, self.state["last_seq"])
+            and empties_stream(consumers, request.consumers, self.state["last_seq"])
         ):
             return self._build_measurement(everything, None, causes)
         if not stay and becomes and self.level < NO_CONSUMERS_LEVEL:
             return self._build_measurement(nothing, None, causes)
-        if not stay and question.since is None:
+        if not stay and request.since is None:
             return self._build_measurement(everything, None, causes)
         if not becomes and any(
-            one.unfinished == self.messages and one.filters_before is None for one in stay
+            consumer.unfinished == self.messages and consumer.filters_before is None
+            for consumer in stay
         ):
             return self._build_measurement(nothing, None, causes)
-        changing = {change.name for change in question.consumers}
-        leaver = max((one.floor for one in consumers if one.name in changing), default=0)
+        changing = {change.name for change in request.consumers}
+        floors = (consumer.floor for consumer in consumers if consumer.name in changing)
+        highest = max(floors, default=0)
         unsure = (
-            0 if becomes or question.placeholder or leaver < self.state["first_seq"] else leaver
+            0 if becomes or request.placeholder or highest < self.state["first_seq"] else highest
         )
         return await self._read_unwanted(
             UnwantedMessages(
@@ -459,26 +463,26 @@ class _MeasurementRun:
                 has_downstream=self.has_downstream,
             ),
             causes,
-            question.since,
+            request.since,
         )
 
     async def _read_consumers(self, *, starts: bool) -> tuple[ConsumerInterest, ...]:
-        """All consumers but those by which the server itself reads for a copy: they acknowledge soon, nobody knows when."""
-        infos = await self.api.consumers(self.question.stream.stream)
-        found = [parse_interest(info) for info in infos]
+        """Read all consumers but those of servers for downstream streams: they change soon."""
+        infos = await self.api.consumers(self.request.stream.stream)
+        consumers = [parse_interest(info) for info in infos]
         if starts:
-            found = [
-                with_start_floor(one, info["config"], int(self.state["last_seq"]))
-                for one, info in zip(found, infos, strict=True)
+            consumers = [
+                with_start_floor(consumer, info["config"], int(self.state["last_seq"]))
+                for consumer, info in zip(consumers, infos, strict=True)
             ]
-        own = [one for one in found if one.name.startswith(SERVER_CONSUMER_PREFIXES)]
-        self.has_downstream = self.has_downstream or bool(own)
-        return tuple(one for one in found if one not in own)
+        internal = [c for c in consumers if c.name.startswith(SERVER_CONSUMER_PREFIXES)]
+        self.has_downstream = self.has_downstream or bool(internal)
+        return tuple(consumer for consumer in consumers if consumer not in internal)
 
     async def _read_unwanted(
         self, walk: UnwantedMessages, causes: list[str], since: InterestSnapshot | None = None
     ) -> Measurement:
-        """Read as far as any consumer has been; to the end where that is allowed, since bytes are known then too."""
+        """Read to the last position of a consumer; to the end within the limit, for exact bytes."""
         whole = since is not None or (
             not walk.becomes_interest and self.messages <= self.budget.left
         )
@@ -500,17 +504,17 @@ class _MeasurementRun:
         return self._build_measurement((walk.at_least + beyond, most), size, causes)
 
     async def _measure_finished(self, consumers: tuple[FinishedConsumer, ...]) -> Measurement:
-        """What lies before the position of a consumer that its filters match."""
+        """Measure the messages before the position of a consumer that its filters match."""
         sure, doubtful = DeletionTally(), DeletionTally()
-        end = max((one.position or one.delivered + 1) - 1 for one in consumers)
+        end = max((c.position or c.delivered + 1) - 1 for c in consumers)
         try:
             async for message in replace(self.reader, last=min(self.reader.last, end)).read_forward(
                 self.state["first_seq"]
             ):
-                theirs = [one for one in consumers if passes_filters(message.subject, one.filters)]
-                if any(one.position is not None and message.seq < one.position for one in theirs):
+                matching = [c for c in consumers if passes_filters(message.subject, c.filters)]
+                if any(c.position is not None and message.seq < c.position for c in matching):
                     sure.add(message)
-                elif any(one.position is None and message.seq <= one.delivered for one in theirs):
+                elif any(c.position is None and message.seq <= c.delivered for c in matching):
                     doubtful.add(message)
         except (ReadLimitExceeded, ApiError):
             most = max(0, min(self.messages, end - int(self.state["first_seq"]) + 1))
@@ -521,16 +525,13 @@ class _MeasurementRun:
         return self._build_measurement((sure.messages, most), (sure.bytes, size), ["finished"])
 
     async def _measure_redelivered(self, span: Redelivery) -> Measurement:
-        """What lies between the position and the last delivery, is still there, and is not out."""
-        first, last, there = (
-            max(span.floor + 1, int(self.state["first_seq"])),
-            min(span.delivered, self.reader.last),
-            StoredBetween(),
-        )
+        """Measure the stored messages between position and last delivery that are not pending."""
+        first = max(span.floor + 1, int(self.state["first_seq"]))
+        last, between = min(span.delivered, self.reader.last), StoredBetween()
         anchored = int(self.state["first_seq"]) <= span.floor
         try:
             async for message in replace(self.reader, last=last).read_forward(first):
-                there.count(message.subject, span)
+                between.count(message.subject, span)
         except (ReadLimitExceeded, ApiError):
             stored, gaps = max(0, last - first + 1), self.reader.gaps
             stored -= sum(first <= gap <= last for gap in gaps or ())
@@ -540,30 +541,30 @@ class _MeasurementRun:
                 (0, 0),
                 ["position", span.consumer],
             )
-        missing = span.delivered - span.floor - there.total
+        missing = span.delivered - span.floor - between.total
         return self._build_measurement(
-            redelivery_bounds(span, there, missing=missing, anchored=anchored),
+            redelivery_bounds(span, between, missing=missing, anchored=anchored),
             (0, 0),
             ["position", span.consumer],
         )
 
-    async def _measure_undelivered(self, asked: FilterChange) -> Measurement:
-        """What a changed filter leaves undelivered. Subjects say where there is nothing to count."""
+    async def _measure_undelivered(self, change: FilterChange) -> Measurement:
+        """Measure what a changed filter leaves undelivered. Subjects show where that is nothing."""
         try:
             known = await self._read_subject_counts()
         except (ReadLimitExceeded, ApiError):
             known = False
         most = (
-            sum(n for subject, n in self.counts.items() if asked.may_count(subject))
+            sum(n for subject, n in self.counts.items() if change.may_count(subject))
             if known
             else self.messages
         )
-        walk, causes = UndeliveredWalk(asked), ["filter", asked.aspect]
+        walk, causes = UndeliveredWalk(change), ["filter", change.aspect]
         if not most:
             return self._build_measurement((0, 0), None, causes)
         try:
             async for message in self.reader.read_forward(
-                max(asked.start, int(self.state["first_seq"]))
+                max(change.start, int(self.state["first_seq"]))
             ):
                 walk.visit(message)
         except (ReadLimitExceeded, ApiError):
@@ -573,7 +574,7 @@ class _MeasurementRun:
         )
 
     async def _measure_drained(self, filters: tuple[str, ...]) -> Measurement:
-        """A copy of a workqueue or interest stream consumes it: as much as its filters match, sooner or later."""
+        """Measure what a downstream stream consumes of a workqueue or interest stream."""
         if self.config["retention"] == "limits":
             return self._build_measurement((0, 0), None, ["origin"])
         if not filters:
@@ -591,7 +592,7 @@ class _MeasurementRun:
 
 
 def _instant_before(now: str, age: int) -> str:
-    """The RFC 3339 instant `age` ns before another one, to the nanosecond."""
+    """Return the RFC 3339 instant `age` ns before another one, to the nanosecond."""
     seconds, _, fraction = now.removesuffix("Z").partition(".")
     total = int(fraction.ljust(9, "0")[:9]) - age
     moment = datetime.fromisoformat(seconds) + timedelta(seconds=total // SECOND)

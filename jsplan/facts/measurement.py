@@ -1,4 +1,4 @@
-"""What planning asks to be measured, and the answer, as plain data. Asking the servers is left to `measure`."""
+"""Requests for measurements, and their results, as plain data."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from jsplan.facts.redelivery import Redelivery
 from jsplan.facts.stored_message import TargetStorage
 from jsplan.facts.undelivered import FilterChange
 
-#: Reads that one measurement may take unless somebody says otherwise.
+#: Default limit of the reads of one measurement.
 MEASURE_LIMIT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedConsumer:
-    """What a consumer with such filters has finished: all before `position`, or (None: nobody knows) at most what it was `delivered`."""
+    """Messages that a consumer has finished: all before `position`, or at most its `delivered`.
+
+    `position` is None where it is unknown.
+    """
 
     filters: tuple[str, ...]
     delivered: int
@@ -27,18 +30,21 @@ class FinishedConsumer:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRequest:
-    """What to measure, for the change of `address`, in the stream `stream` of the same or (a drained origin) another domain.
+    """Request to measure the change of `address` in `stream`, which may be a drained origin.
 
-    `limits` are those of an update. `interest`: the stream is or becomes one whose messages go when no consumer wants them, and what
-    none wants once `consumers` have changed is counted; `recreates_consumers`: all of them are made again. `placeholder`: a placeholder
-    consumer holds all messages until then; with `since`, what came or was acknowledged after it was made is left out.
-    `drains` are filters through which a new copy consumes the stream. `deletes_later` says that the server deletes only with the next
-    message of each subject. `finished` are messages that go because consumers of a stream that becomes a work queue have finished
-    them. `redelivery` asks what a consumer that continues at its position is given again, and nothing else; `filter_change` what a changed
-    filter leaves undelivered, and nothing else. `has_downstream`: the server reads the stream for a copy of it, by a consumer that it may
-    not show, so messages may stay that no other consumer wants, or go.
-    `changes_subjects`: its subjects change, so some may stay.
-    `target_storage`: the messages are moved to a stream in which they count otherwise.
+    A drained origin may be in another domain. `limits` are those of an update. `interest`: the
+    stream has or gets interest retention, and the messages that no consumer wants once `consumers`
+    have changed are counted; `recreates_consumers`: all of them are recreated. `placeholder`: a
+    placeholder consumer keeps all messages until then; with `since`, what arrived or was
+    acknowledged after its creation is not counted. `drains` are filters through which a new
+    downstream stream consumes the stream. `deletes_later`: the server deletes only with the next
+    message of each subject. `finished` are messages that consumers of a stream that becomes a work
+    queue have finished. `redelivery` asks only for the messages that a consumer that continues at
+    its position receives again; `filter_change` only for those that a changed filter leaves
+    undelivered. `has_downstream`: the server reads the stream for a downstream stream with a
+    consumer that it may not show, so unwanted messages may stay. `changes_subjects`: its subjects
+    change, so some may stay. `target_storage`: the messages are copied to a stream in which they
+    have another size.
     """
 
     address: Address
@@ -61,12 +67,13 @@ class MeasurementRequest:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The answer: bounds on messages and bytes, `is_exact` when both are numbers. `total` is all that the stream holds.
+    """The result: bounds on messages and bytes. `total` are all messages of the stream.
 
-    `since` and `until` are the times of the oldest and newest message that goes, where known. `as_of` is the last message
-    that was there: its sequence and time. `newest` is the sequence of the newest message that goes, 0 where it is not known.
-    `acknowledged` are consumers that acknowledge all messages up to one, and how many each may never be given again: the server
-    takes the deletion of a delivered message for its acknowledgement.
+    `since` and `until` are the times of the oldest and newest deleted message, where known. `as_of`
+    is the last message then: its sequence and time. `newest` is the sequence of the newest deleted
+    message, 0 where unknown. `acknowledged` are consumers that acknowledge all messages up to one,
+    and how many messages each may never receive again: the server takes the deletion of a delivered
+    message for its acknowledgement.
     """
 
     at_least: int
@@ -84,13 +91,17 @@ class Measurement:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the number of messages and that of bytes are known."""
+        """True if both numbers, messages and bytes, are known."""
         return self.at_least == self.at_most and self.least_bytes == self.most_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class UnmanagedRequest:
-    """Of one domain: subjects that streams begin to store, streams all of whose consumers matter, and whether all streams do."""
+    """Request for the unmanaged objects of one domain.
+
+    `subjects` are those that streams begin to store, `streams` those all of whose consumers matter,
+    `all_streams` asks for all streams.
+    """
 
     domain: str
     subjects: tuple[str, ...] = ()

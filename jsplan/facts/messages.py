@@ -1,7 +1,7 @@
-"""Reads stored messages for what they cost: sequence, subject, and bytes by the store's own accounting.
+"""Reads of stored messages: sequence, subject, and bytes by the store's own accounting.
 
-Never by way of a consumer. Batches of DIRECT.GET where the stream and the server allow them, else MSG.GET with many
-in flight. Which messages an update deletes is left to `trims` and `interest`.
+Never through a consumer. Batches of DIRECT.GET where stream and server allow them, else MSG.GET
+with many requests in flight.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from jsplan.facts.stored_message import StoredMessage, TargetStorage, stored_siz
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import NO_MESSAGE
 
-#: One batch: small enough that no server takes us for a slow consumer (64 MiB), large enough to hide the round trip.
+#: One batch: small enough not to be a slow consumer (64 MiB), large enough to hide the round trip.
 BATCH_MESSAGES, BATCH_BYTES = 1_000, 8 << 20
-#: MSG.GET and batches take `start_time` since 2.11, which is level 1; so do batches.
+#: Batches, and `start_time` of MSG.GET, exist since 2.11, which is level 1.
 BATCH_LEVEL = 1
 #: A message larger than this counts as several reads, so that the limit bounds the traffic too.
 READ_BYTES = 16 << 10
@@ -29,17 +29,17 @@ _OWN_HEADERS = b"\r\nNats-Stream: "
 
 
 class ReadLimitExceeded(Exception):
-    """The measurement would take more reads than it may."""
+    """The measurement would take more reads than its limit."""
 
 
 @dataclass(slots=True)
 class ReadBudget:
-    """What a measurement may still read."""
+    """Reads that a measurement has left."""
 
     left: int
 
     def spend(self, reads: int) -> None:
-        """Raises TooManyReads when that is more than there is."""
+        """Spend reads. Raises ReadLimitExceeded when none are left."""
         self.left -= reads
         if self.left < 0:
             raise ReadLimitExceeded
@@ -47,10 +47,11 @@ class ReadBudget:
 
 @dataclass
 class MessageReader:
-    """One stream as it was at one INFO: messages after `last` are not seen. `gaps` are the deleted sequences, sorted.
+    """One stream as of one INFO: messages after `last` are not read.
 
-    Without `gaps` (None: nobody asked for them) MSG.GET cannot be used to read. `target_storage`: the messages are to be moved so. A stream
-    that never had a message calls its first sequence 0, which servers refuse to read.
+    `gaps` are the deleted sequences, sorted. Without them (None: not requested) MSG.GET cannot be
+    used. `target_storage`: the messages are to be copied to such a stream. A stream that never had
+    a message calls its first sequence 0, which servers refuse to read.
     """
 
     api: DomainApi
@@ -67,42 +68,42 @@ class MessageReader:
         self.first = max(self.first, 1)
 
     async def read_forward(self, start: int) -> AsyncIterator[StoredMessage]:
-        """Messages from a sequence on, oldest first. Raises TooManyReads and ApiError."""
+        """Yield messages from a sequence on, oldest first. Raises as `read_backward` does."""
         start = max(start, 1)
         while start <= self.last:
-            found, start = await self._read_page(start, self.last)
-            for message in found:
+            page, start = await self._read_page(start, self.last)
+            for message in page:
                 yield message
 
     async def read_backward(self) -> AsyncIterator[StoredMessage]:
-        """Messages newest first. Raises TooManyReads and ApiError."""
+        """Yield messages newest first. Raises ReadLimitExceeded and ApiError."""
         end, width = self.last, BATCH_MESSAGES
         while end >= self.first:
-            start, found = max(self.first, end - width + 1), list[StoredMessage]()
+            start, messages = max(self.first, end - width + 1), list[StoredMessage]()
             at = start
             while at <= end:
                 page, at = await self._read_page(at, end)
-                found += page
-            for message in reversed(found):
+                messages += page
+            for message in reversed(messages):
                 yield message
-            width = BATCH_MESSAGES if len(found) > BATCH_MESSAGES // 4 else width * 4
+            width = BATCH_MESSAGES if len(messages) > BATCH_MESSAGES // 4 else width * 4
             end = start - 1
 
     async def _read_page(self, start: int, end: int) -> tuple[list[StoredMessage], int]:
-        """Messages of one batch within the range, and where the next one begins."""
+        """Read the messages of one batch within the range; return the start of the next one too."""
         if self.batches:
             return await self._read_batch(start, end)
         if self.gaps is None:
             raise ReadLimitExceeded
         wanted = list(islice(self._existing_seqs(start, end), BATCH_MESSAGES))
         self.budget.spend(len(wanted))
-        found = [
+        messages = [
             m
             for m in await asyncio.gather(*(self._read_one(seq) for seq in wanted))
             if m is not None
         ]
-        self._charge(found)
-        return found, wanted[-1] + 1 if len(wanted) == BATCH_MESSAGES else end + 1
+        self._charge(messages)
+        return messages, wanted[-1] + 1 if len(wanted) == BATCH_MESSAGES else end + 1
 
     def _existing_seqs(self, start: int, end: int) -> Any:
         gaps = self.gaps or []
@@ -113,8 +114,8 @@ class MessageReader:
             else:
                 yield seq
 
-    def _charge(self, found: list[StoredMessage]) -> None:
-        self.budget.spend(sum(m.size // READ_BYTES for m in found))
+    def _charge(self, messages: list[StoredMessage]) -> None:
+        self.budget.spend(sum(m.size // READ_BYTES for m in messages))
 
     async def _read_one(self, seq: int) -> StoredMessage | None:
         try:
@@ -131,10 +132,8 @@ class MessageReader:
             _decoded_length(message.get("data") or ""),
         )
         subject = len(message["subject"].encode())
-        size, moved = (
-            stored_size(self.storage, subject, len(headers), payload),
-            self._size_at_target(message["seq"], subject, headers, payload),
-        )
+        size = stored_size(self.storage, subject, len(headers), payload)
+        target_size = self._size_at_target(message["seq"], subject, headers, payload)
         return StoredMessage(
             message["seq"],
             message["subject"],
@@ -142,11 +141,11 @@ class MessageReader:
             message["time"],
             _never_expires(headers),
             _source_header(headers),
-            moved,
+            target_size,
         )
 
     def _size_at_target(self, seq: int, subject: int, headers: bytes, payload: int) -> int | None:
-        """What a message counts in the stream that it is moved to. A source numbers messages without gaps."""
+        """Return a message's size in its target stream. A source numbers messages without gaps."""
         if self.target_storage is None:
             return None
         position = (
@@ -159,7 +158,10 @@ class MessageReader:
         return self.target_storage.stored_size(subject, headers, payload, position)
 
     async def _read_batch(self, start: int, end: int) -> tuple[list[StoredMessage], int]:
-        """One batch. Any mirror and any replica may have answered: what is not surely all of the stream itself is not taken."""
+        """Read one batch. Discard one that may be another stream's or incomplete.
+
+        Any mirror and any replica may have answered.
+        """
         size = min(BATCH_MESSAGES, end - start + 1, self.budget.left + 1)
         answers = await self.api.request_many(
             f"DIRECT.GET.{self.stream}", {"seq": start, "batch": size, "max_bytes": BATCH_BYTES}
@@ -169,47 +171,53 @@ class MessageReader:
             raise ApiError(f"{self.stream} cannot be read: {end_of_batch[:80]!r}")
         try:
             own = all(_answering_stream(block) == self.stream for block, _ in answers)
-            found = [m for m in (self._from_batch(*answer) for answer in answers) if m.seq <= end]
+            messages = [m for m in (self._from_batch(*a) for a in answers) if m.seq <= end]
         except (KeyError, ValueError) as error:
             raise ApiError(
-                f"{self.stream} cannot be read: a message of a batch lacks the server's own headers ({error})"
+                f"{self.stream} cannot be read: "
+                f"a message of a batch lacks the server's own headers ({error})"
             ) from None
-        after = found[-1].seq + 1 if found and len(found) == len(answers) else end + 1
-        if not own or not self._is_complete(found, start, after):
+        after = messages[-1].seq + 1 if messages and len(messages) == len(answers) else end + 1
+        if not own or not self._is_complete(messages, start, after):
             self.batches = False
             return await self._read_page(start, end)
-        self.budget.spend(len(found))
-        self._charge(found)
-        return found, after
+        self.budget.spend(len(messages))
+        self._charge(messages)
+        return messages, after
 
-    def _is_complete(self, found: list[StoredMessage], start: int, after: int) -> bool:
-        """Whether these are all messages of the range; where nobody knows the gaps, nothing at all may be somebody else's nothing."""
+    def _is_complete(self, messages: list[StoredMessage], start: int, after: int) -> bool:
+        """Return True if the range is complete. Without gaps, an empty range proves nothing."""
         if self.gaps is None:
-            return bool(found)
+            return bool(messages)
         gaps = bisect_left(self.gaps, after) - bisect_left(self.gaps, start)
-        return len(found) == after - start - gaps
+        return len(messages) == after - start - gaps
 
     def _from_batch(self, block: bytes, payload: bytes) -> StoredMessage:
-        """The server appends its own headers to those of the message, which may have some of the same name."""
+        """Parse a message of a batch.
+
+        The server appends its own headers to those of the message, which may have the same names.
+        """
         at = block.rfind(_OWN_HEADERS)
         own = dict(line.split(b": ", 1) for line in block[at + 2 : -4].split(b"\r\n"))
         headers = block[:at] if at > len(b"NATS/1.0") else b""
         subject = own[b"Nats-Subject"]
         block = headers + b"\r\n\r\n" if headers else b""
-        size, seq = (
-            stored_size(self.storage, len(subject), len(block), len(payload)),
-            int(own[b"Nats-Sequence"]),
-        )
-        time, moved = (
-            own[b"Nats-Time-Stamp"].decode(),
-            self._size_at_target(seq, len(subject), block, len(payload)),
-        )
+        seq = int(own[b"Nats-Sequence"])
+        size = stored_size(self.storage, len(subject), len(block), len(payload))
+        time = own[b"Nats-Time-Stamp"].decode()
+        target_size = self._size_at_target(seq, len(subject), block, len(payload))
         return StoredMessage(
-            seq, subject.decode(), size, time, _never_expires(headers), _source_header(block), moved
+            seq,
+            subject.decode(),
+            size,
+            time,
+            _never_expires(headers),
+            _source_header(block),
+            target_size,
         )
 
     async def read_at_or_after(self, seq: int) -> StoredMessage | None:
-        """The first message from a sequence on, or None after the last one."""
+        """Read the first message from a sequence on, or None after the last one."""
         return await self._get_message({"seq": seq, "next_by_subj": ">"})
 
     async def _get_message(self, query: dict[str, Any]) -> StoredMessage | None:
@@ -220,14 +228,14 @@ class MessageReader:
             if error.err_code == NO_MESSAGE:
                 return None
             raise
-        found = self._from_json(answer["message"])
-        return found if found.seq <= self.last else None
+        message = self._from_json(answer["message"])
+        return message if message.seq <= self.last else None
 
     async def find_first_since(self, time: str, *, by_time: bool) -> StoredMessage | None:
-        """The first message stored at or after an RFC 3339 instant, or None.
+        """Find the first message stored at or after an RFC 3339 instant, or None.
 
-        Halves the sequences until it is found. `by_time`: the server can look it up (2.11 and later); its answer is only
-        where to begin, since the memory store of 2.11 is wrong where messages were deleted.
+        Uses binary search. `by_time`: the server can look it up (2.11 and later); its answer is
+        only the start, since the memory store of 2.11 is wrong where messages were deleted.
         """
         moment, low, high = parse_instant(time), self.first, self.last + 1
         hint: int | None = None
@@ -247,7 +255,7 @@ class MessageReader:
         return found
 
     async def count_from(self, seq: int) -> int | None:
-        """How many messages there are from a sequence on, or None where only reading them would tell."""
+        """Count the messages from a sequence on, or None where only reading them would tell."""
         if self.gaps is not None:
             return max(
                 0,
@@ -272,9 +280,10 @@ class MessageReader:
 async def open_reader(
     api: DomainApi, info: Mapping[str, Any], level: int, limit: int
 ) -> MessageReader:
-    """A reader of the stream as its INFO shows it, that may read so much. Raises ApiError.
+    """Open a reader of the stream from its INFO, with a limit of reads. Raises ApiError.
 
-    Which sequences are deleted is asked for only where the list is short. `level` is the API level of its domain.
+    Deleted sequences are requested only where the list is short. `level` is the API level of its
+    domain.
     """
     config, state = info["config"], info["state"]
     batches = bool(config.get("allow_direct")) and level >= BATCH_LEVEL
@@ -290,7 +299,7 @@ async def open_reader(
     deleted = int(state.get("num_deleted") or 0)
     if deleted > limit:
         reader.gaps = None
-        # Replicas may lag behind, and without the gaps nobody would notice.
+        # Replicas may lag behind, which only the gaps would show.
         reader.batches = batches and config["num_replicas"] == 1
     elif deleted:
         answer = await api.request(f"STREAM.INFO.{config['name']}", {"deleted_details": True})
@@ -301,9 +310,10 @@ async def open_reader(
 async def count_by_subject(
     api: DomainApi, info: Mapping[str, Any], budget: ReadBudget, most: int
 ) -> dict[str, int] | None:
-    """Messages per subject, page by page; None when there are more than `most` subjects, or they moved under us.
+    """Count messages per subject, page by page.
 
-    Raises TooManyReads and ApiError.
+    Returns None for more than `most` subjects, or if they changed meanwhile. Raises
+    ReadLimitExceeded and ApiError.
     """
     state, counts = info["state"], dict[str, int]()
     if int(state.get("num_subjects") or 0) > most:
@@ -317,13 +327,13 @@ async def count_by_subject(
 
 
 def _answering_stream(block: bytes) -> str:
-    """Which stream a message came from: with `mirror_direct` a mirror answers for its origin."""
+    """Return the stream of a message: with `mirror_direct` a mirror answers for its origin."""
     start = block.rfind(_OWN_HEADERS) + len(_OWN_HEADERS)
     return block[start : block.index(b"\r\n", start)].decode()
 
 
 def parse_instant(text: str) -> tuple[str, str]:
-    """An RFC 3339 instant in UTC as something that can be compared: whole seconds, then the fraction."""
+    """Parse an RFC 3339 instant in UTC to comparable parts: whole seconds, then the fraction."""
     seconds, _, fraction = text.removesuffix("Z").partition(".")
     return seconds, fraction.ljust(9, "0")
 
@@ -337,7 +347,7 @@ def _never_expires(headers: bytes) -> bool:
 
 
 def _source_header(headers: bytes) -> str:
-    """Where a copied message comes from, as its header says."""
+    """Return the `Nats-Stream-Source` header of a copied message."""
     at = headers.find(b"\r\nNats-Stream-Source:")
     return headers[at + 21 :].partition(b"\r\n")[0].strip().decode() if at >= 0 else ""
 

@@ -1,7 +1,6 @@
-"""Reads the world: which domains answer, and the live configuration of what somebody asked for. Never writes.
+"""Reads of the domains that answer, and of live configurations. Never writes.
 
-Many requests are in flight at once on each connection; domains are read in parallel. Deciding what a
-difference means is left to `planning`.
+Many requests are in flight at once on each connection. Domains are read in parallel.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, STREAM_OFFLINE
 from jsplan.topology.routes import is_import
 
-#: Requests under way at once per domain; the link bounds them again over all domains that share it.
+#: Concurrent requests per domain. The connection limits them again over all domains that share it.
 MAX_WORKERS = 64
-#: Seconds to wait for the connected server itself, once a domain behind it has not answered in its time.
+#: Seconds to wait for the connected server, after a domain behind it did not answer in time.
 CHECK_TIMEOUT = 2.0
 
 
@@ -40,22 +39,22 @@ async def read_live(
     known: frozenset[str] = frozenset(),
     identify_only: Iterable[str] = (),
 ) -> Live:
-    """Read every wanted address, and who each of its domains is; and who the domains in `also` are.
+    """Read every wanted address, and identify its domains and those in `identify_only`.
 
-    `known` are domain keys that have answered before (they are in state): one of them may be away even when it
-    is the only one of its connection. Raises ConnectError when a connection answers as somebody else, or when
-    no domain at all can be reached, and when two servers answer for one domain.
+    `known` are domain keys that have answered before (they are in state): one of them may be
+    offline even when it is the only one of its connection. Raises ConnectError when a connection
+    leads to another server, when no domain answers, and when two servers answer for one domain.
     """
     by_domain = {key: list[Address]() for key in sorted(identify_only)} | _group_by_domain(
         wanted, domains
     )
     await pool.open(domains[key].connection for key in by_domain)
-    async with DuplicateServerCheck() as witnesses:
+    async with DuplicateServerCheck() as server_check:
         live = Live(
             {
                 facts.key: facts
                 for facts in await identify_domains(
-                    pool, [domains[key] for key in by_domain], domains, known, witnesses
+                    pool, [domains[key] for key in by_domain], domains, known, server_check
                 )
             }
         )
@@ -70,7 +69,7 @@ async def read_live(
             )
         )
         require_reachable(pool, live)
-        await witnesses.require_single_servers()
+        await server_check.require_single_servers()
     live.requested = {address for addresses in by_domain.values() for address in addresses}
     _fill_server_names(live)
     return live
@@ -79,15 +78,15 @@ async def read_live(
 def _group_by_domain(
     wanted: Iterable[Address], domains: Mapping[str, Domain]
 ) -> dict[str, list[Address]]:
-    found: dict[str, list[Address]] = {}
+    grouped: dict[str, list[Address]] = {}
     for address in sorted(wanted):
         if address.domain in domains:
-            found.setdefault(address.domain, []).append(address)
-    return found
+            grouped.setdefault(address.domain, []).append(address)
+    return grouped
 
 
 def _workers_per_domain(domains: int) -> int:
-    """Tasks per domain: the link bounds what is under way over all of them, so many domains need few tasks each."""
+    """Return the tasks per domain. The connection limits all, so many domains need few each."""
     return max(4, MAX_WORKERS // max(1, domains))
 
 
@@ -96,46 +95,45 @@ async def identify_domains(
     asked: Iterable[Domain],
     domains: Mapping[str, Domain],
     known: frozenset[str],
-    witnesses: DuplicateServerCheck,
+    server_check: DuplicateServerCheck,
 ) -> list[DomainFacts]:
-    """Who each of the domains is, all asked at once: those that do not answer cost one wait together. Raises as `identify_domain` does.
+    """Identify the domains, all at once, so offline ones cost one timeout together.
 
-    `witnesses` go on listening for a second server behind each; whoever calls this settles them.
+    Raises as `identify_domain` does. `server_check` listens for a second server of each; the caller
+    reads its result.
     """
 
-    async def one(domain: Domain) -> DomainFacts:
+    async def identify(domain: Domain) -> DomainFacts:
         facts = await identify_domain(pool, domain, domains, known)
         if facts.reachable:
-            witnesses.watch(pool.api(domain), facts)
+            server_check.watch(pool.api(domain), facts)
         return facts
 
-    return list(await asyncio.gather(*(one(domain) for domain in asked)))
+    return list(await asyncio.gather(*(identify(domain) for domain in asked)))
 
 
 def require_reachable(pool: Pool, live: Live) -> None:
-    """Raise ConnectError where none of the domains answers, or none does any more: nothing is known then, not even that nothing changed."""
+    """Raise ConnectError where no domain answers: without one nothing is known."""
     if live.domains and not any(facts.reachable for facts in live.domains.values()):
         raise all_offline_error(pool, live.domains)
 
 
 def all_offline_error(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:
-    """The error for a command of which no domain answers."""
+    """Build the error for a command none of whose domains answers."""
     reasons = "; ".join(dict.fromkeys(f.reason for f in facts.values()))
     hints = {error.hint for error in pool.failures.values() if error.hint}
     hint = (
-        hints.pop()
-        if len(hints) == 1
-        else "Look at the connections in jsplan.yaml and at the servers."
+        hints.pop() if len(hints) == 1 else "Check the connections in jsplan.yaml, and the servers."
     )
     return ConnectError(f"no domain can be reached: {reasons}", hint=hint)
 
 
 async def open_answering(pool: Pool, domains: Iterable[Domain]) -> dict[str, DomainApi]:
-    """The APIs of those of the domains that answer at all; nothing is raised for the others."""
+    """Return the APIs of the domains that answer. Raises nothing for the others."""
     listed = list(domains)
     await pool.open(domain.connection for domain in listed)
 
-    async def one(domain: Domain) -> DomainApi | None:
+    async def open_api(domain: Domain) -> DomainApi | None:
         try:
             api = pool.api(domain)
             await api.request("INFO")
@@ -143,14 +141,14 @@ async def open_answering(pool: Pool, domains: Iterable[Domain]) -> dict[str, Dom
             return None
         return api
 
-    found = await asyncio.gather(*map(one, listed))
-    return {domain.key: api for domain, api in zip(listed, found, strict=True) if api is not None}
+    apis = await asyncio.gather(*map(open_api, listed))
+    return {domain.key: api for domain, api in zip(listed, apis, strict=True) if api is not None}
 
 
 async def identify_domain(
     pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]
 ) -> DomainFacts:
-    """Ask one domain who it is. Raises ConnectError if its connection leads to a server that the files do not mean."""
+    """Identify one domain. Raises ConnectError if its connection leads to another server."""
     try:
         info = await pool.api(domain).request("INFO")
     except ConnectError as error:
@@ -196,27 +194,30 @@ def _no_jetstream_error(domain: Domain, error: ServerRefusedError) -> ConnectErr
     if error.err_code in (NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT):
         return ConnectError(
             f"domain {domain.key}: JetStream is not enabled for this account ({error.description})",
-            hint="Enable jetstream in the server's configuration and in the account, or use another connection.",
+            hint="Enable jetstream in the server's configuration and in the account, "
+            "or use another connection.",
         )
     return ConnectError(f"domain {domain.key}: {error.description}", hint=error.hint)
 
 
 def _require_import(domain: Domain, known: frozenset[str], error: ApiError) -> None:
-    """What the connected server is says nothing about an import; one that never answered is taken for missing, not for away."""
+    """Raise ConnectError for an import that never answered: it is missing, not offline."""
     if domain.key not in known and isinstance(error, NoRespondersError):
         raise ConnectError(
-            f"domain {domain.key}: nobody answers {domain.api_prefix} over connection {domain.connection}",
-            hint="Its account has to import that prefix from the owner: jsplan access prints how, and --check tries it.",
+            f"domain {domain.key}: no server answers {domain.api_prefix} "
+            f"over connection {domain.connection}",
+            hint="Its account has to import that prefix from the owner: "
+            "jsplan access prints how, and --check tries it.",
         )
 
 
 async def _require_right_server(
     pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]
 ) -> None:
-    """Before a domain counts as away: does its connection lead where the files say?
+    """Check that the connection of an offline domain leads to the server that the files mean.
 
-    It does when the connected server is the domain of another entry on the same connection, or when the domain
-    has answered before. Then the domain itself is away.
+    It does when the connected server is the domain of another entry on the same connection, or when
+    the domain has answered before.
     """
     link = pool.connections[domain.connection]
     plain = Domain(domain.key, domain.connection, None, "$JS.API")
@@ -259,23 +260,24 @@ def _wrong_name_error(domain: Domain, answered: str | None) -> ConnectError:
         f"calls its JetStream domain {answered}" if answered else "has a JetStream without a domain"
     )
     return ConnectError(
-        f"domain {domain.key} does not answer as {domain.js_domain or 'a server without a domain'}: the server behind connection "
-        f"{domain.connection} {called}",
+        f"domain {domain.key} does not answer as "
+        f"{domain.js_domain or 'a server without a domain'}: "
+        f"the server behind connection {domain.connection} {called}",
         hint=f"If that is the one you mean, write under domains:  {line}",
     )
 
 
 async def read_into(api: DomainApi, live: Live, address: Address) -> None:
-    """Read one object into `live`; one that is offline on its server is among the broken. Raises ApiError."""
+    """Read one object into `live`; an offline one into `live.unreadable`. Raises ApiError."""
     try:
-        found = await read_object(api, address)
+        live_object = await read_object(api, address)
     except ServerRefusedError as error:
         if error.err_code != STREAM_OFFLINE:
             raise
         live.unreadable[address] = error.description
     else:
-        if found is not None:
-            live.objects[address] = found
+        if live_object is not None:
+            live.objects[address] = live_object
 
 
 async def _read_domain(
@@ -289,24 +291,24 @@ async def _read_domain(
 
 
 def mark_offline(live: Live, key: str, error: ApiError) -> None:
-    """Count a domain as offline that stopped answering while it was read."""
+    """Mark a domain as offline that stopped answering while it was read."""
     live.domains[key] = DomainFacts(
         key, reachable=False, reason=f"{error} (it answered a moment ago)"
     )
 
 
 async def run_parallel(
-    work: Callable[[Address], Awaitable[None]],
+    visit: Callable[[Address], Awaitable[None]],
     addresses: Iterable[Address],
     workers: int = MAX_WORKERS,
 ) -> None:
-    """Run the work over all addresses with so many tasks; the first error ends all of them and is raised."""
+    """Visit all addresses with this many tasks. The first error ends all of them and is raised."""
     listed = list(addresses)
-    todo = iter(listed)
+    remaining = iter(listed)
 
     async def worker() -> None:
-        for address in todo:
-            await work(address)
+        for address in remaining:
+            await visit(address)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -317,7 +319,7 @@ async def run_parallel(
 
 
 async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
-    """One INFO; None when the server says that there is no such object."""
+    """Read INFO of one object; None when the server reports that it does not exist."""
     if address.kind == "consumer":
         answer = await api.consumer_info(address.stream, address.consumer)
         return parse_consumer(address, answer) if answer else None
@@ -328,9 +330,9 @@ async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
 
 
 def parse_stream(address: Address, answer: dict[str, Any]) -> LiveObject:
-    """A stream from its INFO, or from an element of a LIST."""
+    """Parse a stream from its INFO, or from an element of a LIST."""
     flows = [*filter(None, [answer.get("mirror")]), *(answer.get("sources") or ())]
-    found = LiveObject(
+    stream = LiveObject(
         address,
         answer["config"],
         answer["created"],
@@ -338,12 +340,12 @@ def parse_stream(address: Address, answer: dict[str, Any]) -> LiveObject:
         answer.get("cluster") or {},
         flows,
     )
-    found.answered_at = str(answer.get("ts") or "")
-    return found
+    stream.answered_at = str(answer.get("ts") or "")
+    return stream
 
 
 def parse_consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
-    """A consumer from its INFO, or from an element of a LIST."""
+    """Parse a consumer from its INFO, or from an element of a LIST."""
     counts = (
         "delivered",
         "ack_floor",
@@ -353,19 +355,19 @@ def parse_consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
         "num_pending",
         "push_bound",
     )
-    found = LiveObject(
+    consumer = LiveObject(
         address,
         answer["config"],
         answer["created"],
         {k: answer.get(k) for k in counts},
         answer.get("cluster") or {},
     )
-    found.answered_at = str(answer.get("ts") or "")
-    return found
+    consumer.answered_at = str(answer.get("ts") or "")
+    return consumer
 
 
 def _fill_server_names(live: Live) -> None:
-    """A domain that is not the connected server's own is named by the answers of its streams."""
+    """Name the server of a domain behind the connected one by the answers of its streams."""
     for address, found in live.objects.items():
         facts = live.domains[address.domain]
         if not facts.server and found.server:

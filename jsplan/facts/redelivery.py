@@ -1,9 +1,10 @@
-"""Finished messages that a consumer is given again when a new one resumes at its position. Pure arithmetic.
+"""Finished messages that are delivered again when a new consumer resumes at a position.
 
-Three things of a consumer are not what they seem after a purge by filter (measured on 2.10 to 2.15). The `consumer_seq` of its floor
-may have moved past deliveries that are not finished; then nothing is stored up to the floor. What is out may have been deleted:
-a purge of several messages does not take them out. And a message may be out below the floor: that is seen where more are out than were
-delivered behind it, and else by no answer of the server. Nor does the server say that filters were others when messages were given out.
+Three values of a consumer are unreliable after a purge by filter (measured on 2.10 to 2.15). The
+`consumer_seq` of its floor may have passed deliveries that are not finished; then nothing is stored
+up to the floor. Pending messages may have been deleted: a purge of several messages does not remove
+them. A message may be pending below the floor: that shows only where more are pending than were
+delivered behind it. The server also does not report filters that were changed after deliveries.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from jsplan.subjects import passes_filters
 
 @dataclass(frozen=True, slots=True)
 class Redelivery:
-    """A consumer whose successor begins behind `floor` although it was `delivered` messages up to a later sequence.
+    """A consumer whose successor resumes behind `floor`, before its `delivered` sequence.
 
-    `before` and `after` are its filters now and then (none: everything), `ack_pending` its messages that are not acknowledged,
-    `deliveries` how many it made behind the floor. `counted_back`: its position is not known, so the successor begins as many
-    messages back as there were deliveries. `selective`: its deliver_policy passed over messages that its filters match.
+    `before` and `after` are its filters now and then (none: everything), `ack_pending` its messages
+    that are not acknowledged, `deliveries` the number of deliveries behind the floor.
+    `counted_back`: its position is not known, so the successor begins as many messages back as
+    there were deliveries. `selective`: its deliver_policy skipped messages that its filters match.
     """
 
     consumer: str
@@ -38,7 +40,7 @@ class Redelivery:
 
 @dataclass(slots=True)
 class StoredBetween:
-    """The messages between floor and last delivery that are still stored: all, and those that its filters match."""
+    """Stored messages between floor and last delivery: all, and those that the filters match."""
 
     total: int = 0
     before: int = 0
@@ -61,13 +63,10 @@ def build_redelivery(
     after: Mapping[str, Any],
     position: int | None,
 ) -> Redelivery | None:
-    """The question about a consumer as its INFO shows it; None where nothing can have been finished behind the position."""
-    given, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
-    last, made, out = (
-        given.get("stream_seq") or 0,
-        given.get("consumer_seq") or 0,
-        state.get("num_ack_pending") or 0,
-    )
+    """Build the request for a consumer from its INFO; None if nothing can be finished there."""
+    delivered, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
+    last, made = delivered.get("stream_seq") or 0, delivered.get("consumer_seq") or 0
+    out = state.get("num_ack_pending") or 0
     start = (position or 1) - 1
     if config.get("ack_policy", "none") == "none" or not made or last - start <= out:
         return None
@@ -86,30 +85,30 @@ def build_redelivery(
 
 
 def redelivery_bounds(
-    span: Redelivery, there: StoredBetween, *, missing: int, anchored: bool
+    span: Redelivery, stored: StoredBetween, *, missing: int, anchored: bool
 ) -> tuple[int, int]:
-    """How many finished messages come again: at least, at most.
+    """Return the least and the most finished messages that are delivered again.
 
-    `missing` is how many sequences in between may have no message; `anchored`: a message up to the floor is stored, so the floor
-    counts every delivery before it.
+    `missing` is how many sequences in between may have no message. `anchored`: a message up to the
+    floor is stored, so the floor counts every delivery before it.
     """
     stored_out = span.ack_pending - min(span.ack_pending, missing)
-    most = min(there.after, there.total - stored_out, max(0, span.deliveries - span.ack_pending))
+    most = min(stored.after, stored.total - stored_out, max(0, span.deliveries - span.ack_pending))
     if missing and not anchored and not span.counted_back:
-        most = max(most, min(there.after, there.both, there.before - span.ack_pending))
-    known = span.deliveries >= there.before and not (span.counted_back or span.selective)
-    return max(0, min(there.both - span.ack_pending if known else 0, most)), max(0, most)
+        most = max(most, min(stored.after, stored.both, stored.before - span.ack_pending))
+    known = span.deliveries >= stored.before and not (span.counted_back or span.selective)
+    return max(0, min(stored.both - span.ack_pending if known else 0, most)), max(0, most)
 
 
 def max_unread(span: Redelivery, stored: int, *, missing: int, anchored: bool) -> int:
-    """The upper bound where it is known only that no more than `stored` messages are in between."""
+    """Return the upper bound where only the number of `stored` messages in between is known."""
     return redelivery_bounds(
         span, StoredBetween(stored, stored, stored, stored), missing=missing, anchored=anchored
     )[1]
 
 
 def max_by_state(span: Redelivery, state: Mapping[str, Any]) -> int:
-    """The upper bound by the stream's `state` alone."""
+    """Return the upper bound by the stream's `state` alone."""
     first, last, messages = (
         int(state.get(name) or 0) for name in ("first_seq", "last_seq", "messages")
     )

@@ -1,4 +1,4 @@
-"""Where in a stream a time is, asked without a consumer: by direct reads that halve what is left."""
+"""Lookup of a stream's sequence by time: a binary search by direct reads, no consumer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.messages import ReadLimitExceeded, open_reader
 from jsplan.jetstream import Pool
 
-#: Reads for one time at most; a stream of a billion messages takes thirty.
+#: Most reads for one time. A stream of a billion messages takes thirty.
 MAX_READS = 200
 
 
@@ -21,18 +21,19 @@ async def find_seqs_by_time(
     wanted: Iterable[tuple[LiveObject, str]],
     levels: Mapping[str, int],
 ) -> dict[tuple[Address, str], int]:
-    """The sequence of the first message at or after each RFC 3339 time, one after the last where there is none. Raises ApiError."""
-    found: dict[tuple[Address, str], int] = {}
+    """Find the sequence of the first message at or after each RFC 3339 time.
+
+    One after the last where there is none. Raises ApiError.
+    """
+    seqs: dict[tuple[Address, str], int] = {}
     for live, time in wanted:
         address, level = live.address, levels.get(live.address.domain, 0)
-        info = {
-            "config": live.raw,
-            "state": live.state | {"num_deleted": 0},
-        }  # which ones are deleted is not asked
+        # Without `num_deleted` the reader does not request the gaps.
+        info = {"config": live.raw, "state": live.state | {"num_deleted": 0}}
         reader = await open_reader(pool.api(domains[address.domain]), info, level, MAX_READS)
         try:
             first = await reader.find_first_since(time, by_time=level >= TIME_LOOKUP_LEVEL)
         except ReadLimitExceeded:
             continue
-        found[address, time] = first.seq if first is not None else int(live.state["last_seq"]) + 1
-    return found
+        seqs[address, time] = first.seq if first is not None else int(live.state["last_seq"]) + 1
+    return seqs

@@ -1,8 +1,8 @@
-"""Messages that a changed filter leaves undelivered: to one consumer, or in a work queue to all of them. Pure arithmetic.
+"""Messages that a changed filter leaves undelivered to a consumer, or in a work queue.
 
-Measured on 2.10 to 2.15: a changed filter never rewinds a consumer, and the place up to which it has searched for messages may lie
-behind the last one that it delivered, up to the next one that its old filter matches. What is out when a filter changes is
-delivered again, whatever the new filter is.
+Measured on 2.10 to 2.15: a changed filter never rewinds a consumer. The consumer may have searched
+beyond its last delivery, up to the next message that its old filter matches. Messages that are
+pending when a filter changes are delivered again, whatever the new filter is.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from jsplan.subjects import passes_filters
 
 Filters = tuple[str, ...]
 Certainty = Literal["yes", "maybe", "no"]
-#: `narrowed`: what a consumer still had before it; `passed`: what its new filter matches and it has passed; `stranded`: what no
-#: consumer of a work queue will be given.
+#: `narrowed`: messages that a consumer still had to deliver; `passed`: messages that its new filter
+#: matches and it has passed; `stranded`: messages that no consumer of a work queue will deliver.
 Aspect = Literal["narrowed", "passed", "stranded"]
 
 
 @dataclass(frozen=True, slots=True)
 class FilteredConsumer:
-    """A consumer that is there when the plan is done. `before` are its filters until now, None for one that is created.
+    """A consumer after the plan. `before` are its filters until now, None for a new one.
 
-    `delivered` is the last sequence that it delivered, `has_ack_pending` whether any of that is not acknowledged. `resumes_at`: it is replaced and
-    begins there, or (0) with the first message. `filter_unset_briefly`: its filter may match nothing for a moment; a client that waits then lets it
-    search to the end of the stream.
+    `delivered` is the last sequence that it delivered, `has_ack_pending` whether any of those is
+    not acknowledged. `resumes_at`: it is replaced and begins there, or (0) with the first message.
+    `filter_unset_briefly`: its filter may match nothing for a moment; a client that waits then lets
+    it search to the end of the stream.
     """
 
     name: str
@@ -40,7 +41,7 @@ class FilteredConsumer:
 
     @property
     def changes_filter(self) -> bool:
-        """Whether another filter is given to the consumer that is there."""
+        """True if the existing consumer gets another filter."""
         return (
             self.before is not None
             and self.resumes_at is None
@@ -50,7 +51,7 @@ class FilteredConsumer:
 
 @dataclass(frozen=True, slots=True)
 class FilterChange:
-    """What is asked about the consumer `name`; `consumers` are all that a work queue will have, else that one alone."""
+    """A request about consumer `name`. `consumers` are all of a work queue, else that one alone."""
 
     name: str
     aspect: Aspect
@@ -59,14 +60,14 @@ class FilterChange:
     @property
     def consumer(self) -> FilteredConsumer:
         """The consumer that changes."""
-        return next(one for one in self.consumers if one.name == self.name)
+        return next(consumer for consumer in self.consumers if consumer.name == self.name)
 
     def may_count(self, subject: str) -> bool:
-        """Whether messages of a subject can be counted."""
-        one = self.consumer
+        """Return True if messages of a subject can be counted."""
+        consumer = self.consumer
         before, after = (
-            one.before is not None and passes_filters(subject, one.before),
-            passes_filters(subject, one.after),
+            consumer.before is not None and passes_filters(subject, consumer.before),
+            passes_filters(subject, consumer.after),
         )
         if self.aspect == "stranded":
             return before or after
@@ -75,9 +76,9 @@ class FilterChange:
     @property
     def start(self) -> int:
         """The first sequence that can be counted."""
-        one = self.consumer
+        consumer = self.consumer
         return (
-            (one.delivered + 1 if one.resumes_at is None else one.resumes_at)
+            (consumer.delivered + 1 if consumer.resumes_at is None else consumer.resumes_at)
             if self.aspect == "narrowed"
             else 1
         )
@@ -85,7 +86,7 @@ class FilterChange:
 
 @dataclass
 class UndeliveredWalk:
-    """Counts from the first message on: `sure` are left, `doubtful` may be."""
+    """Counts from the first message on: `sure` stay undelivered, `doubtful` may."""
 
     change: FilterChange
     sure: DeletionTally = field(default_factory=DeletionTally)
@@ -93,11 +94,11 @@ class UndeliveredWalk:
     _stopped: set[str] = field(default_factory=set)
 
     def visit(self, message: StoredMessage) -> None:
-        """Look at the next message."""
+        """Visit the next message."""
         if self.change.may_count(message.subject):
-            found = self._is_undelivered(message)
-            if found != "no":
-                (self.sure if found == "yes" else self.doubtful).add(message)
+            undelivered = self._is_undelivered(message)
+            if undelivered != "no":
+                (self.sure if undelivered == "yes" else self.doubtful).add(message)
         self._stopped |= {
             r.name
             for r in self.change.consumers
@@ -107,21 +108,21 @@ class UndeliveredWalk:
         }
 
     def _is_undelivered(self, message: StoredMessage) -> Certainty:
-        """Whether nobody who is asked about gets it."""
-        one = self.change.consumer
+        """Return whether none of the change's consumers receives it."""
+        consumer = self.change.consumer
         if self.change.aspect == "narrowed":
             finished = message.seq < self.change.start or (
-                message.seq <= one.delivered and not one.has_ack_pending
+                message.seq <= consumer.delivered and not consumer.has_ack_pending
             )
-            return "no" if finished else "maybe" if message.seq <= one.delivered else "yes"
+            return "no" if finished else "maybe" if message.seq <= consumer.delivered else "yes"
         if self.change.aspect == "stranded" and not self._counts_here(message):
             return "no"
-        gets = {self._delivery_to(reader, message) for reader in self.change.consumers}
-        return "no" if "yes" in gets else "maybe" if "maybe" in gets else "yes"
+        deliveries = {self._delivery_to(reader, message) for reader in self.change.consumers}
+        return "no" if "yes" in deliveries else "maybe" if "maybe" in deliveries else "yes"
 
     def _counts_here(self, message: StoredMessage) -> bool:
-        """Whether it is counted for this consumer: the one that a replacement would let deliver it, else the one that had it."""
-        had = [
+        """Return True if this consumer counts it: the one that would deliver it, else had it."""
+        previous = [
             r.name
             for r in self.change.consumers
             if r.before is not None
@@ -133,7 +134,7 @@ class UndeliveredWalk:
             for r in self.change.consumers
             if _filters_differ(r) and passes_filters(message.subject, r.after)
         ]
-        return (new or had)[:1] == [self.change.name]
+        return (new or previous)[:1] == [self.change.name]
 
     def _delivery_to(self, reader: FilteredConsumer, message: StoredMessage) -> Certainty:
         after = passes_filters(message.subject, reader.after)
@@ -143,7 +144,7 @@ class UndeliveredWalk:
             return "yes" if after else "no"
         before = passes_filters(message.subject, reader.before or ())
         if message.seq <= reader.delivered:
-            return "yes" if before else "no"  # in a work queue it is still there because it is out
+            return "yes" if before else "no"  # still pending, or a work queue would not have it
         if not after:
             return "no"
         return (

@@ -1,7 +1,6 @@
-"""Reads what a plan runs into without managing it: streams that hold a subject it takes, consumers of a stream it changes.
+"""Reads of unmanaged streams on a plan's subjects and unmanaged consumers of its streams.
 
-Asked only where a plan needs it, and only where the counts that are known already say that somebody else is there.
-What a neighbour means for the plan is left to `planning.refusals`.
+Only where a plan needs it, and where counts that are already known show that others exist.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ PAGE_STREAMS = 256
 async def read_unmanaged(
     pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[UnmanagedRequest], live: Live
 ) -> None:
-    """Put what is there beside the known objects into `live`; a domain that does not let itself be asked into `live.unlisted`.
+    """Read unmanaged objects into `live`; a domain that forbids it into `live.unlisted`.
 
-    Costs nothing where the account has no more streams, and the stream no more consumers, than are known.
+    Costs nothing where the account has no more streams, and the stream no more consumers, than are
+    known.
     """
     await asyncio.gather(
-        *(_read_domain(pool.api(domains[one.domain]), one, live) for one in wanted)
+        *(_read_domain(pool.api(domains[request.domain]), request, live) for request in wanted)
     )
 
 
@@ -59,7 +59,7 @@ def _has_more_consumers(stream: Address, live: Live) -> bool:
 
 
 async def _read_streams(api: DomainApi, wanted: UnmanagedRequest, live: Live) -> None:
-    """By subject where these are few, else all streams page by page: whatever takes fewer requests."""
+    """Read streams by subject where these are few, else all page by page, for fewer requests."""
     pages = 1 + live.domains[wanted.domain].streams // PAGE_STREAMS
     if wanted.all_streams or len(wanted.subjects) > 4 * pages:
         for info in await _list_all(api, "STREAM.LIST", "streams"):
@@ -75,24 +75,26 @@ async def _read_streams(api: DomainApi, wanted: UnmanagedRequest, live: Live) ->
                 ),
             )
         return
-    found = await asyncio.gather(
+    names_by_subject = await asyncio.gather(
         *(_list_all(api, "STREAM.NAMES", "streams", subject=subject) for subject in wanted.subjects)
     )
-    names = {Address.of_stream(wanted.domain, name) for some in found for name in some}
+    addresses = {
+        Address.of_stream(wanted.domain, name) for names in names_by_subject for name in names
+    }
 
     async def read(address: Address) -> None:
         try:
-            stranger = await read_object(api, address)
+            unmanaged = await read_object(api, address)
         except ServerRefusedError as error:
             live.unreadable[address] = error.description
         else:
-            live.objects |= {address: stranger} if stranger is not None else {}
+            live.objects |= {address: unmanaged} if unmanaged is not None else {}
 
     await run_parallel(
         read,
         sorted(
             address
-            for address in names
+            for address in addresses
             if live.get(address) is None and address not in live.unreadable
         ),
     )
@@ -105,7 +107,7 @@ async def _read_consumers(api: DomainApi, stream: Address, live: Live) -> None:
 
 
 async def _list_all(api: DomainApi, request: str, key: str, **query: str) -> list[Any]:
-    """All elements of a paged answer. One that moves under us may be there twice."""
+    """Return all elements of a paged answer. One that moves meanwhile may appear twice."""
     return [
         element async for page in api.pages(request, key, query) for element in page.get(key) or ()
     ]

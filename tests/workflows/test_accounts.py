@@ -245,7 +245,7 @@ def test_an_import_that_is_not_there_is_named(space: Space) -> None:
     }
     consumer = {"domain": "hub-by-imp", "stream": "ORDERS", "name": "C", "ack_policy": "explicit"}
     with pytest.raises(
-        ConnectError, match=r"nobody answers JS\.nobody\.API over connection imp"
+        ConnectError, match=r"no server answers JS\.nobody\.API over connection imp"
     ) as caught:
         space.write(streams=[ORDERS], consumers=[consumer]).plan()
     assert "jsplan access" in (caught.value.hint or "")

@@ -1,1 +1,1 @@
-"""What the servers show of mirrors and sources, from both ends. What it means is left to `health`."""
+"""Mirrors and sources as the servers of both ends show them."""

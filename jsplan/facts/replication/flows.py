@@ -1,6 +1,6 @@
-"""The flows that there are: each mirror and source as it is configured on its server, with the stream that it leads to. Pure.
+"""The flows on the servers: each mirror and source as configured there, with its origin.
 
-Not what the files ask for: a copy follows what its server was told.
+Not those of the files: a server follows its own configuration.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from jsplan.topology.replication_graph import subject_mappings
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """`downstream` is a mirror of, or sources, a stream called `name` behind the API prefix `api` (None: its own JetStream).
+    """A mirror or source: `downstream` reads stream `name` behind the API prefix `api`.
 
-    `origin` is that stream, None where no domain of the workspace has the prefix. `key` tells sources of one copy apart. `config` is the
-    mirror or source as its server has it; `imported` says that the prefix, or what is delivered, comes from another account.
+    `api` None is its own JetStream. `origin` is that stream, None where no domain of the workspace
+    has the prefix. `key` distinguishes sources of one stream. `config` is the mirror or source on
+    its server. `imported`: the prefix, or the delivery, comes from another account.
     """
 
     downstream: Address
@@ -35,37 +36,37 @@ class Flow:
 
     @property
     def source(self) -> str:
-        """The origin as people know it: its address, or its name and prefix."""
+        """The origin for messages: its address, or its name and prefix."""
         return str(self.origin) if self.origin is not None else f"{self.name}@{self.api}"
 
     @property
     def filters(self) -> list[str]:
-        """The subjects that it takes."""
+        """The subjects that it copies."""
         return [src for src, _ in subject_mappings(self.config)]
 
     @property
     def is_unfiltered(self) -> bool:
-        """Whether it takes every message."""
+        """True if it copies every message."""
         return self.filters == [">"]
 
     @property
     def start(self) -> int:
-        """The first sequence that it takes."""
+        """The first sequence that it copies."""
         return int(self.config.get("opt_start_seq") or 1)
 
     @property
     def consumer(self) -> str:
-        """The origin's consumer that it names, if it names one."""
+        """The name of the origin's consumer, if it has one."""
         return str((self.config.get("consumer") or {}).get("name") or "")
 
 
-#: Which stream the files mean by a name behind a prefix, in the copy that is named first.
+#: Origin in the files, by downstream stream, origin name and prefix.
 DeclaredOrigins = Mapping[tuple[Address, str, str | None], Address]
 
 
-def list_flows(copies: Iterable[LiveObject], topology: Topology) -> list[Flow]:
-    """Every mirror and source of these streams, in their order."""
-    meant = {
+def list_flows(streams: Iterable[LiveObject], topology: Topology) -> list[Flow]:
+    """List every mirror and source of these streams, in their order."""
+    declared = {
         (
             topology.canonicalize(e.downstream),
             e.config["name"],
@@ -75,27 +76,36 @@ def list_flows(copies: Iterable[LiveObject], topology: Topology) -> list[Flow]:
     }
     return [
         flow
-        for copy in copies
-        if copy.address.kind != "consumer"
-        for flow in _flows_into(copy, topology, meant)
+        for stream in streams
+        if stream.address.kind != "consumer"
+        for flow in _flows_into(stream, topology, declared)
     ]
 
 
-def _flows_into(copy: LiveObject, topology: Topology, meant: DeclaredOrigins) -> Iterable[Flow]:
-    configured = [("mirror", copy.raw["mirror"])] if copy.raw.get("mirror") else []
-    configured += [("source", source) for source in copy.raw.get("sources") or ()]
+def _flows_into(
+    downstream: LiveObject, topology: Topology, declared: DeclaredOrigins
+) -> Iterable[Flow]:
+    raw = downstream.raw
+    configured = [("mirror", raw["mirror"])] if raw.get("mirror") else []
+    configured += [("source", source) for source in raw.get("sources") or ()]
     for kind, config in configured:
-        api, own = _api_prefix(config), copy.address.domain
+        api, own = _api_prefix(config), downstream.address.domain
         domain = topology.routes.resolve_prefix(own, api)
-        said = meant.get(
-            (topology.canonicalize(copy.address), config["name"], api)
-        )  # where one prefix is several domains, only the files know
-        origin = Address.of_stream(domain, config["name"]) if domain is not None else said
+        # Where one prefix is several domains, only the files know the origin.
+        from_files = declared.get((topology.canonicalize(downstream.address), config["name"], api))
+        origin = Address.of_stream(domain, config["name"]) if domain is not None else from_files
         imported = api is not None and (
             bool(config["external"].get("deliver")) or topology.routes.is_imported(own, api)
         )
         yield Flow(
-            copy.address, kind, config["name"], api, origin_key(config), origin, imported, config
+            downstream.address,
+            kind,
+            config["name"],
+            api,
+            origin_key(config),
+            origin,
+            imported,
+            config,
         )
 
 

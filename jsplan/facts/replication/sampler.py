@@ -1,6 +1,7 @@
-"""Looks again at flows: both ends, where the copy stands, what still waits, whether the way is open. Never writes.
+"""Samples of flows: both ends, position, waiting messages, and reachability of the origin.
 
-All of it is one round trip for any number of flows: what one question needs of another's answer it takes from the look before.
+All of it is one round trip for any number of flows. What a request needs of another's answer comes
+from the sample before.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.resources.nested import source_header
 from jsplan.topology.replication_graph import map_subjects
 
-#: Seconds to wait for the origin's API where the copy is: a link that is half dead says nothing.
+#: Seconds to wait for the origin's API over the downstream connection: a bad link stays silent.
 ORIGIN_TIMEOUT: Final = 2.0
-#: A source's header of a message: `Nats-Stream-Source: <stream>[:<hash>] <sequence> <filters> <destinations> …`.
+#: Header of a sourced message: `Nats-Stream-Source: <stream>[:<hash>] <seq> <filters> <targets> …`.
 _HEADER: Final = b"Nats-Stream-Source: "
-#: Why an origin was not read whose domain nobody could ask.
+#: Reason for an origin whose domain could not be asked.
 _NOT_ASKED: Final = "it was not asked"
 
 
 @dataclass
 class ReplicationSampler:
-    """Looks at flows over open connections. `offline` are domains that did not answer, with the reason: they are not asked twice."""
+    """Samples flows over open connections.
+
+    `offline` are domains that did not answer, with the reason. They are not asked again.
+    """
 
     pool: Pool
     domains: Mapping[str, Domain]
@@ -49,29 +53,30 @@ class ReplicationSampler:
     async def take_samples(
         self, flows: Collection[Flow], before: Mapping[Flow, ReplicationSample]
     ) -> dict[Flow, ReplicationSample]:
-        """A look at each flow whose two ends can be read. `before` are the looks before this one, as far as there are any."""
+        """Sample each flow whose two ends can be read. `before` are the previous samples."""
         await self.pool.open(self.domains[key].connection for key in self._domain_keys(flows))
-        found, more = await asyncio.gather(
+        streams, details = await asyncio.gather(
             self._read_streams(flows), self._read_details(flows, before)
         )
         at = time.monotonic()
-        looks = {}
+        samples = {}
         for flow in flows:
-            copy, origin = found.get(flow.downstream), found.get(flow.origin or flow, _NOT_ASKED)
-            if isinstance(copy, LiveObject) and self.offline_domain(flow) is None:
+            downstream = streams.get(flow.downstream)
+            origin = streams.get(flow.origin or flow, _NOT_ASKED)
+            if isinstance(downstream, LiveObject) and self.offline_domain(flow) is None:
                 unread = origin if isinstance(origin, str) else ""
-                seen = build_sample(
+                sample = build_sample(
                     flow,
-                    copy,
+                    downstream,
                     origin if isinstance(origin, LiveObject) else None,
                     at,
                     unread=unread,
                 )
-                looks[flow] = _with_details(seen, more[flow], before.get(flow))
-        return looks
+                samples[flow] = _with_details(sample, details[flow], before.get(flow))
+        return samples
 
     def offline_domain(self, flow: Flow) -> str | None:
-        """The domain of one of its ends that does not answer; the copy's comes first."""
+        """Return the domain of one of its ends that does not answer; the downstream one first."""
         return next(
             (
                 a.domain
@@ -89,12 +94,15 @@ class ReplicationSampler:
             if address is not None
         ]
 
-    # --- both ends -------------------------------------------------------------------------------------------
+    # --- both ends -------------------------------------------------------------------------------
 
     async def _read_streams(
         self, flows: Iterable[Flow]
     ) -> dict[Address | Flow, LiveObject | str | None]:
-        """The streams at both ends, each once; an origin in no domain of ours under its flow. Text says why one could not be read."""
+        """Read the streams at both ends, each once. Text is the reason for an unreadable one.
+
+        An origin in no domain of the workspace is under its flow.
+        """
         wanted: dict[Address | Flow, DomainApi] = {}
         for flow in flows:
             for address in (flow.downstream, flow.origin):
@@ -106,8 +114,10 @@ class ReplicationSampler:
                     wanted[address] = api
             if flow.origin is None and (api := self._api_by_prefix(flow)) is not None:
                 wanted[flow] = api
-        found = await asyncio.gather(*(self._read_stream(api, key) for key, api in wanted.items()))
-        return dict(zip(wanted, found, strict=True))
+        streams = await asyncio.gather(
+            *(self._read_stream(api, key) for key, api in wanted.items())
+        )
+        return dict(zip(wanted, streams, strict=True))
 
     async def _read_stream(self, api: DomainApi, key: Address | Flow) -> LiveObject | str | None:
         address = (
@@ -119,10 +129,8 @@ class ReplicationSampler:
             if isinstance(key, Address):
                 self.offline[key.domain] = str(error)
             return str(error)
-        except (
-            ServerRefusedError,
-            NotPermittedError,
-        ) as error:  # offline on its server, or not for us to see
+        # Offline on its server, or without permission for us.
+        except (ServerRefusedError, NotPermittedError) as error:
             return str(error)
 
     def _open_api(self, key: str) -> DomainApi | None:
@@ -133,61 +141,63 @@ class ReplicationSampler:
             return None
 
     def _api_by_prefix(self, flow: Flow) -> DomainApi | None:
-        """The origin's API as the copy's account knows it."""
+        """Return the origin's API as the downstream account knows it."""
         own = self._open_api(flow.downstream.domain)
         if own is None or flow.api is None:
             return own
         domain = Domain(flow.api, own.domain.connection, None, flow.api)
         return DomainApi(domain, own.connection, read_only=True)
 
-    # --- what else is asked ----------------------------------------------------------------------------------
+    # --- details ---------------------------------------------------------------------------------
 
     async def _read_details(
         self, flows: Collection[Flow], before: Mapping[Flow, ReplicationSample]
     ) -> dict[Flow, dict[str, Any]]:
-        """Position, what waits, and the way, of each flow."""
+        """Read position, waiting messages and reachability of each flow."""
 
-        async def one(flow: Flow) -> dict[str, Any]:
-            seen = before.get(flow)
-            asked = (
-                self._find_position(flow, seen),
-                self._has_more(flow, seen),
+        async def read(flow: Flow) -> dict[str, Any]:
+            previous = before.get(flow)
+            requests = (
+                self._find_position(flow, previous),
+                self._has_more(flow, previous),
                 self._origin_answers(flow),
             )
-            held, waiting, answers = await asyncio.gather(
-                *(_answer_or_none(work) for work in asked)
+            position, waiting, answers = await asyncio.gather(
+                *(_answer_or_none(request) for request in requests)
             )
             return {
-                "held": held,
+                "position": position,
                 "waiting": waiting,
                 "answers": answers,
                 "apart": self._crosses_link(flow),
             }
 
-        return dict(zip(flows, await asyncio.gather(*map(one, flows)), strict=True))
+        return dict(zip(flows, await asyncio.gather(*map(read, flows)), strict=True))
 
-    async def _find_position(self, flow: Flow, seen: ReplicationSample | None) -> int | None:
-        """The origin's sequence of the newest message that the copy holds of this source: servers before 2.15 say it nowhere else."""
-        told = seen is not None and seen.position is not None and not seen.searched
-        if flow.kind == "mirror" or told or flow.downstream.domain in self.offline:
+    async def _find_position(self, flow: Flow, previous: ReplicationSample | None) -> int | None:
+        """Find the origin's sequence of the newest sourced message: before 2.15 only there."""
+        is_reported = (
+            previous is not None and previous.position is not None and not previous.searched
+        )
+        if flow.kind == "mirror" or is_reported or flow.downstream.domain in self.offline:
             return None
         api = self._open_api(flow.downstream.domain)
         subjects = (
-            seen.origin.subjects if seen is not None and seen.origin is not None else ()
+            previous.origin.subjects if previous is not None and previous.origin is not None else ()
         ) or (">",)
         stored = map_subjects(subjects, flow.config) if api is not None else []
-        found = (
+        seqs = (
             await asyncio.gather(*(_last_sourced_seq(api, flow, subject) for subject in stored))
             if api is not None
             else []
         )
-        return max((sequence for sequence in found if sequence is not None), default=None)
+        return max((seq for seq in seqs if seq is not None), default=None)
 
-    async def _has_more(self, flow: Flow, seen: ReplicationSample | None) -> bool | None:
-        """Whether the origin holds a message that passes, beyond what the copy had at the last look."""
+    async def _has_more(self, flow: Flow, previous: ReplicationSample | None) -> bool | None:
+        """Return True if the origin has a message that passes, beyond the previous position."""
         if (
-            seen is None
-            or seen.position is None
+            previous is None
+            or previous.position is None
             or (flow.origin is not None and flow.origin.domain in self.offline)
         ):
             return None
@@ -198,7 +208,7 @@ class ReplicationSampler:
         )
         if api is None:
             return None
-        start = max(seen.position + 1, flow.start)
+        start = max(previous.position + 1, flow.start)
         return any(
             await asyncio.gather(
                 *(_has_message(api, flow, start, subject) for subject in flow.filters)
@@ -206,7 +216,10 @@ class ReplicationSampler:
         )
 
     async def _origin_answers(self, flow: Flow) -> bool | None:
-        """Whether the origin's API answers over the copy's connection. Of an import silence proves nothing: it may not be exported."""
+        """Check the origin's API over the downstream connection; None if that proves nothing.
+
+        Silence of an import proves nothing: it may not be exported.
+        """
         api = self._api_by_prefix(flow)
         if api is None or flow.api is None:
             return None if api is None else True
@@ -227,7 +240,7 @@ class ReplicationSampler:
         return True
 
     def _crosses_link(self, flow: Flow) -> bool:
-        """Whether a leafnode link may be between the two ends: not between servers that are one, or of one cluster."""
+        """Return False for two ends on one server or cluster; True if a leafnode may be between."""
         if flow.origin is None:
             return True
         links = [
@@ -248,34 +261,34 @@ class ReplicationSampler:
         return not (same and own)
 
 
-async def _answer_or_none(work: Any) -> Any:
-    """An answer, or None where a question beside the main ones is not answered."""
+async def _answer_or_none(request: Any) -> Any:
+    """Return the answer, or None where it fails: details are optional."""
     try:
-        return await work
+        return await request
     except (ApiError, ConnectError):
         return None
 
 
 def _with_details(
-    look: ReplicationSample, more: dict[str, Any], before: ReplicationSample | None
+    sample: ReplicationSample, details: dict[str, Any], before: ReplicationSample | None
 ) -> ReplicationSample:
-    """The look with what was asked besides. Only who knew what the origin stores has searched where its messages would be."""
-    position = look.position if look.position is not None else more["held"]
-    searched = look.position is None and (
+    """Return the sample with details. It counts as searched if the origin's subjects were known."""
+    position = sample.position if sample.position is not None else details["position"]
+    searched = sample.position is None and (
         position is not None or (before is not None and before.origin is not None)
     )
     return replace(
-        look,
+        sample,
         position=position,
         searched=searched,
-        waiting=more["waiting"],
-        answers=more["answers"],
-        apart=more["apart"],
+        waiting=details["waiting"],
+        answers=details["answers"],
+        apart=details["apart"],
     )
 
 
 async def _last_sourced_seq(api: DomainApi, flow: Flow, subject: str) -> int | None:
-    """The sequence in the header of the newest message on the subject, if it came by just this source."""
+    """Return the origin sequence of the newest message on the subject, if of just this source."""
     message = await _get_message(api, flow.downstream.stream, {"last_by_subj": subject})
     if message is None:
         return None
@@ -283,15 +296,15 @@ async def _last_sourced_seq(api: DomainApi, flow: Flow, subject: str) -> int | N
     line = next((line for line in head.split(b"\r\n") if line.startswith(_HEADER)), b"")
     words = line.removeprefix(_HEADER).decode("utf-8", "replace").split(" ")
     name, sources, destinations = source_header(dict(flow.config))
-    told = (words[0], *words[2:4])
-    ours = told == (name, sources, destinations) or (
+    parsed = (words[0], *words[2:4])
+    ours = parsed == (name, sources, destinations) or (
         len(words) < 4 and words[0].split(":")[0] == flow.name
     )
     return int(words[1]) if ours and len(words) > 1 and words[1].isdigit() else None
 
 
 async def _has_message(api: DomainApi, flow: Flow, start: int, subject: str) -> bool:
-    """Whether there is a message from this sequence on, and not from before the time at which the flow begins."""
+    """Return True for a message from this sequence on, and not before the flow's start time."""
     message = await _get_message(api, flow.name, {"seq": start, "next_by_subj": subject})
     since = flow.config.get("opt_start_time")
     if (
@@ -305,12 +318,12 @@ async def _has_message(api: DomainApi, flow: Flow, start: int, subject: str) -> 
     return newest is not None and str(newest.get("time", "")) >= str(since)
 
 
-async def _get_message(api: DomainApi, stream: str, which: dict[str, Any]) -> dict[str, Any] | None:
+async def _get_message(api: DomainApi, stream: str, query: dict[str, Any]) -> dict[str, Any] | None:
     try:
-        answer = await api.request(f"STREAM.MSG.GET.{stream}", which)
+        answer = await api.request(f"STREAM.MSG.GET.{stream}", query)
     except ServerRefusedError as error:
         if error.err_code == NO_MESSAGE:
             return None
         raise
-    found = answer.get("message")
-    return found if isinstance(found, dict) else None
+    message = answer.get("message")
+    return message if isinstance(message, dict) else None

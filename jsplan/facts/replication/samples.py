@@ -1,4 +1,4 @@
-"""One moment of one flow, as both of its servers showed it. Plain data; reading it is left to `reading`."""
+"""One moment of one flow, as both of its servers showed it. Plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from jsplan.resources.nested import origin_key
 
 @dataclass(frozen=True, slots=True)
 class OriginSample:
-    """The origin's side: what it holds, whether a message is gone once somebody has had it, and what it stores (empty: not known)."""
+    """The origin's side: its messages, its retention, and its subjects (empty: not known).
+
+    `workqueue`: a message is deleted once a consumer has finished it.
+    """
 
     created: str
     first: int
@@ -24,7 +27,7 @@ class OriginSample:
 
     @classmethod
     def from_live(cls, found: LiveObject) -> OriginSample:
-        """From its INFO."""
+        """Build it from the origin's INFO."""
         state = found.state
         subjects = (
             () if found.raw.get("subject_transform") else tuple(found.raw.get("subjects") or ())
@@ -42,14 +45,17 @@ class OriginSample:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSample:
-    """A flow at the time `at` (seconds of a clock that never goes back).
+    """A flow at the time `at` (seconds of a monotonic clock).
 
-    `origin` None: its server says that there is no such stream, or `unread` says why it could not be asked. `position` is the last
-    sequence of the origin that the copy is known to have had, None where nobody can tell. `lag` and `active` are what the copy's server
-    says: messages, and ns since it last heard of the origin (-1: never since it began to listen); `error` is its error. `stored` (its last
-    sequence), `first`, `messages` and `first_ts` are the copy's own state. `waiting`: the origin holds a message that passes and that the
-    copy had not at the look before (None: not asked). `answers`: the origin's API answers where the copy is (None: not asked, or it
-    proves nothing). `apart`: a link may be between the two. `searched`: the position was looked for in the copy's messages.
+    `origin` None: its server reports that there is no such stream, or `unread` says why it could
+    not be asked. `position` is the last sequence of the origin that is known to be copied, None
+    where unknown. `lag` and `active` are from the downstream server: messages, and ns since it last
+    heard of the origin (-1: never since it began to listen); `error` is its error. `stored` (its
+    last sequence), `first`, `messages` and `first_ts` are the downstream stream's own state.
+    `waiting`: the origin has a message that passes and was not copied at the sample before (None:
+    not asked). `answers`: the origin's API answers the downstream account (None: not asked, or it
+    proves nothing). `apart`: a link may be between the two. `searched`: the position was looked for
+    in the downstream messages.
     """
 
     at: float
@@ -71,52 +77,59 @@ class ReplicationSample:
 
 
 def build_sample(
-    flow: Flow, copy: LiveObject, origin: LiveObject | None, at: float, **more: Any
+    flow: Flow,
+    downstream: LiveObject,
+    origin: LiveObject | None,
+    at: float,
+    **details: Any,
 ) -> ReplicationSample:
-    """What two INFOs show. The position of a source is there since 2.15 only; `more` are fields that were asked for besides."""
-    state, told = copy.state, _flow_info(flow, copy)
-    fields: dict[str, Any] = {"position": _known_position(flow, copy, told)} | more
+    """Build a sample from two INFOs, and from `details` that were read besides.
+
+    INFO has the position of a source since 2.15.
+    """
+    state, info = downstream.state, _flow_info(flow, downstream)
+    fields: dict[str, Any] = {"position": _known_position(flow, downstream, info)} | details
     return ReplicationSample(
         at,
         OriginSample.from_live(origin) if origin is not None else None,
-        copy.created,
+        downstream.created,
         state["last_seq"],
         state["first_seq"],
         state["messages"],
         str(state.get("first_ts", "")),
-        int(told.get("lag") or 0),
-        int(told.get("active", -1)),
-        error=told.get("error") or {},
+        int(info.get("lag") or 0),
+        int(info.get("active", -1)),
+        error=info.get("error") or {},
         **fields,
     )
 
 
-def _flow_info(flow: Flow, copy: LiveObject) -> dict[str, Any]:
-    """What INFO says of just this mirror or source; servers list sources in any order."""
+def _flow_info(flow: Flow, downstream: LiveObject) -> dict[str, Any]:
+    """Return the part of INFO about this flow. Servers list sources in any order."""
     if flow.kind == "mirror":
-        return next(iter(copy.flows), {})
-    alike = [told for told in copy.flows if _is_info_of(told, flow)]
+        return next(iter(downstream.flows), {})
+    alike = [info for info in downstream.flows if _is_info_of(info, flow)]
     return next(
         (
-            told
-            for told in alike
-            if _key_without_consumer(told) == _key_without_consumer(flow.config)
+            info
+            for info in alike
+            if _key_without_consumer(info) == _key_without_consumer(flow.config)
         ),
         alike[0] if alike else {},
     )
 
 
-def _is_info_of(told: dict[str, Any], flow: Flow) -> bool:
-    return told.get("name") == flow.name and (told.get("external") or {}).get("api") == flow.api
+def _is_info_of(info: dict[str, Any], flow: Flow) -> bool:
+    return info.get("name") == flow.name and (info.get("external") or {}).get("api") == flow.api
 
 
 def _key_without_consumer(config: Any) -> str:
-    """What tells it from others, without its consumer: INFO does not name that."""
+    """Return its key without the consumer, which INFO does not name."""
     return origin_key({name: value for name, value in config.items() if name != "consumer"})
 
 
-def _known_position(flow: Flow, copy: LiveObject, told: dict[str, Any]) -> int | None:
-    last = int(copy.state["last_seq"])
+def _known_position(flow: Flow, downstream: LiveObject, info: dict[str, Any]) -> int | None:
+    last = int(downstream.state["last_seq"])
     if flow.kind == "mirror":
         return last
-    return 0 if last == 0 else told.get("seq")
+    return 0 if last == 0 else info.get("seq")
