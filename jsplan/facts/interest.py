@@ -28,7 +28,7 @@ MAX_SEQUENCE = 2**64 - 1
 class ConsumerChange:
     """One consumer of a stream after a plan: its filters (none: every subject) and its position.
 
-    `position`: `gone`; `same`, updated in place; `floor`, replaced and continues behind its ack floor;
+    `position`: `gone`; `same`, updated in place; `floor`, replaced, continues behind its ack floor;
     `start`, new and starts by `policy`, with `opt_start_seq` where that is `by_start_sequence`.
     """
 

@@ -114,7 +114,10 @@ async def test_what_lies_in_the_bucket(server: Server, bucket: str, raw: Raw) ->
 
 @pytest.mark.parametrize(
     ("fields", "why"),
-    [({"max_age": 3_600_000_000_000}, "has a ttl"), ({"max_msg_size": 1000}, "1000 bytes only")],
+    [
+        ({"max_age": 3_600_000_000_000}, "its ttl would delete the state"),
+        ({"max_msg_size": 1000}, "at most 1000 bytes"),
+    ],
 )
 async def test_a_bucket_that_cannot_keep_state(
     server: Server, bucket: str, raw: Raw, fields: dict[str, Any], why: str
