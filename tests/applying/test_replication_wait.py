@@ -200,7 +200,7 @@ def test_a_copy_that_does_not_follow_yet(
         )
         said = next(step.error for step in result.steps if step.error)
         assert "main/stream/M receives no heartbeat of the new main/stream/O" in said
-        assert "not managed here" in said
+        assert "does not manage it" in said
         assert (
             last_sequence(raw, "O") == 20
         )  # also for those that nobody told us about it goes on counting
