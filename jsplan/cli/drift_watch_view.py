@@ -32,7 +32,7 @@ class AlertPrinter:
         if self._output.settings.json:
             self._output.line(dumps(notice.to_json(), pretty=False).decode())
         else:
-            self._output.line(f"{notice.timestamp} {notice.occasion}: {safe(notice.text)}")
+            self._output.line(f"{notice.timestamp} {notice.event}: {safe(notice.text)}")
 
     def report(self, drift: Drift, path: Path) -> bytes:
         """Render the report in the format of the file's extension."""

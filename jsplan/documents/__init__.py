@@ -1,1 +1,1 @@
-"""The documents of the contract as typed data: plan, apply, drift. Every view and the executor read these."""
+"""The documents of the contract as typed data, which every view and the executor read."""

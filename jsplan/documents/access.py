@@ -1,4 +1,7 @@
-"""The document of `jsplan access`: which exports and imports are needed, and with `--check` which of them are there."""
+"""The document of `jsplan access`: the exports and imports that are needed.
+
+With `--check` it says which of them the servers have.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ Status = Literal["ok", "missing", "unknown"]
 
 @dataclass(slots=True)
 class Need:
-    """One subject from account `owner` to account `user`. `status` None: it was not checked; `detail` says what was found."""
+    """One subject from account `owner` to account `user`.
+
+    `status` is None if it was not checked. `detail` is the result of the check.
+    """
 
     owner: str
     user: str
@@ -25,8 +31,8 @@ class Need:
     detail: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As an element of `needs`."""
-        found: dict[str, Any] = {
+        """The element of `needs`."""
+        out: dict[str, Any] = {
             "owner": self.owner,
             "user": self.user,
             "type": self.type,
@@ -35,14 +41,12 @@ class Need:
             "response_type": self.response_type,
             "needed_by": self.needed_by,
         }
-        return (
-            found if self.status is None else found | {"status": self.status, "detail": self.detail}
-        )
+        return out if self.status is None else out | {"status": self.status, "detail": self.detail}
 
 
 @dataclass(slots=True)
 class AccountGrants:
-    """What one account has to be given: the same as data, as server configuration, and as `nsc` commands."""
+    """The grants that one account needs: as data, as server configuration and as `nsc` commands."""
 
     account: str
     exports: list[dict[str, Any]]
@@ -53,7 +57,7 @@ class AccountGrants:
 
 @dataclass(slots=True)
 class Access:
-    """The whole answer. `checked` says that the servers were asked."""
+    """The whole document. `checked` is true if the servers were asked."""
 
     jsplan_version: str
     workspace: str
@@ -64,11 +68,11 @@ class Access:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def with_status(self, status: Status) -> list[Need]:
-        """The needs that were found to be so."""
+        """Return the needs with this status."""
         return [need for need in self.needs if need.status == status]
 
     def to_json(self) -> dict[str, Any]:
-        """The document, as `--json` prints it."""
+        """The document that `--json` prints."""
         document: dict[str, Any] = {
             "format_version": "1.0",
             "kind": "access",

@@ -1,4 +1,4 @@
-"""What the scheduled drift job tells: one situation that began, changed or is over. Finding it is left to `drift`."""
+"""Alerts of the drift job, and the notifications that sinks receive about them."""
 
 from __future__ import annotations
 
@@ -7,41 +7,44 @@ from typing import Any, Literal
 
 FORMAT_VERSION = "1.0"
 
-Occasion = Literal["opened", "changed", "resolved"]
+EventType = Literal["opened", "changed", "resolved"]
 Kind = Literal["interrupted", "changed", "missing", "replication", "unmanaged", "offline", "check"]
 Severity = Literal["destructive", "functional", "cosmetic"]
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something that is not as it should be. `id` is the same wherever and whenever this is found again; `content` is a digest of what
-    exactly is found, `says` one line about `address`, `details` lines of their own. `fields` are those of `change.fields`.
+    """One finding of the drift job.
+
+    `id` stays the same while the finding lasts. `content` is a digest of the finding: another
+    digest is a change. `summary` is one line about `address`, `details` are further lines, and
+    `fields` are those of `change.fields`.
     """
 
     id: str
     kind: Kind
     severity: Severity
     address: str
-    says: str
+    summary: str
     details: tuple[str, ...] = ()
     fields: tuple[dict[str, Any], ...] = field(default=(), compare=False)
     content: str = ""
 
     @property
     def domain(self) -> str:
-        """The domain it is about; empty for the whole workspace."""
+        """The domain that it is about; empty for the whole workspace."""
         return (
             self.address.partition("/")[0] if "/" in self.address or self.kind == "offline" else ""
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The value of `situation` in a notice."""
+        """The value of `alert` in a notification."""
         return {
             "id": self.id,
             "kind": self.kind,
             "severity": self.severity,
             "address": self.address,
-            "summary": self.says,
+            "summary": self.summary,
             "details": list(self.details),
             "fields": list(self.fields),
         }
@@ -49,14 +52,16 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class AlertEvent:
-    """The document that sinks receive. `id` is that of the situation and a number that grows, so that who receives it twice can tell.
+    """The document that sinks receive when an alert opens, changes or is resolved.
 
-    `since` is when the situation was found first, `by` who changed what it is about, as far as a server told.
+    `id` is that of the alert with a time and a growing number: a receiver recognizes duplicates by
+    it. `since` is when the alert was found first. `by` is the user of the change, if a server
+    reported it.
     """
 
     id: str
-    occasion: Occasion
-    situation: Alert
+    event: EventType
+    alert: Alert
     workspace: str
     environment: str | None
     timestamp: str
@@ -68,15 +73,16 @@ class AlertEvent:
     def text(self) -> str:
         """One line for people."""
         where = f"{self.workspace}, {self.environment}" if self.environment else self.workspace
-        s = self.situation
-        what = {
-            "opened": s.says,
-            "changed": f"{s.says} again" if s.kind == "changed" else s.says,
+        alert = self.alert
+        summary = {
+            "opened": alert.summary,
+            "changed": f"{alert.summary} again" if alert.kind == "changed" else alert.summary,
             "resolved": "is as it should be again",
-        }[self.occasion]
-        details = f": {'; '.join(s.details)}" if s.details and self.occasion != "resolved" else ""
+        }[self.event]
+        shown = alert.details if self.event != "resolved" else ()
+        details = f": {'; '.join(shown)}" if shown else ""
         by = f", by {self.by_text}" if self.by_text else ""
-        return f"{where}: {s.severity}: {s.address} {what}{details}{by} [{s.id}]"
+        return f"{where}: {alert.severity}: {alert.address} {summary}{details}{by} [{alert.id}]"
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
@@ -84,8 +90,8 @@ class AlertEvent:
             "format_version": FORMAT_VERSION,
             "kind": "notification",
             "id": self.id,
-            "event": self.occasion,
-            "alert": self.situation.to_json(),
+            "event": self.event,
+            "alert": self.alert.to_json(),
             "workspace": self.workspace,
             "environment": self.environment,
             "timestamp": self.timestamp,

@@ -1,4 +1,4 @@
-"""The apply document and the events of a running apply, both as data; printing is left to `render`."""
+"""The apply document, and the events of a running apply."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from jsplan.documents.backfill import MessagesMoved
 
 FORMAT_VERSION = "1.0"
 
-#: Operations of the history that change what is remembered, and no server.
+#: Operations of the history that change the state and no server.
 STATE_COMMANDS: Final = ("state rm", "state mv", "state push")
 StepStatus = Literal["done", "failed", "skipped", "unknown"]
 
 
 @dataclass(slots=True)
 class StepResult:
-    """How one step ended. `unknown`: the call was sent and its answer never came; the next plan tells."""
+    """The result of one step.
+
+    `unknown`: the call was sent and no answer came. The next plan reads the result.
+    """
 
     id: str
     address: str
@@ -37,7 +40,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class ApplyStarted:
-    """Everything is checked; so many steps will come, each of them a `noun`."""
+    """All checks passed; `steps` steps follow, each of them a `noun`."""
 
     steps: int
     noun: str = "step"
@@ -54,7 +57,7 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True)
 class BytesMoved:
-    """How far the data of a step is: `done` bytes of about `total`; the total may be a little wrong, and 0 where nobody knows."""
+    """Progress of a step in bytes: `done` of about `total`, which is 0 if it is unknown."""
 
     id: str
     done: int
@@ -75,11 +78,14 @@ ApplyEvent = ApplyStarted | StepStarted | BytesMoved | MessagesMoved | StepFinis
 
 @dataclass(slots=True)
 class ApplyResult:
-    """The document that `apply --json` prints. `summary` counts resources: imported, added, changed, replaced,
-    destroyed, forgotten, deferred, failed, skipped. `backup` is `{"folder", "streams"}` where streams were saved before, `backfills`
-    what became of each of the plan's: `{"name", "status": "done|failed|deferred|skipped", "copied", "gap_messages", "error"}`.
-    `interrupted` are
-    replacements of streams that it did not finish: `{"address", "rejected", "summary", "detail"}`.
+    """The document that `apply --json` prints.
+
+    `summary` counts resources: imported, added, changed, replaced, destroyed, forgotten, deferred,
+    failed, skipped. `backup` is `{"folder", "streams"}` if streams were backed up first.
+    `backfills` has the result of each backfill of the plan:
+    `{"name", "status": "done|failed|deferred|skipped", "copied", "gap_messages", "error"}`.
+    `interrupted` are replacements of streams that it did not finish:
+    `{"address", "rejected", "summary", "detail"}`.
     """
 
     plan_id: str

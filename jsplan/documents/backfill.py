@@ -1,4 +1,4 @@
-"""The backfill document and the events of a running copy, both as data; printing is left to `render`."""
+"""The documents of backfills, and the events of a running copy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FORMAT_VERSION = "1.0"
 
 @dataclass(frozen=True, slots=True)
 class MessagesMoved:
-    """How far a copy is: `done` of about `total` messages (0: nobody knows) after `seconds`; `id` tells copies apart."""
+    """Progress of the copy `id`: `done` of about `total` messages (0: unknown) after `seconds`."""
 
     id: str
     title: str
@@ -21,9 +21,12 @@ class MessagesMoved:
 
 @dataclass(slots=True)
 class OriginResult:
-    """What became of one origin. `copied` messages were copied by this run, `skipped` left out as too large; `gaps` are ranges of
-    sequences that were gone before they could be copied, `gap_messages` how many that are. `path` names how they came. `natively` of
-    those that were copied came without a header of ours, `windows` is how often the entry's window was open for it.
+    """The result of one origin.
+
+    `copied` messages were copied by this run; `skipped` were too large. `gaps` are ranges of
+    sequences that were deleted before they could be copied, `gap_messages` counts them. `path`
+    names the strategy. `natively` counts the copied messages without an origin header. `windows`
+    counts the time windows that the copy took.
     """
 
     origin: str
@@ -67,9 +70,10 @@ class OriginResult:
 
 @dataclass(slots=True)
 class BackfillResult:
-    """The document that `backfill run --json` prints. `deferred` are origins that could not be reached: `{address, reason}`.
+    """The document that `backfill run --json` prints.
 
-    `closed`: the window of the entry closed before everything was copied.
+    `deferred` are origins that could not be reached: `{address, reason}`. `closed`: the time window
+    of the entry closed before everything was copied.
     """
 
     name: str
@@ -81,12 +85,12 @@ class BackfillResult:
     @property
     def copied(self) -> int:
         """Messages that this run copied."""
-        return sum(leg.copied for leg in self.origins)
+        return sum(origin.copied for origin in self.origins)
 
     @property
     def gap_messages(self) -> int:
-        """Messages that were gone before they could be copied."""
-        return sum(leg.gap_messages for leg in self.origins)
+        """Messages that were deleted before they could be copied."""
+        return sum(origin.gap_messages for origin in self.origins)
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
@@ -94,7 +98,7 @@ class BackfillResult:
             "format_version": FORMAT_VERSION,
             "kind": "backfill",
             "name": self.name,
-            "origins": [leg.to_json() for leg in self.origins],
+            "origins": [origin.to_json() for origin in self.origins],
             "deferred": self.deferred,
             "exit_code": self.exit_code,
         }
@@ -102,8 +106,9 @@ class BackfillResult:
 
 @dataclass(slots=True)
 class Difference:
-    """One message that both sides do not agree about. `kind`: missing, extra, different, twice or out_of_order; `target_seq` is 0 for
-    one that is missing there.
+    """One message that differs between origin and target.
+
+    `kind` is missing, extra, different, twice or out_of_order. `target_seq` is 0 for a missing one.
     """
 
     kind: str
@@ -121,14 +126,17 @@ class Difference:
         }
 
 
-#: What verify counts: messages that are equal on both sides, then those that differ, then those that need not be on both.
 DIFFERENCE_KINDS = ("missing", "extra", "different", "twice", "out_of_order")
+#: Counts of verify. Expired, repaired and skipped messages need not be on both sides.
 COUNTED_KINDS = ("equal", *DIFFERENCE_KINDS, "expired", "repaired", "skipped")
 
 
 @dataclass(slots=True)
 class OriginCheck:
-    """One origin compared with the target. `counts` has every name of `COUNTED_KINDS`; `listed` are the first differences of each kind."""
+    """One origin compared with the target.
+
+    `counts` has every name of `COUNTED_KINDS`; `listed` are the first differences of each kind.
+    """
 
     origin: str
     target: str
@@ -139,7 +147,7 @@ class OriginCheck:
 
     @property
     def differences(self) -> int:
-        """How many differences there are."""
+        """The number of differences."""
         return sum(self.counts[kind] for kind in DIFFERENCE_KINDS)
 
     def to_json(self) -> dict[str, Any]:
@@ -150,14 +158,16 @@ class OriginCheck:
             "first": self.first,
             "last": self.last,
             "counts": self.counts,
-            "differences": [one.to_json() for one in self.listed],
+            "differences": [difference.to_json() for difference in self.listed],
         }
 
 
 @dataclass(slots=True)
 class Verification:
-    """The document that `backfill verify --json` prints. `others` are messages of the target that come from elsewhere; `seconds` is
-    without the start of Spark.
+    """The document that `backfill verify --json` prints.
+
+    `others` counts messages of the target from other origins. `seconds` is without the start of
+    Spark.
     """
 
     name: str
@@ -167,8 +177,8 @@ class Verification:
 
     @property
     def differences(self) -> int:
-        """How many differences there are on all legs."""
-        return sum(leg.differences for leg in self.origins)
+        """The number of differences of all origins."""
+        return sum(origin.differences for origin in self.origins)
 
     @property
     def exit_code(self) -> int:
@@ -181,7 +191,7 @@ class Verification:
             "format_version": FORMAT_VERSION,
             "kind": "backfill-verify",
             "name": self.name,
-            "origins": [leg.to_json() for leg in self.origins],
+            "origins": [origin.to_json() for origin in self.origins],
             "others": self.others,
             "seconds": round(self.seconds, 3),
             "exit_code": self.exit_code,
@@ -190,8 +200,10 @@ class Verification:
 
 @dataclass(slots=True)
 class Orphan:
-    """What a backfill left on a server: a staging stream, and the streams that have it as a temporary source. `entry` is the name of
-    the entry, prefixed with its workspace where that is another one. Without a `domain`, `stream` is a folder in an archive.
+    """A staging stream that an interrupted run left, and the streams that source it.
+
+    `entry` is the name of the entry, prefixed with its workspace if that is another one. Without a
+    `domain`, `stream` is a folder in an archive.
     """
 
     domain: str
@@ -219,10 +231,11 @@ class Orphan:
 
 @dataclass(slots=True)
 class EntryStatus:
-    """How far one entry is. `status`: new (never run), started, done, changed (the entry says something else), missing (in no file).
+    """The progress of one entry.
 
-    `origins` are as in state; `next` is the command that resumes it, empty where nothing is left to do. `skipped`: a plan listed it, and
-    was applied with --no-backfill.
+    `status` is new (never run), started, done, changed (the entry differs from state) or missing
+    (in no file). `origins` are as in state. `next` is the command that resumes it; it is empty when
+    nothing is pending. `skipped`: a plan listed it, and was applied with --no-backfill.
     """
 
     name: str
@@ -236,26 +249,26 @@ class EntryStatus:
 
     def to_json(self) -> dict[str, Any]:
         """The element of `entries`."""
-        legs = [
+        origins = [
             {
-                "from": leg["origin"],
-                "to": leg["target"],
-                "first": leg["first"],
-                "last": leg["last"],
-                "status": leg["status"],
-                "copied": leg["copied"],
-                "gaps": leg["gaps"],
-                "skipped": leg["skipped"],
+                "from": origin["origin"],
+                "to": origin["target"],
+                "first": origin["first"],
+                "last": origin["last"],
+                "status": origin["status"],
+                "copied": origin["copied"],
+                "gaps": origin["gaps"],
+                "skipped": origin["skipped"],
             }
-            for leg in self.origins
+            for origin in self.origins
         ]
         out = {
             "name": self.name,
             "status": self.status,
             "pinned_at": self.pinned_at or None,
             "done_at": self.done_at or None,
-            "origins": legs,
-            "orphans": [one.to_json() for one in self.orphans],
+            "origins": origins,
+            "orphans": [orphan.to_json() for orphan in self.orphans],
             "next": self.next or None,
         }
         return out | ({"skipped": True} if self.skipped else {})
@@ -263,8 +276,10 @@ class EntryStatus:
 
 @dataclass(slots=True)
 class BackfillStatus:
-    """The document that `backfill status --json` prints. `locked` says who works on the state now; `orphans` are leftovers of entries
-    that nobody here knows; `offline` has by domain why nothing is known of it.
+    """The document that `backfill status --json` prints.
+
+    `locked` is the holder of the state's lock. `orphans` are orphans of entries that are unknown to
+    this workspace. `offline` has the reason by domain.
     """
 
     workspace: str
@@ -282,7 +297,7 @@ class BackfillStatus:
             "workspace": self.workspace,
             "environment": self.environment,
             "entries": [entry.to_json() for entry in self.entries],
-            "orphans": [one.to_json() for one in self.orphans],
+            "orphans": [orphan.to_json() for orphan in self.orphans],
             "locked": self.locked,
             "offline": self.offline,
         }

@@ -1,4 +1,4 @@
-"""The document that `backfill plan` prints: what is missing of an entry, how it would be copied, and about how long that takes."""
+"""The document that `backfill plan` prints: pending messages, strategy and estimate."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 
 from jsplan.documents.backfill import FORMAT_VERSION
 
-#: How what is missing was found: a server counted the range; the target was looked through and compared, headers only; nobody could say.
+#: Values of `measured`: counted by a server, compared by headers with the target, or not known.
 COUNTED, COMPARED, UNKNOWN = "counted", "compared", "unknown"
 
 
 @dataclass(slots=True)
 class OriginPreview:
-    """One origin. `first` to `last` are its sequences, `messages` and about so many `bytes` of them are missing at the target (None: see
-    `error`); `measured` says how that was found. `in_target` are in the target already, `gap_messages` no longer at the origin.
+    """The preview of one origin, with the sequences `first` to `last`.
+
+    `messages` and about `bytes` of them are pending; None: see `error`. `measured` says how they
+    were counted. `in_target` are in the target already. `gap_messages` are no longer at the origin.
     """
 
     origin: str
@@ -50,9 +52,11 @@ class OriginPreview:
 
 @dataclass(slots=True)
 class BackfillPreview:
-    """The document. `status`: new, started or done; `strategy_problem` says why the strategy that the entry asks for is not possible;
-    `command` runs it. `filtered_by` names what may still leave messages out when they are copied (`where`, `transform`): then
-    all numbers are the most.
+    """The document. `status` is new, started or done; `command` runs the backfill.
+
+    `strategy_problem` says why the strategy of the entry is not possible. `filtered_by` names the
+    keys that may still drop messages during the copy (`where`, `transform`): then all numbers are
+    upper bounds.
     """
 
     name: str
@@ -67,13 +71,13 @@ class BackfillPreview:
 
     @property
     def messages(self) -> int:
-        """Messages that are missing, of all origins that could be asked."""
-        return sum(leg.messages or 0 for leg in self.origins)
+        """Pending messages of all origins that could be measured."""
+        return sum(origin.messages or 0 for origin in self.origins)
 
     @property
     def bytes(self) -> int:
-        """About so many bytes these have."""
-        return sum(leg.bytes or 0 for leg in self.origins)
+        """About how many bytes these have."""
+        return sum(origin.bytes or 0 for origin in self.origins)
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
@@ -90,5 +94,5 @@ class BackfillPreview:
             "bytes": self.bytes,
             "filtered_by": [*self.filtered_by],
             "estimate": self.estimate,
-            "origins": [leg.to_json() for leg in self.origins],
+            "origins": [origin.to_json() for origin in self.origins],
         }

@@ -1,4 +1,4 @@
-"""Reading and writing the documents as JSON: sorted, typed, checked for their version. Meaning is left to each."""
+"""Read and write documents as JSON: with sorted keys, and checked for kind and version."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ MAX_DEPTH: Final = 64
 
 
 class DocumentError(JsplanError):
-    """A document cannot be read: not JSON, another kind, or a format this release does not know."""
+    """A document cannot be read: no JSON, another kind, or a format unknown to this release."""
 
 
 def dumps(document: Any, *, pretty: bool = True) -> bytes:
-    """JSON with sorted keys, so that equal documents are equal bytes; `pretty` indents by two and ends the line.
+    """Return JSON with sorted keys, so that equal documents are equal bytes.
 
-    Invisible characters are escaped: two names that differ look different, also where JSON is printed.
+    `pretty` indents by two and ends the line. Invisible characters are escaped, so that two names
+    that differ look different.
     """
     options = orjson.OPT_SORT_KEYS | (
         orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if pretty else 0
@@ -47,16 +48,16 @@ def _escape_character(character: re.Match[str]) -> str:
 
 
 def digest(document: Any) -> str:
-    """`sha256:<hex>` over the sorted JSON of plain data."""
+    """Return `sha256:<hex>` of the sorted JSON of plain data."""
     return (
         "sha256:" + hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()
     )
 
 
 def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:
-    """Parse JSON. Raises DocumentError for anything else, and for what is nested deeper than any document of ours.
+    """Parse JSON. Raises DocumentError for anything else, and beyond `MAX_DEPTH` levels.
 
-    `wrong` is what is said of data that is no JSON.
+    `wrong` is the problem that the error states for data that is no JSON.
     """
     try:
         document = orjson.loads(data)
@@ -70,7 +71,7 @@ def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:
 
 
 def _is_deeper(document: Any, levels: int) -> bool:
-    """Find out level by level, without recursion."""
+    """Check level by level, without recursion."""
     level = [document]
     for _ in range(levels):
         level = [
@@ -91,33 +92,37 @@ def _is_deeper(document: Any, levels: int) -> bool:
 
 
 def known_fields(cls: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a dataclass that are in `raw`: a later minor version may have more."""
+    """Select the fields of a dataclass from `raw`: a later minor version may have more."""
     return {field.name: raw[field.name] for field in fields(cls) if field.name in raw}
 
 
 def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any]:
-    """The document as a mapping; raises DocumentError unless it is of this kind and major version."""
+    """Return the document as a mapping.
+
+    Raises DocumentError unless it has this kind and major version.
+    """
     if not isinstance(raw, dict) or raw.get("kind") != kind:
-        found = (
+        actual = (
             f'; its "kind" is {raw["kind"]}'
             if isinstance(raw, dict) and isinstance(raw.get("kind"), str)
             else ""
         )
         raise DocumentError(
-            f"{where} is not a jsplan {kind} document{found}",
+            f"{where} is not a jsplan {kind} document{actual}",
             hint=f"Give a file that jsplan wrote as a {kind}.",
         )
     theirs = str(raw.get("format_version", ""))
     if theirs.split(".")[0] != version.split(".")[0]:
         raise DocumentError(
-            f"{where} has format {theirs or 'unknown'}; this jsplan reads {version.split('.')[0]}.x",
+            f"{where} has format {theirs or 'unknown'}; "
+            f"this jsplan reads {version.split('.')[0]}.x",
             hint="Use the jsplan release that wrote it, or make the document again with this one.",
         )
     return raw
 
 
 def read_json(path: Path, kind: str) -> Any:
-    """The parsed file; raises DocumentError when it is missing, too large or no JSON."""
+    """Parse a file. Raises DocumentError if it is missing, too large or no JSON."""
     try:
         data = read_regular(path, MAX_BYTES, pipe=True)
     except OSError as error:

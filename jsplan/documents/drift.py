@@ -1,4 +1,4 @@
-"""The drift document: what changed behind our back. Finding it is left to `drift`."""
+"""The drift document: changes made outside jsplan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMAT_VERSION = "1.0"
 class Unmanaged:
     """A stream, bucket or consumer that is in no file and not in state. `created` is RFC 3339.
 
-    `ephemeral` is a consumer that the server removes by itself once nobody uses it.
+    `ephemeral` is a consumer that the server removes when it is not used.
     """
 
     address: str
@@ -43,12 +43,13 @@ class Unmanaged:
 class Drift:
     """The document that `drift --json` prints.
 
-    A missing resource is an element of `resource_drift` whose `after` is null. `offline` are the domains that
-    could not be read, with whether their `may_be_offline` covers it. `interrupted` are replacements of streams that an apply
-    did not finish: `{address, rejected, summary, detail}`, unhealthy whatever kinds are asked for.
+    A missing resource is an element of `resource_drift` whose `after` is null. `offline` are the
+    domains that could not be read; `excused` says that their `may_be_offline` allows it.
+    `interrupted` are replacements of streams that an apply did not finish:
+    `{address, rejected, summary, detail}`. They are unhealthy, with each selection of kinds.
     `mutes` are findings that are known and not counted:
-    `{address, kind, severity, owner, reason, until, fields}`. `declared_at` says where each resource with a finding is declared; it is no
-    part of the JSON.
+    `{address, kind, severity, owner, reason, until, fields}`. `declared_at` is the place of each
+    resource with a finding in the files; it is not part of the JSON.
     """
 
     jsplan_version: str

@@ -40,7 +40,7 @@ class Explanation:
         }
 
 
-def list_explanations(found: Iterable[Explanation]) -> dict[str, Any]:
+def list_explanations(explanations: Iterable[Explanation]) -> dict[str, Any]:
     """The document of `explain --json` without a code."""
-    codes = [one.to_json() for one in found]
+    codes = [explanation.to_json() for explanation in explanations]
     return {"format_version": FORMAT, "kind": "explanations", "codes": codes}

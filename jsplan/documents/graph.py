@@ -1,4 +1,4 @@
-"""The graph of a workspace or a plan as data: what the pictures are drawn from, and what `jsplan graph --json` prints."""
+"""The graph of a workspace or a plan, from which all pictures are drawn."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 FORMAT: Final = "1.0"
-#: What becomes of something: nothing in a graph without a plan, and of what stays.
+#: The action of a plan; empty without a plan, and for an unchanged object.
 PlannedAction = Literal["", "create", "update", "delete", "replace", "import", "forget", "deferred"]
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerNode:
-    """A consumer, drawn with its stream. `words` are its filters and how it acknowledges."""
+    """A consumer, drawn with its stream. `summary` has its filters and its ack policy."""
 
     name: str
-    words: str
-    fate: PlannedAction = ""
+    summary: str
+    action: PlannedAction = ""
 
     def to_json(self) -> dict[str, Any]:
         """The element of `consumers`."""
-        return {"name": self.name, "summary": self.words, "action": self.fate or None}
+        return {"name": self.name, "summary": self.summary, "action": self.action or None}
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A stream, bucket or object store; `outside` is a stream that the graph is not about. `facts` are its limits in a few words.
+    """A stream, bucket or object store; `outside` is a stream outside the workspace.
 
-    `id` is its address; of several that are drawn as one, that with `${…}` for what differs. `count` is how many they are.
+    `summary` has its limits in a few words. `id` is its address. Several nodes that are drawn as
+    one have `${…}` in the id for the part that differs; `count` is their number.
     """
 
     id: str
@@ -35,9 +36,9 @@ class Node:
     kind: Literal["stream", "kv", "object_store", "outside"]
     name: str
     subjects: tuple[str, ...] = ()
-    facts: str = ""
+    summary: str = ""
     consumers: tuple[ConsumerNode, ...] = ()
-    fate: PlannedAction = ""
+    action: PlannedAction = ""
     count: int = 1
 
     def to_json(self) -> dict[str, Any]:
@@ -48,32 +49,35 @@ class Node:
             "kind": self.kind,
             "name": self.name,
             "subjects": list(self.subjects),
-            "summary": self.facts,
-            "consumers": [reader.to_json() for reader in self.consumers],
-            "action": self.fate or None,
+            "summary": self.summary,
+            "consumers": [consumer.to_json() for consumer in self.consumers],
+            "action": self.action or None,
             "count": self.count,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Messages flow from node `origin` to node `downstream`. `label` is the filter; `count` how many flows are drawn as one."""
+    """A flow of messages from node `origin` to node `downstream`.
+
+    `label` is the filter. `count` is the number of flows that are drawn as one.
+    """
 
     origin: str
-    copy: str
+    downstream: str
     kind: Literal["mirror", "source"]
     label: str = ""
-    fate: PlannedAction = ""
+    action: PlannedAction = ""
     count: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """The element of `links`."""
         return {
             "origin": self.origin,
-            "downstream": self.copy,
+            "downstream": self.downstream,
             "kind": self.kind,
             "label": self.label,
-            "action": self.fate or None,
+            "action": self.action or None,
             "count": self.count,
         }
 
@@ -93,7 +97,7 @@ class DomainGroup:
 
 @dataclass(slots=True)
 class Graph:
-    """The whole picture. `planned` says that it shows what a plan would do."""
+    """The whole graph. `planned` is true if it shows the actions of a plan."""
 
     title: str
     planned: bool = False
@@ -108,7 +112,7 @@ class Graph:
             "kind": "graph",
             "title": self.title,
             "planned": self.planned,
-            "domains": [cluster.to_json() for cluster in self.domain_groups],
+            "domains": [group.to_json() for group in self.domain_groups],
             "nodes": [node.to_json() for node in self.nodes],
             "links": [link.to_json() for link in self.links],
         }

@@ -1,4 +1,4 @@
-"""The document of `jsplan lint`: what was found, and what was found and is ignored with its reason."""
+"""The document of `jsplan lint`: findings, and ignored findings with the reason."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ FORMAT: Final = "1.0"
 
 @dataclass(slots=True)
 class Lint:
-    """The whole answer. `live` says that the servers were asked; `root` is the folder that the places in files are relative to.
+    """The whole document. `live` is true if the servers were asked.
 
-    `rules` are those that were run, `resources` how many resources they looked at.
+    Places in files are relative to `root`. `rules` are those that were run on `resources`
+    resources.
     """
 
     jsplan_version: str
@@ -31,7 +32,7 @@ class Lint:
 
     @property
     def summary(self) -> dict[str, int]:
-        """How many there are of each severity; `notes` are the findings whose severity is `info`."""
+        """Counts by severity; `notes` are the findings whose severity is `info`."""
         count = [d.severity for d in self.findings].count
         return {
             "errors": count("error"),
@@ -41,7 +42,7 @@ class Lint:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What `lint --json` prints."""
+        """The document that `lint --json` prints."""
         return {
             "format_version": FORMAT,
             "kind": "lint",

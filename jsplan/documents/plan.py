@@ -1,7 +1,6 @@
-"""The plan document (contract, section 4): what planning hands to render and to the executor.
+"""The plan document (contract, section 4), which planning writes.
 
-Views and the executor read this and nothing else, so they cannot disagree. How a plan is made is left to
-`planning`.
+Views and the executor read only this document, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -22,19 +21,26 @@ Severity = Literal["destructive", "functional", "cosmetic"]
 Op = Literal[
     "stream.create", "stream.update", "stream.delete",
     "stream.probe", "stream.quiesce", "stream.pause_consumers",
-    "stream.copy", "stream.compare", "stream.delete_old", "stream.resume_consumers", "stream.activate", "stream.delete_staging",
-    "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace", "consumer.cleanup",
+    "stream.copy", "stream.compare", "stream.delete_old", "stream.resume_consumers",
+    "stream.activate", "stream.delete_staging",
+    "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace",
+    "consumer.cleanup",
     "consumer.create_placeholder", "consumer.delete_placeholder",
     "origin.delete", "origin.create", "sources.detach", "sources.attach",
-    "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify", "replication.verify",
+    "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify",
+    "replication.verify",
 ]  # fmt: skip
-#: The step that only looks whether a copy follows the new stream under the name of its origin: it writes nothing and may wait for long.
+#: The step that checks that a downstream stream receives from its recreated origin.
+#: It writes nothing and may wait for a long time.
 VERIFY_OP: Final = "replication.verify"
 
 
 @dataclass(slots=True)
 class FieldChange:
-    """One leaf that changes. `path` is dotted; elements of sets are named: `sources["SALES@$JS.leaf.API"]`."""
+    """One leaf that changes, by its dotted path.
+
+    Elements of sets are named: `sources["SALES@$JS.leaf.API"]`.
+    """
 
     path: str
     before: Any
@@ -58,9 +64,10 @@ class FieldChange:
 
 @dataclass(slots=True)
 class Hazard:
-    """What an apply of this change would cost. `messages`, `bytes` and `consumers` are counts, None if they do not apply.
+    """A consequence of a change. A blocking one stops the apply until it is allowed.
 
-    With `exact` false, `at_least` and `at_most` hold the bounds and `messages` the upper one.
+    `messages`, `bytes` and `consumers` are counts, None if they do not apply. With `exact` false,
+    `at_least` and `at_most` are bounds of the number of messages, and `messages` is the upper one.
     """
 
     code: str
@@ -99,10 +106,11 @@ class Hazard:
 
 @dataclass(slots=True)
 class Change:
-    """Before and after of one resource, full configurations in API names and units, without `_nats.*` metadata.
+    """The full configurations of one resource before and after, without `_nats.*` metadata.
 
-    `importing` is `{"id": address}` when the resource is adopted in this apply. `unknown` are fields that are only known when it is
-    carried out; `after` has them as they would be now.
+    Names and units are those of the API. `importing` is `{"id": address}` if the apply imports or
+    adopts the resource. `unknown` are fields that are only known during the apply; `after` has
+    their current values.
     """
 
     actions: list[Action]
@@ -145,10 +153,10 @@ class Change:
 
 @dataclass(slots=True)
 class ResourceChange:
-    """One resource of the plan. `previous_address` is set when a `moved` block renamed it.
+    """One resource of the plan. `previous_address` is set if a `moved` block renamed it.
 
-    `severity` is set on elements of `resource_drift` only. `fingerprint` is `sha256:…` over the live
-    configuration, `created` and the domain, or `absent`.
+    `severity` is only set on elements of `resource_drift`. `fingerprint` is `sha256:…` over the
+    live configuration, `created` and the domain, or `absent`.
     """
 
     address: str
@@ -205,12 +213,13 @@ class ResourceChange:
 class Step:
     """One call of an apply, complete: the executor adds nothing of its own.
 
-    `request` is `{"api": "STREAM.UPDATE.ORDERS", "payload": {…}}` below the domain's API prefix, or None for a
-    step that only touches state. `object` is the address of what it touches where that is not the resource itself, as
-    the stream that holds the messages while theirs is made anew. `expect` is what the read-back must show, in compact form; None for a
-    deletion. `record` is what state remembers once the step is done. `depends_on` are step ids, and `optional_if_offline` those of them
-    that are not waited for when their domain is offline: a source may be made before its origin. `params` says how what the object holds
-    is carried over by a step that is more than one request.
+    `request` is `{"api": "STREAM.UPDATE.ORDERS", "payload": {…}}` below the domain's API prefix, or
+    None for a step that only changes state. `object` is the address of the object that it changes
+    if that is not the resource itself, such as a staging stream. `expect` is the configuration that
+    the read-back must show, in compact form; None for a deletion. `record` is stored in state when
+    the step is done. `depends_on` are step ids. `optional_if_offline` are those of them that the
+    step does not wait for if their domain is offline: a source may be created before its origin.
+    `params` are the parameters of a step of more than one request.
     """
 
     id: str
@@ -233,12 +242,12 @@ class Step:
 
     @property
     def domain(self) -> str:
-        """The domain whose server it is sent to."""
+        """The domain that the step is sent to."""
         return self.target_address.domain
 
     @property
     def required_domains(self) -> set[str]:
-        """The domains that it has to be able to ask: its own, and those of the origins of a copy that it looks at."""
+        """The domains that must answer: its own, and those of the origins that it checks."""
         flows = (self.params or {}).get("flows", ()) if self.op == VERIFY_OP else ()
         return {self.domain, *(Address.parse(flow["origin"]).domain for flow in flows)}
 
@@ -266,13 +275,16 @@ class Step:
 
 
 def config_of_payload(payload: dict[str, Any]) -> Any:
-    """The configuration in a request: a stream's is the whole of it, and may have a field `config`; others are held by it."""
+    """Return the configuration in a request.
+
+    For a stream it is the whole payload, which may have a field `config`; else that field.
+    """
     return payload if "name" in payload or "config" not in payload else payload["config"]
 
 
 @dataclass(slots=True)
 class Deferred:
-    """A resource left for a later plan, because its domain is away."""
+    """A resource that is deferred to a later plan, because its domain is offline."""
 
     address: str
     reason: str
@@ -284,7 +296,10 @@ class Deferred:
 
 @dataclass(slots=True)
 class RehearsalServer:
-    """A domain's embedded stand-in: `version` of nats-server it ran, `domain_version` that of the domain as far as it is known."""
+    """The embedded server of one domain in a rehearsal.
+
+    `version` is its version of nats-server, `domain_version` that of the domain if it is known.
+    """
 
     domain: str
     version: str
@@ -301,24 +316,25 @@ class RehearsalServer:
 
 @dataclass(slots=True)
 class Rehearsal:
-    """How the plan went on embedded servers, in numbers of `steps`.
+    """The result of the plan on embedded servers, in numbers of `steps`.
 
-    `refused` were refused or not kept, `behind` waited for one that was, `left_out` could not be tried; warnings say why.
+    `refused` were refused or not kept, `blocked` depend on a refused one, `not_tried` could not be
+    tried. Warnings say why.
     """
 
     servers: list[RehearsalServer]
     steps: int
     refused: int = 0
-    behind: int = 0
-    left_out: int = 0
+    blocked: int = 0
+    not_tried: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The value of `rehearsal`."""
         counts = {
             "steps": self.steps,
             "refused": self.refused,
-            "blocked": self.behind,
-            "not_tried": self.left_out,
+            "blocked": self.blocked,
+            "not_tried": self.not_tried,
         }
         return counts | {"servers": [server.to_json() for server in self.servers]}
 
@@ -336,11 +352,12 @@ class Rehearsal:
 
 @dataclass(slots=True)
 class Plan:
-    """The whole document. `domains` says for each domain key how it was reached and who answered.
+    """The whole document. `domains` has the connection and the server of each domain key.
 
-    `state` is `{"lineage", "serial"}` of the state it was planned against (lineage null: there was none).
-    `options` are the planning options that shaped it. `mode` is `normal`, `destroy`, `refresh-only`, `restore` or `revert`. `rehearsal`
-    is None unless it was tried on embedded servers. `sha256` is that of the document that it was read from, empty where it was just made.
+    `state` is `{"lineage", "serial"}` of the state that it was planned against (lineage null: there
+    was none). `options` are the planning options. `mode` is `normal`, `destroy`, `refresh-only`,
+    `restore` or `revert`. `rehearsal` is None unless it was tried on embedded servers. `sha256` is
+    that of the document that it was read from; empty for a new plan.
     """
 
     jsplan_version: str
@@ -391,14 +408,14 @@ class Plan:
 
     @property
     def runnable_backfills(self) -> list[dict[str, Any]]:
-        """The elements of `backfills` that an apply carries out; the others only tell of something."""
-        return [job for job in self.backfills if job.get("runs", True)]
+        """The elements of `backfills` that an apply runs; the others are for information."""
+        return [backfill for backfill in self.backfills if backfill.get("runs", True)]
 
     @property
     def has_changes(self) -> bool:
-        """Whether an apply would do anything to show: writes, imports, forgets or backfills.
+        """Check whether an apply has visible work: writes, imports, forgets or backfills.
 
-        Steps that only bring state up to date are carried out without a word, but for a refresh-only plan.
+        Steps that only update state are not shown, except in a refresh-only plan.
         """
         visible = [s for s in self.steps if s.op != "state.update" or self.mode == "refresh-only"]
         return bool(visible or self.summary["backfill"])
@@ -439,8 +456,8 @@ class Plan:
     def from_json(cls, raw: Any, where: str) -> Plan:
         """Read a saved plan; `where` names it in errors.
 
-        Raises DocumentError for another kind or major version, for a document that was edited by hand, and for one that is
-        not as its schema says.
+        Raises DocumentError for another kind or major version, for a document that was edited by
+        hand, and for one that does not fit its schema.
         """
         raw = check_format(raw, "plan", FORMAT_VERSION, where)
         body = {key: value for key, value in raw.items() if key != "sha256"}

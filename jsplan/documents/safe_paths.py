@@ -1,4 +1,4 @@
-"""Names of files that a document gives: what is written elsewhere must not lead out of the document's folder."""
+"""File names from a document, which must not lead out of the folder of the document."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 
 def resolve_inside(folder: Path, *names: object) -> Path:
-    """Return the path of names below a folder, one below the other.
+    """Return the path of nested names below a folder.
 
-    Raises ValueError for a name that is none, that leads out of the folder, or on whose way there is a symbolic link.
+    Raises ValueError for an invalid name, for one that leads out of the folder, and for a path with
+    a symbolic link.
     """
     path = folder
     for name in names:

@@ -1,7 +1,7 @@
-"""JSON Schemas of the documents, from which `state/schema/*.json` is generated. The documents themselves are beside this.
+"""JSON Schemas of the documents, from which `state/schema/*.json` is generated.
 
-A field that a later minor version adds is no error to a reader of this one, so objects are open; everything that
-the contract promises is required and typed.
+A field that a later minor version adds is no error, so objects are open. Everything that the
+contract promises is required and typed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import get_args
 
 from jsplan.address import KINDS
-from jsplan.documents.alert import Kind, Occasion
+from jsplan.documents.alert import EventType, Kind
 from jsplan.documents.apply import StepStatus
 from jsplan.documents.backfill import COUNTED_KINDS, DIFFERENCE_KINDS
 from jsplan.documents.graph import PlannedAction
@@ -72,13 +72,20 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 INTERRUPTED = list_of(
     object_of(
         {"address": ADDRESS, "rejected": list_of(TEXT), "summary": TEXT, "detail": TEXT},
-        description="A replacement that an apply did not finish; on the subjects of `rejected` publishers are rejected until then.",
+        description="A replacement that an apply did not finish. "
+        "Publishers to the subjects of `rejected` are rejected until it is finished.",
     )
 )
 APPLY = HEAD | {
-    "kind": one_of("apply"), "plan_id": TEXT, "steps": list_of(ref("result")), "summary": map_of(COUNT), "state": OBJECT,
-    "interrupted": INTERRUPTED, "deferred": list_of(ref("deferred")), "exit_code": COUNT,
-}  # fmt: skip
+    "kind": one_of("apply"),
+    "plan_id": TEXT,
+    "steps": list_of(ref("result")),
+    "summary": map_of(COUNT),
+    "state": OBJECT,
+    "interrupted": INTERRUPTED,
+    "deferred": list_of(ref("deferred")),
+    "exit_code": COUNT,
+}
 STEP_RESULT = object_of(
     {
         "id": TEXT,
@@ -99,7 +106,8 @@ REPLICATION = object_of(
         "last_seq": or_null(COUNT),
     },
     {"lag": or_null(COUNT), "active": or_null(COUNT), "severity": one_of(*get_args(Severity))},
-    "One mirror or source. `healthy` null: not known, and the cause says why. `active` is ns since it last heard of its origin.",
+    "One mirror or source. `healthy` null: not known; `cause` says why. "
+    "`active` is the time since the last contact with its origin, in ns.",
 )
 UNMANAGED = object_of(
     {
@@ -111,112 +119,217 @@ UNMANAGED = object_of(
     },
     {"severity": one_of(*get_args(Severity)), "ephemeral": FLAG},
 )
-DRIFT = HEAD | RUN | {
-    "kind": one_of("drift"), "interrupted": INTERRUPTED,
-    "resource_changes": {"type": "array", "maxItems": 0}, "resource_drift": list_of(ref("resource")),
-    "replication": list_of(ref("replication")), "unmanaged": list_of(ref("unmanaged")), "mutes": list_of(OBJECT),
-    "offline": list_of(OBJECT),
-    "deferred": list_of(ref("deferred")), "diagnostics": list_of(ref("diagnostic")), "exit_code": COUNT,
-    "summary": object_of_counts("changed", "missing", "unhealthy", "unmanaged", "pending", "muted", "offline"),
-}  # fmt: skip
+DRIFT = (
+    HEAD
+    | RUN
+    | {
+        "kind": one_of("drift"),
+        "interrupted": INTERRUPTED,
+        "resource_changes": {"type": "array", "maxItems": 0},
+        "resource_drift": list_of(ref("resource")),
+        "replication": list_of(ref("replication")),
+        "unmanaged": list_of(ref("unmanaged")),
+        "mutes": list_of(OBJECT),
+        "offline": list_of(OBJECT),
+        "deferred": list_of(ref("deferred")),
+        "diagnostics": list_of(ref("diagnostic")),
+        "exit_code": COUNT,
+        "summary": object_of_counts(
+            "changed", "missing", "unhealthy", "unmanaged", "pending", "muted", "offline"
+        ),
+    }
+)
 ALERT = object_of(
     {
-        "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"}, "kind": one_of(*get_args(Kind)), "severity": one_of(*get_args(Severity)),
-        "address": TEXT, "summary": TEXT, "details": list_of(TEXT), "fields": list_of(ref("field")),
+        "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
+        "kind": one_of(*get_args(Kind)),
+        "severity": one_of(*get_args(Severity)),
+        "address": TEXT,
+        "summary": TEXT,
+        "details": list_of(TEXT),
+        "fields": list_of(ref("field")),
     },
-    description="`id` is the same wherever and whenever the same thing is found again in the same workspace and environment.",
-)  # fmt: skip
+    description="`id` stays the same while the finding lasts, in one workspace and environment.",
+)
 ACTOR = object_of(
     {"user": TEXT, "client": TEXT, "host": TEXT, "account": TEXT, "leafnode": FLAG},
-    description="Who asked the server for the change; behind a leafnode the server knows only the link.",
+    description="The client of the change. Behind a leafnode the server knows only the link.",
 )
 ALERT_EVENT = HEAD | {
-    "kind": one_of("notification"), "id": TEXT, "event": one_of(*get_args(Occasion)), "alert": ref("alert"), "workspace": TEXT,
-    "environment": or_null(TEXT), "timestamp": TIME, "since": TIME, "by": or_null(ACTOR), "text": TEXT,
-}  # fmt: skip
+    "kind": one_of("notification"),
+    "id": TEXT,
+    "event": one_of(*get_args(EventType)),
+    "alert": ref("alert"),
+    "workspace": TEXT,
+    "environment": or_null(TEXT),
+    "timestamp": TIME,
+    "since": TIME,
+    "by": or_null(ACTOR),
+    "text": TEXT,
+}
 HISTORY_CHANGE = object_of(
     {
-        "address": ADDRESS, "actions": one_of(*ACTIONS), "status": one_of("started", *get_args(StepStatus)),
-        "fields": list_of(ref("field")), "costs": list_of(OBJECT), "error": or_null(TEXT),
+        "address": ADDRESS,
+        "actions": one_of(*ACTIONS),
+        "status": one_of("started", *get_args(StepStatus)),
+        "fields": list_of(ref("field")),
+        "costs": list_of(OBJECT),
+        "error": or_null(TEXT),
     },
     {"importing": FLAG, "moved_from": ADDRESS},
-    "What became of one resource; `costs` is what does not come back.",
-)  # fmt: skip
+    "The result of one resource. `costs` cannot be undone.",
+)
 HISTORY = HEAD | {
-    "kind": one_of("history"), "workspace": TEXT, "environment": or_null(TEXT), "entries": list_of(ref("applied")),
-}  # fmt: skip
+    "kind": one_of("history"),
+    "workspace": TEXT,
+    "environment": or_null(TEXT),
+    "entries": list_of(ref("applied")),
+}
 
 _POSITION = object_of_counts("consumer_seq", "stream_seq")
 STATUS_DOMAIN = object_of(
     {
-        "domain": TEXT, "js_domain": or_null(TEXT), "connection": TEXT, "reachable": FLAG, "reason": or_null(TEXT),
-        "may_be_offline": or_null(COUNT), "last_seen": or_null(TIME), "excused": or_null(FLAG), "messages": COUNT, "bytes": COUNT,
-        "limits": or_null(object_of(dict.fromkeys(("max_streams", "max_consumers", "max_memory", "max_storage"), or_null(COUNT)))),
+        "domain": TEXT,
+        "js_domain": or_null(TEXT),
+        "connection": TEXT,
+        "reachable": FLAG,
+        "reason": or_null(TEXT),
+        "may_be_offline": or_null(COUNT),
+        "last_seen": or_null(TIME),
+        "excused": or_null(FLAG),
+        "messages": COUNT,
+        "bytes": COUNT,
+        "limits": or_null(
+            object_of(
+                dict.fromkeys(
+                    ("max_streams", "max_consumers", "max_memory", "max_storage"), or_null(COUNT)
+                )
+            )
+        ),
     }
     | dict.fromkeys(("server", "cluster", "version"), or_null(TEXT))
     | dict.fromkeys(("api_level", "streams", "consumers", "memory", "storage"), or_null(COUNT)),
-    description="One domain that stands for itself. Bytes, and ns for `may_be_offline`; a limit of null is none.",
-)  # fmt: skip
+    description="One domain. Sizes in bytes, `may_be_offline` in ns; a limit of null is none.",
+)
 STATUS_STREAM = object_of(
     {
-        "address": ADDRESS, "type": one_of(*KINDS), "managed": FLAG, "down": FLAG, "fed_by": one_of("mirror", "sources", None),
-        "last_time": or_null(TIME), "created": TEXT,
+        "address": ADDRESS,
+        "type": one_of(*KINDS),
+        "managed": FLAG,
+        "down": FLAG,
+        "fed_by": one_of("mirror", "sources", None),
+        "last_time": or_null(TIME),
+        "created": TEXT,
     }
     | dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumers"), COUNT)
-)  # fmt: skip
+)
 STATUS_CONSUMER = object_of(
     {"address": ADDRESS, "managed": FLAG, "delivered": _POSITION, "ack_floor": _POSITION}
     | dict.fromkeys(("pending", "ack_pending", "redelivered", "waiting"), COUNT)
 )
-STATUS = HEAD | RUN | {
-    "kind": one_of("status"), "domains": list_of(ref("domain")), "interrupted": INTERRUPTED,
-    "streams": list_of(ref("stream")), "consumers": list_of(ref("consumer")),
-    "replication": list_of(ref("replication")), "diagnostics": list_of(ref("diagnostic")),
-    "summary": object_of_counts("domains", "offline", "streams", "down", "consumers", "messages", "bytes", "flows", "unhealthy", "unknown"),
-}  # fmt: skip
+STATUS = (
+    HEAD
+    | RUN
+    | {
+        "kind": one_of("status"),
+        "domains": list_of(ref("domain")),
+        "interrupted": INTERRUPTED,
+        "streams": list_of(ref("stream")),
+        "consumers": list_of(ref("consumer")),
+        "replication": list_of(ref("replication")),
+        "diagnostics": list_of(ref("diagnostic")),
+        "summary": object_of_counts(
+            "domains",
+            "offline",
+            "streams",
+            "down",
+            "consumers",
+            "messages",
+            "bytes",
+            "flows",
+            "unhealthy",
+            "unknown",
+        ),
+    }
+)
 _STATUS = {
-    "domain": STATUS_DOMAIN, "stream": STATUS_STREAM, "consumer": STATUS_CONSUMER, "replication": REPLICATION, "diagnostic": DIAGNOSTIC,
-}  # fmt: skip
+    "domain": STATUS_DOMAIN,
+    "stream": STATUS_STREAM,
+    "consumer": STATUS_CONSUMER,
+    "replication": REPLICATION,
+    "diagnostic": DIAGNOSTIC,
+}
 
 
 FINDINGS = list_of(ref("diagnostic"))
 LINT = HEAD | {
-    "kind": one_of("lint"), "jsplan_version": TEXT, "workspace": TEXT, "environment": or_null(TEXT), "live": FLAG, "findings": FINDINGS,
-    "ignored": list_of({"allOf": [ref("diagnostic"), object_of({"reason": TEXT})]}), "resources": COUNT,
+    "kind": one_of("lint"),
+    "jsplan_version": TEXT,
+    "workspace": TEXT,
+    "environment": or_null(TEXT),
+    "live": FLAG,
+    "findings": FINDINGS,
+    "ignored": list_of({"allOf": [ref("diagnostic"), object_of({"reason": TEXT})]}),
+    "resources": COUNT,
     "summary": object_of_counts("errors", "warnings", "notes", "ignored"),
-}  # fmt: skip
-_FATE = or_null(one_of(*(fate for fate in get_args(PlannedAction) if fate)))
+}
+_ACTION = or_null(one_of(*(action for action in get_args(PlannedAction) if action)))
 NODE = object_of(
     {
-        "id": TEXT, "domain": TEXT, "kind": one_of("stream", "kv", "object_store", "outside"), "name": TEXT, "subjects": list_of(TEXT),
-        "summary": TEXT, "consumers": list_of(object_of({"name": TEXT, "summary": TEXT, "action": _FATE})), "action": _FATE, "count": COUNT,
+        "id": TEXT,
+        "domain": TEXT,
+        "kind": one_of("stream", "kv", "object_store", "outside"),
+        "name": TEXT,
+        "subjects": list_of(TEXT),
+        "summary": TEXT,
+        "consumers": list_of(object_of({"name": TEXT, "summary": TEXT, "action": _ACTION})),
+        "action": _ACTION,
+        "count": COUNT,
     },
-    description="A stream or bucket. `outside`: one that the workspace refers to and does not have. `action`: what a plan does with it.",
-)  # fmt: skip
+    description="A stream or bucket. `outside`: a stream that is not in the workspace. "
+    "`action`: the action of the plan.",
+)
 LINK = object_of(
     {
         "origin": TEXT,
         "downstream": TEXT,
         "kind": one_of("mirror", "source"),
         "label": TEXT,
-        "action": _FATE,
+        "action": _ACTION,
         "count": COUNT,
     },
     description="Messages flow from node `origin` to node `downstream`; `label` is the filter.",
 )
 GRAPH = HEAD | {
-    "kind": one_of("graph"), "title": TEXT, "planned": FLAG, "domains": list_of(object_of({"key": TEXT, "title": TEXT, "count": COUNT})),
-    "nodes": list_of(ref("node")), "links": list_of(ref("link")),
-}  # fmt: skip
+    "kind": one_of("graph"),
+    "title": TEXT,
+    "planned": FLAG,
+    "domains": list_of(object_of({"key": TEXT, "title": TEXT, "count": COUNT})),
+    "nodes": list_of(ref("node")),
+    "links": list_of(ref("link")),
+}
 
 
 _ORIGIN = {"from": ADDRESS, "to": ADDRESS, "first": COUNT, "last": COUNT}
 ORIGIN_RESULT = object_of(
-    _ORIGIN | {"copied": COUNT, "bytes": COUNT, "seconds": {"type": "number"}, "attempts": COUNT, "verified": FLAG, "path": TEXT,
-            "gaps": list_of(SEQ_RANGE), "gap_messages": COUNT, "skipped": list_of(COUNT), "skipped_count": COUNT, "natively": COUNT,
-            "windows": COUNT},
-    description="One origin. `gaps`: sequences that were gone before they could be copied; `seconds` without Spark's start.",
-)  # fmt: skip
+    _ORIGIN
+    | {
+        "copied": COUNT,
+        "bytes": COUNT,
+        "seconds": {"type": "number"},
+        "attempts": COUNT,
+        "verified": FLAG,
+        "path": TEXT,
+        "gaps": list_of(SEQ_RANGE),
+        "gap_messages": COUNT,
+        "skipped": list_of(COUNT),
+        "skipped_count": COUNT,
+        "natively": COUNT,
+        "windows": COUNT,
+    },
+    description="One origin. `gaps`: sequences that were deleted before they could be copied. "
+    "`seconds` is without the start of Spark.",
+)
 ORIGIN_VERIFICATION = object_of(
     _ORIGIN
     | {
@@ -232,44 +345,99 @@ ORIGIN_VERIFICATION = object_of(
             )
         ),
     },
-    description="One origin compared with the target. `differences` are the first of them, `object_of_counts` counts all.",
+    description="One origin compared with the target. "
+    "`differences` are the first of them, `counts` counts all.",
 )
 ORPHAN = object_of(
-    {"domain": TEXT, "stream": TEXT, "entry": TEXT, "from": TEXT, "messages": COUNT, "bytes": COUNT, "sealed": FLAG,
-     "source_of": list_of(ADDRESS)},
+    {
+        "domain": TEXT,
+        "stream": TEXT,
+        "entry": TEXT,
+        "from": TEXT,
+        "messages": COUNT,
+        "bytes": COUNT,
+        "sealed": FLAG,
+        "source_of": list_of(ADDRESS),
+    },
     description="A staging stream, and the streams that have it as a temporary source.",
-)  # fmt: skip
+)
 BACKFILL_ENTRY = object_of(
     {
-        "name": TEXT, "status": one_of("new", "started", "done", "changed", "missing"), "pinned_at": or_null(TIME),
+        "name": TEXT,
+        "status": one_of("new", "started", "done", "changed", "missing"),
+        "pinned_at": or_null(TIME),
         "done_at": or_null(TIME),
-        "orphans": list_of(ref("orphan")), "next": or_null(TEXT),
-        "origins": list_of(object_of(_ORIGIN | {"status": TEXT, "copied": COUNT, "gaps": list_of(SEQ_RANGE), "skipped": list_of(COUNT)})),
+        "orphans": list_of(ref("orphan")),
+        "next": or_null(TEXT),
+        "origins": list_of(
+            object_of(
+                _ORIGIN
+                | {
+                    "status": TEXT,
+                    "copied": COUNT,
+                    "gaps": list_of(SEQ_RANGE),
+                    "skipped": list_of(COUNT),
+                }
+            )
+        ),
     },
     {"skipped": FLAG},
-)  # fmt: skip
+)
 BACKFILL_RUN = HEAD | {
-    "kind": one_of("backfill"), "name": TEXT, "origins": list_of(ref("origin")), "deferred": list_of(ref("deferred")), "exit_code": COUNT,
-}  # fmt: skip
-ORIGIN_PREVIEW = object_of(
-    _ORIGIN | {"pinned": FLAG, "done": FLAG, "messages": or_null(COUNT), "bytes": or_null(COUNT),
-            "measured": one_of("counted", "compared", "unknown"), "in_target": COUNT, "gap_messages": COUNT, "error": or_null(TEXT)},
-    description="One origin: its pending messages, and how they were counted. `gap_messages`: no longer at the origin.",
-)  # fmt: skip
-BACKFILL_PREVIEW = HEAD | {
-    "kind": one_of("backfill-plan"), "name": TEXT, "status": one_of("new", "started", "done"), "reason": TEXT,
-    "strategy": one_of("native", "snapshot", "spark"), "strategy_problem": or_null(TEXT), "command": TEXT, "messages": COUNT,
-    "bytes": COUNT, "estimate": or_null(ESTIMATE), "filtered_by": list_of(TEXT), "origins": list_of(ref("origin")),
-}  # fmt: skip
-BACKFILL_VERIFY = HEAD | {
-    "kind": one_of("backfill-verify"), "name": TEXT, "origins": list_of(ref("origin")), "others": COUNT, "seconds": {"type": "number"},
+    "kind": one_of("backfill"),
+    "name": TEXT,
+    "origins": list_of(ref("origin")),
+    "deferred": list_of(ref("deferred")),
     "exit_code": COUNT,
-}  # fmt: skip
+}
+ORIGIN_PREVIEW = object_of(
+    _ORIGIN
+    | {
+        "pinned": FLAG,
+        "done": FLAG,
+        "messages": or_null(COUNT),
+        "bytes": or_null(COUNT),
+        "measured": one_of("counted", "compared", "unknown"),
+        "in_target": COUNT,
+        "gap_messages": COUNT,
+        "error": or_null(TEXT),
+    },
+    description="One origin: its pending messages, and how they were counted. "
+    "`gap_messages`: no longer at the origin.",
+)
+BACKFILL_PREVIEW = HEAD | {
+    "kind": one_of("backfill-plan"),
+    "name": TEXT,
+    "status": one_of("new", "started", "done"),
+    "reason": TEXT,
+    "strategy": one_of("native", "snapshot", "spark"),
+    "strategy_problem": or_null(TEXT),
+    "command": TEXT,
+    "messages": COUNT,
+    "bytes": COUNT,
+    "estimate": or_null(ESTIMATE),
+    "filtered_by": list_of(TEXT),
+    "origins": list_of(ref("origin")),
+}
+BACKFILL_VERIFY = HEAD | {
+    "kind": one_of("backfill-verify"),
+    "name": TEXT,
+    "origins": list_of(ref("origin")),
+    "others": COUNT,
+    "seconds": {"type": "number"},
+    "exit_code": COUNT,
+}
 BACKFILL_STATUS = HEAD | {
-    "kind": one_of("backfill-status"), "workspace": TEXT, "environment": or_null(TEXT), "entries": list_of(ref("entry")),
-    "orphans": list_of(ref("orphan")), "offline": map_of(TEXT),
-    "locked": or_null(object_of(dict.fromkeys(("id", "who", "host", "operation", "since"), TEXT) | {"pid": COUNT})),
-}  # fmt: skip
+    "kind": one_of("backfill-status"),
+    "workspace": TEXT,
+    "environment": or_null(TEXT),
+    "entries": list_of(ref("entry")),
+    "orphans": list_of(ref("orphan")),
+    "offline": map_of(TEXT),
+    "locked": or_null(
+        object_of(dict.fromkeys(("id", "who", "host", "operation", "since"), TEXT) | {"pid": COUNT})
+    ),
+}
 
 
 def _document(
@@ -327,7 +495,7 @@ def schemas() -> dict[str, Schema]:
 
 
 def internal_schemas() -> dict[str, Schema]:
-    """Schemas of what jsplan alone reads, by name: files beside documents, and what is packed into one."""
+    """Schemas of the files and parts of documents that only jsplan reads, by name."""
     return {
         "state-in-parts": _document("state-in-parts", STATE_HEAD, {}),
         "journal": _with_header("journal line", "journal", STATE_DEFS) | JOURNAL_LINE,

@@ -55,65 +55,99 @@ DIAGNOSTIC = object_of(
 )
 FIELD = object_of(
     {"path": TEXT, "before": ANYTHING, "after": ANYTHING, "effect": one_of(*get_args(Effect))},
-    description='One leaf that changes. Elements of sets are named by what they are: sources["SALES@$JS.leaf.API"].',
+    description='One leaf that changes. Elements of sets are named: sources["SALES@$JS.leaf.API"].',
 )
 HAZARD = object_of(
     {"code": one_of(*HAZARDS), "blocking": FLAG, "allowed": FLAG, "flag": TEXT, "message": TEXT},
     {
-        "messages": UINT64, "bytes": UINT64, "consumers": UINT64, "exact": FLAG, "at_least": UINT64, "at_most": UINT64,
-        "as_of": object_of({}, {"last_seq": UINT64, "time": or_null(TEXT)}), "causes": list_of(TEXT),
+        "messages": UINT64,
+        "bytes": UINT64,
+        "consumers": UINT64,
+        "exact": FLAG,
+        "at_least": UINT64,
+        "at_most": UINT64,
+        "as_of": object_of({}, {"last_seq": UINT64, "time": or_null(TEXT)}),
+        "causes": list_of(TEXT),
     },
-    "What an apply of the change costs. Counts that do not apply are left out.",
-)  # fmt: skip
+    "A consequence of the change. Counts that do not apply are absent.",
+)
 CHANGE = object_of(
     {
-        "actions": one_of(*ACTIONS), "before": CONFIG_OR_NULL, "after": CONFIG_OR_NULL, "after_unknown": OBJECT,
-        "before_sensitive": OBJECT, "after_sensitive": OBJECT, "fields": list_of(ref("field")),
-        "replace_paths": list_of(list_of(TEXT)), "importing": or_null(object_of({"id": TEXT})),
+        "actions": one_of(*ACTIONS),
+        "before": CONFIG_OR_NULL,
+        "after": CONFIG_OR_NULL,
+        "after_unknown": OBJECT,
+        "before_sensitive": OBJECT,
+        "after_sensitive": OBJECT,
+        "fields": list_of(ref("field")),
+        "replace_paths": list_of(list_of(TEXT)),
+        "importing": or_null(object_of({"id": TEXT})),
     },
-    description="Full configurations in API names and units (ns, bytes), server defaults included, without `_nats.*` metadata.",
-)  # fmt: skip
+    description="Full configurations in API names and units (ns, bytes). "
+    "They include server defaults, and not the metadata `_nats.*`.",
+)
 RESOURCE = object_of(
     {
-        "address": ADDRESS, "mode": one_of("managed"), "type": one_of(*KINDS), "domain": TEXT, "name": TEXT,
-        "change": ref("change"), "action_reason": TEXT, "hazards": list_of(ref("hazard")), "fingerprint": FINGERPRINT,
+        "address": ADDRESS,
+        "mode": one_of("managed"),
+        "type": one_of(*KINDS),
+        "domain": TEXT,
+        "name": TEXT,
+        "change": ref("change"),
+        "action_reason": TEXT,
+        "hazards": list_of(ref("hazard")),
+        "fingerprint": FINGERPRINT,
         "depends_on": list_of(TEXT),
     },
     {"previous_address": ADDRESS, "severity": one_of(*get_args(Severity))},
-)  # fmt: skip
+)
 PRECONDITION = object_of(
     {},
     {
-        "fingerprint": FINGERPRINT, "after_step": TEXT, "max_deleted": UINT64, "wait_until_stable": ADDRESS,
+        "fingerprint": FINGERPRINT,
+        "after_step": TEXT,
+        "max_deleted": UINT64,
+        "wait_until_stable": ADDRESS,
         "parent": object_of({"created": TEXT, "retention": TEXT}),
         "consumers": map_of(TEXT),
-        "removed_sources": list_of(object_of({"source": ORIGIN_REF, "max_uncopied": or_null(UINT64)})),
+        "removed_sources": list_of(
+            object_of({"source": ORIGIN_REF, "max_uncopied": or_null(UINT64)})
+        ),
     },
-    description="`max_deleted`: with more messages (for a consumer: unfinished ones) than that, the step is not done. "
-    "`wait_until_stable`: a stream that the step waits for until the cluster has moved or scaled it. `parent`: the stream of a consumer. "
-    "`consumers`: the durable consumers of a stream that is replaced with its messages, by name, and when each was created.",
-)  # fmt: skip
+    description="`max_deleted`: with more messages (of a consumer: unfinished ones) it fails. "
+    "`wait_until_stable`: the step waits until the cluster has moved or scaled this stream. "
+    "`parent`: the stream of a consumer. "
+    "`consumers`: `created` of the durable consumers, by name, of a stream that is preserved.",
+)
 _NEW_CONSUMER = or_null(
     object_of({"address": ADDRESS, "config": CONFIG_REF, "record": or_null(STEP_RECORD)})
 )
 PARAMS = object_of(
     {},
     {
-        "state_address": ADDRESS, "api_level": COUNT, "from": STREAM_ADDRESS, "method": one_of("snapshot", "mirror", "source"),
-        "consumers": {"anyOf": [FLAG, map_of(_NEW_CONSUMER)]}, "sources": list_of(TEXT), "flows": list_of(FLOW), "position": or_null(UINT64),
+        "state_address": ADDRESS,
+        "api_level": COUNT,
+        "from": STREAM_ADDRESS,
+        "method": one_of("snapshot", "mirror", "source"),
+        "consumers": {"anyOf": [FLAG, map_of(_NEW_CONSUMER)]},
+        "sources": list_of(TEXT),
+        "flows": list_of(FLOW),
+        "position": or_null(UINT64),
         "pause_until": or_null(INSTANT),
         "initial_config": CONFIG_REF,
         "replacement": object_of(
             {
-                "id": TEXT, "staging": STREAM_ADDRESS, "method": one_of("snapshot", "mirror", "source"),
+                "id": TEXT,
+                "staging": STREAM_ADDRESS,
+                "method": one_of("snapshot", "mirror", "source"),
                 "old": object_of({"config": CONFIG_REF, "created": TEXT}),
             }
         ),
     }
     | dict.fromkeys(("into_new", "may_grow", "may_shrink", "managed"), FLAG),
-    "What a step of more than one request needs besides; which fields, depends on `op`.",
-)  # fmt: skip
-#: A configuration, or a document with one under `config`, as CONSUMER.CREATE takes it.
+    "Parameters of a step of more than one request; the fields depend on `op`.",
+)
+#: A configuration, or an object with one under `config`, as CONSUMER.CREATE takes it.
 _PAYLOAD: Schema = {"allOf": [CONFIG_REF, object_of({}, {"config": CONFIG_REF})]}
 REQUEST = object_of(
     {"api": TEXT, "payload": or_null(_PAYLOAD)},
@@ -121,28 +155,42 @@ REQUEST = object_of(
 )
 STEP = object_of(
     {
-        "id": TEXT, "address": ADDRESS, "op": one_of(*get_args(Op)), "title": TEXT, "request": or_null(REQUEST),
-        "precondition": PRECONDITION, "depends_on": list_of(TEXT), "expect": CONFIG_OR_NULL,
+        "id": TEXT,
+        "address": ADDRESS,
+        "op": one_of(*get_args(Op)),
+        "title": TEXT,
+        "request": or_null(REQUEST),
+        "precondition": PRECONDITION,
+        "depends_on": list_of(TEXT),
+        "expect": CONFIG_OR_NULL,
         "record": {"anyOf": [{"type": "null"}, STEP_RECORD, RENAME_RECORD]},
     },
     {"object": ADDRESS, "params": PARAMS, "optional_if_offline": list_of(TEXT)},
-    description="One call, with what must hold before it and what the read-back must show after it.",
-)  # fmt: skip
-DEFERRED = object_of({"address": ADDRESS, "reason": TEXT}, description="Left for a later plan.")
+    description="One call, with its precondition and with the expected read-back.",
+)
+DEFERRED = object_of({"address": ADDRESS, "reason": TEXT}, description="Deferred to a later plan.")
 ESTIMATE = object_of(
     {"seconds": SECONDS, "basis": TEXT},
-    description="About how long it takes, and what that rests on.",
+    description="The estimated time, and the basis of the estimate.",
 )
 _RANGE = object_of({"first": INT63, "last": INT63, "created": TEXT})
 _STREAM: dict[str, Schema] = {"domain": TEXT, "stream": TEXT}
 _BOUNDS: dict[str, Schema] = {
-    "range": _RANGE, "start_seq": UINT64, "end_seq": UINT64, "start_time": INSTANT, "end_time": INSTANT, "before": INSTANT,
-    "filter_subjects": list_of(TEXT), "created": TEXT,
-}  # fmt: skip
+    "range": _RANGE,
+    "start_seq": UINT64,
+    "end_seq": UINT64,
+    "start_time": INSTANT,
+    "end_time": INSTANT,
+    "before": INSTANT,
+    "filter_subjects": list_of(TEXT),
+    "created": TEXT,
+}
 _ENDPOINT: Schema = {"anyOf": [object_of(_STREAM, _BOUNDS), object_of({"parquet": TEXT})]}
 _AMOUNT: dict[str, Schema] = {
-    "messages": or_null(UINT64), "bytes": or_null(UINT64), "estimate": or_null(ESTIMATE),
-}  # fmt: skip
+    "messages": or_null(UINT64),
+    "bytes": or_null(UINT64),
+    "estimate": or_null(ESTIMATE),
+}
 _COPY: dict[str, Schema] = {
     "name": TEXT,
     "strategy": one_of("native", "snapshot", "spark"),
@@ -151,38 +199,59 @@ _COPY: dict[str, Schema] = {
 BACKFILL: Schema = {
     "anyOf": [
         object_of(
-            _COPY | {"from": list_of(_ENDPOINT, minItems=1), "to": _ENDPOINT, "entry_hash": TEXT}, {"declared": one_of(True), "runs": FLAG},
+            _COPY | {"from": list_of(_ENDPOINT, minItems=1), "to": _ENDPOINT, "entry_hash": TEXT},
+            {"declared": one_of(True), "runs": FLAG},
         ),
         object_of(
-            _COPY | {
-                "from": list_of(object_of(_STREAM | {"source": TEXT}, _BOUNDS), minItems=1), "to": object_of(_STREAM, {"created": TEXT}),
-                "declared": one_of(False), "runs": FLAG,
+            _COPY
+            | {
+                "from": list_of(object_of(_STREAM | {"source": TEXT}, _BOUNDS), minItems=1),
+                "to": object_of(_STREAM, {"created": TEXT}),
+                "declared": one_of(False),
+                "runs": FLAG,
             },
             {"waits": TEXT, "command": TEXT},
         ),
     ],
-    "description": "Elements of `from` have the `range` that apply keeps: `first`, `last` and the origin's `created`. "
-    "`entry_hash`: of what the entry says. `declared` false: history that a source leaves out; with `runs` false apply does not copy it, "
-    "and `waits` says for what it waits.",
-}  # fmt: skip
+    "description": "Elements of `from` have the `range` that apply pins: `first`, `last` and the "
+    "origin's `created`. `entry_hash`: the hash of the entry. `declared` false: history that a "
+    "source does not copy. With `runs` false apply does not copy it either, and `waits` says why.",
+}
 REHEARSAL = object_of(
     {
-        "servers": list_of(object_of({"domain": TEXT, "version": TEXT, "domain_version": or_null(TEXT)})),
-        "steps": COUNT, "refused": COUNT, "blocked": COUNT, "not_tried": COUNT,
+        "servers": list_of(
+            object_of({"domain": TEXT, "version": TEXT, "domain_version": or_null(TEXT)})
+        ),
+        "steps": COUNT,
+        "refused": COUNT,
+        "blocked": COUNT,
+        "not_tried": COUNT,
     },
-    description="How the plan went on embedded servers: steps refused, steps that depend on a refused one, steps that could not be tried.",
-)  # fmt: skip
+    description="The result on embedded servers. `blocked`: steps that depend on a refused one.",
+)
 _TEXTS = list_of(TEXT)
 OPTIONS = object_of(
     {},
     {
-        "safe_below": UINT64, "measure_limit": UINT64, "owner": or_null(TEXT), "offline": TEXT,
-        "revert": object_of({"id": COUNT, "operation": TEXT, "at": TEXT, "who": TEXT, "host": TEXT, "next": map_of(COUNT)}),
+        "safe_below": UINT64,
+        "measure_limit": UINT64,
+        "owner": or_null(TEXT),
+        "offline": TEXT,
+        "revert": object_of(
+            {
+                "id": COUNT,
+                "operation": TEXT,
+                "at": TEXT,
+                "who": TEXT,
+                "host": TEXT,
+                "next": map_of(COUNT),
+            }
+        ),
     }
     | dict.fromkeys(("adopt", "backfill", "rehearse", "import"), FLAG)
     | dict.fromkeys(("excludes", "replace", "reinstalled"), _TEXTS),
-    "The planning options that shaped it.",
-)  # fmt: skip
+    "The planning options.",
+)
 DOMAIN = object_of(
     {"reachable": FLAG, "server": SERVER, "api_level": COUNT},
     {
@@ -192,7 +261,7 @@ DOMAIN = object_of(
         "connection": TEXT,
         "imports": map_of(TEXT),
     },
-    "How a domain was reached, and who answered.",
+    "The connection of a domain, and the server that answered.",
 )
 HEAD = {"format_version": VERSION}
 RUN = {
@@ -211,15 +280,41 @@ CHANGE_DEFS: dict[str, Schema] = RECORD_DEFS | {
     "deferred": DEFERRED,
 }
 
-PLAN = HEAD | RUN | {
-    "kind": one_of("plan"),
-    "sha256": SHA256,
-    "state": object_of({"lineage": or_null(TEXT), "serial": COUNT}),
-    "config_hash": TEXT, "variables": map_of(TEXT), "mode": one_of("normal", "destroy", "refresh-only", "restore", "revert"),
-    "targets": list_of(TEXT),
-    "complete": FLAG, "applyable": FLAG, "errored": FLAG, "allowed_hazards": list_of(TEXT), "options": OPTIONS,
-    "domains": map_of(DOMAIN), "resource_changes": list_of(ref("resource")), "steps": list_of(ref("step")),
-    "resource_drift": list_of(ref("resource")), "backfills": list_of(ref("backfill")), "deferred": list_of(ref("deferred")),
-    "diagnostics": list_of(ref("diagnostic")), "rehearsal": or_null(REHEARSAL),
-    "summary": object_of_counts("import", "add", "change", "replace", "replace_deletes", "destroy", "forget", "backfill", "deferred", "hazards"),
-}  # fmt: skip
+PLAN = (
+    HEAD
+    | RUN
+    | {
+        "kind": one_of("plan"),
+        "sha256": SHA256,
+        "state": object_of({"lineage": or_null(TEXT), "serial": COUNT}),
+        "config_hash": TEXT,
+        "variables": map_of(TEXT),
+        "mode": one_of("normal", "destroy", "refresh-only", "restore", "revert"),
+        "targets": list_of(TEXT),
+        "complete": FLAG,
+        "applyable": FLAG,
+        "errored": FLAG,
+        "allowed_hazards": list_of(TEXT),
+        "options": OPTIONS,
+        "domains": map_of(DOMAIN),
+        "resource_changes": list_of(ref("resource")),
+        "steps": list_of(ref("step")),
+        "resource_drift": list_of(ref("resource")),
+        "backfills": list_of(ref("backfill")),
+        "deferred": list_of(ref("deferred")),
+        "diagnostics": list_of(ref("diagnostic")),
+        "rehearsal": or_null(REHEARSAL),
+        "summary": object_of_counts(
+            "import",
+            "add",
+            "change",
+            "replace",
+            "replace_deletes",
+            "destroy",
+            "forget",
+            "backfill",
+            "deferred",
+            "hazards",
+        ),
+    }
+)

@@ -47,7 +47,7 @@ _HEAD = {"format_version": VERSION}
 _TEXTS = list_of(TEXT)
 SEQ_RANGE = list_of(INT63, minItems=2, maxItems=2)
 
-# --- resources ---------------------------------------------------------------------------------------------------
+# --- resources ------------------------------------------------------------------------------------
 
 STATE_RECORD = object_of(
     {
@@ -57,21 +57,21 @@ STATE_RECORD = object_of(
         "depends_on": list_of(ADDRESS),
     },
     {"starts": map_of(UINT64)},
-    "What state has of a resource besides what the server said.",
+    "The part of a resource in state that does not come from the server.",
 )
 STATE_ENTRY = {"allOf": [ref("remembered")]} | object_of(
     {"config": CONFIG_REF, "created": TEXT, "applied_at": TEXT},
     {"seen": TEXT},
-    "`config` is live after the last apply; `declared` what the files named then, null for the server's default. "
-    "`seen` is the server's time when this was last known to be the object.",
+    "`config` is live after the last apply; `declared` is from the files then, null for the "
+    "server's default. `seen` is the server's time when this was last known to be the object.",
 )
-#: What a step leaves in state when it is done; the executor adds what it read back.
+#: The record of a step in state when it is done; the executor adds the read-back.
 STEP_RECORD = {"allOf": [ref("remembered")]} | object_of(
     {},
     {"previous_address": ADDRESS, "replaced": ADDRESS},
-    "What state remembers once the step is done.",
+    "The record in state when the step is done.",
 )
-#: A step without anything to remember may still say what it was called.
+#: A step without a record may still have the previous address.
 RENAME_RECORD = object_of({"previous_address": ADDRESS})
 FLOW = object_of(
     {
@@ -96,17 +96,20 @@ PENDING: Schema = {
             }
         ),
     ],
-    "description": "A step that began.",
+    "description": "A step that has started.",
 }
 
-# --- replacements ------------------------------------------------------------------------------------------------
+# --- replacements ---------------------------------------------------------------------------------
 
 PHASES = (
-    "started", "quiesced", "consumers_paused", "copied", "compared", "old_deleted", "refilled", "recompared", "consumers_resumed",
-    "activated",
+    "started", "quiesced", "consumers_paused", "copied", "compared", "old_deleted", "refilled",
+    "recompared", "consumers_resumed", "activated",
 )  # fmt: skip
-_SEQUENCES = object_of({}, dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumer_count", "num_pending",
-                                          "num_ack_pending", "num_redelivered"), or_null(UINT64)))  # fmt: skip
+_COUNTS = (
+    "messages", "bytes", "first_seq", "last_seq", "consumer_count", "num_pending",
+    "num_ack_pending", "num_redelivered",
+)  # fmt: skip
+_SEQUENCES = object_of({}, dict.fromkeys(_COUNTS, or_null(UINT64)))
 _SEQUENCE_PAIR = object_of({"consumer_seq": UINT64, "stream_seq": UINT64})
 _CONSUMER_STATE = object_of(
     {"delivered": _SEQUENCE_PAIR, "ack_floor": _SEQUENCE_PAIR}, _SEQUENCES["properties"]
@@ -114,14 +117,23 @@ _CONSUMER_STATE = object_of(
 _CREATED = {"record": or_null(STEP_RECORD), "expect": CONFIG_OR_NULL}
 _STREAM_REPLACED = object_of(
     {
-        "address": STREAM_ADDRESS, "id": TEXT, "staging": STREAM_ADDRESS, "method": one_of("snapshot", "mirror", "source"),
-        "old": object_of({"config": CONFIG_REF, "created": TEXT}, {"state": _SEQUENCES}), "phase": one_of(*PHASES),
+        "address": STREAM_ADDRESS,
+        "id": TEXT,
+        "staging": STREAM_ADDRESS,
+        "method": one_of("snapshot", "mirror", "source"),
+        "old": object_of({"config": CONFIG_REF, "created": TEXT}, {"state": _SEQUENCES}),
+        "phase": one_of(*PHASES),
     },
     {
-        "quiesced_state": _SEQUENCES, "end_marker": UINT64, "new_created": TEXT, "allowed": map_of(UINT64),
-        "consumers": map_of(object_of({"config": CONFIG_REF, "created": TEXT, "state": _CONSUMER_STATE})),
+        "quiesced_state": _SEQUENCES,
+        "end_marker": UINT64,
+        "new_created": TEXT,
+        "allowed": map_of(UINT64),
+        "consumers": map_of(
+            object_of({"config": CONFIG_REF, "created": TEXT, "state": _CONSUMER_STATE})
+        ),
     },
-)  # fmt: skip
+)
 _CONSUMER_REPLACED = object_of(
     {"address": CONSUMER_ADDRESS, "created": TEXT, "hold_until": INSTANT},
     {"pause_until": or_null(INSTANT), "position": or_null(UINT64), "stream_created": TEXT}
@@ -142,52 +154,87 @@ REPLACEMENT: Schema = {
         _STREAM_REPLACED,
         _PLACEHOLDER,
     ],
-    "description": "Sources that are out, where a new origin begins, a consumer or stream on its way, or a placeholder consumer.",
+    "description": "Detached sources, the start of a new origin, an interrupted replacement, "
+    "or a placeholder consumer.",
 }
 
-# --- backfills ---------------------------------------------------------------------------------------------------
+# --- backfills ------------------------------------------------------------------------------------
 
 _FILTERS: dict[str, Schema] = {"filters": _TEXTS}
 BACKFILL_ORIGIN = object_of(
-    _FILTERS | dict.fromkeys(("target", "created", "target_created"), TEXT) | dict.fromkeys(("first", "last", "target_next"), INT63)
+    _FILTERS
+    | dict.fromkeys(("target", "created", "target_created"), TEXT)
+    | dict.fromkeys(("first", "last", "target_next"), INT63)
     | {"origin": STREAM_ADDRESS},
     {
-        "status": one_of("planned", "done", "skipped"), "copied": COUNT, "gaps": list_of(SEQ_RANGE), "skipped": list_of(INT63),
-        "target_last": INT63, "gap_messages": COUNT, "strategy": one_of("native", "snapshot", "spark"), "seconds": SECONDS,
-        "archive": TEXT, "source": TEXT,
+        "status": one_of("planned", "done", "skipped"),
+        "copied": COUNT,
+        "gaps": list_of(SEQ_RANGE),
+        "skipped": list_of(INT63),
+        "target_last": INT63,
+        "gap_messages": COUNT,
+        "strategy": one_of("native", "snapshot", "spark"),
+        "seconds": SECONDS,
+        "archive": TEXT,
+        "source": TEXT,
     },
-)  # fmt: skip
+)
 PINNED_RANGE = object_of(
     {"name": TEXT, "entry_hash": TEXT, "origins": list_of(BACKFILL_ORIGIN), "pinned_at": TEXT},
     {
-        "done_at": TEXT, "planned": FLAG,
-        "unmeasured": list_of(object_of(_FILTERS | {"source": TEXT, "status": TEXT}, {"end_seq": UINT64, "before": INSTANT})),
+        "done_at": TEXT,
+        "planned": FLAG,
+        "unmeasured": list_of(
+            object_of(
+                _FILTERS | {"source": TEXT, "status": TEXT}, {"end_seq": UINT64, "before": INSTANT}
+            )
+        ),
     },
-    "Which range an entry of `backfills:` means, and what of it is done.",
-)  # fmt: skip
+    "The pinned range of an entry of `backfills:`, and its progress.",
+)
 
-# --- the history -------------------------------------------------------------------------------------------------
+# --- the history ----------------------------------------------------------------------------------
 
 HISTORY_ENTRY = object_of(
     {
-        "id": COUNT, "at": TIME, "ended": or_null(TIME), "who": TEXT, "host": TEXT, "environment": or_null(TEXT),
-        "operation": one_of("apply", "destroy", "import", "restore", "refresh", "revert", *STATE_COMMANDS),
-        "plan": or_null(object_of({"id": TEXT, "sha256": TEXT})), "summary": map_of(COUNT), "jsplan_version": TEXT,
+        "id": COUNT,
+        "at": TIME,
+        "ended": or_null(TIME),
+        "who": TEXT,
+        "host": TEXT,
+        "environment": or_null(TEXT),
+        "operation": one_of(
+            "apply", "destroy", "import", "restore", "refresh", "revert", *STATE_COMMANDS
+        ),
+        "plan": or_null(object_of({"id": TEXT, "sha256": TEXT})),
+        "summary": map_of(COUNT),
+        "jsplan_version": TEXT,
         "result": one_of("started", "done", "partial", "failed", "interrupted"),
     },
     {
-        "changes": {"anyOf": [object_of({"zlib": TEXT, "bytes": COUNT | {"maximum": MAX_BYTES}}), {"type": ["array", "null"]}]},
-        "backfills": _TEXTS, "reverts": COUNT, "backup": TEXT, "running": FLAG,
+        "changes": {
+            "anyOf": [
+                object_of({"zlib": TEXT, "bytes": COUNT | {"maximum": MAX_BYTES}}),
+                {"type": ["array", "null"]},
+            ]
+        },
+        "backfills": _TEXTS,
+        "reverts": COUNT,
+        "backup": TEXT,
+        "running": FLAG,
     },
-    "One session that changed something. `id` is the serial that it gave the state; `changes` may be compressed, or given up (null).",
-)  # fmt: skip
+    "One session that changed something. `id` is the serial of the state that it wrote. "
+    "`changes` may be compressed, or omitted (null).",
+)
 _COST = object_of(
     {"code": one_of(*HAZARDS)},
     dict.fromkeys(("messages", "at_least", "at_most", "consumers"), UINT64),
 )
 _CHANGE: dict[str, Schema] = {
-    "address": ADDRESS, "actions": one_of(*ACTIONS), "status": one_of("started", *get_args(StepStatus)),
-}  # fmt: skip
+    "address": ADDRESS,
+    "actions": one_of(*ACTIONS),
+    "status": one_of("started", *get_args(StepStatus)),
+}
 _AFTER = or_null(
     object_of({"created": or_null(TEXT), "sha256": or_null(TEXT), "values": CONFIG_REF})
 )
@@ -209,7 +256,7 @@ CHANGES = list_of(
 )
 CHANGES_BY_HAND = list_of(object_of(_CHANGE, _CHANGE_OPTIONAL))
 
-# --- the documents -----------------------------------------------------------------------------------------------
+# --- the documents --------------------------------------------------------------------------------
 
 SERVER = object_of(
     {}, {"name": or_null(TEXT), "cluster": or_null(TEXT), "js_domain": or_null(TEXT), "seen": TEXT}
@@ -217,36 +264,69 @@ SERVER = object_of(
 OWNER = object_of({}, {"id": TEXT})
 DEFERRED_STEPS = object_of({"plan": TEXT, "steps": _TEXTS})
 STATE = _HEAD | {
-    "kind": one_of("state"), "jsplan_version": TEXT, "lineage": TEXT, "serial": COUNT, "workspace": TEXT,
-    "environment": or_null(TEXT), "domains": map_of(SERVER), "ownership": OWNER, "pending": map_by_address(ref("pending")),
-    "replacements": map_by_address(ref("replacing")), "deferred": list_of(DEFERRED_STEPS), "backfills": map_of(ref("range")),
-    "history": list_of(ref("applied")), "resources": map_by_address(ref("entry")),
-}  # fmt: skip
+    "kind": one_of("state"),
+    "jsplan_version": TEXT,
+    "lineage": TEXT,
+    "serial": COUNT,
+    "workspace": TEXT,
+    "environment": or_null(TEXT),
+    "domains": map_of(SERVER),
+    "ownership": OWNER,
+    "pending": map_by_address(ref("pending")),
+    "replacements": map_by_address(ref("replacing")),
+    "deferred": list_of(DEFERRED_STEPS),
+    "backfills": map_of(ref("range")),
+    "history": list_of(ref("applied")),
+    "resources": map_by_address(ref("entry")),
+}
 RECORD_DEFS: dict[str, Schema] = CONFIG_DEFS | {"remembered": untyped(STATE_RECORD)}
 STATE_DEFS: dict[str, Schema] = RECORD_DEFS | {
-    "entry": STATE_ENTRY, "pending": PENDING, "replacing": REPLACEMENT, "range": PINNED_RANGE, "applied": HISTORY_ENTRY,
-}  # fmt: skip
+    "entry": STATE_ENTRY,
+    "pending": PENDING,
+    "replacing": REPLACEMENT,
+    "range": PINNED_RANGE,
+    "applied": HISTORY_ENTRY,
+}
 
 STATE_HEAD = _HEAD | {
-    "kind": one_of("state-in-parts"), "encoding": TEXT, "parts": {"type": "string", "pattern": r"^\d{1,16}\.[0-9a-f]{1,64}$(?!\n)"},
-    "count": COUNT | {"minimum": 1, "maximum": 1_000_000}, "bytes": COUNT | {"maximum": MAX_BYTES}, "sha256": SHA256, "serial": COUNT,
-    "workspace": TEXT, "environment": or_null(TEXT), "lineage": TEXT,
-}  # fmt: skip
+    "kind": one_of("state-in-parts"),
+    "encoding": TEXT,
+    "parts": {"type": "string", "pattern": r"^\d{1,16}\.[0-9a-f]{1,64}$(?!\n)"},
+    "count": COUNT | {"minimum": 1, "maximum": 1_000_000},
+    "bytes": COUNT | {"maximum": MAX_BYTES},
+    "sha256": SHA256,
+    "serial": COUNT,
+    "workspace": TEXT,
+    "environment": or_null(TEXT),
+    "lineage": TEXT,
+}
 LOCK_HOLDER: dict[str, Schema] = dict.fromkeys(
     ("id", "who", "host", "operation", "since"), TEXT
 ) | {"pid": COUNT}
-#: Seconds, as long as a `lock_ttl` may be.
+#: Seconds; the bounds are those of `lock_ttl`.
 LEASE: Schema = {"type": "number", "minimum": 0.001, "maximum": 1e10}
 LOCK = {"lock": object_of(LOCK_HOLDER), "lease": LEASE}
 
 _ENTRY = object_of({"address": ADDRESS, "entry": ref("entry")})
 _LINES: dict[str, Schema] = {
-    "session": object_of({"lineage": TEXT, "serial": COUNT}), "domain": object_of({"key": TEXT, "server": SERVER}),
-    "ownership": object_of({"id": TEXT}), "begin": ref("pending"), "put": _ENTRY, "drop": ADDRESS, "replacing": ref("replacing"),
-    "replaced": ADDRESS, "deferred": DEFERRED_STEPS, "backfill": ref("range"), "history": ref("applied"), "end": ADDRESS,
+    "session": object_of({"lineage": TEXT, "serial": COUNT}),
+    "domain": object_of({"key": TEXT, "server": SERVER}),
+    "ownership": object_of({"id": TEXT}),
+    "begin": ref("pending"),
+    "put": _ENTRY,
+    "drop": ADDRESS,
+    "replacing": ref("replacing"),
+    "replaced": ADDRESS,
+    "deferred": DEFERRED_STEPS,
+    "backfill": ref("range"),
+    "history": ref("applied"),
+    "end": ADDRESS,
     "seen": object_of({"address": ADDRESS, "at": TEXT}),
-}  # fmt: skip
+}
 JOURNAL_LINE: Schema = {
-    "type": "object", "properties": _LINES, "additionalProperties": False, "minProperties": 1,
+    "type": "object",
+    "properties": _LINES,
+    "additionalProperties": False,
+    "minProperties": 1,
     "description": "One line of the journal.",
-}  # fmt: skip
+}

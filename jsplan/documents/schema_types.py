@@ -1,6 +1,7 @@
-"""Types, bounds, names, addresses and times that the schemas of the documents are built from.
+"""Types, bounds, names, addresses and times for the schemas of the documents.
 
-Bounds are part of a type: a reader may add such numbers, write them as JSON again and turn such times into instants.
+Bounds are part of a type: a reader may add such numbers, write them as JSON again and turn such
+times into instants.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-#: What servers take as a name: no blank, and nothing with a meaning in subjects or paths.
+#: A name as servers accept it: no blank, and nothing with a meaning in subjects or paths.
 _NAME = r"[^./\\*> \t\r\n\f]+"
 _DOMAIN = r"[^/\r\n]+"
 #: Python's `$` matches before a last newline, too.
@@ -17,18 +18,18 @@ _END = r"$(?!\n)"
 _CONSUMER = rf"^{_DOMAIN}/consumer/{_NAME}/{_NAME}{_END}"
 _STREAM = rf"^{_DOMAIN}/(stream|kv|object_store)/{_NAME}{_END}"
 ADDRESS_PATTERN = f"{_STREAM}|{_CONSUMER}"
-#: Of the first and the last year an offset would lead out of what there is.
+#: In the first and the last year an offset could leave the range of dates.
 _TIME = r"^(?!0000|(0001|9999)[^Z]*$)\d{4}-\d\d-\d\dT[0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,9})?"
 
 TEXT: Schema = {"type": "string"}
 NAME: Schema = {"type": "string", "pattern": f"^{_NAME}{_END}"}
-#: What is counted here: sums of many still fit into 64 bits.
+#: A count of jsplan: sums of many still fit into 64 bits.
 COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}
-#: What servers number and count.
+#: A number or count of the server.
 UINT64: Schema = {"type": "integer", "minimum": 0}
-#: What is calculated with in columns of Arrow.
+#: A number in a column of Arrow.
 INT63: Schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
-#: What JSON is parsed with makes no whole number of more than 64 bits.
+#: The JSON parser has no integers of more than 64 bits.
 INTEGER: Schema = {"type": "integer"}
 SECONDS: Schema = {"type": "number", "minimum": 0, "maximum": 1e15}
 FLAG: Schema = {"type": "boolean"}
@@ -50,7 +51,7 @@ VERSION: Schema = {"type": "string", "pattern": rf"^1\.\d{{1,9}}{_END}"}
 
 
 def or_null(schema: Schema) -> Schema:
-    """The schema or null, as one type list where possible: an error can name it then."""
+    """The schema or null, as one type list if possible, which errors can name."""
     if "enum" in schema:
         return schema | {"enum": [*schema["enum"], None]}
     if isinstance(schema.get("type"), str):
@@ -85,7 +86,7 @@ def map_by_address(values: Schema) -> Schema:
 def object_of(
     required: dict[str, Schema], optional: dict[str, Schema] | None = None, description: str = ""
 ) -> Schema:
-    """An object with these fields and any others: a later minor version may add some."""
+    """An object with these fields and any others, which a later minor version may add."""
     out: Schema = {
         "type": "object",
         "required": sorted(required),

@@ -1,4 +1,4 @@
-"""The document of `jsplan status`: what is there now and how it is doing. Finding it is left to `workflows`."""
+"""The document of `jsplan status`: the live objects and their health."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ FORMAT_VERSION = "1.0"
 
 @dataclass(slots=True)
 class Status:
-    """The whole of it, everything sorted by address.
+    """The whole document, sorted by address.
 
-    `domains`, `streams`, `consumers` and `replication` are plain data, described in `documents.schema_status`; `managed` says of a stream
-    or consumer whether this workspace manages it. `interrupted` are replacements of streams that an apply did not finish; a stream
-    is `down` while publishers are rejected for that reason, and is listed even while it does not exist.
+    `domains`, `streams`, `consumers` and `replication` are plain data, described in
+    `documents.schema`. `managed` is true for the streams and consumers of this workspace.
+    `interrupted` are replacements of streams that an apply did not finish. A stream is `down` while
+    such a replacement rejects its publishers; it is listed even while it does not exist.
     """
 
     jsplan_version: str
@@ -33,7 +34,7 @@ class Status:
 
     @property
     def summary(self) -> dict[str, int]:
-        """Counts: domains, offline ones, streams, those down, consumers, messages, bytes, flows, unhealthy and unknown flows."""
+        """Counts of domains, streams, consumers, messages, bytes and flows."""
         health = [flow["healthy"] for flow in self.replication]
         return {
             "domains": len(self.domains),

@@ -1,6 +1,7 @@
 """Check documents against their schema before a reader uses anything in them.
 
-A schema is compiled when the first document of its kind is read, so that a command pays for what it reads and nothing else.
+A schema is compiled when the first document of its kind is read, so that a command compiles only
+the schemas that it needs.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from jsplan.documents.base import DocumentError
 #: Characters of a path or rule in a message. A value is never quoted: it may be secret.
 MAX_QUOTE: Final = 200
 _TYPES: Final = {
-    "string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "object": "an object",
-    "array": "a list", "null": "null",
+    "string": "text", "integer": "a whole number", "number": "a number",
+    "boolean": "true or false", "object": "an object", "array": "a list", "null": "null",
 }  # fmt: skip
 _LIBRARY_MESSAGE: Final = re.compile(
     r"data(?P<path>.*?) (?P<rule>must|cannot) (?P<rest>.*)\Z", re.DOTALL
@@ -56,10 +57,10 @@ def require_valid(document: Any, name: str, where: str, hint: str) -> None:
 def _compile_check(
     name: str, empty: frozenset[str] = frozenset(), *, detailed: bool = False
 ) -> Callable[[Any], Any]:
-    """The check of one kind of document.
+    """Compile the check of one kind of document.
 
-    What is in fields that are `empty` is not compiled: that is most of a state at rest. `detailed`: in three times as much time a
-    check whose errors name the keys that are missing.
+    The content of `empty` fields is not compiled: that is most of a state at rest. `detailed` takes
+    three times as long; its errors name the missing keys.
     """
     import fastjsonschema  # noqa: PLC0415 - as above
 
@@ -68,12 +69,12 @@ def _compile_check(
     schema = {**schemas(), **internal_schemas()}.get(name) or schemas()[f"{name}-v1.json"]
     rules = {key: value for key, value in schema.items() if key not in ("$schema", "$id", "title")}
     types = {
-        key: {"type": found["type"]}
-        for key, found in schema.get("properties", {}).items()
-        if key in empty and _may_be_empty(found)
+        key: {"type": field["type"]}
+        for key, field in schema.get("properties", {}).items()
+        if key in empty and _may_be_empty(field)
     }
     rules |= {"properties": schema["properties"] | types} if types else {}
-    # By the rules of draft 4 a number with a fraction is no integer, not even 5.0: readers count with them.
+    # In draft 4 a number with a fraction is no integer, not even 5.0: readers count with them.
     draft = {"$schema": "http://json-schema.org/draft-04/schema#"}
     compiled: Callable[[Any], Any] = fastjsonschema.compile(
         draft | rules, use_default=False, detailed_exceptions=detailed
@@ -85,13 +86,13 @@ def _may_be_empty(schema: dict[str, Any]) -> bool:
     return "type" in schema and schema.keys().isdisjoint(("required", "minItems", "minProperties"))
 
 
-def _translate_message(said: str) -> str:
-    """The library's message in our words: `steps[0].op must be one of …`."""
-    found = _LIBRARY_MESSAGE.match(said)
-    if found is None:
-        return _truncate(said)
-    path, rest = found["path"].removeprefix(".") or "the document", found["rest"]
-    if found["rule"] == "cannot":
+def _translate_message(message: str) -> str:
+    """Translate a message of the library: `steps[0].op must be one of …`."""
+    match = _LIBRARY_MESSAGE.match(message)
+    if match is None:
+        return _truncate(message)
+    path, rest = match["path"].removeprefix(".") or "the document", match["rest"]
+    if match["rule"] == "cannot":
         words = "has none of the forms that the schema allows"
     elif rest.startswith("contain ["):
         words = "lacks " + ", ".join(_QUOTED.findall(rest))
@@ -103,7 +104,7 @@ def _translate_message(said: str) -> str:
         rest.startswith("be ")
         and set(types := rest.removeprefix("be ").split(" or ")) <= _TYPES.keys()
     ):
-        words = "must be " + " or ".join(_TYPES[one] for one in types)
+        words = "must be " + " or ".join(_TYPES[name] for name in types)
     else:
         words = f"must {rest}"
     return f"{_truncate(path)} {_truncate(words)}"

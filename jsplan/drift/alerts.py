@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jsplan.documents.alert import Alert, AlertEvent, Occasion
+from jsplan.documents.alert import Alert, AlertEvent, EventType
 from jsplan.documents.base import digest
 from jsplan.documents.drift import Drift, Unmanaged
 from jsplan.documents.plan import ResourceChange
@@ -137,7 +137,7 @@ class AlertRegister:
         """Return alerts that are not open yet, or that changed."""
         return [alert for alert in found if self._classify(alert) is not None]
 
-    def _classify(self, alert: Alert) -> Occasion | None:
+    def _classify(self, alert: Alert) -> EventType | None:
         known = self.open.get(alert.id)
         if known is None:
             return "opened"
@@ -176,7 +176,7 @@ class AlertRegister:
         return events
 
     def _build_event(
-        self, occasion: Occasion, alert: Alert, stamp: str, since: str, by: Actor | None
+        self, occasion: EventType, alert: Alert, stamp: str, since: str, by: Actor | None
     ) -> AlertEvent:
         self.count += 1
         return AlertEvent(

@@ -25,11 +25,11 @@ SourceRanges = Mapping[Address, SourceRange]
 
 @dataclass(slots=True)
 class RoundOutcome:
-    """Counts of steps: `refused`, `behind` a refused one, `left_out` because not rehearsable."""
+    """Counts of steps: `refused`, `blocked` a refused one, `not_tried` because not rehearsable."""
 
     refused: int = 0
-    behind: int = 0
-    left_out: int = 0
+    blocked: int = 0
+    not_tried: int = 0
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
@@ -56,7 +56,7 @@ async def rehearse_round(
         )
         results = await servers.execute(replace(part, steps=script.steps), parallelism)
     outcome = RoundOutcome(
-        left_out=len(script.skipped),
+        not_tried=len(script.skipped),
         diagnostics=_left_out_warnings(script, servers, targets, positions),
     )
     at_fault: set[str] = set()
@@ -91,8 +91,8 @@ def _count_outcome(
         skipped and not at_fault.isdisjoint(step.depends_on),
     )
     outcome.refused += refused
-    outcome.behind += behind
-    outcome.left_out += (finding is not None or skipped) and not refused and not behind
+    outcome.blocked += behind
+    outcome.not_tried += (finding is not None or skipped) and not refused and not behind
     outcome.diagnostics += [finding] if finding is not None else []
     if refused or behind:
         at_fault.add(step.id)

@@ -29,7 +29,7 @@ class Row:
     text: str
     full_text: str
     role: str
-    fate: str = ""
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,13 @@ def build_card(node: Node) -> Card:
         if len(node.subjects) > MAX_SUBJECTS + 1
         else []
     )
-    wanted += [("facts", node.facts, "")] if node.facts else []
+    wanted += [("facts", node.summary, "")] if node.summary else []
     readers = (
         node.consumers if len(node.consumers) <= MAX_SUBJECTS + 1 else node.consumers[:MAX_SUBJECTS]
     )
     wanted += [
-        ("reader", f"▸ {r.name}" + (f"  {r.words}" if r.words else ""), r.fate) for r in readers
+        ("reader", f"▸ {r.name}" + (f"  {r.summary}" if r.summary else ""), r.action)
+        for r in readers
     ]
     wanted += (
         [("more", f"and {len(node.consumers) - MAX_SUBJECTS} more consumers", "")]
@@ -112,7 +113,7 @@ def build_card(node: Node) -> Card:
         else []
     )
     limit = MAX_WIDTH - 2 * PAD - BAR
-    badge = 74.0 if node.fate or node.kind != "stream" else 0.0
+    badge = 74.0 if node.action or node.kind != "stream" else 0.0
     rows = []
     for role, text, fate in wanted:
         size, mono, bold = STYLE[role]

@@ -41,24 +41,26 @@ def _node(node: Node) -> Iterator[str]:
     words = [
         node.name,
         *node.subjects,
-        node.facts,
-        ACTION_STYLES[node.fate][0] if node.fate else "",
+        node.summary,
+        ACTION_STYLES[node.action][0] if node.action else "",
     ]
     style = (
-        "rounded,dashed" if node.kind == "outside" or node.fate == "deferred" else "rounded,filled"
+        "rounded,dashed"
+        if node.kind == "outside" or node.action == "deferred"
+        else "rounded,filled"
     )
     looks = (
-        f"shape={_SHAPES[node.kind]}, style={_quoted(style)}, fillcolor=white{_color(node.fate)}"
+        f"shape={_SHAPES[node.kind]}, style={_quoted(style)}, fillcolor=white{_color(node.action)}"
     )
     yield f"    {_quoted(node.id)} [label={_lines(words)}, {looks}];"
     for reader in node.consumers:
         name, words = (
             f"{node.id} {reader.name}",
-            [reader.name, reader.words, ACTION_STYLES[reader.fate][0] if reader.fate else ""],
+            [reader.name, reader.summary, ACTION_STYLES[reader.action][0] if reader.action else ""],
         )
         yield (
             f"    {_quoted(name)} [label={_lines(words)}, shape=cds, "
-            f"style=solid{_color(reader.fate)}];"
+            f"style=solid{_color(reader.action)}];"
         )
         yield f"    {_quoted(node.id)} -> {_quoted(name)} [arrowhead=none, color=grey];"
 
@@ -71,8 +73,8 @@ def _link(link: Link) -> str:
     )
     style = "solid" if link.kind == "mirror" else "dashed"
     return (
-        f"  {_quoted(link.origin)} -> {_quoted(link.copy)} [label={_quoted(words)}, "
-        f"style={style}{_color(link.fate)}];"
+        f"  {_quoted(link.origin)} -> {_quoted(link.downstream)} [label={_quoted(words)}, "
+        f"style={style}{_color(link.action)}];"
     )
 
 

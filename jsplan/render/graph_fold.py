@@ -62,7 +62,7 @@ def _links_by_domain(graph: Graph) -> dict[str, list[Link]]:
     found: dict[str, list[Link]] = {}
     domain = {node.id: node.domain for node in graph.nodes}
     for link in graph.links:
-        for key in {domain[link.origin], domain[link.copy]}:
+        for key in {domain[link.origin], domain[link.downstream]}:
             found.setdefault(key, []).append(link)
     return found
 
@@ -83,7 +83,9 @@ def _generalize_node(node: Node, names: dict[str, DomainGroup]) -> Node:
     group, rest = names[node.domain], node.id.partition("/")[2]
     readers = tuple(
         replace(
-            r, name=replace_domain(r.name, node.domain), words=replace_domain(r.words, node.domain)
+            r,
+            name=replace_domain(r.name, node.domain),
+            summary=replace_domain(r.summary, node.domain),
         )
         for r in node.consumers
     )
@@ -93,7 +95,7 @@ def _generalize_node(node: Node, names: dict[str, DomainGroup]) -> Node:
         domain=group.key,
         name=replace_domain(node.name, node.domain),
         subjects=replace_domain(node.subjects, node.domain),
-        facts=replace_domain(node.facts, node.domain),
+        summary=replace_domain(node.summary, node.domain),
         consumers=readers,
         count=group.count,
     )
@@ -102,7 +104,7 @@ def _generalize_node(node: Node, names: dict[str, DomainGroup]) -> Node:
 def _label_generalizer(
     link: Link, domains: dict[str, str], names: dict[str, DomainGroup]
 ) -> Callable[[str], str]:
-    ends = [domains[end] for end in (link.origin, link.copy) if domains[end] in names]
+    ends = [domains[end] for end in (link.origin, link.downstream) if domains[end] in names]
 
     def without(text: str) -> str:
         for end in ends:
@@ -120,7 +122,7 @@ def _fold_streams(graph: Graph) -> Graph:
     around: dict[str, list[Link]] = {}
     for link in graph.links:
         around.setdefault(link.origin, []).append(link)
-        around.setdefault(link.copy, []).append(link)
+        around.setdefault(link.downstream, []).append(link)
     alike: dict[str, list[Node]] = {}
     for node in graph.nodes:
         if _NUMBER.search(node.name):
@@ -140,7 +142,7 @@ def _fold_streams(graph: Graph) -> Graph:
         _relink(
             link,
             moved,
-            _number_remover([names[end] for end in (link.origin, link.copy) if end in names]),
+            _number_remover([names[end] for end in (link.origin, link.downstream) if end in names]),
         )
         for link in graph.links
     )
@@ -155,16 +157,16 @@ def _stream_signature(node: Node, links: list[Link]) -> str:
     without = _number_remover([node.name])
     words = [
         *node.subjects,
-        *(f"{reader.name} {reader.words} {reader.fate}" for reader in node.consumers),
+        *(f"{reader.name} {reader.summary} {reader.action}" for reader in node.consumers),
     ]
     flows = sorted(
-        f"{link.kind} {link.origin} {link.copy} {link.label} {link.fate}" for link in links
+        f"{link.kind} {link.origin} {link.downstream} {link.label} {link.action}" for link in links
     )
     what = [
         node.domain,
         node.kind,
-        node.facts,
-        node.fate,
+        node.summary,
+        node.action,
         _NUMBER.sub(_NUMBER_PLACEHOLDER, node.name),
     ]
     return str([*what, *map(without, words), *map(without, flows)])
@@ -202,7 +204,7 @@ def _merge_nodes(members: list[Node]) -> Node:
     numbers = compress_names([_NUMBER.findall(member.name)[-1] for member in members])
     without = _number_remover([first.name], numbers if "," not in numbers else _NUMBER_PLACEHOLDER)
     readers = tuple(
-        replace(reader, name=without(reader.name), words=without(reader.words))
+        replace(reader, name=without(reader.name), summary=without(reader.summary))
         for reader in first.consumers
     )
     subjects, count = tuple(map(without, first.subjects)), first.count * len(members)
@@ -223,7 +225,7 @@ def _relink(link: Link, moved: dict[str, str], words: Callable[[str], str]) -> L
     return replace(
         link,
         origin=moved.get(link.origin, link.origin),
-        copy=moved.get(link.copy, link.copy),
+        downstream=moved.get(link.downstream, link.downstream),
         label=words(link.label),
     )
 

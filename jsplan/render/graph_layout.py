@@ -77,7 +77,7 @@ def arrange(graph: Graph) -> Layout:
     flows = sorted(
         graph.links, key=lambda link: (link.kind != "source", -link.count)
     )  # what is collected goes to the right
-    between = [(domain[link.origin], domain[link.copy]) for link in flows]
+    between = [(domain[link.origin], domain[link.downstream]) for link in flows]
     columns = assign_columns([cluster.key for cluster in graph.domain_groups], between)
     out.column = {
         node.id: n for n, keys in enumerate(columns) for node in graph.nodes if node.domain in keys
@@ -168,9 +168,9 @@ def _card_columns(
     """
     own = [node for node in out.cards if domain[node] == cluster.key]
     inside = [
-        (link.origin, link.copy)
+        (link.origin, link.downstream)
         for link in links
-        if domain[link.origin] == domain[link.copy] == cluster.key
+        if domain[link.origin] == domain[link.downstream] == cluster.key
     ]
     paired = {end for edge in inside for end in edge}
     columns = assign_columns([node for node in own if node in paired], inside) or [[]]
@@ -184,7 +184,8 @@ def _card_columns(
     heights = [sum(out.cards[node].height + GAP for node in column) for column in columns]
     early = {node for column in columns[:-1] for node in column}
     crossed = any(
-        link.origin in early and out.column[link.copy] > out.column[link.origin] for link in links
+        link.origin in early and out.column[link.downstream] > out.column[link.origin]
+        for link in links
     )
     heights = [
         height + (10 * COLUMN if crossed and number else 0) for number, height in enumerate(heights)
@@ -202,7 +203,7 @@ def _outward_sides(
     """Return the side of nodes that are connected with other domains: above zero is right."""
     found: dict[str, int] = {}
     for link in links:
-        for one, other in ((link.origin, link.copy), (link.copy, link.origin)):
+        for one, other in ((link.origin, link.downstream), (link.downstream, link.origin)):
             if domain[one] == cluster.key != domain[other]:
                 found[one] = found.get(one, 0) + (1 if out.column[other] > out.column[one] else -1)
     return found
@@ -234,7 +235,9 @@ def _column_gap(columns: Sequence[Sequence[str]], graph: Graph) -> float:
     if len(columns) < 2:
         return GAP
     ends = tuple(set(column) for column in columns)
-    between = [link for link in graph.links if link.origin in ends[0] and link.copy in ends[1]]
+    between = [
+        link for link in graph.links if link.origin in ends[0] and link.downstream in ends[1]
+    ]
     return (COLUMN if any(link.label for link in between) else INNER) if between else GAP
 
 
@@ -245,7 +248,7 @@ def _order_by_links(nodes: Sequence[str], graph: Graph, placed: Mapping[str, Box
     """Order by the height of the neighbours that are placed already."""
     around: dict[str, list[float]] = {node: [] for node in nodes}
     for link in graph.links:
-        for one, other in ((link.origin, link.copy), (link.copy, link.origin)):
+        for one, other in ((link.origin, link.downstream), (link.downstream, link.origin)):
             if one in around and other in placed:
                 around[one].append(placed[other].middle)
     index = {node: number for number, node in enumerate(nodes)}
@@ -264,7 +267,7 @@ def _order_domains(
     """Order the domains of one column by their connections to the columns before."""
     around: dict[str, list[float]] = {key: [] for key in keys}
     for link in graph.links:
-        for one, other in ((link.origin, link.copy), (link.copy, link.origin)):
+        for one, other in ((link.origin, link.downstream), (link.downstream, link.origin)):
             if domain[one] in around and other in placed:
                 around[domain[one]].append(placed[other].middle)
     index = {key: number for number, key in enumerate(keys)}

@@ -41,8 +41,8 @@ def _node(node: Node, name: str) -> Iterator[str]:
     words = [
         f"<b>{_text(node.name)}</b>",
         *(_text(subject) for subject in node.subjects),
-        _text(node.facts),
-        _fate(node.fate),
+        _text(node.summary),
+        _fate(node.action),
     ]
     yield f"    {name}{begin}{'<br/>'.join(word for word in words if word)}{end}"
     for number, reader in enumerate(node.consumers):
@@ -52,7 +52,7 @@ def _node(node: Node, name: str) -> Iterator[str]:
 
 def _consumer(reader: ConsumerNode) -> str:
     return "<br/>".join(
-        word for word in (_text(reader.name), _text(reader.words), _fate(reader.fate)) if word
+        word for word in (_text(reader.name), _text(reader.summary), _fate(reader.action)) if word
     )
 
 
@@ -65,7 +65,7 @@ def _link(link: Link, ids: dict[str, str]) -> str:
     arrow = "==>" if link.kind == "mirror" else "-.->"
     return (
         f'  {ids[link.origin]} {arrow}|"{_text(" ".join(word for word in words if word))}"| '
-        f"{ids[link.copy]}"
+        f"{ids[link.downstream]}"
     )
 
 
@@ -73,11 +73,11 @@ def _classes(graph: Graph, ids: dict[str, str]) -> Iterator[str]:
     """Return a class for each fate that occurs, and one for outside nodes."""
     used: dict[str, list[str]] = {}
     for node in graph.nodes:
-        if node.fate or node.kind == "outside":
-            used.setdefault(node.fate or "outside", []).append(ids[node.id])
+        if node.action or node.kind == "outside":
+            used.setdefault(node.action or "outside", []).append(ids[node.id])
         for number, reader in enumerate(node.consumers):
-            if reader.fate:
-                used.setdefault(reader.fate, []).append(f"{ids[node.id]}c{number}")
+            if reader.action:
+                used.setdefault(reader.action, []).append(f"{ids[node.id]}c{number}")
     for fate, names in used.items():
         color = ACTION_STYLES[fate][1] if fate in ACTION_STYLES else "#8c959f"
         dashes = ",stroke-dasharray:4 3" if fate in ("outside", "deferred") else ""

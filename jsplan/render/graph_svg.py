@@ -147,9 +147,9 @@ def _render_frames(graph: Graph, layout: Layout) -> Iterator[str]:
 def _card(card: Card, box: Box) -> str:
     node = card.node
     badge, color = _KINDS[node.kind]
-    if node.fate:
-        badge, color, _ = ACTION_STYLES[node.fate]
-    outside = " outside" if node.kind == "outside" or node.fate == "deferred" else ""
+    if node.action:
+        badge, color, _ = ACTION_STYLES[node.action]
+    outside = " outside" if node.kind == "outside" or node.action == "deferred" else ""
     clip = (
         f"M{box.x + BAR:.1f} {box.y:.1f} h-1 a4 4 0 0 0 -4 4 v{box.height - 8:.1f} a4 4 0 0 0 4 "
         "4 h1 z"
@@ -166,10 +166,10 @@ def _card(card: Card, box: Box) -> str:
     for row in card.rows:
         size, mono, _ = STYLE[row.role]
         role = "mono" if mono else {"name": "name", "facts": "dim", "more": "dim"}.get(row.role, "")
-        words = ACTION_STYLES[row.fate][2] if row.fate else ""
+        words = ACTION_STYLES[row.action][2] if row.action else ""
         text = (
-            f"{ACTION_STYLES[row.fate][0][0]} {row.text.removeprefix('▸ ')}"
-            if row.fate
+            f"{ACTION_STYLES[row.action][0][0]} {row.text.removeprefix('▸ ')}"
+            if row.action
             else row.text
         )
         parts.append(
@@ -185,7 +185,7 @@ def _card(card: Card, box: Box) -> str:
         )
         y += LINE
     if badge:
-        tone = ACTION_STYLES[node.fate][2] if node.fate else color
+        tone = ACTION_STYLES[node.action][2] if node.action else color
         parts.append(
             _text(box.right - PAD, box.y + PAD + 8, badge, SMALL, "", color=tone, anchor="end")
         )
@@ -217,15 +217,15 @@ def _render_flows(graph: Graph, layout: Layout) -> Iterator[str]:
         around = _passes_domains(link, layout)
         track += around
         if around:
-            sides = layout.side(link.origin, start.side), layout.side(link.copy, end.side)
+            sides = layout.side(link.origin, start.side), layout.side(link.downstream, end.side)
             way, at = _bypass_curve(start, end, sides, layout.height + 10 + 14 * track)
         else:
             way, at = _curve(start, end)
-        color = _colors()[link.fate]
+        color = _colors()[link.action]
         shown = f"{link.count:,} flows" if link.count > 1 else ""
         yield (
             f'<path d="{way}" class="flow {link.kind}" stroke="{color}" '
-            f'marker-end="url(#to-{link.fate})">'
+            f'marker-end="url(#to-{link.action})">'
             f"<title>{safe_html(_describe_link(link))}</title></path>"
         )
         words = " · ".join(word for word in (link.label, shown) if word)
@@ -235,8 +235,9 @@ def _render_flows(graph: Graph, layout: Layout) -> Iterator[str]:
 
 
 def _describe_link(link: Link) -> str:
-    return f"{link.copy} {'mirrors' if link.kind == 'mirror' else 'sources'} {link.origin}" + (
-        f" ({link.label})" if link.label else ""
+    return (
+        f"{link.downstream} {'mirrors' if link.kind == 'mirror' else 'sources'} {link.origin}"
+        + (f" ({link.label})" if link.label else "")
     )
 
 
@@ -259,14 +260,16 @@ def _ports(graph: Graph, layout: Layout) -> dict[int, tuple[Port, Port]]:
     wanted: dict[tuple[str, int], list[tuple[float, int, bool]]] = {}
     sides: dict[int, tuple[int, int]] = {}
     for link in graph.links:
-        one, other = layout.boxes[link.origin], layout.boxes[link.copy]
+        one, other = layout.boxes[link.origin], layout.boxes[link.downstream]
         sides[id(link)] = (
             (1, -1) if one.right <= other.x else (-1, 1) if other.right <= one.x else (1, 1)
         )
         wanted.setdefault((link.origin, sides[id(link)][0]), []).append(
             (other.middle, id(link), True)
         )
-        wanted.setdefault((link.copy, sides[id(link)][1]), []).append((one.middle, id(link), False))
+        wanted.setdefault((link.downstream, sides[id(link)][1]), []).append(
+            (one.middle, id(link), False)
+        )
     found: dict[tuple[int, bool], Port] = {}
     for (node, side), ends in wanted.items():
         box = layout.boxes[node]
@@ -292,7 +295,7 @@ def _curve(start: Port, end: Port) -> tuple[str, Point]:
 
 def _passes_domains(link: Link, layout: Layout) -> bool:
     """Return True if there are columns of domains between the two ends."""
-    return abs(layout.column[link.origin] - layout.column[link.copy]) > 1
+    return abs(layout.column[link.origin] - layout.column[link.downstream]) > 1
 
 
 def _bypass_curve(
@@ -351,8 +354,8 @@ def _legend(graph: Graph) -> Iterator[_Entry]:
             yield _Entry(word, _KINDS[kind][1], "bar")
     if any(node.consumers for node in graph.nodes):
         yield _Entry("▸ consumer", "", "")
-    used = {node.fate for node in graph.nodes} | {link.fate for link in graph.links}
-    used |= {reader.fate for node in graph.nodes for reader in node.consumers}
+    used = {node.action for node in graph.nodes} | {link.action for link in graph.links}
+    used |= {reader.action for node in graph.nodes for reader in node.consumers}
     for fate, (sign, color, _) in ACTION_STYLES.items():
         if fate in used:
             yield _Entry(sign, color, "bar")

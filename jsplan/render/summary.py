@@ -64,11 +64,11 @@ def rehearsal_line(plan: Plan) -> str:
         f"{done.refused} refused" if done.refused else "none refused",
     ]
     parts += (
-        [f"{done.behind} not tried behind {'them' if done.refused > 1 else 'it'}"]
-        if done.behind
+        [f"{done.blocked} not tried behind {'them' if done.refused > 1 else 'it'}"]
+        if done.blocked
         else []
     )
-    parts += [f"{done.left_out} left out"] if done.left_out else []
+    parts += [f"{done.not_tried} left out"] if done.not_tried else []
     return f"Rehearsed on nats-server {', '.join(named) or 'none'}: {', '.join(parts)}."
 
 

@@ -423,7 +423,7 @@ class DriftChecker:
             )
 
     def _conceal_alert(self, alert: Alert) -> Alert:
-        return replace(alert, says=conceal(alert.says))
+        return replace(alert, summary=conceal(alert.summary))
 
     def _record_duration(self, scope: str, begun: float, *, done: bool) -> None:
         if self._outputs.metrics is not None:

@@ -177,7 +177,7 @@ class DriftOutputs:
         for event in listed:
             self._views.notice(event)
             if self.metrics is not None:
-                self.metrics.count_event(event.occasion, event.situation.severity)
+                self.metrics.count_event(event.event, event.alert.severity)
         for delivery in self._deliveries:
             delivery.put(listed)
 

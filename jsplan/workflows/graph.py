@@ -135,7 +135,7 @@ def _build_node(address: Address, config: Mapping[str, Any], action: PlannedActi
 
 def _external_node(address: Address) -> Node:
     return Node(
-        str(address), address.domain, "outside", address.stream, facts="not in this workspace"
+        str(address), address.domain, "outside", address.stream, summary="not in this workspace"
     )
 
 
@@ -228,14 +228,16 @@ def _select_targets(graph: Graph, targets: Collection[str]) -> Graph:
     near = named | {
         end
         for link in graph.links
-        for end in (link.origin, link.copy)
-        if {link.origin, link.copy} & named
+        for end in (link.origin, link.downstream)
+        if {link.origin, link.downstream} & named
     }
     nodes = [node for node in graph.nodes if node.id in near]
     links = [
         link
         for link in graph.links
-        if link.origin in near and link.copy in near and {link.origin, link.copy} & named
+        if link.origin in near
+        and link.downstream in near
+        and {link.origin, link.downstream} & named
     ]
     clusters = [
         cluster

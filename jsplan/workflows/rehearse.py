@@ -58,7 +58,7 @@ async def rehearse(
     unread = [each for each in jetstreams if each.failure is not None]
     outcomes += [
         RoundOutcome(
-            left_out=len(select_steps(plan, each.keys)),
+            not_tried=len(select_steps(plan, each.keys)),
             diagnostics=[not_rehearsed_warning(f"{each.key}/**", each.failure or "")],
         )
         for each in unread
@@ -72,8 +72,8 @@ def _record_outcomes(plan: Plan, rehearsal: Rehearsal, outcomes: Iterable[RoundO
     for outcome in outcomes:
         plan.diagnostics += outcome.diagnostics
         rehearsal.refused += outcome.refused
-        rehearsal.behind += outcome.behind
-        rehearsal.left_out += outcome.left_out
+        rehearsal.blocked += outcome.blocked
+        rehearsal.not_tried += outcome.not_tried
     plan.rehearsal = rehearsal
     if rehearsal.refused:
         plan.errored, plan.applyable, plan.steps = True, False, []

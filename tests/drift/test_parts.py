@@ -260,11 +260,11 @@ def test_only_news_is_reported() -> None:
     changed = register.update(alerts_of(other), saw_everything, "t3")
     over = register.update([], saw_everything, "t4")
 
-    assert [n.occasion for n in first] == ["opened"] * 6
+    assert [n.event for n in first] == ["opened"] * 6
     assert (first[0].by, first[0].by_text) == (ACTOR.to_json(), "acc (nats CLI) from 10.0.0.1")
     assert again == []
-    assert [(n.occasion, n.since) for n in changed] == [("changed", "t1")]
-    assert [n.occasion for n in over] == ["resolved"] * 6
+    assert [(n.event, n.since) for n in changed] == [("changed", "t1")]
+    assert [n.event for n in over] == ["resolved"] * 6
     assert len({n.id for n in [*first, *changed, *over]}) == 13
     assert register.open == {}
 
@@ -275,7 +275,7 @@ def test_what_was_not_checked_stays_unchanged() -> None:
     register.update(alerts_of(samples.drift()), saw_everything, "t1")
     notices = register.update([], lambda s: s.address == "hub/stream/ORDERS", "t2")
 
-    assert [n.situation.address for n in notices] == ["hub/stream/ORDERS"]
+    assert [n.alert.address for n in notices] == ["hub/stream/ORDERS"]
     assert len(register.open) == 5
 
 

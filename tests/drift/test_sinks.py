@@ -272,7 +272,7 @@ async def test_what_waits_is_bounded() -> None:
 
     assert delivery.queued == MAX_QUEUED
     assert delivery.dropped == 51
-    assert delivery._queue[0].situation.id == "aaaaaaaaaaaa"  # noqa: SLF001 - what nothing has overtaken
+    assert delivery._queue[0].alert.id == "aaaaaaaaaaaa"  # noqa: SLF001 - what nothing has overtaken
     assert delivery._queue[-1].id == f"0123456789ab.{MAX_QUEUED + 49}"  # noqa: SLF001
 
 

@@ -129,7 +129,7 @@ def test_a_plan_is_drawn_with_what_becomes_of_things(
     save_plan(space.write(streams=changed).plan(), path)
     graph = build_plan_graph(path)
 
-    assert {node.id: node.fate for node in graph.nodes} == {
+    assert {node.id: node.action for node in graph.nodes} == {
         "leaf/stream/A": "deferred",
         "hub/stream/B": "update",
         "hub/stream/T": "replace",
@@ -138,11 +138,11 @@ def test_a_plan_is_drawn_with_what_becomes_of_things(
         "hub/stream/GONE": "delete",
     }
     (collected,) = (node for node in graph.nodes if node.name == "ALL")
-    assert {reader.name: reader.fate for reader in collected.consumers} == {
+    assert {reader.name: reader.action for reader in collected.consumers} == {
         "NEW": "create",
         "OLD": "delete",
     }
-    assert {(link.origin, link.copy): link.fate for link in graph.links} == {
+    assert {(link.origin, link.downstream): link.action for link in graph.links} == {
         ("leaf/stream/A", "hub/stream/ALL"): "",
         ("hub/stream/B", "hub/stream/ALL"): "create",
         ("hub/stream/T", "hub/stream/ALL"): "delete",

@@ -69,12 +69,12 @@ def test_buckets_are_shown_without_the_subjects_that_they_all_have(tmp_path: Pat
         object_stores=[{"bucket": "O"}],
     )
 
-    assert [(node.kind, node.name, node.subjects, node.facts) for node in graph.nodes] == [
+    assert [(node.kind, node.name, node.subjects, node.summary) for node in graph.nodes] == [
         ("kv", "K", (), "1h"),
         ("kv", "L", (), ""),
         ("object_store", "O", (), ""),
     ]
-    assert [(link.origin, link.copy) for link in graph.links] == [("hub/kv/K", "hub/kv/L")]
+    assert [(link.origin, link.downstream) for link in graph.links] == [("hub/kv/K", "hub/kv/L")]
 
 
 def test_what_others_own_is_drawn_as_theirs(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_two_hundred_stores_are_one(tmp_path: Path) -> None:
         ("hub", 1),
     ]
     sales = next(node for node in graph.nodes if node.name == "SALES")
-    assert (sales.subjects, sales.consumers[0].words) == (
+    assert (sales.subjects, sales.consumers[0].summary) == (
         ("sales.${domain}.>",),
         "sales.${domain}.receipts · ack explicit",
     )
@@ -232,6 +232,6 @@ def test_sources_of_numbered_streams_are_one_flow(tmp_path: Path) -> None:
     streams.append({"name": "ALL", "sources": [{"name": f"S{n}"} for n in range(1, 6)]})
 
     assert [
-        (link.origin, link.copy, link.count)
+        (link.origin, link.downstream, link.count)
         for link in fold_graph(build_graph(tmp_path, streams=streams)).links
     ] == [("hub/stream/S{1..5}", "hub/stream/ALL", 5)]

@@ -83,7 +83,7 @@ def test_svg_shows_what_becomes_of_things(odd: Graph) -> None:
         "stream",
         "A",
         consumers=(ConsumerNode("R", "", "create"),),
-        fate="replace",
+        action="replace",
     )
     odd.links = []
     found = svg_texts(graph_svg.render(odd))

@@ -86,7 +86,7 @@ def test_what_is_reached_through_an_import_is_rehearsed_in_the_exporting_account
     assert refusals(plan) == {"import/stream/A": "10065"}
     assert plan.rehearsal is not None
     assert [
-        (server.domain, plan.rehearsal.steps, plan.rehearsal.left_out)
+        (server.domain, plan.rehearsal.steps, plan.rehearsal.not_tried)
         for server in plan.rehearsal.servers
     ] == [("import", 2, 0)]
 

@@ -82,7 +82,7 @@ def test_replicas_tags_and_moves_are_rehearsed_on_a_cluster_of_the_same_size(
     assert refusals(plan) == {}
     assert [d for d in plan.diagnostics if d.code.startswith("JS46")] == []
     assert plan.rehearsal is not None
-    assert (plan.rehearsal.behind, plan.rehearsal.left_out) == (0, 0)
+    assert (plan.rehearsal.blocked, plan.rehearsal.not_tried) == (0, 0)
     assert leftover_files(tmp_path / "tmp") == []
 
 
@@ -131,4 +131,4 @@ def test_what_is_placed_in_another_cluster_is_left_out(space: Space) -> None:
 
     assert [(d.code, d.address) for d in plan.diagnostics] == [("JS462", "hub/stream/WEST")]
     assert plan.rehearsal is not None
-    assert (plan.rehearsal.steps, plan.rehearsal.refused, plan.rehearsal.left_out) == (3, 0, 2)
+    assert (plan.rehearsal.steps, plan.rehearsal.refused, plan.rehearsal.not_tried) == (3, 0, 2)

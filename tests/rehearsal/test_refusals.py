@@ -123,8 +123,8 @@ def test_thirteen_rules_of_the_server_refuse_each_on_its_resource(
     assert (
         plan.rehearsal.steps,
         plan.rehearsal.refused,
-        plan.rehearsal.behind,
-        plan.rehearsal.left_out,
+        plan.rehearsal.blocked,
+        plan.rehearsal.not_tried,
     ) == (13, 13, 0, 0)
     text = text_of(lambda console: plan_text.render(plan, console))
     assert "13 steps, 13 refused." in text

@@ -90,7 +90,7 @@ def test_changes_and_deletions_are_rehearsed_against_what_is_live(
     plan, result = space.apply(rehearse=True, allow_hazards=allowed)
 
     assert plan.rehearsal is not None
-    assert (plan.rehearsal.refused, plan.rehearsal.behind, plan.rehearsal.left_out) == (0, 0, 0)
+    assert (plan.rehearsal.refused, plan.rehearsal.blocked, plan.rehearsal.not_tried) == (0, 0, 0)
     assert result.exit_code == 0
     assert space.plan(destroy=True, rehearse=True).errored is False
 
@@ -125,7 +125,7 @@ def test_replacing_a_consumer_with_its_position_is_rehearsed_without_data(
 
     assert [step.op for step in sound.steps] == ["consumer.replace"]
     assert sound.rehearsal is not None
-    assert (sound.rehearsal.refused, sound.rehearsal.left_out) == (0, 0)
+    assert (sound.rehearsal.refused, sound.rehearsal.not_tried) == (0, 0)
     assert refusals(refused) == {"hub/consumer/A/C": "10136"}
 
 
@@ -269,7 +269,7 @@ def test_what_no_creation_leads_to_is_rebuilt_all_the_same(
     assert refusals(plan) == {}
     assert [d for d in plan.diagnostics if d.code.startswith("JS46")] == []
     assert plan.rehearsal is not None
-    assert plan.rehearsal.left_out == 0
+    assert plan.rehearsal.not_tried == 0
     assert {step.address for step in plan.steps if step.op.endswith("update")} >= {
         f"hub/stream/{name}" for name in names
     }
@@ -332,7 +332,7 @@ def test_what_an_old_server_does_not_know_is_left_out_and_said(
     assert {"hub/stream/FAST", "hub/stream/ALSO"} <= left_out.keys()
     assert set(left_out.values()) == {"warning"}
     assert plan.rehearsal is not None
-    assert (plan.rehearsal.steps, plan.rehearsal.left_out) == (4, 3)
+    assert (plan.rehearsal.steps, plan.rehearsal.not_tried) == (4, 3)
     assert len(plan.steps) == 4
 
 
@@ -395,7 +395,7 @@ def test_a_fleet_that_is_rehearsed_in_turns_is_rehearsed_whole(
 
     assert refusals(plan) == {"leaf/stream/COPY": "10034", "hub/stream/ORDERS": "10074"}
     assert plan.rehearsal is not None
-    assert (plan.rehearsal.steps, plan.rehearsal.refused, plan.rehearsal.left_out) == (7, 2, 0)
+    assert (plan.rehearsal.steps, plan.rehearsal.refused, plan.rehearsal.not_tried) == (7, 2, 0)
 
 
 def test_a_domain_of_unknown_kind_is_taken_for_a_cluster(

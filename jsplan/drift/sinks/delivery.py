@@ -51,12 +51,12 @@ class Delivery:
         self._has_queued.set()
 
     def _drop_oldest(self) -> None:
-        later = {event.situation.id for event in list(self._queue)[len(self._queue) // 2 :]}
+        later = {event.alert.id for event in list(self._queue)[len(self._queue) // 2 :]}
         index = next(
             (
                 i
                 for i, event in enumerate(self._queue)
-                if i < len(self._queue) // 2 and event.situation.id in later
+                if i < len(self._queue) // 2 and event.alert.id in later
             ),
             0,
         )

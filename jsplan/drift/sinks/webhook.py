@@ -119,11 +119,11 @@ class Webhook:
 
 def build_payload(event: AlertEvent) -> dict[str, Any]:
     """Build the message: a chat shows `text`; `metadata` is Slack's field for programs."""
-    alert = event.situation
+    alert = event.alert
     data = {
         "id": event.id,
         "alert": alert.id,
-        "event": event.occasion,
+        "event": event.event,
         "kind": alert.kind,
         "severity": alert.severity,
         "address": alert.address,
