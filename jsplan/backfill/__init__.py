@@ -1,1 +1,1 @@
-"""Copies messages between streams in bulk. Deciding what should be copied is left to planning."""
+"""Bulk copies of messages between streams, and into and out of archives."""

@@ -1,4 +1,4 @@
-"""The backfills of a plan, after its changes: apply carries them out, or says how. What a copy is, is left to `runs`."""
+"""The backfills of a plan, which apply runs after the changes of the plan."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from jsplan.options import Observer, PlanOptions
 
 
-#: What became of entries, by name, as in the result of an apply.
+#: The results of entries by name, as in the result of an apply.
 EntryResults = dict[str, dict[str, Any]]
 
 
 def require_runnable(world: Context, plan: Plan, options: PlanOptions) -> None:
-    """Raise NotAvailableError or UsageError where the plan has backfills to run and they cannot be: before anything is changed."""
+    """Check before any change that the backfills of the plan can run.
+
+    Raises NotAvailableError, UsageError and RefusedError.
+    """
     if not options.backfill:
         _require_snapshot_possible(world, plan)
     if not (plan.runnable_backfills and options.backfill):
@@ -34,7 +37,7 @@ def require_runnable(world: Context, plan: Plan, options: PlanOptions) -> None:
     try:
         require_spark()
         from jsplan.backfill.partitioned_run import load_transform_spec  # noqa: PLC0415 - as above
-        from jsplan.backfill.pinning import resolve_entry  # noqa: PLC0415 - only a plan with backfills needs any of it
+        from jsplan.backfill.pinning import resolve_entry  # noqa: PLC0415 - only for backfills
 
         for entry in plan.runnable_backfills:
             load_transform_spec(world, resolve_entry(world, _build_options(entry)))
@@ -44,18 +47,18 @@ def require_runnable(world: Context, plan: Plan, options: PlanOptions) -> None:
 
 
 def _require_snapshot_possible(world: Context, plan: Plan) -> None:
-    """Raise RefusedError where an entry insists on a snapshot and the plan would make its target without one."""
+    """Raise RefusedError if the plan would create the target of a snapshot entry empty."""
     for entry in plan.backfills:
-        asked = world.workspace.backfills.get(entry["name"])
+        declared = world.workspace.backfills.get(entry["name"])
         if (
-            asked is not None
-            and asked.strategy == "snapshot"
-            and any(step.address == str(asked.target) for step in plan.steps)
+            declared is not None
+            and declared.strategy == "snapshot"
+            and any(step.address == str(declared.target) for step in plan.steps)
         ):
             raise RefusedError(
-                f"--no-backfill would make {asked.target} empty, and `strategy: snapshot` of backfill {asked.name} needs that it does not "
-                "exist; nothing was changed",
-                hint=f"Leave it for later: --exclude {quote_shell(asked.target)}",
+                f"--no-backfill would create {declared.target} empty, and `strategy: snapshot` of "
+                f"backfill {declared.name} needs a target that does not exist. Nothing was changed",
+                hint=f"Defer it: --exclude {quote_shell(declared.target)}",
             )
 
 
@@ -68,33 +71,34 @@ async def run_planned_backfills(
     observer: Observer,
     done: EntryResults | None = None,
 ) -> ApplyResult:
-    """Copy what the plan lists, once its changes are done. One that fails makes the apply one in part; the next plan lists it again.
+    """Run the backfills of the plan after its changes.
 
-    `done` are entries that its changes have carried out already.
+    If one fails, the apply is partial, and the next plan lists that backfill again. `done` are
+    entries that the changes of the plan have copied already.
     """
-    left = {
+    deferred = {
         entry["name"]: _find_deferral(plan, entry, result, options)
         or _closed_window_result(world, entry, options)
         for entry in plan.runnable_backfills
     }
-    found = left | (done or {})
-    if wanted := {
-        entry["name"]: entry for entry in plan.runnable_backfills if found[entry["name"]] is None
+    results = deferred | (done or {})
+    if runnable := {
+        entry["name"]: entry for entry in plan.runnable_backfills if results[entry["name"]] is None
     }:
-        asked = {
+        entry_options = {
             name: _build_options(entry, tuple(plan.allowed_hazards), options.clock)
-            for name, entry in wanted.items()
+            for name, entry in runnable.items()
         }
-        found |= await _run_entries(world, pool, asked, observer)
+        results |= await _run_entries(world, pool, entry_options, observer)
         result.state |= {"serial": world.state.serial}
-    told = [
+    uncopied = [
         (entry["name"], _uncopied_result(entry, options))
         for entry in plan.backfills
         if entry not in plan.runnable_backfills and not has_nothing_to_copy(entry)
     ]
-    for name, said in [*found.items(), *told]:
-        result.backfills.append({"name": name, **(said or {})})
-        if said is not None and said["status"] == "failed":
+    for name, entry_result in [*results.items(), *uncopied]:
+        result.backfills.append({"name": name, **(entry_result or {})})
+        if entry_result is not None and entry_result["status"] == "failed":
             result.exit_code = int(
                 combine_exit_codes([ExitCode(result.exit_code), ExitCode.PARTIAL])
             )
@@ -104,38 +108,39 @@ async def run_planned_backfills(
 def _find_deferral(
     plan: Plan, entry: dict[str, Any], result: ApplyResult, options: PlanOptions
 ) -> dict[str, Any] | None:
-    """Why a backfill is not run now; None: it is."""
+    """Return the result of a backfill that does not run now; None if it runs."""
     if not options.backfill and not entry.get("declared", True):
         return _skipped_result(entry)
     if not options.backfill:
         late = (
-            "its target was made empty, so a snapshot is not possible any more; "
+            "its target was created empty, so a snapshot is not possible any more; "
             if entry["strategy"] == "snapshot"
             else ""
         )
         return {
             "status": "skipped",
-            "error": f"skipped by --no-backfill; {late}run it with: jsplan backfill run {entry['name']}",
+            "error": f"skipped by --no-backfill; {late}"
+            f"run it with: jsplan backfill run {entry['name']}",
         }
     if result.exit_code != int(ExitCode.OK):
         return {
             "status": "deferred",
-            "error": "the changes before it were not all made; the next apply runs it",
+            "error": "not all changes before it were applied; the next apply runs it",
         }
-    ends = [end for end in (*entry["from"], entry["to"]) if "domain" in end]
-    away = sorted(
+    sides = [side for side in (*entry["from"], entry["to"]) if "domain" in side]
+    offline = sorted(
         {
-            end["domain"]
-            for end in ends
-            if not plan.domains.get(end["domain"], {}).get("reachable", True)
+            side["domain"]
+            for side in sides
+            if not plan.domains.get(side["domain"], {}).get("reachable", True)
         }
     )
     return (
         {
             "status": "deferred",
-            "error": f"domain {', '.join(away)} is offline; the next apply runs it",
+            "error": f"domain {', '.join(offline)} is offline; the next apply runs it",
         }
-        if away
+        if offline
         else None
     )
 
@@ -143,32 +148,33 @@ def _find_deferral(
 def _skipped_result(entry: dict[str, Any]) -> dict[str, Any]:
     return {
         "status": "skipped",
-        "error": f"skipped by --no-backfill, and not planned again; run it with: {entry['command']}",
+        "error": "skipped by --no-backfill, and not planned again; "
+        f"run it with: {entry['command']}",
     }
 
 
 def _uncopied_result(entry: dict[str, Any], options: PlanOptions) -> dict[str, Any]:
-    """What is said of history that an apply does not copy."""
+    """Return the result of history that an apply does not copy."""
     if "waits" in entry and not options.backfill:
         return _skipped_result(entry)
     if "waits" in entry:
         return {
             "status": "deferred",
-            "error": f"{entry['waits']}; what the source leaves out is planned when it is back",
+            "error": f"{entry['waits']}; the skipped history is planned when it is back",
         }
-    by_hand = f". To bring it as it is: {entry['command']}" if "command" in entry else ""
+    by_hand = f". To copy it unchanged: {entry['command']}" if "command" in entry else ""
     return {"status": "deferred", "error": f"{entry['reason']}{by_hand}"}
 
 
 def _build_options(
     entry: dict[str, Any], allow: tuple[str, ...] = (), clock: Clock = SYSTEM_CLOCK
 ) -> BackfillOptions:
-    """How a run is asked for an element of the plan: by its name, or by two addresses."""
+    """Build the options of a run for an element of the plan: by name, or by two addresses."""
     if entry.get("declared", True):
         return BackfillOptions(name=entry["name"], allow_hazards=allow, clock=clock)
     origin, target = (
-        str(Address.of_stream(end["domain"], end["stream"]))
-        for end in (entry["from"][0], entry["to"])
+        str(Address.of_stream(side["domain"], side["stream"]))
+        for side in (entry["from"][0], entry["to"])
     )
     return BackfillOptions(
         origin=origin, target=target, allow_hazards=allow, clock=clock, include_skipped=False
@@ -178,35 +184,35 @@ def _build_options(
 def _closed_window_result(
     world: Context, entry: dict[str, Any], options: PlanOptions
 ) -> dict[str, Any] | None:
-    """That the window of an entry is closed: an apply does not wait for it."""
+    """Return the result of an entry with a closed window; an apply does not wait."""
     declared = world.workspace.backfills.get(entry["name"])
-    words = describe_closed_window(declared, options.clock) if declared is not None else None
-    return {"status": "deferred", "error": words} if words else None
+    problem = describe_closed_window(declared, options.clock) if declared is not None else None
+    return {"status": "deferred", "error": problem} if problem else None
 
 
 async def _run_entries(
-    world: Context, pool: Pool, wanted: dict[str, BackfillOptions], observer: Observer
+    world: Context, pool: Pool, runnable: dict[str, BackfillOptions], observer: Observer
 ) -> dict[str, dict[str, Any]]:
-    """What became of each entry. One that fails holds up no other."""
-    from jsplan.backfill.run import BackfillRun, copy_session  # noqa: PLC0415 - only a plan with backfills needs Spark
+    """Run the entries and return their results. A failed entry does not stop the others."""
+    from jsplan.backfill.run import BackfillRun, copy_session  # noqa: PLC0415 - only for backfills
 
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     try:
-        async with copy_session(world, wanted.values(), observer) as engine:
-            for name, options in wanted.items():
+        async with copy_session(world, runnable.values(), observer) as engine:
+            for name, options in runnable.items():
                 try:
                     done = await BackfillRun(world, pool, options, observer, engine).execute()
                 except JsplanError as error:
-                    found[name] = _failed_result(error)
+                    results[name] = _failed_result(error)
                 else:
-                    found[name] = {
+                    results[name] = {
                         "status": "done",
                         "copied": done.copied,
                         "gap_messages": done.gap_messages,
                         "error": None,
                     }
                     if done.closed:
-                        found[name] = {
+                        results[name] = {
                             "status": "deferred",
                             "copied": done.copied,
                             "error": describe_interrupted_run(
@@ -214,8 +220,8 @@ async def _run_entries(
                             ),
                         }
     except JsplanError as error:  # the state could not be written
-        return dict.fromkeys(wanted, _failed_result(error))
-    return found
+        return dict.fromkeys(runnable, _failed_result(error))
+    return results
 
 
 def _failed_result(error: JsplanError) -> dict[str, Any]:

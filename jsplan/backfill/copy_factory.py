@@ -1,4 +1,4 @@
-"""Who carries out a leg: between two streams, into an archive, or out of one."""
+"""The copy of one origin: between two streams, into an archive, or out of one."""
 
 from __future__ import annotations
 
@@ -20,34 +20,39 @@ if TYPE_CHECKING:
 
 
 async def create_copy(
-    world: Context, pool: Pool, work: RunContext, leg: OriginState
+    world: Context, pool: Pool, context: RunContext, origin_state: OriginState
 ) -> OriginCopy | ParquetExport:
-    """What runs the leg. Raises ArchiveError where an archive cannot be read."""
-    if work.entry.target.parquet is not None:
+    """Build the copy of one origin. Raises ArchiveError if an archive cannot be read."""
+    if context.entry.target.parquet is not None:
         return ParquetExport(
             world,
-            work,
-            leg,
-            endpoints_to_parquet(world, pool, leg),
-            build_transform_spec(world.workspace.root, work.entry),
+            context,
+            origin_state,
+            endpoints_to_parquet(world, pool, origin_state),
+            build_transform_spec(world.workspace.root, context.entry),
         )
-    if leg.archive:
-        held = await load_parquet_origin(world, leg)
-        return ParquetImport(work, leg, endpoints_from_parquet(world, pool, leg, held), held)
-    return StrategyCopy(work, leg, Endpoints.of_origin(world, pool, leg))
+    if origin_state.archive:
+        archive = await load_parquet_origin(world, origin_state)
+        return ParquetImport(
+            context,
+            origin_state,
+            endpoints_from_parquet(world, pool, origin_state, archive),
+            archive,
+        )
+    return StrategyCopy(context, origin_state, Endpoints.of_origin(world, pool, origin_state))
 
 
 def endpoints_from_parquet(
-    world: Context, pool: Pool, leg: OriginState, held: ParquetOrigin
+    world: Context, pool: Pool, origin_state: OriginState, archive: ParquetOrigin
 ) -> Endpoints:
-    """The ends of a leg out of an archive: nobody but the target is asked for anything."""
-    target = world.workspace.domains[leg.target_address.domain]
+    """Build the endpoints of a copy out of an archive: only the target is a server."""
+    target = world.workspace.domains[origin_state.target_address.domain]
     export_domains(world, (target,))
-    api, way = pool.api(target), Endpoint(target.connection, target.api_prefix)
-    return Endpoints(api, api, way, way, held.origin.domain)
+    api, endpoint = pool.api(target), Endpoint(target.connection, target.api_prefix)
+    return Endpoints(api, api, endpoint, endpoint, archive.origin.domain)
 
 
-def endpoints_to_parquet(world: Context, pool: Pool, leg: OriginState) -> Endpoints:
-    """The ends of a leg into an archive: nobody but the origin is asked for anything."""
-    origin = world.workspace.domains[leg.origin_address.domain]
+def endpoints_to_parquet(world: Context, pool: Pool, origin_state: OriginState) -> Endpoints:
+    """Build the endpoints of a copy into an archive: only the origin is a server."""
+    origin = world.workspace.domains[origin_state.origin_address.domain]
     return Endpoints.of_domains(world, pool, origin, origin)

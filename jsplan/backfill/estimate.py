@@ -1,4 +1,4 @@
-"""About how long a copy takes: at the rate that one between the same domains had, else assuming one. Pure; a guess."""
+"""The estimated time of a copy, from the rate of an earlier one or from an assumed rate."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from jsplan.config.model import Backfill
 from jsplan.units import format_bytes
 
 _MIB: Final = 1 << 20
-#: Messages and bytes per second of a copy between servers of a small machine, and the seconds before it begins: Spark has to start.
+#: Messages/s and bytes/s between servers on a small machine, and the seconds until it starts.
 ASSUMED_RATES: Final[Mapping[Strategy, tuple[int, int, int]]] = {
-    "spark": (60_000, 60 * _MIB, 10), "native": (100_000, 80 * _MIB, 0), "snapshot": (150_000, 100 * _MIB, 0)
-}  # fmt: skip
-#: A copy of fewer messages says nothing of how fast one is.
+    "spark": (60_000, 60 * _MIB, 10),
+    "native": (100_000, 80 * _MIB, 0),
+    "snapshot": (150_000, 100 * _MIB, 0),
+}
+#: Copies of fewer messages are not used as samples.
 MIN_SAMPLE_MESSAGES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """About so many seconds; `basis` says what that rests on."""
+    """An estimated time; `basis` says how it was computed."""
 
     seconds: float
     basis: str
 
     def to_json(self) -> dict[str, Any]:
-        """The value of `estimate_copy`."""
+        """The value of `estimate`."""
         return {"seconds": round(self.seconds, 1), "basis": self.basis}
 
 
@@ -41,19 +43,22 @@ def estimate_backfill(
     past: Iterable[OriginState],
     now: float,
 ) -> Estimate:
-    """The time that an entry takes for so many messages and bytes, `now` being seconds since 1970: inside of its window, if it has one."""
+    """Estimate the time of an entry for these messages and bytes, with its time window.
+
+    `now` is in seconds since 1970.
+    """
     pairs = {(side.domain, entry.target.domain) for side in entry.origins}
-    found = estimate_copy(strategy, messages, size, entry.rate, pairs, past)
+    estimate = estimate_copy(strategy, messages, size, entry.rate, pairs, past)
     if entry.window is None:
-        return found
+        return estimate
     window = Window.parse(entry.window)
-    count = count_windows(window, found.seconds, now)
+    count = count_windows(window, estimate.seconds, now)
     inside = (
         f"inside of {entry.window}, which takes {count} windows"
         if count > 1
         else f"inside of {entry.window}"
     )
-    return Estimate(found.seconds, f"{found.basis}; {inside}")
+    return Estimate(estimate.seconds, f"{estimate.basis}; {inside}")
 
 
 def estimate_copy(
@@ -64,20 +69,22 @@ def estimate_copy(
     pairs: set[tuple[str, str]],
     past: Iterable[OriginState],
 ) -> Estimate:
-    """The time for so many messages and bytes. `rate` is bytes per second (None: as fast as it goes); `pairs` are the domains between
-    which it goes, `past` what was copied before.
+    """Estimate the time for these messages and bytes.
+
+    `rate` is a limit in bytes per second, or None. `pairs` are the domains of origins and targets.
+    `past` are earlier copies.
     """
-    alike = [
-        leg
-        for leg in past
-        if leg.strategy == strategy
-        and _domain_pair(leg) in pairs
-        and leg.copied >= MIN_SAMPLE_MESSAGES
-        and leg.seconds > 0
+    samples = [
+        origin
+        for origin in past
+        if origin.strategy == strategy
+        and _domain_pair(origin) in pairs
+        and origin.copied >= MIN_SAMPLE_MESSAGES
+        and origin.seconds > 0
     ]
     per_second, bytes_per_second, start = ASSUMED_RATES[strategy]
-    if alike:
-        last = alike[-1]
+    if samples:
+        last = samples[-1]
         per_second = max(1, round(last.copied / last.seconds))
         seconds, basis = (
             messages / per_second,
@@ -93,5 +100,5 @@ def estimate_copy(
     )
 
 
-def _domain_pair(leg: OriginState) -> tuple[str, str]:
-    return leg.origin.partition("/")[0], leg.target.partition("/")[0]
+def _domain_pair(origin: OriginState) -> tuple[str, str]:
+    return origin.origin.partition("/")[0], origin.target.partition("/")[0]

@@ -1,6 +1,6 @@
-"""What a message is in a table, and what a copy adds to it: header blocks and lists of them, origins. Pure, whole columns at once.
+"""The Arrow schema of messages, and the headers that a copy adds, for whole columns at once.
 
-Texts are handed on as the bytes they are: a subject or a header value that is no UTF-8 comes out as it went in.
+Texts keep their bytes: subjects and header values that are not UTF-8 are not changed.
 """
 
 from __future__ import annotations
@@ -15,33 +15,44 @@ from jsplan.backfill.protocol.arrow_split import get_buffers
 from jsplan.backfill.protocol.frames import BYTES, append_header_lines, concat_rows, format_numbers
 from jsplan.units import SECOND
 
-#: Where a message comes from: `<js_domain>/<stream>/<seq>/<RFC 3339 time with nanoseconds>` (contract, section 6).
+#: The origin of a message: `<js_domain>/<stream>/<seq>/<RFC 3339 time with nanoseconds>`
+#: (contract, section 6).
 ORIGIN_HEADER: Final = "Jsplan-Origin"
-#: What a header becomes that would act again at the target.
+#: The prefix of a renamed header that would act again at the target.
 KEPT_PREFIX: Final = "Jsplan-Kept-"
-#: Headers by which a message tells a server what to do with it. The last ones are whatever begins like that.
+#: Headers that servers act on. Patterns stand for all headers with that prefix.
 CONTROL_HEADERS: Final = (
-    "Nats-Msg-Id", "Nats-Rollup", "Nats-TTL", "Nats-Marker-Reason", "Nats-Incr", "Nats-Expected-[^:\r]*", "Nats-Batch-[^:\r]*",
-    "Nats-Schedule[^:\r]*", "Nats-Scheduler", "Nats-Required-Api-Level", "Nats-Stream-Source",
+    "Nats-Msg-Id", "Nats-Rollup", "Nats-TTL", "Nats-Marker-Reason", "Nats-Incr",
+    "Nats-Expected-[^:\r]*", "Nats-Batch-[^:\r]*", "Nats-Schedule[^:\r]*", "Nats-Scheduler",
+    "Nats-Required-Api-Level", "Nats-Stream-Source",
 )  # fmt: skip
-#: An origin of an origin: a message that was copied once before is known by where it is copied from now.
+#: The previous origin of a message that was copied before.
 KEPT_ORIGIN_HEADER: Final = f"{KEPT_PREFIX}Origin"
 _CONTROL_LINE: Final = f"(?i)\r\n({'|'.join(CONTROL_HEADERS)}):"
 _ORIGIN_LINE: Final = f"\r\n{ORIGIN_HEADER}: ?(?P<origin>[^\r]*)"
-#: Arrow cannot cut from a place to the end without being told where that is.
+#: Arrow needs an end for a slice; no text is longer.
 _TO_END: Final = 1 << 30
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
 TABLE_SCHEMA: Final = pa.schema(
     [
-        ("domain", pa.string()), ("stream", pa.string()), ("seq", pa.int64()), ("time", pa.int64()), ("subject", pa.string()),
-        ("headers", HEADERS_TYPE), ("data", pa.binary()), ("origin", pa.string()),
+        ("domain", pa.string()),
+        ("stream", pa.string()),
+        ("seq", pa.int64()),
+        ("time", pa.int64()),
+        ("subject", pa.string()),
+        ("headers", HEADERS_TYPE),
+        ("data", pa.binary()),
+        ("origin", pa.string()),
     ]
-)  # fmt: skip
+)
 
 
 def contains_bytes(column: pa.BinaryArray, text: bytes, *, lower: bool = False) -> bool:
-    """Whether a text occurs anywhere in a column: one search over all of its bytes. `lower`: of the column in lower case."""
+    """Check whether a text occurs in a column, with one search over all of its bytes.
+
+    `lower` compares with the column in lower case.
+    """
     if not len(column):
         return False
     view, offsets = get_buffers(column)
@@ -50,18 +61,16 @@ def contains_bytes(column: pa.BinaryArray, text: bytes, *, lower: bool = False) 
 
 
 def format_origins(domain: str, stream: str, seq: pa.Array, time: pa.Array) -> pa.BinaryArray:
-    """The identity of each message of a stream; `time` is nanoseconds since 1970, UTC."""
+    """Build the origin of each message of a stream; `time` is nanoseconds since 1970, UTC."""
     return concat_rows(*build_origin_parts(domain, stream, seq, time))
 
 
 def build_origin_parts(
     domain: str, stream: str, seq: pa.Array, time: pa.Array
 ) -> list[pa.BinaryArray | bytes]:
-    """The pieces of which `format_origins` are made: whoever puts them into something longer need not make them first."""
+    """Build the parts of `format_origins`, which callers insert into longer texts."""
     second = pc.divide(time, SECOND)
-    encoded = pc.dictionary_encode(
-        second
-    )  # many messages have the same second; only its text costs
+    encoded = pc.dictionary_encode(second)  # few distinct seconds, and formatting is slow
     texts = pc.strftime(
         encoded.dictionary.cast(pa.int64()).view(pa.timestamp("s")), format="%Y-%m-%dT%H:%M:%S."
     ).view(BYTES)
@@ -78,7 +87,7 @@ def build_origin_parts(
 
 
 def resolve_origins(blocks: pa.BinaryArray, own: pa.BinaryArray) -> pa.BinaryArray:
-    """Where each message comes from: what its header says, or for one that was published here its own identity."""
+    """Return the origin of each message: from its header, or its own if it has none."""
     if not contains_bytes(blocks, f"{ORIGIN_HEADER}:".encode()):
         return own
     found = pc.extract_regex(blocks, pattern=_ORIGIN_LINE)
@@ -86,7 +95,7 @@ def resolve_origins(blocks: pa.BinaryArray, own: pa.BinaryArray) -> pa.BinaryArr
 
 
 def neutralize_control_headers(blocks: pa.BinaryArray) -> pa.BinaryArray:
-    """Header blocks in which nothing acts on the next server: control headers are kept under a name of our own."""
+    """Rename control headers in header blocks, so that the next server does not act on them."""
     if not contains_bytes(blocks, b"nats-", lower=True):
         return blocks
     return pc.replace_substring_regex(
@@ -95,7 +104,7 @@ def neutralize_control_headers(blocks: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def neutralize_headers(blocks: pa.BinaryArray) -> pa.BinaryArray:
-    """Tamed header blocks that say nothing of where messages come from; what they said is kept."""
+    """Rename control headers and the origin header in header blocks."""
     blocks = neutralize_control_headers(blocks)
     if not contains_bytes(blocks, f"\r\n{ORIGIN_HEADER}:".encode()):
         return blocks
@@ -103,20 +112,23 @@ def neutralize_headers(blocks: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def add_origin_header(blocks: pa.BinaryArray, *own: pa.BinaryArray | bytes) -> pa.BinaryArray:
-    """Tamed header blocks that say where each message comes from, in a last line; `own` is that, or the pieces of it."""
+    """Neutralize header blocks and append the origin header; `own` are its value or its parts."""
     return append_header_lines(
         neutralize_headers(blocks), f"{ORIGIN_HEADER}: ".encode(), *own, b"\r\n"
     )
 
 
 def parse_headers(blocks: pa.BinaryArray) -> pa.ListArray:
-    """Header blocks as lists of names and values, in order, duplicates included; a message without headers has an empty list."""
+    """Parse header blocks into lists of names and values, in order and with duplicates.
+
+    A message without headers has an empty list.
+    """
     lines = pc.split_pattern(blocks.view(pa.string()), "\r\n")
     offsets = lines.offsets.to_numpy().astype(np.int64)
     offsets = offsets - offsets[0] if len(offsets) else offsets
     text = lines.flatten()
     keep = pc.not_equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False).copy()
-    keep[offsets[:-1]] = False  # `NATS/1.0`, or the nothing of an empty block
+    keep[offsets[:-1]] = False  # `NATS/1.0`, or an empty block
     counts = np.concatenate([[0], np.cumsum(keep)])[offsets]
     halves = pc.split_pattern(
         concat_rows(text.filter(pa.array(keep)).view(BYTES), b":").view(pa.string()),
@@ -124,9 +136,8 @@ def parse_headers(blocks: pa.BinaryArray) -> pa.ListArray:
         max_splits=1,
     )
     name, value = pc.list_element(halves, 0), pc.list_element(halves, 1)
-    value = pc.binary_slice(
-        value.view(BYTES), 0, -1
-    )  # without the colon that made sure of a second half
+    # Without the colon that ensured a second half.
+    value = pc.binary_slice(value.view(BYTES), 0, -1)
     spaced = pc.starts_with(value, b" ")
     value = pc.if_else(spaced, pc.binary_slice(value, 1, _TO_END), value).view(pa.string())
     fields = pa.StructArray.from_arrays([name, value], names=["name", "value"])
@@ -134,7 +145,7 @@ def parse_headers(blocks: pa.BinaryArray) -> pa.ListArray:
 
 
 def encode_headers(headers: pa.ListArray) -> pa.BinaryArray:
-    """Lists of names and values as header blocks; an empty list, or null, is no block."""
+    """Encode lists of names and values as header blocks; an empty list or null is no block."""
     fields = headers.flatten()
     name, value = (pc.struct_field(fields, part).view(BYTES) for part in ("name", "value"))
     lines = concat_rows(name, b": ", pc.coalesce(value, pa.scalar(b"", BYTES)), b"\r\n")
@@ -146,9 +157,9 @@ def encode_headers(headers: pa.ListArray) -> pa.BinaryArray:
 
 
 def to_table(domain: str, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Messages as read (`wire.MESSAGES`) in the columns that users see (`TABLE_SCHEMA`)."""
+    """Convert messages as read (`protocol.MESSAGES`) to the columns of `TABLE_SCHEMA`."""
     count, own = rows.num_rows, format_origins(domain, stream, rows["seq"], rows["time"])
-    told = resolve_origins(rows["headers"], own)
+    origins = resolve_origins(rows["headers"], own)
     columns: list[Any] = [
         pa.repeat(pa.scalar(domain), count),
         pa.repeat(pa.scalar(stream), count),
@@ -157,6 +168,6 @@ def to_table(domain: str, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
         rows["subject"].view(pa.string()),
         parse_headers(rows["headers"]),
         rows["data"],
-        told.view(pa.string()),
+        origins.view(pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=TABLE_SCHEMA)

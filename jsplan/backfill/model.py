@@ -1,6 +1,4 @@
-"""What state keeps of a backfill: the range that was pinned when it was first planned or run, and what became of it. Needs nothing but
-Python.
-"""
+"""The state of a backfill: its pinned range and its progress."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ from jsplan.config.model import Backfill, BackfillSide
 from jsplan.documents.base import known_fields
 from jsplan.errors import StateError
 
-#: Of how many ranges a gap list has the bounds; of the rest only the numbers.
+#: A gap list has the bounds of this many ranges at most; further gaps are only counted.
 MAX_LISTED_RANGES: Final = 1000
-#: The status of what a source leaves out and somebody did not want (`--no-backfill`): it is not planned again, and a run brings it.
+#: The status of source history that the user skipped (`--no-backfill`): it is not planned again.
 SKIPPED: Final = "skipped"
 
 
@@ -29,21 +27,23 @@ class SeqRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many sequences it has."""
+        """The number of sequences."""
         return self.last - self.first + 1
 
 
 @dataclass(slots=True)
 class OriginState:
-    """One origin of an entry, as it was when the range was pinned.
+    """One origin of an entry, from the time when its range was pinned.
 
-    `origin` and `target` are addresses; `created` tells the origin from another one of its name; `first` to `last` are its
-    sequences. `target_created` and `target_next` say which stream it goes to, and the sequence that came next there; empty until a run
-    begins what a plan has pinned. `status` is `planned`, `skipped` or `done`; `copied` counts messages, `gaps` are ranges that were
-    gone before they could be copied (the first of them; `gap_messages` is how many messages all of them have), `skipped` are sequences
-    too large to be copied. `strategy` is what copies; who takes over goes on with it. `seconds` is what copying took.
-    `archive` is the folder that is read in the place of the origin, as written; a `target` that is no address is one that is written to.
-    `source` is the key of the target's source that leaves this range out; empty where somebody asked for the range.
+    `origin` and `target` are addresses. `created` distinguishes the origin from another stream of
+    the same name. `first` to `last` are its sequences. `target_created` and `target_next` are the
+    identity of the target and its next sequence; they are empty until the first run of a planned
+    range. `status` is `planned`, `skipped` or `done`. `copied` counts messages. `gaps` are ranges
+    that were deleted before they could be copied (the first of them; `gap_messages` counts all).
+    `skipped` are sequences of messages that are too large. `strategy` stays the same when a run is
+    resumed. `seconds` is the time of copying. `archive` is the folder that is read instead of the
+    origin, as written in the files; a `target` that is no address is a folder that is written.
+    `source` is the key of the target's source that skips this range; empty for a declared entry.
     """
 
     origin: str
@@ -67,17 +67,17 @@ class OriginState:
 
     @property
     def origin_address(self) -> Address:
-        """Where it is copied from."""
+        """The address of the origin."""
         return Address.parse(self.origin)
 
     @property
     def target_address(self) -> Address:
-        """Where it is copied to. Raises StateError where that is no address."""
+        """The address of the target. Raises StateError if it is no address."""
         try:
             return Address.parse(self.target)
         except ValueError as error:
             raise StateError(
-                f"state names the target of a backfill wrongly: {error}",
+                f"state has an invalid target of a backfill: {error}",
                 hint="Pin its range again with --reset-range.",
             ) from None
 
@@ -89,10 +89,12 @@ class OriginState:
 
 @dataclass(slots=True)
 class BackfillState:
-    """What state keeps of an entry: `entry_hash` is the hash of what the files said when its range was pinned; `done_at` is RFC 3339.
+    """The state of one entry.
 
-    `planned`: a plan pinned it, and no run has started it since. `unmeasured` are sources that leave something out of an origin that could
-    not be asked how much: `{source, filters, status}` with `end_seq`, or with `before`, a time.
+    `entry_hash` is the hash of the entry when its range was pinned. `done_at` is RFC 3339.
+    `planned`: a plan pinned it, and no run has started. `unmeasured` are sources that skip history
+    of an origin that was offline: `{source, filters, status}` with `end_seq`, or with a time
+    `before`.
     """
 
     name: str
@@ -105,8 +107,8 @@ class BackfillState:
 
     @property
     def is_new(self) -> bool:
-        """Whether a plan has pinned it, and nothing of it was run yet."""
-        return self.planned and not any(leg.status == "done" for leg in self.origins)
+        """True if a plan pinned it and no run has started."""
+        return self.planned and not any(origin.status == "done" for origin in self.origins)
 
     def to_json(self) -> dict[str, Any]:
         """The value of `backfills[name]`."""
@@ -118,26 +120,26 @@ class BackfillState:
         return cls(
             raw["name"],
             raw["entry_hash"],
-            [OriginState(**known_fields(OriginState, leg)) for leg in raw["origins"]],
+            [OriginState(**known_fields(OriginState, origin)) for origin in raw["origins"]],
             raw["pinned_at"],
             raw.get("done_at", ""),
             raw.get("planned", False),
-            [dict(one) for one in raw.get("unmeasured", ())],
+            [dict(source) for source in raw.get("unmeasured", ())],
         )
 
 
 def hash_config(entry: Backfill) -> str:
-    """A hash over what an entry says. What only changes how fast it goes is left out."""
-    said = asdict(entry)
+    """Hash an entry, without the keys that only change the speed of a copy."""
+    config = asdict(entry)
     for name in ("range", "rate", "window", "strategy"):
-        said.pop(name)
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+        config.pop(name)
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def find_stored_state(
     backfills: Mapping[str, dict[str, Any]], entry: Backfill
 ) -> BackfillState | None:
-    """What state keeps of an entry, if the files still say the same of it."""
+    """Load the state of an entry, if the entry has not changed since."""
     raw = backfills.get(entry.name)
     return (
         BackfillState.from_json(raw)
@@ -147,7 +149,7 @@ def find_stored_state(
 
 
 def make_ad_hoc_entry(origin: Address, target: Address) -> Backfill:
-    """What is meant by two addresses without an entry: the whole of a stream into another one."""
+    """Build an entry for two addresses: the whole origin into the target."""
     return Backfill(
         f"{origin}>{target}",
         (BackfillSide(origin.domain, origin.stream),),
@@ -158,8 +160,11 @@ def make_ad_hoc_entry(origin: Address, target: Address) -> Backfill:
 def match_origin_states(
     record: BackfillState | None, sides: Iterable[BackfillSide]
 ) -> list[OriginState | None]:
-    """The leg of each side, as far as there is one: of a stream that is named several times the first one has the first of its legs."""
-    left: dict[str, list[OriginState]] = {}
-    for leg in record.origins if record is not None else ():
-        left.setdefault(leg.origin, []).append(leg)
-    return [legs.pop(0) if (legs := left.get(str(side))) else None for side in sides]
+    """Match each side with its origin state, or None.
+
+    If a stream is named several times, its states are matched in order.
+    """
+    unmatched: dict[str, list[OriginState]] = {}
+    for origin in record.origins if record is not None else ():
+        unmatched.setdefault(origin.origin, []).append(origin)
+    return [states.pop(0) if (states := unmatched.get(str(side))) else None for side in sides]

@@ -1,4 +1,4 @@
-"""What a caller may ask of a backfill."""
+"""The options of backfill commands."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jsplan.units import SECOND
 
 @dataclass(frozen=True, slots=True)
 class BackfillOptions:
-    """`name` is an entry; or `origin` and `target` are addresses of streams, without an entry.
+    """The options of a run, for the entry `name`, or for the addresses `origin` and `target`.
 
-    `reset_range` pins the range again, `fail_on_gap` makes a gap exit code 2; `allow_hazards` as in `apply`; `lock_timeout` is ns;
-    `master` is Spark's (None: `local[*]`), `clock` what an entry's window goes by. `include_skipped`: also what was
-    declined when it was planned.
+    `reset_range` pins the range again. `fail_on_gap` makes a gap exit code 2. `allow_hazards` is as
+    in `apply`. `lock_timeout` is in ns. `master` is that of Spark (None: `local[*]`). `clock` is
+    that of the time window. `include_skipped` also copies history that was skipped in a plan.
     """
 
     name: str | None = None
@@ -31,7 +31,10 @@ class BackfillOptions:
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """`name`, `origin`, `target` and `master` as in `BackfillOptions`; `listed` is how many differences of each origin are named."""
+    """The options of a verification; `listed` is the number of differences shown per origin.
+
+    `name`, `origin`, `target` and `master` are as in `BackfillOptions`.
+    """
 
     name: str | None = None
     origin: str | None = None

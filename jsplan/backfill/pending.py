@@ -1,6 +1,6 @@
-"""What of a leg is to be copied: the pinned range without what the target has, and without what its own sources bring.
+"""The pending ranges of an origin: the pinned range without messages that the target has.
 
-Only looks; nothing is written here.
+Messages that the target's own sources copy are not pending either. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ from jsplan.jetstream.api import STREAM_NOT_FOUND
 from jsplan.resources.nested import source_header
 from jsplan.topology import Topology
 
-#: Runs of messages that are there already and shorter than this are read again and left out one by one; the second number is for the
-#: longest few of them, which cost no more than a range each.
+#: Shorter runs of existing messages are read again and dropped one by one. The second number is for
+#: the longest runs, which cost no more than a range each.
 MIN_SKIPPED_RUN, MIN_SKIPPED_LONGEST_RUN = 10_000, 100
-#: More deleted sequences than these are not asked for by name: their list would be larger than what a link between servers takes.
+#: Limit for a list of deleted sequences: a larger one may exceed the payload limit of a link.
 MAX_DELETED_DETAILS: Final = 50_000
-#: So often a message is looked for that is known at the target and still at the origin.
+#: Attempts to find a message that both the target and the origin have.
 MAX_TRIES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRanges:
-    """`spans` are read, without what is `existing` or claimed. `is_exact`: what is known is of this very origin; otherwise some may be of an
-    earlier stream of its name, which only reading tells.
+    """The `spans` to read, without messages that are `existing` or in `coverage`.
+
+    `is_exact`: every existing message is known to come from this stream and not from a deleted one
+    of the same name.
     """
 
     spans: tuple[SeqRange, ...]
@@ -51,18 +53,21 @@ class PendingRanges:
 
     @property
     def messages(self) -> int:
-        """At most so many messages are left: sequences, of which some may be gone or not match."""
+        """The maximum of pending messages: some sequences may be deleted or not match."""
         return count_sequences(
             subtract_present(self.spans, self.existing.seq) if self.is_exact else self.spans
         )
 
     def restrict(self, first: int, last: int) -> PendingRanges:
-        """What of it lies between two sequences, both included."""
+        """Restrict to the sequences from `first` to `last`, both included."""
         return replace(self, spans=tuple(intersect(self.spans, [SeqRange(first, last)])))
 
 
 def find_skippable_runs(known: ExistingMessages) -> list[SeqRange]:
-    """Runs of known messages that are not read again: what is left is so many ranges at most as one task reads, or each run is long."""
+    """Find long runs of existing messages, which are not read again.
+
+    Their number is limited to the ranges that one task reads, unless all are long.
+    """
     largest = sorted(group_into_ranges(known.seq), key=lambda run: -run.size)
     worth = (
         run
@@ -74,14 +79,14 @@ def find_skippable_runs(known: ExistingMessages) -> list[SeqRange]:
 
 @dataclass(slots=True)
 class PendingScan:
-    """Finds what is missing of one leg."""
+    """Finds the pending ranges of one origin."""
 
     origin_state: OriginState
     endpoints: Endpoints
     topology: Topology
 
     async def scan(self) -> PendingRanges:
-        """What is to be copied now. Raises ApiError."""
+        """Find the pending ranges. Raises ApiError."""
         known, claims = await self._find_existing()
         spans = await self._find_wanted(known)
         if not spans:
@@ -97,23 +102,25 @@ class PendingScan:
         )
 
     async def count_messages(self) -> int:
-        """How many messages the range has at the origin now. Raises ApiError."""
+        """Count the messages of the range at the origin. Raises ApiError."""
         return await asyncio.to_thread(self._count_messages)
 
     def _count_messages(self) -> int:
-        way, name = self.endpoints.source_endpoint, self.origin_state.origin_address.stream
-        wire = way.open()
+        endpoint, name = self.endpoints.source_endpoint, self.origin_state.origin_address.stream
+        connection = endpoint.open()
         try:
             first, after = (
-                count_pending(wire, way.api_prefix, name, seq, tuple(self.origin_state.filters))
+                count_pending(
+                    connection, endpoint.api_prefix, name, seq, tuple(self.origin_state.filters)
+                )
                 for seq in (self.origin_state.first, self.origin_state.last + 1)
             )
         finally:
-            wire.close()
+            connection.close()
         return first - after
 
     async def _find_existing(self) -> tuple[ExistingMessages, tuple[SourceCoverage, ...]]:
-        """What the target has already, and what its own sources will bring by themselves."""
+        """Find the messages that the target has, and those that its own sources will copy."""
         info = await require_stream_info(
             self.endpoints.target, self.origin_state.target_address.stream
         )
@@ -132,7 +139,7 @@ class PendingScan:
             self.origin_state.target_address.stream,
             self.origin_state.origin_address.stream,
         )
-        placed, mark = (
+        restored, origin_hash = (
             await self._is_restored(state),
             hash_origin(self.endpoints.origin_domain_name, origin, self.origin_state.created),
         )
@@ -145,34 +152,34 @@ class PendingScan:
             origin,
             tuple(sorted(names)),
             since,
-            placed,
-            mark,
+            restored,
+            origin_hash,
         )
         known = await asyncio.to_thread(scan_target, task)
-        last_ones = [
+        queries = [
             LastSourcedQuery(
                 self.endpoints.target_endpoint, stream, first, last, source_header(source), since
             )
             for source in sources
         ]
-        going_on = [
-            self._resume_coverage(claim, known, one)
-            for claim, one in zip(claims, last_ones, strict=True)
+        resumed = [
+            self._resume_coverage(claim, known, query)
+            for claim, query in zip(claims, queries, strict=True)
         ]
-        return known, tuple(await asyncio.gather(*going_on))
+        return known, tuple(await asyncio.gather(*resumed))
 
     @staticmethod
     async def _resume_coverage(
         claim: SourceCoverage, known: ExistingMessages, source: LastSourcedQuery
     ) -> SourceCoverage:
-        """What a source brings that the target had before: it begins behind what is there of it."""
+        """Correct the start of an older source: it resumes after its last message in the target."""
         if not (known.seq[known.time == 0] < claim.first).any():
             return claim
         last = await asyncio.to_thread(find_last_sourced, source)
         return replace(claim, first=min(claim.first, last + 1)) if last else claim
 
     async def _is_restored(self, state: dict[str, Any]) -> bool:
-        """Whether the target was made from a snapshot of the origin: a message is at its own sequence, with its own time."""
+        """Check whether the target was restored from a snapshot, with equal sequences and times."""
         for seq in {int(state["first_seq"]), min(int(state["last_seq"]), self.origin_state.last)}:
             here = await self._fetch_time(
                 self.endpoints.target_endpoint, self.origin_state.target_address.stream, seq
@@ -183,19 +190,19 @@ class PendingScan:
                 return True
         return False
 
-    async def _fetch_time(self, way: Endpoint, stream: str, seq: int) -> int | None:
-        """When the message was stored; None where there is none. Without its payload, which may be more than a link takes in one answer."""
-        found = await self._fetch_first(way, stream, seq, seq)
+    async def _fetch_time(self, endpoint: Endpoint, stream: str, seq: int) -> int | None:
+        """Read the time of a message, or None, without its payload."""
+        found = await self._fetch_first(endpoint, stream, seq, seq)
         return found[1] if found is not None else None
 
     async def _fetch_first(
-        self, way: Endpoint, stream: str, seq: int, last: int
+        self, endpoint: Endpoint, stream: str, seq: int, last: int
     ) -> tuple[int, int] | None:
-        """Sequence and time of the first message from `seq` on; None where there is none, or no stream."""
+        """Read sequence and time of the first message from `seq` on; None if there is none."""
 
         def first() -> tuple[int, int] | None:
-            what = ReadRequest(way.api_prefix, stream, seq, last, headers_only=True)
-            with contextlib.closing(read(way.open, what)) as batches:
+            what = ReadRequest(endpoint.api_prefix, stream, seq, last, headers_only=True)
+            with contextlib.closing(read(endpoint.open, what)) as batches:
                 return next(
                     ((rows["seq"][0].as_py(), rows["time"][0].as_py()) for rows in batches), None
                 )
@@ -216,15 +223,15 @@ class PendingScan:
         )
 
     def _build_source(self) -> dict[str, Any]:
-        """The origin as the target would name it in a source of its own."""
-        way = (
+        """Build the source that the target would have for the origin."""
+        endpoint = (
             self.topology.routes.find_route(
                 self.origin_state.target_address.domain, self.origin_state.origin_address.domain
             )
             if self.origin_state.origin_address.domain != self.origin_state.target_address.domain
             else None
         )
-        api = way.api if way is not None else None
+        api = endpoint.api if endpoint is not None else None
         return {"name": self.origin_state.origin_address.stream} | (
             {"external": {"api": api}} if api else {}
         )
@@ -245,19 +252,19 @@ class PendingScan:
         return SourceCoverage(1, filters)
 
     def _find_first_seq_at(self, time: int) -> int:
-        wire = self.endpoints.source_endpoint.open()
+        connection = self.endpoints.source_endpoint.open()
         try:
             return find_first_seq_at(
-                wire,
+                connection,
                 self.endpoints.source_endpoint.api_prefix,
                 self.origin_state.origin_address.stream,
                 time,
             )
         finally:
-            wire.close()
+            connection.close()
 
     async def _find_wanted(self, known: ExistingMessages) -> list[SeqRange]:
-        """What the target should have: the pinned range, of a done leg without what has expired since."""
+        """Return the pinned range; of a finished origin without expired messages."""
         spans = (
             [self.origin_state.seq_range]
             if self.origin_state.first <= self.origin_state.last
@@ -268,8 +275,9 @@ class PendingScan:
         )
 
     async def _drop_expired(self, spans: list[SeqRange], known: ExistingMessages) -> list[SeqRange]:
-        """What was copied and has expired at the target is not brought back; nor is what a limit per subject has pushed out, which looks
-        like anything else that is missing.
+        """Drop spans that were copied and have expired at the target.
+
+        With a limit per subject, deleted messages look like pending ones: drop all.
         """
         info = await require_stream_info(
             self.endpoints.target, self.origin_state.target_address.stream
@@ -286,7 +294,7 @@ class PendingScan:
         )
 
     def _list_never_copied(self) -> list[SeqRange]:
-        """What was not there to be copied, or was left out."""
+        """List gaps and skipped messages."""
         gone = np.concatenate(
             [np.arange(first, last + 1, dtype=np.int64) for first, last in self.origin_state.gaps]
             or [np.empty(0, dtype=np.int64)]
@@ -296,33 +304,37 @@ class PendingScan:
         )
 
     async def _is_same_origin(self, known: ExistingMessages) -> bool:
-        """Whether all that is known is of the origin as it is, and nothing of an earlier stream of its name: times grow with sequences
-        in each, and every message of the earlier one is older.
+        """Check that all existing messages come from this origin, not from a deleted stream.
+
+        Times grow with sequences in both, and every message of the deleted stream is older.
         """
-        told = known.time[known.time > 0]
-        if not len(told):
+        times = known.time[known.time > 0]
+        if not len(times):
             return True
-        if (np.diff(known.seq) == 0).any() or (np.diff(told) < 0).any():
+        if (np.diff(known.seq) == 0).any() or (np.diff(times) < 0).any():
             return False
         return await self._has_same_message(known)
 
     async def _has_same_message(self, known: ExistingMessages) -> bool:
-        """Whether the first known message that the origin still has is that message."""
+        """Compare the first existing message that the origin still has."""
         seqs = known.seq[known.time > 0]
         place, tries = 0, 0
         while place < len(seqs) and tries < MAX_TRIES:
             tries += 1
-            way, stream = self.endpoints.source_endpoint, self.origin_state.origin_address.stream
-            found = await self._fetch_first(way, stream, int(seqs[place]), int(seqs[-1]))
+            endpoint, stream = (
+                self.endpoints.source_endpoint,
+                self.origin_state.origin_address.stream,
+            )
+            found = await self._fetch_first(endpoint, stream, int(seqs[place]), int(seqs[-1]))
             if found is None:
-                return True  # all of it is gone there; there is nothing that could be copied twice
+                return True  # the origin has none of them, so none can be copied twice
             place = int(np.searchsorted(seqs, found[0]))
             if place < len(seqs) and seqs[place] == found[0]:
                 return bool(found[1] == known.time[known.time > 0][place])
         return place >= len(seqs)
 
     async def find_gone(self) -> list[SeqRange]:
-        """Sequences that the origin does not have any more."""
+        """Find sequences that are deleted at the origin."""
         info = await require_stream_info(
             self.endpoints.origin, self.origin_state.origin_address.stream
         )
@@ -343,9 +355,9 @@ class PendingScan:
         return gone
 
     def _list_present(self) -> list[SeqRange]:
-        way, last = self.endpoints.source_endpoint, self.origin_state.last
+        endpoint, last = self.endpoints.source_endpoint, self.origin_state.last
         what = ReadRequest(
-            way.api_prefix,
+            endpoint.api_prefix,
             self.origin_state.origin_address.stream,
             self.origin_state.first,
             last,
@@ -353,7 +365,7 @@ class PendingScan:
         )
         return group_into_ranges(
             np.concatenate(
-                [rows["seq"].to_numpy() for rows in read(way.open, what)]
+                [rows["seq"].to_numpy() for rows in read(endpoint.open, what)]
                 or [np.empty(0, dtype=np.int64)]
             )
         )

@@ -1,5 +1,7 @@
-"""The range that a run copies: the one that state keeps, or pinned now. One that a plan has pinned gets what only a run can know: the
-stream that it goes into, and what origins have that were away then.
+"""The range that a run copies: loaded from state or pinned now.
+
+A range that a plan pinned is completed with the identity of the target and with origins that were
+offline then.
 """
 
 from __future__ import annotations
@@ -23,51 +25,57 @@ SaveState = Callable[[BackfillState], Awaitable[None]]
 
 
 async def load_or_complete(
-    world: Context, pool: Pool, entry: Backfill, keep: SaveState, *, reset_range: bool
+    world: Context, pool: Pool, entry: Backfill, save: SaveState, *, reset_range: bool
 ) -> BackfillState | None:
-    """What state keeps, unless the range is to be pinned anew; completed, and kept so, where a plan has pinned it.
+    """Load the state of an entry, and complete and save it if a plan pinned its range.
 
-    Raises RefusedError for a strategy that is not possible, and what `complete_state` raises.
+    Returns None if there is none or `reset_range` is set. Raises RefusedError for a strategy that
+    is not possible, and the errors of `complete_state`.
     """
     record = load_stored_state(world, entry) if not reset_range else None
     if record is not None and record.planned:
-        wide = needs_partitions(entry)
+        partitioned = needs_partitions(entry)
         await pool.open(domain.connection for domain in world.workspace.domains.values())
-        new = [leg for leg in record.origins if not leg.target_created]
-        strategy = "spark" if wide else (await select_strategy(world, pool, entry)).strategy
-        await complete_state(world, pool, entry, record, whole=not wide)
-        for leg in new:
-            leg.strategy = strategy
-        await keep(record)
+        new = [origin_state for origin_state in record.origins if not origin_state.target_created]
+        strategy = "spark" if partitioned else (await select_strategy(world, pool, entry)).strategy
+        await complete_state(world, pool, entry, record, whole=not partitioned)
+        for origin_state in new:
+            origin_state.strategy = strategy
+        await save(record)
     return record
 
 
 async def pin_and_save(
-    world: Context, pool: Pool, entry: Backfill, keep: SaveState
+    world: Context, pool: Pool, entry: Backfill, save: SaveState
 ) -> BackfillState:
-    """The range as it is now, kept. Raises what `pin_ranges` raises, and RefusedError for a strategy that is not possible."""
+    """Pin the current range and save it.
+
+    Raises the errors of `pin_ranges`, and RefusedError for a strategy that is not possible.
+    """
     choice = await select_strategy(world, pool, entry)
     record = await pin_ranges(world, pool, entry)
-    for leg in record.origins:
-        leg.strategy = choice.strategy
-    await keep(record)
+    for origin_state in record.origins:
+        origin_state.strategy = choice.strategy
+    await save(record)
     return record
 
 
 async def complete_state(
     world: Context, pool: Pool, entry: Backfill, record: BackfillState, *, whole: bool
 ) -> None:
-    """Complete a record that waits for its first run. `whole`: with every origin of the entry, also those that the plan could not read.
+    """Complete a state before its first run.
 
-    Raises JsplanError for what cannot be copied, or into what nothing can be, and ApiError.
+    `whole` adds every origin of the entry, also those that the plan could not read. Raises
+    JsplanError for an origin that cannot be read and a target that cannot be filled, and ApiError.
     """
     record.origins += [await _pin_unread(world, pool, entry, one) for one in record.unmeasured]
     record.unmeasured = []
-    if whole and not any(leg.source for leg in record.origins):
-        found = zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
+    if whole and not any(origin_state.source for origin_state in record.origins):
+        matched = zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
         record.origins = [
-            leg or (await pin_ranges(world, pool, replace(entry, origins=(side,)))).origins[0]
-            for side, leg in found
+            origin_state
+            or (await pin_ranges(world, pool, replace(entry, origins=(side,)))).origins[0]
+            for side, origin_state in matched
         ]
     if entry.target.parquet is None:
         await _complete_target(world, pool, entry, record)
@@ -77,41 +85,44 @@ async def complete_state(
 async def _pin_unread(
     world: Context, pool: Pool, entry: Backfill, unread: dict[str, Any]
 ) -> OriginState:
-    """What a source leaves out whose origin was away when it was planned."""
+    """Pin the skipped history of a source whose origin was offline when it was planned."""
     side = replace(entry.origins[0], filters=tuple(unread["filters"]))
-    leg = (await pin_ranges(world, pool, replace(entry, origins=(side,)))).origins[0]
-    ends = Endpoints.of_origin(world, pool, leg)
+    origin_state = (await pin_ranges(world, pool, replace(entry, origins=(side,)))).origins[0]
+    endpoints = Endpoints.of_origin(world, pool, origin_state)
     end = (
         int(unread["end_seq"])
         if "end_seq" in unread
-        else await asyncio.to_thread(_find_seq_before, ends, side.stream, unread["before"])
+        else await asyncio.to_thread(_find_seq_before, endpoints, side.stream, unread["before"])
     )
-    leg.last, leg.source = min(leg.last, end), unread["source"]
-    return leg
+    origin_state.last, origin_state.source = min(origin_state.last, end), unread["source"]
+    return origin_state
 
 
-def _find_seq_before(ends: Endpoints, stream: str, time: str) -> int:
-    """The sequence before a time."""
-    wire = ends.source_endpoint.open()
+def _find_seq_before(endpoints: Endpoints, stream: str, time: str) -> int:
+    """Find the last sequence before a time."""
+    connection = endpoints.source_endpoint.open()
     try:
         return (
-            find_first_seq_at(wire, ends.source_endpoint.api_prefix, stream, parse_time(time)) - 1
+            find_first_seq_at(
+                connection, endpoints.source_endpoint.api_prefix, stream, parse_time(time)
+            )
+            - 1
         )
     finally:
-        wire.close()
+        connection.close()
 
 
 async def _complete_target(
     world: Context, pool: Pool, entry: Backfill, record: BackfillState
 ) -> None:
-    """Which stream it goes into, and what comes next there: where a plan pinned the range it may not have been there yet."""
+    """Store the identity and the next sequence of the target, which did not exist when planned."""
     info = await require_stream_info(
         pool.api(world.workspace.domains[entry.target.domain]), entry.target.stream
     )
     require_valid_target(str(entry.target), info["config"])
-    for leg in record.origins:
-        if not leg.target_created:
-            leg.target_created, leg.target_next = (
+    for origin_state in record.origins:
+        if not origin_state.target_created:
+            origin_state.target_created, origin_state.target_next = (
                 info["created"],
                 int(info["state"]["last_seq"]) + 1,
             )

@@ -1,4 +1,4 @@
-"""Which range an entry means: asked once, then kept in state, so that a run that is repeated copies the same messages."""
+"""The pinned range of an entry, which a repeated run reads from state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jsplan.units import format_timestamp
 
 @dataclass(slots=True)
 class Endpoints:
-    """Both ends of one leg: how they are asked, and how tasks reach them."""
+    """The APIs of origin and target, and the connections of tasks to them."""
 
     origin: DomainApi
     target: DomainApi
@@ -40,7 +40,7 @@ class Endpoints:
 
     @classmethod
     def of_domains(cls, world: Context, pool: Pool, origin: Domain, target: Domain) -> Endpoints:
-        """`origin_domain_name` is what the origin's domain is called in `Jsplan-Origin`."""
+        """Build endpoints; `origin_domain_name` is the name of the domain in `Jsplan-Origin`."""
         export_domains(world, (origin, target))
         return cls(
             pool.api(origin),
@@ -51,17 +51,17 @@ class Endpoints:
         )
 
     @classmethod
-    def of_origin(cls, world: Context, pool: Pool, leg: OriginState) -> Endpoints:
-        """The ends that a leg names."""
+    def of_origin(cls, world: Context, pool: Pool, origin_state: OriginState) -> Endpoints:
+        """Build the endpoints of an origin state."""
         origin, target = (
             world.workspace.domains[address.domain]
-            for address in (leg.origin_address, leg.target_address)
+            for address in (origin_state.origin_address, origin_state.target_address)
         )
         return cls.of_domains(world, pool, origin, target)
 
 
 def export_domains(world: Context, domains: Iterable[Domain]) -> None:
-    """Let tasks that are started from now on reach the domains."""
+    """Export the connections of domains to tasks that start later."""
     for domain in domains:
         export_connection(
             resolve_settings(world.workspace.connections[domain.connection], world.environ)
@@ -69,13 +69,16 @@ def export_domains(world: Context, domains: Iterable[Domain]) -> None:
 
 
 def export_endpoints(world: Context, entry: Backfill) -> None:
-    """Let tasks that are started from now on reach every end of an entry."""
+    """Export the connections of all sides of an entry to tasks that start later."""
     sides = [side for side in (*entry.origins, entry.target) if side.parquet is None]
     export_domains(world, (world.workspace.domains[side.domain] for side in sides))
 
 
 def resolve_entry(world: Context, options: BackfillOptions) -> Backfill:
-    """The entry that is meant, or one made of two addresses. Raises UsageError, and NotAvailableError for what cannot be done."""
+    """Return the entry of the options, or build one for two addresses.
+
+    Raises UsageError, and NotAvailableError if it is not possible.
+    """
     if options.name is not None:
         found = world.workspace.backfills.get(options.name)
         if found is None:
@@ -108,50 +111,55 @@ def _parse_stream_address(world: Context, text: str) -> Address:
 
 
 def load_stored_state(world: Context, entry: Backfill) -> BackfillState | None:
-    """What state keeps of the entry, if its text is still the same."""
+    """Load the state of the entry, if the entry has not changed since."""
     return find_stored_state(world.state.backfills, entry)
 
 
 async def pin_ranges(world: Context, pool: Pool, entry: Backfill) -> BackfillState:
-    """Ask for the range of each origin. Raises JsplanError for what cannot be copied or into what nothing can be."""
-    legs = [
-        leg for side in entry.origins for leg in await _pin_origins(world, pool, side, entry.target)
+    """Read the range of each origin.
+
+    Raises JsplanError for an origin that cannot be read and a target that cannot be filled.
+    """
+    origin_states = [
+        origin_state
+        for side in entry.origins
+        for origin_state in await _pin_origins(world, pool, side, entry.target)
     ]
     if not has_strategy_choice(entry):
         await _require_readable(world, pool, entry)
-    return BackfillState(entry.name, hash_config(entry), legs, format_timestamp())
+    return BackfillState(entry.name, hash_config(entry), origin_states, format_timestamp())
 
 
 async def _require_readable(world: Context, pool: Pool, entry: Backfill) -> None:
-    """Raise JsplanError where an origin can be read by nothing but its own consumers."""
+    """Raise JsplanError if only its own consumers can read an origin."""
     for side in (side for side in entry.origins if side.parquet is None):
         info = await require_stream_info(
             pool.api(world.workspace.domains[side.domain]), side.stream
         )
         if why := find_read_obstacle(info["config"]):
             raise JsplanError(
-                f"{side} cannot be copied: {why}", hint="A source can take what comes from now on."
+                f"{side} cannot be copied: {why}", hint="A source can copy new messages."
             )
 
 
 async def _pin_origins(
     world: Context, pool: Pool, side: BackfillSide, to: BackfillSide
 ) -> list[OriginState]:
-    """The leg of an origin; of an archive one for each stream that it has."""
+    """Pin the range of an origin; of an archive, one for each of its streams."""
     domains = world.workspace.domains
     if side.parquet is not None:
         target = await require_stream_info(pool.api(domains[to.domain]), to.stream)
         require_valid_target(str(to), target["config"])
         return await pin_parquet_origins(world, side.parquet, str(to), target)
     if to.parquet is not None:
-        ends = Endpoints.of_domains(world, pool, domains[side.domain], domains[side.domain])
-        origin = await require_stream_info(ends.origin, side.stream)
+        endpoints = Endpoints.of_domains(world, pool, domains[side.domain], domains[side.domain])
+        origin = await require_stream_info(endpoints.origin, side.stream)
         return [
             OriginState(
                 str(side),
                 to.parquet,
                 origin["created"],
-                *resolve_bounds(ends, side, origin),
+                *resolve_bounds(endpoints, side, origin),
                 list(side.filters),
                 "",
                 0,
@@ -164,15 +172,15 @@ async def _pin_stream(
     world: Context, pool: Pool, side: BackfillSide, to: BackfillSide
 ) -> OriginState:
     domains = world.workspace.domains
-    ends = Endpoints.of_domains(world, pool, domains[side.domain], domains[to.domain])
+    endpoints = Endpoints.of_domains(world, pool, domains[side.domain], domains[to.domain])
     origin, target = (
-        await require_stream_info(ends.origin, side.stream),
-        await require_stream_info(ends.target, to.stream),
+        await require_stream_info(endpoints.origin, side.stream),
+        await require_stream_info(endpoints.target, to.stream),
     )
     if (domains[side.domain].key, side.stream) == (domains[to.domain].key, to.stream):
         raise JsplanError(f"{side} cannot be copied into itself")
     require_valid_target(str(to), target["config"])
-    first, last = resolve_bounds(ends, side, origin)
+    first, last = resolve_bounds(endpoints, side, origin)
     return OriginState(
         str(side),
         str(to),
@@ -185,43 +193,56 @@ async def _pin_stream(
     )
 
 
-def resolve_bounds(ends: Endpoints, side: BackfillSide, info: dict[str, Any]) -> tuple[int, int]:
-    """First and last sequence, both included. Without a start it is the first message that there is."""
-    state, prefix = info["state"], ends.origin.domain.api_prefix
+def resolve_bounds(
+    endpoints: Endpoints, side: BackfillSide, info: dict[str, Any]
+) -> tuple[int, int]:
+    """Return the first and last sequence, both included. The default is the whole stream."""
+    state, prefix = info["state"], endpoints.origin.domain.api_prefix
     first, last = (
         side.start_seq or int(state["first_seq"]),
         min(side.end_seq or int(state["last_seq"]), int(state["last_seq"])),
     )
     if side.start_time is not None or side.end_time is not None:
-        wire = ends.source_endpoint.open()
+        connection = endpoints.source_endpoint.open()
         try:
             if side.start_time is not None:
-                first = find_first_seq_at(wire, prefix, side.stream, parse_time(side.start_time))
+                first = find_first_seq_at(
+                    connection, prefix, side.stream, parse_time(side.start_time)
+                )
             if side.end_time is not None:
                 last = min(
                     last,
-                    find_first_seq_at(wire, prefix, side.stream, parse_time(side.end_time) + 1) - 1,
+                    find_first_seq_at(
+                        connection, prefix, side.stream, parse_time(side.end_time) + 1
+                    )
+                    - 1,
                 )
         finally:
-            wire.close()
+            connection.close()
     return max(1, first), last
 
 
 def require_valid_target(address: str, config: dict[str, Any]) -> None:
-    """Raise JsplanError for a stream into which nothing can be copied exactly once."""
+    """Raise JsplanError for a target that cannot be filled exactly once."""
     why, hint = find_target_problem(config)
     if why:
         raise JsplanError(f"{address} {why}", hint=hint or None)
 
 
-def require_same_streams(leg: OriginState, origin: dict[str, Any], target: dict[str, Any]) -> None:
-    """Raise JsplanError where either end is another stream than the one whose range was pinned. A plan may not know the target yet."""
+def require_same_streams(
+    origin_state: OriginState, origin: dict[str, Any], target: dict[str, Any]
+) -> None:
+    """Raise JsplanError if origin or target was recreated after the range was pinned.
+
+    A plan may not know the target yet.
+    """
     for address, then, now in (
-        (leg.origin, leg.created, origin["created"]),
-        (leg.target, leg.target_created, target["created"]),
+        (origin_state.origin, origin_state.created, origin["created"]),
+        (origin_state.target, origin_state.target_created, target["created"]),
     ):
         if then and then != now:
             raise JsplanError(
-                f"{address} was made anew ({now}) since the range of this backfill was pinned: its sequences mean other messages now",
+                f"{address} was recreated ({now}) after the range of this backfill was pinned. "
+                "Its sequences no longer match",
                 hint="Run it with --reset-range to pin the range of the new stream.",
             )

@@ -1,5 +1,7 @@
-"""What state is to keep of the backfills of a plan: the range that was planned of each, before anything is changed, so that who comes
-after a death copies just that. What is declined is kept too: nobody is asked about it again.
+"""The ranges of the backfills of a plan, stored in state before the first change.
+
+A resumed apply copies exactly these ranges. Skipped history is stored too, so that it is not
+planned again.
 """
 
 from __future__ import annotations
@@ -33,64 +35,71 @@ PlannedBackfill = dict[str, Any]
 
 @dataclass(slots=True)
 class PlannedRanges:
-    """The records that a plan changes. `new_origins` are the legs among them whose range it pins."""
+    """The states that a plan changes. `new_origins` are the origins whose range it pins."""
 
     states: list[BackfillState] = field(default_factory=list)
     new_origins: list[OriginState] = field(default_factory=list)
 
     def write(self, world: Context) -> None:
-        """Into the journal, in the session that carries out the plan."""
+        """Write them into the journal, in the session of the apply."""
         for record in self.states:
             world.backend.append(world.state, {"backfill": record.to_json()})
 
 
 def collect_planned_ranges(world: Context, plan: Plan, *, backfill: bool) -> PlannedRanges:
-    """What is to be kept of a plan. `backfill` False: what sources leave out is declined.
+    """Collect the states that a plan changes. `backfill` False skips the history of sources.
 
-    Raises StalePlanError where an entry says something else since it was planned.
+    Raises StalePlanError if an entry has changed since it was planned.
     """
-    found = PlannedRanges()
-    for job in plan.backfills:
-        if job.get("declared", True):
-            record, new = _pin_entry(world, plan, job)
-        elif job["runs"] or "waits" in job or has_nothing_to_copy(job):
-            record, new = _pin_sources(world, plan, job, "planned" if backfill else SKIPPED)
+    ranges = PlannedRanges()
+    for planned in plan.backfills:
+        if planned.get("declared", True):
+            record, new = _pin_entry(world, plan, planned)
+        elif planned["runs"] or "waits" in planned or has_nothing_to_copy(planned):
+            record, new = _pin_sources(world, plan, planned, "planned" if backfill else SKIPPED)
         else:
             continue
         if record.to_json() != world.state.backfills.get(record.name) and (
             record.origins or record.unmeasured or record.done_at
         ):
-            found.states.append(record)
-            found.new_origins += new
-    return found
+            ranges.states.append(record)
+            ranges.new_origins += new
+    return ranges
 
 
-# --- of an entry ------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 
 def _pin_entry(
-    world: Context, plan: Plan, job: PlannedBackfill
+    world: Context, plan: Plan, planned: PlannedBackfill
 ) -> tuple[BackfillState, list[OriginState]]:
-    entry = world.workspace.backfills.get(job["name"])
-    if entry is None or job.get("entry_hash", hash_config(entry)) != hash_config(entry):
+    entry = world.workspace.backfills.get(planned["name"])
+    if entry is None or planned.get("entry_hash", hash_config(entry)) != hash_config(entry):
         raise StalePlanError(
-            f"backfill {job['name']} is another one in the files than when it was planned. Nothing was changed",
+            f"backfill {planned['name']} was changed in the files after this plan was made. "
+            "Nothing was changed",
             hint="Plan again.",
         )
     record = find_stored_state(world.state.backfills, entry) or BackfillState(
         entry.name, hash_config(entry), [], plan.timestamp, planned=True
     )
-    legs = [
-        leg or _build_planned_origin(entry, job, side)
-        for side, leg in zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
+    origin_states = [
+        origin_state or _build_planned_origin(entry, planned, side)
+        for side, origin_state in zip(
+            entry.origins, match_origin_states(record, entry.origins), strict=True
+        )
     ]
     several = len({str(side) for side in entry.origins}) < len(entry.origins)
-    if several and None in legs:
-        return record, []  # which leg is which could not be told
-    new = [leg for leg in legs if leg is not None and leg not in record.origins]
+    if several and None in origin_states:
+        return record, []  # the ranges of one stream cannot be distinguished
+    new = [
+        origin_state
+        for origin_state in origin_states
+        if origin_state is not None and origin_state not in record.origins
+    ]
     if new:
         record.origins, record.planned, record.done_at = (
-            [leg for leg in legs if leg is not None],
+            [origin_state for origin_state in origin_states if origin_state is not None],
             True,
             "",
         )
@@ -98,15 +107,15 @@ def _pin_entry(
 
 
 def _build_planned_origin(
-    entry: Backfill, job: PlannedBackfill, side: BackfillSide
+    entry: Backfill, planned: PlannedBackfill, side: BackfillSide
 ) -> OriginState | None:
-    """The leg of one origin with the range that was planned; None where the plan did not know it."""
-    said = side_to_document(side)
+    """Build the state of one origin from its planned range; None if the plan has no range."""
+    document = side_to_document(side)
     span = next(
         (
             one.get("range")
-            for one in job["from"]
-            if {key: one[key] for key in one if key != "range"} == said
+            for one in planned["from"]
+            if {key: one[key] for key in one if key != "range"} == document
         ),
         None,
     )
@@ -124,44 +133,58 @@ def _build_planned_origin(
     )
 
 
-# --- of sources -------------------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------------------
 
 
 def _pin_sources(
-    world: Context, plan: Plan, job: PlannedBackfill, status: str
+    world: Context, plan: Plan, planned: PlannedBackfill, status: str
 ) -> tuple[BackfillState, list[OriginState]]:
-    origin = Address.of_stream(job["from"][0]["domain"], job["from"][0]["stream"])
-    entry = make_ad_hoc_entry(origin, Address.of_stream(job["to"]["domain"], job["to"]["stream"]))
+    origin = Address.of_stream(planned["from"][0]["domain"], planned["from"][0]["stream"])
+    entry = make_ad_hoc_entry(
+        origin, Address.of_stream(planned["to"]["domain"], planned["to"]["stream"])
+    )
     record = find_stored_state(world.state.backfills, entry) or BackfillState(
         entry.name, hash_config(entry), [], plan.timestamp, planned=True
     )
-    if has_nothing_to_copy(job):
-        return _drop_sources(record, {side["source"] for side in job["from"]}, plan.timestamp), []
+    if has_nothing_to_copy(planned):
+        return _drop_sources(
+            record, {side["source"] for side in planned["from"]}, plan.timestamp
+        ), []
     new = [
-        leg
-        for side in job["from"]
-        if (leg := _pin_source(record, side, str(entry.target), job["to"].get("created", "")))
+        origin_state
+        for side in planned["from"]
+        if (
+            origin_state := _pin_source(
+                record, side, str(entry.target), planned["to"].get("created", "")
+            )
+        )
         is not None
     ]
     if new:
         record.pinned_at = plan.timestamp
-    keys = {side["source"] for side in job["from"]}
-    for leg in record.origins:
-        leg.status = status if leg.source in keys and leg.status != "done" else leg.status
+    keys = {side["source"] for side in planned["from"]}
+    for origin_state in record.origins:
+        origin_state.status = (
+            status
+            if origin_state.source in keys and origin_state.status != "done"
+            else origin_state.status
+        )
     for one in record.unmeasured:
         one["status"] = status if one["source"] in keys else one["status"]
     return record, new
 
 
-def has_nothing_to_copy(job: PlannedBackfill) -> bool:
-    """Whether an element says that somebody has looked, and nothing is left out."""
-    return not job.get("declared", True) and not job["runs"] and job["messages"] == 0
+def has_nothing_to_copy(planned: PlannedBackfill) -> bool:
+    """Check whether the plan found that a source skips no history."""
+    return not planned.get("declared", True) and not planned["runs"] and planned["messages"] == 0
 
 
 def _drop_sources(record: BackfillState, keys: set[str], now: str) -> BackfillState:
-    """Nobody has to look at these sources any more."""
+    """Drop sources that need no check any more."""
     record.unmeasured = [one for one in record.unmeasured if one["source"] not in keys]
-    if not record.unmeasured and all(leg.status == "done" for leg in record.origins):
+    if not record.unmeasured and all(
+        origin_state.status == "done" for origin_state in record.origins
+    ):
         record.planned, record.done_at = False, record.done_at or now
     return record
 
@@ -169,23 +192,34 @@ def _drop_sources(record: BackfillState, keys: set[str], now: str) -> BackfillSt
 def _pin_source(
     record: BackfillState, side: PlannedBackfill, target: str, target_created: str
 ) -> OriginState | None:
-    """Put what one source leaves out into the record, in the place of what was kept of it; the leg, where it is a new one."""
+    """Store the skipped history of one source in the state, instead of its earlier range.
+
+    Returns the origin state if it is new.
+    """
     key, span, filters = side["source"], side.get("range"), list(side.get("filter_subjects", ()))
     record.unmeasured = [one for one in record.unmeasured if one["source"] != key]
     if span is None:
         end = {name: side[name] for name in ("end_seq", "before") if name in side}
         record.origins = [
-            leg for leg in record.origins if leg.source != key or leg.status == "done"
+            origin_state
+            for origin_state in record.origins
+            if origin_state.source != key or origin_state.status == "done"
         ]
         record.unmeasured.append({"source": key, "filters": filters, "status": "planned"} | end)
         record.planned, record.done_at = True, ""
         return None
     if any(
-        leg.source == key and {"first": leg.first, "last": leg.last, "created": leg.created} == span
-        for leg in record.origins
+        origin_state.source == key
+        and {
+            "first": origin_state.first,
+            "last": origin_state.last,
+            "created": origin_state.created,
+        }
+        == span
+        for origin_state in record.origins
     ):
         return None
-    made = OriginState(
+    added = OriginState(
         _origin_address(side),
         target,
         span["created"],
@@ -197,31 +231,40 @@ def _pin_source(
         source=key,
     )
     same = [
-        leg
-        for leg in record.origins
-        if leg.created == made.created and leg.target_created in ("", target_created)
+        origin_state
+        for origin_state in record.origins
+        if origin_state.created == added.created
+        and origin_state.target_created in ("", target_created)
     ]
-    record.origins = [*(leg for leg in same if leg.source != key or leg.status == "done"), made]
+    record.origins = [
+        *(
+            origin_state
+            for origin_state in same
+            if origin_state.source != key or origin_state.status == "done"
+        ),
+        added,
+    ]
     record.planned, record.done_at = True, ""
-    return made
+    return added
 
 
 def _origin_address(side: PlannedBackfill) -> str:
     return str(Address.of_stream(side["domain"], side["stream"]))
 
 
-# --- whether it still holds -------------------------------------------------------------------------------------------
+# --- check ----------------------------------------------------------------------------------------
 
 
 async def require_unchanged_origins(
-    world: Context, pool: Pool, legs: Iterable[OriginState]
+    world: Context, pool: Pool, origin_states: Iterable[OriginState]
 ) -> None:
-    """Raise StalePlanError where an origin is another stream than the one that was planned, before anything is changed. One that cannot
-    be asked is left to the copy.
+    """Raise StalePlanError if an origin was recreated after planning, before any change.
+
+    An offline origin is checked by the copy.
     """
-    every = list(legs)
+    every = list(origin_states)
     domains = world.workspace.domains
-    wanted = {leg.origin: leg.origin_address for leg in every}
+    wanted = {origin_state.origin: origin_state.origin_address for origin_state in every}
     await pool.open({domains[address.domain].connection for address in wanted.values()})
     created = dict(
         zip(
@@ -230,17 +273,21 @@ async def require_unchanged_origins(
             strict=True,
         )
     )
-    stale = [leg.origin for leg in every if created[leg.origin] not in ("", leg.created)]
+    stale = [
+        origin_state.origin
+        for origin_state in every
+        if created[origin_state.origin] not in ("", origin_state.created)
+    ]
     if stale:
         raise StalePlanError(
-            f"no longer as planned: {', '.join(dict.fromkeys(stale))} was made anew, and its sequences mean other messages now. "
-            "Nothing was changed",
+            f"{', '.join(dict.fromkeys(stale))} was recreated after this plan was made. "
+            "Its sequences no longer match. Nothing was changed",
             hint="Plan again.",
         )
 
 
 async def _fetch_created(world: Context, pool: Pool, origin: Address) -> str:
-    """When the stream was made; empty where nobody answers, `gone` where it is not there."""
+    """Read the creation time of a stream; empty if it is offline, `gone` if it does not exist."""
     try:
         info = await pool.api(world.workspace.domains[origin.domain]).stream_info(origin.stream)
     except JsplanError:

@@ -1,4 +1,4 @@
-"""Which origins of a fleet can be reached, and the range of each of them: one that is away is left for whoever comes next."""
+"""The origins of a fleet that can be reached, and their ranges; offline ones are deferred."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 async def find_offline_domains(world: Context, pool: Pool, entry: Backfill) -> dict[str, str]:
-    """Domains of origins that do not answer, with why. Raises the first reason where none does."""
+    """Find offline domains of origins, with the reason. Raises if all are offline."""
 
-    async def trouble(key: str) -> JsplanError | None:
+    async def check(key: str) -> JsplanError | None:
         try:
             await pool.api(world.workspace.domains[key]).request("INFO")
         except (NotPermittedError, ServerRefusedError):
@@ -31,25 +31,28 @@ async def find_offline_domains(world: Context, pool: Pool, entry: Backfill) -> d
         return None
 
     keys = list(dict.fromkeys(side.domain for side in entry.origins))
-    found = await gather_limited(keys, trouble)
-    away = {key: error for key, error in zip(keys, found, strict=True) if error is not None}
-    if len(away) == len(keys):
-        raise next(iter(away.values()))
-    return {key: error.full_text for key, error in away.items()}
+    errors = await gather_limited(keys, check)
+    offline = {key: error for key, error in zip(keys, errors, strict=True) if error is not None}
+    if len(offline) == len(keys):
+        raise next(iter(offline.values()))
+    return {key: error.full_text for key, error in offline.items()}
 
 
 async def pin_reachable_origins(
     world: Context, pool: Pool, entry: Backfill, record: BackfillState, offline: Collection[str]
 ) -> bool:
-    """Add the range of every origin that can be reached and that the record does not have; whether there was any. Raises as `pin_ranges`."""
-    known = {leg.origin for leg in record.origins}
+    """Add the ranges of reachable origins that the record lacks. Return True if there were any.
+
+    Raises the errors of `pin_ranges`.
+    """
+    known = {origin.origin for origin in record.origins}
     new = [side for side in entry.origins if str(side) not in known and side.domain not in offline]
-    found = await gather_limited(
+    pinned = await gather_limited(
         new, lambda side: pin_ranges(world, pool, replace(entry, origins=(side,)))
     )
     if new:
-        record.origins += [leg for one in found for leg in one.origins]
+        record.origins += [origin for state in pinned for origin in state.origins]
         order = {str(side): number for number, side in enumerate(entry.origins)}
-        record.origins.sort(key=lambda leg: order[leg.origin])
+        record.origins.sort(key=lambda origin: order[origin.origin])
         record.done_at = ""
     return bool(new)

@@ -1,4 +1,4 @@
-"""Asks servers until they answer, and tells trouble that passes from trouble that stays."""
+"""Retries of requests and copies after transient errors."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from jsplan.options import Observer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: How long an end that does not answer is waited for, and the time between two looks. Seconds.
+#: The time to wait for a server that does not answer, and between two requests, in seconds.
 RETRY_TIMEOUT: Final = 120.0
 POLL_INTERVAL: Final = 0.5
-#: How often a copy that makes no progress is begun again.
+#: Attempts of a copy without progress.
 MAX_FRUITLESS_ATTEMPTS: Final = 5
-#: The code of an answer that a server gives while it starts, or has no leader: `JetStream system temporarily unavailable`.
+#: The error code of a server that starts or has no leader:
+#: `JetStream system temporarily unavailable`.
 UNAVAILABLE: Final = 503
-#: So many servers are asked at the same time.
+#: Concurrent requests.
 MAX_CONCURRENT: Final = 16
 
 
 def is_transient(error: JsplanError) -> bool:
-    """Whether another attempt may not meet it: what a server refused for good and settings that are wrong do not pass."""
+    """Check whether a retry may succeed: refused requests and wrong settings are permanent."""
     if isinstance(error, NotPermittedError | WindowClosedError):
         return False
     if isinstance(error, ServerRefusedError):
@@ -38,9 +39,9 @@ def is_transient(error: JsplanError) -> bool:
 async def retry_transient(
     api: DomainApi, ask: Callable[[], Awaitable[Result]], patience: float = RETRY_TIMEOUT
 ) -> Result:
-    """Ask a domain until there is an answer: a server that is restarted comes back, and then it is connected to again.
+    """Send a request until the domain answers, and reconnect after a restart of the server.
 
-    Raises what `ask` raises when that does not pass, or has not for `patience` seconds.
+    Raises a permanent error of `ask`, and any error after `patience` seconds.
     """
     end = time.monotonic() + patience
     while True:
@@ -57,14 +58,14 @@ async def retry_transient(
 async def gather_limited(
     items: Iterable[Item], ask: Callable[[Item], Awaitable[Result]]
 ) -> list[Result]:
-    """Ask about each, a few at the same time; the answers in the order of the items."""
+    """Call `ask` for each item with limited concurrency; results are in the order of the items."""
     free = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def one(item: Item) -> Result:
+    async def call(item: Item) -> Result:
         async with free:
             return await ask(item)
 
-    return await asyncio.gather(*(one(item) for item in items))
+    return await asyncio.gather(*(call(item) for item in items))
 
 
 async def retry_while_progressing(
@@ -73,9 +74,9 @@ async def retry_while_progressing(
     observer: Observer,
     title: str,
 ) -> None:
-    """Begin a copy again after trouble that passes, as long as it makes progress: `copied` says how far it is.
+    """Retry a copy after transient errors while it makes progress; `copied` measures that.
 
-    Raises what `attempt` raises when that does not pass, or after `MAX_FRUITLESS_ATTEMPTS` without any progress.
+    Raises a permanent error, and any error after `MAX_FRUITLESS_ATTEMPTS` without progress.
     """
     fruitless = 0
     while True:

@@ -1,4 +1,4 @@
-"""Sorted arrays of sequences, as a scan of a stream finds them, and the ranges that they make. Needs the extra `spark`."""
+"""Sorted arrays of sequences, and their ranges. Needs the extra `spark`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SeqArray = npt.NDArray[np.int64]
 
 
 def subtract_present(spans: Iterable[SeqRange], present: SeqArray) -> list[SeqRange]:
-    """What of the spans is not among `present`, which is sorted."""
+    """Return the parts of the spans that are not in `present`, which is sorted."""
     found: list[SeqRange] = []
     for span in spans:
         inside = present[
@@ -28,7 +28,7 @@ def subtract_present(spans: Iterable[SeqRange], present: SeqArray) -> list[SeqRa
 
 
 def group_into_ranges(present: SeqArray) -> list[SeqRange]:
-    """Sorted sequences as the spans that they make."""
+    """Group sorted sequences into ranges."""
     if not len(present):
         return []
     cuts = np.flatnonzero(np.diff(present) > 1)

@@ -1,4 +1,4 @@
-"""Set arithmetic on ranges of sequences. Needs no library: plan and apply use it too. What state keeps is in `records`."""
+"""Set arithmetic on ranges of sequences, without the extra `spark`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jsplan.backfill.model import (
     hash_config,
 )
 
-#: So many messages that are too large are named.
+#: Messages that are too large and listed by sequence.
 MAX_NAMED_MESSAGES: Final = 1000
-#: After every sequence.
+#: Greater than every sequence.
 MAX_SEQ: Final = 1 << 63
 
 
 def intersect(spans: Iterable[SeqRange], others: Iterable[SeqRange]) -> list[SeqRange]:
-    """What is in both; both are sorted and have no sequence twice."""
+    """Intersect two lists of sorted, disjoint ranges."""
     one, two, found = list(spans), list(others), []
     left = right = 0
     while left < len(one) and right < len(two):
@@ -36,7 +36,7 @@ def intersect(spans: Iterable[SeqRange], others: Iterable[SeqRange]) -> list[Seq
 
 
 def subtract(spans: Iterable[SeqRange], others: Iterable[SeqRange]) -> list[SeqRange]:
-    """What is in the first and not in the others; both are sorted and have no sequence twice."""
+    """Subtract the second list of sorted, disjoint ranges from the first."""
     edges = [(other.first, other.last) for other in others]
     befores, afters = [0, *(last for _, last in edges)], [*(first for first, _ in edges), MAX_SEQ]
     between = (
@@ -46,14 +46,14 @@ def subtract(spans: Iterable[SeqRange], others: Iterable[SeqRange]) -> list[SeqR
 
 
 def first_sequences(spans: Iterable[SeqRange], most: int) -> list[int]:
-    """The first `most` sequences of the spans."""
+    """Return the first `most` sequences of the spans."""
     return list(
         islice(chain.from_iterable(range(span.first, span.last + 1) for span in spans), most)
     )
 
 
 def count_sequences(spans: Iterable[SeqRange]) -> int:
-    """How many sequences they have together."""
+    """Count the sequences of all spans."""
     return sum(span.size for span in spans)
 
 

@@ -1,4 +1,4 @@
-"""What is missing of one of many origins: what the target has is found for all of them in one reading of it."""
+"""Pending ranges of many origins, found in one scan of the target."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SharedPendingScan(PendingScan):
-    """What is missing of one of many origins. `is_reordered`: its messages are not in the order of their sequences at the target."""
+    """The scan of one of many origins.
+
+    `is_reordered`: the target does not have its messages in the order of their sequences.
+    """
 
     existing: ExistingMessages = field(default_factory=ExistingMessages)
     coverage: tuple[Any, ...] = ()
     is_reordered: bool = False
 
     async def build_query(self, info: dict[str, Any]) -> OriginQuery:
-        """What is to be looked for at the target."""
+        """Build the query for the scan of the target."""
         sources = [
             source for source in info["config"].get("sources") or [] if self._is_origin(source)
         ]
@@ -48,26 +51,26 @@ class SharedPendingScan(PendingScan):
         return self.existing, self.coverage
 
     async def _drop_expired(self, spans: list[SeqRange], known: ExistingMessages) -> list[SeqRange]:
-        """As for one origin; where lanes were by subject, what has expired looks like anything else that is missing."""
+        """Drop expired spans; with partitions by subject they look like pending ones."""
         info = await staging_sources.require_stream_info(
             self.endpoints.target, self.origin_state.target_address.stream
         )
         if self.is_reordered and int(info["state"]["first_seq"]) > self.origin_state.target_next:
             return []
-        return await PendingScan._drop_expired(self, spans, known)  # noqa: SLF001 - a dataclass with slots has no super()
+        return await PendingScan._drop_expired(self, spans, known)  # noqa: SLF001 - slots: no super()
 
 
 class SharedParquetPendingScan(SharedPendingScan, ParquetPendingScan):
-    """The same of a stream that an archive has."""
+    """The scan of one of many origins that is read from an archive."""
 
     def __init__(
         self,
-        leg: OriginState,
-        ends: Endpoints,
+        origin_state: OriginState,
+        endpoints: Endpoints,
         topology: Topology,
-        held: ParquetOrigin,
+        archive: ParquetOrigin,
         *,
         mixed: bool,
     ) -> None:
-        ParquetPendingScan.__init__(self, leg, ends, topology, held)
+        ParquetPendingScan.__init__(self, origin_state, endpoints, topology, archive)
         self.existing, self.coverage, self.is_reordered = ExistingMessages(), (), mixed

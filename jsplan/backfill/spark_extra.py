@@ -1,4 +1,4 @@
-"""Whether what backfill needs is installed: the extra `spark`. Asked before anything is imported that would say it less well."""
+"""The check that the extra `spark` is installed, before anything of it is imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REQUIRED_PACKAGES: Final = ("pyspark", "pyarrow", "numpy")
 
 
 def require_spark() -> None:
-    """Raise NotAvailableError that says what to install, where something is missing."""
+    """Raise NotAvailableError with the package to install if one is missing."""
     missing = [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise NotAvailableError(

@@ -369,7 +369,7 @@ def test_a_recreated_origin(pair: Pair) -> None:
     pair.stream("leaf", "S", numbered_rows(10, first=101))
 
     with pytest.raises(
-        JsplanError, match=r"leaf/stream/S was made anew .* mean other messages now"
+        JsplanError, match=r"leaf/stream/S was recreated .* no longer match"
     ):
         pair.run()
     assert pair.run(reset_range=True).copied == 10
@@ -390,7 +390,7 @@ def test_a_recreated_target(pair: Pair) -> None:
     pair.ask("hub", "STREAM.DELETE.T")
     pair.stream("hub", "T")
 
-    with pytest.raises(JsplanError, match=r"hub/stream/T was made anew .*") as refused:
+    with pytest.raises(JsplanError, match=r"hub/stream/T was recreated .*") as refused:
         pair.run()
     assert "--reset-range" in str(refused.value.hint)
     assert pair.run(reset_range=True).copied == 4

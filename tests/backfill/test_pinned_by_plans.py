@@ -90,7 +90,7 @@ def test_another_stream_in_the_place_of_an_origin_is_stale(pair: Pair) -> None:
 
     with pytest.raises(
         StalePlanError,
-        match=r"no longer as planned: leaf/stream/S was made anew.* Nothing was changed",
+        match=r"leaf/stream/S was recreated.* Nothing was changed",
     ):
         apply(pair, plan)
 
@@ -105,7 +105,7 @@ def test_an_entry_that_says_something_else_is_stale(pair: Pair) -> None:
     write_workspace(pair, where="subject = 's.y'")
 
     with pytest.raises(
-        StalePlanError, match=r"backfill x is another one in the files .*\. Nothing was changed"
+        StalePlanError, match=r"backfill x was changed in the files .*\. Nothing was changed"
     ):
         apply(pair, plan)
 

@@ -217,7 +217,7 @@ def test_later_is_too_late(pair: Pair) -> None:
     pair.stream("leaf", "S", numbered_rows(3))
     write_workspace(pair, strategy="snapshot")
 
-    with pytest.raises(RefusedError, match="would make hub/stream/T empty") as refused:
+    with pytest.raises(RefusedError, match="would create hub/stream/T empty") as refused:
         apply(pair, backfill=False)
 
     assert "--exclude hub/stream/T" in str(refused.value.hint)
