@@ -1,6 +1,7 @@
-"""strategy native: the target gets the origin as a source for a while, and what it brought is compared with the origin before it goes.
+"""The strategy `native`: a temporary source of the target copies the messages.
 
-The server says of each message where it comes from (`Nats-Stream-Source`), so whoever takes over sees what is there already.
+The server adds the origin of each message (`Nats-Stream-Source`), so a resumed run finds the
+messages that have arrived.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from jsplan.errors import JsplanError, RefusedError
 from jsplan.resources.nested import source_header
 from jsplan.topology.routes import NoRouteError
 
-#: For how long a source may bring nothing before what it lacks counts as not coming; for how long if the server says that it is not
-#: behind: it dropped messages whose ids it knows. Seconds.
+#: Seconds without new messages after which the source is finished. The second number is for a
+#: source without lag: the server dropped messages whose ids it knows.
 IDLE_TIMEOUT: Final = 120.0
 CAUGHT_UP_TIMEOUT: Final = 5.0
 SOURCE_PATH: Final = "a source of the server"
@@ -56,7 +57,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class NativeCopy:
-    """Carries out one leg. `result` says what it brought; what it could not bring is left to Spark."""
+    """The native copy of one origin. `result` is its progress; Spark copies what is missing."""
 
     context: RunContext
     origin_state: OriginState
@@ -77,7 +78,10 @@ class NativeCopy:
         self.pending_scan = PendingScan(self.origin_state, self.endpoints, self.context.topology)
 
     async def run(self) -> bool:
-        """Let the server copy and compare; whether nothing is left to do. Raises RefusedError, JsplanError and ApiError."""
+        """Let the server copy, and compare. Return True if nothing is pending.
+
+        Raises RefusedError, JsplanError and ApiError.
+        """
         origin, target = (
             await self._fetch_info(self.origin_state.origin),
             await self._fetch_info(self.origin_state.target),
@@ -89,19 +93,24 @@ class NativeCopy:
         self.context.observer.phase(
             f"The server copies {self.origin_state.origin} to {self.origin_state.target}"
         )
-        found, self.received = await self._compare_while_copying()
+        comparison, self.received = await self._compare_while_copying()
         await self._write(self._detach)
-        self._report_result(found)
-        if found.missing:
-            words = f"{self.origin_state.target} did not take {count_sequences(found.missing):,} messages from its source; they are copied by Spark"
-            self.context.observer.warn(words)
-        return not found.missing
+        self._report_result(comparison)
+        if comparison.missing:
+            count = count_sequences(comparison.missing)
+            self.context.observer.warn(
+                f"{self.origin_state.target} did not take {count:,} messages from its source; "
+                "they are copied by Spark"
+            )
+        return not comparison.missing
 
-    # --- the source ---------------------------------------------------------------------------------------------
+    # --- the source -------------------------------------------------------------------------------
 
     async def _begin(self, origin: dict[str, Any], target: dict[str, Any]) -> bool:
-        """Attach the source; False where that would not do: something of the origin is there already, so that the server would bring it
-        again, or there may not be room for all of it, which Spark looks at more closely.
+        """Attach the source. Return False if the server must not copy.
+
+        The target already has messages of the origin, which the server would copy again, or its
+        capacity may be too small, which Spark checks exactly.
         """
         if self.origin_state.first > self.origin_state.last or len(
             (await self.pending_scan.scan()).existing.seq
@@ -109,8 +118,9 @@ class NativeCopy:
             return False
         if read_owner(target["config"]) is not None:
             raise RefusedError(
-                f"another backfill has a source in {self.origin_state.target}: {read_owner(target['config'])}",
-                hint="Let that one come to its end first.",
+                f"another backfill has a source in {self.origin_state.target}: "
+                f"{read_owner(target['config'])}",
+                hint="Finish that backfill first.",
             )
         state = origin["state"]
         messages = int(state["messages"])
@@ -129,7 +139,7 @@ class NativeCopy:
         return True
 
     async def _attach(self, source: dict[str, Any]) -> None:
-        """An update that is asked for a second time, since no answer came, finds its mark."""
+        """Attach the source, unless an earlier request without an answer has done it."""
         config = (await self._fetch_info(self.origin_state.target))["config"]
         if read_owner(config) is None:
             await attach_source(self.endpoints.target, config, source, self.owner)
@@ -140,54 +150,62 @@ class NativeCopy:
         )
 
     def build_source(self) -> dict[str, Any]:
-        """The origin as the target's source. Raises JsplanError where its servers cannot reach it."""
+        """Build the source for the origin. Raises JsplanError if the target cannot reach it."""
         origin, target = self.origin_state.origin_address, self.origin_state.target_address
-        found: dict[str, Any] = {"name": origin.stream, "opt_start_seq": self.origin_state.first}
+        source: dict[str, Any] = {
+            "name": origin.stream,
+            "opt_start_seq": self.origin_state.first,
+        }
         if self.origin_state.filters:
-            found["filter_subject"] = self.origin_state.filters[0]
+            source["filter_subject"] = self.origin_state.filters[0]
         try:
-            way = self.context.topology.routes.find_route(target.domain, origin.domain)
+            route = self.context.topology.routes.find_route(target.domain, origin.domain)
         except NoRouteError as error:
             raise JsplanError(str(error), hint=error.detail) from None
-        if way.api is not None:
+        if route.api is not None:
             deliver = (
-                f"{way.deliver}.{target.domain}.{target.stream}.{origin.stream}"
-                if way.deliver
+                f"{route.deliver}.{target.domain}.{target.stream}.{origin.stream}"
+                if route.deliver
                 else ""
             )
-            found["external"] = {"api": way.api, "deliver": deliver}
-        return found
+            source["external"] = {"api": route.api, "deliver": deliver}
+        return source
 
-    # --- comparing ----------------------------------------------------------------------------------------------
+    # --- comparing --------------------------------------------------------------------------------
 
     async def _compare_while_copying(self) -> tuple[NativeComparison, Tally]:
-        """Read along until everything has come, or nothing comes any more; what both sides say then."""
+        """Read the new messages until the copy ends, and compare them with the origin."""
         config = (await self._fetch_info(self.origin_state.target))["config"]
         state = (await self._fetch_info(self.origin_state.origin))["state"]
         compared = self._build_compared_origin(config, state)
         reading = asyncio.ensure_future(
             asyncio.to_thread(tally_origin, self.endpoints.source_endpoint, compared)
         )
-        brought, place, before, since = Tally(), self.origin_state.target_next, -1, time.monotonic()
+        received, next_seq, before, since = (
+            Tally(),
+            self.origin_state.target_next,
+            -1,
+            time.monotonic(),
+        )
         try:
             while True:
                 info = await self._fetch_info(self.origin_state.target)
                 last = int(info["state"]["last_seq"])
-                there = (
+                scanned = (
                     self.endpoints.target_endpoint,
                     self.origin_state.target_address.stream,
-                    place,
+                    next_seq,
                     last,
                     compared,
                 )
-                if place <= last and (last == before or last - place >= READ_STRIDE):
-                    if await asyncio.to_thread(tally_sourced, brought, *there):
+                if next_seq <= last and (last == before or last - next_seq >= READ_STRIDE):
+                    if await asyncio.to_thread(tally_sourced, received, *scanned):
                         since = time.monotonic()
-                        self._report_progress(brought)
-                    place = last + 1
+                        self._report_progress(received)
+                    next_seq = last + 1
                 before = last
                 if reading.done() and (
-                    brought.last >= reading.result().last
+                    received.last >= reading.result().last
                     or self._is_over(info, time.monotonic() - since)
                 ):
                     break
@@ -195,30 +213,30 @@ class NativeCopy:
         finally:
             origin = await reading
         self.result.bytes = (
-            len(brought.seqs) * int(state["bytes"]) // max(1, int(state["messages"]))
+            len(received.seqs) * int(state["bytes"]) // max(1, int(state["messages"]))
         )
-        return compare_tallies(origin, brought), brought
+        return compare_tallies(origin, received), received
 
     def _is_over(self, info: dict[str, Any], idle: float) -> bool:
-        """Whether nothing more is to be waited for."""
-        name, own = (
+        """Check whether the source is finished."""
+        name, source = (
             self.origin_state.origin_address.stream,
             find_temporary_source(info["config"]) or {},
         )
-        api = (own.get("external") or {}).get("api")
+        api = (source.get("external") or {}).get("api")
         flows = [
-            one
-            for one in info.get("sources") or ()
-            if one["name"] == name and (one.get("external") or {}).get("api") == api
+            flow
+            for flow in info.get("sources") or ()
+            if flow["name"] == name and (flow.get("external") or {}).get("api") == api
         ]
         behind = (
-            any(one.get("lag") or int(one.get("active") or -1) < 0 for one in flows) or not flows
+            any(flow.get("lag") or int(flow.get("active") or -1) < 0 for flow in flows) or not flows
         )
         return idle > (self.idle_timeout if behind else min(self.idle_timeout, CAUGHT_UP_TIMEOUT))
 
-    def _report_progress(self, brought: Tally) -> None:
+    def _report_progress(self, received: Tally) -> None:
         title = f"{self.origin_state.origin} to {self.origin_state.target}: copying"
-        done, seconds = len(brought.seqs), time.monotonic() - self._started
+        done, seconds = len(received.seqs), time.monotonic() - self._started
         self.context.observer.event(
             MessagesMoved(
                 self.origin_state.origin, title, done, self.origin_state.seq_range.size, seconds
@@ -228,55 +246,55 @@ class NativeCopy:
     def _build_compared_origin(
         self, config: dict[str, Any], state: dict[str, Any]
     ) -> ComparedOrigin:
-        leg, source = self.origin_state, find_temporary_source(config) or self.build_source()
+        origin, source = self.origin_state, find_temporary_source(config) or self.build_source()
         return ComparedOrigin(
             0,
             self.endpoints.origin_domain_name,
-            leg.origin_address.stream,
-            leg.first,
-            leg.last,
-            tuple(leg.filters),
-            parse_time(leg.created),
+            origin.origin_address.stream,
+            origin.first,
+            origin.last,
+            tuple(origin.filters),
+            parse_time(origin.created),
             int(state["last_seq"]),
             (source_header(source)[0],),
             ignores_dropped_headers=True,
         )
 
-    def _report_result(self, found: NativeComparison) -> None:
-        leg, result = self.origin_state, self.result
-        if found.first_difference or found.duplicates or not found.in_order:
-            what = (
-                f"message {found.first_difference:,} differs"
-                if found.first_difference
+    def _report_result(self, comparison: NativeComparison) -> None:
+        origin, result = self.origin_state, self.result
+        if comparison.first_difference or comparison.duplicates or not comparison.in_order:
+            difference = (
+                f"message {comparison.first_difference:,} differs"
+                if comparison.first_difference
                 else "some are there twice, or out of order"
             )
             raise JsplanError(
-                f"what {leg.target} got from its source is not what {leg.origin} has: {what}",
-                hint=f"Look at it: jsplan backfill verify {self.context.entry.name}",
+                f"{origin.target} does not have the same messages as {origin.origin}: {difference}",
+                hint=f"See the differences: jsplan backfill verify {self.context.entry.name}",
             )
         result.copied, result.attempts, result.path = len(self.received.seqs), 1, SOURCE_PATH
-        result.verified = not found.missing
+        result.verified = not comparison.missing
         result.seconds = time.monotonic() - self._started
 
     async def finish(self) -> OriginResult:
-        """What a finished leg reports, with the sequences of the range that neither came nor are at the origin any more."""
-        left = (
+        """Return the result of a finished copy, with its gaps: sequences deleted at the origin."""
+        pending = (
             subtract_present([self.origin_state.seq_range], np.unique(self.received.seqs))
             if self.origin_state.first <= self.origin_state.last
             else []
         )
-        gaps = intersect(left, await self.pending_scan.find_gone()) if left else []
+        gaps = intersect(pending, await self.pending_scan.find_gone()) if pending else []
         self.result.gaps, self.result.gap_messages = (
             [list(gap) for gap in gaps[:MAX_LISTED_RANGES]],
             count_sequences(gaps),
         )
         return self.result
 
-    # --- asking -------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     @property
     def owner(self) -> str:
-        """How its source is marked: by the entry, and by which stream of the origin's name it is of."""
+        """The owner mark of the source: the entry, the origin and its creation time."""
         return f"{self.context.entry_id} {self.origin_state.origin} {self.origin_state.created}"
 
     async def _fetch_info(self, address: str) -> dict[str, Any]:
@@ -287,11 +305,11 @@ class NativeCopy:
             api, partial(require_stream_info, api, Address.parse(address).stream)
         )
 
-    async def _write(self, ask: Callable[[], Awaitable[Result]]) -> Result:
-        """Ask for something that writes, each time only if the lock is still ours."""
+    async def _write(self, request: Callable[[], Awaitable[Result]]) -> Result:
+        """Send a write, and check before each attempt that the lock is still held."""
 
-        async def once() -> Result:
+        async def guarded() -> Result:
             self.context.may_write(WRITE_SECONDS)
-            return await ask()
+            return await request()
 
-        return await retry_transient(self.endpoints.target, once)
+        return await retry_transient(self.endpoints.target, guarded)

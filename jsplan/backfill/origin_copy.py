@@ -1,7 +1,7 @@
-"""One origin of a backfill, from whatever an earlier attempt left to the proof that everything has arrived.
+"""The copy of one origin through staging streams, with recovery and comparison.
 
-Nothing reaches the target but from a sealed staging stream, all of it, one after the other. So what the target has is always a beginning
-of what is to come, and whoever takes over asks only for what is not there yet.
+The target is filled only from sealed staging streams, in order, so it always holds a prefix of the
+copy. A resumed run reads only the rest.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ from jsplan.topology import Topology
 
 @dataclass(slots=True)
 class RunContext:
-    """What all legs of a run share. `entry_id` names the entry and its workspace on the servers; at `deadline` copying stops."""
+    """The objects that all copies of a run share.
+
+    `entry_id` names the entry and its workspace on the servers. Copying stops at `deadline`.
+    """
 
     entry: Backfill
     entry_id: str
@@ -62,33 +65,36 @@ class RunContext:
     deadline: Deadline | None = None
 
     def require_open(self) -> None:
-        """Raise WindowClosedError where nothing more may be copied now."""
+        """Raise WindowClosedError if nothing more may be copied now."""
         if self.deadline is not None:
             self.deadline.require_open()
 
     def require_capacity(
         self, address: str, info: dict[str, Any], messages: int, size: int
     ) -> bool:
-        """Raise RefusedError where a target takes no more, or would delete messages of its own to take these and that is not allowed;
-        whether it will. `info` is its STREAM.INFO.
+        """Check the capacity of a target. Return True if it will delete messages of its own.
+
+        Raises RefusedError if it cannot take these messages, or may not delete others for them.
+        `info` is its STREAM.INFO.
         """
-        found = find_capacity_problem(address, info, messages, size)
-        if found is None:
+        problem = find_capacity_problem(address, info, messages, size)
+        if problem is None:
             return False
-        if not found.deletes:
+        if not problem.deletes:
             raise RefusedError(
-                f"{found.text}. Nothing was changed", hint="Make room there, or raise its limits."
+                f"{problem.text}. Nothing was changed",
+                hint="Delete messages there, or raise its limits.",
             )
         if not self.is_allowed("DELETES_MESSAGES", address):
             raise RefusedError(
-                f"{found.text}. Nothing was changed",
+                f"{problem.text}. Nothing was changed",
                 hint="To allow it: --allow-hazard " + quote_shell(f"DELETES_MESSAGES:{address}"),
             )
         return True
 
 
 class ResultAccumulator:
-    """What a result says of several parts that were copied one after the other: gaps and what was too large of all of them."""
+    """Accumulates gaps and oversized messages over all staging streams of a copy."""
 
     def __init__(self, result: OriginResult) -> None:
         self._result = result
@@ -97,7 +103,7 @@ class ResultAccumulator:
         self._gap_messages = 0
 
     def add(self, skipped: list[SeqRange]) -> None:
-        """One more part was brought in, and the result has the gaps of it."""
+        """Add a promoted part, whose gaps are in the result."""
         result = self._result
         self._gaps, self._gap_messages = (
             [*self._gaps, *result.gaps][:MAX_LISTED_RANGES],
@@ -113,7 +119,7 @@ class ResultAccumulator:
 
 @dataclass(slots=True)
 class OriginCopy:
-    """Carries out one leg. `result` says at any time how far it is."""
+    """The copy of one origin by Spark. `result` is its current progress."""
 
     context: RunContext
     origin_state: OriginState
@@ -124,32 +130,35 @@ class OriginCopy:
     _started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        leg, work = self.origin_state, self.context
-        self.result = OriginResult(leg.origin, leg.target, leg.first, leg.last)
-        self.pending_scan = PendingScan(leg, self.endpoints, work.topology)
-        text = f"{work.config_hash} {leg.created}"
+        state, context = self.origin_state, self.context
+        self.result = OriginResult(state.origin, state.target, state.first, state.last)
+        self.pending_scan = PendingScan(state, self.endpoints, context.topology)
+        fingerprint = f"{context.config_hash} {state.created}"
         self.promotion = Promotion(
-            leg,
+            state,
             self.endpoints,
-            work.runner,
-            work.observer,
-            work.may_write,
-            work.entry_id,
-            text,
+            context.runner,
+            context.observer,
+            context.may_write,
+            context.entry_id,
+            fingerprint,
             self.result,
             self._is_complete,
         )
 
-    # --- the sequence -------------------------------------------------------------------------------------------
+    # --- the sequence -----------------------------------------------------------------------------
 
     async def run(self) -> OriginResult:
-        """Copy what is missing and prove it. Raises RefusedError, JsplanError and ApiError; then it can be run again."""
+        """Copy the pending messages and verify them.
+
+        Raises RefusedError, JsplanError and ApiError; it can be run again then.
+        """
         origin, target = await self._fetch_origin_info(), await self._fetch_target_info()
         require_same_streams(self.origin_state, origin, target)
         require_valid_target(self.origin_state.target, target["config"])
         await self._copy_until_done()
         self._warn_of_untagged()
-        if self.origin_state.status == "done":  # what is gone on both sides by now was there once
+        if self.origin_state.status == "done":  # messages deleted since were copied
             self.result.gaps, self.result.gap_messages = (
                 self.origin_state.gaps,
                 self.origin_state.gap_messages,
@@ -159,10 +168,11 @@ class OriginCopy:
 
     def _warn_of_untagged(self) -> None:
         if count := self.result.natively:
-            what = "1 message is" if count == 1 else f"{count:,} messages are"
+            messages = "1 message is" if count == 1 else f"{count:,} messages are"
             self.context.observer.warn(
-                f"{what} larger in {self.origin_state.target} than max_payload, by a line that servers add. Since nats-server 2.12 a leafnode link "
-                "closes when such a message is read over it: raise max_payload by 1 KiB on both sides of each link to there"
+                f"{messages} larger in {self.origin_state.target} than max_payload, by a line that "
+                "servers add. Since nats-server 2.12 a leafnode link closes when such a message is "
+                "read over it: raise max_payload by 1 KiB on both sides of each link to there"
             )
 
     async def _copy_until_done(self) -> None:
@@ -175,96 +185,104 @@ class OriginCopy:
         )
 
     async def _attempt(self) -> None:
-        """Copy what is not there yet. Raises ApiError and ConnectError for what another attempt may not meet."""
+        """Copy the pending ranges once. Raises ApiError and ConnectError for transient errors."""
         self.context.require_open()
         self.result.attempts += 1
-        await self._fetch_origin_info()  # it may have gone away since, and come back
-        todo = await self.pending_scan.scan()
-        if not todo.spans:
+        await self._fetch_origin_info()  # reconnect if it was offline
+        pending = await self.pending_scan.scan()
+        if not pending.spans:
             return
-        await self._require_estimated_capacity(todo)
-        told = ResultAccumulator(self.result)
-        while todo.spans:
-            said = await self._copy_part(todo, told)
-            todo = todo.restrict(said.get("left") or MAX_SEQ, MAX_SEQ)
-            if todo.spans and said.get(
-                "closed"
-            ):  # by the clock of whoever copies, which need not be ours
+        await self._require_estimated_capacity(pending)
+        totals = ResultAccumulator(self.result)
+        while pending.spans:
+            outcome = await self._copy_part(pending, totals)
+            pending = pending.restrict(outcome.get("left") or MAX_SEQ, MAX_SEQ)
+            if pending.spans and outcome.get("closed"):  # by the clock of the task
                 raise WindowClosedError(
-                    "the window closed", hint="The next one goes on from there."
+                    "the window closed", hint="The next window resumes the copy."
                 )
 
-    async def _copy_part(self, todo: PendingRanges, told: ResultAccumulator) -> dict[str, Any]:
-        """Copy and prove what one staging stream takes: all of it, as a rule. What the task said, with the sequence that comes next."""
+    async def _copy_part(self, pending: PendingRanges, totals: ResultAccumulator) -> dict[str, Any]:
+        """Copy and verify the part that fits into one staging stream: usually everything.
+
+        Returns the result of the task, with the next sequence to copy.
+        """
         target = await self._fetch_target_info()
         self.context.may_write(WRITE_SECONDS)
-        stage = await self._create_staging_stream(todo, target["config"])
-        said: dict[str, Any] = await self._drop_on_failure(
-            stage, self._run_copy(stage, self._build_task(stage, todo, target["config"]))
+        staging = await self._create_staging_stream(pending, target["config"])
+        outcome: dict[str, Any] = await self._drop_on_failure(
+            staging, self._run_copy(staging, self._build_task(staging, pending, target["config"]))
         )
-        left: int | None = said.get("left")
-        stage = await self.promotion.seal(stage)
-        if stage.messages != said["messages"]:
+        next_seq: int | None = outcome.get("left")
+        staging = await self.promotion.seal(staging)
+        if staging.messages != outcome["messages"]:
             raise ApiError(
-                f"staging stream {stage.name} has {stage.messages:,} messages where {said['messages']:,} were written"
+                f"staging stream {staging.name} has {staging.messages:,} messages, "
+                f"but {outcome['messages']:,} were written"
             )
-        skipped = [SeqRange(*span) for span in said["skipped"]]
+        skipped = [SeqRange(*span) for span in outcome["skipped"]]
         self.result.path = "spark, via a staging stream"
         deletes = await self._drop_on_failure(
-            stage,
-            self._require_capacity(stage.messages, stage.bytes + estimate_overhead(stage.messages)),
+            staging,
+            self._require_capacity(
+                staging.messages, staging.bytes + estimate_overhead(staging.messages)
+            ),
         )
         expected = await self._find_expected(
-            todo.restrict(0, left - 1) if left is not None else todo, skipped
+            pending.restrict(0, next_seq - 1) if next_seq is not None else pending, skipped
         )
-        await self.promotion.promote(stage, said["hashes"], expected=expected, may_lack=deletes)
-        told.add(skipped)
-        await self.promotion.drop(stage)
-        return said
+        await self.promotion.promote(
+            staging, outcome["hashes"], expected=expected, may_lack=deletes
+        )
+        totals.add(skipped)
+        await self.promotion.drop(staging)
+        return outcome
 
     async def _create_staging_stream(
-        self, todo: PendingRanges, target: dict[str, Any]
+        self, pending: PendingRanges, target: dict[str, Any]
     ) -> StagingStream:
-        leg, entry = self.origin_state, self.context.entry
-        mark = hash_origin(
-            self.endpoints.origin_domain_name, leg.origin_address.stream, leg.created
+        state, entry = self.origin_state, self.context.entry
+        origin_hash = hash_origin(
+            self.endpoints.origin_domain_name, state.origin_address.stream, state.created
         )
         numbering = (
-            SequenceIdentity(mark, todo.spans[0].first) if entry.oversize == "native" else None
+            SequenceIdentity(origin_hash, pending.spans[0].first)
+            if entry.oversize == "native"
+            else None
         )
         return await staging_streams.create(
             self.endpoints.target,
             self.context.entry_id,
-            leg.origin,
+            state.origin,
             self.promotion.fingerprint,
             target,
             numbering,
         )
 
-    async def _require_estimated_capacity(self, todo: PendingRanges) -> None:
-        """Raise RefusedError before anything is copied if there will be no room for it: as far as that can be told then."""
+    async def _require_estimated_capacity(self, pending: PendingRanges) -> None:
+        """Raise RefusedError before the copy if the estimated size exceeds the capacity."""
         info, target = await self._fetch_origin_info(), await self._fetch_target_info()
-        each = info["state"]["bytes"] // max(1, info["state"]["messages"])
+        average_size = info["state"]["bytes"] // max(1, info["state"]["messages"])
         if (
             find_capacity_problem(
-                self.origin_state.target, target, todo.messages, todo.messages * each
+                self.origin_state.target, target, pending.messages, pending.messages * average_size
             )
             is not None
         ):
-            messages = min(todo.messages, await self.pending_scan.count_messages())
-            await self._require_capacity(messages, messages * each)
+            messages = min(pending.messages, await self.pending_scan.count_messages())
+            await self._require_capacity(messages, messages * average_size)
 
     async def _require_capacity(self, messages: int, size: int) -> bool:
         return self.context.require_capacity(
             self.origin_state.target, await self._fetch_target_info(), messages, size
         )
 
-    # --- doing it -----------------------------------------------------------------------------------------------
+    # --- doing it ---------------------------------------------------------------------------------
 
     def _build_task(
-        self, stage: StagingStream, todo: PendingRanges, target: dict[str, Any]
+        self, staging: StagingStream, pending: PendingRanges, target: dict[str, Any]
     ) -> CopyTask:
-        entry, leg, largest = (
+        entry, state, largest = (
             self.context.entry,
             self.origin_state,
             int(target.get("max_msg_size", -1)),
@@ -273,92 +291,97 @@ class OriginCopy:
             self.endpoints.source_endpoint,
             self.endpoints.origin_domain_name,
             self.origin_state.origin_address.stream,
-            todo.spans,
-            tuple(leg.filters),
+            pending.spans,
+            tuple(state.filters),
             self.endpoints.target_endpoint,
-            stage.ingest_prefix,
-            stage.name,
-            todo.existing,
-            todo.coverage,
+            staging.ingest_prefix,
+            staging.name,
+            pending.existing,
+            pending.coverage,
             entry.oversize,
             largest,
             entry.rate,
             deadline=self.context.deadline,
-            first_staged_seq=stage.base_seq + 1,
+            first_staged_seq=staging.base_seq + 1,
         )
 
-    async def _run_copy(self, stage: StagingStream, task: CopyTask) -> dict[str, Any]:
-        """Let Spark copy into the stage, telling how far it is."""
-        await staging_streams.require_exclusive_subject(self.context.apis, stage)
+    async def _run_copy(self, staging: StagingStream, task: CopyTask) -> dict[str, Any]:
+        """Copy into the staging stream with Spark, and report progress."""
+        await staging_streams.require_exclusive_subject(self.context.apis, staging)
         await self.context.runner.session()
         self.context.observer.phase(f"Copying {self._title}")
-        carry_out = run_oversize_copy_task if task.oversize == "native" else run_copy_task
-        job = self.context.runner.run([partial(carry_out, task)], self._title)
-        said = await self._watch_progress(
+        copy_task = run_oversize_copy_task if task.oversize == "native" else run_copy_task
+        job = self.context.runner.run([partial(copy_task, task)], self._title)
+        outcome = await self._watch_progress(
             job,
             "copying",
             count_sequences(task.spans),
-            partial(staging_streams.refresh, self.endpoints.target, stage),
+            partial(staging_streams.refresh, self.endpoints.target, staging),
         )
-        return dict(said[0][-1])
+        return dict(outcome[0][-1])
 
-    async def _drop_on_failure(self, stage: StagingStream, job: Any) -> Any:
-        """Take a stage away again that nothing good can come of: after what will be no other in the next attempt."""
+    async def _drop_on_failure(self, staging: StagingStream, job: Any) -> Any:
+        """Delete the staging stream after an error that a retry cannot fix."""
         try:
             return await job
         except JsplanError as error:
             if not isinstance(error, ApiError | ConnectError):
-                await self.promotion.drop(stage)
+                await self.promotion.drop(staging)
             raise
 
-    async def _is_complete(self, stage: StagingStream, tail: UnprovenTail) -> bool:
-        """Whether nothing was lost on the way to a stage of an earlier attempt. Asks the origin for what its last messages are among."""
+    async def _is_complete(self, staging: StagingStream, tail: UnprovenTail) -> bool:
+        """Check that a staging stream of an earlier attempt lacks no message of the origin."""
         if not len(tail.seqs):
             return True
-        todo = (await self.pending_scan.scan()).restrict(
+        pending = (await self.pending_scan.scan()).restrict(
             tail.last_proven_seq + 1, int(tail.seqs.max())
         )
         task = replace(
-            self._build_task(stage, todo, (await self._fetch_target_info())["config"]),
+            self._build_task(staging, pending, (await self._fetch_target_info())["config"]),
             deadline=None,
         )
         return not await asyncio.to_thread(is_incomplete, task, tail)
 
     async def _find_expected(
-        self, todo: PendingRanges, skipped: list[SeqRange]
+        self, pending: PendingRanges, skipped: list[SeqRange]
     ) -> tuple[SeqRange, ...]:
-        """Sequences that must have been copied, or else are gone at the origin. Of what is chosen by subject only what is gone counts."""
+        """Find sequences that must be copied or deleted at the origin.
+
+        With filters, find only the deleted ones.
+        """
         if self.origin_state.status == "done":
             return ()
-        left = subtract(
-            subtract_present(todo.spans, todo.existing.seq) if todo.is_exact else todo.spans,
+        uncopied = subtract(
+            subtract_present(pending.spans, pending.existing.seq)
+            if pending.is_exact
+            else pending.spans,
             skipped,
         )
-        if not self.origin_state.filters and not todo.coverage and todo.is_exact:
-            return tuple(left)
-        return tuple(intersect(left, await self.pending_scan.find_gone()))
+        if not self.origin_state.filters and not pending.coverage and pending.is_exact:
+            return tuple(uncopied)
+        return tuple(intersect(uncopied, await self.pending_scan.find_gone()))
 
     async def _watch_progress(
-        self, job: Any, what: str, messages: int, look_at: Callable[[], Any]
+        self, job: Any, action: str, messages: int, refresh: Callable[[], Any]
     ) -> Any:
         task, started = asyncio.ensure_future(job), time.monotonic()
         while not (await asyncio.wait([task], timeout=POLL_INTERVAL))[0]:
             try:
-                stage = await look_at()
+                staging = await refresh()
             except ApiError:
-                continue  # the copy itself says what is wrong
+                continue  # the copy reports the error
             self.context.observer.event(
                 MessagesMoved(
                     self.origin_state.origin,
-                    f"{self._title}: {what}",
-                    stage.messages,
+                    f"{self._title}: {action}",
+                    staging.messages,
                     messages,
                     time.monotonic() - started,
                 )
             )
         return task.result()
 
-    # --- names --------------------------------------------------------------------------------------------------
+    # --- names ------------------------------------------------------------------------------------
 
     async def _fetch_origin_info(self) -> dict[str, Any]:
         return await retry_transient(

@@ -1,8 +1,8 @@
-"""Carries out a copy in lanes: what an earlier attempt left is brought in first, then what is missing is staged, lane by lane sealed,
-brought in by the server, and compared.
+"""A copy with several writers.
 
-Each lane is an exact beginning of what it would become, and nothing new is staged before everything old is in: so the order within a
-lane survives every death.
+First promotes staging streams of earlier attempts, then stages, seals, promotes and verifies the
+pending ranges. A staging stream always holds a prefix of its partition, and old staging streams are
+promoted before new ones are written. So the order within a partition survives a crash.
 """
 
 from __future__ import annotations
@@ -58,16 +58,17 @@ from jsplan.errors import ApiError, ConnectError, JsplanError
 if TYPE_CHECKING:
     from jsplan.backfill.parquet.location import ParquetOrigin
 
-#: More lanes than these gain nothing: a target takes what comes with one core.
+#: More partitions are not faster: a target stores messages with one core.
 MAX_PARTITIONS: Final = 8
 ResultDict = dict[str, Any]
 
 
 @dataclass(slots=True)
 class PartitionedCopy:
-    """One copy of any number of origins. `results` say at any time how far each of them is; `fingerprint` is what stages must be made for.
+    """One copy of any number of origins. `results` is the current progress of each.
 
-    `parquet_origins` is there where all of it comes out of an archive: what that has of each origin.
+    Only staging streams with this `fingerprint` are resumed. `parquet_origins` are the archives of
+    the origins, if they are read from archives.
     """
 
     context: RunContext
@@ -81,26 +82,30 @@ class PartitionedCopy:
     promotion: Promotion = field(init=False)
 
     def __post_init__(self) -> None:
-        first, work = self.origins[0], self.context
+        first, context = self.origins[0], self.context
         self.results = [
-            OriginResult(leg.origin, leg.target, leg.first, leg.last) for leg in self.origins
+            OriginResult(origin.origin, origin.target, origin.first, origin.last)
+            for origin in self.origins
         ]
         self.total_result = OriginResult(first.origin, first.target, 0, 0)
         self.promotion = Promotion(
             replace(first),
             self.endpoints[0],
-            work.runner,
-            work.observer,
-            work.may_write,
-            work.entry_id,
+            context.runner,
+            context.observer,
+            context.may_write,
+            context.entry_id,
             self.fingerprint,
             self.total_result,
         )
 
-    # --- the sequence -------------------------------------------------------------------------------------------
+    # --- the sequence -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Copy what is missing and prove it. Raises RefusedError, JsplanError and ApiError; then it can be run again."""
+        """Copy the pending messages and verify them.
+
+        Raises RefusedError, JsplanError and ApiError; it can be run again then.
+        """
 
         async def attempt() -> None:
             await self._recover()
@@ -115,77 +120,86 @@ class PartitionedCopy:
             raise
 
     async def _recover(self) -> None:
-        """Bring in what attempts before this one staged: all of their lanes, before anything new is staged."""
+        """Promote all partitions that earlier attempts staged, before anything new is staged."""
         self.context.may_write(WRITE_SECONDS)
         found = await retry_transient(
             self.endpoints[0].target,
             partial(staging_streams.find, self.endpoints[0].target, self.context.entry_id),
         )
-        sealed = [await self.promotion.seal(stage) for stage in found]
-        taken = await self._check_staged(sealed) if sealed else []
-        for origin in dict.fromkeys([*(stage.origin for stage in sealed), self.origins[0].origin]):
+        sealed = [await self.promotion.seal(staging) for staging in found]
+        recovered = await self._check_staged(sealed) if sealed else []
+        for origin in dict.fromkeys(
+            [*(staging.origin for staging in sealed), self.origins[0].origin]
+        ):
             self.promotion.origin_state.origin = origin
             await self.promotion.recover()
         self.promotion.origin_state.origin = self.origins[0].origin
-        for copied in taken:
+        for copied in recovered:
             self._count_recovered(copied)
 
     async def _check_staged(self, found: Sequence[StagingStream]) -> list[dict[str, int]]:
-        """How many messages of which origins the lanes have that are brought in now. They are dropped where nobody had made sure that
-        each message is there once: that is done before the first lane is attached.
+        """Count the messages by origin in the staging streams that are promoted now.
+
+        They are dropped if they have duplicates. That check comes before the first one is attached.
         """
         info = await self._fetch_target_info()
         attached = set(staging_sources.list_staging_sources(info["config"]))
-        mine = [
-            stage
-            for stage in found
-            if stage.messages and (stage.name in attached or stage.fingerprint == self.fingerprint)
+        resumable = [
+            staging
+            for staging in found
+            if staging.messages
+            and (staging.name in attached or staging.fingerprint == self.fingerprint)
         ]
-        way = self.endpoints[0].target_endpoint
+        endpoint = self.endpoints[0].target_endpoint
         staged = [
-            await asyncio.to_thread(read_staged_messages, way, stage.name, stage.messages)
-            for stage in mine
+            await asyncio.to_thread(read_staged_messages, endpoint, staging.name, staging.messages)
+            for staging in resumable
         ]
         if (
-            not attached.intersection(stage.name for stage in mine)
+            not attached.intersection(staging.name for staging in resumable)
             and find_duplicate([one.seqs for one in staged]) is not None
         ):
             self.context.observer.warn(
-                "What an earlier attempt had staged has several messages of one: it is dropped"
+                "The staging streams of an earlier attempt have duplicate messages. "
+                "They are dropped"
             )
-            for stage in mine:
-                await self.promotion.drop(stage)
+            for staging in resumable:
+                await self.promotion.drop(staging)
             return []
         return [{name: len(seqs) for name, seqs in one.seqs.items()} for one in staged]
 
     def _count_recovered(self, copied: dict[str, int]) -> None:
-        """So many messages of origins, which are named as in `Jsplan-Origin`, have come in."""
-        for leg, ends, result in zip(self.origins, self.endpoints, self.results, strict=True):
-            result.copied += copied.get(f"{ends.origin_domain_name}/{leg.origin_address.stream}", 0)
+        """Add promoted messages by origin, which is named as in `Jsplan-Origin`."""
+        for origin, endpoints, result in zip(
+            self.origins, self.endpoints, self.results, strict=True
+        ):
+            result.copied += copied.get(
+                f"{endpoints.origin_domain_name}/{origin.origin_address.stream}", 0
+            )
 
     async def _attempt(self) -> None:
-        """Copy what is not there yet. Raises ApiError and ConnectError for what another attempt may not meet."""
+        """Copy the pending ranges once. Raises ApiError and ConnectError for transient errors."""
         self.context.require_open()
         for result in self.results:
             result.attempts += 1
-        missing, todos = await self._scan_pending()
-        if not any(todo.spans for todo in todos):
+        scans, all_pending = await self._scan_pending()
+        if not any(pending.spans for pending in all_pending):
             return
-        await self._require_estimated_capacity(todos)
-        every: list[ResultDict] = []
-        for part in split_by_budget(todos, await self._compute_sequence_budget()):
+        await self._require_estimated_capacity(all_pending)
+        results: list[ResultDict] = []
+        for part in split_by_budget(all_pending, await self._compute_sequence_budget()):
             self.context.require_open()
-            every += await self._copy_portion(part)
+            results += await self._copy_portion(part)
         for number, result in enumerate(self.results):
-            skipped = self._collect_skipped(number, every)
+            skipped = self._collect_skipped(number, results)
             result.skipped, result.skipped_count = (
                 first_sequences(skipped, MAX_NAMED_MESSAGES),
                 count_sequences(skipped),
             )
-        await self._add_gaps(missing, todos, every)
+        await self._add_gaps(scans, all_pending, results)
 
     async def _compute_sequence_budget(self) -> int | None:
-        """So many sequences are copied in one go: of what passes the shuffle nothing is kept when the window closes meanwhile."""
+        """Limit the sequences of one portion, which a shuffle loses if the window closes."""
         size = compute_byte_budget(self.context.entry)
         if size is None or not (self.transforms.needs_rows or self.transforms.order == "subject"):
             return None
@@ -195,56 +209,61 @@ class PartitionedCopy:
         )
         return max(1, size * messages // max(1, bytes_))
 
-    async def _copy_portion(self, todos: Sequence[PendingRanges]) -> list[ResultDict]:
-        """Stage these, bring them in, prove them; what the lanes said."""
+    async def _copy_portion(self, all_pending: Sequence[PendingRanges]) -> list[ResultDict]:
+        """Stage, promote and verify these ranges. Return the results of the partitions."""
         target = await self._fetch_target_info()
-        job, made = await self._build_plan(todos, target["config"])
-        said: list[ResultDict] = await self._drop_on_failure(
-            made, self._run_copy(job, made, sum(todo.messages for todo in todos))
+        plan, created = await self._build_plan(all_pending, target["config"])
+        results: list[ResultDict] = await self._drop_on_failure(
+            created, self._run_copy(plan, created, sum(pending.messages for pending in all_pending))
         )
-        staged = await self._seal_all(job, made, said)
+        staged = await self._seal_all(plan, created, results)
         deletes = await self._drop_on_failure(
-            made,
+            created,
             self._require_capacity(sum(s.messages for s in staged), sum(s.bytes for s in staged)),
         )
-        equal = await self._promote_all(staged, said, may_lack=deletes)
-        self._add_results(said, equal=equal)
-        return said
+        equal = await self._promote_all(staged, results, may_lack=deletes)
+        self._add_results(results, equal=equal)
+        return results
 
-    # --- what is to be done -------------------------------------------------------------------------------------
+    # --- planning ---------------------------------------------------------------------------------
 
     async def _scan_pending(self) -> tuple[list[SharedPendingScan], list[PendingRanges]]:
         info = await self._fetch_target_info()
         found = [self._build_scan(number) for number in range(len(self.origins))]
         wanted = await gather_limited(found, lambda one: one.build_query(info))
         if (state := info["state"])["messages"]:
-            first, last, way = (
+            first, last, endpoint = (
                 int(state["first_seq"]),
                 int(state["last_seq"]),
                 self.endpoints[0].target_endpoint,
             )
             known = await asyncio.to_thread(
-                scan_target_origins, way, self.origins[0].target_address.stream, first, last, wanted
+                scan_target_origins,
+                endpoint,
+                self.origins[0].target_address.stream,
+                first,
+                last,
+                wanted,
             )
             for one, there in zip(found, known, strict=True):
                 one.existing = there
         return found, await gather_limited(found, lambda one: one.scan())
 
     def _build_scan(self, number: int) -> SharedPendingScan:
-        leg, ends, mixed = (
+        origin, endpoints, mixed = (
             self.origins[number],
             self.endpoints[number],
             self.transforms.order != "stream",
         )
         if not self.parquet_origins:
-            return SharedPendingScan(leg, ends, self.context.topology, is_reordered=mixed)
+            return SharedPendingScan(origin, endpoints, self.context.topology, is_reordered=mixed)
         return SharedParquetPendingScan(
-            leg, ends, self.context.topology, self.parquet_origins[number], mixed=mixed
+            origin, endpoints, self.context.topology, self.parquet_origins[number], mixed=mixed
         )
 
     async def _fetch_origin_infos(self) -> list[ResultDict]:
         if self.parquet_origins:
-            return [held.stream_info for held in self.parquet_origins]
+            return [archive.stream_info for archive in self.parquet_origins]
         pairs = list(zip(self.origins, self.endpoints, strict=True))
         return await gather_limited(
             pairs,
@@ -254,21 +273,21 @@ class PartitionedCopy:
         )
 
     async def _build_plan(
-        self, todos: Sequence[PendingRanges], target: dict[str, Any]
+        self, all_pending: Sequence[PendingRanges], target: dict[str, Any]
     ) -> tuple[PartitionPlan, list[StagingStream]]:
-        """The lanes of an attempt, with the staging streams that it may write to."""
-        shape, largest = self.transforms, int(target.get("max_msg_size", -1))
-        busy = sum(bool(todo.spans) for todo in todos)
+        """Build the partitions of an attempt, and create their staging streams."""
+        transforms, largest = self.transforms, int(target.get("max_msg_size", -1))
+        nonempty = sum(bool(pending.spans) for pending in all_pending)
         most = min(
             MAX_PARTITIONS,
             await self.context.runner.count_slots(),
-            max(1, sum(todo.messages for todo in todos)),
+            max(1, sum(pending.messages for pending in all_pending)),
         )
-        count = min(most, busy) if shape.order == "stream" else most
-        made: list[StagingStream] = []
+        count = min(most, nonempty) if transforms.order == "stream" else most
+        created: list[StagingStream] = []
         for _ in range(count):
             self.context.may_write(WRITE_SECONDS)
-            made.append(
+            created.append(
                 await staging_streams.create(
                     self.endpoints[0].target,
                     self.context.entry_id,
@@ -277,62 +296,64 @@ class PartitionedCopy:
                     target,
                 )
             )
-        way = self.endpoints[0].target_endpoint
-        legs = tuple(
+        endpoint = self.endpoints[0].target_endpoint
+        tasks = tuple(
             CopyTask(
-                source=ends.source_endpoint,
-                domain=ends.origin_domain_name,
-                stream=leg.origin_address.stream,
-                spans=todo.spans,
-                filters=tuple(leg.filters),
-                target=way,
+                source=endpoints.source_endpoint,
+                domain=endpoints.origin_domain_name,
+                stream=origin.origin_address.stream,
+                spans=pending.spans,
+                filters=tuple(origin.filters),
+                target=endpoint,
                 ingest_prefix="",
-                staging_stream=made[0].name,
-                existing=todo.existing,
-                coverage=todo.coverage,
+                staging_stream=created[0].name,
+                existing=pending.existing,
+                coverage=pending.coverage,
                 oversize=self.context.entry.oversize,
                 max_msg_size=largest,
                 files=self.parquet_origins[number].files if self.parquet_origins else (),
                 deadline=self.context.deadline,
             )
-            for number, (leg, ends, todo) in enumerate(
-                zip(self.origins, self.endpoints, todos, strict=True)
+            for number, (origin, endpoints, pending) in enumerate(
+                zip(self.origins, self.endpoints, all_pending, strict=True)
             )
         )
-        lanes = tuple(Partition(way, stage.name, stage.ingest_prefix) for stage in made)
-        dealt = (
-            assign_partitions([todo.messages for todo in todos], count)
-            if shape.order == "stream"
+        partitions = tuple(
+            Partition(endpoint, staging.name, staging.ingest_prefix) for staging in created
+        )
+        assigned = (
+            assign_partitions([pending.messages for pending in all_pending], count)
+            if transforms.order == "stream"
             else ()
         )
         return PartitionPlan(
-            lanes,
-            legs,
-            shape.order,
-            dealt,
-            shape.where,
-            shape.transform,
-            shape.subject_transform,
+            partitions,
+            tasks,
+            transforms.order,
+            assigned,
+            transforms.where,
+            transforms.transform,
+            transforms.subject_transform,
             self.context.entry.rate,
-        ), made
+        ), created
 
-    async def _require_estimated_capacity(self, todos: Sequence[PendingRanges]) -> None:
-        """Raise RefusedError before anything is staged if there will be no room for it: as far as that can be told then, which with SQL
-        or a function is not at all.
+    async def _require_estimated_capacity(self, all_pending: Sequence[PendingRanges]) -> None:
+        """Raise RefusedError before staging if the estimated size exceeds the capacity.
+
+        With SQL or a function there is no estimate.
         """
         if self.transforms.needs_rows:
             return
         infos = await self._fetch_origin_infos()
         messages = size = 0
-        for todo, info in zip(todos, infos, strict=True):
-            count = min(todo.messages, int(info["state"]["messages"]))
+        for pending, info in zip(all_pending, infos, strict=True):
+            count = min(pending.messages, int(info["state"]["messages"]))
             messages, size = (
                 messages + count,
                 size + count * (info["state"]["bytes"] // max(1, info["state"]["messages"])),
             )
-        if not any(
-            leg.filters for leg in self.origins
-        ):  # of what matches a filter nobody knows how much that is
+        # The share of a filter is not known.
+        if not any(origin.filters for origin in self.origins):
             await self._require_capacity(messages, size)
 
     async def _require_capacity(self, messages: int, size: int) -> bool:
@@ -343,44 +364,47 @@ class PartitionedCopy:
             size + estimate_overhead(messages),
         )
 
-    # --- doing it -----------------------------------------------------------------------------------------------
+    # --- copying ----------------------------------------------------------------------------------
 
     async def _run_copy(
-        self, job: PartitionPlan, made: Sequence[StagingStream], messages: int
+        self, plan: PartitionPlan, created: Sequence[StagingStream], messages: int
     ) -> list[ResultDict]:
-        """Let Spark stage everything, telling how far it is. Raises RefusedError where a message came out more than once."""
-        work = self.context
+        """Stage everything with Spark, and report progress. Raises RefusedError for duplicates."""
+        context = self.context
         await asyncio.gather(
             *(
-                staging_streams.require_exclusive_subject({key: api}, made[0])
-                for key, api in work.apis.items()
+                staging_streams.require_exclusive_subject({key: api}, created[0])
+                for key, api in context.apis.items()
             )
         )
-        work.observer.phase(
-            f"Copying {self._title}, in {len(made)} partition{'' if len(made) == 1 else 's'}"
+        context.observer.phase(
+            f"Copying {self._title}, in {len(created)} partition{'' if len(created) == 1 else 's'}"
         )
-        said: list[ResultDict] = await self._watch_progress(
-            work.runner.run_partitions(job, self._title), made, messages
+        results: list[ResultDict] = await self._watch_progress(
+            context.runner.run_partitions(plan, self._title), created, messages
         )
-        if job.transform is not None:
-            lanes = [
-                {leg: decode_sequences(told["seqs"]) for leg, told in one["origins"].items()}
-                for one in said
+        if plan.transform is not None:
+            partitions = [
+                {number: decode_sequences(part["seqs"]) for number, part in one["origins"].items()}
+                for one in results
             ]
-            if (found := find_duplicate(lanes)) is not None:
-                raise build_duplicate_error(job, int(found[0]), found[1])
-        return said
+            if (found := find_duplicate(partitions)) is not None:
+                raise build_duplicate_error(plan, int(found[0]), found[1])
+        return results
 
-    async def _watch_progress(self, job: Any, made: Sequence[StagingStream], messages: int) -> Any:
+    async def _watch_progress(
+        self, job: Any, created: Sequence[StagingStream], messages: int
+    ) -> Any:
         task, started = asyncio.ensure_future(job), time.monotonic()
         while not (await asyncio.wait([task], timeout=POLL_INTERVAL))[0]:
             try:
                 now = [
-                    await staging_streams.refresh(self.endpoints[0].target, stage) for stage in made
+                    await staging_streams.refresh(self.endpoints[0].target, staging)
+                    for staging in created
                 ]
             except ApiError:
-                continue  # the copy itself says what is wrong
-            done = sum(stage.messages for stage in now)
+                continue  # the copy reports the error
+            done = sum(staging.messages for staging in now)
             self.context.observer.event(
                 MessagesMoved(
                     self._title,
@@ -393,101 +417,107 @@ class PartitionedCopy:
         return task.result()
 
     async def _seal_all(
-        self, job: PartitionPlan, made: Sequence[StagingStream], said: Sequence[ResultDict]
+        self, plan: PartitionPlan, created: Sequence[StagingStream], results: Sequence[ResultDict]
     ) -> list[StagingStream]:
-        """The stages as they remain. Raises ApiError where one does not have what its lane has written."""
-        wrote = {one["partition"]: one["messages"] for one in said}
-        found = [await self.promotion.seal(stage) for stage in made]
-        for number, stage in enumerate(found):
-            if stage.messages != wrote.get(number, 0):
+        """Seal the staging streams. Raises ApiError if one lacks messages of its partition."""
+        written = {one["partition"]: one["messages"] for one in results}
+        found = [await self.promotion.seal(staging) for staging in created]
+        for number, staging in enumerate(found):
+            if staging.messages != written.get(number, 0):
                 raise ApiError(
-                    f"staging stream {stage.name} has {stage.messages:,} messages where {wrote.get(number, 0):,} were written by partition "
-                    f"{number} of {len(job.partitions)}"
+                    f"staging stream {staging.name} has {staging.messages:,} messages, but "
+                    f"{written.get(number, 0):,} were written by partition {number} of "
+                    f"{len(plan.partitions)}"
                 )
         return found
 
     async def _promote_all(
-        self, staged: Sequence[StagingStream], said: Sequence[ResultDict], *, may_lack: bool
+        self, staged: Sequence[StagingStream], results: Sequence[ResultDict], *, may_lack: bool
     ) -> bool:
-        """Let the target take all lanes, and prove each; whether all of it is there."""
-        hashes = {one["partition"]: one["hashes"] for one in said}
-        some = [(stage, hashes[number]) for number, stage in enumerate(staged) if stage.messages]
-        equal = not some or await self.promotion.promote_partitions(
-            [stage for stage, _ in some], [one for _, one in some], may_lack=may_lack
+        """Promote all partitions and verify each. Return True if everything is in the target."""
+        hashes = {one["partition"]: one["hashes"] for one in results}
+        nonempty = [
+            (staging, hashes[number]) for number, staging in enumerate(staged) if staging.messages
+        ]
+        equal = not nonempty or await self.promotion.promote_partitions(
+            [staging for staging, _ in nonempty],
+            [blocks for _, blocks in nonempty],
+            may_lack=may_lack,
         )
         await self.promotion.drop(*staged)
         return equal
 
-    async def _drop_on_failure(self, made: Sequence[StagingStream], job: Any) -> Any:
-        """Take the stages away again that nothing good can come of: after what will be no other in the next attempt."""
+    async def _drop_on_failure(self, created: Sequence[StagingStream], job: Any) -> Any:
+        """Delete the staging streams after an error that a retry cannot fix."""
         try:
             return await job
         except JsplanError as error:
             if not isinstance(error, ApiError | ConnectError):
-                for stage in made:
-                    await self.promotion.drop(stage)
+                for staging in created:
+                    await self.promotion.drop(staging)
             raise
 
-    # --- what became of it --------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------
 
-    def _add_results(self, said: Sequence[ResultDict], *, equal: bool) -> None:
-        path = (
-            f"spark, in {len(said)} partition{'' if len(said) == 1 else 's'}, via staging streams"
-        )
+    def _add_results(self, results: Sequence[ResultDict], *, equal: bool) -> None:
+        partitions = "1 partition" if len(results) == 1 else f"{len(results)} partitions"
+        path = f"spark, in {partitions}, via staging streams"
         if self.parquet_origins:
             path += f", from {self.origins[0].archive}"
-        for one in said:
-            for leg, told in one["origins"].items():
-                self.results[int(leg)].copied += told["messages"]
-                self.results[int(leg)].bytes += told["bytes"]
+        for one in results:
+            for number, part in one["origins"].items():
+                self.results[int(number)].copied += part["messages"]
+                self.results[int(number)].bytes += part["bytes"]
         for result in self.results:
             if result.copied:
                 result.verified, result.path = equal, path
 
     async def _add_gaps(
         self,
-        missing: Sequence[SharedPendingScan],
-        todos: Sequence[PendingRanges],
-        said: Sequence[ResultDict],
+        scans: Sequence[SharedPendingScan],
+        all_pending: Sequence[PendingRanges],
+        results: Sequence[ResultDict],
     ) -> None:
-        """What is gone at an origin and was not copied is a gap. What was left out by SQL or a function was there; what has gone since
-        counts as a gap: nobody can tell any more.
+        """Report messages that are deleted at an origin and were not copied as gaps.
+
+        That includes messages that SQL or a function dropped and that were deleted since.
         """
-        gone = await gather_limited(missing, lambda one: one.find_gone())
-        for number, (leg, todo) in enumerate(zip(self.origins, todos, strict=True)):
-            if leg.status == "done":
+        gone = await gather_limited(scans, lambda one: one.find_gone())
+        for number, (origin, pending) in enumerate(zip(self.origins, all_pending, strict=True)):
+            if origin.status == "done":
                 continue
             left = (
-                subtract_present(todo.spans, todo.existing.seq)
-                if todo.is_exact
-                else list(todo.spans)
+                subtract_present(pending.spans, pending.existing.seq)
+                if pending.is_exact
+                else list(pending.spans)
             )
-            written = group_into_ranges(self._collect_written(number, said))
+            written = group_into_ranges(self._collect_written(number, results))
             gaps = intersect(
-                subtract(subtract(left, self._collect_skipped(number, said)), written), gone[number]
+                subtract(subtract(left, self._collect_skipped(number, results)), written),
+                gone[number],
             )
             self.results[number].gaps, self.results[number].gap_messages = (
                 [list(gap) for gap in gaps[:MAX_LISTED_RANGES]],
                 count_sequences(gaps),
             )
 
-    def _collect_skipped(self, leg: int, said: Sequence[ResultDict]) -> list[SeqRange]:
+    def _collect_skipped(self, number: int, results: Sequence[ResultDict]) -> list[SeqRange]:
         found = [
             np.arange(first, last + 1)
-            for one in said
-            for first, last in one["skipped"].get(str(leg), [])
+            for one in results
+            for first, last in one["skipped"].get(str(number), [])
         ]
         return group_into_ranges(np.sort(np.concatenate(found))) if found else []
 
-    def _collect_written(self, leg: int, said: Sequence[ResultDict]) -> SeqArray:
+    def _collect_written(self, number: int, results: Sequence[ResultDict]) -> SeqArray:
         found = [
-            decode_sequences(one["origins"][str(leg)]["seqs"])
-            for one in said
-            if str(leg) in one["origins"]
+            decode_sequences(one["origins"][str(number)]["seqs"])
+            for one in results
+            if str(number) in one["origins"]
         ]
         return np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
 
-    # --- names --------------------------------------------------------------------------------------------------
+    # --- names ------------------------------------------------------------------------------------
 
     async def _fetch_target_info(self) -> ResultDict:
         target = self.origins[0].target_address.stream
@@ -499,4 +529,5 @@ class PartitionedCopy:
     @property
     def _title(self) -> str:
         first = self.origins[0]
-        return f"{first.origin if len(self.origins) == 1 else f'{len(self.origins)} origins'} to {first.target}"
+        origins = first.origin if len(self.origins) == 1 else f"{len(self.origins)} origins"
+        return f"{origins} to {first.target}"

@@ -1,7 +1,6 @@
-"""A backfill in lanes: of one origin in an order of its own, of what SQL or a function makes of the messages, or of a whole fleet.
+"""A backfill in partitions: for another order, for SQL, a function or many origins.
 
-One job reads all origins that can be reached; origins that are away are left for the next run. What it writes, and how whoever comes
-after takes over, is in `widely`.
+One Spark job reads all reachable origins. Offline origins are deferred to the next run.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def needs_partitions(entry: Backfill) -> bool:
-    """Whether an entry is copied in lanes: the messages are shaped on their way into a stream, or there are several streams."""
+    """Check whether an entry is copied in partitions: with transforms or many origins."""
     if entry.target.parquet is not None:
         return False
     if has_transforms(entry):
@@ -60,57 +59,62 @@ def needs_partitions(entry: Backfill) -> bool:
 
 
 def reads_archive(entry: Backfill) -> bool:
-    """Whether an entry reads an archive."""
+    """Check whether an entry reads an archive."""
     return any(side.parquet is not None for side in entry.origins)
 
 
 async def load_parquet_origins(
-    world: Context, entry: Backfill, legs: Iterable[OriginState]
+    world: Context, entry: Backfill, origins: Iterable[OriginState]
 ) -> list[ParquetOrigin]:
-    """What the archives of an entry have of its legs; nothing where it reads streams.
+    """Load the archives of an entry; an empty list if it reads streams.
 
-    Raises ArchiveError, and RefusedError where a message could be one of two.
+    Raises ArchiveError, and RefusedError if two archives are of one stream.
     """
     if not reads_archive(entry):
         return []
-    found = [await load_parquet_origin(world, leg) for leg in legs]
-    names = [f"{held.origin.domain}/{held.origin.stream}" for held in found]
-    if again := next((name for number, name in enumerate(names) if name in names[:number]), None):
+    loaded = [await load_parquet_origin(world, origin) for origin in origins]
+    names = [f"{archive.origin.domain}/{archive.origin.stream}" for archive in loaded]
+    if duplicate := next(
+        (name for number, name in enumerate(names) if name in names[:number]), None
+    ):
         raise RefusedError(
-            f"backfill {entry.name}: there is more than one {again} in what it reads, and a sequence means another message in each",
-            hint="Make an entry of each archive. A stream that was made anew and archived again comes back only without order, where, "
-            "transform and subject_transform.",
+            f"backfill {entry.name} reads more than one archive of {duplicate}, "
+            "and a sequence means another message in each",
+            hint="Make an entry of each archive. Archives of a recreated stream can only be copied "
+            "without order, where, transform and subject_transform.",
         )
-    return found
+    return loaded
 
 
 @dataclass(slots=True)
 class PartitionedRun:
-    """One run: which origins can be reached, their ranges, then all of them together. `save_state` writes the record into the state."""
+    """One run of all reachable origins. `save_state` writes a record into the state."""
 
     run: BackfillRun
     build_context: Callable[[BackfillState], RunContext]
     save_state: Callable[[BackfillState], Awaitable[None]]
 
     async def execute(self) -> BackfillResult:
-        """Copy what is missing of every origin that can be reached. Raises what `workflows.backfill.run` raises."""
+        """Copy the pending messages of reachable origins. Raises as `workflows.backfill.run`."""
         run, entry = self.run, self.run.entry
-        shape = build_transform_spec(run.world.workspace.root, entry)
+        transforms = build_transform_spec(run.world.workspace.root, entry)
         await run.pool.open(domain.connection for domain in run.world.workspace.domains.values())
         await run.pool.api(run.world.workspace.domains[entry.target.domain]).request("INFO")
         await run.record_target_seen()
-        away = (
+        offline = (
             {} if reads_archive(entry) else await find_offline_domains(run.world, run.pool, entry)
         )
-        record, result = await self._load_state(away), BackfillResult(entry.name)
+        record, result = await self._load_state(offline), BackfillResult(entry.name)
         result.deferred = [
-            {"address": str(side), "reason": away[side.domain]}
+            {"address": str(side), "reason": offline[side.domain]}
             for side in entry.origins
-            if side.domain in away
+            if side.domain in offline
         ]
-        legs = [leg for leg in record.origins if leg.origin_address.domain not in away]
+        origins = [
+            origin for origin in record.origins if origin.origin_address.domain not in offline
+        ]
         try:
-            await self._copy_origins(record, legs, shape, result)
+            await self._copy_origins(record, origins, transforms, result)
         except WindowClosedError:
             result.closed = True
         result.exit_code = int(
@@ -118,15 +122,15 @@ class PartitionedRun:
         )
         return result
 
-    async def _load_state(self, away: dict[str, str]) -> BackfillState:
-        """The record, with the range of every origin that can be reached: those that were away are pinned when they are back."""
+    async def _load_state(self, offline: dict[str, str]) -> BackfillState:
+        """Load the state, and pin the ranges of reachable origins that it lacks."""
         run, entry = self.run, self.run.entry
         record = load_stored_state(run.world, entry)
         if record is None or run.options.reset_range:
             record = BackfillState(entry.name, hash_config(entry), [], format_timestamp())
         if reads_archive(entry):
             return await self._pin_archive(record)
-        if await pin_reachable_origins(run.world, run.pool, entry, record, away):
+        if await pin_reachable_origins(run.world, run.pool, entry, record, offline):
             await self.save_state(record)
         return record
 
@@ -139,71 +143,84 @@ class PartitionedRun:
     async def _copy_origins(
         self,
         record: BackfillState,
-        legs: list[OriginState],
-        shape: TransformSpec,
+        origins: list[OriginState],
+        transforms: TransformSpec,
         result: BackfillResult,
     ) -> None:
         run, started, before = self.run, time.monotonic(), self.run.runner.start_seconds
-        held = await load_parquet_origins(run.world, run.entry, legs)
-        ends = (
+        archives = await load_parquet_origins(run.world, run.entry, origins)
+        endpoints = (
             [
-                endpoints_from_parquet(run.world, run.pool, leg, one)
-                for leg, one in zip(legs, held, strict=True)
+                endpoints_from_parquet(run.world, run.pool, origin, archive)
+                for origin, archive in zip(origins, archives, strict=True)
             ]
-            if held
-            else self._build_endpoints(legs)
+            if archives
+            else self._build_endpoints(origins)
         )
-        if not ends:
+        if not endpoints:
             return
-        await self._require_same_streams(legs, ends, held)
-        text = f"{record.entry_hash} {record.pinned_at} {shape.fingerprint}"
-        wide = PartitionedCopy(self.build_context(record), shape, legs, ends, text, held)
+        await self._require_same_streams(origins, endpoints, archives)
+        fingerprint = f"{record.entry_hash} {record.pinned_at} {transforms.fingerprint}"
+        copy = PartitionedCopy(
+            self.build_context(record), transforms, origins, endpoints, fingerprint, archives
+        )
         try:
-            await wide.run()
-            for number, (leg, found) in enumerate(zip(legs, wide.results, strict=True)):
-                if held:
-                    found.gaps, found.gap_messages = held[number].gaps, held[number].gap_messages
-                elif leg.status == "done":
-                    found.gaps, found.gap_messages = leg.gaps, leg.gap_messages
-                leg.status, leg.gaps, leg.gap_messages, leg.skipped = (
+            await copy.run()
+            for number, (origin, copied) in enumerate(zip(origins, copy.results, strict=True)):
+                if archives:
+                    copied.gaps, copied.gap_messages = (
+                        archives[number].gaps,
+                        archives[number].gap_messages,
+                    )
+                elif origin.status == "done":
+                    copied.gaps, copied.gap_messages = origin.gaps, origin.gap_messages
+                (
+                    origin.status,
+                    origin.gaps,
+                    origin.gap_messages,
+                    origin.skipped,
+                ) = (
                     "done",
-                    found.gaps,
-                    found.gap_messages,
-                    found.skipped or leg.skipped,
+                    copied.gaps,
+                    copied.gap_messages,
+                    copied.skipped or origin.skipped,
                 )
         finally:
             seconds = time.monotonic() - started - (run.runner.start_seconds - before)
-            for leg, found in zip(legs, wide.results, strict=True):
-                found.seconds = seconds
-                leg.copied += found.copied
-                leg.seconds += (
-                    seconds * found.copied / max(1, sum(result.copied for result in wide.results))
+            for origin, copied in zip(origins, copy.results, strict=True):
+                copied.seconds = seconds
+                origin.copied += copied.copied
+                origin.seconds += (
+                    seconds * copied.copied / max(1, sum(result.copied for result in copy.results))
                 )
             if len(record.origins) == len(run.entry.origins) and all(
-                each.status == "done" for each in record.origins
+                origin.status == "done" for origin in record.origins
             ):
                 record.done_at = format_timestamp()
-            result.origins = wide.results
+            result.origins = copy.results
             await self.save_state(record)
 
-    def _build_endpoints(self, legs: list[OriginState]) -> list[Endpoints]:
-        return [Endpoints.of_origin(self.run.world, self.run.pool, leg) for leg in legs]
+    def _build_endpoints(self, origins: list[OriginState]) -> list[Endpoints]:
+        return [Endpoints.of_origin(self.run.world, self.run.pool, origin) for origin in origins]
 
     async def _require_same_streams(
-        self, legs: list[OriginState], ends: list[Endpoints], held: list[ParquetOrigin]
+        self,
+        origins: list[OriginState],
+        endpoints: list[Endpoints],
+        archives: list[ParquetOrigin],
     ) -> None:
-        """Raise JsplanError where an end is another stream than the one whose range was pinned, or the target takes no copies."""
-        target = await require_stream_info(ends[0].target, self.run.entry.target.stream)
+        """Raise JsplanError if a stream was recreated, or the target cannot be filled."""
+        target = await require_stream_info(endpoints[0].target, self.run.entry.target.stream)
         require_valid_target(str(self.run.entry.target), target["config"])
-        pairs = list(zip(legs, ends, strict=True))
-        infos: list[dict[str, Any]] = [one.stream_info for one in held]
+        pairs = list(zip(origins, endpoints, strict=True))
+        infos: list[dict[str, Any]] = [archive.stream_info for archive in archives]
         infos = infos or await gather_limited(
             pairs, lambda pair: require_stream_info(pair[1].origin, pair[0].origin_address.stream)
         )
-        for leg, origin in zip(legs, infos, strict=True):
-            require_same_streams(leg, origin, target)
+        for origin, info in zip(origins, infos, strict=True):
+            require_same_streams(origin, info, target)
 
 
 def load_transform_spec(world: Context, entry: Backfill) -> TransformSpec:
-    """What becomes of the messages of an entry of a workspace. Raises UsageError."""
+    """Build the transforms of an entry of a workspace. Raises UsageError."""
     return build_transform_spec(world.workspace.root, entry)

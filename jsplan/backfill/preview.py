@@ -1,6 +1,7 @@
-"""backfill plan: what is missing of an entry, measured, and how it would be copied. Starts no Spark, takes no lock, keeps nothing.
+"""The preview of `backfill plan`: pending messages of an entry, and how it would copy them.
 
-Where the target has nothing of an origin its server counts the range; else the target is looked through and compared, headers only.
+Starts no Spark, takes no lock and stores nothing. If the target has no message of an origin, its
+server counts the range; else the headers of the target are read and compared.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Info = dict[str, Any]
 
 
 async def preview_backfill(load: LoadOptions, options: BackfillOptions) -> BackfillPreview:
-    """What `workflows.backfill.plan` does."""
+    """Build the preview, as `workflows.backfill.plan`."""
     async with open_context(load) as world, open_pool(world, read_only=True) as pool:
         entry = resolve_entry(world, options)
         await pool.open(domain.connection for domain in world.workspace.domains.values())
@@ -76,7 +77,7 @@ class _PreviewBuilder:
     infos: dict[str, Info | None] = field(default_factory=dict)
 
     async def build(self) -> BackfillPreview:
-        """The whole document."""
+        """Build the document."""
         record = load_stored_state(self.world, self.entry)
         target = (
             await self._fetch_info(self.entry.target) if self.entry.target.parquet is None else None
@@ -85,50 +86,57 @@ class _PreviewBuilder:
             require_valid_target(str(self.entry.target), target["config"])
         choice = complete_reason(self.entry, await self._choose_strategy(record))
         absent = target is None and self.entry.target.parquet is None
-        how = "jsplan apply" if absent else format_command(self.entry)
-        before = tuple(
+        command = "jsplan apply" if absent else format_command(self.entry)
+        filters = tuple(
             name for name in ("where", "transform") if getattr(self.entry, name) is not None
         )
-        found = BackfillPreview(
+        preview = BackfillPreview(
             self.entry.name,
             _determine_status(record),
             choice.strategy,
             choice.reason,
-            how,
+            command,
             choice.obstacle,
-            filtered_by=before,
+            filtered_by=filters,
         )
-        every = await gather_limited(
+        loaded = await gather_limited(
             self.entry.origins,
-            lambda side: self._load_origins(side, record, there=target is not None),
+            lambda side: self._load_origins(side, record, target_exists=target is not None),
         )
-        legs = [leg for one in every if isinstance(one, list) for leg in one]
-        together = (
+        origin_states = [
+            origin_state for one in loaded if isinstance(one, list) for origin_state in one
+        ]
+        shared = (
             target is not None
             and needs_partitions(self.entry)
-            and not any(leg.archive for leg in legs)
+            and not any(origin_state.archive for origin_state in origin_states)
         )
-        seen = await self._scan_target(legs, target) if target is not None and together else {}
-        for side, one in zip(self.entry.origins, every, strict=True):
+        seen = (
+            await self._scan_target(origin_states, target) if target is not None and shared else {}
+        )
+        for side, one in zip(self.entry.origins, loaded, strict=True):
             if isinstance(one, JsplanError):
-                found.origins.append(
+                preview.origins.append(
                     OriginPreview(str(side), str(self.entry.target), error=one.full_text)
                 )
             else:
-                found.origins += [
+                preview.origins += [
                     await self._preview_or_error(
-                        leg, seen.get(id(leg)), record, there=target is not None
+                        origin_state,
+                        seen.get(id(origin_state)),
+                        record,
+                        target_exists=target is not None,
                     )
-                    for leg in one
+                    for origin_state in one
                 ]
-        if any(leg.messages is not None for leg in found.origins):
+        if any(origin.messages is not None for origin in preview.origins):
             past, now = list_past_copies(self.world.state), self.clock.now()
-            found.estimate = estimate_backfill(
-                self.entry, choice.strategy, found.messages, found.bytes, past, now
+            preview.estimate = estimate_backfill(
+                self.entry, choice.strategy, preview.messages, preview.bytes, past, now
             ).to_json()
-        return found
+        return preview
 
-    # --- by what ------------------------------------------------------------------------------------------------
+    # --- strategy ---------------------------------------------------------------------------------
 
     async def _choose_strategy(self, record: BackfillState | None) -> StrategyChoice:
         if record is not None and record.origins and not record.planned:
@@ -148,9 +156,11 @@ class _PreviewBuilder:
             if self.entry.target.parquet is None
             else StreamTraits()
         )
-        there = [origin for origin in origins if origin.exists]
+        existing = [origin for origin in origins if origin.exists]
         return choose_strategy(
-            build_strategy_facts(self.world.topology, self.entry, there, target, datetime.now(UTC))
+            build_strategy_facts(
+                self.world.topology, self.entry, existing, target, datetime.now(UTC)
+            )
         )
 
     async def _fetch_traits(self, side: BackfillSide) -> StreamTraits:
@@ -172,68 +182,77 @@ class _PreviewBuilder:
         return StreamTraits(declared, {}, level, exists=False, imported=is_import(domain))
 
     async def _fetch_info(self, side: BackfillSide) -> Info | None:
-        """STREAM.INFO, asked once. Raises ApiError and ConnectError."""
+        """Read STREAM.INFO once. Raises ApiError and ConnectError."""
         if str(side) not in self.infos:
             self.infos[str(side)] = await self.pool.api(
                 self.world.workspace.domains[side.domain]
             ).stream_info(side.stream)
         return self.infos[str(side)]
 
-    # --- how much -----------------------------------------------------------------------------------------------
+    # --- amounts ----------------------------------------------------------------------------------
 
     async def _load_origins(
-        self, side: BackfillSide, record: BackfillState | None, *, there: bool
+        self, side: BackfillSide, record: BackfillState | None, *, target_exists: bool
     ) -> list[OriginState] | JsplanError:
-        """The legs of an origin; an archive may have several. Of one that cannot be asked, why."""
+        """Load or pin the states of an origin; an archive has several. Or return the error."""
         try:
-            legs = [
-                leg
-                for leg in (record.origins if record else ())
-                if str(side) in (leg.origin, leg.archive)
+            origin_states = [
+                origin_state
+                for origin_state in (record.origins if record else ())
+                if str(side) in (origin_state.origin, origin_state.archive)
             ]
-            return legs or await self._pin_current(side, there=there)
+            return origin_states or await self._pin_current(side, target_exists=target_exists)
         except JsplanError as error:
             return error
 
-    async def _scan_target(self, legs: list[OriginState], target: Info) -> dict[int, PendingScan]:
-        """What the target has of many origins, found in one reading of it. By the leg. Raises ApiError."""
+    async def _scan_target(
+        self, origin_states: list[OriginState], target: Info
+    ) -> dict[int, PendingScan]:
+        """Scan the target once for many origins; scans are by id of the state. Raises ApiError."""
         first, last = int(target["state"]["first_seq"]), int(target["state"]["last_seq"])
-        every = [Endpoints.of_origin(self.world, self.pool, leg) for leg in legs]
-        mixed = self.entry.order != "stream"
-        shared = [
-            SharedPendingScan(leg, ends, self.world.topology, is_reordered=mixed)
-            for leg, ends in zip(legs, every, strict=True)
+        all_endpoints = [
+            Endpoints.of_origin(self.world, self.pool, origin_state)
+            for origin_state in origin_states
         ]
-        wanted = await gather_limited(shared, lambda one: one.build_query(target))
+        reordered = self.entry.order != "stream"
+        shared = [
+            SharedPendingScan(origin_state, endpoints, self.world.topology, is_reordered=reordered)
+            for origin_state, endpoints in zip(origin_states, all_endpoints, strict=True)
+        ]
+        queries = await gather_limited(shared, lambda scan: scan.build_query(target))
         if shared and target["state"]["messages"]:
             known = await asyncio.to_thread(
                 scan_target_origins,
-                every[0].target_endpoint,
+                all_endpoints[0].target_endpoint,
                 self.entry.target.stream,
                 first,
                 last,
-                wanted,
+                queries,
             )
-            for one, found in zip(shared, known, strict=True):
-                one.existing = found
-        return {id(leg): one for leg, one in zip(legs, shared, strict=True)}
+            for scan, existing in zip(shared, known, strict=True):
+                scan.existing = existing
+        return {
+            id(origin_state): scan for origin_state, scan in zip(origin_states, shared, strict=True)
+        }
 
     async def _preview_or_error(
         self,
-        leg: OriginState,
+        origin_state: OriginState,
         seen: PendingScan | None,
         record: BackfillState | None,
         *,
-        there: bool,
+        target_exists: bool,
     ) -> OriginPreview:
-        """What is missing of one origin. One that cannot be asked says why."""
+        """Preview one origin. An origin that does not answer has the error."""
         try:
-            return await self._preview_origin(leg, seen, there=there, pinned=record is not None)
+            return await self._preview_origin(
+                origin_state, seen, target_exists=target_exists, pinned=record is not None
+            )
         except JsplanError as error:
-            return OriginPreview(leg.origin, leg.target, error=error.full_text)
+            return OriginPreview(origin_state.origin, origin_state.target, error=error.full_text)
 
-    async def _pin_current(self, side: BackfillSide, *, there: bool) -> list[OriginState]:
-        """As a run would pin them now. Raises JsplanError where there is no such stream."""
+    async def _pin_current(self, side: BackfillSide, *, target_exists: bool) -> list[OriginState]:
+        """Pin the current range, as a run. Raises JsplanError if the stream does not exist."""
         to = str(self.entry.target)
         if side.parquet is not None:
             info = await self._fetch_info(self.entry.target)
@@ -248,7 +267,7 @@ class _PreviewBuilder:
         first, last = resolve_bounds(
             Endpoints.of_domains(self.world, self.pool, domain, domain), side, origin
         )
-        target = await self._fetch_info(self.entry.target) if there else None
+        target = await self._fetch_info(self.entry.target) if target_exists else None
         created, after = (
             (target["created"], int(target["state"]["last_seq"]) + 1)
             if target is not None
@@ -261,77 +280,97 @@ class _PreviewBuilder:
         ]
 
     async def _preview_origin(
-        self, leg: OriginState, seen: PendingScan | None, *, there: bool, pinned: bool
+        self,
+        origin_state: OriginState,
+        seen: PendingScan | None,
+        *,
+        target_exists: bool,
+        pinned: bool,
     ) -> OriginPreview:
-        found = OriginPreview(
-            leg.origin, leg.target, leg.first, leg.last, pinned=pinned, done=leg.status == "done"
+        preview = OriginPreview(
+            origin_state.origin,
+            origin_state.target,
+            origin_state.first,
+            origin_state.last,
+            pinned=pinned,
+            done=origin_state.status == "done",
         )
-        if leg.archive:
-            return await self._preview_archived(leg, found)
-        origin = self.world.workspace.domains[leg.origin_address.domain]
-        target = self.world.workspace.domains[self.entry.target.domain] if there else origin
-        ends = Endpoints.of_domains(self.world, self.pool, origin, target)
-        missing = seen or PendingScan(leg, ends, self.world.topology)
+        if origin_state.archive:
+            return await self._preview_archived(origin_state, preview)
+        origin = self.world.workspace.domains[origin_state.origin_address.domain]
+        target = self.world.workspace.domains[self.entry.target.domain] if target_exists else origin
+        endpoints = Endpoints.of_domains(self.world, self.pool, origin, target)
+        scan = seen or PendingScan(origin_state, endpoints, self.world.topology)
         info = await self._fetch_info(
-            BackfillSide(leg.origin_address.domain, leg.origin_address.stream)
+            BackfillSide(origin_state.origin_address.domain, origin_state.origin_address.stream)
         )
-        found.gap_messages = (
-            count_sequences(intersect([leg.seq_range], await missing.find_gone()))
-            if leg.first <= leg.last
+        preview.gap_messages = (
+            count_sequences(intersect([origin_state.seq_range], await scan.find_gone()))
+            if origin_state.first <= origin_state.last
             else 0
         )
-        if found.done:
-            found.messages, found.bytes, found.measured = 0, 0, COUNTED
-            return found
-        todo = await missing.scan() if there else None
-        if todo is None or not (len(todo.existing.seq) or todo.coverage):
-            found.messages, found.measured = (
-                (await missing.count_messages() if leg.first <= leg.last else 0),
+        if preview.done:
+            preview.messages, preview.bytes, preview.measured = 0, 0, COUNTED
+            return preview
+        pending = await scan.scan() if target_exists else None
+        if pending is None or not (len(pending.existing.seq) or pending.coverage):
+            preview.messages, preview.measured = (
+                (await scan.count_messages() if origin_state.first <= origin_state.last else 0),
                 COUNTED,
             )
         else:
-            left = asyncio.to_thread(_count_pending, ends.source_endpoint, leg, todo)
-            found.messages, found.measured = await left, COMPARED
-            found.in_target = int(
-                ((todo.existing.seq >= leg.first) & (todo.existing.seq <= leg.last)).sum()
+            left = asyncio.to_thread(
+                _count_pending, endpoints.source_endpoint, origin_state, pending
+            )
+            preview.messages, preview.measured = await left, COMPARED
+            preview.in_target = int(
+                (
+                    (pending.existing.seq >= origin_state.first)
+                    & (pending.existing.seq <= origin_state.last)
+                ).sum()
             )
         state = info["state"] if info is not None else {"messages": 0, "bytes": 0}
-        found.bytes = found.messages * int(state["bytes"]) // max(1, int(state["messages"]))
-        return found
+        preview.bytes = preview.messages * int(state["bytes"]) // max(1, int(state["messages"]))
+        return preview
 
-    async def _preview_archived(self, leg: OriginState, found: OriginPreview) -> OriginPreview:
-        held = await load_parquet_origin(self.world, leg)
-        todo = await ParquetPendingScan(
-            leg, endpoints_from_parquet(self.world, self.pool, leg, held), self.world.topology, held
+    async def _preview_archived(
+        self, origin_state: OriginState, preview: OriginPreview
+    ) -> OriginPreview:
+        archive = await load_parquet_origin(self.world, origin_state)
+        pending = await ParquetPendingScan(
+            origin_state,
+            endpoints_from_parquet(self.world, self.pool, origin_state, archive),
+            self.world.topology,
+            archive,
         ).scan()
-        state = held.stream_info["state"]
-        found.messages, found.measured, found.gap_messages = (
-            todo.messages,
+        state = archive.stream_info["state"]
+        preview.messages, preview.measured, preview.gap_messages = (
+            pending.messages,
             COMPARED,
-            held.gap_messages,
+            archive.gap_messages,
         )
-        found.in_target = int(state["messages"]) - found.messages
-        found.bytes = found.messages * int(state["bytes"]) // max(1, int(state["messages"]))
-        return found
+        preview.in_target = int(state["messages"]) - preview.messages
+        preview.bytes = preview.messages * int(state["bytes"]) // max(1, int(state["messages"]))
+        return preview
 
 
-def _count_pending(endpoint: Endpoint, leg: OriginState, todo: PendingRanges) -> int:
-    """How many messages of the range the target has not and its own sources do not bring. Raises what `wire.read` raises."""
+def _count_pending(endpoint: Endpoint, origin_state: OriginState, pending: PendingRanges) -> int:
+    """Count the pending messages of the range. Raises the errors of `protocol.read`."""
     count = 0
-    for span in todo.spans:
-        what = ReadRequest(
+    for span in pending.spans:
+        request = ReadRequest(
             endpoint.api_prefix,
-            leg.origin_address.stream,
+            origin_state.origin_address.stream,
             span.first,
             span.last,
-            tuple(leg.filters),
+            tuple(origin_state.filters),
             headers_only=True,
         )
-        for rows in read(endpoint.open, what):
-            wanted = _select_new(todo.existing, rows)
-            for claim in todo.coverage:
-                wanted &= ~_select_covered(claim, rows)
-            count += int(wanted.sum())
+        for rows in read(endpoint.open, request):
+            queries = _select_new(pending.existing, rows)
+            for claim in pending.coverage:
+                queries &= ~_select_covered(claim, rows)
+            count += int(queries.sum())
     return count
 
 
@@ -362,6 +401,7 @@ def _determine_status(record: BackfillState | None) -> str:
 
 
 def format_command(entry: Backfill) -> str:
-    """What runs the entry; one that was made of two addresses is run by them."""
-    origin, between, target = entry.name.partition(">")
-    return f"jsplan backfill run {f'--from {shlex.quote(origin)} --to {shlex.quote(target)}' if between else entry.name}"
+    """Return the command that runs the entry, by name or by two addresses."""
+    origin, arrow, target = entry.name.partition(">")
+    sides = f"--from {shlex.quote(origin)} --to {shlex.quote(target)}" if arrow else entry.name
+    return f"jsplan backfill run {sides}"

@@ -1,4 +1,4 @@
-"""backfill run: messages of one stream into another, exactly once, under the state's lock."""
+"""The run of a backfill: copies messages exactly once, under the lock of the state."""
 
 from __future__ import annotations
 
@@ -40,24 +40,25 @@ from jsplan.units import format_timestamp
 async def run_backfill(
     load: LoadOptions, options: BackfillOptions, observer: Observer
 ) -> BackfillResult:
-    """What `workflows.backfill.run` does. Cancelled, it stops Spark, saves the state and lets go of the lock.
+    """Run a backfill, as `workflows.backfill.run`.
 
-    An entry with a window takes as many of them as it needs, and holds nothing between two.
+    If it is cancelled, it stops Spark, saves the state and releases the lock. An entry with a
+    window takes as many windows as it needs, and holds no lock, connection or Spark in between.
     """
-    whole: BackfillResult | None = None
+    merged: BackfillResult | None = None
     while True:
-        found = None
+        result = None
         async with open_context(load) as world:
             entry, deadline = resolve_entry(world, options), None
             if is_window_open(entry, options.clock):
                 deadline = find_deadline(entry, options.clock)
-                found = await _run_once(world, load, options, observer)
-        if found is None:
+                result = await _run_once(world, load, options, observer)
+        if result is None:
             await wait_until_open(entry, options.clock, observer)
-            continue  # the files may say something else by now
-        whole = merge_results(whole, found, fail_on_gap=options.fail_on_gap)
-        if not found.closed:
-            return whole
+            continue  # the files may have changed
+        merged = merge_results(merged, result, fail_on_gap=options.fail_on_gap)
+        if not result.closed:
+            return merged
         await wait_past(deadline)
         options = replace(options, reset_range=False)
 
@@ -69,27 +70,28 @@ async def _run_once(
     async with (
         hold_lock(world, "backfill", options.lock_timeout, observer),
         open_pool(world, read_only=False) as pool,
-        copy_session(world, [options], observer, options.master) as engine,
+        copy_session(world, [options], observer, options.master) as runner,
     ):
-        return await BackfillRun(world, pool, options, observer, engine).execute()
+        return await BackfillRun(world, pool, options, observer, runner).execute()
 
 
 @asynccontextmanager
 async def copy_session(
     world: Context, wanted: Iterable[BackfillOptions], observer: Observer, master: str | None = None
 ) -> AsyncIterator[SparkRunner]:
-    """One writing session of the state and one Spark for all of the runs, under the lock that the caller holds.
+    """Open one session of the state and one Spark for all runs; the caller holds the lock.
 
-    Connections are exported first: Spark's workers have the environment of the moment in which it starts. Raises StateError.
+    Connections are exported first, because workers of Spark inherit the environment at its start.
+    Raises StateError.
     """
     for options in wanted:
         export_endpoints(world, resolve_entry(world, options))
     await world.backend.start(world.state)
-    engine = SparkRunner(observer, master)
+    runner = SparkRunner(observer, master)
     try:
-        yield engine
+        yield runner
     finally:
-        await engine.close()
+        await runner.close()
         await world.backend.finish(world.state)
 
 
@@ -102,17 +104,17 @@ class BackfillRun:
         pool: Pool,
         options: BackfillOptions,
         observer: Observer,
-        engine: SparkRunner,
+        runner: SparkRunner,
     ) -> None:
         self.world = world
         self.pool = pool
         self.options = options
         self.observer = observer
-        self.runner = engine
+        self.runner = runner
         self.entry = resolve_entry(world, options)
 
     async def execute(self) -> BackfillResult:
-        """Copy what is missing. Raises what `workflows.backfill.run` raises."""
+        """Copy the pending messages. Raises as `workflows.backfill.run`."""
         if needs_partitions(self.entry):
             await load_or_complete(
                 self.world,
@@ -132,16 +134,16 @@ class BackfillRun:
         )
         record = record or await pin_and_save(self.world, self.pool, self.entry, self._save_state)
         result = BackfillResult(self.entry.name)
-        work = self._build_context(record)
-        for leg in record.origins:
-            if leg.status == SKIPPED and not self.options.include_skipped:
+        context = self._build_context(record)
+        for origin in record.origins:
+            if origin.status == SKIPPED and not self.options.include_skipped:
                 continue
-            job = await create_copy(self.world, self.pool, work, leg)
+            copy = await create_copy(self.world, self.pool, context, origin)
             try:
-                await self._run_origin(record, leg, job)
+                await self._run_origin(record, origin, copy)
             except WindowClosedError:
                 result.closed = True
-            result.origins.append(job.result)
+            result.origins.append(copy.result)
             if result.closed:
                 break
         result.exit_code = int(
@@ -150,30 +152,27 @@ class BackfillRun:
         return result
 
     async def _run_origin(
-        self, record: BackfillState, leg: OriginState, job: OriginCopy | ParquetExport
+        self, record: BackfillState, origin: OriginState, copy: OriginCopy | ParquetExport
     ) -> OriginResult:
-        """Carry out one leg, and keep how far it came, also where it breaks off."""
+        """Copy one origin, and save its progress, also after an error."""
         before = self.runner.start_seconds
         try:
-            found = await job.run()
-            found.seconds -= (
-                self.runner.start_seconds - before
-            )  # what a copy takes, not what a JVM does
-            leg.status, leg.gaps, leg.gap_messages, leg.skipped = (
+            result = await copy.run()
+            result.seconds -= self.runner.start_seconds - before  # without the start of the JVM
+            origin.status, origin.gaps, origin.gap_messages, origin.skipped = (
                 "done",
-                found.gaps,
-                found.gap_messages,
-                found.skipped or leg.skipped,
+                result.gaps,
+                result.gap_messages,
+                result.skipped or origin.skipped,
             )
         finally:
-            leg.copied += job.result.copied
-            leg.seconds += (
-                job.result.seconds if job.result.copied else 0.0
-            )  # looking for what is missing tells no rate
-            if all(each.status == "done" for each in record.origins):
+            origin.copied += copy.result.copied
+            # A scan without a copy is no sample of a rate.
+            origin.seconds += copy.result.seconds if copy.result.copied else 0.0
+            if all(other.status == "done" for other in record.origins):
                 record.done_at = format_timestamp()
             await self._save_state(record)
-        return found
+        return result
 
     async def _open_connections(self) -> None:
         domains = self.world.workspace.domains
@@ -186,7 +185,7 @@ class BackfillRun:
         await self.record_target_seen()
 
     async def record_target_seen(self) -> None:
-        """Keep that the target is the one that state knows: after the updates of a run its server may report another `created`."""
+        """Record that the target is the one in state: updates may change its `created`."""
         target = self.entry.target
         address = Address.of_stream(target.domain, target.stream)
         entry = self.world.state.resources.get(address)

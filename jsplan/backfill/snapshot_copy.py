@@ -1,7 +1,7 @@
-"""strategy snapshot: a target that does not exist is made from the origin's snapshot, with the sequences and times that messages had.
+"""The strategy `snapshot`: creates the target from a snapshot, with its sequences and times.
 
-Until it is whole and compared it listens to nobody and says by its metadata that it is not finished: then it counts as not there, and
-whoever comes next makes it anew.
+Until it is complete and verified, the target has parked subjects and is marked as incomplete in its
+metadata. An incomplete target counts as absent, and the next run creates it again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 
 SNAPSHOT_PATH: Final = "snapshot and restore"
-#: So many messages are compared one by one, from the whole length of the stream; what a server says of all of them is compared besides.
+#: Messages that are compared one by one; the state of the whole stream is compared too.
 SAMPLE_MESSAGES: Final = 500
-#: What of a configuration comes last: who is listened to, who else fills the stream, and what lets messages go.
+#: Settings that are applied last: they add or remove messages.
 _DEFERRED_SETTINGS: Final = (
-    "subjects", "sources", "republish", "max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size", "discard",
-    "discard_new_per_subject", "allow_msg_ttl", "subject_delete_marker_ttl", "deny_delete", "deny_purge",
+    "subjects", "sources", "republish", "max_age", "max_msgs", "max_bytes",
+    "max_msgs_per_subject", "max_msg_size", "discard", "discard_new_per_subject", "allow_msg_ttl",
+    "subject_delete_marker_ttl", "deny_delete", "deny_purge",
 )  # fmt: skip
 _COMPARED_STATE: Final = (
     "messages",
@@ -47,8 +48,10 @@ _COMPARED_STATE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRestore:
-    """Makes one target. `config` is what it is to be created with, `owner` names the entry and its workspace on the servers;
-    `may_write` raises where the lock is not ours any more, `on_progress` is told how many bytes have gone out.
+    """Creates one target with `config`.
+
+    `owner` names the entry and its workspace on the servers. `may_write` raises if the lock is
+    lost. `on_progress` gets the bytes that were sent.
     """
 
     origin_state: OriginState
@@ -59,18 +62,21 @@ class SnapshotRestore:
     on_progress: Callable[[int], None]
 
     async def run(self) -> None:
-        """Restore, compare, open. Raises JsplanError and ApiError; what is left then is nothing, or marked as unfinished."""
+        """Restore, verify and activate. Raises JsplanError and ApiError.
+
+        After an error the target is absent or marked as incomplete.
+        """
         await self._remove_unfinished()
         before = await _fetch_state(self.endpoints.origin, self.origin_state.origin_address.stream)
         self.may_write()
         async with open_snapshot(
             self.endpoints.origin, self.origin_state.origin_address.stream, consumers=False
-        ) as taken:
+        ) as snapshot:
             await restore_stream(
                 self.endpoints.target,
                 self._build_parked_config(),
-                taken.state,
-                taken.chunks,
+                snapshot.state,
+                snapshot.chunks,
                 on_progress=self.on_progress,
             )
         after = await _fetch_state(self.endpoints.origin, self.origin_state.origin_address.stream)
@@ -84,48 +90,50 @@ class SnapshotRestore:
         await self.endpoints.target.request(f"STREAM.UPDATE.{self.config['name']}", self.config)
 
     async def _remove_unfinished(self) -> None:
-        """Take away what an attempt left that died. Raises JsplanError for what is somebody else's."""
-        left = await self.endpoints.target.stream_info(str(self.config["name"]))
-        if left is None:
+        """Delete an incomplete target of this entry. Raises JsplanError for any other stream."""
+        existing = await self.endpoints.target.stream_info(str(self.config["name"]))
+        if existing is None:
             return
-        whose = str((left["config"].get("metadata") or {}).get(BACKFILL_INCOMPLETE, ""))
-        if not is_backfill_incomplete(left["config"]) or whose != self.owner:
-            theirs = f": {whose} fills it" if whose else ""
+        owner = str((existing["config"].get("metadata") or {}).get(BACKFILL_INCOMPLETE, ""))
+        if not is_backfill_incomplete(existing["config"]) or owner != self.owner:
+            filled_by = f": {owner} fills it" if owner else ""
             raise JsplanError(
-                f"{self.origin_state.target} exists already{theirs}", hint="Plan again and look."
+                f"{self.origin_state.target} exists already{filled_by}",
+                hint="Plan again and review the plan.",
             )
         self.may_write()
         await self.endpoints.target.request(f"STREAM.DELETE.{self.config['name']}")
 
     def _build_parked_config(self) -> dict[str, Any]:
-        """As it will be, but listening to nobody and keeping everything."""
-        closed = {
+        """Build the configuration with parked subjects, without settings that remove messages."""
+        parked = {
             name: value for name, value in self.config.items() if name not in _DEFERRED_SETTINGS
         }
         metadata = (self.config.get("metadata") or {}) | {BACKFILL_INCOMPLETE: self.owner}
-        return closed | {
+        return parked | {
             "subjects": [f"{PARKING_PREFIX}{self.config['name']}"],
             "metadata": metadata,
         }
 
     def _require_equal_state(
-        self, before: Mapping[str, Any], after: Mapping[str, Any], found: Mapping[str, Any]
+        self, before: Mapping[str, Any], after: Mapping[str, Any], restored: Mapping[str, Any]
     ) -> None:
-        """What came is what the origin had; where it moved meanwhile, something between."""
-        still = all(before.get(name) == after.get(name) for name in _COMPARED_STATE)
-        wrong = (
-            [name for name in _COMPARED_STATE if before.get(name) != found.get(name)]
-            if still
+        """Compare the state with the origin; if that changed meanwhile, check the bounds."""
+        unchanged = all(before.get(name) == after.get(name) for name in _COMPARED_STATE)
+        different = (
+            [name for name in _COMPARED_STATE if before.get(name) != restored.get(name)]
+            if unchanged
             else []
         )
-        if not still and not before["last_seq"] <= found["last_seq"] <= after["last_seq"]:
-            wrong = ["last_seq"]
-        if wrong:
-            told = ", ".join(
-                f"{name} {found.get(name)} instead of {before.get(name)}" for name in wrong
+        if not unchanged and not before["last_seq"] <= restored["last_seq"] <= after["last_seq"]:
+            different = ["last_seq"]
+        if different:
+            reported = ", ".join(
+                f"{name} {restored.get(name)} instead of {before.get(name)}" for name in different
             )
             raise JsplanError(
-                f"{self.origin_state.target} was made from a snapshot of {self.origin_state.origin} and has {told}",
+                f"{self.origin_state.target} was created from a snapshot of "
+                f"{self.origin_state.origin} and has {reported}",
                 hint="Run it again.",
             )
 
@@ -137,33 +145,40 @@ async def _fetch_state(api: DomainApi, stream: str) -> dict[str, Any]:
     return dict(info["state"])
 
 
-async def require_same_messages(leg: OriginState, ends: Endpoints) -> None:
-    """Raise JsplanError unless the target has at sequences of the whole range what the origin has there, times included."""
-    places = sample_sequences(leg.first, leg.last)
-    origin, target = leg.origin_address.stream, leg.target_address.stream
+async def require_same_messages(origin_state: OriginState, endpoints: Endpoints) -> None:
+    """Raise JsplanError unless sampled messages of the target equal those of the origin."""
+    sequences = sample_sequences(origin_state.first, origin_state.last)
+    origin, target = origin_state.origin_address.stream, origin_state.target_address.stream
     here = await asyncio.gather(
-        *(_fetch_message(ends.origin, ends.source_endpoint, origin, seq) for seq in places)
+        *(
+            _fetch_message(endpoints.origin, endpoints.source_endpoint, origin, seq)
+            for seq in sequences
+        )
     )
     there = await asyncio.gather(
-        *(_fetch_message(ends.target, ends.target_endpoint, target, seq) for seq in places)
+        *(
+            _fetch_message(endpoints.target, endpoints.target_endpoint, target, seq)
+            for seq in sequences
+        )
     )
-    wrong = next(
+    different = next(
         (
             seq
-            for seq, one, other in zip(places, here, there, strict=True)
-            if one is not None and one != other
+            for seq, before, after in zip(sequences, here, there, strict=True)
+            if before is not None and before != after
         ),
         None,
     )
-    if wrong is not None:
+    if different is not None:
         raise JsplanError(
-            f"{leg.target} is not what a snapshot of {leg.origin} gives: message {wrong:,} differs",
-            hint=f"Is it another stream? Delete {leg.target} to have it created again.",
+            f"{origin_state.target} does not equal a snapshot of {origin_state.origin}: "
+            f"message {different:,} differs",
+            hint=f"Is it another stream? Delete {origin_state.target} to have it created again.",
         )
 
 
 def sample_sequences(first: int, last: int) -> list[int]:
-    """Sequences from the whole of a range, the first and the last among them; all of a short one."""
+    """Sample sequences of a range, with the first and the last; all of a short range."""
     size = last - first + 1
     return (
         list(range(first, last + 1))
@@ -179,17 +194,23 @@ _Message = tuple[int, int, bytes, bytes, bytes]
 async def _fetch_message(
     api: DomainApi, endpoint: Endpoint, stream: str, seq: int
 ) -> _Message | None:
-    """A message as the server has it; None where there is none."""
+    """Read a message from the server; None if there is none."""
     try:
-        told = (await api.request(f"STREAM.MSG.GET.{stream}", {"seq": seq}))["message"]
-    except ApiTimeoutError:  # it may be larger than what a link takes in one answer
+        reported = (await api.request(f"STREAM.MSG.GET.{stream}", {"seq": seq}))["message"]
+    except ApiTimeoutError:  # it may exceed the payload limit of a link
         return await asyncio.to_thread(_read_message, endpoint, stream, seq)
     except ServerRefusedError as error:
         if error.err_code == NO_MESSAGE:
             return None
         raise
-    headers, data = (base64.b64decode(told.get(part) or "") for part in ("hdrs", "data"))
-    return int(told["seq"]), parse_time(told["time"]), told["subject"].encode(), headers, data
+    headers, data = (base64.b64decode(reported.get(part) or "") for part in ("hdrs", "data"))
+    return (
+        int(reported["seq"]),
+        parse_time(reported["time"]),
+        reported["subject"].encode(),
+        headers,
+        data,
+    )
 
 
 def _read_message(endpoint: Endpoint, stream: str, seq: int) -> _Message | None:

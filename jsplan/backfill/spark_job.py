@@ -1,8 +1,8 @@
-"""backfill plan --job-file: a backfill as a script for `spark-submit`, with its range pinned and without a credential.
+"""A backfill as a script for `spark-submit` (`backfill plan --job-file`).
 
-The script carries a workspace of its own, in which every `${env.X}` is still one, and runs the very `backfill run` that would run here:
-under the lock of the same state, staged, sealed, brought in, compared. So a job that is killed is taken over by whoever runs the entry
-next, with spark-submit or without.
+The script has the pinned range and no credentials. It contains a workspace in which each `${env.X}`
+is still a reference, and runs `backfill run` under the lock of the same state. A job that is killed
+is resumed by the next run of the entry, with spark-submit or without.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ if TYPE_CHECKING:
     from jsplan.options import Observer
 
 FORMAT: Final = "jsplan-job/1"
-#: What to do about a job that cannot be run.
+#: The hint for a job that cannot be run.
 REWRITE_HINT: Final = "Write the job file again: jsplan backfill plan NAME --job-file FILE"
-_SCRIPT_TEMPLATE: Final = '''"""A backfill for spark-submit. Written by jsplan {version} at {at}; JOB begins with what it copies.
+_SCRIPT_TEMPLATE: Final = '''"""A backfill for spark-submit. Written by jsplan {version} at {at}.
 
-It holds no credentials: where the workspace says ${{env.NAME}}, the driver and every executor take NAME from their own environment, and
-files of credentials or contexts are those of each machine. Each needs jsplan and pyarrow in its Python environment. The job keeps its
-state, and takes its lock, where the workspace does. Options of `jsplan backfill run` may follow.
+JOB begins with a description of the copy.
+
+It holds no credentials: for ${{env.NAME}} in the workspace, the driver and every executor read NAME
+from their own environment, and files of credentials or contexts from their own machine. Each needs
+jsplan and pyarrow in its Python environment. The job uses the state and the lock of the workspace.
+Options of `jsplan backfill run` may follow.
 """
 
 JOB = r\'\'\'{job}\'\'\'
@@ -60,7 +63,7 @@ if __name__ == "__main__":
 async def write_job(
     load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer
 ) -> BackfillState:
-    """What `workflows.backfill.write_job` does; the record that the job carries."""
+    """Write a job, as `workflows.backfill.write_job`. Returns the record in the job."""
     async with open_context(load) as world:
         entry = resolve_entry(world, options)
         if options.name is None:
@@ -68,9 +71,8 @@ async def write_job(
                 "a job is made of an entry of `backfills:`", hint="Add one for these two addresses."
             )
         workspace = load_workspace(keep_references(load))
-        said = build_job_workspace(
-            workspace, workspace.backfills[entry.name]
-        )  # before anything is kept
+        # Raises before anything is stored.
+        document = build_job_workspace(workspace, workspace.backfills[entry.name])
         build_transform_spec(world.workspace.root, entry)
         async with (
             hold_lock(world, "backfill", options.lock_timeout, observer),
@@ -84,7 +86,7 @@ async def write_job(
         "format": FORMAT,
         "about": _describe_job(world, entry, record),
         "environment": world.workspace.environment,
-        "document": said,
+        "document": document,
     }
     job |= {"record": record.to_json(), "files": _read_files(world.workspace.root, entry)}
     _write_file(path, render_script(job))
@@ -94,20 +96,20 @@ async def write_job(
 async def _pin_job_ranges(
     world: Context, pool: Pool, entry: Backfill, observer: Observer, *, reset_range: bool
 ) -> BackfillState:
-    """The range that the job carries: what state keeps, with that of origins of a fleet that could not be reached before."""
+    """Load or pin the ranges of the job, also of origins that were offline before."""
     record = load_stored_state(world, entry) if not reset_range else None
-    for leg in record.origins if record is not None else ():
-        _require_spark(entry, leg.strategy)
+    for origin in record.origins if record is not None else ():
+        _require_spark(entry, origin.strategy)
     if needs_partitions(entry) and not reads_archive(entry):
         record = record or BackfillState(entry.name, hash_config(entry), [], format_timestamp())
-        away = await find_offline_domains(world, pool, entry)
-        for side in (side for side in entry.origins if side.domain in away):
+        offline = await find_offline_domains(world, pool, entry)
+        for side in (side for side in entry.origins if side.domain in offline):
             observer.warn(
-                f"{side} is offline; the run that reaches it pins its range: {away[side.domain]}"
+                f"{side} is offline; the run that reaches it pins its range: {offline[side.domain]}"
             )
-        if await pin_reachable_origins(world, pool, entry, record, away):
+        if await pin_reachable_origins(world, pool, entry, record, offline):
             await _save_state(world, record)
-    elif record is None or record.planned:  # what a plan has pinned knows no tool yet
+    elif record is None or record.planned:  # a range that a plan pinned has no strategy yet
         _require_spark(entry, (await select_strategy(world, pool, entry)).strategy)
         if record is None:
             record = await pin_ranges(world, pool, entry)
@@ -118,8 +120,8 @@ async def _pin_job_ranges(
 def _require_spark(entry: Backfill, strategy: str) -> None:
     if strategy != "spark":
         raise UsageError(
-            f"backfill {entry.name} is carried out by the servers ({strategy}), and a cluster has nothing to do in it",
-            hint=f"Run it from anywhere: jsplan backfill run {entry.name}",
+            f"backfill {entry.name} is copied by the servers ({strategy}), not by Spark",
+            hint=f"Run it without a cluster: jsplan backfill run {entry.name}",
         )
 
 
@@ -133,7 +135,7 @@ async def _save_state(world: Context, record: BackfillState) -> None:
 
 
 def _read_files(root: Path, entry: Backfill) -> dict[str, str]:
-    """Files that the entry names."""
+    """Read the files that the entry names."""
     name = entry.transform.rpartition(":")[0] if entry.transform is not None else ""
     try:
         return {name: read_regular(root / name, MEGABYTE).decode()} if name else {}
@@ -142,11 +144,11 @@ def _read_files(root: Path, entry: Backfill) -> dict[str, str]:
 
 
 def _describe_job(world: Context, entry: Backfill, record: BackfillState) -> dict[str, Any]:
-    """Say to a reader of the script what the job does; nothing reads it but people."""
-    known = {text for leg in record.origins for text in (leg.origin, leg.archive)}
+    """Describe the job for readers of the script."""
+    known = {text for origin in record.origins for text in (origin.origin, origin.archive)}
     lines = [
-        f"{leg.origin} -> {leg.target}: sequences {leg.first:,} to {leg.last:,}"
-        for leg in record.origins
+        f"{origin.origin} -> {origin.target}: sequences {origin.first:,} to {origin.last:,}"
+        for origin in record.origins
     ]
     lines += [
         f"{side} -> {entry.target}: the run that reaches it pins its range"
@@ -168,7 +170,7 @@ def _describe_job(world: Context, entry: Backfill, record: BackfillState) -> dic
 
 
 def render_script(job: dict[str, Any]) -> str:
-    """Return the script. All that comes from files or servers is in one literal, as JSON in ASCII without the quote that would end it."""
+    """Render the script, with all data in one literal: ASCII JSON without single quotes."""
     text = json.dumps(job, indent=1).replace("'", "\\u0027")
     return _SCRIPT_TEMPLATE.format(version=jsplan.__version__, at=format_timestamp(), job=text)
 
@@ -180,22 +182,23 @@ def _write_file(path: Path, text: str) -> None:
         raise JsplanError(f"cannot write {path}: {error.strerror}") from None
 
 
-# --- where it runs --------------------------------------------------------------------------------------------------
+# --- run ------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def unpack_job(text: str) -> Iterator[tuple[list[str], str]]:
-    """The workspace of a job in a folder of its own, for as long as it runs: the global options that lead to it, and the entry's name.
+    """Write the workspace of a job into a temporary folder.
 
-    Raises JsplanError for a job of another format, and DocumentError for a damaged one.
+    Yields the global options for it and the name of the entry. Raises JsplanError for a job of
+    another format, and DocumentError for a damaged one.
     """
     job = _parse_job(text)
     for key, connection in job["document"].get("connections", {}).items():
         declare_connection(key, connection)
     with TemporaryDirectory(prefix="jsplan-job-") as folder, use_job_files(job["files"]):
         (Path(folder) / "jsplan.yaml").write_text(json.dumps(job["document"]), "utf-8")
-        words = ["-C", folder] + (["-e", job["environment"]] if job["environment"] else [])
-        yield words, str(job["record"]["name"])
+        arguments = ["-C", folder] + (["-e", job["environment"]] if job["environment"] else [])
+        yield arguments, str(job["record"]["name"])
 
 
 def _parse_job(text: str) -> dict[str, Any]:
@@ -209,20 +212,22 @@ def _parse_job(text: str) -> dict[str, Any]:
 
 
 def require_pinned(load: LoadOptions, text: str) -> None:
-    """Raise JsplanError unless the state that a job has here is the one in which its range was pinned."""
+    """Raise JsplanError unless the state has the pinned range of the job."""
     run_workflow(_require_pinned(load, BackfillState.from_json(_parse_job(text)["record"])))
 
 
 async def _require_pinned(load: LoadOptions, record: BackfillState) -> None:
     async with open_context(load) as world:
-        found = load_stored_state(world, resolve_entry(world, BackfillOptions(name=record.name)))
-        if found is None or found.pinned_at != record.pinned_at:
-            words = (
+        stored = load_stored_state(world, resolve_entry(world, BackfillOptions(name=record.name)))
+        if stored is None or stored.pinned_at != record.pinned_at:
+            problem = (
                 "has no such range"
-                if found is None
-                else f"has another range of it, pinned at {found.pinned_at}"
+                if stored is None
+                else f"has another range of it, pinned at {stored.pinned_at}"
             )
             raise JsplanError(
-                f"this job has the range of {record.name} that was pinned at {record.pinned_at}, and {world.backend.location} {words}",
-                hint="A state in a file is found only on its machine: submit from there, or keep it in a bucket. Else write the job again.",
+                f"this job has the range of {record.name} that was pinned at {record.pinned_at}, "
+                f"and {world.backend.location} {problem}",
+                hint="A local state file exists only on the machine that wrote the job: submit the "
+                "job there, or use the kv backend. Else write the job again.",
             )

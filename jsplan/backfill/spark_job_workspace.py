@@ -1,6 +1,6 @@
-"""A workspace, as much of it as a backfill needs and without a secret: what stands as `${env.X}` in the files stands so here.
+"""The workspace in a Spark job: what the backfill needs, and no secrets.
 
-Who writes it where is left to `job_file`.
+References `${env.X}` of the files stay references.
 """
 
 from __future__ import annotations
@@ -36,20 +36,24 @@ _ENTRY_FIELDS: Final = (
 
 
 def keep_references(options: LoadOptions) -> LoadOptions:
-    """The same files, read so that every `${env.X}` of them remains as it is written."""
-    kept = ("JSPLAN_",)  # which environment is meant, and variables
+    """Return options that read the files with each `${env.X}` kept as a reference."""
+    resolved = ("JSPLAN_",)  # the environment of jsplan, and variables
     environ = {
-        name: value if name.startswith(kept) else f"${{env.{name}}}"
+        name: value if name.startswith(resolved) else f"${{env.{name}}}"
         for name, value in options.environ.items()
     }
     return replace(options, environ=environ)
 
 
 def build_job_workspace(workspace: Workspace, entry: Backfill) -> dict[str, Any]:
-    """The workspace file of a job. `workspace` was loaded `keep_references`. Raises RefusedError for a secret in the files."""
+    """Build the workspace file of a job from a workspace loaded with `keep_references`.
+
+    Raises RefusedError for a secret in the files.
+    """
     domains = {key: _format_domain(domain) for key, domain in workspace.domains.items()}
     connections = {
-        key: format_connection(one, workspace.root) for key, one in workspace.connections.items()
+        key: format_connection(connection, workspace.root)
+        for key, connection in workspace.connections.items()
     }
     found = {
         "jsplan": 1,
@@ -70,24 +74,24 @@ def build_job_workspace(workspace: Workspace, entry: Backfill) -> dict[str, Any]
 
 
 def _escape_references(value: Any, *, filled: bool) -> Any:
-    """Text as it is written in files, where `${` begins a reference; with `filled` those to the environment remain some."""
+    """Escape `${` in texts; with `filled`, references to the environment stay references."""
     if isinstance(value, dict):
         return {key: _escape_references(item, filled=filled) for key, item in value.items()}
     if isinstance(value, list):
         return [_escape_references(item, filled=filled) for item in value]
     if not isinstance(value, str):
         return value
-    kept = _REFERENCE.findall(value) if filled else []
+    references = _REFERENCE.findall(value) if filled else []
     pieces = [
         piece.replace("${", "$${") for piece in (_REFERENCE.split(value) if filled else [value])
     ]
     return "".join(
-        text for pair in itertools.zip_longest(pieces, kept, fillvalue="") for text in pair
+        text for pair in itertools.zip_longest(pieces, references, fillvalue="") for text in pair
     )
 
 
 def format_connection(connection: Connection, root: Path) -> dict[str, Any]:
-    """A connection as the files have it. Raises RefusedError for a secret that stands there in the open."""
+    """Format a connection for a file. Raises RefusedError for a secret in plain text."""
     for name in ("password", "token"):
         value = getattr(connection, name)
         if value is not None and not _REFERENCE.fullmatch(value):
@@ -108,9 +112,10 @@ def format_connection(connection: Connection, root: Path) -> dict[str, Any]:
 
 
 def declare_connections(options: LoadOptions, master: str | None) -> None:
-    """Let tasks that run on other machines find their connections: by what the files say, with secrets from the environment there.
+    """Declare connections for tasks on other machines; secrets come from the environment there.
 
-    A connection with a secret in its text is not described; those machines need its settings in their environment then.
+    A connection with a secret in the files is not declared; those machines need its settings in
+    their environment.
     """
     if master is None or master.startswith("local"):
         return
@@ -122,15 +127,16 @@ def declare_connections(options: LoadOptions, master: str | None) -> None:
             continue
 
 
-def _build_secret_error(key: str, what: str) -> RefusedError:
+def _build_secret_error(key: str, field: str) -> RefusedError:
     return RefusedError(
-        f"{what} of connection {key} is a secret that stands in the files, and a job file holds none",
-        hint="Write ${env.NAME} there and set NAME where the job runs, or use `creds:` or `context:`: files of each machine.",
+        f"{field} of connection {key} is a secret in the files, and a job file must not have one",
+        hint="Write ${env.NAME} there and set NAME where the job runs, or use `creds:` or "
+        "`context:`: files of each machine.",
     )
 
 
 def _format_path(path: Path | None, root: Path) -> str | None:
-    """A path that begins with a reference is absolute once that is filled in."""
+    """Format a path; one that begins with a reference is absolute after it is resolved."""
     if path is None:
         return None
     text = str(path)
@@ -152,14 +158,14 @@ def _format_domain(domain: Domain) -> dict[str, Any]:
 
 
 def _format_import(row: Any) -> dict[str, Any]:
-    said = {
+    fields = {
         "from": row.origin,
         "into": row.into,
         "api": row.api,
         "deliver": row.deliver,
         "consumers": list(row.consumers),
     }
-    return {key: value for key, value in said.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
 def _format_backend(backend: Backend) -> dict[str, Any]:
@@ -175,29 +181,32 @@ def _format_backend(backend: Backend) -> dict[str, Any]:
 
 
 def _format_entry(entry: Backfill) -> dict[str, Any]:
-    said = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
+    fields = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
     if entry.subject_transform is not None:
-        said["subject_transform"] = dict(zip(("src", "dest"), entry.subject_transform, strict=True))
+        fields["subject_transform"] = dict(
+            zip(("src", "dest"), entry.subject_transform, strict=True)
+        )
     return {
         "name": entry.name,
         "from": [_format_side(side) for side in entry.origins],
         "to": _format_side(entry.target),
-    } | _drop_nulls(said)
+    } | _drop_nulls(fields)
 
 
 def _format_side(side: BackfillSide) -> dict[str, Any]:
     if side.parquet is not None:
         if not Path(side.parquet).is_absolute() and not side.parquet.startswith("file:"):
             raise JsplanError(
-                f"{side.parquet} is relative to the workspace, which the machines of a cluster do not have",
+                f"{side.parquet} is relative to the workspace, which the machines of a cluster do "
+                "not have",
                 hint="Write the path under which every worker reaches the archive.",
             )
         return {"parquet": side.parquet}
-    said: Mapping[str, Any] = {name: getattr(side, name) for name in _SIDE_FIELDS}
+    fields: Mapping[str, Any] = {name: getattr(side, name) for name in _SIDE_FIELDS}
     return {"domain": side.domain, "stream": side.stream} | _drop_nulls(
-        {**said, "filter_subjects": list(side.filters) or None}
+        {**fields, "filter_subjects": list(side.filters) or None}
     )
 
 
-def _drop_nulls(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in said.items() if value is not None}
+def _drop_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Where the tasks of a backfill run: on Spark once there is something to copy, before that in a thread of this process."""
+"""Runs the tasks of a backfill: on Spark for a copy, in a thread before that."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Result = TypeVar("Result")
 
 
 class SparkRunner:
-    """One Spark session per command, started when it is first needed; it costs some seconds.
+    """One Spark session per command, started at its first use; that takes some seconds.
 
-    What Spark says goes to a file, which is named when a worker dies and removed otherwise.
+    The log of Spark goes to a file, which is kept and named if a worker dies.
     """
 
     def __init__(
@@ -34,31 +34,32 @@ class SparkRunner:
         self._observer = observer
         self._master = master
         self._settings = settings or {}
-        self._session: Any = (
-            None  # a SparkSession; its type would be an import that only a job needs
-        )
+        self._session: Any = None  # a SparkSession, not typed: PySpark is imported later
         self._starting: asyncio.Future[Any] | None = None
         self._owns_session = self._closed = self._keep_log = False
         self.log_path: Path | None = None
         self.start_seconds = 0.0
 
     async def session(self) -> Any:
-        """The session. Raises NotAvailableError without Java or PySpark, and where Spark does not start."""
+        """Return the session. Raises NotAvailableError if Spark cannot start."""
         if self._session is None:
             self._observer.phase("Starting Spark")
-            began = time.monotonic()
+            started = time.monotonic()
             self._starting = asyncio.ensure_future(asyncio.to_thread(self._start))
             self._session = await asyncio.shield(self._starting)
-            self.start_seconds = time.monotonic() - began
+            self.start_seconds = time.monotonic() - started
         return self._session
 
     def _start(self) -> Any:
         require_spark()
-        from jsplan.backfill.spark.session import find_running_session, start_session  # noqa: PLC0415 - PySpark is imported when it is needed
+        from jsplan.backfill.spark.session import (  # noqa: PLC0415 - imports PySpark
+            find_running_session,
+            start_session,
+        )
 
-        found = find_running_session()
-        if found is not None:
-            return found
+        running = find_running_session()
+        if running is not None:
+            return running
         self._owns_session, self.log_path = True, prepare_log_file()
         try:
             return start_session(
@@ -73,54 +74,54 @@ class SparkRunner:
             raise
 
     async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:
-        """Carry out tasks on Spark. Raises what `backfill.spark.tasks.run_tasks` raises."""
+        """Run tasks on Spark. Raises the errors of `backfill.spark.executors.run_tasks`."""
         session = await self.session()
         from jsplan.backfill.spark.executors import run_tasks  # noqa: PLC0415
 
         return await self.call_in_thread(lambda: run_tasks(session, tasks, name))
 
     async def count_slots(self) -> int:
-        """How many tasks run at the same time."""
+        """Return the number of tasks that run at the same time."""
         return int((await self.session()).sparkContext.defaultParallelism)
 
-    async def run_partitions(self, job: PartitionPlan, name: str) -> list[dict[str, Any]]:
-        """Carry out a copy in lanes on Spark. Raises what `backfill.spark.shaping.run_tasks` raises."""
+    async def run_partitions(self, plan: PartitionPlan, name: str) -> list[dict[str, Any]]:
+        """Copy in partitions on Spark. Raises the errors of `backfill.spark.pipeline.run_plan`."""
         session = await self.session()
         from jsplan.backfill.spark.pipeline import run_plan  # noqa: PLC0415
 
-        return await self.call_in_thread(lambda: run_plan(session, job, name))
+        return await self.call_in_thread(lambda: run_plan(session, plan, name))
 
     async def run_export(
-        self, job: PartitionPlan, pieces: Sequence[ExportChunk], name: str
+        self, plan: PartitionPlan, chunks: Sequence[ExportChunk], name: str
     ) -> list[dict[str, Any]]:
-        """Write pieces of an archive, of what SQL and a function make of messages. Raises what `spark.shaping.run_export` raises."""
+        """Write transformed messages into an archive. Raises as `pipeline.run_export`."""
         session = await self.session()
         from jsplan.backfill.spark.pipeline import run_export  # noqa: PLC0415
 
-        return await self.call_in_thread(lambda: run_export(session, job, pieces, name))
+        return await self.call_in_thread(lambda: run_export(session, plan, chunks, name))
 
-    async def call_in_thread(self, work: Callable[[], Result]) -> Result:
-        """Do something that waits for Spark in a thread. Raises what `work` raises; once Spark is stopped it counts as cancelled."""
+    async def call_in_thread(self, function: Callable[[], Result]) -> Result:
+        """Call a function in a thread. Raises its errors, or CancelledError after `close`."""
         from jsplan.backfill.spark.executors import WorkerDiedError  # noqa: PLC0415
 
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.to_thread(function)
         except Exception as error:
             if self._closed:
-                raise asyncio.CancelledError from None  # whatever Spark says when it is stopped under a call
+                raise asyncio.CancelledError from None  # any error of a stopped Spark
             if isinstance(error, WorkerDiedError) and self.log_path is not None:
                 self._keep_log = True
-                error.hint = f"{error.hint} What Spark says about it: {self.log_path}"
+                error.hint = f"{error.hint} The log of Spark: {self.log_path}"
             raise
 
     async def run_one(self, task: Task, name: str) -> list[dict[str, Any]]:
-        """One task on Spark if that runs anyway, else in a thread here: looking does not start Spark."""
+        """Run one task on Spark if it has started, else in a thread."""
         if self._session is not None:
             return (await self.run([task], name))[0]
         return await asyncio.to_thread(lambda: list(task()))
 
     async def close(self) -> None:
-        """Cancel what runs and stop Spark, if we started it; never raises."""
+        """Cancel running tasks, and stop Spark if this process started it; never raises."""
         self._closed = True
         with contextlib.suppress(Exception):
             self._session = await self._starting if self._starting is not None else None
@@ -137,7 +138,7 @@ class SparkRunner:
 
 
 def prepare_log_file() -> Path:
-    """A file of this process for what Spark says; what is older than a week goes."""
+    """Return the log file of this process, and delete logs older than a week."""
     folder = cache_folder() / "spark"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for old in folder.glob("*.log"):
@@ -148,6 +149,6 @@ def prepare_log_file() -> Path:
 
 
 def cache_folder() -> Path:
-    """Where the launcher of a Java from a wheel is kept."""
+    """Return the folder for logs and for the launcher of a Java from a wheel."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "jsplan"

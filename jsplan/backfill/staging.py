@@ -1,4 +1,4 @@
-"""Brings what is staged into the target: what this run has copied, and what attempts before it left behind."""
+"""The promotion of staging streams into the target, also of those of earlier attempts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from jsplan.options import Observer
 from jsplan.units import SECOND
 
 WriteGuard = Callable[[float], float]
-#: Whether the tail of a sealed stage lacks nothing.
+#: Checks that the tail of a sealed staging stream lacks no message.
 CompletenessCheck = Callable[[StagingStream, UnprovenTail], Awaitable[bool]]
-#: How long a request that writes may take at most: the lock must be ours for as long. Seconds.
+#: The longest time of a write in seconds: the lock must last as long.
 WRITE_SECONDS: Final = 30.0
-#: By how much the clocks of the servers of one domain may differ.
+#: The largest difference between the clocks of the servers of one domain.
 MAX_CLOCK_SKEW: Final = 60 * SECOND
 
 
@@ -38,7 +38,11 @@ async def _has_no_tail(_stage: StagingStream, tail: UnprovenTail) -> bool:
 
 @dataclass(slots=True)
 class Promotion:
-    """What one leg needs for it. `entry_id` names the entry and its workspace on the servers, `fingerprint` what a stage must have been made for."""
+    """The promotion of the staging streams of one origin.
+
+    `entry_id` names the entry and its workspace on the servers. Only staging streams with this
+    `fingerprint` are resumed.
+    """
 
     origin_state: OriginState
     endpoints: Endpoints
@@ -51,86 +55,96 @@ class Promotion:
     is_complete: CompletenessCheck = _has_no_tail
 
     async def recover(self) -> None:
-        """Bring in what attempts before this one wrote, and leave nothing of them behind.
+        """Promote the staging streams of earlier attempts, then remove them.
 
-        A stage that the target has as a source was begun to be brought in; one that has not been may be of another text of the entry,
-        or of a stream that its origin was before, and is dropped then. Raises LeaseLostError, JsplanError and ApiError.
+        If the target has one as a source, its promotion had begun. Any other is dropped if it is of
+        an earlier text of the entry or of a deleted origin. Raises LeaseLostError, JsplanError and
+        ApiError.
         """
         self.may_write(WRITE_SECONDS)
-        for stage in await retry_transient(
+        for staging in await retry_transient(
             self.endpoints.target,
             partial(staging_streams.find, self.endpoints.target, self.entry_id),
         ):
-            if stage.origin == self.origin_state.origin:
-                await self._recover_stream(stage)
+            if staging.origin == self.origin_state.origin:
+                await self._recover_stream(staging)
         await self._write(
             partial(
                 staging_sources.detach_staging_streams, self.endpoints.target, self.target_stream
             )
         )
 
-    async def _recover_stream(self, stage: StagingStream) -> None:
-        sealed = await self.seal(stage)
+    async def _recover_stream(self, staging: StagingStream) -> None:
+        sealed = await self.seal(staging)
         info = await retry_transient(
             self.endpoints.target,
             partial(staging_sources.require_stream_info, self.endpoints.target, self.target_stream),
         )
-        begun = stage.name in staging_sources.list_staging_sources(info["config"])
-        if sealed.messages and (begun or stage.fingerprint == self.fingerprint):
+        promoting = staging.name in staging_sources.list_staging_sources(info["config"])
+        if sealed.messages and (promoting or staging.fingerprint == self.fingerprint):
             self.observer.phase(f"Resuming with {sealed.messages:,} messages of an earlier attempt")
             origin = Address.parse(self.origin_state.origin).stream
             hashes, tail = await asyncio.to_thread(
                 read_staging_stream,
                 self.endpoints.target_endpoint,
-                stage.name,
+                staging.name,
                 sealed.messages,
                 self.endpoints.origin_domain_name,
                 origin,
                 sealed.base_seq,
             )
-            if begun or await self.is_complete(sealed, tail):  # who began had made sure of it
+            if promoting or await self.is_complete(sealed, tail):  # it was checked before
                 await self.promote(
                     sealed,
                     hashes,
-                    since=await asyncio.to_thread(self._find_start, stage),
+                    since=await asyncio.to_thread(self._find_start, staging),
                     may_lack=True,
                 )
             else:
                 self.observer.warn(
-                    f"a message was lost on its way to staging stream {stage.name}; it is dropped, and copied again"
+                    f"a message was lost on its way to staging stream {staging.name}; "
+                    "the staging stream is deleted, and copied again"
                 )
         await self.drop(sealed)
 
-    def _find_start(self, stage: StagingStream) -> int:
-        """The target's sequence from which on it may have something of a stage: none is older than the stage is."""
-        way = self.endpoints.target_endpoint
-        wire = way.open()
+    def _find_start(self, staging: StagingStream) -> int:
+        """Find the first sequence of the target that may come from a staging stream, by its age."""
+        endpoint = self.endpoints.target_endpoint
+        connection = endpoint.open()
         try:
             return find_first_seq_at(
-                wire, way.api_prefix, self.target_stream, parse_time(stage.created) - MAX_CLOCK_SKEW
+                connection,
+                endpoint.api_prefix,
+                self.target_stream,
+                parse_time(staging.created) - MAX_CLOCK_SKEW,
             )
         finally:
-            wire.close()
+            connection.close()
 
     async def promote(
         self,
-        stage: StagingStream,
+        staging: StagingStream,
         hashes: list[str],
         *,
         expected: tuple[SeqRange, ...] = (),
         since: int | None = None,
         may_lack: bool = False,
     ) -> None:
-        """Let the target take all of a sealed stage, and prove that it has. `since`: some of it may be there, from that sequence on;
-        `may_lack`: the target may have deleted some of it again. Raises ApiError, and JsplanError where it did not take everything.
+        """Promote a sealed staging stream and verify it.
+
+        `since`: some messages may be in the target from that sequence on. `may_lack`: the target
+        may have deleted some. Raises ApiError, and JsplanError if the target lacks messages.
         """
-        await self._promote_all([stage], [hashes], "comparing", expected, since, may_lack=may_lack)
+        await self._promote_all(
+            [staging], [hashes], "comparing", expected, since, may_lack=may_lack
+        )
 
     async def promote_partitions(
         self, staged: Sequence[StagingStream], hashes: Sequence[list[str]], *, may_lack: bool
     ) -> bool:
-        """The same for several sealed stages at once: each time that a target gets a source its server looks through all that it has, and
-        one reading shows all of them. Whether all of it is there.
+        """Promote several sealed staging streams at once. Return True if all messages are there.
+
+        For each new source the server scans the whole target, so one update attaches all.
         """
         return await self._promote_all(
             staged, hashes, f"comparing {len(staged)} partitions", may_lack=may_lack
@@ -140,56 +154,64 @@ class Promotion:
         self,
         staged: Sequence[StagingStream],
         hashes: Sequence[list[str]],
-        doing: str,
+        action: str,
         expected: tuple[SeqRange, ...] = (),
         since: int | None = None,
         *,
         may_lack: bool,
     ) -> bool:
-        ends, origin, equal = self.endpoints, Address.parse(self.origin_state.origin).stream, True
-        next_place = await retry_transient(
-            ends.target,
-            partial(staging_sources.fetch_next_sequence, ends.target, self.target_stream),
+        endpoints, origin, equal = (
+            self.endpoints,
+            Address.parse(self.origin_state.origin).stream,
+            True,
         )
-        if some := [stage for stage in staged if stage.messages]:
+        next_seq = await retry_transient(
+            endpoints.target,
+            partial(staging_sources.fetch_next_sequence, endpoints.target, self.target_stream),
+        )
+        if nonempty := [staging for staging in staged if staging.messages]:
             await self._write(
                 partial(
-                    staging_sources.attach_staging_streams, ends.target, self.target_stream, some
+                    staging_sources.attach_staging_streams,
+                    endpoints.target,
+                    self.target_stream,
+                    nonempty,
                 )
             )
-        first = next_place if since is None else min(since, next_place)
+        first = next_seq if since is None else min(since, next_seq)
         tasks = [
             PromotionScan(
-                ends.target_endpoint,
+                endpoints.target_endpoint,
                 self.target_stream,
                 first,
-                one.name,
-                one.messages,
-                ends.origin_domain_name,
+                staging.name,
+                staging.messages,
+                endpoints.origin_domain_name,
                 origin,
                 expected,
-                one.base_seq,
-                one.keeps_sequences,
+                staging.base_seq,
+                staging.keeps_sequences,
             )
-            for one in staged
+            for staging in staged
         ]
         self.observer.phase(
-            f"Promoting {sum(stage.messages for stage in staged):,} messages into {self.origin_state.target} and comparing them"
+            f"Promoting {sum(staging.messages for staging in staged):,} messages into "
+            f"{self.origin_state.target} and comparing them"
         )
-        told = await self.runner.run_one(
+        scans = await self.runner.run_one(
             partial(scan_promotions, tasks),
-            f"{self.origin_state.origin} to {self.origin_state.target}: {doing}",
+            f"{self.origin_state.origin} to {self.origin_state.target}: {action}",
         )
-        for stage, said, wanted in zip(staged, told, hashes, strict=True):
-            lacks = may_lack and (
-                said["reached"] >= stage.messages or await self._has_deleted(first)
+        for staging, scan, expected_hashes in zip(staged, scans, hashes, strict=True):
+            lacking = may_lack and (
+                scan["reached"] >= staging.messages or await self._has_deleted(first)
             )
-            equal &= self._is_equal(stage, said, wanted, may_lack=lacks)
-            self._add_result(stage, said)
+            equal &= self._is_equal(staging, scan, expected_hashes, may_lack=lacking)
+            self._add_result(staging, scan)
         return equal
 
     async def _has_deleted(self, first: int) -> bool:
-        """Whether the target has lost messages from a sequence on: then nobody can tell what arrived, and what is missing is looked for."""
+        """Check whether the target has deleted messages from a sequence on."""
         state = (
             await retry_transient(
                 self.endpoints.target,
@@ -200,77 +222,82 @@ class Promotion:
         )["state"]
         return bool(state["first_seq"] > first or state.get("num_deleted"))
 
-    def _add_result(self, stage: StagingStream, said: dict[str, Any]) -> None:
-        self.result.copied += stage.messages
-        self.result.bytes += stage.bytes
-        self.result.natively += said["natively"]
-        self.result.gaps, self.result.gap_messages = said["gaps"], said["gap_messages"]
-        self.origin_state.target_last = max(self.origin_state.target_last, said["last"])
+    def _add_result(self, staging: StagingStream, scan: dict[str, Any]) -> None:
+        self.result.copied += staging.messages
+        self.result.bytes += staging.bytes
+        self.result.natively += scan["natively"]
+        self.result.gaps, self.result.gap_messages = scan["gaps"], scan["gap_messages"]
+        self.origin_state.target_last = max(self.origin_state.target_last, scan["last"])
 
     def _is_equal(
-        self, stage: StagingStream, said: dict[str, Any], hashes: list[str], *, may_lack: bool
+        self, staging: StagingStream, scan: dict[str, Any], hashes: list[str], *, may_lack: bool
     ) -> bool:
-        """Whether all of a stage is there; raises JsplanError where that must be and is not."""
-        if said["reached"] < stage.messages and not may_lack:
+        """Check that the target has all messages. Raises JsplanError if it must have them."""
+        if scan["reached"] < staging.messages and not may_lack:
             raise JsplanError(
-                f"{self.origin_state.target} took {said['messages']:,} of {stage.messages:,} messages of staging stream {stage.name} and no more",
-                hint="Look at its limits and at the server's log. Nothing is lost: run the backfill again when it takes messages.",
+                f"{self.origin_state.target} took only {scan['messages']:,} of "
+                f"{staging.messages:,} messages of staging stream {staging.name}",
+                hint="Check its limits and the server's log. No message is lost: run the backfill "
+                "again when the target takes messages.",
             )
-        if said["messages"] < stage.messages and may_lack:
-            gone = stage.messages - said["messages"]
+        if scan["messages"] < staging.messages and may_lack:
+            gone = staging.messages - scan["messages"]
             self.observer.warn(
-                f"{self.origin_state.target} took {stage.messages:,} messages, and {gone:,} of them are not there any more"
+                f"{self.origin_state.target} took {staging.messages:,} messages, and {gone:,} of "
+                "them are not there any more"
             )
             return False
-        if said["twice"] or said["hashes"] != hashes:
-            raise self._build_difference_error(stage, said, hashes)
+        if scan["twice"] or scan["hashes"] != hashes:
+            raise self._build_difference_error(staging, scan, hashes)
         self.result.verified = True
         return True
 
     def _build_difference_error(
-        self, stage: StagingStream, said: dict[str, Any], hashes: list[str]
+        self, staging: StagingStream, scan: dict[str, Any], hashes: list[str]
     ) -> JsplanError:
         block = next(
             (
                 n
-                for n, (one, other) in enumerate(zip(said["hashes"], hashes, strict=False))
-                if one != other
+                for n, (actual, expected) in enumerate(zip(scan["hashes"], hashes, strict=False))
+                if actual != expected
             ),
-            len(said["hashes"]),
+            len(scan["hashes"]),
         )
         return JsplanError(
-            f"what {self.origin_state.target} stored from sequence {said['first']:,} on is not what {self.origin_state.origin} has: "
-            f"{said['messages']:,} of {stage.messages:,} messages, {said['twice']:,} of them twice, first difference in block {block:,}",
-            hint="Did somebody delete messages there meanwhile? Run the backfill again: it looks for what is missing and copies that.",
+            f"{self.origin_state.target} differs from {self.origin_state.origin} from sequence "
+            f"{scan['first']:,} on: {scan['messages']:,} of {staging.messages:,} messages, "
+            f"{scan['twice']:,} of them twice, first difference in block {block:,}",
+            hint="Messages may have been deleted there meanwhile. Run the backfill again: it "
+            "copies the missing messages.",
         )
 
-    async def seal(self, stage: StagingStream) -> StagingStream:
-        """The stage as it is and remains: it takes nothing any more. Raises ApiError where it is gone."""
+    async def seal(self, staging: StagingStream) -> StagingStream:
+        """Seal a staging stream: it takes no more messages. Raises ApiError if it is gone."""
         found: StagingStream = await self._write(
-            partial(staging_streams.seal, self.endpoints.target, stage)
+            partial(staging_streams.seal, self.endpoints.target, staging)
         )
         return found
 
     async def drop(self, *staged: StagingStream) -> None:
-        """Leave nothing of stages. The streams go first: as long as one is there it is known whether it was begun to be brought in."""
-        for stage in staged:
-            await self._write(partial(staging_streams.remove, self.endpoints.target, stage))
+        """Delete staging streams, then detach them: a source shows that promotion began."""
+        for staging in staged:
+            await self._write(partial(staging_streams.remove, self.endpoints.target, staging))
         await self._write(
             partial(
                 staging_sources.detach_staging_streams, self.endpoints.target, self.target_stream
             )
         )
 
-    async def _write(self, ask: Callable[[], Any]) -> Any:
-        """Ask for something that writes, each time only if the lock is still ours."""
+    async def _write(self, request: Callable[[], Any]) -> Any:
+        """Send a write, and check before each attempt that the lock is still held."""
 
-        async def once() -> Any:
+        async def guarded() -> Any:
             self.may_write(WRITE_SECONDS)
-            return await ask()
+            return await request()
 
-        return await retry_transient(self.endpoints.target, once)
+        return await retry_transient(self.endpoints.target, guarded)
 
     @property
     def target_stream(self) -> str:
-        """The target's name."""
+        """The name of the target stream."""
         return Address.parse(self.origin_state.target).stream

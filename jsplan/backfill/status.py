@@ -1,4 +1,4 @@
-"""backfill status: how far each entry is, and what its attempts left on the servers. Starts no Spark, takes no lock, writes nothing."""
+"""The status of backfills: the progress of entries, and their orphans on the servers."""
 
 from __future__ import annotations
 
@@ -22,46 +22,49 @@ from jsplan.jetstream import Pool
 
 
 async def read_backfill_status(load: LoadOptions, names: tuple[str, ...]) -> BackfillStatus:
-    """Of these entries, or of all. Raises UsageError for a name that is neither in the files nor in state."""
+    """Read the status of these entries, or of all.
+
+    Raises UsageError for a name that is neither in the files nor in state.
+    """
     async with open_context(load) as world:
         entries = _list_entries(world, names)
         found = BackfillStatus(world.workspace.name, world.workspace.environment, entries)
         holder = await world.backend.read_holder()
         found.locked = holder.to_json() if holder is not None else None
         async with open_pool(world, read_only=True) as pool:
-            leftovers = await _find_orphans(world, pool, found.offline)
-        leftovers += await asyncio.to_thread(find_orphaned_attempts, world)
-    _assign_orphans(world, found, leftovers, include_unowned=not names)
+            orphans = await _find_orphans(world, pool, found.offline)
+        orphans += await asyncio.to_thread(find_orphaned_attempts, world)
+    _assign_orphans(world, found, orphans, include_unowned=not names)
     return found
 
 
 def _list_entries(world: Context, names: tuple[str, ...]) -> list[EntryStatus]:
-    declared, kept = world.workspace.backfills, world.state.backfills
-    every = dict.fromkeys([*declared, *kept])
+    declared, stored = world.workspace.backfills, world.state.backfills
+    all_names = dict.fromkeys([*declared, *stored])
     for name in names:
-        if name not in every:
+        if name not in all_names:
             raise UsageError(
-                f"there is no backfill {name}.{did_you_mean(name, every)}".rstrip("."),
+                f"there is no backfill {name}.{did_you_mean(name, all_names)}".rstrip("."),
                 hint="See all of them: jsplan backfill status",
             )
     return [
-        _build_entry_status(name, declared.get(name), kept.get(name))
-        for name in every
+        _build_entry_status(name, declared.get(name), stored.get(name))
+        for name in all_names
         if not names or name in names
     ]
 
 
 def _build_entry_status(
-    name: str, declared: Backfill | None, kept: dict[str, Any] | None
+    name: str, declared: Backfill | None, stored: dict[str, Any] | None
 ) -> EntryStatus:
-    if kept is None:
+    if stored is None:
         return EntryStatus(name, "new", next=_format_run_command(name))
-    record = BackfillState.from_json(kept)
-    status = EntryStatus(name, "", record.pinned_at, record.done_at, kept["origins"])
+    record = BackfillState.from_json(stored)
+    status = EntryStatus(name, "", record.pinned_at, record.done_at, stored["origins"])
     done = bool(record.done_at) or (
-        bool(record.origins) and all(leg.status == "done" for leg in record.origins)
+        bool(record.origins) and all(origin.status == "done" for origin in record.origins)
     )
-    status.skipped = any(leg.status == SKIPPED for leg in record.origins) or any(
+    status.skipped = any(origin.status == SKIPPED for origin in record.origins) or any(
         one["status"] == SKIPPED for one in record.unmeasured
     )
     if declared is None and ">" not in name:
@@ -78,24 +81,24 @@ def _build_entry_status(
 
 
 def _format_run_command(name: str) -> str:
-    """How an entry goes on; one that was made of two addresses has them as its name."""
-    origin, between, target = name.partition(">")
-    ends = (
-        f"--from {shlex.quote(origin)} --to {shlex.quote(target)}" if between else shlex.quote(name)
+    """Return the command that runs an entry, by name or by two addresses."""
+    origin, arrow, target = name.partition(">")
+    sides = (
+        f"--from {shlex.quote(origin)} --to {shlex.quote(target)}" if arrow else shlex.quote(name)
     )
-    return f"jsplan backfill run {ends}"
+    return f"jsplan backfill run {sides}"
 
 
-async def _find_orphans(world: Context, pool: Pool, unreachable: dict[str, str]) -> list[Orphan]:
-    """What lies around in every domain that a backfill of this workspace goes to or went to."""
+async def _find_orphans(world: Context, pool: Pool, offline: dict[str, str]) -> list[Orphan]:
+    """Find orphans in each domain that is or was the target of a backfill."""
     domains = world.workspace.domains
     keys = {
         entry.target.domain for entry in world.workspace.backfills.values() if entry.target.stream
     }
     keys |= {
-        leg["target"].partition("/")[0]
-        for kept in world.state.backfills.values()
-        for leg in kept["origins"]
+        origin["target"].partition("/")[0]
+        for stored in world.state.backfills.values()
+        for origin in stored["origins"]
     }
     known = sorted(keys & domains.keys())
     await pool.open(domains[key].connection for key in known)
@@ -105,7 +108,7 @@ async def _find_orphans(world: Context, pool: Pool, unreachable: dict[str, str])
     out: list[Orphan] = []
     for key, one in zip(known, found, strict=True):
         if isinstance(one, JsplanError):
-            unreachable[key] = one.full_text
+            offline[key] = one.full_text
         elif isinstance(one, BaseException):
             raise one
         else:
@@ -119,23 +122,23 @@ async def _find_domain_orphans(world: Context, pool: Pool, key: str) -> list[Orp
     found = {}
     for info in infos:
         if info["config"]["name"].startswith(staging_streams.STAGING_PREFIX):
-            left = _to_orphan(key, info)
-            left.entry = left.entry.removeprefix(own)
-            found[left.stream] = left
+            orphan = _to_orphan(key, info)
+            orphan.entry = orphan.entry.removeprefix(own)
+            found[orphan.stream] = orphan
     for info in infos:
         _add_sources(found, key, info["config"])
-        if (unfinished := _find_unfinished(key, info)) is not None:
-            unfinished.entry = unfinished.entry.removeprefix(own)
-            found[f"{unfinished.stream} {info['config']['name']}"] = unfinished
+        if (incomplete := _find_unfinished(key, info)) is not None:
+            incomplete.entry = incomplete.entry.removeprefix(own)
+            found[f"{incomplete.stream} {info['config']['name']}"] = incomplete
     return [found[name] for name in sorted(found)]
 
 
 def _to_orphan(key: str, info: dict[str, Any]) -> Orphan:
     config, state = info["config"], info["state"]
-    said = config.get("metadata") or {}
+    metadata = config.get("metadata") or {}
     entry, origin = (
-        said.get(staging_streams.ENTRY_KEY, ""),
-        said.get(staging_streams.ORIGIN_KEY, ""),
+        metadata.get(staging_streams.ENTRY_KEY, ""),
+        metadata.get(staging_streams.ORIGIN_KEY, ""),
     )
     return Orphan(
         key,
@@ -149,43 +152,43 @@ def _to_orphan(key: str, info: dict[str, Any]) -> Orphan:
 
 
 def _find_unfinished(key: str, info: dict[str, Any]) -> Orphan | None:
-    """A source of ours in a stream, or a stream that was not made to its end."""
+    """Find a temporary source in a stream, or an incomplete stream."""
     config, state = info["config"], info["state"]
     if (source := find_temporary_source(config)) is not None and (
-        whose := read_owner(config)
+        owner := read_owner(config)
     ) is not None:
-        entry, _, rest = whose.partition(" ")
+        entry, _, rest = owner.partition(" ")
         into = str(Address.of_stream(key, config["name"]))
         return Orphan(key, source["name"], entry, rest.partition(" ")[0], 0, 0, False, [into])
     if is_backfill_incomplete(config):
-        whose = config["metadata"][BACKFILL_INCOMPLETE]
-        return Orphan(key, config["name"], whose, "", state["messages"], state["bytes"], False)
+        owner = config["metadata"][BACKFILL_INCOMPLETE]
+        return Orphan(key, config["name"], owner, "", state["messages"], state["bytes"], False)
     return None
 
 
 def _add_sources(found: dict[str, Orphan], key: str, config: dict[str, Any]) -> None:
-    """A stream that has a staging stream as its source, also one that is no more."""
+    """Add a stream that sources a staging stream, which may be deleted already."""
     for source in config.get("sources") or []:
         name = source["name"]
         if name.startswith(staging_streams.STAGING_PREFIX) and not source.get("external"):
-            left = found.setdefault(name, Orphan(key, name, "", "", 0, 0, True))
-            left.source_of.append(str(Address(key, "stream", config["name"])))
+            orphan = found.setdefault(name, Orphan(key, name, "", "", 0, 0, True))
+            orphan.source_of.append(str(Address(key, "stream", config["name"])))
 
 
 def _assign_orphans(
-    world: Context, found: BackfillStatus, leftovers: Iterable[Orphan], *, include_unowned: bool
+    world: Context, found: BackfillStatus, orphans: Iterable[Orphan], *, include_unowned: bool
 ) -> None:
-    """Each leftover to its entry; what has none is a stray. What is left of a finished entry is for a run to clear away."""
+    """Assign orphans to their entries; a run removes those of a finished entry."""
     by_name = {entry.name: entry for entry in found.entries}
     known = {*world.workspace.backfills, *world.state.backfills}
-    for left in leftovers:
-        entry = by_name.get(left.entry)
+    for orphan in orphans:
+        entry = by_name.get(orphan.entry)
         if entry is not None:
-            entry.orphans.append(left)
+            entry.orphans.append(orphan)
             if entry.status == "done":
                 entry.next = _format_run_command(entry.name)
-        elif include_unowned and left.entry not in known:
-            found.orphans.append(left)
+        elif include_unowned and orphan.entry not in known:
+            found.orphans.append(orphan)
 
 
 __all__ = ["read_backfill_status"]

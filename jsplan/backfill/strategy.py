@@ -1,4 +1,4 @@
-"""Which tool copies an entry: a source of the server, a snapshot, or Spark; and why. Pure; both planning and a run ask it."""
+"""The strategy of an entry (`native`, `snapshot` or `spark`), and the reason for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jsplan.units import format_duration
 Strategy = Literal["native", "snapshot", "spark"]
 #: Servers of this API level restore a snapshot under any name and into any storage.
 RESTORE_ANY_NAME_LEVEL: Final = 5
-#: Why Spark where `mode: tagged` asks for what nothing else does.
+#: The reason for Spark with `mode: tagged`.
 TAGGED_REASON: Final = "copied by Spark, so that each message says where it comes from"
 NATIVE_REASON: Final = (
     "a source of the target brings it: the server copies by itself, and the range has no end"
@@ -30,9 +30,10 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StreamTraits:
-    """What is known of a stream: its configuration and state, the API level of its domain, and whether that is another account's import.
+    """The configuration and state of a stream, and the API level of its domain.
 
-    `exists` False: the configuration is what the files declare (empty: nothing does).
+    `exists` False: the configuration is that of the files, or empty. `imported`: the domain is an
+    import from another account.
     """
 
     config: Config = field(default_factory=dict)
@@ -44,8 +45,10 @@ class StreamTraits:
 
 @dataclass(frozen=True, slots=True)
 class StrategyFacts:
-    """One entry with its ends. `origins` are in the order of the entry. `already_sourced`: a source of the target brings some of an origin;
-    `unreachable_reason`: why the target's servers cannot reach an origin by themselves; `now` is UTC.
+    """One entry with the traits of its origins, in their order, and of its target.
+
+    `already_sourced`: a source of the target copies from an origin. `unreachable_reason`: why the
+    target's servers cannot reach an origin. `now` is UTC.
     """
 
     entry: Backfill
@@ -58,7 +61,7 @@ class StrategyFacts:
 
 @dataclass(frozen=True, slots=True)
 class StrategyChoice:
-    """What copies, and why. `obstacle` is why it is not what the entry asks for: then it must not be run."""
+    """A strategy and its reason; with an `obstacle` the entry must not run."""
 
     strategy: Strategy
     reason: str
@@ -66,7 +69,7 @@ class StrategyChoice:
 
 
 def choose_strategy(facts: StrategyFacts) -> StrategyChoice:
-    """The tool for an entry. `auto` takes another one than Spark only where sequence and time are to be kept, not where from."""
+    """Choose the strategy. With `auto`, only `mode: exact` selects another one than Spark."""
     asked, against_snapshot, against_native = (
         facts.entry.strategy,
         _find_snapshot_obstacle(facts),
@@ -93,40 +96,46 @@ def choose_strategy(facts: StrategyFacts) -> StrategyChoice:
 
 
 def has_strategy_choice(entry: Backfill) -> bool:
-    """Whether anything but Spark may come into question, so that it is worth asking the servers."""
+    """Check whether another strategy than Spark is possible, which depends on the servers."""
     return entry.strategy in ("native", "snapshot") or (
         entry.strategy == "auto" and entry.mode == "exact"
     )
 
 
 def explain_obstacle(entry: Backfill, choice: StrategyChoice) -> tuple[str, str]:
-    """What to say of an entry that must not be run, and what to do."""
+    """Return the error and the hint for an entry that must not run."""
     if choice.strategy == "spark":
         return (
             f"backfill {entry.name} is not possible: {choice.obstacle}",
-            "Take the entry out; a source can take what comes from now on.",
+            "Remove the entry; a source can copy new messages.",
         )
     text = f"backfill {entry.name}: `strategy: {entry.strategy}` is not possible: {choice.obstacle}"
     return text, "Leave it to `strategy: auto`."
 
 
 def find_read_obstacle(config: Config) -> str:
-    """Why the history of a stream of this configuration cannot be read; empty where it can."""
+    """Return the reason why the history of a stream cannot be read; empty if it can."""
     if config.get("retention") != "workqueue":
         return ""
-    return f"{config.get('name', 'the origin')} is a work queue, and only a consumer that takes messages out of it can read it (10098)"
+    return (
+        f"{config.get('name', 'the origin')} is a work queue, and only a consumer that takes "
+        "messages out of it can read it (10098)"
+    )
 
 
-#: What a target must not have, and why. Asked of servers: the messages would be stored under other subjects, never, or the source refused.
+#: Settings that a target must not have, with the reason, as observed on servers.
 _TARGET_PROBLEMS: Final = {
-    "subject_transform": "changes the subjects of what it stores (`subject_transform`), also of what is copied into it",
-    "allow_msg_counter": "counts (`allow_msg_counter`), and takes no messages that are not for its counters",
-    "allow_msg_schedules": "schedules messages (`allow_msg_schedules`), and such a stream takes no source, not even for a while",
+    "subject_transform": "changes the subjects of what it stores (`subject_transform`), "
+    "also of what is copied into it",
+    "allow_msg_counter": "counts (`allow_msg_counter`), and takes no messages that are not "
+    "for its counters",
+    "allow_msg_schedules": "schedules messages (`allow_msg_schedules`), and such a stream takes "
+    "no source, not even for a while",
 }
 
 
 def find_target_problem(config: Config) -> tuple[str, str]:
-    """Why nothing can be copied exactly once into a stream of this configuration, and what to do; both empty where it can."""
+    """Return why a stream cannot be filled exactly once, and a hint; both empty if it can."""
     if config.get("mirror"):
         return (
             "is a mirror, which takes nothing but what its origin has",
@@ -138,22 +147,23 @@ def find_target_problem(config: Config) -> tuple[str, str]:
         if config.get(name):
             return why, "Name a stream without that as the target."
     if config.get("retention", "limits") != "limits":
-        why = f"has retention {config['retention']}: what is acknowledged vanishes from it, so nobody could say what has arrived"
-        return (
-            why,
-            "Copy into a stream with retention limits, and let a source carry it on from there.",
+        why = (
+            f"has retention {config['retention']}: acknowledged messages are deleted from it, "
+            "so a copy cannot be verified"
         )
+        return why, "Copy into a stream with retention limits, and add that as a source here."
     return "", ""
 
 
 def complete_reason(entry: Backfill, choice: StrategyChoice) -> StrategyChoice:
-    """The choice, with the hours in which an entry is copied among its reasons, and that what has no room for a header has none."""
+    """Add the time window and `oversize: native` to the reason of a choice."""
     if choice.strategy != "spark":
         return choice
     if entry.oversize == "native":
         choice = replace(
             choice,
-            reason=f"{choice.reason}; what exceeds max_payload with that goes without (`oversize: native`)",
+            reason=f"{choice.reason}; what exceeds max_payload with that goes without "
+            "(`oversize: native`)",
         )
     if entry.window is None:
         return choice
@@ -164,7 +174,7 @@ def complete_reason(entry: Backfill, choice: StrategyChoice) -> StrategyChoice:
 
 
 def _find_server_copy_obstacle(facts: StrategyFacts) -> str:
-    """What neither of them does. An entry whose origin is not there yet is judged by what it says."""
+    """Return the reason why neither servers' strategy is possible, from the entry alone."""
     entry = facts.entry
     if entry.mode != "exact":
         return "it keeps no Jsplan-Origin; say `mode: exact` to do without"
@@ -190,7 +200,10 @@ def _find_native_obstacle(facts: StrategyFacts) -> str:
     if any(len(side.filters) > 1 for side in facts.entry.origins):
         return "a source has one filter, and the entry has several"
     if facts.already_sourced:
-        return "a source of the target brings some of that stream already, and both would bring the same"
+        return (
+            "a source of the target brings some of that stream already, "
+            "and both would bring the same"
+        )
     if facts.unreachable_reason:
         return facts.unreachable_reason
     if any(one.config.get("retention", "limits") != "limits" for one in facts.origins):
@@ -234,7 +247,10 @@ def _find_server_obstacle(facts: StrategyFacts) -> str:
     if origin.imported or target.imported:
         return "snapshots do not come over another account's import"
     if origin.api_level >= RESTORE_ANY_NAME_LEVEL > target.api_level:
-        return "the target's server is older than nats-server 2.15 and cannot read the origin's snapshot"
+        return (
+            "the target's server is older than nats-server 2.15 "
+            "and cannot read the origin's snapshot"
+        )
     if origin.api_level < RESTORE_ANY_NAME_LEVEL:
         if origin.config.get("name") != facts.entry.target.stream:
             return "servers before 2.15 restore a stream under its own name only"
@@ -244,7 +260,7 @@ def _find_server_obstacle(facts: StrategyFacts) -> str:
 
 
 def _find_limit_obstacle(origin: StreamTraits, config: Config, now: datetime) -> str:
-    """What the target would let go as soon as it has it: that is for somebody to decide who sees it."""
+    """Return the limit of the target that would delete restored messages at once."""
     state = origin.state
     for name, key in (("max_msgs", "messages"), ("max_bytes", "bytes")):
         limit = int(config.get(name) or -1)
@@ -258,7 +274,10 @@ def _find_limit_obstacle(origin: StreamTraits, config: Config, now: datetime) ->
         and state["messages"]
         and datetime.fromisoformat(state["first_ts"]) < now - timedelta(microseconds=age / 1000)
     ):
-        return f"a snapshot keeps the times, and the target would expire what is older than {format_duration(age)}"
+        return (
+            "a snapshot keeps the times, and the target would expire what is older than "
+            f"{format_duration(age)}"
+        )
     return ""
 
 
@@ -269,7 +288,7 @@ def build_strategy_facts(
     target: StreamTraits,
     now: datetime,
 ) -> StrategyFacts:
-    """An entry with its ends as far as they are known."""
+    """Build the facts of an entry from the known traits of its streams."""
     sides = [side for side in entry.origins if side.parquet is None]
     ways = (
         [_find_reach_obstacle(topology, side, entry.target) for side in sides]

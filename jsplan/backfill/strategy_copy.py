@@ -1,4 +1,4 @@
-"""Which tool carries out a leg, and that it is carried on with by who takes over; what each does is in `leg`, `native` and `filling`."""
+"""The strategy of the copy of one origin, which a resumed run keeps."""
 
 from __future__ import annotations
 
@@ -35,20 +35,23 @@ from jsplan.topology.routes import is_import
 
 
 async def select_strategy(world: Context, pool: Pool, entry: Backfill) -> StrategyChoice:
-    """What copies an entry whose target exists. Raises RefusedError for a strategy that is not possible, and ApiError."""
+    """Select the strategy of an entry whose target exists.
+
+    Raises RefusedError for a strategy that is not possible, and ApiError.
+    """
     if not has_strategy_choice(entry):
         return choose_strategy(StrategyFacts(entry, (), StreamTraits(), datetime.now(UTC)))
     target = await _fetch_traits(world, pool, entry.target)
     origins = tuple([await _fetch_traits(world, pool, side) for side in entry.origins])
-    found = choose_strategy(
+    choice = choose_strategy(
         build_strategy_facts(world.topology, entry, origins, target, datetime.now(UTC))
     )
-    require_possible(entry, found)
-    return found
+    require_possible(entry, choice)
+    return choice
 
 
 def require_possible(entry: Backfill, choice: StrategyChoice) -> None:
-    """Raise RefusedError where an entry asks for a strategy that cannot be."""
+    """Raise RefusedError if the strategy of an entry is not possible."""
     if choice.obstacle:
         text, hint = explain_obstacle(entry, choice)
         raise RefusedError(text, hint=hint)
@@ -63,10 +66,10 @@ async def _fetch_traits(world: Context, pool: Pool, side: BackfillSide) -> Strea
 
 
 class StrategyCopy(OriginCopy):
-    """One leg by the tool that its record names; what that leaves is done by Spark."""
+    """The copy of one origin by the strategy in its record; Spark copies the rest."""
 
     async def run(self) -> OriginResult:
-        """As `LegRun.run`."""
+        """Copy as `OriginCopy.run`."""
         native = NativeCopy(self.context, self.origin_state, self.endpoints)
         await self._remove_orphaned_source(native)
         if self.origin_state.status == "done" or self.origin_state.strategy == "spark":
@@ -76,35 +79,35 @@ class StrategyCopy(OriginCopy):
         if await native.run():
             self.result = await native.finish()
             return self.result
-        found = await super().run()
-        found.copied, found.bytes = (
-            found.copied + native.result.copied,
-            found.bytes + native.result.bytes,
+        result = await super().run()
+        result.copied, result.bytes = (
+            result.copied + native.result.copied,
+            result.bytes + native.result.bytes,
         )
-        return found
+        return result
 
     async def _remove_orphaned_source(self, native: NativeCopy) -> None:
-        """Take out a source that an attempt left which meant something else by this entry: another text, another stream at the origin."""
-        leg, api = self.origin_state, self.endpoints.target
-        whose = read_owner((await self._fetch_target_info())["config"])
-        wanted = leg.strategy == "native" and leg.status != "done"
+        """Detach a source of an earlier text of the entry, or of a deleted origin."""
+        origin_state, api = self.origin_state, self.endpoints.target
+        owner = read_owner((await self._fetch_target_info())["config"])
+        wanted = origin_state.strategy == "native" and origin_state.status != "done"
         if (
-            whose is None
-            or not whose.startswith(f"{self.context.entry_id} {leg.origin} ")
-            or (wanted and whose == native.owner)
+            owner is None
+            or not owner.startswith(f"{self.context.entry_id} {origin_state.origin} ")
+            or (wanted and owner == native.owner)
         ):
             return
 
-        async def out() -> None:
+        async def detach() -> None:
             self.context.may_write(WRITE_SECONDS)
             await detach_source(
-                api, (await require_stream_info(api, leg.target_address.stream))["config"]
+                api, (await require_stream_info(api, origin_state.target_address.stream))["config"]
             )
 
-        await retry_transient(api, out)
+        await retry_transient(api, detach)
 
     async def _is_made_from_snapshot(self) -> bool:
-        """Whoever made the target died before saying so: is it what it should be?"""
+        """Verify a restored target of an interrupted apply, which did not record it."""
         self.origin_state.target_created = (
             self.origin_state.target_created or (await self._fetch_target_info())["created"]
         )
@@ -123,12 +126,15 @@ class StrategyCopy(OriginCopy):
 
 
 async def find_snapshot_gaps(
-    leg: OriginState, ends: Endpoints, topology: Topology
+    origin_state: OriginState, endpoints: Endpoints, topology: Topology
 ) -> tuple[list[list[int]], int]:
-    """What of the range the origin had not any more: as lists, and how many. Raises ApiError."""
+    """Find the gaps of the range at the origin: ranges and their count. Raises ApiError."""
     gone = (
-        intersect([leg.seq_range], await PendingScan(leg, ends, topology).find_gone())
-        if leg.first <= leg.last
+        intersect(
+            [origin_state.seq_range],
+            await PendingScan(origin_state, endpoints, topology).find_gone(),
+        )
+        if origin_state.first <= origin_state.last
         else []
     )
     return [list(span) for span in gone[:MAX_LISTED_RANGES]], count_sequences(gone)

@@ -1,4 +1,4 @@
-"""What an entry makes of messages on their way: read from its text, and refused where it cannot be, before any server is asked."""
+"""The transforms of an entry, which are validated before any server is asked."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from jsplan.config.model import Backfill, BackfillSide
 
-#: The files that a running job carries, by the names that its entry gives them. They are never written: such a name may lead anywhere.
+#: The files of a running job by name. They are never written: a name may lead anywhere.
 _JOB_FILES: Final[dict[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class TransformSpec:
-    """What becomes of messages on their way."""
+    """The transforms of messages during a copy."""
 
     order: str = "stream"
     where: str | None = None
@@ -33,12 +33,12 @@ class TransformSpec:
 
     @property
     def needs_rows(self) -> bool:
-        """Whether Spark has to see each message: SQL and functions are its work."""
+        """True if Spark must process each message, for SQL or a function."""
         return self.where is not None or self.transform is not None
 
     @property
     def fingerprint(self) -> str:
-        """Tells what was staged by a function from what its file makes of it now."""
+        """A hash of the function, which distinguishes staged messages of an earlier version."""
         return (
             hashlib.sha256(self.transform.text.encode()).hexdigest()[:16]
             if self.transform is not None
@@ -47,12 +47,12 @@ class TransformSpec:
 
 
 def has_transforms(entry: Backfill) -> bool:
-    """Whether messages do not come as they are, one after the other."""
+    """Check whether an entry changes messages or their order."""
     return entry.order != "stream" or any((entry.where, entry.transform, entry.subject_transform))
 
 
 def build_transform_spec(root: Path, entry: Backfill) -> TransformSpec:
-    """What becomes of the messages of an entry. Raises UsageError for what cannot be, before any server is asked."""
+    """Build the transforms of an entry. Raises UsageError if they are not valid."""
     if has_transforms(entry):
         _require_possible(entry)
     mapping = Subjects(*entry.subject_transform) if entry.subject_transform is not None else None
@@ -66,7 +66,7 @@ def build_transform_spec(root: Path, entry: Backfill) -> TransformSpec:
 
 @contextmanager
 def use_job_files(files: Mapping[str, str]) -> Iterator[None]:
-    """Take files that entries name from a job instead of the workspace, as long as the context lasts."""
+    """Read the files of entries from a job instead of the workspace."""
     _JOB_FILES.update(files)
     try:
         yield
@@ -75,7 +75,7 @@ def use_job_files(files: Mapping[str, str]) -> Iterator[None]:
 
 
 def has_distinct_origins(sides: Iterable[BackfillSide]) -> bool:
-    """Whether no stream is named twice."""
+    """Check that no stream is named twice."""
     names = [str(side) for side in sides]
     return len(set(names)) == len(names)
 
@@ -83,7 +83,8 @@ def has_distinct_origins(sides: Iterable[BackfillSide]) -> bool:
 def _require_possible(entry: Backfill) -> None:
     if entry.mode == "exact" or entry.strategy not in ("auto", "spark"):
         raise UsageError(
-            f"backfill {entry.name}: servers copy messages as they are; only Spark applies order, where, transform and subject_transform",
+            f"backfill {entry.name}: servers copy messages unchanged; only Spark applies order, "
+            "where, transform and subject_transform",
             hint="Leave out `mode: exact` and `strategy`.",
         )
     if not has_distinct_origins(entry.origins):

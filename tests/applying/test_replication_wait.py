@@ -230,7 +230,9 @@ def test_a_mirror_whose_domain_is_offline(tmp_path: Path, make_hub_leaf: MakeHub
         result = space.apply_saved(plan)
         assert (result.exit_code, result.summary["replaced"]) == (6, 1)
         assert verify_results(plan, result) == {"leaf/stream/M": "skipped"}
-        assert "domain leaf is offline" in str(next(step.error for step in result.steps if step.error))
+        assert "domain leaf is offline" in str(
+            next(step.error for step in result.steps if step.error)
+        )
 
         plan, result = space.write(
             streams=[origin_config("recreate", replaced=False, domain="hub"), copy]
@@ -241,9 +243,7 @@ def test_a_mirror_whose_domain_is_offline(tmp_path: Path, make_hub_leaf: MakeHub
         {},
     )
     said = [d.summary for d in plan.diagnostics if d.code == "JS426"]
-    assert said == [
-        "whether leaf/stream/M will follow the new stream is not verified: offline"
-    ]
+    assert said == ["whether leaf/stream/M will follow the new stream is not verified: offline"]
 
 
 def is_answered(raw: Raw, subject: str) -> bool:

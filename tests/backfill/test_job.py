@@ -368,9 +368,7 @@ def test_a_recreated_origin(pair: Pair) -> None:
     pair.ask("leaf", "STREAM.DELETE.S")
     pair.stream("leaf", "S", numbered_rows(10, first=101))
 
-    with pytest.raises(
-        JsplanError, match=r"leaf/stream/S was recreated .* no longer match"
-    ):
+    with pytest.raises(JsplanError, match=r"leaf/stream/S was recreated .* no longer match"):
         pair.run()
     assert pair.run(reset_range=True).copied == 10
     assert pair.run(reset_range=True).copied == 0

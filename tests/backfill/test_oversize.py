@@ -363,7 +363,9 @@ def test_a_second_hop(pair: Pair) -> None:
     }
     pair.space.write(backfills=[{"name": "x"} | sides])
 
-    with pytest.raises(RefusedError, match=r"message 2 of stream T has .* accepts at most 1,048,576"):
+    with pytest.raises(
+        RefusedError, match=r"message 2 of stream T has .* accepts at most 1,048,576"
+    ):
         pair.run()
     pair.require_nothing_left()
 

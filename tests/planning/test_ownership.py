@@ -123,9 +123,7 @@ def test_own_tag_of_a_lost_state_is_not_unmanaged(space: Space, other: Space, ra
     with pytest.raises(RefusedError) as caught:
         space.apply()
 
-    assert "has the owner tag of this workspace, one, but from another state" in str(
-        caught.value
-    )
+    assert "has the owner tag of this workspace, one, but from another state" in str(caught.value)
     found = next(d for d in space.plan().diagnostics if d.code == "JS306")
     assert all(
         word in found.detail

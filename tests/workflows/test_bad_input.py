@@ -454,7 +454,10 @@ def test_a_state_that_may_not_be_written(scene: Scene, taken: str) -> None:
     scene.write({"name": "A"})
 
     require_clean_exit(
-        jsplan(scene.folder, "apply", "-y"), 1, f"test.json{taken}", "Move it, or name another place"
+        jsplan(scene.folder, "apply", "-y"),
+        1,
+        f"test.json{taken}",
+        "Move it, or name another place",
     )
     with Raw(scene.server.url) as raw:
         assert streams(raw) == []

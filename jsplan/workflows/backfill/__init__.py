@@ -1,6 +1,7 @@
-"""backfill: messages of one stream into another, exactly once. `run` works under the state's lock; `verify` and `status` take none.
+"""The backfill commands, which copy messages between streams exactly once.
 
-What needs the extra `spark` is imported when it is called.
+`run` takes the lock of the state; `plan`, `verify` and `status` do not. Modules that need the extra
+`spark` are imported at the call.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ __all__ = ["BackfillOptions", "VerifyOptions", "plan", "run", "status", "verify"
 
 
 def run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> BackfillResult:
-    """Copy what is missing of an entry, and prove that it arrived. What an attempt that died left is taken over first.
+    """Copy the pending messages of an entry, then verify them. Resumes an interrupted run first.
 
-    Raises RefusedError for what must be allowed, StateLockedError, ConnectError, NotAvailableError without Spark or Java,
-    InterruptedByUser, and JsplanError or ApiError for a copy that broke off: run again, it goes on.
+    Raises RefusedError for hazards that are not allowed, StateLockedError, ConnectError,
+    NotAvailableError without Spark or Java, InterruptedByUser, and JsplanError or ApiError for an
+    interrupted copy, which another run resumes.
     """
     require_spark()
     from jsplan.backfill.run import run_backfill  # noqa: PLC0415
@@ -37,13 +39,15 @@ def run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> Back
     except KeyboardInterrupt:
         raise InterruptedByUser(
             "interrupted; what was copied is kept, the state is saved and its lock released",
-            hint="Run it again: it goes on from there.",
+            hint="Run it again to resume.",
         ) from None
 
 
 def plan(load: LoadOptions, options: BackfillOptions) -> BackfillPreview:
-    """What is missing of an entry, measured, by what it would be copied and about how long that takes. Starts no Spark, takes no lock and
-    writes nothing; counting takes consumers in memory. Raises UsageError, ConnectError, ApiError and NotAvailableError.
+    """Preview an entry: its pending messages, the strategy and the estimated time.
+
+    Starts no Spark, takes no lock and writes nothing; counting creates consumers in memory. Raises
+    UsageError, ConnectError, ApiError and NotAvailableError.
     """
     require_spark()
     from jsplan.backfill.preview import preview_backfill  # noqa: PLC0415
@@ -52,8 +56,9 @@ def plan(load: LoadOptions, options: BackfillOptions) -> BackfillPreview:
 
 
 def write_job(load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer) -> None:
-    """Freeze the range of an entry, keep it in state, and write it as a job for `spark-submit`. Raises what a run raises before it copies,
-    and RefusedError for a secret that stands in the files.
+    """Pin the range of an entry in state, and write it as a job for `spark-submit`.
+
+    Raises the errors of a run before its copy, and RefusedError for a secret in the files.
     """
     require_spark()
     from jsplan.backfill.spark_job import write_job  # noqa: PLC0415
@@ -62,9 +67,10 @@ def write_job(load: LoadOptions, options: BackfillOptions, path: Path, observer:
 
 
 def verify(load: LoadOptions, options: VerifyOptions, observer: Observer) -> Verification:
-    """Compare both sides of an entry, message by message. Takes no lock and writes nothing; reading takes consumers in memory.
+    """Compare origins and target of an entry, message by message.
 
-    Raises UsageError, ConnectError, ApiError and NotAvailableError.
+    Takes no lock and writes nothing; reading creates consumers in memory. Raises UsageError,
+    ConnectError, ApiError and NotAvailableError.
     """
     require_spark()
     from jsplan.backfill.verify.command import verify_backfill  # noqa: PLC0415
@@ -73,7 +79,10 @@ def verify(load: LoadOptions, options: VerifyOptions, observer: Observer) -> Ver
 
 
 def status(load: LoadOptions, names: tuple[str, ...] = ()) -> BackfillStatus:
-    """How far each entry is and what lies around of it. Starts no Spark, takes no lock, writes nothing. Raises UsageError."""
+    """Read the progress and the orphans of entries.
+
+    Starts no Spark, takes no lock and writes nothing. Raises UsageError.
+    """
     from jsplan.backfill.status import read_backfill_status  # noqa: PLC0415
 
     return run_workflow(read_backfill_status(load, names))
