@@ -80,7 +80,7 @@ def require_reported_down(scene: Scene, result: Any = None) -> None:
     told = [d for d in scene.space.plan().diagnostics if d.code == "JS424"]
 
     (alert,) = build_alerts(looked, ())
-    assert (alert.kind, alert.severity, alert.says) == (
+    assert (alert.kind, alert.severity, alert.summary) == (
         "interrupted",
         "destructive",
         looked.interrupted[0]["summary"],
