@@ -16,6 +16,7 @@ from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan import Change, Hazard, Plan, ResourceChange, Step
 from jsplan.facts.live import LiveObject
 from jsplan.facts.redelivery import build_redelivery, max_by_state
+from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.build import build_plan
 from jsplan.planning.decide import table_of
 from jsplan.planning.guards import REFUSALS, RESTORE_OVER
@@ -211,19 +212,19 @@ def _check_expiry(target: RestoreTarget, now: datetime) -> Iterable[Diagnostic]:
     age, was = target.config.get("max_age") or 0, target.saved.before
     if not target.saved.messages:
         return
-    which = ""
+    which, content = "", nouns_of(target.address).content
     if age:
         border = now - timedelta(microseconds=age / 1000)
         oldest, newest = (datetime.fromisoformat(was[name]) for name in ("first_ts", "last_ts"))
         limit = f"{alias_of(target.address.kind, 'max_age')} ({format_duration(age)}) by now"
         which = (
-            f"all of its messages are older than {limit}"
+            f"all of its {content} are older than {limit}"
             if newest < border
-            else f"its oldest messages are older than {limit}"
+            else f"its oldest {content} are older than {limit}"
         )
         which = which if oldest < border else ""
     if not which and target.config.get("allow_msg_ttl"):
-        which = "messages may have outlived a ttl of their own"
+        which = f"{content} may have outlived a ttl of their own"
     if which:
         text = f"{which}: those are deleted as soon as they are restored"
         yield Diagnostic(

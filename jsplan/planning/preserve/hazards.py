@@ -12,6 +12,7 @@ from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import FinishedConsumer, Measurement
 from jsplan.facts.redelivery import Redelivery, build_redelivery, max_by_state
+from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.preserve.capacity import capacity_problem, sized_staging_config
 from jsplan.planning.preserve.consumer_position import position_of
 from jsplan.planning.preserve.methods import (
@@ -169,16 +170,22 @@ def _assess_rejected_publishes(live: LiveObject) -> Iterable[Hazard]:
     subjects = live.compact.get("subjects") or []
     if not subjects or live.compact.get("sealed"):
         return
-    count = int(live.state.get("messages") or 0)
-    messages = f"{count:,} message{'' if count == 1 else 's'}"
+    count, nouns = int(live.state.get("messages") or 0), nouns_of(live.address)
+    messages = f"{count:,} {nouns.message}{'' if count == 1 else 's'}"
     seconds = estimate_seconds(live)
-    text = (
-        f"publishers to {', '.join(subjects)} get no acknowledgement while {messages} are copied, "
-        f"for about {seconds} s"
+    clients, writes = (
+        f"publishers to {', '.join(subjects)}",
+        "publishers that retry unacknowledged messages",
     )
+    if nouns.object != "stream":
+        clients, writes = (
+            f"clients that write to the {nouns.object}",
+            "clients that retry unacknowledged writes",
+        )
+    text = f"{clients} get no acknowledgement while {messages} are copied, for about {seconds} s"
     yield Hazard(
         "REMOVES_SUBJECTS",
-        f"{text}; publishers that retry unacknowledged messages lose nothing",
+        f"{text}; {writes} lose nothing",
         causes=list(subjects),
     )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jsplan.address import Address
 from jsplan.diagnostics import quote_shell
 from jsplan.facts.live import LiveObject
+from jsplan.planning.bucket_aliases import nouns_of
 from jsplan.planning.merge import build_create
 from jsplan.planning.preserve.methods import choose_preserve_method
 from jsplan.planning.preserve.staging import (
@@ -93,13 +94,15 @@ class InterruptedReplacement:
     @property
     def summary(self) -> str:
         """The problem in words: the rejected publishes first, then the location of the messages."""
-        name, safe = (
-            Address.parse(self.record["address"]).name,
-            f"Its messages are in {self.messages_location}",
-        )
+        address = Address.parse(self.record["address"])
+        name, nouns = address.name, nouns_of(address)
+        safe = f"Its {nouns.content} are in {self.messages_location}"
         if self.rejected_subjects:
+            rejected = f"publishes to {', '.join(self.rejected_subjects)}"
+            if nouns.object != "stream":
+                rejected = f"writes to the {nouns.object}"
             return (
-                f"{name} is down: publishes to {', '.join(self.rejected_subjects)} are rejected, "
+                f"{name} is down: {rejected} are rejected, "
                 f"because its replacement was interrupted. {safe}"
             )
         return f"the replacement of {name} was interrupted. {safe}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.plan import Hazard
+from jsplan.planning.bucket_aliases import nouns_of
 
 #: Hazards whose effect stays whatever the configuration is later, and the text for each.
 _LOSS_TEXTS = {
-    "DELETES_STREAM": "{messages} that were deleted with the stream cannot be restored",
+    "DELETES_STREAM": "{messages} that were deleted with the {object} cannot be restored",
     "DELETES_MESSAGES": "{messages} that were deleted cannot be restored",
     "LOSES_CONSUMER_POSITION": "the position that the consumer had does not come back",
     "DELETES_CONSUMER": "the position that the consumer had does not come back",
@@ -38,20 +40,23 @@ def warn_of_losses(item: Mapping[str, Any], backup: str | None) -> Iterable[Diag
             "warning", "JS491", _LOSS_TEXTS["DELETES_CONSUMER"], "", str(item["address"])
         )
         return
+    nouns = nouns_of(Address.parse(item["address"]))
     for cost in (cost for cost in item.get("costs", ()) if _has_losses(cost)):
         detail = ""
         if backup and cost["code"] in ("DELETES_STREAM", "DELETES_MESSAGES"):
             kind, _, name = str(item["address"]).partition("/")[2].partition("/")
             word = quote_shell(item["address"])
             detail = (
-                f"That apply saved the {kind} before. To restore its messages too, leave {name} "
-                f"out with --exclude {word} and run: "
+                f"That apply saved the {kind} before. To restore its {nouns.content} too, "
+                f"leave {name} out with --exclude {word} and run: "
                 f"jsplan restore {quote_shell(backup)} --target {word}"
             )
         yield Diagnostic(
             "warning",
             "JS491",
-            _LOSS_TEXTS[cost["code"]].format(messages=_format_messages(cost)),
+            _LOSS_TEXTS[cost["code"]].format(
+                messages=_format_messages(cost, nouns.message), object=nouns.object
+            ),
             detail,
             str(item["address"]),
         )
@@ -64,8 +69,8 @@ def _has_losses(cost: Mapping[str, Any]) -> bool:
     )
 
 
-def _format_messages(cost: Mapping[str, Any]) -> str:
+def _format_messages(cost: Mapping[str, Any], noun: str) -> str:
     exact, most = cost.get("messages"), cost.get("at_most")
     count = most or exact or cost.get("at_least") or 0
     bound = "at most " if most and most != cost.get("at_least") else "" if exact else "at least "
-    return f"{bound}{count:,} message{'' if count == 1 else 's'}"
+    return f"{bound}{count:,} {noun}{'' if count == 1 else 's'}"
