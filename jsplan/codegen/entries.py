@@ -51,28 +51,28 @@ def build_entries(resources: Iterable[RenderedResource]) -> list[FileEntry]:
     everything = list(resources)
     streams = _group_equal([one for one in everything if one.kind == "stream"])
     others = _group_equal([one for one in everything if one.kind in ("kv", "object_store")])
-    beside = _nest_consumers([one for one in everything if one.kind == "consumer"], streams)
+    top_level = _nest_consumers([one for one in everything if one.kind == "consumer"], streams)
     return sorted(
-        [*streams, *beside, *others],
+        [*streams, *top_level, *others],
         key=lambda entry: (entry.kind, entry.stream or "", entry.name, entry.domains),
     )
 
 
 def _nest_consumers(consumers: list[RenderedResource], streams: list[FileEntry]) -> list[FileEntry]:
     """Nest consumers that all domains of a stream's entry have; return the others."""
-    homes = {
+    parents = {
         (domain, _fill_domain(entry.name, domain)): entry
         for entry in streams
         for domain in entry.domains
     }
     nested: dict[int, list[RenderedResource]] = {}
-    beside: list[RenderedResource] = []
+    top_level: list[RenderedResource] = []
     for one in consumers:
-        home = homes.get((one.address.domain, one.stream or ""))
-        if home is None:
-            beside.append(one)
+        parent = parents.get((one.address.domain, one.stream or ""))
+        if parent is None:
+            top_level.append(one)
         else:
-            nested.setdefault(id(home), []).append(one)
+            nested.setdefault(id(parent), []).append(one)
     unmatched: list[FileEntry] = []
     for entry in streams:
         for group in _group_equal(nested.get(id(entry), [])):
@@ -82,7 +82,7 @@ def _nest_consumers(consumers: list[RenderedResource], streams: list[FileEntry])
             else:
                 unmatched.append(group)
         entry.consumers.sort(key=lambda consumer: consumer.name)
-    return [*unmatched, *_group_equal(beside)]
+    return [*unmatched, *_group_equal(top_level)]
 
 
 def _group_equal(resources: list[RenderedResource]) -> list[FileEntry]:

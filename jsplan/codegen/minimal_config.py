@@ -240,9 +240,9 @@ def _inherited_settings(
     address, parent = resource.address, resource.address.parent
     if parent is not None:
         stream = known_streams.get(parent, {})
-        copies = resource.config.get("num_replicas") or stream.get("num_replicas") or 1
+        replicas = resource.config.get("num_replicas") or stream.get("num_replicas") or 1
         most = int(
-            account_limits(context.account_infos.get(address.domain, {}), copies).get(
+            account_limits(context.account_infos.get(address.domain, {}), replicas).get(
                 "max_ack_pending"
             )
             or 0

@@ -181,8 +181,8 @@ _TRANSFORM_HELP: Final = (
 
 def _republish(republish: Body, body: Body) -> Problems:
     src, dest = republish.get("src") or ">", republish.get("dest") or ""
-    copies = body.get("mirror") or body.get("sources")
-    stored = body.get("subjects") or ([] if copies else [body.get("name") or ""])
+    origins = body.get("mirror") or body.get("sources")
+    stored = body.get("subjects") or ([] if origins else [body.get("name") or ""])
     looped = next((subject for subject in stored if dest and overlaps(dest, subject)), None)
     transform = body.get("subject_transform") or {}
     narrowed = (

@@ -243,18 +243,18 @@ class WorkspaceFiles:
 
         Below that, a second value is a finding.
         """
-        there = into.value.get(key)
-        if there is None or there.value is None:
+        existing = into.value.get(key)
+        if existing is None or existing.value is None:
             into.value[key] = value
             into.keys[key] = place
-        elif isinstance(there.value, list) and isinstance(value.value, list):
-            into.value[key] = Node(there.place, [*there.value, *value.value])
-            into.value[key].dynamic = there.dynamic or value.dynamic
-        elif depth > 0 and isinstance(there.value, dict) and isinstance(value.value, dict):
-            merged = make_mapping(there.place, there.value, there.keys)
+        elif isinstance(existing.value, list) and isinstance(value.value, list):
+            into.value[key] = Node(existing.place, [*existing.value, *value.value])
+            into.value[key].dynamic = existing.dynamic or value.dynamic
+        elif depth > 0 and isinstance(existing.value, dict) and isinstance(value.value, dict):
+            merged = make_mapping(existing.place, existing.value, existing.keys)
             for name, item in value.value.items():
                 self._merge(merged, name, value.key_place(name), item, depth - 1)
-            merged.dynamic = there.dynamic or value.dynamic
+            merged.dynamic = existing.dynamic or value.dynamic
             into.value[key] = merged
         elif value.value is not None:
             self.findings.error(

@@ -14,7 +14,7 @@ from jsplan.address import Kind
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Source
 from jsplan.config.read import parse_document
-from jsplan.converting import nack_fields as words
+from jsplan.converting import nack_fields
 from jsplan.converting.field_map import BadValue, FieldMap, convert_fields, flag, read_items
 from jsplan.converting.model import (
     DEFAULT_CONNECTION,
@@ -32,10 +32,14 @@ from jsplan.converting.nack_accounts import (
 GROUP: Final = "jetstream.nats.io/"
 _DOCUMENT_SEPARATOR: Final = re.compile(r"---\s*(#.*)?$")
 _KINDS: Final[dict[str, tuple[Kind, FieldMap, tuple[str, ...]]]] = {
-    "Stream": ("stream", words.STREAM, words.STREAM_SPECIAL_KEYS),
-    "Consumer": ("consumer", words.CONSUMER, words.CONSUMER_SPECIAL_KEYS),
-    "KeyValue": ("kv", words.KEY_VALUE, words.KEY_VALUE_SPECIAL_KEYS),
-    "ObjectStore": ("object_store", words.OBJECT_STORE, words.OBJECT_STORE_SPECIAL_KEYS),
+    "Stream": ("stream", nack_fields.STREAM, nack_fields.STREAM_SPECIAL_KEYS),
+    "Consumer": ("consumer", nack_fields.CONSUMER, nack_fields.CONSUMER_SPECIAL_KEYS),
+    "KeyValue": ("kv", nack_fields.KEY_VALUE, nack_fields.KEY_VALUE_SPECIAL_KEYS),
+    "ObjectStore": (
+        "object_store",
+        nack_fields.OBJECT_STORE,
+        nack_fields.OBJECT_STORE_SPECIAL_KEYS,
+    ),
 }
 _NAME_FIELD: Final = {"stream": "name", "kv": "bucket", "object_store": "bucket"}
 
@@ -198,13 +202,17 @@ class _ResourceReader:
             self.spec,
             self.field_map,
             notes,
-            special_keys=(*self.special_keys, *words.CONNECTION_KEYS, *words.GUARD_KEYS),
+            special_keys=(
+                *self.special_keys,
+                *nack_fields.CONNECTION_KEYS,
+                *nack_fields.GUARD_KEYS,
+            ),
         )
         config |= self._read_nested(notes)
         {"stream": self._read_stream, "consumer": self._read_consumer}.get(
             self.kind, lambda _, __: None
         )(config, notes)
-        made = ConvertedResource(
+        resource = ConvertedResource(
             self.kind,
             name,
             config,
@@ -212,7 +220,7 @@ class _ResourceReader:
             owner,
             has_bucket_fields=self.kind in ("kv", "object_store"),
         )
-        self.out.resources.append(replace(made, settings=self._read_guards(notes)))
+        self.out.resources.append(replace(resource, settings=self._read_guards(notes)))
 
     def _read_name(self) -> str | None:
         if self.kind == "consumer":
@@ -237,10 +245,10 @@ class _ResourceReader:
 
     def _read_nested(self, notes: NoteWriter) -> dict[str, Any]:
         tables = {
-            "placement": words.PLACEMENT,
-            "republish": words.REPUBLISH,
-            "subjectTransform": words.TRANSFORM,
-            "consumerLimits": words.LIMITS,
+            "placement": nack_fields.PLACEMENT,
+            "republish": nack_fields.REPUBLISH,
+            "subjectTransform": nack_fields.TRANSFORM,
+            "consumerLimits": nack_fields.LIMITS,
         }
         names = {"subjectTransform": "subject_transform", "consumerLimits": "consumer_limits"}
         out: dict[str, Any] = {}
@@ -276,7 +284,7 @@ class _ResourceReader:
             else " (--control-loop and --no-control-loop say how your controller runs)"
         )
         if self.control_loop:
-            config["max_age"] = words.CONTROL_LOOP_AGE
+            config["max_age"] = nack_fields.CONTROL_LOOP_AGE
             notes.different_default(
                 self.node,
                 "max_age: 1y is what NACK's control loop makes of no `maxAge`;"
@@ -317,7 +325,7 @@ class _ResourceReader:
 
     def _read_guards(self, notes: NoteWriter) -> dict[str, Any]:
         settings: dict[str, Any] = {}
-        prevent = {word: self.spec.get(word) for word in words.GUARD_KEYS}
+        prevent = {word: self.spec.get(word) for word in nack_fields.GUARD_KEYS}
         if prevent["preventDelete"] is not None and flag(prevent["preventDelete"]):
             settings = {"lifecycle": {"prevent_destroy": True}}
         guard = prevent["preventUpdate"]
@@ -331,7 +339,9 @@ class _ResourceReader:
 
 
 def _read_origin(node: Node, notes: NoteWriter) -> dict[str, Any]:
-    out = convert_fields(node, words.ORIGIN, notes, special_keys=words.ORIGIN_SPECIAL_KEYS)
+    out = convert_fields(
+        node, nack_fields.ORIGIN, notes, special_keys=nack_fields.ORIGIN_SPECIAL_KEYS
+    )
     given = out.get("consumer")
     if isinstance(given, dict):
         out["consumer"] = {
@@ -341,7 +351,7 @@ def _read_origin(node: Node, notes: NoteWriter) -> dict[str, Any]:
     transforms = node.get("subjectTransforms")
     if transforms is not None and transforms.value:
         out["subject_transforms"] = [
-            convert_fields(item, words.TRANSFORM, notes) for item in read_items(transforms)
+            convert_fields(item, nack_fields.TRANSFORM, notes) for item in read_items(transforms)
         ]
     api, deliver = (_value(node, word) for word in ("externalApiPrefix", "externalDeliverPrefix"))
     if api or deliver:

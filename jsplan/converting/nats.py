@@ -204,8 +204,8 @@ class _DocumentReader:
         for config in self.unassigned_consumers:
             name = _value(config, "durable_name") or _value(config, "name")
             path = PurePath(config.place[0].shown)
-            words = {path.parent.name, re.sub(rf"[._-]?{re.escape(str(name))}$", "", path.stem)}
-            match = next(((stream, owner) for stream, owner in streams if stream in words), None)
+            names = {path.parent.name, re.sub(rf"[._-]?{re.escape(str(name))}$", "", path.stem)}
+            match = next(((stream, owner) for stream, owner in streams if stream in names), None)
             if match is None:
                 self.out.general_notes.not_converted(
                     config,

@@ -66,12 +66,12 @@ def compute_grants(
     `accounts` has the account of each connection, by its key; a flow between unknown accounts is a
     finding.
     """
-    made = _GrantBuilder(workspace, topology, accounts)
+    builder = _GrantBuilder(workspace, topology, accounts)
     for edge in topology.edges:
-        made.add_edge(edge)
+        builder.add_edge(edge)
     for row in workspace.imports:
         for name in row.consumers:
-            made.add_used_consumer(
+            builder.add_used_consumer(
                 Address(topology.routes.canonicalize(row.from_domain), "consumer", name),
                 row.into_domain,
                 row.api,
@@ -79,8 +79,8 @@ def compute_grants(
     for address in workspace.resources:
         domain = workspace.domains[address.domain]
         if domain.same_as is not None:
-            made.add_managed(address, domain)
-    return _merge_grants(made.grants), [*made.diagnostics.values()]
+            builder.add_managed(address, domain)
+    return _merge_grants(builder.grants), [*builder.diagnostics.values()]
 
 
 def _merge_grants(found: Iterable[Grant]) -> list[Grant]:

@@ -51,11 +51,11 @@ def collect_exports(account: str, grants: Iterable[Grant]) -> list[Export]:
     for grant in grants:
         if grant.owner == account:
             subject, token = _with_token_position(grant)
-            made = found.setdefault(
+            export = found.setdefault(
                 (grant.kind, subject), Export(grant.kind, subject, token_position=token)
             )
-            made.streamed |= grant.streams_responses
-            made.importers += [grant.user] if grant.user not in made.importers else []
+            export.streamed |= grant.streams_responses
+            export.importers += [grant.user] if grant.user not in export.importers else []
     wide = [
         e
         for e in found.values()
@@ -124,9 +124,9 @@ def _render_import(grant: Grant) -> str:
 
 def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
     """Return the `nsc` commands that give the account its exports and imports."""
-    made = []
+    commands = []
     for export in collect_exports(account, grants):
-        words = [
+        arguments = [
             "nsc",
             "add",
             "export",
@@ -137,16 +137,16 @@ def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
             "--subject",
             export.subject,
         ]
-        words += ["--service"] if export.kind == "service" else []
-        words += ["--response-type", "Stream"] if export.streamed else []
-        words += (
+        arguments += ["--service"] if export.kind == "service" else []
+        arguments += ["--response-type", "Stream"] if export.streamed else []
+        arguments += (
             ["--account-token-position", str(export.token_position)]
             if export.token_position
             else []
         )
-        made.append(shlex.join(words))
+        commands.append(shlex.join(arguments))
     for grant in (grant for grant in grants if grant.user == account):
-        words = [
+        arguments = [
             "nsc",
             "add",
             "import",
@@ -157,12 +157,12 @@ def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
             "--name",
             grant.local_subject,
         ]
-        words += ["--remote-subject", grant.subject]
-        words += (
+        arguments += ["--remote-subject", grant.subject]
+        arguments += (
             ["--local-subject", grant.local_subject, "--service"] if grant.kind == "service" else []
         )
-        made.append(shlex.join(words))
-    return made
+        commands.append(shlex.join(arguments))
+    return commands
 
 
 def _quote_if_needed(name: str) -> str:

@@ -23,13 +23,21 @@ from jsplan.converting.field_map import (
     texts,
 )
 from jsplan.converting.model import NO_OWNER, Conversion, ConvertedResource, NoteWriter, Owner
-from jsplan.converting.terraform import provider_fields as words
+from jsplan.converting.terraform import provider_fields
 
 RESOURCE_TYPES: Final[Mapping[str, tuple[Kind, FieldMap, tuple[str, ...]]]] = {
-    "jetstream_stream": ("stream", words.STREAM, words.STREAM_SPECIAL_KEYS),
-    "jetstream_consumer": ("consumer", words.CONSUMER, words.CONSUMER_SPECIAL_KEYS),
-    "jetstream_kv_bucket": ("kv", words.KV, words.BUCKET_SPECIAL_KEYS),
-    "jetstream_obj_bucket": ("object_store", words.OBJECT_STORE, words.BUCKET_SPECIAL_KEYS),
+    "jetstream_stream": ("stream", provider_fields.STREAM, provider_fields.STREAM_SPECIAL_KEYS),
+    "jetstream_consumer": (
+        "consumer",
+        provider_fields.CONSUMER,
+        provider_fields.CONSUMER_SPECIAL_KEYS,
+    ),
+    "jetstream_kv_bucket": ("kv", provider_fields.KV, provider_fields.BUCKET_SPECIAL_KEYS),
+    "jetstream_obj_bucket": (
+        "object_store",
+        provider_fields.OBJECT_STORE,
+        provider_fields.BUCKET_SPECIAL_KEYS,
+    ),
 }
 UNSUPPORTED_TYPES: Final = {
     "jetstream_kv_entry": "Values are data: put them with a client. jsplan manages buckets only.",
@@ -84,7 +92,7 @@ def convert_instance(block: ResourceInstance, out: Conversion) -> None:
             block.node,
             table,
             notes,
-            special_keys=(*elsewhere, *words.META_ARGUMENTS),
+            special_keys=(*elsewhere, *provider_fields.META_ARGUMENTS),
             defaults=block.is_source,
         )
         _CONVERTERS[kind](block, config, notes)
@@ -136,7 +144,7 @@ def _report_defaults(
     block: ResourceInstance, kind: Kind, config: Mapping[str, Any], notes: NoteWriter
 ) -> None:
     named = {word.field: name for name, word in RESOURCE_TYPES[block.type][1].items()}
-    for name, (shown, server) in words.DIFFERENT_DEFAULTS[kind].items():
+    for name, (shown, server) in provider_fields.DIFFERENT_DEFAULTS[kind].items():
         if name in config and block.node.get(named.get(name, name)) is None:
             notes.different_default(
                 block.node,
@@ -170,7 +178,7 @@ def _convert_stream(block: ResourceInstance, config: dict[str, Any], notes: Note
     if sources := _nested_blocks(node, "source"):
         config["sources"] = [_convert_origin(one, notes) for one in sources]
     if transform := _nested_blocks(node, "subject_transform"):
-        config["subject_transform"] = convert_fields(transform[0], words.TRANSFORM, notes)
+        config["subject_transform"] = convert_fields(transform[0], provider_fields.TRANSFORM, notes)
     _convert_republish(node, config)
     limits = {name: node.get(name) for name in ("max_ack_pending", "inactive_threshold")}
     found = {
@@ -195,14 +203,16 @@ def _convert_republish(node: Node, config: dict[str, Any]) -> None:
 
 
 def _convert_origin(node: Node, notes: NoteWriter) -> dict[str, Any]:
-    out = convert_fields(node, words.ORIGIN, notes, special_keys=words.ORIGIN_SPECIAL_KEYS)
+    out = convert_fields(
+        node, provider_fields.ORIGIN, notes, special_keys=provider_fields.ORIGIN_SPECIAL_KEYS
+    )
     if external := _nested_blocks(node, "external"):
-        found = convert_fields(external[0], words.EXTERNAL, notes)
+        found = convert_fields(external[0], provider_fields.EXTERNAL, notes)
         if found:
             out["external"] = {"api": ""} | found
     if transforms := _nested_blocks(node, "subject_transform"):
         out["subject_transforms"] = [
-            convert_fields(one, words.TRANSFORM, notes) for one in transforms
+            convert_fields(one, provider_fields.TRANSFORM, notes) for one in transforms
         ]
     return out
 

@@ -17,9 +17,9 @@ def check(view: View) -> Iterator[Hit]:
         theirs = live.compact.get("sources", ()) if live is not None else ()
         if not theirs:
             continue
-        there = {source_header(source) for source in theirs}
+        live_headers = {source_header(source) for source in theirs}
         for source in item.config.get("sources", ()):
-            if source_header(source) not in there and _name(source) in {
+            if source_header(source) not in live_headers and _name(source) in {
                 _name(other) for other in theirs
             }:
                 text = (

@@ -11,9 +11,9 @@ from jsplan.lint.view import View
 def check(view: View) -> Iterator[Hit]:
     """Streams with an origin and interest retention, for which no consumer is declared."""
     for item in view.streams():
-        copies = item.config.get("mirror") or item.config.get("sources")
+        origins = item.config.get("mirror") or item.config.get("sources")
         if (
-            copies
+            origins
             and item.retention == "interest"
             and not view.consumers_by_stream.get(item.address)
         ):

@@ -19,11 +19,11 @@ def check(view: View) -> Iterator[Hit]:
             or config.get("ack_policy", "none") == "none"
         ):
             continue
-        copies = config.get("num_replicas", 0)
-        if 0 < copies < stream.replicas:
+        replicas = config.get("num_replicas", 0)
+        if 0 < replicas < stream.replicas:
             yield Hit(
                 item.address,
-                f"its position has {copies} of the {stream.replicas} replicas of its stream",
+                f"its position has {replicas} of the {stream.replicas} replicas of its stream",
                 "num_replicas",
             )
         elif config.get("mem_storage") and stream.config.get("storage") != "memory":
