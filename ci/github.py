@@ -1,11 +1,13 @@
 """What the steps of `action.yml` do: plan on a pull request as one comment, apply after the merge exactly what was shown there.
 
-Standard library only, and jsplan as a command, so that nothing but jsplan has to be installed. Everything comes from the
-environment, as a runner sets it; each step is a word: `python github.py plan|comment|approval|apply`.
+Standard library only, and jsplan as a command, so that nothing but jsplan has to be installed.
+Everything comes from the environment, as a runner sets it; each step is a word: `python github.py
+plan|comment|approval|apply`.
 
-The comment is the record of what was approved: its last line names the plan by its sha256, the commit it was made for and
-the run that keeps the file. Only comments of the action's own author count, since anybody may write on a public pull request,
-and only as that author left them: GitHub lets everyone with write permission edit them.
+The comment is the record of what was approved: its last line names the plan by its sha256, the
+commit it was made for and the run that keeps the file. Only comments of the action's own author
+count, since anybody may write on a public pull request, and only as that author left them: GitHub
+lets everyone with write permission edit them.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from typing import Any
 
 #: GitHub takes 65,536 characters, and the page of a plan stays below 64,000.
 LONGEST = 65_500
-#: Exit codes of `jsplan plan` with which there is a plan: none to do, some to do, some that lint refuses.
+#: Exit codes of `jsplan plan` with which there is a plan: none to do, some to do, some that lint
+#: refuses.
 PLANNED = (0, 2, 3)
 #: What an exit code of `jsplan apply` means to whoever merged.
 ENDS = {
@@ -121,7 +124,8 @@ def comment() -> int:
         else:
             hub.ask("POST", f"issues/{number}/comments", {"body": body})
     except Refused as refused:
-        # A pull request from a fork may not write; its plan is in the summary of the job all the same.
+        # A pull request from a fork may not write; its plan is in the summary of the job all the
+        # same.
         print(
             f"::warning title=jsplan::{_escaped(f'The plan could not be written on the pull request: {refused}')}"
         )
@@ -312,7 +316,8 @@ def _require_run(hub: GitHub, run: str, commit: str) -> None:
 def _reviewed(hub: GitHub, pull: dict[str, Any], shown_at: str) -> None:
     """Raise Refused unless somebody who may write, and did not make the change, approved this very commit after its plan was shown.
 
-    A review of an account without write permission counts neither for nor against: anybody may review a public pull request.
+    A review of an account without write permission counts neither for nor against: anybody may
+    review a public pull request.
     """
     number, head = pull["number"], pull["head"]["sha"]
     latest: dict[str, dict[str, Any]] = {}
@@ -379,7 +384,8 @@ def _jsplan(*words: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         encoding="utf-8",
     )
-    # What a plan quotes may look like an order to the runner; between these two lines it takes none.
+    # What a plan quotes may look like an order to the runner; between these two lines it takes
+    # none.
     word = secrets.token_hex(16)
     print(
         f"$ {shlex.join(command)}\n::stop-commands::{word}\n{done.stdout}{done.stderr}\n::{word}::",
