@@ -12,7 +12,6 @@ from jsplan.documents.plan import VERIFY_OP, Op, Step
 from jsplan.planning.decide import (
     REPLACEMENT_INTERRUPTED,
     REPLACEMENT_ROLLED_BACK,
-    UNTOUCHED,
     ResourceDecision,
     table_of,
 )
@@ -27,7 +26,7 @@ from jsplan.planning.model import PlanInputs
 from jsplan.planning.order import Draft, Drafts, order_steps, partial_update_params
 from jsplan.planning.ownership import tag_drafts, with_owner_tag
 from jsplan.planning.pauses import PAUSE, changes_pause
-from jsplan.planning.preserve.consumers import params, replacement_fields
+from jsplan.planning.preserve.consumers import params
 from jsplan.planning.preserve.stream_steps import (
     draft_replacement,
     draft_rollback,
@@ -38,8 +37,6 @@ from jsplan.planning.replication.checks import (
     is_state_only,
     order_replication_checks,
 )
-from jsplan.planning.replication.detached_sources import closing_record
-from jsplan.planning.replication.impact import effective_starts
 from jsplan.planning.replication.reattach import adapt_origin_drafts, draft_detach, order_detaching
 from jsplan.planning.source_cycles import order_sources
 from jsplan.planning.split_updates import (
@@ -50,7 +47,13 @@ from jsplan.planning.split_updates import (
     streams_with_delayed_limits,
     with_inherited_limits,
 )
-from jsplan.state.document import Entry
+from jsplan.planning.state_records import (
+    build_state_record,
+    is_state_outdated,
+    previous_address,
+    provenance_of,
+    record_entry,
+)
 
 
 def build_steps(inputs: PlanInputs, decisions: dict[Address, ResourceDecision]) -> list[Step]:
@@ -129,7 +132,7 @@ def _draft_actions(
             yield _draft_delete(inputs, decision)
             yield _draft_create(inputs, decision, "absent")
         case ["forget"]:
-            renamed = _previous_address(inputs, decision.address)
+            renamed = previous_address(inputs, decision.address)
             yield Draft(
                 (decision.address, "forget"),
                 "state.forget",
@@ -141,7 +144,7 @@ def _draft_actions(
             )
         case _ if decision.adopts and not inputs.request.refresh_only:
             yield _draft_state_step(inputs, decision, "state.import", "adopt")
-        case _ if _is_state_outdated(inputs, decision):
+        case _ if is_state_outdated(inputs, decision):
             yield _draft_state_step(inputs, decision, "state.update", "record")
 
 
@@ -227,7 +230,7 @@ def _draft_create(inputs: PlanInputs, decision: ResourceDecision, precondition: 
         {"api": _api_subject(decision, "CREATE"), "payload": payload},
         precondition,
         expect,
-        _state_record(inputs, decision, "created"),
+        build_state_record(inputs, decision, "created"),
         taken_subjects=_exclusive_subjects(inputs, address, decision.after or {}),
     )
 
@@ -299,10 +302,10 @@ def _restored_consumers(
         elif decision.restored_with is not None:
             unselected = decision.entry if address not in inputs.selected else None
             record = (
-                _recorded_entry(unselected)
+                record_entry(unselected)
                 if unselected
-                else _state_record(
-                    inputs, decision, "imported" if decision.adopts else _provenance(decision)
+                else build_state_record(
+                    inputs, decision, "imported" if decision.adopts else provenance_of(decision)
                 )
             )
             found[address.consumer] = {
@@ -311,20 +314,6 @@ def _restored_consumers(
                 "record": record,
             }
     return found
-
-
-def _recorded_entry(entry: Entry) -> dict[str, Any]:
-    """Return the record of a consumer outside the plan that is recreated with its stream.
-
-    Only its `created` changes.
-    """
-    record = {
-        "declared": entry.declared,
-        "origin": entry.origin,
-        "depends_on": entry.depends_on,
-        "prevent_destroy": entry.prevent_destroy,
-    }
-    return record | ({"starts": entry.starts} if entry.starts else {})
 
 
 def _final_consumer_config(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
@@ -394,8 +383,8 @@ def _draft_updates(
             {"api": _api_subject(decision, "PAUSE"), "payload": {PAUSE: until} if until else None},
             decision.live.fingerprint,
             {PAUSE: until},
-            _state_record(
-                inputs, decision, "imported" if decision.adopts else _provenance(decision)
+            build_state_record(
+                inputs, decision, "imported" if decision.adopts else provenance_of(decision)
             ),
         )
 
@@ -459,7 +448,9 @@ def _draft_update(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
         },
         live.fingerprint,
         expect,
-        _state_record(inputs, decision, "imported" if decision.adopts else _provenance(decision)),
+        build_state_record(
+            inputs, decision, "imported" if decision.adopts else provenance_of(decision)
+        ),
         freed_subjects=[s for s in before if s not in after],
         taken_subjects=[s for s in after if s not in before],
         stable_stream=address
@@ -468,16 +459,12 @@ def _draft_update(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
     )
 
 
-def _provenance(decision: ResourceDecision) -> str:
-    return decision.entry.origin if decision.entry else "created"
-
-
 def _draft_delete(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
     assert decision.live is not None
     address, live = decision.address, decision.live
     subjects, renamed = (
         _exclusive_subjects(inputs, address, live.compact),
-        _previous_address(inputs, address),
+        previous_address(inputs, address),
     )
     if decision.deleted_with is not None:
         title = f"forget {_object_label(decision)}, which goes with its stream"
@@ -509,17 +496,11 @@ def _exclusive_subjects(inputs: PlanInputs, address: Address, config: dict[str, 
     return filters_of(config)
 
 
-def _previous_address(inputs: PlanInputs, address: Address) -> dict[str, Any] | None:
-    """Return the address that state still has, if a `moved` block renamed it."""
-    old = inputs.moved_from.get(address)
-    return {"previous_address": str(old)} if old else None
-
-
 def _draft_state_step(inputs: PlanInputs, decision: ResourceDecision, op: Op, verb: str) -> Draft:
     """Draft a step that changes only the state."""
     assert decision.live is not None
-    record = _state_record(
-        inputs, decision, "imported" if op == "state.import" else _provenance(decision)
+    record = build_state_record(
+        inputs, decision, "imported" if op == "state.import" else provenance_of(decision)
     )
     return Draft(
         (decision.address, "state"),
@@ -530,107 +511,3 @@ def _draft_state_step(inputs: PlanInputs, decision: ResourceDecision, op: Op, ve
         None,
         record,
     )
-
-
-def _state_record(
-    inputs: PlanInputs, decision: ResourceDecision, provenance: str
-) -> dict[str, Any]:
-    """Return the state record; apply adds the configuration and `created` as read back."""
-    address, declared, entry = decision.address, inputs.declared(decision.address), decision.entry
-    guard = declared.lifecycle.prevent_destroy if declared else None
-    if inputs.request.refresh_only and entry is not None:
-        fields, after = _declared_with_drift(decision, entry), entry.depends_on
-    else:
-        fields = _recorded_fields(inputs, decision)
-        after = sorted(str(a) for a in inputs.topology.dependencies.get(address, ()))
-    record: dict[str, Any] = {
-        "declared": fields,
-        "origin": provenance,
-        "depends_on": after,
-        "prevent_destroy": guard if guard is not None else bool(entry and entry.prevent_destroy),
-    }
-    if (
-        entry is not None
-        and entry.starts
-        and _has_replacement_starts(decision, entry, record["declared"])
-    ):
-        record["starts"] = entry.starts
-    elif entry is not None and (starts := effective_starts(decision, entry, record["declared"])):
-        record["starts"] = starts
-    return record | (_previous_address(inputs, address) or {}) | closing_record(inputs, address)
-
-
-def _has_replacement_starts(
-    decision: ResourceDecision, entry: Entry, named: dict[str, Any]
-) -> bool:
-    """Check whether the start that a replacement set in place of the files is still there."""
-    return (
-        decision.live is not None
-        and not decision.replaces
-        and bool(replacement_fields(decision.address, entry, named))
-    )
-
-
-def _declared_with_drift(decision: ResourceDecision, entry: Entry) -> dict[str, Any]:
-    """Return the declared fields with drifted values, so the next plan sees the difference."""
-    table, live = table_of(decision.address), decision.live.compact if decision.live else {}
-    before = table.compact(entry.config)
-    return {
-        name: value if before.get(name) == live.get(name) else live.get(name)
-        for name, value in entry.declared.items()
-    }
-
-
-def _recorded_fields(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
-    """Return the declared fields. An import by request counts all live fields as declared."""
-    if decision.reason == "import_by_request" and decision.live is not None:
-        return decision.live.compact
-    if inputs.declared(decision.address) is None:
-        return {}
-    return inputs.declared_fields(decision.address)
-
-
-def _is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
-    """Check whether the state must change although the server is as wanted."""
-    entry, live = decision.entry, decision.live
-    if entry is None or live is None or decision.reason == "not_managed":
-        return False
-    if decision.address in inputs.recovered or decision.address in inputs.detached_sources:
-        return decision.address in inputs.recovered
-    if closing_record(inputs, decision.address):
-        return not inputs.request.refresh_only
-    if inputs.request.refresh_only:
-        return live.config != entry.config
-    if decision.reason == UNTOUCHED and not _is_lifecycle_outdated(inputs, decision, entry):
-        return False
-    record = _state_record(inputs, decision, entry.origin)
-    remembered = {
-        "declared": entry.declared,
-        "origin": entry.origin,
-        "depends_on": _recorded_dependencies(inputs, decision, entry),
-        "prevent_destroy": entry.prevent_destroy,
-    } | ({"starts": entry.starts} if entry.starts else {})
-    return record != remembered or table_of(decision.address).compact(entry.config) != live.compact
-
-
-def _is_lifecycle_outdated(inputs: PlanInputs, decision: ResourceDecision, entry: Entry) -> bool:
-    """Check whether the guard, the dependencies or the address in state are outdated."""
-    declared, address = inputs.declared(decision.address), decision.address
-    guard = declared.lifecycle.prevent_destroy if declared else None
-    after = inputs.topology.dependencies.get(address)
-    return (
-        (guard is not None and guard != entry.prevent_destroy)
-        or (sorted(map(str, after)) if after else [])
-        != _recorded_dependencies(inputs, decision, entry)
-        or address in inputs.moved_from
-    )
-
-
-def _recorded_dependencies(
-    inputs: PlanInputs, decision: ResourceDecision, entry: Entry
-) -> list[str]:
-    """Return the dependencies in state, whose names `moved` blocks may have changed since."""
-    stored = inputs.state.resources.get(
-        inputs.moved_from.get(decision.address, decision.address), entry
-    )
-    return stored.depends_on

@@ -1,0 +1,142 @@
+"""State records of steps: the fields, the provenance and the dependencies that state keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.planning.decide import UNTOUCHED, ResourceDecision, table_of
+from jsplan.planning.model import PlanInputs
+from jsplan.planning.preserve.consumers import replacement_fields
+from jsplan.planning.replication.detached_sources import closing_record
+from jsplan.planning.replication.impact import effective_starts
+from jsplan.state.document import Entry
+
+
+def provenance_of(decision: ResourceDecision) -> str:
+    """Return the recorded provenance of a resource; `created` if state has none."""
+    return decision.entry.origin if decision.entry else "created"
+
+
+def previous_address(inputs: PlanInputs, address: Address) -> dict[str, Any] | None:
+    """Return the address that state still has, if a `moved` block renamed it."""
+    old = inputs.moved_from.get(address)
+    return {"previous_address": str(old)} if old else None
+
+
+def record_entry(entry: Entry) -> dict[str, Any]:
+    """Return the record of a consumer outside the plan that is recreated with its stream.
+
+    Only its `created` changes.
+    """
+    record = {
+        "declared": entry.declared,
+        "origin": entry.origin,
+        "depends_on": entry.depends_on,
+        "prevent_destroy": entry.prevent_destroy,
+    }
+    return record | ({"starts": entry.starts} if entry.starts else {})
+
+
+def build_state_record(
+    inputs: PlanInputs, decision: ResourceDecision, provenance: str
+) -> dict[str, Any]:
+    """Return the state record; apply adds the configuration and `created` as read back."""
+    address, declared, entry = decision.address, inputs.declared(decision.address), decision.entry
+    guard = declared.lifecycle.prevent_destroy if declared else None
+    if inputs.request.refresh_only and entry is not None:
+        fields, after = _declared_with_drift(decision, entry), entry.depends_on
+    else:
+        fields = _recorded_fields(inputs, decision)
+        after = sorted(str(a) for a in inputs.topology.dependencies.get(address, ()))
+    record: dict[str, Any] = {
+        "declared": fields,
+        "origin": provenance,
+        "depends_on": after,
+        "prevent_destroy": guard if guard is not None else bool(entry and entry.prevent_destroy),
+    }
+    if (
+        entry is not None
+        and entry.starts
+        and _has_replacement_starts(decision, entry, record["declared"])
+    ):
+        record["starts"] = entry.starts
+    elif entry is not None and (starts := effective_starts(decision, entry, record["declared"])):
+        record["starts"] = starts
+    return record | (previous_address(inputs, address) or {}) | closing_record(inputs, address)
+
+
+def _has_replacement_starts(
+    decision: ResourceDecision, entry: Entry, named: dict[str, Any]
+) -> bool:
+    """Check whether the start that a replacement set in place of the files is still there."""
+    return (
+        decision.live is not None
+        and not decision.replaces
+        and bool(replacement_fields(decision.address, entry, named))
+    )
+
+
+def _declared_with_drift(decision: ResourceDecision, entry: Entry) -> dict[str, Any]:
+    """Return the declared fields with drifted values, so the next plan sees the difference."""
+    table, live = table_of(decision.address), decision.live.compact if decision.live else {}
+    before = table.compact(entry.config)
+    return {
+        name: value if before.get(name) == live.get(name) else live.get(name)
+        for name, value in entry.declared.items()
+    }
+
+
+def _recorded_fields(inputs: PlanInputs, decision: ResourceDecision) -> dict[str, Any]:
+    """Return the declared fields. An import by request counts all live fields as declared."""
+    if decision.reason == "import_by_request" and decision.live is not None:
+        return decision.live.compact
+    if inputs.declared(decision.address) is None:
+        return {}
+    return inputs.declared_fields(decision.address)
+
+
+def is_state_outdated(inputs: PlanInputs, decision: ResourceDecision) -> bool:
+    """Check whether the state must change although the server is as wanted."""
+    entry, live = decision.entry, decision.live
+    if entry is None or live is None or decision.reason == "not_managed":
+        return False
+    if decision.address in inputs.recovered or decision.address in inputs.detached_sources:
+        return decision.address in inputs.recovered
+    if closing_record(inputs, decision.address):
+        return not inputs.request.refresh_only
+    if inputs.request.refresh_only:
+        return live.config != entry.config
+    if decision.reason == UNTOUCHED and not _is_lifecycle_outdated(inputs, decision, entry):
+        return False
+    record = build_state_record(inputs, decision, entry.origin)
+    remembered = {
+        "declared": entry.declared,
+        "origin": entry.origin,
+        "depends_on": _recorded_dependencies(inputs, decision, entry),
+        "prevent_destroy": entry.prevent_destroy,
+    } | ({"starts": entry.starts} if entry.starts else {})
+    return record != remembered or table_of(decision.address).compact(entry.config) != live.compact
+
+
+def _is_lifecycle_outdated(inputs: PlanInputs, decision: ResourceDecision, entry: Entry) -> bool:
+    """Check whether the guard, the dependencies or the address in state are outdated."""
+    declared, address = inputs.declared(decision.address), decision.address
+    guard = declared.lifecycle.prevent_destroy if declared else None
+    after = inputs.topology.dependencies.get(address)
+    return (
+        (guard is not None and guard != entry.prevent_destroy)
+        or (sorted(map(str, after)) if after else [])
+        != _recorded_dependencies(inputs, decision, entry)
+        or address in inputs.moved_from
+    )
+
+
+def _recorded_dependencies(
+    inputs: PlanInputs, decision: ResourceDecision, entry: Entry
+) -> list[str]:
+    """Return the dependencies in state, whose names `moved` blocks may have changed since."""
+    stored = inputs.state.resources.get(
+        inputs.moved_from.get(decision.address, decision.address), entry
+    )
+    return stored.depends_on
