@@ -19,7 +19,7 @@ ALLOWED = {
     "pyspark": ("backfill/spark",),
 }
 LONGEST_FUNCTION = 75
-LONGEST_FILE = 640
+LONGEST_FILE = 600
 
 
 @cache
