@@ -40,6 +40,13 @@ class Raw:
         )  # else every request waits 40 ms for an ack
         self._stream = self._socket.makefile("rb")
         self._numbers = itertools.count(2)
+        try:
+            self._log_in(user or place.username, password or place.password, creds)
+        except BaseException:
+            self.close()
+            raise
+
+    def _log_in(self, user: str | None, password: str | None, creds: Path | None) -> None:
         self.info: dict[str, Any] = json.loads(self._stream.readline().removeprefix(b"INFO "))
         options: dict[str, Any] = {
             "verbose": False,
@@ -49,8 +56,8 @@ class Raw:
             "lang": "raw",
             "version": "0",
         }
-        login = {"user": user or place.username, "pass": password or place.password}
-        options |= jwt.login(creds, self.info["nonce"]) if creds else login if login["user"] else {}
+        login = {"user": user, "pass": password}
+        options |= jwt.login(creds, self.info["nonce"]) if creds else login if user else {}
         self._send(b"CONNECT " + json.dumps(options).encode() + b"\r\n")
         self.flush()
 
