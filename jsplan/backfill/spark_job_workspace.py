@@ -19,7 +19,15 @@ from jsplan.errors import JsplanError, RefusedError
 from jsplan.units import format_duration
 
 if TYPE_CHECKING:
-    from jsplan.config.model import Backend, Backfill, BackfillSide, Connection, Domain, Workspace
+    from jsplan.config.model import (
+        Backend,
+        Backfill,
+        BackfillSide,
+        Connection,
+        Domain,
+        ImportRow,
+        Workspace,
+    )
 
 _REFERENCE: Final = re.compile(r"\$\{env\.[A-Za-z_][A-Za-z0-9_]*\}")
 _SIDE_FIELDS: Final = ("start_seq", "end_seq", "start_time", "end_time")
@@ -157,10 +165,10 @@ def _format_domain(domain: Domain) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value} | named
 
 
-def _format_import(row: Any) -> dict[str, Any]:
+def _format_import(row: ImportRow) -> dict[str, Any]:
     fields = {
-        "from": row.origin,
-        "into": row.into,
+        "from": row.from_domain,
+        "into": row.into_domain,
         "api": row.api,
         "deliver": row.deliver,
         "consumers": list(row.consumers),

@@ -533,7 +533,7 @@ def test_a_job_that_is_not_of_this_state(pair: Pair, capsys: pytest.CaptureFixtu
     assert run_job_text(text) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "has no such range" in said
-    assert "keep it in a bucket" in said
+    assert "use the kv backend" in said
     assert pair.stored("hub", "T") == []
     old["format"] = "jsplan-job/9"
     assert run_job_text(json.dumps(old)) == 1
