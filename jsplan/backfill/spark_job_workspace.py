@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
         Workspace,
     )
 
-_REFERENCE: Final = re.compile(r"\$\{env\.[A-Za-z_][A-Za-z0-9_]*\}")
+#: Follows each kept reference: the files may have the same text escaped, which is no reference.
+_MARK: Final = secrets.token_hex(8)
+_REFERENCE: Final = re.compile(rf"\$\{{env\.[A-Za-z_][A-Za-z0-9_]*\}}{_MARK}")
 _SIDE_FIELDS: Final = ("start_seq", "end_seq", "start_time", "end_time")
 _ENTRY_FIELDS: Final = (
     "order",
@@ -47,7 +50,7 @@ def keep_references(options: LoadOptions) -> LoadOptions:
     """Return options that read the files with each `${env.X}` kept as a reference."""
     resolved = ("JSPLAN_",)  # the environment of jsplan, and variables
     environ = {
-        name: value if name.startswith(resolved) else f"${{env.{name}}}"
+        name: value if name.startswith(resolved) else f"${{env.{name}}}{_MARK}"
         for name, value in options.environ.items()
     }
     return replace(options, environ=environ)
@@ -90,16 +93,16 @@ def _escape_references(value: Any, *, filled: bool) -> Any:
     if not isinstance(value, str):
         return value
     references = _REFERENCE.findall(value) if filled else []
-    pieces = [
-        piece.replace("${", "$${") for piece in (_REFERENCE.split(value) if filled else [value])
-    ]
+    texts = _REFERENCE.split(value) if filled else [value]
+    pieces = [text.replace(_MARK, "").replace("${", "$${") for text in texts]
+    references = [reference.removesuffix(_MARK) for reference in references]
     return "".join(
         text for pair in itertools.zip_longest(pieces, references, fillvalue="") for text in pair
     )
 
 
 def format_connection(connection: Connection, root: Path) -> dict[str, Any]:
-    """Format a connection for a file. Raises RefusedError for a secret in plain text."""
+    """Format a connection whose references are marked. Raises RefusedError for a plain secret."""
     for name in ("password", "token"):
         value = getattr(connection, name)
         if value is not None and not _REFERENCE.fullmatch(value):
@@ -130,7 +133,8 @@ def declare_connections(options: LoadOptions, master: str | None) -> None:
     workspace = load_workspace(keep_references(options))
     for key, connection in workspace.connections.items():
         try:
-            declare_connection(key, format_connection(connection, workspace.root))
+            declared = format_connection(connection, workspace.root)
+            declare_connection(key, _escape_references(declared, filled=True))
         except RefusedError:
             continue
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jsplan.backfill import spark_job
@@ -217,6 +217,8 @@ def test_nothing_in_a_job_becomes_code(job: dict[str, Any]) -> None:
     assert script.isascii()
 
 
+@example(where="", transform="", dest="", path="$${env.P}", user="u", subject="a", stream="S")
+@example(where="", transform="", dest="", path="p", user="$${env.P}", subject="a", stream="S")
 @given(
     where=HOSTILE,
     transform=HOSTILE,
@@ -266,6 +268,7 @@ def test_text_of_an_entry_is_the_same_in_a_job(
     assert hash_config(second.backfills["x"]) == hash_config(first.backfills["x"])
     assert second.backend.path == first.backend.path
     assert second.connections["a"].url == first.connections["a"].url
+    assert second.connections["a"].user == first.connections["a"].user
 
 
 @pytest.mark.parametrize("name", ["../shared.py", "{absolute}", "a.py", "a/../../../shared.py"])

@@ -408,9 +408,9 @@ def test_verify_knows_them(pair: Pair) -> None:
     ("entry", "why"),
     [
         ({"order": "subject"}, "the entry has `order: subject`"), ({"order": "none"}, "the entry has `order: none`"),
-        ({"where": "seq > 1"}, "`where` changes what is copied"), ({"transform": "x.py:run"}, "`transform` changes what is copied"),
+        ({"where": "seq > 1"}, "`where` changes messages"), ({"transform": "x.py:run"}, "`transform` changes messages"),
         ({"subject_transform": {"src": "s.>", "dest": "x.>"}}, "`subject_transform` changes"),
-        ({"to": {"parquet": "a"}}, "an archive is none"), ({"from": {"parquet": "a"}}, "an archive is none"),
+        ({"to": {"parquet": "a"}}, "an archive has no such order"), ({"from": {"parquet": "a"}}, "an archive has no such order"),
         ({"from": {"domain": ["hub", "leaf"], "stream": "S"}}, "the entry has 2 origins"),
     ],
 )  # fmt: skip

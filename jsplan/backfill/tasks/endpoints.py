@@ -21,7 +21,7 @@ from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
 from jsplan.units import parse_duration
 
 _VARIABLE_PREFIX: Final = "JSPLAN_ENDPOINT_"
-_REFERENCE: Final = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
+_REFERENCE: Final = re.compile(r"\$\$\{|\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
 #: Declared connections as JSON, by key, for tasks on other machines.
 _DECLARED: Final[dict[str, str]] = {}
 
@@ -74,6 +74,8 @@ def _resolve_settings(key: str, declared: dict[str, Any]) -> ConnectionSettings:
 
 def _fill_references(key: str, value: Any) -> Any:
     def from_environment(match: re.Match[str]) -> str:
+        if match[1] is None:  # an escape
+            return "${"
         resolved = os.environ.get(match[1])
         if resolved is None:
             raise ConnectError(
