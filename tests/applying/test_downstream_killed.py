@@ -137,7 +137,7 @@ def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
             h.code for c in plan.resource_changes for h in c.hazards if h.blocking and not h.allowed
         ] == []
         assert "attach O again to stream G in main" in [step.title for step in plan.steps]
-        assert "O was taken out of it" in next(
+        assert "O was detached" in next(
             d.summary for d in plan.diagnostics if d.address == "main/stream/G"
         )
         assert space.plan(refresh_only=True).steps == []

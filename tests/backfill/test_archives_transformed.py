@@ -309,11 +309,11 @@ def test_what_does_not_fit_together(pair: Pair, spark: SparkSession) -> None:
 
     with pytest.raises(
         ArchiveError,
-        match=r"went through nothing that changes them, and this entry has transform clean\.py:run: an archive",
+        match=r"were written with no transform\. This entry has transform clean\.py:run\. An archive",
     ):
         run(pair, {"transform": "clean.py:run"})
     with pytest.raises(
-        ArchiveError, match=r"this entry has subject_transform s\.\*\.\* to all\.\$2\.\$1"
+        ArchiveError, match=r"This entry has subject_transform s\.\*\.\* to all\.\$2\.\$1"
     ):
         run(pair, {"subject_transform": RENAMED})
     next(archive_folder(pair).glob("day=*/*")).unlink()
@@ -458,7 +458,7 @@ def test_a_recreated_stream(pair: Pair) -> None:
         pair.ask("leaf", "STREAM.DELETE.S")
         pair.stream("leaf", "S", numbered_rows(7))
         run(pair, {}, reset_range=True)
-        with pytest.raises(RefusedError, match="there is more than one leaf/S in what it reads"):
+        with pytest.raises(RefusedError, match="reads more than one archive of leaf/S"):
             run(pair, back={"order": "subject"})
         pair.space.write(backfills=[BACK])
         found = backfill.run(pair.space.load, BackfillOptions(name="back"), RecordingObserver())

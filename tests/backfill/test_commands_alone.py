@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 SECRET = "hunter2-but-longer"
 SAYS = re.compile(
-    r"(Starting Spark|Copying .*|Bringing .*) \.\.\.|main/stream/S to main/stream/T: copying: .*"
+    r"(Starting Spark|Copying .*|Promoting .*) \.\.\.|main/stream/S to main/stream/T: copying: .*"
 )
 
 

@@ -82,7 +82,7 @@ def test_an_interrupted_copy_is_resumed(pair: Pair) -> None:
     """What is staged comes into the target first, the rest behind it: in order, and only the rest is read again."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    interrupt_run(pair, "copy", run_copy_task, 12)
+    interrupt_run(pair, "run_copy_task", run_copy_task, 12)
     assert pair.state("hub", "T")["messages"] == 0
 
     found = pair.run()
@@ -99,7 +99,7 @@ def test_a_stage_holds_what_is_gone_at_the_origin(pair: Pair) -> None:
     """What expired after it was staged is not lost with the attempt."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    interrupt_run(pair, "copy", run_copy_task, 12)
+    interrupt_run(pair, "run_copy_task", run_copy_task, 12)
     origin = pair.stored("leaf", "S")
     pair.ask("leaf", "STREAM.PURGE.S", {"seq": 16})
 
@@ -115,7 +115,7 @@ def test_a_stage_of_another_text_is_dropped(pair: Pair) -> None:
     """What was staged for a range that is not meant any more does not reach the target."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    interrupt_run(pair, "copy", run_copy_task, 12)
+    interrupt_run(pair, "run_copy_task", run_copy_task, 12)
     pair.write_entry(origin={"start_seq": 10})
 
     assert pair.run().copied == 11
@@ -126,7 +126,7 @@ def test_a_stage_of_an_earlier_origin_is_dropped(pair: Pair) -> None:
     """What was staged of a stream that was made anew since does not reach the target either."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    interrupt_run(pair, "copy", run_copy_task, 12)
+    interrupt_run(pair, "run_copy_task", run_copy_task, 12)
     pair.ask("leaf", "STREAM.DELETE.S")
     pair.stream("leaf", "S", numbered_rows(5, first=101))
 
@@ -323,7 +323,7 @@ def test_a_target_that_stops_taking(pair: Pair) -> None:
         pair.update("hub", "T", max_msgs=8, discard="new")
         with pytest.raises(
             JsplanError,
-            match=r"hub/stream/T took 8 of 20 messages of staging stream JSPLAN_STAGING_BACKFILL_\w+ and no more",
+            match=r"hub/stream/T took only 8 of 20 messages of staging stream JSPLAN_STAGING_BACKFILL_\w+",
         ):
             pair.run()
     pair.update("hub", "T", max_msgs=-1)

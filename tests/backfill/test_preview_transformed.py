@@ -51,7 +51,7 @@ def test_counted_before_where(
     said = capsys.readouterr().out
 
     assert (found.messages, found.filtered_by, code) == (20, before, 0)
-    assert ("at most 20 messages missing" in said) == bool(before)
+    assert ("at most 20 messages pending" in said) == bool(before)
     assert f"Backfill: {'at most ' if before else ''}20 messages to copy." in said
     words = f"counted before {' and '.join(f'`{name}`' for name in before)}: what that leaves out Spark finds when it copies"
     assert (words in said) == bool(before)

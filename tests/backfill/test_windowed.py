@@ -256,7 +256,7 @@ def test_apply_leaves_the_rest_when_the_window_closes(pair: Pair) -> None:
     assert (left.exit_code, said["status"], said["copied"]) == (0, "deferred", there)
     assert 0 < there < COUNT
     assert said["error"].startswith(
-        f"its window (01:00-05:00) closed after {there:,} messages of this run; the next apply inside of it goes on"
+        f"its window (01:00-05:00) closed after {there:,} messages of this run; the next apply inside of it resumes it"
     )
     assert pair.space.plan().has_changes
     with without_spark():

@@ -245,7 +245,7 @@ def test_memory_that_the_server_does_not_have(tmp_path: Path, server: Server) ->
 
         assert [s.op for s in failed] == ["stream.probe"]
         assert (failed[0].error or "").startswith(
-            "the server refuses what main/stream/A is to become: insufficient memory"
+            "the server refuses the new configuration of main/stream/A: insufficient memory"
         )
         assert (failed[0].error or "").endswith("; the stream was not touched")
         assert (after["config"], after["state"], streams(raw)) == (

@@ -119,7 +119,7 @@ def test_a_forked_child_does_not_stop_the_servers_of_its_parent() -> None:
         if os.fork() == 0:
             sys.exit(0)
         os.wait()
-        assert all(server.running and server.info() for server in sandbox.servers.values())
+        assert all(server.is_running and server.info() for server in sandbox.servers.values())
         sandbox.close()
     """)
 
