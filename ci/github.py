@@ -36,7 +36,7 @@ ENDS = {
     0: "Done.",
     3: "Refused, and nothing was changed: a hazard is not allowed. Allow it in the files or in `arguments`, and open a pull request again.",
     4: "Refused, and nothing was changed: something is no longer as it was when this was planned. Open a pull request again.",
-    5: "Nothing was changed: somebody else was at work. Run this job again.",
+    5: "Nothing was changed: another process held the lock. Run this job again.",
     6: "Applied in part: the output says how far, and the next plan shows the rest.",
 }
 _RECORD = (
@@ -149,7 +149,7 @@ def approval() -> int:
         )
     if shown["commit"] != head:
         raise Refused(
-            f"#{number} shows the plan of commit {shown['commit'][:12]}, and {head[:12]} was merged: nobody has seen a plan of that. "
+            f"#{number} shows the plan of commit {shown['commit'][:12]}, and {head[:12]} was merged. No plan of that commit was shown. "
             "Open a pull request again."
         )
     _require_unedited(hub, found[-1], number)

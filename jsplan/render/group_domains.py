@@ -70,7 +70,15 @@ def group_by_domain(items: Iterable[tuple[str, T]]) -> Iterator[tuple[T, list[st
     for domain, what in items:
         alike.setdefault(replace_domain(what, domain), []).append((domain, what))
     for key, members in alike.items():
-        yield (members[0][1] if len(members) == 1 else key), [domain for domain, _ in members]
+        what = members[0][1] if len(members) == 1 else _say_each(key)
+        yield what, [domain for domain, _ in members]
+
+
+def _say_each(what: Any) -> Any:
+    """Return the text of a group with "each domain" where it names the domain in a sentence."""
+    if isinstance(what, str):
+        return what.replace(f"domain {ANY_DOMAIN}", "each domain")
+    return tuple(_say_each(part) for part in what) if isinstance(what, tuple) else what
 
 
 @lru_cache(maxsize=4096)

@@ -209,7 +209,7 @@ def test_what_is_not_what_was_approved_is_not_applied(shop: Shop) -> None:
     for ended, says in (
         (
             shop.apply(head="c" * 40),
-            f"#7 shows the plan of commit {HEAD[:12]}, and cccccccccccc was merged: nobody has seen",
+            f"#7 shows the plan of commit {HEAD[:12]}, and cccccccccccc was merged. No plan of that",
         ),
         (shop.apply(merged=False), "#7 was not merged: nothing is applied"),
         (

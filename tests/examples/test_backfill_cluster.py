@@ -91,7 +91,7 @@ def test_partitions_and_a_fleet(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
     assert (lanes, fleet) == (0, 0), said
     assert "is killed]" in said
-    assert "store-2/stream/SALES  left for later" in said
+    assert "store-2/stream/SALES  deferred:" in said
     assert sorted(int(data) for *_, data in clean) == [n for n in range(1, COUNT + 1) if n % 10]
     for number in range(9):
         mine = [

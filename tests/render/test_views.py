@@ -159,7 +159,7 @@ def test_failures_in_many_domains_are_one() -> None:
     text = text_of(lambda console: apply_text.render(ApplyResult("p", steps, {}, {}, 6), console))
 
     assert (
-        "Error: ${domain}/stream/A stream.create failed, in 40 domains: store-{000..039}\n  domain ${domain} refused it: no space"
+        "Error: ${domain}/stream/A stream.create failed, in 40 domains: store-{000..039}\n  each domain refused it: no space"
         in text
     )
     assert "Error: hub/stream/B stream.update failed\n  no suitable peers" in text
@@ -167,20 +167,20 @@ def test_failures_in_many_domains_are_one() -> None:
 
 
 def test_what_is_not_done_for_offline_domains() -> None:
-    """A domain that is away is no failure of anything: it is said with its steps, many such domains together."""
+    """An offline domain is no failure of anything: it is said with its steps, many such domains together."""
     steps = [
         StepResult(
             f"s{n}",
             f"s-{n // 2}/stream/A",
             "stream.create",
             "skipped",
-            f"domain s-{n // 2} is away",
+            f"domain s-{n // 2} is offline",
         )
         for n in range(10)
     ]
     text = text_of(lambda console: apply_text.render(ApplyResult("p", steps, {}, {}, 6), console))
 
-    assert "Not done: domain ${domain} is away, in 5 domains: s-{0..4} (10 steps)" in text
+    assert "Not done: each domain is offline, in 5 domains: s-{0..4} (10 steps)" in text
     assert "depends on what failed" not in text
 
 
