@@ -25,8 +25,11 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
     "LOSES_CONSUMER_POSITION": CodeText(
         "A consumer loses its position.",
         "It is replaced and starts where its `deliver_policy` says, or a changed filter "
-        "leaves messages of a work queue without a consumer.",
-        "Set `on_replace: preserve`, or allow it if the clients can process messages again.",
+        "leaves messages of a work queue without a consumer. Or a limit deletes a message that "
+        "a consumer with `ack_policy: all` has not acknowledged: the server takes that for the "
+        "acknowledgement of all messages before it.",
+        "Set `on_replace: preserve`, or allow it if the clients can process messages again. "
+        "Before a limit is lowered, let the clients acknowledge what they have.",
     ),
     "DELETES_CONSUMER": CodeText(
         "A consumer is deleted.",
