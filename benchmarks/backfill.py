@@ -35,20 +35,18 @@ from typing import Any
 import nats
 import numpy as np
 import pyarrow as pa
+from backfill_bench import Bench, Silent
 from backfill_partitions import fill_many, many_origins, many_sources, shuffled, shuffled_staging
 from backfill_strategies import by_source, whole_by_auto
 
-from jsplan.backfill.options import BackfillOptions
-from jsplan.backfill.origin_copy import OriginCopy, RunContext
-from jsplan.backfill.pinning import Endpoints, pin_ranges, resolve_entry
+from jsplan.backfill.origin_copy import OriginCopy
 from jsplan.backfill.protocol import RawConnection, publish
-from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.copy import CopyTask, run_copy_task
 from jsplan.backfill.verify.command import BackfillCheck
 from jsplan.config.model import LoadOptions
-from jsplan.context import Context, open_context, open_pool
+from jsplan.context import open_context, open_pool
 from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.sandbox import Sandbox
@@ -56,56 +54,6 @@ from jsplan.sandbox import Sandbox
 SUBJECTS, BATCH, LOOP = 100, 20_000, 20_000
 #: Path by name: what is timed. Each leaves its copy as COPY in the hub, or as a staging stream.
 Path_ = Callable[["Bench"], Awaitable[float]]
-
-
-class Silent:
-    """Says nothing."""
-
-    def phase(self, text: str) -> None:
-        """Nothing."""
-
-    def event(self, event: object) -> None:
-        """Nothing."""
-
-    def warn(self, text: str) -> None:
-        """A benchmark in which something goes wrong measures something else."""
-        raise SystemExit(f"the copy met a problem: {text}")
-
-
-class Bench:
-    """A stream in the leaf, and ways to have it in the hub."""
-
-    def __init__(
-        self, sandbox: Sandbox, world: Context, pool: Any, engine: SparkRunner, count: int
-    ) -> None:
-        self.sandbox, self.world, self.pool, self.engine, self.count = (
-            sandbox,
-            world,
-            pool,
-            engine,
-            count,
-        )
-        self.hub, self.leaf = (pool.api(world.workspace.domains[key]) for key in ("hub", "leaf"))
-        self.worker = 0.0
-        self.observer = Silent()
-
-    def ends(self) -> Endpoints:
-        """Both ends as tasks reach them."""
-        domains = self.world.workspace.domains
-        return Endpoints.of_domains(self.world, self.pool, domains["leaf"], domains["hub"])
-
-    async def clean(self) -> None:
-        """No copy is left, and the server has settled."""
-        for name in await self.hub.stream_names():
-            await self.hub.request(f"STREAM.DELETE.{name}")
-        await asyncio.sleep(1)
-
-    async def wait(self, stream: str, count: int) -> None:
-        """Until a stream of the hub has so many messages."""
-        while True:
-            if (await self.hub.request(f"STREAM.INFO.{stream}"))["state"]["messages"] >= count:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def mirror(bench: Bench) -> float:
@@ -157,19 +105,9 @@ def measured(task: CopyTask) -> Iterator[dict[str, Any]]:
 async def staging(bench: Bench) -> float:
     """The fused Spark task of a backfill, from the leaf into a staging stream in the hub."""
     started = time.monotonic()
-    stage = await staging_streams.create(bench.hub, "bench", "leaf/stream/BENCH", "bench", {})
-    ends = bench.ends()
-    task = CopyTask(
-        ends.source_endpoint,
-        "leaf",
-        "BENCH",
-        (SeqRange(1, bench.count),),
-        (),
-        ends.target_endpoint,
-        stage.ingest_prefix,
-        stage.name,
-    )
-    said = (await bench.engine.run([partial(measured, task)], "bench"))[0]
+    stage = await bench.create_staging()
+    task = bench.copy_task(stage, stage.ingest_prefix)
+    said = (await bench.runner.run([partial(measured, task)], "bench"))[0]
     seconds = time.monotonic() - started
     assert (
         said[-2]["messages"]
@@ -185,11 +123,11 @@ async def verify(bench: Bench) -> float:
     await end_to_end(bench)
     started = time.monotonic()
     found = await BackfillCheck(
-        bench.world,
+        bench.context,
         bench.pool,
-        bench.world.workspace.backfills["bench"],
+        bench.context.workspace.backfills["bench"],
         20,
-        bench.engine,
+        bench.runner,
         Silent(),
     ).execute()
     assert found.origins[0].counts["equal"] == bench.count, found
@@ -199,27 +137,14 @@ async def verify(bench: Bench) -> float:
 async def end_to_end(bench: Bench) -> float:
     """Run a whole backfill into a stream that has another writer."""
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["others.>"]})
-    world, ended = bench.world, threading.Event()
+    ended = threading.Event()
     hub = bench.sandbox["hub"]
     writer = threading.Thread(target=_publish, args=(_target(hub), ended))
     writer.start()
     try:
-        options = BackfillOptions(name="bench")
         started = time.monotonic()
-        record = await pin_ranges(world, bench.pool, resolve_entry(world, options))
-        apis = {"hub": bench.hub, "leaf": bench.leaf}
-        work = RunContext(
-            resolve_entry(world, options),
-            "bench/bench",
-            record.text,
-            world.topology,
-            apis,
-            bench.engine,
-            Silent(),
-            lambda seconds: seconds,
-            lambda _code, _address: False,
-        )
-        result = await OriginCopy(work, record.origins[0], bench.ends()).run()
+        run, state = await bench.pin(bench.context.workspace.backfills["bench"])
+        result = await OriginCopy(run, state.origins[0], bench.endpoints()).run()
         seconds = time.monotonic() - started
     finally:
         ended.set()
@@ -232,7 +157,7 @@ def _publish(target: ConnectionSettings, ended: threading.Event) -> None:
     """Another writer: a hundred messages a second, each acknowledged."""
     wire = RawConnection(target)
     while not ended.wait(0.01):
-        wire.request("others.a", "x" * 100)
+        wire.request("others.a", b"x" * 100)
     wire.close()
 
 
@@ -295,12 +220,12 @@ async def turns(
 ) -> dict[str, Any]:
     """Every path, `repeat` times, one after the other."""
     load = LoadOptions(folder, environ=dict(os.environ))
-    async with open_context(load) as world, open_pool(world, read_only=False) as pool:
-        await pool.open({domain.connection for domain in world.workspace.domains.values()})
-        engine = SparkRunner(Silent(), None)
-        bench = Bench(sandbox, world, pool, engine, count)
-        bench.ends()  # before Spark starts: its workers have the environment of now
-        await engine.run([partial(iter, [])], "warm")
+    async with open_context(load) as context, open_pool(context, read_only=False) as pool:
+        await pool.open({domain.connection for domain in context.workspace.domains.values()})
+        runner = SparkRunner(Silent(), None)
+        bench = Bench(sandbox, context, pool, runner, count)
+        bench.endpoints()  # before Spark starts: its workers have the environment of now
+        await runner.run([partial(iter, [])], "warm")
         seconds: dict[str, list[float]] = {name: [] for name in PATHS if name in only}
         for turn in range(repeat + 1):
             for name, every in seconds.items():
@@ -310,7 +235,7 @@ async def turns(
                     every.append(taken)
                 print(f"{name}: {taken:.2f} s", file=sys.stderr)
         await bench.clean()
-        await engine.close()
+        await runner.close()
     return report(seconds, count, bench.worker)
 
 

@@ -7,56 +7,41 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow.compute as pc
+from backfill_bench import Bench
 
-from jsplan.backfill.origin_copy import RunContext
-from jsplan.backfill.partitioned_copy import PartitionedCopy, TransformSpec
-from jsplan.backfill.pinning import Endpoints, pin_ranges
+from jsplan.backfill.partitioned_copy import PartitionedCopy
+from jsplan.backfill.pinning import Endpoints
 from jsplan.backfill.protocol import RawConnection, publish
 from jsplan.backfill.protocol.stream_info import request_api
-from jsplan.backfill.seq_ranges import SeqRange
-from jsplan.backfill.tasks import staging_streams
-from jsplan.backfill.tasks.copy import CopyTask
 from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
+from jsplan.backfill.transforms import TransformSpec
 from jsplan.config.model import Backfill, BackfillSide
 
 ORIGINS = 20
 
 
-async def shuffled_staging(bench: Any) -> float:
+async def shuffled_staging(bench: Bench) -> float:
     """Read, shuffled by subject and written by two writers into staging streams."""
     started = time.monotonic()
-    made = [
-        await staging_streams.create(bench.hub, "bench", "leaf/stream/BENCH", "bench", {})
-        for _ in range(2)
-    ]
-    ends = bench.ends()
-    leg = CopyTask(
-        ends.source_endpoint,
-        "leaf",
-        "BENCH",
-        (SeqRange(1, bench.count),),
-        (),
-        ends.target_endpoint,
-        "",
-        made[0].name,
-    )
-    job = PartitionPlan(
-        tuple(Partition(ends.target_endpoint, stage.name, stage.ingest_prefix) for stage in made),
-        (leg,),
+    stages = [await bench.create_staging() for _ in range(2)]
+    target = bench.endpoints().target_endpoint
+    plan = PartitionPlan(
+        tuple(Partition(target, stage.name, stage.ingest_prefix) for stage in stages),
+        (bench.copy_task(stages[0], ""),),
         "subject",
     )
-    said = await bench.engine.lanes(job, "bench")
+    said = await bench.runner.run_partitions(plan, "bench")
     seconds = time.monotonic() - started
     assert sum(one["messages"] for one in said) == bench.count
     return seconds
 
 
-async def shuffled(bench: Any) -> float:
+async def shuffled(bench: Bench) -> float:
     """Run a whole backfill with `order: subject` and two partitions."""
     return await _whole(bench, (BackfillSide("leaf", "BENCH"),), "subject")
 
 
-async def many_origins(bench: Any) -> float:
+async def many_origins(bench: Bench) -> float:
     """A whole backfill of twenty streams with as many messages together."""
     return await _whole(
         bench,
@@ -65,7 +50,7 @@ async def many_origins(bench: Any) -> float:
     )
 
 
-async def many_sources(bench: Any) -> float:
+async def many_sources(bench: Bench) -> float:
     """What the server itself does: a stream with those twenty as its sources."""
     sources = [
         {"name": f"BENCH{number:02d}", "external": {"api": "$JS.leaf.API"}}
@@ -77,34 +62,22 @@ async def many_sources(bench: Any) -> float:
     return time.monotonic() - started
 
 
-async def _whole(bench: Any, origins: tuple[BackfillSide, ...], order: str) -> float:
+async def _whole(bench: Bench, origins: tuple[BackfillSide, ...], order: str) -> float:
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["others.>"]})
     entry = Backfill("bench", origins, BackfillSide("hub", "COPY"), order=order)
     started = time.monotonic()
-    record = await pin_ranges(bench.world, bench.pool, entry)
-    apis = {"hub": bench.hub, "leaf": bench.leaf}
-    work = RunContext(
-        entry,
-        "bench/bench",
-        record.text,
-        bench.world.topology,
-        apis,
-        bench.engine,
-        bench.observer,
-        lambda seconds: seconds,
-        lambda _code, _address: False,
-    )
-    wide = PartitionedCopy(
-        work,
+    run, state = await bench.pin(entry)
+    copy = PartitionedCopy(
+        run,
         TransformSpec(order),
-        record.origins,
-        [Endpoints.of_origin(bench.world, bench.pool, leg) for leg in record.origins],
-        record.text,
+        state.origins,
+        [Endpoints.of_origin(bench.context, bench.pool, origin) for origin in state.origins],
+        state.entry_hash,
     )
-    await wide.run()
+    await copy.run()
     seconds = time.monotonic() - started
-    assert sum(result.copied for result in wide.results) == bench.count
-    assert all(result.verified for result in wide.results)
+    assert sum(result.copied for result in copy.results) == bench.count
+    assert all(result.verified for result in copy.results)
     return seconds
 
 

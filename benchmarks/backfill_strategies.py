@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Any
+
+from backfill_bench import Bench
 
 from jsplan.backfill.model import OriginState
 from jsplan.backfill.native_copy import NativeCopy
-from jsplan.backfill.origin_copy import RunContext
-from jsplan.backfill.pinning import pin_ranges
 from jsplan.backfill.snapshot_copy import SnapshotRestore
 from jsplan.backfill.strategy import StreamTraits, build_strategy_facts, choose_strategy
 from jsplan.config.model import Backfill, BackfillSide
@@ -24,7 +23,7 @@ ENTRY = Backfill(
 CONFIG = {"name": "COPY", "subjects": ["copies.>"], "num_replicas": 1, "storage": "file"}
 
 
-async def whole_by_auto(bench: Any) -> float:
+async def whole_by_auto(bench: Bench) -> float:
     """Copy the whole stream by the strategy that `auto` takes: a snapshot, restored and verified."""
     started = time.monotonic()
     info = await bench.leaf.request("STREAM.INFO.BENCH")
@@ -34,7 +33,7 @@ async def whole_by_auto(bench: Any) -> float:
         StreamTraits(CONFIG, {}, levels[1], exists=False),
     )
     choice = choose_strategy(
-        build_strategy_facts(bench.world.topology, ENTRY, [origin], target, datetime.now(UTC))
+        build_strategy_facts(bench.context.topology, ENTRY, [origin], target, datetime.now(UTC))
     )
     assert choice.strategy == "snapshot", choice
     state = info["state"]
@@ -49,31 +48,19 @@ async def whole_by_auto(bench: Any) -> float:
         1,
     )
     await SnapshotRestore(
-        leg, bench.ends(), CONFIG, "bench/tools", lambda: None, lambda _: None
+        leg, bench.endpoints(), CONFIG, "bench/tools", lambda: None, lambda _: None
     ).run()
     seconds = time.monotonic() - started
     assert (await bench.hub.request("STREAM.INFO.COPY"))["state"]["messages"] == bench.count
     return seconds
 
 
-async def by_source(bench: Any) -> float:
+async def by_source(bench: Bench) -> float:
     """A source of the target for as long as it takes, each message compared with the origin."""
     await bench.hub.request("STREAM.CREATE.COPY", CONFIG)
     started = time.monotonic()
-    record = await pin_ranges(bench.world, bench.pool, ENTRY)
-    apis = {"hub": bench.hub, "leaf": bench.leaf}
-    work = RunContext(
-        ENTRY,
-        "bench/tools",
-        record.text,
-        bench.world.topology,
-        apis,
-        bench.engine,
-        bench.observer,
-        lambda seconds: seconds,
-        lambda _code, _address: False,
-    )
-    run = NativeCopy(work, record.origins[0], bench.ends())
+    context, pinned = await bench.pin(ENTRY)
+    run = NativeCopy(context, pinned.origins[0], bench.endpoints())
     assert await run.run()
     result = await run.finish()
     assert (result.copied, result.verified) == (bench.count, True), result

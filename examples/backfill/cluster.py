@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyspark
 
@@ -35,6 +36,9 @@ from jsplan.config.model import LoadOptions
 from jsplan.errors import JsplanError
 from jsplan.sandbox import Sandbox, Server
 from jsplan.workflows import backfill
+
+if TYPE_CHECKING:
+    from jsplan.backfill.protocol import RawConnection
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -245,7 +249,7 @@ def worker(folder: Path, leaf: Server, wheel: Path) -> Node:
     """Set up a worker machine: its own Python with jsplan and pyarrow, its own credentials."""
     print(f"Making a Python environment for {folder.name}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", made(folder) / "python"], check=True)
-    pip = [
+    pip: list[str | Path] = [
         folder / "python/bin/python",
         "-m",
         "pip",
@@ -366,7 +370,9 @@ def fill(leaf: Server, count: int, name: str = "ORDERS", subject: str = "orders"
 
     Its subjects are its own, since a message that is published in one leaf reaches all.
     """
-    from jsplan.backfill.protocol import RawConnection  # noqa: PLC0415 - quicker than a client, and that is all it is for
+    from jsplan.backfill.protocol import (  # noqa: PLC0415 - quicker than a client
+        RawConnection,
+    )
     from jsplan.jetstream.contexts import ConnectionSettings  # noqa: PLC0415
 
     wire = RawConnection(ConnectionSettings("leaf", leaf.url, leaf.url, leaf.user, leaf.password))
@@ -377,7 +383,7 @@ def fill(leaf: Server, count: int, name: str = "ORDERS", subject: str = "orders"
         wire.close()
 
 
-def publish_numbers(wire: object, count: int, prefix: bytes) -> None:
+def publish_numbers(wire: RawConnection, count: int, prefix: bytes) -> None:
     """Messages of `SIZE` bytes, on nine subjects."""
     import pyarrow as pa  # noqa: PLC0415
 

@@ -1,0 +1,90 @@
+"""What the paths of `backfill.py` share: the servers, the workspace, and the parts of a copy."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jsplan.backfill.model import BackfillState
+from jsplan.backfill.origin_copy import RunContext
+from jsplan.backfill.pinning import Endpoints, pin_ranges
+from jsplan.backfill.seq_ranges import SeqRange
+from jsplan.backfill.spark_runner import SparkRunner
+from jsplan.backfill.tasks import staging_streams
+from jsplan.backfill.tasks.copy import CopyTask
+from jsplan.backfill.tasks.staging_streams import StagingStream
+from jsplan.config.model import Backfill
+from jsplan.context import Context
+from jsplan.jetstream import Pool
+from jsplan.sandbox import Sandbox
+
+
+class Silent:
+    """An observer that shows nothing."""
+
+    def phase(self, text: str) -> None:
+        """Nothing."""
+
+    def event(self, event: object) -> None:
+        """Nothing."""
+
+    def warn(self, text: str) -> None:
+        """A benchmark in which something goes wrong measures something else."""
+        raise SystemExit(f"the copy met a problem: {text}")
+
+
+class Bench:
+    """The stream BENCH in the leaf, and what copies it into the hub."""
+
+    def __init__(
+        self, sandbox: Sandbox, context: Context, pool: Pool, runner: SparkRunner, count: int
+    ) -> None:
+        self.sandbox, self.context, self.pool = sandbox, context, pool
+        self.runner, self.count = runner, count
+        domains = context.workspace.domains
+        self.hub, self.leaf = (pool.api(domains[key]) for key in ("hub", "leaf"))
+        self.worker = 0.0
+        self.observer = Silent()
+
+    def endpoints(self) -> Endpoints:
+        """Return both sides as tasks reach them."""
+        domains = self.context.workspace.domains
+        return Endpoints.of_domains(self.context, self.pool, domains["leaf"], domains["hub"])
+
+    async def pin(self, entry: Backfill) -> tuple[RunContext, BackfillState]:
+        """Pin the range of an entry; return what its copies share, and the state."""
+        state = await pin_ranges(self.context, self.pool, entry)
+        run = RunContext(
+            entry,
+            f"bench/{entry.name}",
+            state.entry_hash,
+            self.context.topology,
+            {"hub": self.hub, "leaf": self.leaf},
+            self.runner,
+            self.observer,
+            lambda seconds: seconds,
+            lambda _code, _address: False,
+        )
+        return run, state
+
+    async def create_staging(self) -> StagingStream:
+        """Create a staging stream in the hub."""
+        return await staging_streams.create(self.hub, "bench", "leaf/stream/BENCH", "bench", {})
+
+    def copy_task(self, staging: StagingStream, ingest_prefix: str) -> CopyTask:
+        """Return the task that copies BENCH into a staging stream."""
+        endpoints, spans = self.endpoints(), (SeqRange(1, self.count),)
+        source, target = endpoints.source_endpoint, endpoints.target_endpoint
+        return CopyTask(source, "leaf", "BENCH", spans, (), target, ingest_prefix, staging.name)
+
+    async def clean(self) -> None:
+        """No copy is left, and the server has settled."""
+        for name in await self.hub.stream_names():
+            await self.hub.request(f"STREAM.DELETE.{name}")
+        await asyncio.sleep(1)
+
+    async def wait(self, stream: str, count: int) -> None:
+        """Until a stream of the hub has so many messages."""
+        while True:
+            if (await self.hub.request(f"STREAM.INFO.{stream}"))["state"]["messages"] >= count:
+                return
+            await asyncio.sleep(0.01)
