@@ -18,7 +18,6 @@ from jsplan.backfill.pinning import Endpoints, require_same_streams, require_val
 from jsplan.backfill.retry import POLL_INTERVAL, retry_transient, retry_while_progressing
 from jsplan.backfill.seq_arrays import subtract_present
 from jsplan.backfill.seq_ranges import (
-    MAX_LISTED_RANGES,
     MAX_NAMED_MESSAGES,
     MAX_SEQ,
     OriginState,
@@ -33,9 +32,8 @@ from jsplan.backfill.staging import WRITE_SECONDS, Promotion, WriteGuard
 from jsplan.backfill.tasks import staging_sources, staging_streams
 from jsplan.backfill.tasks.capacity import estimate_overhead, find_capacity_problem
 from jsplan.backfill.tasks.copy import CopyTask, run_copy_task
-from jsplan.backfill.tasks.oversize import run_oversize_copy_task
 from jsplan.backfill.tasks.staging_recovery import UnprovenTail, is_incomplete
-from jsplan.backfill.tasks.staging_streams import SequenceIdentity, StagingStream, hash_origin
+from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.backfill.windows import Deadline, WindowClosedError
 from jsplan.config.model import Backfill
 from jsplan.diagnostics import quote_shell
@@ -93,30 +91,6 @@ class RunContext:
         return True
 
 
-class ResultAccumulator:
-    """Accumulates gaps and oversized messages over all staging streams of a copy."""
-
-    def __init__(self, result: OriginResult) -> None:
-        self._result = result
-        self._gaps = list[list[int]]()
-        self._skipped = list[SeqRange]()
-        self._gap_messages = 0
-
-    def add(self, skipped: list[SeqRange]) -> None:
-        """Add a promoted part, whose gaps are in the result."""
-        result = self._result
-        self._gaps, self._gap_messages = (
-            [*self._gaps, *result.gaps][:MAX_LISTED_RANGES],
-            self._gap_messages + result.gap_messages,
-        )
-        self._skipped += skipped
-        result.gaps, result.gap_messages = self._gaps, self._gap_messages
-        result.skipped, result.skipped_count = (
-            first_sequences(self._skipped, MAX_NAMED_MESSAGES),
-            count_sequences(self._skipped),
-        )
-
-
 @dataclass(slots=True)
 class OriginCopy:
     """The copy of one origin by Spark. `result` is its current progress."""
@@ -157,7 +131,6 @@ class OriginCopy:
         require_same_streams(self.origin_state, origin, target)
         require_valid_target(self.origin_state.target, target["config"])
         await self._copy_until_done()
-        self._warn_of_untagged()
         if self.origin_state.status == "done":  # messages deleted since were copied
             self.result.gaps, self.result.gap_messages = (
                 self.origin_state.gaps,
@@ -165,15 +138,6 @@ class OriginCopy:
             )
         self.result.seconds = time.monotonic() - self._started
         return self.result
-
-    def _warn_of_untagged(self) -> None:
-        if count := self.result.natively:
-            messages = "1 message is" if count == 1 else f"{count:,} messages are"
-            self.context.observer.warn(
-                f"{messages} larger in {self.origin_state.target} than max_payload, by a line that "
-                "servers add. Since nats-server 2.12 a leafnode link closes when such a message is "
-                "read over it: raise max_payload by 1 KiB on both sides of each link to there"
-            )
 
     async def _copy_until_done(self) -> None:
         async def attempt() -> None:
@@ -193,23 +157,24 @@ class OriginCopy:
         if not pending.spans:
             return
         await self._require_estimated_capacity(pending)
-        totals = ResultAccumulator(self.result)
-        while pending.spans:
-            outcome = await self._copy_part(pending, totals)
-            pending = pending.restrict(outcome.get("left") or MAX_SEQ, MAX_SEQ)
-            if pending.spans and outcome.get("closed"):  # by the clock of the task
-                raise WindowClosedError(
-                    "the window closed", hint="The next window resumes the copy."
-                )
+        next_seq = await self._copy_pending(pending)
+        if next_seq is not None and pending.restrict(next_seq, MAX_SEQ).spans:
+            raise WindowClosedError("the window closed", hint="The next window resumes the copy.")
 
-    async def _copy_part(self, pending: PendingRanges, totals: ResultAccumulator) -> dict[str, Any]:
-        """Copy and verify the part that fits into one staging stream: usually everything.
+    async def _copy_pending(self, pending: PendingRanges) -> int | None:
+        """Copy the pending ranges through one staging stream, and verify them.
 
-        Returns the result of the task, with the next sequence to copy.
+        Returns the next sequence to copy if the window closed early, by the clock of the task.
         """
         target = await self._fetch_target_info()
         self.context.may_write(WRITE_SECONDS)
-        staging = await self._create_staging_stream(pending, target["config"])
+        staging = await staging_streams.create(
+            self.endpoints.target,
+            self.context.entry_id,
+            self.origin_state.origin,
+            self.promotion.fingerprint,
+            target["config"],
+        )
         outcome: dict[str, Any] = await self._drop_on_failure(
             staging, self._run_copy(staging, self._build_task(staging, pending, target["config"]))
         )
@@ -234,30 +199,12 @@ class OriginCopy:
         await self.promotion.promote(
             staging, outcome["hashes"], expected=expected, may_lack=deletes
         )
-        totals.add(skipped)
+        self.result.skipped, self.result.skipped_count = (
+            first_sequences(skipped, MAX_NAMED_MESSAGES),
+            count_sequences(skipped),
+        )
         await self.promotion.drop(staging)
-        return outcome
-
-    async def _create_staging_stream(
-        self, pending: PendingRanges, target: dict[str, Any]
-    ) -> StagingStream:
-        state, entry = self.origin_state, self.context.entry
-        origin_hash = hash_origin(
-            self.endpoints.origin_domain_name, state.origin_address.stream, state.created
-        )
-        numbering = (
-            SequenceIdentity(origin_hash, pending.spans[0].first)
-            if entry.oversize == "native"
-            else None
-        )
-        return await staging_streams.create(
-            self.endpoints.target,
-            self.context.entry_id,
-            state.origin,
-            self.promotion.fingerprint,
-            target,
-            numbering,
-        )
+        return next_seq
 
     async def _require_estimated_capacity(self, pending: PendingRanges) -> None:
         """Raise RefusedError before the copy if the estimated size exceeds the capacity."""
@@ -302,7 +249,6 @@ class OriginCopy:
             largest,
             entry.rate,
             deadline=self.context.deadline,
-            first_staged_seq=staging.base_seq + 1,
         )
 
     async def _run_copy(self, staging: StagingStream, task: CopyTask) -> dict[str, Any]:
@@ -310,8 +256,7 @@ class OriginCopy:
         await staging_streams.require_exclusive_subject(self.context.apis, staging)
         await self.context.runner.session()
         self.context.observer.phase(f"Copying {self._title}")
-        copy_task = run_oversize_copy_task if task.oversize == "native" else run_copy_task
-        job = self.context.runner.run([partial(copy_task, task)], self._title)
+        job = self.context.runner.run([partial(run_copy_task, task)], self._title)
         outcome = await self._watch_progress(
             job,
             "copying",

@@ -22,7 +22,6 @@ from jsplan.backfill.tasks.copy import MAX_READ_RANGES, ExistingMessages, Source
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.source_resume import LastSourcedQuery, find_last_sourced
 from jsplan.backfill.tasks.staging_sources import require_stream_info
-from jsplan.backfill.tasks.staging_streams import hash_origin
 from jsplan.backfill.tasks.target_scan import TargetScan, scan_target
 from jsplan.errors import ServerRefusedError
 from jsplan.jetstream.api import STREAM_NOT_FOUND
@@ -139,10 +138,6 @@ class PendingScan:
             self.origin_state.target_address.stream,
             self.origin_state.origin_address.stream,
         )
-        restored, origin_hash = (
-            await self._is_restored(state),
-            hash_origin(self.endpoints.origin_domain_name, origin, self.origin_state.created),
-        )
         task = TargetScan(
             self.endpoints.target_endpoint,
             stream,
@@ -152,8 +147,7 @@ class PendingScan:
             origin,
             tuple(sorted(names)),
             since,
-            restored,
-            origin_hash,
+            await self._is_restored(state),
         )
         known = await asyncio.to_thread(scan_target, task)
         queries = [

@@ -139,11 +139,7 @@ def merge_results(
 def _add_earlier_result(origin: OriginResult, earlier: OriginResult) -> None:
     if not origin.copied:
         origin.verified, origin.path = earlier.verified, earlier.path
-    origin.copied, origin.bytes, origin.natively = (
-        origin.copied + earlier.copied,
-        origin.bytes + earlier.bytes,
-        origin.natively + earlier.natively,
-    )
+    origin.copied, origin.bytes = origin.copied + earlier.copied, origin.bytes + earlier.bytes
     origin.seconds, origin.attempts, origin.windows = (
         origin.seconds + earlier.seconds,
         origin.attempts + earlier.attempts,

@@ -91,7 +91,6 @@ class Promotion:
                 sealed.messages,
                 self.endpoints.origin_domain_name,
                 origin,
-                sealed.base_seq,
             )
             if promoting or await self.is_complete(sealed, tail):  # it was checked before
                 await self.promote(
@@ -189,8 +188,6 @@ class Promotion:
                 endpoints.origin_domain_name,
                 origin,
                 expected,
-                staging.base_seq,
-                staging.keeps_sequences,
             )
             for staging in staged
         ]
@@ -225,7 +222,6 @@ class Promotion:
     def _add_result(self, staging: StagingStream, scan: dict[str, Any]) -> None:
         self.result.copied += staging.messages
         self.result.bytes += staging.bytes
-        self.result.natively += scan["natively"]
         self.result.gaps, self.result.gap_messages = scan["gaps"], scan["gap_messages"]
         self.origin_state.target_last = max(self.origin_state.target_last, scan["last"])
 

@@ -156,16 +156,8 @@ def find_target_problem(config: Config) -> tuple[str, str]:
 
 
 def complete_reason(entry: Backfill, choice: StrategyChoice) -> StrategyChoice:
-    """Add the time window and `oversize: native` to the reason of a choice."""
-    if choice.strategy != "spark":
-        return choice
-    if entry.oversize == "native":
-        choice = replace(
-            choice,
-            reason=f"{choice.reason}; what exceeds max_payload with that goes without "
-            "(`oversize: native`)",
-        )
-    if entry.window is None:
+    """Add the time window to the reason of a choice."""
+    if choice.strategy != "spark" or entry.window is None:
         return choice
     hours = (
         f"only from {entry.window.replace('-', ' to ')}, by the clock of the machine that runs it"
@@ -185,8 +177,6 @@ def _find_server_copy_obstacle(facts: StrategyFacts) -> str:
     for name in ("where", "transform", "subject_transform", "rate"):
         if getattr(entry, name) is not None:
             return f"only Spark knows `{name}`"
-    if entry.oversize == "native":
-        return "it takes what is too large as well, so `oversize: native` is for copies by Spark"
     if entry.order != "stream":
         return f"it keeps the order of the stream, and `order: {entry.order}` is Spark's"
     if any(side.end_seq is not None or side.end_time is not None for side in entry.origins):

@@ -34,7 +34,7 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "order": ("stream", "subject", "none"),
     "strategy": ("auto", "native", "snapshot", "spark"),
     "mode": ("tagged", "exact"),
-    "oversize": ("error", "native", "skip"),
+    "oversize": ("error", "skip"),
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _WINDOW = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
@@ -120,7 +120,7 @@ def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None
     renamed = _read_subject_transform(node.get("subject_transform"), findings)
     if not origins or len(targets) != 1:
         return None
-    entry = Backfill(
+    return Backfill(
         name,
         tuple(origins),
         targets[0],
@@ -132,42 +132,6 @@ def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None
         range=source_range(node.place),
         **choices,
     )
-    if why := _oversize_problem(entry):
-        findings.error(
-            "JS130",
-            node.get("oversize") or node,
-            f"`oversize: native` cannot be: {why}",
-            "Use error or skip.",
-        )
-    return entry
-
-
-def _oversize_problem(entry: Backfill) -> str:
-    """Explain why oversized messages cannot be copied unchanged; empty if they can.
-
-    Without the origin header such messages are identified by their place in the order alone.
-    """
-    if entry.oversize != "native":
-        return ""
-    for name in ("where", "transform", "subject_transform"):
-        if getattr(entry, name) is not None:
-            return f"such messages are copied unchanged, and `{name}` changes messages"
-    if entry.order != "stream":
-        return (
-            "they are identified by their place in the order of the stream,"
-            f" and the entry has `order: {entry.order}`"
-        )
-    if any(side.parquet is not None for side in (*entry.origins, entry.target)):
-        return (
-            "they are identified by their place in the order of a stream,"
-            " and an archive has no such order"
-        )
-    if len(entry.origins) > 1:
-        return (
-            "they are identified by their place in the order of one stream,"
-            f" and the entry has {len(entry.origins)} origins"
-        )
-    return ""
 
 
 def _read_subject_transform(node: Node | None, findings: Findings) -> tuple[str, str] | None:

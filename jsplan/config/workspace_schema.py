@@ -482,7 +482,7 @@ def _backfill() -> Schema:
             "order": _choice("stream", "subject", "none"),
             "strategy": _choice("auto", "native", "snapshot", "spark"),
             "mode": _choice("tagged", "exact"),
-            "oversize": _choice("error", "native", "skip"),
+            "oversize": _choice("error", "skip"),
             "rate": _any({"type": ["integer", "null"]}, {"type": "string"}, description="2MB/s"),
             "window": _text("01:00-05:00"),
             "where": _text("SQL over the message columns."),

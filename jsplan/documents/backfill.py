@@ -25,8 +25,7 @@ class OriginResult:
 
     `copied` messages were copied by this run; `skipped` were too large. `gaps` are ranges of
     sequences that were deleted before they could be copied, `gap_messages` counts them. `path`
-    names the strategy. `natively` counts the copied messages without an origin header. `windows`
-    counts the time windows that the copy took.
+    names the strategy. `windows` counts the time windows that the copy took.
     """
 
     origin: str
@@ -43,7 +42,6 @@ class OriginResult:
     gap_messages: int = 0
     skipped: list[int] = field(default_factory=list)
     skipped_count: int = 0
-    natively: int = 0
     windows: int = 1
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +61,6 @@ class OriginResult:
             "gap_messages": self.gap_messages,
             "skipped": self.skipped,
             "skipped_count": self.skipped_count,
-            "natively": self.natively,
             "windows": self.windows,
         }
 

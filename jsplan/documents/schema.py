@@ -324,7 +324,6 @@ ORIGIN_RESULT = object_of(
         "gap_messages": COUNT,
         "skipped": list_of(COUNT),
         "skipped_count": COUNT,
-        "natively": COUNT,
         "windows": COUNT,
     },
     description="One origin. `gaps`: sequences that were deleted before they could be copied. "

@@ -86,11 +86,6 @@ def _render_origin(lines: Lines, origin: OriginResult) -> None:
                 "dim",
             ),
         )
-    if origin.natively:
-        lines.add(
-            6,
-            f"{origin.natively:,} of them without the origin header: it would make them too large",
-        )
     if origin.gap_messages:
         gone = "was" if origin.gap_messages == 1 else "were"
         words = (

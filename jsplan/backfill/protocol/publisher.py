@@ -192,24 +192,6 @@ class FencedPublisher:
             while self._requested_acks - self._acks.count >= MAX_CHUNKS_IN_FLIGHT:
                 self._wait_for_ack()
 
-    def write_one(self, subject: bytes, headers: bytes, data: bytes) -> int:
-        """Publish one unchanged message, wait until it is stored, and return its sequence.
-
-        Everything before it is stored first. Raises PublishRefusedError and ApiError.
-        """
-        self.finish()
-        to = b"%s%s %s" % (self._prefix, subject, self._acks.reply.encode())
-        size = len(headers) + len(data)
-        line = (
-            b"HPUB %s %d %d\r\n" % (to, len(headers), size)
-            if headers
-            else b"PUB %s %d\r\n" % (to, size)
-        )
-        self._connection.send(line + headers + data + b"\r\n")
-        self._requested_acks += 1
-        self._sent = self.finish()
-        return self._sent
-
     def _fence_lines(self, rows: np.ndarray[Any, Any]) -> tuple[bytes, pa.BinaryArray, bytes]:
         return FENCE_HEADER, format_numbers(pa.array(self._sent + rows, pa.int64())), b"\r\n"
 

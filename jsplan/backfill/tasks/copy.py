@@ -65,7 +65,6 @@ class CopyTask:
     `ingest_prefix` is the subject prefix of its staging stream, with the dot. `max_msg_size` is
     the limit of the target for one message in bytes (-1: none), `rate` is bytes per second. The
     task reads `files` instead of `source`, if there are any, and stops at `deadline`.
-    `first_staged_seq` is the first sequence of the staging stream.
     """
 
     source: Endpoint
@@ -83,7 +82,6 @@ class CopyTask:
     rate: int | None = None
     files: tuple[LocatedFile, ...] = ()
     deadline: Deadline | None = None
-    first_staged_seq: int = 1
 
 
 class RateLimiter:
@@ -101,7 +99,7 @@ class RateLimiter:
             time.sleep(max(0.0, self.sent_bytes / self._rate - (time.monotonic() - self._started)))
 
 
-def measure_at_target(
+def _measure_at_target(
     task: CopyTask, rows: pa.RecordBatch, block: pa.BinaryArray
 ) -> np.ndarray[Any, Any]:
     """Return the maximum size of messages at the target in bytes, with the header of the server."""
@@ -130,7 +128,7 @@ class OversizeFilter:
 
         Raises RefusedError for `oversize: error`.
         """
-        size = measure_at_target(self._task, rows, block)
+        size = _measure_at_target(self._task, rows, block)
         fits = self._select_within(rows, size, self._payload)
         if self._task.max_msg_size >= 0:
             fits &= self._select_within(rows, size, self._task.max_msg_size)
@@ -157,8 +155,8 @@ class OversizeFilter:
             f"message {seq:,} of stream {self._task.stream} may have {size:,} bytes with the "
             f"headers that the copy adds. The target accepts at most {limit:,}. "
             "Nothing of this attempt was copied into it",
-            hint="Raise max_payload (or max_msg_size of the target). Or set `oversize: native` to "
-            "copy such messages without origin header, or `oversize: skip` to skip them.",
+            hint="Raise max_payload (or max_msg_size of the target), "
+            "or skip such messages with `oversize: skip`.",
         )
 
 
@@ -174,7 +172,7 @@ def run_copy_task(task: CopyTask) -> Iterator[dict[str, Any]]:
         wait_for_interest(connection, f"{task.ingest_prefix}jsplan")
         # closing deletes the consumer at the origin, also after an error
         with contextlib.closing(read_messages(task)) as batches:
-            reader = DeadlineReader(task, batches)
+            reader = _DeadlineReader(task, batches)
             yield from (
                 result | reader.remainder
                 for result in _write_messages(task, connection, iter(reader))
@@ -218,7 +216,7 @@ def build_target_headers(task: CopyTask, rows: pa.RecordBatch) -> pa.BinaryArray
     )
 
 
-class DeadlineReader:
+class _DeadlineReader:
     """Messages that a task reads until its window closes.
 
     `remainder` has the sequence that the next window continues at, if the window closed early.
@@ -235,7 +233,7 @@ class DeadlineReader:
                 yield rows
                 self._next = int(rows["seq"][-1].as_py()) + 1
         except WindowClosedError:
-            self.remainder = {"left": self._next, "closed": 1}
+            self.remainder = {"left": self._next}
 
 
 def read_messages(task: CopyTask) -> Generator[pa.RecordBatch, None, None]:

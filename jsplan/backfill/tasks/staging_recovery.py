@@ -27,7 +27,6 @@ from jsplan.backfill.tasks.hashes import (
     parse_origin_header,
     strip_transport_headers,
 )
-from jsplan.backfill.tasks.sequence_identity import to_stored_headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +42,18 @@ class UnprovenTail:
 
 
 def read_staging_stream(
-    endpoint: Endpoint, staging_stream: str, count: int, domain: str, stream: str, base: int = 0
+    endpoint: Endpoint, staging_stream: str, count: int, domain: str, stream: str
 ) -> tuple[list[str], UnprovenTail]:
     """Return the hashes of a staging stream, which the target must show too, and its tail.
 
-    `domain` and `stream` are the origin; `base` is the sequence before its first one. Raises the
-    errors of `read`.
+    `domain` and `stream` are the origin. Raises the errors of `read`.
     """
     hasher, tail = BlockHasher(), UnprovenTail()
-    for rows in read(
-        endpoint.open, ReadRequest(endpoint.api_prefix, staging_stream, base + 1, base + count)
-    ):
+    for rows in read(endpoint.open, ReadRequest(endpoint.api_prefix, staging_stream, 1, count)):
         hasher.add(
             encode_canonical(
                 rows["subject"],
-                to_stored_headers(strip_transport_headers(rows["headers"])),
+                strip_transport_headers(rows["headers"]),
                 rows["data"],
             )
         )

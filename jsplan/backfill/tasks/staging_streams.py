@@ -8,7 +8,6 @@ subjects were removed, the server still stored 30,000 queued messages.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,31 +31,10 @@ _MIN_DUPLICATE_WINDOW: Final = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceIdentity:
-    """Origin and first sequence of a staging stream whose sequences identify messages.
-
-    `first_seq` is the first sequence of the staging stream.
-    """
-
-    origin_hash: str
-    first_seq: int
-
-
-def hash_origin(domain: str, stream: str, created: str) -> str:
-    """Hash an origin for the name of a staging stream.
-
-    The hash includes `created`, so a recreated stream of the same name has another one.
-    """
-    return hashlib.sha256(f"{domain}/{stream}/{created}".encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True)
 class StagingStream:
     """Current state of a staging stream.
 
     `fingerprint` identifies the text of the entry and the origin stream that it was created for.
-    `base_seq` is the sequence before its first one. `keeps_sequences`: its messages without an
-    origin header have their origin's sequence (`sequence_identity`).
     """
 
     name: str
@@ -67,8 +45,6 @@ class StagingStream:
     messages: int
     bytes: int
     sealed: bool
-    base_seq: int = 0
-    keeps_sequences: bool = False
 
     @property
     def ingest_prefix(self) -> str:
@@ -88,24 +64,17 @@ def _parse_staging_stream(info: dict[str, Any]) -> StagingStream:
         state["messages"],
         state["bytes"],
         bool(config.get("sealed")),
-        int(config.get("first_seq") or 1) - 1,
-        "_" in config["name"].removeprefix(STAGING_PREFIX),
     )
 
 
 async def create(
-    api: DomainApi,
-    entry: str,
-    origin: str,
-    fingerprint: str,
-    target_config: dict[str, Any],
-    identity: SequenceIdentity | None = None,
+    api: DomainApi, entry: str, origin: str, fingerprint: str, target_config: dict[str, Any]
 ) -> StagingStream:
     """Create a staging stream next to the target, with the same replicas and placement.
 
     Raises RefusedError where a stream in the domain takes every subject, and ServerRefusedError.
     """
-    ident = os.urandom(9).hex() + (f"_{identity.origin_hash}" if identity is not None else "")
+    ident = os.urandom(9).hex()
     ingest = f"{INGEST_PREFIX}{ident}.>"
     config: dict[str, Any] = {
         "name": STAGING_PREFIX + ident,
@@ -119,8 +88,6 @@ async def create(
         "description": f"jsplan backfill of {origin}",
         "metadata": {ENTRY_KEY: entry, ORIGIN_KEY: origin, FINGERPRINT_KEY: fingerprint},
     }
-    if identity is not None:
-        config["first_seq"] = identity.first_seq
     if target_config.get("placement"):
         config["placement"] = target_config["placement"]
     try:

@@ -25,7 +25,6 @@ from jsplan.backfill.tasks.hashes import (
     parse_origin_header,
     parse_source_header,
 )
-from jsplan.backfill.tasks.sequence_identity import find_staged_sequences
 from jsplan.errors import ApiTimeoutError
 
 #: Seconds between two checks of an unchanged target, and until the scan gives up.
@@ -43,8 +42,7 @@ class TargetScan:
     Copied messages have `Jsplan-Origin`. `source_names` are names as `Nats-Stream-Source` has
     them; messages that a source stored before `created_at` (ns) are of another stream of that
     name. `is_restored`: the target was created from a snapshot, so sequence and time identify its
-    messages. `origin_hash` identifies the origin of staged messages without an origin header
-    (`sequence_identity`).
+    messages.
     """
 
     target: Endpoint
@@ -56,7 +54,6 @@ class TargetScan:
     source_names: tuple[str, ...] = ()
     created_at: int = 0
     is_restored: bool = False
-    origin_hash: str = ""
 
 
 def scan_target(task: TargetScan) -> ExistingMessages:
@@ -76,9 +73,6 @@ def scan_target(task: TargetScan) -> ExistingMessages:
                 dtype=np.int64,
             )
         )
-        staged = find_staged_sequences(headers, task.origin_hash).drop_null()
-        seqs.append(staged.to_numpy())
-        times.append(np.zeros(len(staged), dtype=np.int64))
         if task.is_restored:
             seqs.append(rows["seq"].to_numpy())
             times.append(rows["time"].to_numpy())
@@ -105,7 +99,7 @@ class PromotionScan:
 
     The staging stream has `messages` messages; the scan begins at sequence `first` of the target.
     `expected` are sequences of the origin that should be among them; the others are returned as
-    gaps. `base_seq` and `keeps_sequences` are those of the staging stream.
+    gaps.
     """
 
     target: Endpoint
@@ -116,8 +110,6 @@ class PromotionScan:
     domain: str
     origin: str
     expected: tuple[SeqRange, ...] = ()
-    base_seq: int = 0
-    keeps_sequences: bool = False
 
 
 @dataclass(slots=True)
@@ -127,7 +119,6 @@ class _PromotionProgress:
     duplicates: int = 0
     first_target_seq: int = 0
     last_target_seq: int = 0
-    untagged: int = 0
 
 
 def scan_promotions(
@@ -175,7 +166,6 @@ def _to_result(
         "last": progress.last_target_seq,
         "gaps": [list(gap) for gap in gaps[:MAX_LISTED_RANGES]],
         "gap_messages": count_sequences(gaps),
-        "natively": progress.untagged,
     }
 
 
@@ -220,15 +210,11 @@ def _add_rows(
         return False
     progress.first_target_seq = progress.first_target_seq or int(sourced["seq"][0].as_py())
     progress.last_target_seq = int(sourced["seq"][-1].as_py())
-    number = number - task.base_seq
     highest = np.maximum.accumulate(np.concatenate([[progress.last_staged_seq], number]))
     progress.duplicates += int((number <= highest[:-1]).sum())
     progress.last_staged_seq = int(highest[-1])
     progress.hasher.add(encode_canonical(sourced["subject"], block, sourced["data"]))
-    if _may_have_gaps(task) or task.keeps_sequences:
+    if _may_have_gaps(task):
         seqs, _ = parse_origin_header(block, task.domain, task.origin)
-        if task.keeps_sequences:
-            progress.untagged += seqs.null_count
-            seqs = pc.coalesce(seqs, pa.array(number + task.base_seq))
         origins.append(seqs.drop_null().to_numpy())
     return True

@@ -29,7 +29,6 @@ from jsplan.backfill.spark_job_workspace import declare_connections
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks.hashes import parse_origin_header
 from jsplan.backfill.tasks.staging_sources import require_stream_info
-from jsplan.backfill.tasks.staging_streams import hash_origin
 from jsplan.backfill.verify.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
 from jsplan.backfill.verify.native import read_restored_rows
 from jsplan.config.model import Backfill, LoadOptions
@@ -172,11 +171,6 @@ class BackfillCheck:
             bool(source_names),
             tuple((first, last) for first, last in origin_state.gaps),
             tuple(origin_state.skipped),
-            hash_origin(
-                endpoints.origin_domain_name,
-                origin_state.origin_address.stream,
-                origin_state.created,
-            ),
         )
 
     def list_source_names(self, origin_state: OriginState, target: Config) -> tuple[str, ...]:

@@ -37,7 +37,6 @@ from jsplan.backfill.tasks.hashes import (
     split_last_line,
     strip_transport_headers,
 )
-from jsplan.backfill.tasks.sequence_identity import EMPTY_BLOCK, find_staged_sequences
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
 from jsplan.units import SECOND
 
@@ -60,8 +59,8 @@ ROW_SCHEMA: Final = pa.schema(
 LATE, REPAIRED, IMPOSSIBLE, SKIPPED = 1, 2, 4, 8
 #: Number of messages of no origin.
 NO_ORIGIN: Final = -1
-#: Text of an unknown time. It parses to 0.
-_UNKNOWN_TIME: Final = "1970-01-01T00:00:00.000000000Z"
+#: A header block without headers. A server stores it for a message that had none.
+_EMPTY_BLOCK: Final = b"NATS/1.0\r\n\r\n"
 _ORIGIN_LINE: Final = f"\r\n{ORIGIN_HEADER}:[^\r]*"
 #: Headers that a server drops in a native copy.
 _DROPPED_HEADERS: Final = f"\r\n{KEPT_PREFIX}(?:Nats-Expected-[^:\r]*|{SOURCE_HEADER}):[^\r]*"
@@ -76,7 +75,7 @@ class ComparedOrigin:
 
     `source_names` are names of the origin in `Nats-Stream-Source`. `created_at` is its creation
     time (ns), `last_possible_seq` its last sequence. `gaps` were deleted before they could be
-    copied, `skipped` are too large messages. `origin_hash` is as in `sequence_identity`.
+    copied, `skipped` are too large messages.
     """
 
     number: int
@@ -91,7 +90,6 @@ class ComparedOrigin:
     ignores_dropped_headers: bool = False
     gaps: tuple[tuple[int, int], ...] = ()
     skipped: tuple[int, ...] = ()
-    origin_hash: str = ""
 
 
 def read_origin_rows(endpoint: Endpoint, origin: ComparedOrigin) -> Iterator[pa.RecordBatch]:
@@ -193,28 +191,16 @@ def read_target_rows(
 def extract_copied_rows(
     origin: ComparedOrigin, rows: pa.RecordBatch, order: OrderTracker
 ) -> pa.RecordBatch | None:
-    """Return the rows of a batch that were copied from this origin.
-
-    This includes staged messages without an origin header.
-    """
-    staged_seqs = find_staged_sequences(rows["headers"], origin.origin_hash)
-    copied = pc.or_(
-        pc.match_substring(rows["headers"], build_origin_prefix(origin)), pc.is_valid(staged_seqs)
-    )
+    """Return the rows of a batch that were copied from this origin."""
+    copied = pc.match_substring(rows["headers"], build_origin_prefix(origin))
     if not pc.any(copied).as_py():
         return None
     if not pc.all(copied).as_py():
-        rows, staged_seqs = rows.filter(copied), staged_seqs.filter(copied)
-    uniform = (
-        _parse_uniform_headers(origin, rows["headers"])
-        if staged_seqs.null_count == len(staged_seqs)
-        else None
-    )
-    if uniform is not None:
+        rows = rows.filter(copied)
+    if (uniform := _parse_uniform_headers(origin, rows["headers"])) is not None:
         seqs, texts, names, headers = uniform
     else:
         seqs, texts = parse_origin_header(rows["headers"], origin.domain, origin.stream)
-        seqs, texts = pc.coalesce(seqs, staged_seqs), pc.fill_null(texts, _UNKNOWN_TIME)
         copied = pc.is_valid(seqs)
         rows, seqs, texts = rows.filter(copied), seqs.filter(copied), texts.filter(copied)
         names, _ = _parse_source_details(rows["headers"])
@@ -225,7 +211,7 @@ def extract_copied_rows(
     seq, time = seqs.to_numpy(), _parse_times(texts)
     marks = order.mark_rows(names, seq) | _mark_impossible(origin, seq)
     wanted = (((seq >= origin.first) & (seq <= origin.last)) | (seq > origin.last_possible_seq)) & (
-        (time >= origin.created_at) | (time == 0)
+        time >= origin.created_at
     )
     hashes = _hash_messages(
         rows["subject"], _normalize_headers(headers, origin.ignores_dropped_headers), rows["data"]
@@ -328,7 +314,7 @@ def _normalize_headers(headers: pa.BinaryArray, ignores_dropped: bool) -> pa.Bin
     if ignores_dropped and contains_bytes(headers, KEPT_PREFIX.encode()):
         headers = pc.replace_substring_regex(headers, pattern=_DROPPED_HEADERS, replacement="")
     return pc.if_else(
-        pc.equal(headers, pa.scalar(EMPTY_BLOCK, BYTES)), pa.scalar(b"", BYTES), headers
+        pc.equal(headers, pa.scalar(_EMPTY_BLOCK, BYTES)), pa.scalar(b"", BYTES), headers
     )
 
 
