@@ -1,4 +1,4 @@
-"""What tests of consumers do with them: give out messages, acknowledge some, look where they stand. By raw requests alone."""
+"""Helpers for tests of consumers: publish, pull, acknowledge and read the position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fill(raw: Raw, count: int, subjects: tuple[str, ...] = ("a.1", "a.2", "a.3")) -> None:
-    """Publish messages to a stream, over the subjects in turn, each with its ack."""
+    """Publish messages to the subjects in turn, and require an acknowledgement of each."""
     for number in range(count):
         answer = json.loads(
             raw.request(subjects[number % len(subjects)], f"message {number}".encode())[1]
@@ -24,7 +24,7 @@ def fill(raw: Raw, count: int, subjects: tuple[str, ...] = ("a.1", "a.2", "a.3")
 def pull(
     raw: Raw, stream: str, consumer: str, count: int, ack: Collection[int] | None = ()
 ) -> list[int]:
-    """Sequences of at most `count` messages; those in `ack` are acknowledged, all of them where it is None."""
+    """Pull up to `count` messages and return their sequences; `ack=None` acknowledges all."""
     inbox = f"_INBOX.{os.urandom(9).hex()}"
     raw.subscribe(inbox)
     raw.publish(
@@ -46,15 +46,15 @@ def pull(
 
 
 def stream_sequence(reply: str) -> int:
-    """The sequence in the stream of a message that was given out with this reply subject."""
+    """Read the stream sequence from the reply subject of a delivered message."""
     return int(reply.split(".")[-4])
 
 
 def consumer_info(raw: Raw, stream: str, consumer: str) -> dict[str, Any]:
-    """Its CONSUMER.INFO."""
+    """Return the answer to CONSUMER.INFO."""
     return raw.api_ok(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
 
 
 def consumer_names(raw: Raw, stream: str) -> list[str]:
-    """The names of all consumers of a stream."""
+    """Return the names of all consumers of a stream."""
     return raw.api_ok(f"$JS.API.CONSUMER.NAMES.{stream}", {})["consumers"] or []

@@ -1,4 +1,4 @@
-"""What tests of copies of a replaced stream say in one word: publish, count, wait, and that nothing is left to do."""
+"""Helpers for tests of downstream streams: publish, count, wait, require convergence."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ PERMITTED = (
 
 
 def publish(raw: Raw, subject: str, count: int) -> None:
-    """So many messages; they are stored when the stream's count says so."""
+    """Publish `count` messages without waiting until they are stored."""
     for number in range(count):
         raw.publish(subject, f"{number}".encode())
     raw.flush()
 
 
 def message_count(raw: Raw, stream: str, prefix: str = "$JS.API") -> int:
-    """How many a stream has."""
+    """Return the number of messages of a stream."""
     return int(raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")["state"]["messages"])
 
 
 def origin_config(mode: str, *, replaced: bool, **more: Any) -> dict[str, Any]:
-    """The stream that is replaced, as it was and as it shall be."""
+    """Build the stream that is replaced, before or after the replacement."""
     return (
         {"name": "O", "subjects": ["o.>"], "lifecycle": {"on_replace": mode}}
         | ({"storage": "memory"} if replaced else {})
@@ -46,12 +46,12 @@ def origin_config(mode: str, *, replaced: bool, **more: Any) -> dict[str, Any]:
 
 
 def wait_until_copied(server: Server, look: Callable[[], bool]) -> None:
-    """Wait for what a source may take half a minute to begin with."""
+    """Wait for messages of a source, which may take half a minute to start."""
     server.wait_until(look, "copy what is published", 90.0)
 
 
 def require_converged(space: Space) -> None:
-    """Nothing to do, nothing to say, nothing drifted, nothing under way."""
+    """Require an empty plan without warnings, no drift and no replacement in state."""
     plan = space.plan()
     assert [step.title for step in plan.steps] == []
     assert [d.summary for d in plan.diagnostics if d.severity != "info"] == []

@@ -1,4 +1,4 @@
-"""A process that dies in an apply: before a line of the journal, before a request that writes, or after one."""
+"""Simulated kills of an apply: before a journal line, before or after a writing request."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jsplan.state import LocalBackend, State
 
 
 class SimulatedKill(Exception):
-    """What a process does at kill -9: nothing more, not even its clean-up."""
+    """End the process as kill -9 does, without cleanup."""
 
 
 class BoundaryKiller:
-    """Dies at its n-th boundary: before a line of the journal, before a request that writes, or after it."""
+    """Kill the apply at its n-th boundary: a line of the journal, or a request that writes."""
 
     def __init__(self, patch: pytest.MonkeyPatch, boundaries: int) -> None:
         self.remaining = boundaries
@@ -44,12 +44,16 @@ class BoundaryKiller:
         patch.setattr(LocalBackend, "finish", finish)
 
     def pass_boundary(self) -> None:
-        """One boundary more."""
+        """Count one boundary, and die at the last one."""
         if self.remaining <= 0:
             raise SimulatedKill
         self.remaining -= 1
 
 
 def expect_kill(boundary: int, total: int) -> AbstractContextManager[Any]:
-    """Where an apply dies that passed `total` boundaries before. One of them, who the server is, is not always written."""
+    """Expect a kill at this boundary.
+
+    One boundary of the `total` is not always reached: the identity of the server is not always
+    written.
+    """
     return pytest.raises(SimulatedKill) if boundary < total - 1 else suppress(SimulatedKill)

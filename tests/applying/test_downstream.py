@@ -1,4 +1,4 @@
-"""What copies of a stream have when it is made anew: everything once, whatever the server makes of the new origin."""
+"""Downstream streams of a replaced stream receive each message once."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.matrix,
     pytest.mark.timeout(180),
-]  # older servers take ten seconds and more until a source goes on
+]  # older servers need more than ten seconds until a source resumes
 
 BEFORE, AFTER = 1000, 100
 
 
 @pytest.mark.parametrize("mode", ["recreate", "preserve"])
 def test_an_aggregate_has_each_message_once(mode: str, tmp_path: Path, server: Server) -> None:
-    """1,000 messages before and 100 after a replacement are 1,100 in a stream that sources it, and the second plan is empty."""
+    """A stream with a source has each message once after the replacement of its origin."""
     space = single_space(tmp_path, server)
-    copy = {"name": "G", "sources": [{"name": "O"}]}
-    space.write(streams=[origin_config(mode, replaced=False), copy]).apply()
+    downstream = {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin_config(mode, replaced=False), downstream]).apply()
     with Raw(server.url) as raw:
         publish(raw, "o.x", BEFORE)
         wait_until_copied(server, lambda: message_count(raw, "G") == BEFORE)
-        _, result = space.write(streams=[origin_config(mode, replaced=True), copy]).apply(
+        _, result = space.write(streams=[origin_config(mode, replaced=True), downstream]).apply(
             allow_hazards=PERMITTED
         )
         assert result.exit_code == 0, result
@@ -58,7 +58,7 @@ def test_an_aggregate_has_each_message_once(mode: str, tmp_path: Path, server: S
 
 
 def subject_of_last(raw: Raw, stream: str) -> str:
-    """What the newest message of a stream was published to."""
+    """Return the subject of the newest message of a stream."""
     last = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
     return str(raw.api_ok(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": last})["message"]["subject"])
 
@@ -66,7 +66,7 @@ def subject_of_last(raw: Raw, stream: str) -> str:
 def test_a_mirror_of_a_stream_that_lost_its_messages_resumes(
     tmp_path: Path, server: Server
 ) -> None:
-    """The new origin begins behind the old one, so that its mirror need not wait until it has passed that."""
+    """A mirror continues at once, because the new origin begins after the old sequences."""
     space = single_space(tmp_path, server)
     mirror = {"name": "M", "mirror": {"name": "O"}}
     space.write(streams=[origin_config("recreate", replaced=False), mirror]).apply()
@@ -84,19 +84,19 @@ def test_a_mirror_of_a_stream_that_lost_its_messages_resumes(
 
 
 def test_a_stream_without_downstream_begins_at_one(tmp_path: Path, server: Server) -> None:
-    """Numbers go on for copies only; and where the files say where it begins, that holds."""
+    """The sequences of a stream restart at 1 without downstream, or at `first_seq` of the files."""
     space = single_space(tmp_path, server)
-    copy = {"name": "G", "sources": [{"name": "P"}]}
+    downstream = {"name": "G", "sources": [{"name": "P"}]}
     other = {"name": "P", "subjects": ["p.>"], "lifecycle": {"on_replace": "recreate"}}
-    space.write(streams=[origin_config("recreate", replaced=False), other, copy]).apply()
+    space.write(streams=[origin_config("recreate", replaced=False), other, downstream]).apply()
     with Raw(server.url) as raw:
         publish(raw, "o.x", 10)
         publish(raw, "p.x", 10)
         wait_until_copied(server, lambda: message_count(raw, "G") == 10)
-        anew = other | {"storage": "memory", "first_seq": 500}
-        plan, _ = space.write(streams=[origin_config("recreate", replaced=True), anew, copy]).apply(
-            allow_hazards=PERMITTED
-        )
+        recreated = other | {"storage": "memory", "first_seq": 500}
+        plan, _ = space.write(
+            streams=[origin_config("recreate", replaced=True), recreated, downstream]
+        ).apply(allow_hazards=PERMITTED)
 
         assert {step.op for step in plan.steps} == {
             "stream.delete",
@@ -110,11 +110,11 @@ def test_a_stream_without_downstream_begins_at_one(tmp_path: Path, server: Serve
 def test_sources_in_another_domain_and_with_filters(
     tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
 ) -> None:
-    """Two filters of one origin, and a stream of the same name elsewhere: each goes on where it was, the others are left alone."""
+    """Each source resumes at its own position, and a source of a namesake stays unchanged."""
     if server_version < (2, 12):
-        return  # what is carried over gets new numbers there
+        return  # older servers give copied messages new sequences
     space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
-    copy = {
+    downstream = {
         "name": "G",
         "domain": "hub",
         "sources": [
@@ -125,14 +125,14 @@ def test_sources_in_another_domain_and_with_filters(
     }
     near = {"name": "O", "domain": "hub", "subjects": ["p.>"]}
     space.write(
-        streams=[origin_config("preserve", replaced=False, domain="leaf"), near, copy]
+        streams=[origin_config("preserve", replaced=False, domain="leaf"), near, downstream]
     ).apply()
     with Raw(hub.url, hub.user, hub.password) as raw:
         for subject, count in (("o.a.1", 300), ("o.b.1", 200), ("o.c.1", 50), ("p.1", 100)):
             publish(raw, subject, count)
         wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") == 600)
         plan, result = space.write(
-            streams=[origin_config("preserve", replaced=True, domain="leaf"), near, copy]
+            streams=[origin_config("preserve", replaced=True, domain="leaf"), near, downstream]
         ).apply(allow_hazards=PERMITTED)
         assert result.exit_code == 0, result
         for subject in ("o.a.1", "o.b.1", "p.1"):
@@ -154,15 +154,15 @@ def test_sources_in_another_domain_and_with_filters(
 
 
 def test_a_source_that_never_copied_anything_resumes(tmp_path: Path, server: Server) -> None:
-    """Of what a filter never let through nothing says where to go on, so the source begins where the files say."""
+    """A source that never received a message starts where the files say."""
     space = single_space(tmp_path, server)
-    copy = {"name": "G", "sources": [{"name": "O", "filter_subject": "o.rare"}]}
-    space.write(streams=[origin_config("preserve", replaced=False), copy]).apply()
+    downstream = {"name": "G", "sources": [{"name": "O", "filter_subject": "o.rare"}]}
+    space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
     with Raw(server.url) as raw:
         publish(raw, "o.x", 3)
-        _, result = space.write(streams=[origin_config("preserve", replaced=True), copy]).apply(
-            allow_hazards=PERMITTED
-        )
+        _, result = space.write(
+            streams=[origin_config("preserve", replaced=True), downstream]
+        ).apply(allow_hazards=PERMITTED)
 
         assert result.exit_code == 0, result
         assert [s["name"] for s in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]["sources"]] == [
@@ -173,49 +173,49 @@ def test_a_source_that_never_copied_anything_resumes(tmp_path: Path, server: Ser
         wait_until_copied(server, lambda: message_count(raw, "G") == 2)
 
 
-def test_a_start_of_ours_is_kept_and_another_one_in_the_files_is_reported(
+def test_a_start_that_jsplan_set_is_kept_and_another_one_is_reported(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Updates of the copy keep where its source goes on; a start that the files write then is no more than the server makes of it."""
+    """A start that jsplan set is kept through updates; another start in the files is a warning."""
     if server_version < (2, 15):
-        return  # nothing is put back there
+        return  # older servers detach no source
     space = single_space(tmp_path, server)
-    copy: dict[str, Any] = {"name": "G", "sources": [{"name": "O"}]}
-    space.write(streams=[origin_config("preserve", replaced=False), copy]).apply()
+    downstream: dict[str, Any] = {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
     with Raw(server.url) as raw:
         publish(raw, "o.x", 10)
         wait_until_copied(server, lambda: message_count(raw, "G") == 10)
-    space.write(streams=[origin_config("preserve", replaced=True), copy]).apply(
+    space.write(streams=[origin_config("preserve", replaced=True), downstream]).apply(
         allow_hazards=PERMITTED
     )
     plan, result = space.write(
-        streams=[origin_config("preserve", replaced=True), copy | {"description": "x"}]
+        streams=[origin_config("preserve", replaced=True), downstream | {"description": "x"}]
     ).apply()
     assert [step.op for step in plan.steps] == ["stream.update"]
     assert result.exit_code == 0
     require_converged(space)
-    other = copy | {"description": "x", "sources": [{"name": "O", "opt_start_seq": 5}]}
-    told = space.write(streams=[origin_config("preserve", replaced=True), other]).plan()
+    other = downstream | {"description": "x", "sources": [{"name": "O", "opt_start_seq": 5}]}
+    planned = space.write(streams=[origin_config("preserve", replaced=True), other]).plan()
 
-    assert [d.code for d in told.diagnostics] == ["JS412"]
+    assert [d.code for d in planned.diagnostics] == ["JS412"]
 
 
-def test_a_source_that_is_not_ours_is_a_hazard(
+def test_a_source_of_an_unmanaged_stream_is_a_hazard(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Somebody else's stream copies everything again from 2.15 on: said with the number, and stops the apply; ours is taken care of."""
+    """A source of an unmanaged stream is a blocking hazard from server 2.15 on."""
     if server_version < (2, 12):
-        return  # what is carried over gets new numbers there
+        return  # older servers give copied messages new sequences
     space = single_space(tmp_path, server)
-    copy = {"name": "G", "sources": [{"name": "O"}]}
-    space.write(streams=[origin_config("preserve", replaced=False), copy]).apply()
+    downstream = {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "sources": [{"name": "O"}]})
         publish(raw, "o.x", 10)
         wait_until_copied(
             server, lambda: message_count(raw, "G") == message_count(raw, "THEIRS") == 10
         )
-    plan = space.write(streams=[origin_config("preserve", replaced=True), copy]).plan()
+    plan = space.write(streams=[origin_config("preserve", replaced=True), downstream]).plan()
     found = [h for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"]
 
     if server_version < (2, 15):
@@ -229,16 +229,16 @@ def test_a_source_that_is_not_ours_is_a_hazard(
 def test_a_source_that_the_plan_leaves_out_is_a_hazard(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """With --exclude a copy of ours is not taken care of either, and that is said."""
+    """A managed downstream stream that is excluded from the plan is a hazard."""
     if server_version < (2, 15):
         return  # older servers copy nothing again
     space = single_space(tmp_path, server)
-    copy = {"name": "G", "sources": [{"name": "O"}]}
-    space.write(streams=[origin_config("preserve", replaced=False), copy]).apply()
+    downstream = {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
     with Raw(server.url) as raw:
         publish(raw, "o.x", 10)
         wait_until_copied(server, lambda: message_count(raw, "G") == 10)
-    plan = space.write(streams=[origin_config("preserve", replaced=True), copy]).plan(
+    plan = space.write(streams=[origin_config("preserve", replaced=True), downstream]).plan(
         excludes=("main/stream/G",)
     )
     found = [h for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"]
@@ -246,12 +246,12 @@ def test_a_source_that_the_plan_leaves_out_is_a_hazard(
     assert [(h.messages, h.causes) for h in found] == [(10, ["main/stream/G"])]
 
 
-def test_a_target_names_copies_that_it_leaves_out(
+def test_a_target_names_downstream_streams_that_it_leaves_out(
     tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
 ) -> None:
-    """A copy in another domain is as much of a hazard with `--target` as without: it is read for that."""
+    """A downstream stream in another domain is a hazard with and without `--target`."""
     if server_version < (2, 12):
-        return  # an origin of a mirror is not carried over there
+        return  # older servers cannot preserve the origin of a mirror
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     copies = [
         {"name": "COPY", "domain": "hub", "mirror": {"name": "O", "domain": "leaf"}},
@@ -274,26 +274,28 @@ def test_a_target_names_copies_that_it_leaves_out(
 def test_sources_with_several_transforms_resume(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """What the server writes into messages of a source with two transforms is read right: the source goes on behind them."""
+    """A source with two transforms resumes after the last message that it received."""
     if server_version < (2, 15):
-        return  # nothing is put back there
+        return  # older servers detach no source
     space = single_space(tmp_path, server)
     transforms = [{"src": "o.a", "dest": "x.a"}, {"src": "o.b", "dest": "x.b"}]
-    copy = {
+    downstream = {
         "name": "G",
         "subjects": ["g.>"],
         "sources": [{"name": "O", "subject_transforms": transforms}],
     }
-    space.write(streams=[origin_config("preserve", replaced=False), copy | {"sources": []}]).apply()
-    space.write(streams=[origin_config("preserve", replaced=False), copy]).apply()
+    space.write(
+        streams=[origin_config("preserve", replaced=False), downstream | {"sources": []}]
+    ).apply()
+    space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
     with Raw(server.url) as raw:
         publish(raw, "o.a", 30)
         publish(raw, "o.b", 30)
         wait_until_copied(server, lambda: message_count(raw, "G") == 60)
         space.write(
-            streams=[origin_config("preserve", replaced=False), copy | {"sources": []}]
+            streams=[origin_config("preserve", replaced=False), downstream | {"sources": []}]
         ).apply(allow_hazards=PERMITTED)
-        space.write(streams=[origin_config("preserve", replaced=True), copy]).apply(
+        space.write(streams=[origin_config("preserve", replaced=True), downstream]).apply(
             allow_hazards=PERMITTED
         )
         publish(raw, "o.b", 1)
@@ -304,38 +306,41 @@ def test_sources_with_several_transforms_resume(
     assert found["state"]["messages"] == 61
 
 
-def put_back_in_the_same_plan(space: Space, hub: Server, raw: Raw, count: int) -> dict[str, Any]:
-    """A copy whose source led astray for a while; the files put it right, and want its origin made anew. Gives the copy."""
-    copy = {
+def prepare_repair_with_replacement(
+    space: Space, hub: Server, raw: Raw, count: int
+) -> dict[str, Any]:
+    """Break the source of a stream, then write files that repair it and replace its origin."""
+    downstream = {
         "name": "G",
         "domain": "hub",
         "subjects": ["g.>"],
         "sources": [{"name": "O", "domain": "leaf"}],
     }
-    astray = copy | {"sources": [{"name": "O", "external": {"api": "$JS.nowhere.API"}}]}
-    space.write(streams=[origin_config("preserve", replaced=False, domain="leaf"), copy]).apply()
+    broken = downstream | {"sources": [{"name": "O", "external": {"api": "$JS.nowhere.API"}}]}
+    space.write(
+        streams=[origin_config("preserve", replaced=False, domain="leaf"), downstream]
+    ).apply()
     publish(raw, "o.x", count)
     wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") == count)
     _, result = space.write(
-        streams=[origin_config("preserve", replaced=False, domain="leaf"), astray]
+        streams=[origin_config("preserve", replaced=False, domain="leaf"), broken]
     ).apply(allow_hazards=PERMITTED)
     assert result.exit_code == 0, result
-    space.write(streams=[origin_config("preserve", replaced=True, domain="leaf"), copy])
-    return copy
+    space.write(streams=[origin_config("preserve", replaced=True, domain="leaf"), downstream])
+    return downstream
 
 
-def test_a_source_that_comes_back_with_a_new_origin_resumes(
+def test_a_repaired_source_of_a_new_origin_resumes(
     tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
 ) -> None:
-    """A source that is put right in the plan that makes its origin anew begins behind what the copy has of it: nothing comes twice."""
+    """A source that is repaired in the plan that replaces its origin duplicates no message."""
     if server_version < (2, 12):
-        return  # what is carried over gets new numbers there
+        return  # older servers give copied messages new sequences
     space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        put_back_in_the_same_plan(space, hub, raw, 1500)
-        for number in range(
-            1200
-        ):  # more of somebody else's than the newest messages that are looked at first
+        prepare_repair_with_replacement(space, hub, raw, 1500)
+        # More messages of another publisher than the search reads first.
+        for number in range(1200):
             raw.publish("g.x", f"{number}".encode())
         wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") == 2700)
         with pytest.MonkeyPatch.context() as patch:
@@ -371,25 +376,25 @@ def test_a_source_that_comes_back_with_a_new_origin_resumes(
 def test_an_aggregate_and_its_origin_are_recreated_in_turn(
     circle: bool, tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
 ) -> None:
-    """Both in one plan would double the messages on 2.15, so that is refused with the way out; and the way out doubles nothing."""
+    """Replacing a stream together with its origin is refused on 2.15; in turn it works."""
     if server_version < (2, 15):
-        return  # older servers go on by sequence, whatever origin that is
+        return  # older servers resume by sequence, whatever origin that is
     space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
 
-    def bodies(*, origin_anew: bool, copy_anew: bool) -> list[dict[str, Any]]:
+    def stream_bodies(*, replace_origin: bool, replace_downstream: bool) -> list[dict[str, Any]]:
         back = [{"name": "G", "domain": "hub", "filter_subject": "g.>"}] if circle else []
-        one = origin_config("preserve", replaced=origin_anew, domain="leaf") | (
+        origin = origin_config("preserve", replaced=replace_origin, domain="leaf") | (
             {"sources": back} if circle else {}
         )
         sources = [{"name": "O", "domain": "leaf", "filter_subject": "o.>"}]
-        copy = origin_config("preserve", replaced=copy_anew, domain="hub") | {
+        downstream = origin_config("preserve", replaced=replace_downstream, domain="hub") | {
             "name": "G",
             "subjects": ["g.>"],
             "sources": sources,
         }
-        return [one, copy]
+        return [origin, downstream]
 
-    space.write(streams=bodies(origin_anew=False, copy_anew=False)).apply()
+    space.write(streams=stream_bodies(replace_origin=False, replace_downstream=False)).apply()
     with Raw(hub.url, hub.user, hub.password) as raw:
         publish(raw, "o.x", 30)
         publish(raw, "g.x", 30)
@@ -397,9 +402,9 @@ def test_an_aggregate_and_its_origin_are_recreated_in_turn(
         wait_until_copied(
             hub, lambda: message_count(raw, "O", "$JS.leaf.API") == (60 if circle else 30)
         )
-        plan = space.write(streams=bodies(origin_anew=True, copy_anew=True)).plan(
-            allow_hazards=PERMITTED
-        )
+        plan = space.write(
+            streams=stream_bodies(replace_origin=True, replace_downstream=True)
+        ).plan(allow_hazards=PERMITTED)
         refused = [
             d.address
             for d in plan.diagnostics
@@ -408,10 +413,10 @@ def test_an_aggregate_and_its_origin_are_recreated_in_turn(
         assert refused == ["hub/stream/G", *(["leaf/stream/O"] if circle else [])]
         assert not plan.applyable
         for both in (
-            {"origin_anew": False, "copy_anew": True},
-            {"origin_anew": True, "copy_anew": True},
+            {"replace_origin": False, "replace_downstream": True},
+            {"replace_origin": True, "replace_downstream": True},
         ):
-            _, result = space.write(streams=bodies(**both)).apply(allow_hazards=PERMITTED)
+            _, result = space.write(streams=stream_bodies(**both)).apply(allow_hazards=PERMITTED)
             assert result.exit_code == 0, result
         publish(raw, "o.y", 5)
         wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") >= 65)

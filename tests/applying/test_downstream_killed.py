@@ -1,4 +1,4 @@
-"""An apply that dies while it makes a stream anew that others copy: the next one ends with everything once in the copies."""
+"""Killed replacements of an origin: the next apply duplicates no message downstream."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Op, Plan
     from jsplan.sandbox import Server
 
-#: Older servers take ten seconds and more until a source goes on.
+#: Older servers need more than ten seconds until a source resumes.
 LONG_TIMEOUT = pytest.mark.timeout(180)
 
 
 def reset_streams(space: Space, server: Server, raw: Raw, mode: str) -> None:
-    """An origin with thirty messages that are all copied, on a clean server; the files want it made anew."""
+    """Prepare an origin with 30 messages downstream, and files that replace it."""
     delete_all_streams(raw)
     shutil.rmtree(space.folder / "state", ignore_errors=True)
-    copy = {"name": "G", "sources": [{"name": "O"}]}
-    space.write(streams=[origin_config(mode, replaced=False), copy]).apply()
+    downstream = {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin_config(mode, replaced=False), downstream]).apply()
     publish(raw, "o.x", 30)
     wait_until_copied(server, lambda: message_count(raw, "G") == 30)
-    space.write(streams=[origin_config(mode, replaced=True), copy])
+    space.write(streams=[origin_config(mode, replaced=True), downstream])
 
 
 def check_kills(
     space: Space, server: Server, mode: str, choose: Callable[[int], list[int]]
 ) -> None:
-    """Die at each of the chosen boundaries, apply again, and count what the copy has then."""
+    """Kill an apply at each chosen boundary, apply again and count the messages downstream."""
     with Raw(server.url) as raw:
         reset_streams(space, server, raw, mode)
         with pytest.MonkeyPatch.context() as patch:
-            mortal = BoundaryKiller(patch, 10_000)
+            killer = BoundaryKiller(patch, 10_000)
             space.apply(allow_hazards=PERMITTED, parallelism=1)
-            total = 10_000 - mortal.remaining
+            total = 10_000 - killer.remaining
         for boundary in choose(total):
             reset_streams(space, server, raw, mode)
             with pytest.MonkeyPatch.context() as patch:
@@ -85,7 +85,7 @@ def check_kills(
 
 
 def kill_before(space: Space, op: Op, **options: Any) -> Plan:
-    """An apply that dies at its first step of that kind. Gives what it planned."""
+    """Kill an apply at its first step of this kind, and return its plan."""
     plans: list[Plan] = []
 
     async def die(*_: object) -> None:
@@ -107,18 +107,21 @@ def kill_before(space: Space, op: Op, **options: Any) -> Plan:
 @pytest.mark.matrix
 @LONG_TIMEOUT
 @pytest.mark.parametrize("op", ["stream.quiesce", "stream.delete_old", "sources.attach"])
-def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
+def test_a_killed_apply_with_a_detached_source_is_finished_with_the_same_permissions(
     op: Op, tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """The next plan says what is left to do, calls nothing of it drift, and needs no permission that the first did not have."""
+    """The next plan after a kill shows the rest, no drift, and needs no further permission."""
     if server_version < (2, 15):
-        return  # nothing is taken out there
+        return  # older servers detach no source
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         reset_streams(space, server, raw, "preserve")
-        asked = space.plan()
+        first_plan = space.plan()
         permitted = tuple(
-            f"{h.code}:{c.address}" for c in asked.resource_changes for h in c.hazards if h.blocking
+            f"{h.code}:{c.address}"
+            for c in first_plan.resource_changes
+            for h in c.hazards
+            if h.blocking
         )
         kill_before(space, op, allow_hazards=permitted)
         assert "sources" not in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]
@@ -152,18 +155,18 @@ def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
 
 @pytest.mark.matrix
 @LONG_TIMEOUT
-def test_a_source_that_never_copied_anything_is_put_back(
+def test_a_source_that_never_received_a_message_is_attached_again(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """An apply that died left the stream without its source, and empty: the next one puts it back all the same."""
+    """The next apply attaches the source again, although its stream is empty."""
     if server_version < (2, 15):
-        return  # nothing is taken out there
-    space, copy = (
+        return  # older servers detach no source
+    space, downstream = (
         single_space(tmp_path, server),
         {"name": "G", "sources": [{"name": "O", "filter_subject": "o.rare"}]},
     )
-    space.write(streams=[origin_config("preserve", replaced=False), copy]).apply()
-    space.write(streams=[origin_config("preserve", replaced=True), copy])
+    space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
+    space.write(streams=[origin_config("preserve", replaced=True), downstream])
     with Raw(server.url) as raw:
         kill_before(space, "sources.attach", allow_hazards=PERMITTED)
         assert "sources" not in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]
@@ -177,12 +180,12 @@ def test_a_source_that_never_copied_anything_is_put_back(
 
 @pytest.mark.matrix
 @LONG_TIMEOUT
-def test_a_source_that_is_out_and_left_the_files_stays_out(
+def test_a_detached_source_that_left_the_files_stays_detached(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """What nobody wants back is not put back; the stream is in the middle of nothing after that."""
+    """A detached source that left the files is not attached again."""
     if server_version < (2, 15):
-        return  # nothing is taken out there
+        return  # older servers detach no source
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         reset_streams(space, server, raw, "preserve")
@@ -198,7 +201,7 @@ def test_a_source_that_is_out_and_left_the_files_stays_out(
 
 
 def rendered_lines(found: Drift) -> list[str]:
-    """The lines of a drift as people see them."""
+    """Render a drift report as the lines that a user sees."""
     console = Console(file=io.StringIO(), width=200)
     drift_text.render(found, console)
     return cast("io.StringIO", console.file).getvalue().splitlines()
@@ -207,8 +210,8 @@ def rendered_lines(found: Drift) -> list[str]:
 @pytest.mark.matrix
 @LONG_TIMEOUT
 @pytest.mark.parametrize("mode", ["recreate", "preserve"])
-def test_death_somewhere(mode: str, tmp_path: Path, server: Server) -> None:
-    """At a few boundaries of such an apply: the next one ends with each message once in the copy."""
+def test_kill_at_random_boundaries(mode: str, tmp_path: Path, server: Server) -> None:
+    """After a kill at a random boundary, the next apply leaves each message once downstream."""
     check_kills(
         single_space(tmp_path, server),
         server,
@@ -220,15 +223,15 @@ def test_death_somewhere(mode: str, tmp_path: Path, server: Server) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", ["recreate", "preserve"])
-def test_death_everywhere(mode: str, tmp_path: Path, server: Server) -> None:
-    """The same at every boundary."""
+def test_kill_at_every_boundary(mode: str, tmp_path: Path, server: Server) -> None:
+    """After a kill at any boundary, the next apply leaves each message once downstream."""
     check_kills(single_space(tmp_path, server), server, mode, lambda total: list(range(1, total)))
 
 
 @pytest.mark.matrix
 @LONG_TIMEOUT
-def test_a_record_that_a_dead_apply_left_behind_goes(tmp_path: Path, server: Server) -> None:
-    """Where an origin goes on is forgotten once it is there, also by the apply after one that died between the two."""
+def test_a_record_of_a_killed_apply_is_removed(tmp_path: Path, server: Server) -> None:
+    """The record of the start of an origin is removed by the apply after a kill."""
     space = single_space(tmp_path, server)
     space.write(
         streams=[

@@ -1,4 +1,4 @@
-"""What a changed filter leaves undelivered is said, with a number that real consumers agree with."""
+"""Hazards and warnings of changed filters, compared with the deliveries of real consumers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def raw(server: Server) -> Iterator[Raw]:
 
 
 def consumer(name: str, *subjects: str, **more: Any) -> Consumer:
-    """A consumer of these subjects."""
+    """Build a consumer of these subjects."""
     filters = (
         {"filter_subject": f"q.{subjects[0]}"}
         if len(subjects) == 1
@@ -46,7 +46,7 @@ def consumer(name: str, *subjects: str, **more: Any) -> Consumer:
 
 
 def write(space: Space, retention: str, *consumers: Consumer) -> Space:
-    """A stream with these consumers."""
+    """Write a stream with these consumers."""
     return space.write(
         streams=[
             {"name": "Q", "subjects": ["q.*"], "retention": retention, "consumers": list(consumers)}
@@ -55,13 +55,13 @@ def write(space: Space, retention: str, *consumers: Consumer) -> Space:
 
 
 def publish(raw: Raw, subjects: str) -> None:
-    """One message for each letter."""
+    """Publish one message for each letter."""
     for letter in subjects:
         raw.request(f"q.{letter}")
 
 
 def stranded_counts(plan: Plan) -> dict[str, tuple[int, int]]:
-    """By consumer, how many messages of a work queue are stranded: at least, at most."""
+    """Return how many messages of a work queue each consumer strands: at least, at most."""
     found = {}
     for change in plan.resource_changes:
         for hazard in change.hazards:
@@ -75,12 +75,12 @@ def stranded_counts(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 def filter_findings(plan: Plan) -> list[str]:
-    """What is said about filters."""
+    """Return the findings about filters."""
     return [d.summary for d in plan.diagnostics if d.code == "JS422"]
 
 
 A_AND_B, ALL_THREE = consumer("C", "a", "b"), consumer("C", "a", "b", "c")
-#: Consumers before; how many C takes and acknowledges; consumers after; by consumer, what is stranded.
+#: By case: consumers before, messages that C acknowledges, consumers after, messages stranded.
 QUEUES: dict[str, tuple[list[Consumer], int, list[Consumer], dict[str, tuple[int, int]]]] = {
     "narrowed": ([A_AND_B], 0, [consumer("C", "a")], {"C": (4, 4)}),
     "narrowed by a list": ([ALL_THREE], 3, [consumer("C", "a", "c")], {"C": (3, 3)}),
@@ -125,7 +125,7 @@ QUEUES: dict[str, tuple[list[Consumer], int, list[Consumer], dict[str, tuple[int
 
 @pytest.mark.parametrize("case", QUEUES)
 def test_a_work_queue_strands_as_many_as_the_plan_says(case: str, space: Space, raw: Raw) -> None:
-    """Between the bounds, all other messages are delivered once, and nothing is applied without permission."""
+    """The number of messages that no consumer receives is within the bounds of the plan."""
     before, taken, after, expected = QUEUES[case]
     write(space, "workqueue", *before).apply()
     publish(raw, "abcabcabcabc")
@@ -155,9 +155,9 @@ def test_a_work_queue_strands_as_many_as_the_plan_says(case: str, space: Space, 
 
 
 def test_a_worker_that_waits_while_filters_are_swapped(space: Space, raw: Raw) -> None:
-    """The consumer that steps aside searches to the end of the stream meanwhile: what then is delivered to nobody was announced."""
-    one = {"max_ack_pending": 1}
-    write(space, "workqueue", consumer("C", "a", **one), consumer("D", "b", **one)).apply()
+    """The hazard includes messages that a consumer passes while filters are swapped."""
+    slow = {"max_ack_pending": 1}
+    write(space, "workqueue", consumer("C", "a", **slow), consumer("D", "b", **slow)).apply()
     publish(raw, "ababababab")
     raw.subscribe("worker.*")
     for name in "CD":
@@ -179,8 +179,8 @@ def test_a_worker_that_waits_while_filters_are_swapped(space: Space, raw: Raw) -
     assert 10 - waiting - delivered <= sum(most for _, most in stranded_counts(plan).values())
 
 
-def test_messages_that_are_out_are_not_stranded(space: Space, raw: Raw) -> None:
-    """The server delivers them again, whatever the filter is by now."""
+def test_unacknowledged_messages_are_not_stranded(space: Space, raw: Raw) -> None:
+    """Messages that await an acknowledgement are not stranded, because they are redelivered."""
     write(space, "workqueue", A_AND_B).apply()
     publish(raw, "abab")
     assert pull(raw, "Q", "C", 4) == [1, 2, 3, 4]
@@ -190,7 +190,7 @@ def test_messages_that_are_out_are_not_stranded(space: Space, raw: Raw) -> None:
 
 
 def test_a_work_queue_of_another_team(space: Space, raw: Raw) -> None:
-    """The stream and the other consumers are in no file: who takes what is asked of the server."""
+    """Planning asks the server about unmanaged consumers of a work queue."""
     raw.api_ok(
         "$JS.API.STREAM.CREATE.Q", {"name": "Q", "subjects": ["q.*"], "retention": "workqueue"}
     )
@@ -204,8 +204,8 @@ def test_a_work_queue_of_another_team(space: Space, raw: Raw) -> None:
     }
 
 
-def test_a_stream_keeps_what_a_narrower_filter_leaves(space: Space, raw: Raw) -> None:
-    """Nothing is lost there: a warning with the number, and no hazard. What was delivered counts no more."""
+def test_a_narrower_filter_on_a_limits_stream_is_a_warning(space: Space, raw: Raw) -> None:
+    """A narrower filter on a limits stream is a warning with the number, and no hazard."""
     write(space, "limits", A_AND_B).apply()
     publish(raw, "abababab")
     pull(raw, "Q", "C", 3, None)
@@ -219,8 +219,8 @@ def test_a_stream_keeps_what_a_narrower_filter_leaves(space: Space, raw: Raw) ->
     assert pull(raw, "Q", "C", 100) == [5, 7]
 
 
-def test_a_changed_filter_never_goes_back(space: Space, raw: Raw) -> None:
-    """Messages of the new filter before the place of the consumer: as many as its search has certainly and perhaps passed."""
+def test_a_changed_filter_skips_earlier_messages(space: Space, raw: Raw) -> None:
+    """A warning bounds the earlier messages that only the new filter matches."""
     write(space, "limits", consumer("C", "a")).apply()
     publish(raw, "bbabbabb")
     pull(raw, "Q", "C", 1, None)
@@ -233,7 +233,7 @@ def test_a_changed_filter_never_goes_back(space: Space, raw: Raw) -> None:
 
 
 def test_a_replaced_consumer_begins_at_its_position(space: Space, raw: Raw) -> None:
-    """What its new filter matches before that is not delivered either, and counted exactly."""
+    """A warning counts the messages before the position that only the new filter matches."""
     write(space, "limits", consumer("C", "a")).apply()
     publish(raw, "bbabbabb")
     pull(raw, "Q", "C", 1, None)
@@ -246,8 +246,8 @@ def test_a_replaced_consumer_begins_at_its_position(space: Space, raw: Raw) -> N
     assert pull(raw, "Q", "C", 100) == [4, 5, 6, 7, 8]
 
 
-def test_where_nothing_is_before_it_nothing_is_said(space: Space, raw: Raw) -> None:
-    """Another filter of a consumer that has finished, in a stream without such messages."""
+def test_a_new_filter_without_earlier_messages_has_no_finding(space: Space, raw: Raw) -> None:
+    """A new filter of a consumer that has received everything has no finding."""
     write(space, "limits", A_AND_B).apply()
     publish(raw, "abab")
     pull(raw, "Q", "C", 4, None)
@@ -256,7 +256,7 @@ def test_where_nothing_is_before_it_nothing_is_said(space: Space, raw: Raw) -> N
 
 
 def test_a_pin_outlives_its_policy(space: Space, raw: Raw, server_version: tuple[int, ...]) -> None:
-    """A consumer that is pinned to a client no more serves nobody else until the pin ends: the plan says for how long."""
+    """The plan says how long a client stays pinned after its policy is removed."""
     if server_version < (2, 11):
         return
     pinned = {
@@ -281,13 +281,13 @@ def test_a_pin_outlives_its_policy(space: Space, raw: Raw, server_version: tuple
 
 
 def stream(*subjects: str, **more: Any) -> dict[str, Any]:
-    """A stream with a consumer of jobs."""
+    """Build a stream with a consumer of jobs."""
     worker = {"name": "W", "ack_policy": "explicit", "filter_subject": "jobs.*"}
     return {"name": "Q", "subjects": list(subjects), "consumers": [worker]} | more
 
 
 def consumers_without_messages(plan: Plan) -> list[tuple[str, str | None]]:
-    """Who gets no messages any more, as warnings."""
+    """Return the consumers that receive no more messages, as warnings."""
     return [
         (d.code, d.address)
         for d in plan.diagnostics
@@ -295,7 +295,7 @@ def consumers_without_messages(plan: Plan) -> list[tuple[str, str | None]]:
     ]
 
 
-ORPHANS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+STARVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "subjects": (stream("jobs.*", "x"), stream("jobz.*", "x")),
     "subject_transform": (
         stream("jobs.*"),
@@ -304,12 +304,10 @@ ORPHANS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", ORPHANS)
-def test_an_unchanged_consumer_that_hears_nothing_is_named(
-    case: str, space: Space, raw: Raw
-) -> None:
-    """A warning at the consumer, which itself does not change; one of another team is named at the stream."""
-    before, after = ORPHANS[case]
+@pytest.mark.parametrize("case", STARVED)
+def test_an_unchanged_consumer_without_messages_is_named(case: str, space: Space, raw: Raw) -> None:
+    """The warning names a managed consumer at itself and an unmanaged one at the stream."""
+    before, after = STARVED[case]
     space.write(streams=[before]).apply()
     for name, filters in (("THEIRS", ["jobs.a"]), ("REST", ["jobs.a", "x", "done.*"]), ("ALL", [])):
         config = {"durable_name": name, "ack_policy": "explicit", "filter_subjects": filters}
@@ -325,8 +323,8 @@ def test_an_unchanged_consumer_that_hears_nothing_is_named(
     ]
 
 
-def test_a_consumer_that_still_hears_something_is_not_named(space: Space) -> None:
-    """Subjects that become narrower or wider, or more, leave messages for it."""
+def test_a_consumer_with_messages_is_not_named(space: Space) -> None:
+    """A consumer that still receives messages of changed subjects has no warning."""
     space.write(streams=[stream("jobs.*")]).apply()
 
     assert consumers_without_messages(space.write(streams=[stream("jobs.1", "y")]).plan()) == []
@@ -336,8 +334,8 @@ def test_a_consumer_that_still_hears_something_is_not_named(space: Space) -> Non
     )
 
 
-def test_a_consumer_of_a_copy_is_named_too(space: Space) -> None:
-    """What its origin stores no more does not arrive."""
+def test_a_consumer_of_a_mirror_is_named_too(space: Space) -> None:
+    """A consumer of a mirror is named when its origin stores no matching subject."""
     mirror = {
         "name": "M",
         "mirror": {"name": "Q"},
@@ -350,8 +348,8 @@ def test_a_consumer_of_a_copy_is_named_too(space: Space) -> None:
     ) == [("JS241", "main/consumer/M/W")]
 
 
-def test_an_ignored_finding_is_not_repeated(space: Space) -> None:
-    """The files may say that it is meant."""
+def test_an_ignored_finding_is_not_reported(space: Space) -> None:
+    """A finding that the files ignore is not reported."""
     quiet = {
         "name": "W",
         "ack_policy": "explicit",
@@ -369,6 +367,6 @@ def test_an_ignored_finding_is_not_repeated(space: Space) -> None:
 
 
 def subject_of(raw: Raw, seq: int) -> str | None:
-    """Of a message that is still there."""
+    """Return the subject of a message, or None if it is deleted."""
     answer = raw.api("$JS.API.STREAM.MSG.GET.Q", {"seq": seq})
     return None if "error" in answer else str(answer["message"]["subject"])

@@ -1,4 +1,4 @@
-"""Consumers that are made anew where they stand: nothing is skipped, nothing is given twice without a word."""
+"""Replaced consumers keep their position: no message is skipped or silently redelivered."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def raw(server: Server) -> Iterator[Raw]:
 
 
 def write(space: Space, stream: dict[str, Any] | None = None, **consumer: Any) -> Space:
-    """One stream with one consumer, which acknowledges each message unless it says otherwise."""
+    """Write one stream with one consumer, which acknowledges each message by default."""
     body = {"name": "A", "subjects": ["a.>"]} | (stream or {})
     return space.write(
         streams=[body | {"consumers": [{"name": "C", "ack_policy": "explicit"} | consumer]}]
@@ -54,7 +54,7 @@ def write(space: Space, stream: dict[str, Any] | None = None, **consumer: Any) -
 
 
 def replace_consumer(space: Space, *allow: str) -> Plan:
-    """Apply a plan that replaces the consumer and nothing else, then see that nothing is left to do."""
+    """Apply a plan that replaces the consumer, and require that nothing is left to do."""
     plan, result = space.apply(allow_hazards=allow)
     change = next(c for c in plan.resource_changes if c.address == "main/consumer/A/C")
     assert change.change.actions == ["create", "delete"]
@@ -64,7 +64,7 @@ def replace_consumer(space: Space, *allow: str) -> Plan:
 
 
 def require_converged(space: Space) -> None:
-    """The second plan is empty, nothing drifted, state has nothing under way."""
+    """Require an empty plan, no drift and nothing pending in state."""
     again = space.plan()
     assert [step.title for step in again.steps] == []
     assert [d.summary for d in again.diagnostics] == []
@@ -73,7 +73,7 @@ def require_converged(space: Space) -> None:
     assert (state.pending, state.replacements) == ({}, {})
 
 
-#: Every field that only a new consumer can have, with what else it needs; before and after.
+#: Fields that only a new consumer can have: the consumer before and after.
 ONLY_NEW: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ack_policy": ({}, {"ack_policy": "all"}),
     "deliver_policy": ({}, {"deliver_policy": "new"}),
@@ -94,7 +94,7 @@ ONLY_NEW: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", ONLY_NEW)
 def test_the_new_consumer_resumes_at_the_old_position(name: str, space: Space, raw: Raw) -> None:
-    """What was acknowledged up to the floor is not given again, what follows is given from the first message on, in order."""
+    """A replaced consumer delivers all messages after its acknowledgement floor, in order."""
     before, after = ONLY_NEW[name]
     memory = {"storage": "memory"} if "memory" in name else {}
     write(space, memory, **before).apply()
@@ -113,7 +113,7 @@ def test_the_new_consumer_resumes_at_the_old_position(name: str, space: Space, r
 def test_mem_storage_is_converted_by_a_new_consumer(
     space: Space, raw: Raw, server_version: tuple[int, ...]
 ) -> None:
-    """Where its position is kept, in memory or on disk, only a new consumer can change; it goes on where it stood."""
+    """A consumer that moves from memory to disk is replaced and keeps its position."""
     write(space, mem_storage=True).apply()
     fill(raw, 10)
     pull(raw, "A", "C", 4, None)
@@ -125,7 +125,7 @@ def test_mem_storage_is_converted_by_a_new_consumer(
 def test_without_acknowledgements_it_resumes_after_the_last_delivery(
     space: Space, raw: Raw
 ) -> None:
-    """ack_policy none has no floor of its own: what was given out counts."""
+    """A consumer without acknowledgements resumes after its last delivery."""
     write(space, ack_policy="none").apply()
     fill(raw, 10)
     pull(raw, "A", "C", 6)
@@ -134,10 +134,8 @@ def test_without_acknowledgements_it_resumes_after_the_last_delivery(
     assert pull(raw, "A", "C", 100) == [7, 8, 9, 10]
 
 
-def test_a_consumer_of_new_messages_that_was_given_none_keeps_those_that_wait(
-    space: Space, raw: Raw
-) -> None:
-    """Messages that came after deliver_policy new took effect are not passed over by a consumer that is made anew."""
+def test_a_consumer_of_new_messages_keeps_those_that_wait(space: Space, raw: Raw) -> None:
+    """A replaced consumer with deliver_policy new keeps the messages that wait."""
     write(space, deliver_policy="new").apply()
     fill(raw, 3)
     replace_consumer(write(space, deliver_policy="new", ack_policy="all"))
@@ -148,12 +146,13 @@ def test_a_consumer_of_new_messages_that_was_given_none_keeps_those_that_wait(
 @pytest.mark.parametrize(
     "policy", ["new", "last", "last_per_subject", "by_start_time", "by_start_sequence"]
 )
-def test_where_nothing_is_acknowledged_it_begins_where_it_began(
+def test_without_an_acknowledgement_it_begins_at_its_start(
     policy: str, space: Space, raw: Raw, server_version: tuple[int, ...]
 ) -> None:
-    """Servers up to 2.12 show no floor before the first acknowledgement: what was given out comes again, and nothing before that.
+    """A consumer without acknowledgements is replaced at its original start.
 
-    Of the last message of each subject such a server shows too little: then everything comes.
+    Servers up to 2.12 report no floor before the first acknowledgement. For last_per_subject they
+    report too little, so the new consumer begins with all messages.
     """
     fields: dict[str, Any] = {"filter_subject": "a.*"} if policy == "last_per_subject" else {}
     stream = {"name": "A", "subjects": ["a.>"]}
@@ -181,8 +180,8 @@ def test_where_nothing_is_acknowledged_it_begins_where_it_began(
     assert pull(raw, "A", "C", 100) == list(range(1 if unknown else first, 10))
 
 
-def test_with_recreate_such_messages_are_a_hazard(space: Space, raw: Raw) -> None:
-    """To begin anew at what comes next loses what waits, and that is said with the number."""
+def test_with_recreate_waiting_messages_are_a_hazard(space: Space, raw: Raw) -> None:
+    """With on_replace recreate, the waiting messages are a hazard with their number."""
     write(space, deliver_policy="new").apply()
     fill(raw, 3)
     plan = write(
@@ -195,7 +194,7 @@ def test_with_recreate_such_messages_are_a_hazard(space: Space, raw: Raw) -> Non
 
 
 def test_messages_acknowledged_above_the_floor_are_counted(space: Space, raw: Raw) -> None:
-    """Out of order acknowledgements are lost: as many messages as the hazard says come again, and only with permission."""
+    """Messages acknowledged out of order are a hazard with the number of redeliveries."""
     write(space, filter_subject="a.1").apply()
     fill(raw, 30)  # ten of them on a.1: 1, 4, 7, …
     given = pull(raw, "A", "C", 8, ack=(1, 7, 10, 19))
@@ -211,8 +210,8 @@ def test_messages_acknowledged_above_the_floor_are_counted(space: Space, raw: Ra
     assert pull(raw, "A", "C", 100) == [4, 7, 10, 13, 16, 19, 22, 25, 28]
 
 
-def test_what_is_out_is_said_but_stops_nothing(space: Space, raw: Raw) -> None:
-    """Messages that nobody acknowledged come again anyhow; that they count as delivered for the first time is a warning."""
+def test_unacknowledged_messages_are_a_warning(space: Space, raw: Raw) -> None:
+    """Redelivery of unacknowledged messages is a warning and not a hazard."""
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3)
@@ -227,7 +226,7 @@ def test_what_is_out_is_said_but_stops_nothing(space: Space, raw: Raw) -> None:
 
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "with another consumer"])
 def test_an_interest_stream_loses_nothing(others: bool, space: Space, raw: Raw) -> None:
-    """While the only consumer is replaced, a placeholder consumer holds the messages."""
+    """A placeholder consumer holds the messages while the only consumer is replaced."""
     stream = {"retention": "interest"}
     write(space, stream, filter_subject="a.1").apply()
     if others:
@@ -248,8 +247,10 @@ def test_an_interest_stream_loses_nothing(others: bool, space: Space, raw: Raw) 
 
 
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "with another consumer"])
-def test_what_is_out_is_not_called_deleted(others: bool, space: Space, raw: Raw) -> None:
-    """Messages that were given out and not acknowledged stay for the new consumer: the plan has no hazard, apply needs no permission."""
+def test_unacknowledged_messages_are_not_called_deleted(
+    others: bool, space: Space, raw: Raw
+) -> None:
+    """Unacknowledged messages of an interest stream stay for the new consumer, without a hazard."""
     stream = {"retention": "interest"}
     write(space, stream).apply()
     if others:
@@ -271,7 +272,7 @@ def test_what_is_out_is_not_called_deleted(others: bool, space: Space, raw: Raw)
 
 
 def test_a_narrower_filter_of_a_new_consumer_is_measured(space: Space, raw: Raw) -> None:
-    """What only the old filter wanted goes with the placeholder: a hazard with the number, as for an update."""
+    """A narrower filter of a replaced consumer is a hazard with the number of deletions."""
     stream = {"retention": "interest"}
     write(space, stream).apply()
     fill(raw, 30)
@@ -285,7 +286,7 @@ def test_a_narrower_filter_of_a_new_consumer_is_measured(space: Space, raw: Raw)
 
 
 def test_at_the_consumer_limit_the_replacement_is_refused(space: Space, raw: Raw) -> None:
-    """An interest stream with as many consumers as it takes would lose its messages: apply refuses, and says what helps."""
+    """A replacement without capacity for a placeholder consumer is refused."""
     stream = {"retention": "interest", "max_consumers": 1}
     write(space, stream).apply()
     fill(raw, 3)
@@ -295,8 +296,8 @@ def test_at_the_consumer_limit_the_replacement_is_refused(space: Space, raw: Raw
     assert not plan.applyable
 
 
-def test_a_work_queue_keeps_what_is_unfinished(space: Space, raw: Raw) -> None:
-    """What was acknowledged is gone, whatever its order; everything else is given to the new consumer."""
+def test_a_work_queue_keeps_what_is_not_acknowledged(space: Space, raw: Raw) -> None:
+    """A replaced consumer of a work queue receives everything that is not acknowledged."""
     stream = {"retention": "workqueue"}
     write(space, stream).apply()
     fill(raw, 10)
@@ -307,8 +308,8 @@ def test_a_work_queue_keeps_what_is_unfinished(space: Space, raw: Raw) -> None:
     assert pull(raw, "A", "C", 100) == [3, 4, 6, 7, 8, 9, 10]
 
 
-def test_a_plan_says_that_the_start_is_known_only_then(space: Space, raw: Raw) -> None:
-    """Where messages go in the same plan none may be left before the position: the new consumer then begins with all."""
+def test_a_start_that_apply_decides_is_unknown_in_the_plan(space: Space, raw: Raw) -> None:
+    """The start of a consumer is unknown in a plan that also deletes messages."""
     write(space, deliver_policy="new").apply()
     fill(raw, 10)
     pull(raw, "A", "C", 4, None)
@@ -329,28 +330,28 @@ def test_a_plan_says_that_the_start_is_known_only_then(space: Space, raw: Raw) -
 
 @pytest.fixture
 def listener(server: Server) -> Iterator[Raw]:
-    """Another connection, which listens where the consumer pushes."""
+    """Subscribe to the subject to which the consumer pushes."""
     with Raw(server.url) as connection:
         connection.subscribe("push.c")
         yield connection
 
 
 def read_pushed(listener: Raw, count: int, *, ack: bool = False) -> list[int]:
-    """The sequences of the next messages that are pushed; heartbeats and flow control are passed over."""
-    found: list[int] = []
-    while len(found) < count:
+    """Return the sequences of the next pushed messages, without heartbeats and flow control."""
+    sequences: list[int] = []
+    while len(sequences) < count:
         try:
             reply = listener.next_reply()
         except AssertionError:
             continue
         if reply.startswith("$JS.ACK."):
-            found.append(stream_sequence(reply))
+            sequences.append(stream_sequence(reply))
             listener.publish(reply, b"+ACK") if ack else None
-    return found
+    return sequences
 
 
 def has_floor(raw: Raw, floor: int) -> bool:
-    """Whether acknowledgements up to there have arrived, within a generous number of looks."""
+    """Ask repeatedly until the acknowledgement floor is reached."""
     return any(
         consumer_info(raw, "A", "C")["ack_floor"]["stream_seq"] == floor for _ in range(10_000)
     )
@@ -360,7 +361,7 @@ def has_floor(raw: Raw, floor: int) -> bool:
 def test_a_push_consumer_resumes_to_its_listeners(
     policy: str, space: Space, raw: Raw, listener: Raw
 ) -> None:
-    """Its subscribers stay; what they have acknowledged does not come again, what waits and what is new does, at once."""
+    """A replaced push consumer delivers to the same subscribers from its old position."""
     write(space, deliver_subject="push.c", deliver_policy=policy).apply()
     fill(raw, 3)
     assert read_pushed(listener, 3, ack=True) == [1, 2, 3]
@@ -382,7 +383,7 @@ def test_a_push_consumer_resumes_to_its_listeners(
 def test_a_pull_consumer_becomes_a_push_consumer_and_resumes(
     space: Space, raw: Raw, listener: Raw
 ) -> None:
-    """Pull and push do not turn into each other; the new one pushes what the old one had left."""
+    """A pull consumer that becomes a push consumer pushes from the old position."""
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
@@ -394,7 +395,7 @@ def test_a_pull_consumer_becomes_a_push_consumer_and_resumes(
 def test_a_push_consumer_becomes_a_pull_consumer_and_resumes(
     space: Space, raw: Raw, listener: Raw
 ) -> None:
-    """The other way round, with messages out."""
+    """A push consumer that becomes a pull consumer redelivers its unacknowledged messages."""
     write(space, deliver_subject="push.c").apply()
     fill(raw, 5)
     assert read_pushed(listener, 5) == [1, 2, 3, 4, 5]
@@ -403,12 +404,12 @@ def test_a_push_consumer_becomes_a_pull_consumer_and_resumes(
     assert pull(raw, "A", "C", 100) == [1, 2, 3, 4, 5]
 
 
-def test_a_pause_of_the_files_is_there_in_the_end(
+def test_a_pause_of_the_files_is_set_after_the_replacement(
     space: Space, raw: Raw, server_version: tuple[int, ...]
 ) -> None:
-    """The pause that holds a consumer on its way is not what remains: the files' own is."""
+    """The pause of the files replaces the pause that holds a consumer during its replacement."""
     if server_version < (2, 11):
-        return  # no pauses
+        return  # 2.10 has no pauses
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
@@ -418,10 +419,12 @@ def test_a_pause_of_the_files_is_there_in_the_end(
     assert consumer_info(raw, "A", "C")["num_pending"] == 2
 
 
-def test_a_pause_by_hand_stays(space: Space, raw: Raw, server_version: tuple[int, ...]) -> None:
-    """Somebody paused it for a reason that no file knows: it is still paused when it is made anew."""
+def test_a_pause_set_outside_jsplan_stays(
+    space: Space, raw: Raw, server_version: tuple[int, ...]
+) -> None:
+    """A pause that an operator set outside jsplan survives the replacement."""
     if server_version < (2, 11):
-        return  # no pauses
+        return  # 2.10 has no pauses
     write(space).apply()
     raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C", {"pause_until": PAUSE_UNTIL})
     replace_consumer(write(space, ack_policy="all"))
@@ -429,10 +432,8 @@ def test_a_pause_by_hand_stays(space: Space, raw: Raw, server_version: tuple[int
     assert consumer_info(raw, "A", "C")["config"]["pause_until"] == PAUSE_UNTIL
 
 
-def test_what_jsplan_put_in_place_of_the_files_is_kept_through_updates(
-    space: Space, raw: Raw
-) -> None:
-    """An update of something else, drift, and a refresh leave the start alone; another start in the files is a change."""
+def test_a_start_that_jsplan_set_is_kept_through_updates(space: Space, raw: Raw) -> None:
+    """Updates and refreshes keep the start that jsplan set, unless the files change it."""
     write(space, deliver_policy="new").apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
@@ -456,8 +457,8 @@ def test_what_jsplan_put_in_place_of_the_files_is_kept_through_updates(
     ]
 
 
-def test_replace_by_request_keeps_the_place(space: Space, raw: Raw) -> None:
-    """--replace of a consumer makes it anew where it stands, since preserve is what its lifecycle says."""
+def test_replace_by_request_keeps_the_position(space: Space, raw: Raw) -> None:
+    """`--replace` of a consumer keeps its position, as on_replace preserve says."""
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
@@ -471,7 +472,7 @@ def test_replace_by_request_keeps_the_place(space: Space, raw: Raw) -> None:
 
 
 def test_a_policy_that_changes_is_explained(space: Space, raw: Raw) -> None:
-    """deliver_policy says where a new consumer begins; that this one goes on instead is said, with the way to begin anew."""
+    """A changed deliver_policy without effect is reported, with on_replace recreate as the way."""
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)

@@ -1,4 +1,4 @@
-"""A consumer with three copies is made anew where it stands, like any other."""
+"""Replacement of a consumer with three replicas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.matrix
 
 @pytest.mark.parametrize("policy", ["all", "new"])
 def test_three_replicas(policy: str, tmp_path: Path) -> None:
-    """On an interest stream with three copies: no message is lost, none comes twice, no placeholder is left, the second plan is empty."""
+    """A replicated consumer of an interest stream is replaced without loss or duplicates."""
     with Sandbox.cluster(binary=PROGRAM) as cluster:
         server = cluster["n1"]
         connection = {"url": server.url, "user": server.user, "password": server.password}

@@ -1,4 +1,4 @@
-"""A consumer that is made anew by a process that dies: wherever it dies, its place, the messages and nothing else is left in the end."""
+"""A replacement of a consumer that is killed keeps position and messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Server
 
-#: What each has on its way: placeholder and reset; placeholder and start; neither, in a work queue.
+#: Mechanisms by kind: placeholder and reset; placeholder and start; in a work queue neither.
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "interest": ({"retention": "interest"}, {}),
     "new": ({"retention": "interest"}, {"deliver_policy": "new"}),
@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def write(space: Space, kind: str, **consumer: Any) -> None:
-    """One stream with one consumer."""
+    """Write one stream with one consumer."""
     stream, first = KINDS[kind]
     body = {"name": "A", "subjects": ["a.>"]} | stream
     space.write(
@@ -38,7 +38,7 @@ def write(space: Space, kind: str, **consumer: Any) -> None:
 
 
 def reset_stream(space: Space, raw: Raw, kind: str) -> None:
-    """Thirty messages, of which nine are acknowledged, on a clean server; the files want a new consumer."""
+    """Prepare 30 messages, nine of them acknowledged, and files that replace the consumer."""
     delete_all_streams(raw)
     shutil.rmtree(space.folder / "state", ignore_errors=True)
     write(space, kind)
@@ -49,16 +49,16 @@ def reset_stream(space: Space, raw: Raw, kind: str) -> None:
 
 
 def count_boundaries(space: Space, raw: Raw, kind: str) -> int:
-    """How often a process could die in it."""
+    """Count the boundaries at which the replacement can be killed."""
     reset_stream(space, raw, kind)
     with pytest.MonkeyPatch.context() as patch:
-        mortal = BoundaryKiller(patch, 1000)
+        killer = BoundaryKiller(patch, 1000)
         space.apply()
-        return 1000 - mortal.remaining
+        return 1000 - killer.remaining
 
 
 def kill_at(space: Space, raw: Raw, kind: str, boundary: int, total: int) -> None:
-    """An apply that dies there; before that everything is as it was."""
+    """Prepare the stream again and kill an apply at this boundary."""
     reset_stream(space, raw, kind)
     with pytest.MonkeyPatch.context() as patch:
         BoundaryKiller(patch, boundary)
@@ -67,7 +67,7 @@ def kill_at(space: Space, raw: Raw, kind: str, boundary: int, total: int) -> Non
 
 
 def require_position_kept(space: Space, raw: Raw, waiting: int) -> None:
-    """The consumer goes on at the tenth message and is as the files say; nothing else is there, nothing is left to do."""
+    """Require the consumer of the files at its tenth message, and nothing else."""
     info = consumer_info(raw, "A", "C")
     assert info["config"]["max_waiting"] == waiting
     assert "pause_until" not in info["config"]
@@ -80,7 +80,7 @@ def require_position_kept(space: Space, raw: Raw, waiting: int) -> None:
 
 
 def check_boundaries(space: Space, raw: Raw, kind: str, chosen: list[int], total: int) -> None:
-    """Each boundary twice: the files still want the new consumer, and they want the old one again."""
+    """Kill at each boundary, then apply the files with the new and with the old consumer."""
     for boundary in chosen:
         for waiting in (7, 512):
             kill_at(space, raw, kind, boundary, total)
@@ -92,8 +92,8 @@ def check_boundaries(space: Space, raw: Raw, kind: str, chosen: list[int], total
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
-def test_death_somewhere(kind: str, tmp_path: Path, server: Server) -> None:
-    """At a few boundaries, whether the files stay or are taken back: no place is lost, no message, nothing is left behind."""
+def test_kill_at_random_boundaries(kind: str, tmp_path: Path, server: Server) -> None:
+    """After a kill at a random boundary, the next apply keeps position and messages."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         total = count_boundaries(space, raw, kind)
@@ -104,18 +104,18 @@ def test_death_somewhere(kind: str, tmp_path: Path, server: Server) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
-def test_death_everywhere(kind: str, tmp_path: Path, server: Server) -> None:
-    """The same at every boundary."""
+def test_kill_at_every_boundary(kind: str, tmp_path: Path, server: Server) -> None:
+    """After a kill at any boundary, the next apply keeps position and messages."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         total = count_boundaries(space, raw, kind)
         check_boundaries(space, raw, kind, list(range(1, total)), total)
 
 
-def test_what_stood_in_goes_when_the_consumer_left_the_files(
+def test_a_placeholder_goes_when_the_consumer_left_the_files(
     tmp_path: Path, server: Server
 ) -> None:
-    """Between the delete and the create the consumer left the files: the next apply forgets it and removes the placeholder."""
+    """A placeholder consumer is removed after its consumer left the files in between."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         total = count_boundaries(space, raw, "interest")

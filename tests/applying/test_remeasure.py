@@ -30,7 +30,9 @@ EVERYTHING = ("DELETES_MESSAGES", "DELETES_CONSUMER")
         (111, 100, 10, True), (111, 100, 11, False), (1000, 900, 50, True), (990, 900, 0, False), (50, 100, 0, False),
     ],
 )  # fmt: skip
-def test_what_is_clearly_more(found: int, planned: int, safe_below: int, stops: bool) -> None:
+def test_limit_of_additional_deletions(
+    found: int, planned: int, safe_below: int, stops: bool
+) -> None:
     """Only what is both more than 10 % and more than --safe-below above the plan stops an apply."""
     assert exceeds_plan(found, planned, safe_below) is stops
 
@@ -54,7 +56,7 @@ def publish(raw: Raw, count: int, subject: str = "s.1") -> None:
 def plan_lower_limits(
     tmp_path: Path, server: Server, raw: Raw, count: int, **fields: Any
 ) -> tuple[Space, Plan]:
-    """A stream with so many messages, and a plan that lowers its limits."""
+    """Create a stream with messages, and a plan that lowers its limits."""
     space = single_space(tmp_path, server).write(streams=[stream()])
     space.apply()
     publish(raw, count)
@@ -71,10 +73,10 @@ LIMITS = [{"max_msgs": 60}, {"max_bytes": 60 * 83}, {"max_msgs_per_subject": 60}
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
-def test_a_little_more_is_what_was_planned(
+def test_slightly_more_deletions_than_planned_are_applied(
     tmp_path: Path, server: Server, raw: Raw, limit: dict[str, int]
 ) -> None:
-    """Up to a tenth more than planned is deleted without a word."""
+    """Up to a tenth more deletions than planned are applied."""
     space, plan = plan_lower_limits(tmp_path, server, raw, 100, **limit)
     publish(raw, 4)
 
@@ -83,10 +85,10 @@ def test_a_little_more_is_what_was_planned(
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
-def test_clearly_more_makes_a_saved_plan_stale(
+def test_many_more_deletions_make_a_saved_plan_stale(
     tmp_path: Path, server: Server, raw: Raw, limit: dict[str, int]
 ) -> None:
-    """More than a tenth above the plan stops the apply before anything is changed, with both numbers."""
+    """More than a tenth above the planned deletions makes a saved plan stale."""
     space, plan = plan_lower_limits(tmp_path, server, raw, 100, **limit)
     publish(raw, 5)
 
@@ -99,7 +101,7 @@ def test_clearly_more_makes_a_saved_plan_stale(
 
 
 def test_safe_below_raises_the_limit(tmp_path: Path, server: Server, raw: Raw) -> None:
-    """What --safe-below lets pass above the plan passes."""
+    """`--safe-below` permits that many deletions more than planned."""
     space, _ = plan_lower_limits(tmp_path, server, raw, 100, max_msgs=60)
     plan = space.plan(allow_hazards=EVERYTHING, safe_below=5)
     publish(raw, 5)
@@ -108,8 +110,10 @@ def test_safe_below_raises_the_limit(tmp_path: Path, server: Server, raw: Raw) -
     assert messages(raw) == 60
 
 
-def test_a_plan_that_said_nothing_would_go(tmp_path: Path, server: Server, raw: Raw) -> None:
-    """A limit that nothing exceeded when planned is measured too: what came since was never permitted to go."""
+def test_a_plan_without_deletions_is_measured_again(
+    tmp_path: Path, server: Server, raw: Raw
+) -> None:
+    """A limit that deleted nothing when planned is measured again before the apply."""
     space, plan = plan_lower_limits(tmp_path, server, raw, 50, max_msgs=60)
     assert [h for c in plan.resource_changes for h in c.hazards] == []
     publish(raw, 11)
@@ -119,7 +123,7 @@ def test_a_plan_that_said_nothing_would_go(tmp_path: Path, server: Server, raw: 
     assert messages(raw) == 61
 
 
-def test_messages_that_no_limit_takes_are_no_reason(
+def test_messages_below_a_limit_per_subject_do_not_count(
     tmp_path: Path, server: Server, raw: Raw
 ) -> None:
     """New messages of other subjects do not add to what a limit per subject deletes."""
@@ -130,24 +134,24 @@ def test_messages_that_no_limit_takes_are_no_reason(
 
 
 class InterferingObserver(RecordingObserver):
-    """Does something as soon as the first step begins, after everything was checked once."""
+    """Run a function when the first step begins, after everything was checked once."""
 
-    def __init__(self, meddle: Callable[[], object]) -> None:
+    def __init__(self, interfere: Callable[[], object]) -> None:
         super().__init__()
-        self._meddle = meddle
+        self._interfere = interfere
 
     def event(self, event: ApplyEvent) -> None:
-        """Meddle."""
+        """Run the function."""
         if isinstance(event, StepStarted):
-            self._meddle()
+            self._interfere()
 
 
 def test_measured_at_the_last_moment(tmp_path: Path, server: Server, raw: Raw) -> None:
     """Messages that arrive after the first check stop the step just before its write."""
     space, _ = plan_lower_limits(tmp_path, server, raw, 100, max_msgs=60)
 
-    meddler = InterferingObserver(lambda: publish(raw, 10))
-    _, result = applying.apply(space.load, PlanOptions(allow_hazards=EVERYTHING), approve, meddler)
+    observer = InterferingObserver(lambda: publish(raw, 10))
+    _, result = applying.apply(space.load, PlanOptions(allow_hazards=EVERYTHING), approve, observer)
 
     assert result.exit_code == 6
     assert "would delete 50 messages now; the plan said 40; nothing was written" in (
@@ -157,7 +161,7 @@ def test_measured_at_the_last_moment(tmp_path: Path, server: Server, raw: Raw) -
 
 
 def test_interest_that_goes_is_measured_again(tmp_path: Path, server: Server, raw: Raw) -> None:
-    """The filter of a consumer that was to let go of three messages must not let go of ten."""
+    """More deletions by a new consumer filter than planned make the plan stale."""
     consumer = {"name": "C", "ack_policy": "explicit"}
     space = single_space(tmp_path, server).write(
         streams=[stream(retention="interest", consumers=[consumer])]
@@ -177,7 +181,7 @@ def test_interest_that_goes_is_measured_again(tmp_path: Path, server: Server, ra
 
 
 def test_an_origin_that_filled_up(tmp_path: Path, server: Server, raw: Raw) -> None:
-    """A copy that was to drain five messages does not begin to drain fifty."""
+    """A mirror that drains more messages of its origin than planned makes the plan stale."""
     raw.api_ok(
         "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "retention": "workqueue"}
     )

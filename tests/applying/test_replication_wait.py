@@ -1,4 +1,4 @@
-"""What apply sees of the copies of a stream that it made anew: whether they follow the new one, and what it says where they do not."""
+"""Checks of apply that downstream streams follow a replaced origin."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PERMITTED = (
     "DUPLICATES_MESSAGES",
     "IRREVERSIBLE",
 )
-#: A server looks after its copies every ten seconds, and some of its tries take thirty.
+#: A server checks its downstream streams every ten seconds; some attempts take thirty.
 PATIENT = 150
 
 
 def origin_config(mode: str, *, replaced: bool, **more: Any) -> dict[str, Any]:
-    """The stream that is replaced, as it was and as it shall be."""
+    """Build the stream that is replaced, before or after the replacement."""
     return (
         {"name": "O", "subjects": ["o.>"], "lifecycle": {"on_replace": mode}}
         | ({"storage": "memory"} if replaced else {})
@@ -42,43 +42,42 @@ def origin_config(mode: str, *, replaced: bool, **more: Any) -> dict[str, Any]:
 
 
 def publish(raw: Raw, count: int) -> None:
-    """So many messages, all of them stored."""
+    """Publish `count` messages and wait until the last one is stored."""
     for number in range(1, count + 1):
         raw.publish("o.x", b"%d" % number) if number < count else raw.api_ok("o.x", b"%d" % number)
 
 
 def last_sequence(raw: Raw, stream: str, prefix: str = "$JS.API") -> int:
-    """The last sequence of a stream."""
+    """Return the last sequence of a stream."""
     return int(raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")["state"]["last_seq"])
 
 
 def message_count(raw: Raw, stream: str, prefix: str = "$JS.API") -> int:
-    """How many messages a stream has."""
+    """Return the number of messages of a stream."""
     return int(raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")["state"]["messages"])
 
 
 def verify_results(plan: Plan, result: ApplyResult) -> dict[str, str]:
-    """How the look at each copy ended, by address."""
+    """Return the status of each replication check, by address."""
     steps = {step.id for step in plan.steps if step.op == VERIFY_OP}
     return {step.address: step.status for step in result.steps if step.id in steps}
 
 
 def wait_until_copied(server: Server, look: Callable[[], bool]) -> None:
-    """Wait for what is published to be copied: whoever was seen to follow does it at once."""
+    """Wait until what is published is copied; a verified downstream stream does it at once."""
     server.wait_until(look, "copy what is published", 10.0)
 
 
 @pytest.mark.matrix
 @pytest.mark.timeout(PATIENT)
-def test_copies_of_a_stream_that_keeps_its_messages(
+def test_downstream_streams_of_a_replaced_origin_follow_it(
     tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
 ) -> None:
-    """A mirror and a source elsewhere, each also with a start that has not come yet, and a mirror of another owner: all follow."""
-    mode = (
-        "preserve" if server_version >= (2, 12) else "recreate"
-    )  # before, what is mirrored cannot keep its messages
+    """Mirrors and sources of a replaced origin, managed or not, are verified as following."""
+    # Older servers cannot preserve the origin of a mirror.
+    mode = "preserve" if server_version >= (2, 12) else "recreate"
     space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
-    copies = [
+    downstream = [
         {"name": "M", "domain": "hub", "mirror": {"name": "O", "domain": "leaf"}},
         {
             "name": "G",
@@ -96,14 +95,14 @@ def test_copies_of_a_stream_that_keeps_its_messages(
             "sources": [{"name": "O", "domain": "leaf", "opt_start_seq": 23}],
         },
     ]
-    space.write(streams=[origin_config(mode, replaced=False, domain="leaf"), *copies]).apply()
+    space.write(streams=[origin_config(mode, replaced=False, domain="leaf"), *downstream]).apply()
     with Raw(hub.url, hub.user, hub.password) as raw:
         raw.api_ok("$JS.leaf.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "mirror": {"name": "O"}})
         publish(raw, 20)
         ends = (("M", "$JS.hub.API"), ("G", "$JS.hub.API"), ("THEIRS", "$JS.leaf.API"))
         hub.wait_until(lambda: all(message_count(raw, *end) == 20 for end in ends), "copy", 60.0)
         plan, result = space.write(
-            streams=[origin_config(mode, replaced=True, domain="leaf"), *copies]
+            streams=[origin_config(mode, replaced=True, domain="leaf"), *downstream]
         ).apply(allow_hazards=PERMITTED)
 
         names = [
@@ -127,9 +126,8 @@ def test_copies_of_a_stream_that_keeps_its_messages(
         )
         publish(raw, 5)
         wait_until_copied(hub, lambda: all(message_count(raw, *end) == 25 for end in ends))
-        late = (
-            3 if server_version >= (2, 15) else 25
-        )  # an older server takes a start behind the end for the end
+        # Older servers treat a start after the end as the end.
+        late = 3 if server_version >= (2, 15) else 25
         wait_until_copied(
             hub,
             lambda: (
@@ -145,7 +143,7 @@ def test_copies_of_a_stream_that_keeps_its_messages(
 def test_a_mirror_that_is_ahead_of_its_origin(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """An origin that the files let begin at 1 again: its mirror waits for ever: exit 6 with the way to mend it, and then mended."""
+    """A mirror ahead of its new origin ends apply with 6 and the command that repairs it."""
     if server_version < (2, 15):
         return  # older servers empty the mirror and begin again
     space = single_space(tmp_path, server)
@@ -162,9 +160,9 @@ def test_a_mirror_that_is_ahead_of_its_origin(
             1,
             {"main/stream/M": "failed"},
         )
-        said = next(step.error for step in result.steps if step.error)
-        assert "stands at message 20, and the new main/stream/O is at 0" in said
-        assert "jsplan apply --replace main/stream/M" in said
+        error = next(step.error for step in result.steps if step.error)
+        assert "stands at message 20, and the new main/stream/O is at 0" in error
+        assert "jsplan apply --replace main/stream/M" in error
         assert [step.title for step in space.plan().steps] == [
             "check that stream M in main follows stream O in main again"
         ]
@@ -176,12 +174,12 @@ def test_a_mirror_that_is_ahead_of_its_origin(
 
 
 @pytest.mark.timeout(PATIENT)
-def test_a_copy_that_does_not_follow_yet(
+def test_a_downstream_stream_that_does_not_follow_yet(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where time is up before its server looks, apply ends with 6 and names the copy; the next one has only that look left to do."""
+    """A timeout of the check ends apply with 6, and the next apply repeats only the check."""
     space = single_space(tmp_path, server)
-    copy = {"name": "M", "mirror": {"name": "O"}}
+    downstream = {"name": "M", "mirror": {"name": "O"}}
     space.write(streams=[origin_config("recreate", replaced=False)]).apply()
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}})
@@ -198,15 +196,16 @@ def test_a_copy_that_does_not_follow_yet(
             1,
             {"main/stream/M": "failed"},
         )
-        said = next(step.error for step in result.steps if step.error)
-        assert "main/stream/M receives no heartbeat of the new main/stream/O" in said
-        assert "does not manage it" in said
-        assert (
-            last_sequence(raw, "O") == 20
-        )  # also for those that nobody told us about it goes on counting
+        error = next(step.error for step in result.steps if step.error)
+        assert "main/stream/M receives no heartbeat of the new main/stream/O" in error
+        assert "does not manage it" in error
+        # Sequences also continue for downstream streams that are unmanaged.
+        assert last_sequence(raw, "O") == 20
         assert read_state(space.folder).pending.keys() == {"main/stream/M"}
         assert space.plan(refresh_only=True).steps == []
-        plan, result = space.write(streams=[origin_config("recreate", replaced=True), copy]).apply()
+        plan, result = space.write(
+            streams=[origin_config("recreate", replaced=True), downstream]
+        ).apply()
         assert (result.exit_code, verify_results(plan, result)) == (0, {"main/stream/M": "done"})
         publish(raw, 5)
         wait_until_copied(server, lambda: message_count(raw, "M") == 25)
@@ -214,14 +213,16 @@ def test_a_copy_that_does_not_follow_yet(
 
 
 def test_a_mirror_whose_domain_is_offline(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
-    """One that is away when planned is named as not verified and stops nothing; one that goes away before its turn makes it exit 6."""
+    """An offline mirror is not verified; one that goes offline before its check ends with 6."""
     sandbox = make_hub_leaf()
     space, hub = hub_leaf_space(tmp_path, sandbox), sandbox["hub"]
-    copy = {"name": "M", "domain": "leaf", "mirror": {"name": "O", "domain": "hub"}}
-    space.write(streams=[origin_config("recreate", replaced=False, domain="hub"), copy]).apply()
-    plan = space.write(streams=[origin_config("recreate", replaced=True, domain="hub"), copy]).plan(
-        allow_hazards=PERMITTED
-    )
+    downstream = {"name": "M", "domain": "leaf", "mirror": {"name": "O", "domain": "hub"}}
+    space.write(
+        streams=[origin_config("recreate", replaced=False, domain="hub"), downstream]
+    ).apply()
+    plan = space.write(
+        streams=[origin_config("recreate", replaced=True, domain="hub"), downstream]
+    ).plan(allow_hazards=PERMITTED)
     with Raw(hub.url, hub.user, hub.password, timeout=10) as raw:
         sandbox["leaf"].stop()
         hub.wait_until(
@@ -235,28 +236,28 @@ def test_a_mirror_whose_domain_is_offline(tmp_path: Path, make_hub_leaf: MakeHub
         )
 
         plan, result = space.write(
-            streams=[origin_config("recreate", replaced=False, domain="hub"), copy]
+            streams=[origin_config("recreate", replaced=False, domain="hub"), downstream]
         ).apply(allow_hazards=PERMITTED)
     assert (result.exit_code, result.summary["replaced"], verify_results(plan, result)) == (
         0,
         1,
         {},
     )
-    said = [d.summary for d in plan.diagnostics if d.code == "JS426"]
-    assert said == ["whether leaf/stream/M will follow the new stream is not verified: offline"]
+    error = [d.summary for d in plan.diagnostics if d.code == "JS426"]
+    assert error == ["whether leaf/stream/M will follow the new stream is not verified: offline"]
 
 
 def is_answered(raw: Raw, subject: str) -> bool:
-    """Whether anybody answers."""
+    """Return True if the subject answers."""
     try:
         raw.request(subject, b"")
-    except Exception:  # noqa: BLE001 - whoever does not answer says it in several ways
+    except Exception:  # noqa: BLE001 - a missing answer has several errors
         return False
     return True
 
 
-def test_a_space_has_no_look_without_copies(tmp_path: Path, server: Server) -> None:
-    """A stream that nobody copies is made anew without one more step, or a second more."""
+def test_no_check_without_downstream_streams(tmp_path: Path, server: Server) -> None:
+    """Replacing a stream without downstream adds no check to the plan."""
     space: Space = single_space(tmp_path, server)
     space.write(streams=[origin_config("recreate", replaced=False)]).apply()
     plan, result = space.write(streams=[origin_config("recreate", replaced=True)]).apply(

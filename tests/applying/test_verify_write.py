@@ -1,4 +1,4 @@
-"""What the server drops in silence fails the apply: servers that are lenient about JSON take any field and keep what they know."""
+"""Fields that a lenient server silently drops fail the apply."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NEW = {"some_new_field": 7}
 
 @pytest.fixture
 def space(make_server: MakeServer, tmp_path: Path, server_version: tuple[int, ...]) -> Space:
-    """A workspace on a server that drops what it does not know; up to 2.11 each does, 2.10 has no word for it."""
+    """Open a workspace on a server that drops unknown fields, as all servers up to 2.11 do."""
     return single_space(tmp_path, make_server(strict=False if server_version >= (2, 12) else None))
 
 
 def failures(result: ApplyResult) -> list[str]:
-    """The addresses whose steps failed, with what was said."""
+    """Return the addresses whose steps failed, with their errors."""
     return [f"{step.address}: {step.error}" for step in result.steps if step.status == "failed"]
 
 
@@ -51,8 +51,8 @@ RESOURCES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", RESOURCES)
-def test_a_create_of_which_something_is_dropped(space: Space, kind: str) -> None:
-    """The apply ends with exit 6 and names the field; the object is in state, and the next plan asks for the field again."""
+def test_a_create_with_a_dropped_field(space: Space, kind: str) -> None:
+    """A dropped field of a new resource ends apply with 6 and is planned again."""
     address, _, wanted = RESOURCES[kind]
 
     _, result = space.write(**wanted).apply()
@@ -71,8 +71,8 @@ def test_a_create_of_which_something_is_dropped(space: Space, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", RESOURCES)
-def test_an_update_of_which_something_is_dropped(space: Space, kind: str) -> None:
-    """The same for an object that was there before; what the server did keep is not asked for again."""
+def test_an_update_with_a_dropped_field(space: Space, kind: str) -> None:
+    """A dropped field of an update ends apply with 6; kept fields are not planned again."""
     address, before, wanted = RESOURCES[kind]
     assert space.write(**before).apply()[1].exit_code == 0
     body = next(iter(wanted.values()))[0]
@@ -88,10 +88,10 @@ def test_an_update_of_which_something_is_dropped(space: Space, kind: str) -> Non
     assert fields == {"some_new_field"}
 
 
-def test_strict_servers_refuse_it(
+def test_strict_servers_refuse_unknown_fields(
     make_server: MakeServer, tmp_path: Path, server_version: tuple[int, ...]
 ) -> None:
-    """A strict server says so itself, and nothing is made."""
+    """A strict server refuses an unknown field, and nothing is created."""
     if server_version < (2, 11):
         return  # 2.10 cannot be strict
     space = single_space(tmp_path, make_server(strict=True)).write(
