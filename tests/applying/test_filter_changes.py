@@ -124,7 +124,7 @@ QUEUES: dict[str, tuple[list[Consumer], int, list[Consumer], dict[str, tuple[int
 
 
 @pytest.mark.parametrize("case", QUEUES)
-def test_a_work_queue_strands_as_many_as_the_plan_says(case: str, space: Space, raw: Raw) -> None:
+def test_stranded_messages_of_a_work_queue(case: str, space: Space, raw: Raw) -> None:
     """The number of messages that no consumer receives is within the bounds of the plan."""
     before, taken, after, expected = QUEUES[case]
     write(space, "workqueue", *before).apply()

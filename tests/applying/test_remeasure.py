@@ -160,7 +160,7 @@ def test_measured_at_the_last_moment(tmp_path: Path, server: Server, raw: Raw) -
     assert messages(raw) == 110
 
 
-def test_interest_that_goes_is_measured_again(tmp_path: Path, server: Server, raw: Raw) -> None:
+def test_deletions_by_interest_are_measured_again(tmp_path: Path, server: Server, raw: Raw) -> None:
     """More deletions by a new consumer filter than planned make the plan stale."""
     consumer = {"name": "C", "ack_policy": "explicit"}
     space = single_space(tmp_path, server).write(

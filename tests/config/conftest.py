@@ -26,14 +26,14 @@ class Loader:
     root: Path
 
     def write(self, files: Mapping[str, str | bytes]) -> None:
-        """Write each file, with the indentation of the test taken away."""
+        """Write each file, without the indentation of the test."""
         for name, text in files.items():
             path = self.root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text if isinstance(text, bytes) else dedent(text).encode())
 
     def options(self, **options: object) -> LoadOptions:
-        """Options for this folder; `var` and `environ` in short."""
+        """Build options for this folder; `var` and `environ` in short."""
         return LoadOptions(self.root, **options)  # type: ignore[arg-type]
 
     def __call__(
@@ -50,18 +50,18 @@ class Loader:
         return load(self.options(**options))
 
     def single_resource(self, text: str, **options: object) -> DeclaredResource:
-        """The only resource of the workspace."""
+        """Load the workspace and return its only resource."""
         (declared,) = self(text, **options).resources.values()  # type: ignore[arg-type]
         return declared
 
     def findings(self, text: str, **options: object) -> tuple[Diagnostic, ...]:
-        """Everything that was found in a workspace that cannot be loaded."""
+        """Return all findings of a workspace that cannot be loaded."""
         with pytest.raises(ConfigError) as caught:
             self(text, **options)  # type: ignore[arg-type]
         return caught.value.diagnostics
 
     def single_finding(self, text: str, **options: object) -> Diagnostic:
-        """The only finding."""
+        """Return the only finding."""
         found = self.findings(text, **options)
         assert len(found) == 1, found
         return found[0]
@@ -77,5 +77,5 @@ Body = Callable[[Workspace, str], object]
 
 
 def body_of(loaded: Workspace, address: str) -> dict[str, object]:
-    """The body of one resource as a plain dict."""
+    """Return the body of one resource as a plain dict."""
     return dict(loaded.resources[Address.parse(address)].body)

@@ -1,4 +1,4 @@
-"""A few kilobytes that stand for more than any machine holds end with an error that says so, soon."""
+"""Small files that expand to huge values end soon with an error."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DOMAINS = 'domains: {"d-{1..%d}": {}}\nconnections: {c: {url: u}}\n'
 
 
 def aliases(levels: int, width: int, leaf: str = '"a${domain}"') -> str:
-    """Lists of lists by aliases, `width` to the power of `levels` values in the last, `a<levels - 1>`."""
+    """Build lists of aliases with `width` to the power of `levels` values in the last one."""
     lines = [f"  - &a0 [{', '.join([leaf] * width)}]"]
     lines += [f"  - &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels)]
     return "x-a:\n" + "\n".join(lines) + "\n"
 
 
 def repeat_numbered(text: str, count: int) -> str:
-    """The text for every number."""
+    """Repeat the text for each number."""
     return "".join(text % n for n in range(count))
 
 
@@ -50,21 +50,21 @@ BOMBS = {
 
 
 def require_too_large(text: str, workspace: Loader) -> None:
-    """One finding says that it is too much, and where."""
+    """Require one finding with a location that says that there is too much."""
     (workspace.root / "jsplan.yaml").write_text(HEAD + text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         load(workspace.options())
-    found = [one for one in caught.value.diagnostics if one.code in ("JS148", "JS101")]
+    found = [d for d in caught.value.diagnostics if d.code in ("JS148", "JS101")]
     assert len(found) in (1, 2), caught.value.diagnostics[:5]
     assert found[0].range is not None
     assert "more than" in found[0].summary or "aliases repeat too much" in found[0].summary
 
 
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
-def test_what_multiplies_is_counted(
+def test_multiplied_values_are_counted(
     text: str, workspace: Loader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Aliases, variables, ranges, selectors, defaults, overrides: each is counted where it multiplies."""
+    """Values are counted where aliases, variables, ranges, selectors or defaults multiply them."""
     monkeypatch.setattr(findings, "MAX_VALUES", 100_000)
     require_too_large(text, workspace)
 
@@ -72,17 +72,18 @@ def test_what_multiplies_is_counted(
 @pytest.mark.soak
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 @pytest.mark.timeout(180)
-def test_what_multiplies_ends_soon(text: str, workspace: Loader) -> None:
-    """The same with the real limit, which leaves room for fleets; where it is not reached, the workspace loads."""
+def test_multiplied_values_are_refused_soon(text: str, workspace: Loader) -> None:
+    """With the real limit, each file loads or is refused within the time limit of the test."""
     (workspace.root / "jsplan.yaml").write_text(HEAD + text, encoding="utf-8")
     with suppress(ConfigError):
         load(workspace.options())
 
 
 def test_a_fleet_is_below_the_limit() -> None:
-    """Five hundred domains with twenty streams of thirty values each, and one stream with a source in each of two thousand.
+    """Fleets of 500 and of 10,000 domains stay below the limit.
 
-    Ten thousand domains with five streams each are, too.
+    500 domains have twenty streams of thirty values each, and one stream with a source in each of
+    2,000. 10,000 domains have five streams each.
     """
     assert 500 * 20 * (40 + 30) + 2000 * 30 < MAX_VALUES / 5
     assert 10_000 * 5 * (40 + 30) < MAX_VALUES
@@ -90,7 +91,7 @@ def test_a_fleet_is_below_the_limit() -> None:
 
 @pytest.mark.parametrize("brackets", ["[]", "{}"])
 def test_aliases_count_into_the_depth(brackets: str, workspace: Loader) -> None:
-    """What is deep by aliases alone is refused as what is written deep."""
+    """Depth that is made with aliases is refused like written depth."""
     opened, closed = ("[", "]") if brackets == "[]" else ("{a: ", "}")
     lines = [f"  - &a0 {opened * 40}x{closed * 40}"] + [
         f"  - &a{n} {opened * 40}*a{n - 1}{closed * 40}" for n in range(1, 60)
@@ -103,7 +104,7 @@ def test_aliases_count_into_the_depth(brackets: str, workspace: Loader) -> None:
 
 
 def test_aliases_are_resolved_once() -> None:
-    """What an alias repeats is resolved once for each domain, so that a page of aliases takes no longer than a page of text."""
+    """The values of an alias are resolved once for each domain."""
     found = Findings()
     node = parse_document(
         Source(Path("a.yaml"), "a.yaml"), (aliases(3, 20) + "a: *a2\n").encode(), found
@@ -117,7 +118,7 @@ def test_aliases_are_resolved_once() -> None:
 
 
 def test_a_long_chain_of_copies(workspace: Loader) -> None:
-    """Each a copy of the next one in the files: no recursion follows them."""
+    """A chain of 1,100 `copy_of` entries loads without recursion."""
     streams = "- {name: S0, subjects: [a], max_msgs: 5}\n" + "".join(
         f"- {{name: S{n}, subjects: [a{n}], copy_of: hub/stream/S{n - 1}}}\n"
         for n in range(1100, 0, -1)
@@ -127,7 +128,7 @@ def test_a_long_chain_of_copies(workspace: Loader) -> None:
 
 
 def test_dependencies_are_counted(workspace: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every resource after every other one: an error instead of a graph that fills the memory."""
+    """Too many dependencies are an error before the graph is built."""
     text = (
         "streams:\n"
         + repeat_numbered("- {name: A%d}\n", 30)
@@ -140,4 +141,4 @@ def test_dependencies_are_counted(workspace: Loader, monkeypatch: pytest.MonkeyP
         if address.name.startswith("S")
     } == {30}
     monkeypatch.setattr(sys.modules[build_topology.__module__], "MAX_DEPENDENCIES", 100)
-    assert [one.code for one in build_topology(loaded).diagnostics] == ["JS148"]
+    assert [d.code for d in build_topology(loaded).diagnostics] == ["JS148"]

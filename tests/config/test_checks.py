@@ -1,4 +1,4 @@
-"""Rules between fields: what the files refuse, the real server refuses as well, with the number that the text names."""
+"""Rules between fields: what the files refuse, a real server refuses with the same number."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ ACCEPTED_CONSUMERS = [
 
 
 def fields(kind: str, text: str) -> dict[str, Any]:
-    """The fields as the API takes them."""
+    """Parse the fields into what the API expects."""
     findings = Findings()
     node = parse_document(Source(Path("x"), "x"), f"{{name: P, {text}}}".encode(), findings)
     assert node is not None
@@ -188,7 +188,7 @@ def fields(kind: str, text: str) -> dict[str, Any]:
 
 
 def create_stream(raw: Raw, config: dict[str, Any]) -> int | None:
-    """The err_code of STREAM.CREATE, None if the server took it; then it is deleted again."""
+    """Create and delete a stream; return the err_code, or None if the server accepted it."""
     answer = raw.api(f"$JS.API.STREAM.CREATE.{config['name']}", config)
     if "error" in answer:
         return int(answer["error"]["err_code"])
@@ -197,7 +197,7 @@ def create_stream(raw: Raw, config: dict[str, Any]) -> int | None:
 
 
 def create_consumer(raw: Raw, stream: str, config: dict[str, Any]) -> int | None:
-    """The err_code of CONSUMER.CREATE, None if the server took it; then it is deleted again."""
+    """Create and delete a consumer; return the err_code, or None if the server accepted it."""
     request = {
         "stream_name": stream,
         "action": "create",
@@ -214,7 +214,7 @@ def create_consumer(raw: Raw, stream: str, config: dict[str, Any]) -> int | None
 def test_a_stream_that_is_refused_here_is_refused_by_the_server(
     text: str, code: str, number: int, server: Server
 ) -> None:
-    """Each rule has a case that the server refuses with the number the finding names."""
+    """The server refuses each case of a rule for streams with the number that the finding names."""
     config = fields("stream", text)
     problems = list(checks.check_stream(config))
     assert [problem.code for problem in problems] == [code]
@@ -225,7 +225,7 @@ def test_a_stream_that_is_refused_here_is_refused_by_the_server(
 
 @pytest.mark.parametrize("text", ACCEPTED_STREAMS)
 def test_a_stream_that_the_server_accepts_is_accepted_here(text: str, server: Server) -> None:
-    """Neighbours of the rules, on the allowed side, pass here and there."""
+    """Streams near the limit of a rule are accepted by the files and by the server."""
     config = fields("stream", text)
     assert list(checks.check_stream(config)) == []
     with Raw(server.url) as raw:
@@ -236,7 +236,7 @@ def test_a_stream_that_the_server_accepts_is_accepted_here(text: str, server: Se
 def test_a_consumer_that_is_refused_here_is_refused_by_the_server(
     text: str, code: str, number: int, server: Server
 ) -> None:
-    """Each rule has a case that the server refuses with the number the finding names."""
+    """The server refuses each case of a rule for consumers with the number of the finding."""
     config = fields("consumer", text)
     problems = list(checks_consumers.check_consumer(config))
     assert [problem.code for problem in problems] == [code]
@@ -247,7 +247,7 @@ def test_a_consumer_that_is_refused_here_is_refused_by_the_server(
 
 @pytest.mark.parametrize("text", ACCEPTED_CONSUMERS)
 def test_a_consumer_that_the_server_accepts_is_accepted_here(text: str, server: Server) -> None:
-    """Neighbours of the rules, on the allowed side, pass here and there."""
+    """Consumers near the limit of a rule are accepted by the files and by the server."""
     config = fields("consumer", text)
     assert list(checks_consumers.check_consumer(config)) == []
     with Raw(server.url) as raw:
@@ -271,7 +271,7 @@ def test_a_consumer_that_the_server_accepts_is_accepted_here(text: str, server: 
 def test_a_work_queue_refuses_consumers_that_do_not_fit(
     consumers: str, words: str, workspace: Loader
 ) -> None:
-    """Consumers of a declared work queue ack explicitly, deliver all, and do not overlap."""
+    """Consumers of a work queue acknowledge explicitly, deliver all, and do not overlap."""
     found = workspace.single_finding(
         f'streams:\n  - {{name: Q, subjects: ["q.>"], retention: workqueue, consumers: {consumers}}}\n'
     )
@@ -280,7 +280,7 @@ def test_a_work_queue_refuses_consumers_that_do_not_fit(
 
 
 def test_a_work_queue_takes_consumers_with_filters_of_their_own(workspace: Loader) -> None:
-    """Disjoint filters share a work queue."""
+    """Consumers with disjoint filters share a work queue."""
     loaded = workspace(
         """
         streams:
@@ -296,7 +296,7 @@ def test_a_work_queue_takes_consumers_with_filters_of_their_own(workspace: Loade
 
 
 def test_a_finding_points_at_the_field(workspace: Loader) -> None:
-    """A contradiction is shown where the field is written, with the resource's address."""
+    """A contradiction is reported at its field, with the address of the resource."""
     found = workspace.single_finding(
         "streams:\n  - name: A\n    max_age: 30s\n    duplicate_window: 2m\n"
     )

@@ -1,4 +1,4 @@
-"""`copy_of:`: what a copy takes over, what it must say itself, and what is no base."""
+"""`copy_of:`: the fields that a stream takes from another one, and invalid bases."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ HOUR = 3_600_000_000_000
 
 
 def body(workspace: Loader, text: str, address: str) -> dict[str, Any]:
-    """What the files say of one stream."""
+    """Return the body of one stream."""
     return dict(workspace(text, head=HEAD).resources[Address.parse(address)].body)
 
 
-def test_everything_but_the_name_and_the_subjects(workspace: Loader) -> None:
-    """Fields, unknown ones included, come from the base; what the copy says itself wins, and null is the server's default."""
+def test_a_copy_has_all_fields_but_name_and_subjects(workspace: Loader) -> None:
+    """A copy has all fields of its base but name and subjects; its own fields win.
+
+    Unknown fields are taken too. null means the default of the server.
+    """
     found = body(
         workspace,
         """
@@ -46,7 +49,7 @@ def test_everything_but_the_name_and_the_subjects(workspace: Loader) -> None:
 
 
 def test_layers_of_the_base(workspace: Loader) -> None:
-    """The base is taken as it is in the end: with defaults, its configuration file and what overrides say of it."""
+    """A copy takes the final fields of its base, with defaults, config_file and overrides."""
     workspace.write({"old.json": '{"config": {"name": "X", "max_msgs": 7, "num_replicas": 1}}'})
     found = body(
         workspace,
@@ -71,8 +74,8 @@ def test_layers_of_the_base(workspace: Loader) -> None:
     assert found == {"name": "NEW", "subjects": ["new"]} | expected
 
 
-def test_guards_and_consumers_stay_behind(workspace: Loader) -> None:
-    """What guards the base, what advises on it and its consumers are its own."""
+def test_lifecycle_and_consumers_are_not_taken(workspace: Loader) -> None:
+    """Lifecycle, lint settings and consumers of the base are not taken."""
     loaded = workspace(
         """
         streams:
@@ -95,7 +98,7 @@ def test_guards_and_consumers_stay_behind(workspace: Loader) -> None:
 
 
 def test_chains_and_fleets(workspace: Loader) -> None:
-    """A copy of a copy, in the wrong order, for many domains at once, each with the base that its reference names."""
+    """Copies of copies are resolved in any order and for each domain."""
     loaded = workspace(
         """
         streams:
@@ -125,7 +128,7 @@ def test_chains_and_fleets(workspace: Loader) -> None:
 def test_an_origin_stays_the_same_stream(
     workspace: Loader, domain: str, origin: dict[str, str]
 ) -> None:
-    """A copy of a mirror mirrors the same stream, also from another domain, and needs no subjects."""
+    """A copy of a mirror mirrors the same stream, also from another domain."""
     text = f"""
         streams:
           - {{name: A, domain: hub, subjects: [a]}}
@@ -140,7 +143,7 @@ def test_an_origin_stays_the_same_stream(
 
 
 def test_a_mirror_of_its_base(workspace: Loader) -> None:
-    """A mirror may take the limits of what it mirrors, which is what most copies in a leaf are for."""
+    """A mirror may be a copy of its origin."""
     found = body(
         workspace,
         """
@@ -185,8 +188,8 @@ def test_a_mirror_of_its_base(workspace: Loader) -> None:
         ),
     ],
 )
-def test_what_is_no_base(workspace: Loader, entry: str, says: str) -> None:
-    """A circle, a stream that is not declared, something that is no stream, and subjects that two would store: each with its place."""
+def test_invalid_bases(workspace: Loader, entry: str, says: str) -> None:
+    """Cycles, unknown bases, other kinds and missing subjects are errors with a location."""
     workspace.write({"c.json": '{"subjects": ["x"]}'})
     found = workspace.single_finding(
         f"""
@@ -199,11 +202,13 @@ def test_what_is_no_base(workspace: Loader, entry: str, says: str) -> None:
     )
     assert (found.code, found.summary) == ("JS146", says)
     assert found.range is not None
-    assert found.range.line == (7 if "stream/B" in entry else 6)  # a circle is said where it closes
+    assert found.range.line == (
+        7 if "stream/B" in entry else 6
+    )  # a cycle is reported where it closes
 
 
 def test_only_streams_are_copied(workspace: Loader) -> None:
-    """A bucket, a consumer and `defaults:` have no `copy_of`."""
+    """Only streams have `copy_of`."""
     for text in (
         "kv: [{bucket: B, domain: hub, copy_of: hub/kv/C}]",
         "consumers: [{stream: S, name: C, domain: hub, copy_of: hub/consumer/S/D}]",

@@ -23,7 +23,7 @@ STORES = ["store-001", "store-002", "store-003", "store-004"]
 
 
 def test_connections_have_all_their_keys(workspace: Loader) -> None:
-    """Every key of the contract is read; paths are absolute, relative to the file that names them; `~` is HOME."""
+    """All keys of a connection are read; relative paths start at their file and `~` is HOME."""
     files = {
         "net/c.yaml": """
             connections:
@@ -79,7 +79,7 @@ def test_connections_have_all_their_keys(workspace: Loader) -> None:
 def test_a_contradictory_connection_is_an_error(
     connection: str, code: str, words: str, workspace: Loader
 ) -> None:
-    """Two ways at once, halves of pairs, and a seed where its file should be."""
+    """Two kinds of login, incomplete pairs and a seed instead of its file are errors."""
     found = workspace.single_finding(f"connections: {{hub: {connection}}}\n")
     assert found.code == code
     assert words in found.detail
@@ -87,15 +87,15 @@ def test_a_contradictory_connection_is_an_error(
 
 
 def test_no_connections_at_all_mean_one(workspace: Loader) -> None:
-    """It has the name that the domains use, and nothing in it."""
+    """Without `connections:`, there is one empty connection with the name that the domains use."""
     loaded = workspace("domains: {hub: {connection: main}, leaf: {}}\n", head=HEAD)
     assert list(loaded.connections) == ["main"]
     assert loaded.domains["leaf"].connection == "main"
     assert (loaded.connections["main"].url, loaded.connections["main"].context) == (None, None)
 
 
-def test_an_empty_connection_is_filled_later(workspace: Loader) -> None:
-    """`hub: {}` and `hub:` both name neither url nor context."""
+def test_a_connection_may_be_empty(workspace: Loader) -> None:
+    """A connection may be empty, written as `hub: {}` or `hub:`."""
     assert list(
         workspace(
             "connections: {hub: {}, b: }\ndomains: {x: {connection: b}}\n", head=HEAD
@@ -103,8 +103,8 @@ def test_an_empty_connection_is_filled_later(workspace: Loader) -> None:
     ) == ["hub", "b"]
 
 
-def test_without_domains_the_lines_to_write_are_printed(workspace: Loader) -> None:
-    """The finding holds YAML that would settle it, with the workspace's own connection."""
+def test_without_domains_the_missing_lines_are_printed(workspace: Loader) -> None:
+    """A workspace without domains is an error with the YAML that is missing."""
     found = workspace.single_finding("connections: {ngs: {}}\n", head=HEAD)
     assert found.code == "JS126"
     assert "  domains:\n    hub: {connection: ngs}" in found.detail
@@ -112,7 +112,7 @@ def test_without_domains_the_lines_to_write_are_printed(workspace: Loader) -> No
 
 
 def test_a_default_domain_alone_is_a_domain(workspace: Loader) -> None:
-    """A workspace with one connection and `defaults.domain` needs no `domains:`."""
+    """A workspace with `defaults.domain` needs no `domains:`."""
     loaded = workspace("defaults: {domain: hub}\nstreams: [{name: S}]\n", head=HEAD)
     assert (loaded.domains["hub"].api_prefix, loaded.domains["hub"].connection) == (
         "$JS.hub.API",
@@ -122,7 +122,7 @@ def test_a_default_domain_alone_is_a_domain(workspace: Loader) -> None:
 
 
 def test_a_domain_knows_its_prefix(workspace: Loader) -> None:
-    """The key is the server's domain unless the file says otherwise; null is a server without one."""
+    """The key of a domain is its JetStream domain unless `js_domain` says otherwise."""
     loaded = workspace(
         "domains: {hub: {}, plain: {js_domain: null}, x: {js_domain: y}, z: {api_prefix: my.API}}\n",
         head=HEAD,
@@ -136,7 +136,7 @@ def test_a_domain_knows_its_prefix(workspace: Loader) -> None:
 
 
 def test_a_range_stands_for_many_domains(workspace: Loader) -> None:
-    """Widths are kept, an exact name replaces the range's entry, same_as takes over the server's domain."""
+    """A range becomes one domain per number, and an exact name replaces its entry."""
     loaded = workspace("", head=HEAD + FLEET)
     assert list(loaded.domains) == [
         "hub",
@@ -161,8 +161,8 @@ def test_a_range_stands_for_many_domains(workspace: Loader) -> None:
         ("r{1..2}-{1..2}", ["r1-1", "r1-2", "r2-1", "r2-2"]),
     ],
 )
-def test_ranges_are_written_out(pattern: str, found: list[str]) -> None:
-    """Leading zeros keep the width, several ranges multiply."""
+def test_ranges_are_expanded(pattern: str, found: list[str]) -> None:
+    """Ranges keep leading zeros, and several ranges multiply."""
     assert expand_range(pattern) == found
 
 
@@ -187,7 +187,7 @@ def test_ranges_are_written_out(pattern: str, found: list[str]) -> None:
 def test_a_wrong_domain_is_an_error_at_its_place(
     domains: str, code: str, place: str, workspace: Loader
 ) -> None:
-    """Each mistake in `domains:` is found where it is."""
+    """Each mistake in `domains:` is reported at its location."""
     found = workspace.findings(f"domains: {domains}\n", head=HEAD)
     assert (found[0].code, str(found[0].range)) == (code, f"jsplan.yaml:{place}")
 
@@ -214,7 +214,10 @@ def test_a_wrong_domain_is_an_error_at_its_place(
 def test_a_selector_gives_one_resource_per_match(
     selector: str, found: list[str], workspace: Loader
 ) -> None:
-    """Names, lists, globs, labels and exclusions; `same_as` domains only by their exact name."""
+    """A selector matches by name, list, glob, label and exclusion.
+
+    Domains with `same_as` match only by their exact name.
+    """
     loaded = workspace(
         f"vars: {{one: store-001}}\nstreams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET
     )
@@ -222,7 +225,7 @@ def test_a_selector_gives_one_resource_per_match(
 
 
 def test_each_domain_of_a_fleet_has_its_own_values(workspace: Loader) -> None:
-    """`${domain}` and `${domain.size}` differ per match."""
+    """`${domain}` and `${domain.size}` have the values of each domain."""
     text = """
         streams:
           - {name: S, domain: label:edge, subjects: ["s.${domain}.>"], max_bytes: "${domain.size}", consumers: [{name: "C-${domain}"}]}
@@ -249,7 +252,7 @@ def test_each_domain_of_a_fleet_has_its_own_values(workspace: Loader) -> None:
 def test_a_domain_that_does_not_exist_is_an_error(
     selector: str, code: str, words: str, workspace: Loader
 ) -> None:
-    """An exact name must exist."""
+    """An exact domain name must exist."""
     found = workspace.single_finding(
         f"streams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET
     )
@@ -259,14 +262,14 @@ def test_a_domain_that_does_not_exist_is_an_error(
 
 @pytest.mark.parametrize("selector", ["label:egde", '"shop-*"', '"store-{900..901}"'])
 def test_a_pattern_that_matches_nothing_is_a_warning(selector: str, workspace: Loader) -> None:
-    """A label or glob may be empty in one environment; it is said all the same."""
+    """A label or glob that matches no domain is a warning."""
     loaded = workspace(f"streams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET)
     assert loaded.resources == {}
     assert [(d.severity, d.code) for d in loaded.diagnostics] == [("warning", "JS124")]
 
 
-def test_one_problem_in_a_fleet_is_said_once(workspace: Loader) -> None:
-    """The same line is read for each domain; its finding is not repeated."""
+def test_one_mistake_in_a_fleet_is_reported_once(workspace: Loader) -> None:
+    """A mistake in an entry for many domains is reported once."""
     assert (
         workspace.single_finding(
             "streams: [{name: S, domain: label:edge, max_aeg: 1d}]\n", head=HEAD + FLEET
@@ -275,8 +278,8 @@ def test_one_problem_in_a_fleet_is_said_once(workspace: Loader) -> None:
     )
 
 
-def test_which_domain_must_be_clear(workspace: Loader) -> None:
-    """Without `domain:` the default counts, then the only domain there is; several are an error."""
+def test_the_domain_of_a_resource_must_be_clear(workspace: Loader) -> None:
+    """Without `domain:`, the default or the only domain is used; several are an error."""
     assert list(map(str, workspace("streams: [{name: S}]\n").resources)) == ["hub/stream/S"]
     found = workspace.single_finding("streams: [{name: S}]\n", head=HEAD + FLEET)
     assert found.code == "JS127"
@@ -284,8 +287,8 @@ def test_which_domain_must_be_clear(workspace: Loader) -> None:
     assert list(map(str, loaded.resources)) == ["store-003/stream/S"]
 
 
-def test_sources_are_written_out_one_per_domain(workspace: Loader) -> None:
-    """Each matching domain becomes a source with a plain domain key; `deliver` and the rest are kept."""
+def test_sources_are_expanded_per_domain(workspace: Loader) -> None:
+    """Each domain that a source matches becomes one source with the same fields."""
     text = """
         streams:
           - name: ALL
@@ -306,8 +309,8 @@ def test_sources_are_written_out_one_per_domain(workspace: Loader) -> None:
     ]
 
 
-def test_a_stream_is_not_written_out_as_a_source_of_itself(workspace: Loader) -> None:
-    """A pattern that also matches the stream's own domain leaves the stream itself out."""
+def test_a_stream_is_no_source_of_itself(workspace: Loader) -> None:
+    """A stream is left out of the sources that a pattern gives it."""
     text = 'streams: [{name: A, domain: "store-*", sources: [{name: A, domain: "store-*"}]}]\n'
     sources = body_of(workspace(text, head=HEAD + FLEET), "store-002/stream/A")["sources"]
     assert isinstance(sources, list)
@@ -315,7 +318,7 @@ def test_a_stream_is_not_written_out_as_a_source_of_itself(workspace: Loader) ->
 
 
 def test_a_mirror_has_one_origin(workspace: Loader) -> None:
-    """A selector that matches one domain will do; more or none is an error."""
+    """A mirror may use a selector that matches exactly one domain."""
     loaded = workspace(
         "streams: [{name: M, domain: hub, mirror: {name: A, domain: label:big}}]\n",
         head=HEAD + FLEET,
@@ -337,7 +340,7 @@ def test_a_mirror_has_one_origin(workspace: Loader) -> None:
     ],
 )
 def test_an_origin_is_named_once(origin: str, workspace: Loader) -> None:
-    """`domain` and `external` exclude each other; `deliver` goes with `domain`."""
+    """`domain` and `external` exclude each other, and `deliver` needs `domain`."""
     found = workspace.findings(
         f"streams: [{{name: S, domain: store-002, sources: [{origin}]}}]\n", head=HEAD + FLEET
     )
@@ -359,12 +362,12 @@ def test_an_origin_is_named_once(origin: str, workspace: Loader) -> None:
     ],
 )
 def test_a_wrong_backend_is_an_error(backend: str, code: str, workspace: Loader) -> None:
-    """One place, with known keys."""
+    """A backend has one kind and known keys."""
     assert code in [problem.code for problem in workspace.findings(f"backend: {backend}\n")]
 
 
 def test_the_backend_is_below_the_workspace(workspace: Loader) -> None:
-    """The default is state/<workspace>.json; a path is relative to the workspace."""
+    """The default backend is a file below the workspace, and a path is relative to it."""
     assert workspace("").backend.path == workspace.root / "state" / "shop.json"
     assert (
         workspace("backend: {local: {path: ../s.json}}\n").backend.path
@@ -373,7 +376,7 @@ def test_the_backend_is_below_the_workspace(workspace: Loader) -> None:
 
 
 def test_the_backend_is_a_bucket(workspace: Loader) -> None:
-    """Its domain is the one that is named, else `defaults.domain`, else the only one; a lock lasts a minute where nothing is said."""
+    """The domain of a KV backend is its own, the default or the only one."""
     two = HEAD + "connections: {c: {}}\ndomains: {hub: {connection: c}, leaf: {connection: c}}\n"
     named = workspace("backend: {kv: {domain: leaf, bucket: S, lock_ttl: 5m}}\n", head=two).backend
     usual = workspace("backend: {kv: {bucket: S}}\ndefaults: {domain: leaf}\n", head=two).backend
@@ -395,8 +398,8 @@ def test_the_backend_is_a_bucket(workspace: Loader) -> None:
     ]
 
 
-def test_an_environment_that_no_bucket_has_a_key_for(workspace: Loader) -> None:
-    """The state's key has the environment's name in it, which a file system takes and a bucket does not."""
+def test_an_environment_that_is_no_valid_bucket_key(workspace: Loader) -> None:
+    """An environment whose name is invalid in a bucket key is an error with a KV backend."""
     text = "environments: {'a b': {}}\nbackend: {kv: {bucket: S}}\n"
     assert "JS131" in [p.code for p in workspace.findings(text, environment="a b")]
 
@@ -405,7 +408,7 @@ def test_an_environment_that_no_bucket_has_a_key_for(workspace: Loader) -> None:
     "declared", ["kv: [{bucket: S, domain: hub}]", "streams: [{name: KV_S, domain: hub}]"]
 )
 def test_the_bucket_of_the_state_is_no_resource(declared: str, workspace: Loader) -> None:
-    """A workspace cannot manage the bucket that its own state is in; another of that name in another domain it can."""
+    """A workspace cannot manage the bucket of its own state."""
     head = (
         HEAD
         + "connections: {c: {}}\ndomains: {hub: {connection: c}, leaf: {connection: c}}\nbackend: {kv: {domain: hub, bucket: S}}\n"

@@ -33,26 +33,26 @@ STREAM = (
 
 @pytest.mark.parametrize("text", [STREAM, "streams: [{name: S, domain: nowhere}]\n"])
 def test_an_environment_must_be_chosen(text: str, workspace: Loader) -> None:
-    """Without -e the only finding tells which environments exist; what would follow from it is not said."""
+    """Without -e the only finding lists the environments."""
     found = workspace.single_finding(text, head=HEAD + TWO)
     assert found.code == "JS117"
     assert "staging, other, prod" in found.detail
 
 
 def test_an_unknown_environment_is_an_error(workspace: Loader) -> None:
-    """The finding guesses."""
+    """An unknown environment is an error with a suggestion."""
     found = workspace.single_finding(STREAM, head=HEAD + TWO, environment="stagign")
     assert found.code == "JS117"
     assert 'Did you mean "staging"?' in found.detail
 
 
 def test_an_environment_of_a_workspace_without_any_is_an_error(workspace: Loader) -> None:
-    """-e where there is nothing to choose would keep another state than is meant."""
+    """-e is an error in a workspace without environments."""
     assert workspace.single_finding("", environment="prod").code == "JS117"
 
 
 def test_the_environment_may_come_from_the_process(workspace: Loader) -> None:
-    """JSPLAN_ENV chooses where -e does not."""
+    """JSPLAN_ENV chooses the environment without -e."""
     assert workspace(STREAM, head=HEAD + TWO, environ={"JSPLAN_ENV": "prod"}).environment == "prod"
     assert (
         workspace(
@@ -63,7 +63,7 @@ def test_the_environment_may_come_from_the_process(workspace: Loader) -> None:
 
 
 def test_an_environment_is_merged_key_by_key(workspace: Loader) -> None:
-    """Variables, connections, domains and backend keep what the environment does not say."""
+    """An environment overwrites single variables and single keys of connections and domains."""
     loaded = workspace(STREAM, head=HEAD + TWO, environment="staging")
     assert dict(loaded.variables) == {"replicas": 1, "keep": "30d"}
     assert body_of(loaded, "hub/stream/S")["num_replicas"] == 1
@@ -86,7 +86,7 @@ def test_an_environment_is_merged_key_by_key(workspace: Loader) -> None:
 
 
 def test_a_url_of_an_environment_keeps_the_login(workspace: Loader) -> None:
-    """Only what the environment says changes."""
+    """An environment with another URL keeps the login."""
     connection = workspace(STREAM, head=HEAD + TWO, environment="other").connections["hub"]
     assert (connection.url, connection.user, connection.password) == (
         "nats://other:4222",
@@ -95,21 +95,21 @@ def test_a_url_of_an_environment_keeps_the_login(workspace: Loader) -> None:
     )
 
 
-def test_an_environment_may_say_nothing(workspace: Loader) -> None:
-    """`prod:` alone is an environment with nothing of its own, and a state of its own."""
+def test_an_environment_may_be_empty(workspace: Loader) -> None:
+    """An environment may be empty and still has its own state."""
     loaded = workspace(STREAM, head=HEAD + TWO, environment="prod")
     assert loaded.connections["hub"].url == "nats://prod:4222"
     assert loaded.backend == Backend("local", path=workspace.root / "state" / "shop.prod.json")
 
 
 def test_every_environment_is_checked(workspace: Loader) -> None:
-    """A wrong key in an environment that was not chosen is found too."""
+    """A mistake in an environment that is not chosen is reported too."""
     found = workspace.single_finding("environments: {a: {}, b: {streams: []}}\n", environment="a")
     assert (found.code, str(found.range)) == ("JS105", "jsplan.yaml:4:27")
 
 
 def test_a_resource_may_be_in_some_environments_only(workspace: Loader) -> None:
-    """`environments:` filters streams and nested consumers; an unknown name is an error."""
+    """`environments:` limits a stream or consumer to the environments that it names."""
     text = """
         streams:
           - {name: A, domain: hub, environments: [prod]}
@@ -155,7 +155,7 @@ def test_a_resource_may_be_in_some_environments_only(workspace: Loader) -> None:
 def test_the_stronger_source_of_a_variable_wins(
     options: dict[str, Any], value: int, workspace: Loader
 ) -> None:
-    """Default, JSPLAN_VAR_x, --var-file, --var: each later one wins, within one the last."""
+    """Values of variables come from default, JSPLAN_VAR_x, --var-file and --var; the last wins."""
     workspace.write({"v.yaml": "replicas: 4\n", "w.json": '{"replicas": 2}'})
     options["var_files"] = tuple(workspace.root / name for name in options.get("var_files", ()))
     assert (
@@ -192,7 +192,7 @@ def test_the_stronger_source_of_a_variable_wins(
 def test_a_variable_takes_the_type_of_its_default(
     default: str, given: str, value: Any, workspace: Loader
 ) -> None:
-    """Text from the command line becomes a number, boolean, list where the default is one; without default, what YAML says."""
+    """The text of a variable gets the type of its default, or that of YAML without a default."""
     found = workspace(
         "",
         head=HEAD + f"domains: {{hub: {{}}}}\nvars: {{x: {default}}}\n",
@@ -220,7 +220,7 @@ def test_a_variable_takes_the_type_of_its_default(
 def test_a_wrong_variable_says_what_to_do(
     options: dict[str, Any], code: str, words: str, workspace: Loader
 ) -> None:
-    """Unknown names, wrong types and missing files are findings."""
+    """Unknown variables, wrong types and missing files are errors with a correction."""
     workspace.write({"v.yaml": "replicsa: 4\n"})
     options["var_files"] = tuple(workspace.root / name for name in options.get("var_files", ()))
     found = workspace.findings(
@@ -235,7 +235,7 @@ def test_a_wrong_variable_says_what_to_do(
 
 
 def test_a_variable_without_default_must_be_given(workspace: Loader) -> None:
-    """`~` is no default; the finding says how to give a value."""
+    """A variable without a default needs a value, and the finding says how to give it."""
     head = HEAD + "domains: {hub: {}}\nvars: {region: ~}\n"
     found = workspace.single_finding("", head=head)
     assert (found.code, str(found.range)) == ("JS114", "jsplan.yaml:4:16")
@@ -243,8 +243,8 @@ def test_a_variable_without_default_must_be_given(workspace: Loader) -> None:
     assert workspace("", head=head, environ={"JSPLAN_VAR_region": "eu"}).variables["region"] == "eu"
 
 
-def test_what_uses_a_variable_without_a_value_is_not_wrong_for_that(workspace: Loader) -> None:
-    """One thing is missing and one thing is said, wherever it is used."""
+def test_a_variable_without_a_value_is_one_finding(workspace: Loader) -> None:
+    """A variable without a value is one finding, wherever it is used."""
     text = """
         vars: {region: ~}
         streams:
@@ -253,13 +253,13 @@ def test_what_uses_a_variable_without_a_value_is_not_wrong_for_that(workspace: L
     assert workspace.single_finding(text).code == "JS114"
 
 
-def test_a_default_refers_to_nothing(workspace: Loader) -> None:
-    """Variables do not build on each other."""
+def test_a_default_contains_no_reference(workspace: Loader) -> None:
+    """The default of a variable contains no reference."""
     assert workspace.single_finding("vars: {a: x, b: '${var.a}'}\n").code == "JS113"
 
 
-def test_the_hash_follows_files_variables_and_environment_but_no_secret(workspace: Loader) -> None:
-    """`config_hash` changes with what was read and with variables, not with `${env.X}`."""
+def test_the_hash_changes_with_files_and_variables_but_not_with_secrets(workspace: Loader) -> None:
+    """`config_hash` changes with files and variables, and not with `${env.X}`."""
     text = 'vars: {n: 1}\nconnections: {hub: {url: u, token: "${env.T}"}}\nstreams: [{name: S, config_file: s.json}]\n'
 
     def hashed(token: str = "t", body: str = "{}", variables: tuple[str, ...] = ()) -> str:
@@ -275,10 +275,10 @@ def test_the_hash_follows_files_variables_and_environment_but_no_secret(workspac
     assert hashed(variables=("n=2",)) != first
 
 
-def test_paths_of_variable_files_are_relative_to_the_process(
+def test_paths_of_variable_files_are_relative_to_the_current_folder(
     workspace: Loader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """--var-file is what the user typed, so it is relative to where the user is."""
+    """The path of --var-file is relative to the current folder."""
     workspace.write({"sub/v.yaml": "n: 2\n"})
     monkeypatch.chdir(workspace.root / "sub")
     assert workspace("vars: {n: 1}\n", var_files=(Path("v.yaml"),)).variables["n"] == 2

@@ -1,4 +1,4 @@
-"""The main file, its includes, and everything at once."""
+"""The main file, its includes, and all findings together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jsplan.errors import ConfigError
 from tests.config.conftest import HEAD, HUB, Loader
 
 
-def test_files_beside_the_main_file_belong_to_it(workspace: Loader) -> None:
-    """Without `include`, *.jsplan.yaml and *.jsplan.json are merged; other files are not."""
+def test_files_beside_the_main_file_are_read(workspace: Loader) -> None:
+    """Without `include`, *.jsplan.yaml and *.jsplan.json are read, and no other files."""
     files = {
         "a.jsplan.yaml": "streams: [{name: A}]\n",
         "b.jsplan.json": '{"streams": [{"name": "B"}], "vars": {"x": 1}}',
@@ -26,8 +26,8 @@ def test_files_beside_the_main_file_belong_to_it(workspace: Loader) -> None:
     assert dict(loaded.variables) == {"y": 2, "x": 1}
 
 
-def test_includes_may_lead_anywhere_and_count_once(workspace: Loader) -> None:
-    """Globs, `**`, `..` and exact names; a file that matches twice, and the main file, are read once."""
+def test_includes_may_be_anywhere_and_are_read_once(workspace: Loader) -> None:
+    """Includes may use globs and `..`, and each file is read once."""
     files = {"in/x/a.yaml": "streams: [{name: A}]\n", "in/b.yaml": "streams: [{name: B}]\n"}
     text = 'include: ["in/**/*.yaml", "./in/b.yaml", "*.yaml", "../*/in/b.yaml"]\nstreams: [{name: M}]\n'
     assert list(map(str, workspace(text, files=files).resources)) == [
@@ -40,7 +40,7 @@ def test_includes_may_lead_anywhere_and_count_once(workspace: Loader) -> None:
 def test_an_included_file_that_is_missing_is_an_error_and_an_empty_glob_a_warning(
     workspace: Loader,
 ) -> None:
-    """A name must exist; a pattern may be for later."""
+    """A missing include is an error, and a pattern without a match is a warning."""
     assert workspace.single_finding("include: [gone.yaml]\n").code == "JS109"
     assert [
         (d.severity, d.code) for d in workspace('include: ["streams/*.yaml"]\n').diagnostics
@@ -52,7 +52,7 @@ def test_an_included_file_that_is_missing_is_an_error_and_an_empty_glob_a_warnin
 
 
 def test_a_file_name_that_is_not_utf8(workspace: Loader) -> None:
-    """Such a file is read like any other; findings name it with escapes, so that every document can hold them."""
+    """A file name that is not UTF-8 is escaped in findings."""
     name = os.fsdecode(b"b\xff.jsplan.yaml")
     loaded = workspace(
         "",
@@ -63,8 +63,8 @@ def test_a_file_name_that_is_not_utf8(workspace: Loader) -> None:
     assert [str(found.range) for found in loaded.diagnostics] == ["b\\udcff.jsplan.yaml:2:23"]
 
 
-def test_the_same_address_twice_names_both_places(workspace: Loader) -> None:
-    """Within a file and across files, also through a selector."""
+def test_the_same_address_twice_names_both_locations(workspace: Loader) -> None:
+    """An address that is declared twice is an error with both locations."""
     found = workspace.single_finding(
         "streams:\n  - name: A\n", files={"a.jsplan.yaml": "streams:\n  - {name: A, domain: '*'}\n"}
     )
@@ -86,8 +86,8 @@ def test_the_same_address_twice_names_both_places(workspace: Loader) -> None:
         ("lint: {JS201: error}", "lint: {JS201: error}"),
     ],
 )
-def test_what_is_declared_in_two_files_is_an_error(one: str, other: str, workspace: Loader) -> None:
-    """Sections merge by name; the same name in two files names both places."""
+def test_an_entry_in_two_files_is_an_error(one: str, other: str, workspace: Loader) -> None:
+    """An entry of a section that is in two files is an error with both locations."""
     found = [
         problem
         for problem in workspace.findings(one + "\n", files={"z.jsplan.yaml": other})
@@ -100,7 +100,7 @@ def test_what_is_declared_in_two_files_is_an_error(one: str, other: str, workspa
 
 
 def test_sections_of_several_files_are_merged(workspace: Loader) -> None:
-    """Defaults, drift and lint come together key by key; lists are joined."""
+    """Sections of several files are merged by key, and their lists are joined."""
     files = {
         "z.jsplan.yaml": 'defaults: {stream: {max_bytes: 1MB}}\ndrift: {ignore: ["hub/stream/B*"]}\nlint: {JS202: error}\n'
     }
@@ -113,7 +113,7 @@ def test_sections_of_several_files_are_merged(workspace: Loader) -> None:
 
 
 def test_anchors_may_live_under_an_x_key(workspace: Loader) -> None:
-    """A top-level key that begins with x- is ignored, whatever it holds."""
+    """A top-level key that begins with x- is ignored."""
     loaded = workspace(
         "x-common: &c {max_msgs: 5, max_age: 1d}\nx-other: 3\nstreams: [{<<: *c, name: S}]\n"
     )
@@ -135,24 +135,24 @@ def test_anchors_may_live_under_an_x_key(workspace: Loader) -> None:
         ("- a\n", "", "JS104", "key: value"),
     ],
 )
-def test_the_frame_of_the_main_file_is_checked(
+def test_the_top_level_of_the_main_file_is_checked(
     text: str, head: str, code: str, words: str, workspace: Loader
 ) -> None:
-    """Unknown sections, the version, the name and the shapes of sections."""
+    """Unknown sections, a wrong version and wrong types are errors."""
     found = workspace.single_finding(text, head=head)
     assert found.code == code
     assert words in found.detail
 
 
 @pytest.mark.parametrize("key", ["workspace: other", "include: [x]"])
-def test_some_keys_stand_in_the_main_file_only(key: str, workspace: Loader) -> None:
-    """An included file has neither a name nor includes of its own; the format version does no harm."""
+def test_some_keys_are_for_the_main_file_only(key: str, workspace: Loader) -> None:
+    """`workspace` and `include` are allowed in the main file only."""
     found = workspace.single_finding("", files={"a.jsplan.yaml": f"jsplan: 1\n{key}\n"})
     assert (found.code, str(found.range)) == ("JS105", "a.jsplan.yaml:2:1")
 
 
-def test_everything_is_said_at_once(workspace: Loader) -> None:
-    """Mistakes in several files and sections come together, sorted by place, with what to do about each."""
+def test_all_mistakes_are_reported_at_once(workspace: Loader) -> None:
+    """Mistakes of all files are reported together, sorted by location."""
     files = {
         "a.jsplan.yaml": "streams:\n  - {name: B, max_aeg: 1d}\n",
         "b.jsplan.yaml": "streams: [\n",
@@ -189,8 +189,8 @@ def test_everything_is_said_at_once(workspace: Loader) -> None:
     )
 
 
-def test_a_folder_without_workspace_says_so(workspace: Loader) -> None:
-    """Nothing there, an empty file, a folder of that name."""
+def test_a_folder_without_workspace_is_an_error(workspace: Loader) -> None:
+    """A folder without a workspace is an error that names `jsplan init`."""
     with pytest.raises(ConfigError) as caught:
         load(workspace.options())
     assert caught.value.diagnostics[0].code == "JS100"
@@ -206,7 +206,7 @@ def test_a_folder_without_workspace_says_so(workspace: Loader) -> None:
 def test_files_are_shown_relative_to_the_workspace(
     workspace: Loader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the process is, findings name files as the workspace does, with forward slashes."""
+    """Findings name files relative to the workspace, with forward slashes."""
     (workspace.root / "ws").mkdir()
     inner = Loader(workspace.root / "ws")
     workspace.write({"shared/a.yaml": "streams: [{}]\n"})
@@ -217,15 +217,15 @@ def test_files_are_shown_relative_to_the_workspace(
     assert str(caught.value.diagnostics[0].range) == "../shared/a.yaml:1:11"
 
 
-def test_a_link_that_leads_in_a_circle_is_a_finding(workspace: Loader) -> None:
-    """A file that cannot be opened is said with the reason."""
+def test_a_link_to_itself_is_a_finding(workspace: Loader) -> None:
+    """A symbolic link to itself is a finding."""
     (workspace.root / "loop.json").symlink_to("loop.json")
     found = workspace.single_finding("streams: [{name: S, config_file: loop.json}]\n")
     assert (found.code, str(found.range)) == ("JS100", "jsplan.yaml:4:34")
 
 
 def test_every_code_that_is_used_is_explained() -> None:
-    """The table of codes and the codes in the sources are the same set."""
+    """The table of codes has the same codes as the sources."""
     package = Path(load.__code__.co_filename).parent.parent
     used: set[str] = set()
     for path in [*package.glob("config/*.py"), *package.glob("converting/*.py")]:

@@ -1,4 +1,4 @@
-"""A workspace may name any file; what is no file of a workspace is not quoted, and what is no regular file not read."""
+"""Files that are no part of a workspace are not quoted, and special files are not read."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ SECRETS = {
 
 
 def require_nothing_quoted(found: object) -> None:
-    """No part of a secret file is in the findings."""
-    said = repr(found).lower()
-    assert "exposed" not in said
-    assert "4711" not in said
+    """Require that no part of a secret is in the findings."""
+    text = repr(found).lower()
+    assert "exposed" not in text
+    assert "4711" not in text
 
 
 @pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
 def test_a_file_that_is_no_workspace_is_not_quoted(secret: str, workspace: Loader) -> None:
-    """By whichever key the files name it, the finding says where and of which type it is."""
+    """A file that is no part of a workspace is reported without its content, for each key."""
     (workspace.root / "secret").write_text(secret, encoding="utf-8")
     require_nothing_quoted(workspace.findings("include: [secret]\n"))
     require_nothing_quoted(workspace.findings('include: ["secre*"]\n'))
@@ -69,7 +69,10 @@ def test_a_file_that_is_no_workspace_is_not_quoted(secret: str, workspace: Loade
 
 
 def test_a_link_that_the_default_pattern_matches(workspace: Loader) -> None:
-    """A pull request can add a link to a file of the machine that plans it."""
+    """A link that matches the default pattern is reported without its content.
+
+    A pull request can add a link to a file of the machine that plans it.
+    """
     (workspace.root / "secret").write_text(CREDS, encoding="utf-8")
     (workspace.root / "x.jsplan.yaml").symlink_to(workspace.root / "secret")
     found = workspace.single_finding("")
@@ -77,20 +80,20 @@ def test_a_link_that_the_default_pattern_matches(workspace: Loader) -> None:
     assert found.summary == "x.jsplan.yaml must be a mapping, not text"
 
 
-def test_a_near_word_is_still_offered(workspace: Loader) -> None:
-    """A file whose only key is misspelt says which known one is meant; the key itself is not quoted."""
+def test_a_similar_section_is_suggested(workspace: Loader) -> None:
+    """A misspelled section has a suggestion without being quoted."""
     found = workspace.single_finding("", files={"x.jsplan.yaml": "streems: []\n"})
     assert (found.code, found.detail) == ("JS105", 'Did you mean "streams"?')
     assert "streems" not in found.summary
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/proc/self/environ", "fifo", "large", "folder"])
-async def test_what_is_no_regular_file_is_not_read(path: str, workspace: Loader) -> None:
-    """A device, a pipe, what the kernel shows as a file, and a file beyond measure: refused at once, for every key that names one."""
+async def test_only_regular_files_are_read(path: str, workspace: Loader) -> None:
+    """Devices, pipes, kernel files, folders and very large files are refused for each key."""
     os.mkfifo(workspace.root / "fifo")
     (workspace.root / "folder").mkdir()
     with (workspace.root / "large").open("wb") as file:
-        file.truncate(5 << 30)  # a hole: it takes no room
+        file.truncate(5 << 30)  # a sparse file, which needs no disk
     assert {
         found.code for found in workspace.findings(f"streams: [{{name: S, config_file: {path}}}]\n")
     } == {"JS100"}
@@ -110,8 +113,8 @@ async def test_what_is_no_regular_file_is_not_read(path: str, workspace: Loader)
         await LocalBackend(named, "shop", None).read()
 
 
-def test_a_path_that_the_system_refuses(workspace: Loader) -> None:
-    """A name that is too long, wherever a path is named: a finding, as for a file that is not there."""
+def test_a_path_that_is_too_long(workspace: Loader) -> None:
+    """A file name that is too long is a finding."""
     long = "x" * 300
     for text in (
         f"include: [{long}]\n",
@@ -129,8 +132,8 @@ def test_a_path_that_the_system_refuses(workspace: Loader) -> None:
         read_nats(workspace.root / long, Findings())
 
 
-def test_a_home_that_is_not_known(tmp_path: Path) -> None:
-    """A context of the nats CLI may name the home of a user that this machine does not have: it stays as it is written."""
+def test_an_unknown_home_folder(tmp_path: Path) -> None:
+    """A path with an unknown home folder stays unchanged."""
     (tmp_path / "nats/context").mkdir(parents=True)
     (tmp_path / "nats/context/ctx.json").write_text(
         json.dumps({"creds": "~no-such-user/a.creds"}), "utf-8"
@@ -140,8 +143,11 @@ def test_a_home_that_is_not_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=["NUL", "half"])
-def test_a_text_that_is_no_name(name: str) -> None:
-    """JSON may hold what no file can be called, as a context of the nats CLI names its files."""
+def test_text_that_is_no_file_name(name: str) -> None:
+    """Text that cannot be a file name is an error.
+
+    JSON can contain such text, for example in a context of the nats CLI.
+    """
     with pytest.raises(
         ConnectError, match=r"cannot read its creds file .*: no file has such a name"
     ):
@@ -149,7 +155,7 @@ def test_a_text_that_is_no_name(name: str) -> None:
 
 
 def test_a_variable_file_may_be_a_pipe(workspace: Loader) -> None:
-    """The command line names it, as in `--var-file <(sops -d prod.yaml)`."""
+    """A variable file may be a pipe, as in `--var-file <(sops -d prod.yaml)`."""
     os.mkfifo(workspace.root / "fifo")
     writer = threading.Thread(target=(workspace.root / "fifo").write_text, args=("x: 7\n",))
     writer.start()
@@ -159,7 +165,7 @@ def test_a_variable_file_may_be_a_pipe(workspace: Loader) -> None:
 
 
 def test_a_file_of_exactly_the_largest_size_is_read(tmp_path: Path) -> None:
-    """The limit itself is within the limit; an empty file is a regular one."""
+    """A file of exactly the maximum size is read, and so is an empty file."""
     path = tmp_path / "file"
     path.write_bytes(b"x" * 10)
     assert read_regular(path, 10) == b"x" * 10
@@ -171,7 +177,7 @@ def test_a_file_of_exactly_the_largest_size_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("write", [write_private, replace_file])
 def test_files_are_private_whatever_the_umask(write: object, tmp_path: Path) -> None:
-    """A new file is for its owner; one that exists keeps the permissions that its owner gave it."""
+    """A new file is private to its owner, and an existing one keeps its permissions."""
     assert callable(write)
     old = os.umask(0)
     try:

@@ -1,4 +1,4 @@
-"""Whatever is in the files: a workspace or a ConfigError, never another exception."""
+"""Any content of the files gives a workspace or a ConfigError, never another exception."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ FAST = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 
 
 def errors(options: LoadOptions) -> tuple[Diagnostic, ...] | None:
-    """What ConfigError carries; None if the workspace is sound."""
+    """Return the findings of ConfigError, or None for a valid workspace."""
     try:
         load(options)
     except ConfigError as error:
@@ -70,7 +70,7 @@ def errors(options: LoadOptions) -> tuple[Diagnostic, ...] | None:
 
 
 def load_contents(*contents: bytes) -> None:
-    """Load the contents as a workspace with includes; ConfigError is the one exception that may come, with findings in it."""
+    """Load the contents as a workspace; only ConfigError with findings may be raised."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "jsplan.yaml").write_bytes(contents[0])
@@ -91,7 +91,7 @@ def load_contents(*contents: bytes) -> None:
 @FAST
 @given(st.binary(max_size=200))
 def test_random_bytes_never_raise_anything_else(content: bytes) -> None:
-    """Bytes of any kind in the main file and in an included one."""
+    """Random bytes in any file raise only ConfigError."""
     load_contents(content)
     load_contents(HEAD.encode(), content)
 
@@ -99,14 +99,14 @@ def test_random_bytes_never_raise_anything_else(content: bytes) -> None:
 @FAST
 @given(st.text(alphabet="abc: -{}[]&*!|>'\"%@`#,?\n\t\\${}.<~019", max_size=80))
 def test_random_yaml_signs_never_raise_anything_else(content: str) -> None:
-    """Text made of the signs that mean something in YAML."""
+    """Text of characters with a meaning in YAML raises only ConfigError."""
     load_contents(HEAD.encode(), content.encode())
 
 
 @FAST
 @given(st.dictionaries(st.sampled_from(KEYS), TREES, max_size=6))
 def test_random_shapes_never_raise_anything_else(document: object) -> None:
-    """Known keys with values of every shape, in every place."""
+    """Known keys with values of any type raise only ConfigError."""
     content = json.dumps(document).encode()
     load_contents(content)
     load_contents(HEAD.encode(), content)
@@ -115,7 +115,7 @@ def test_random_shapes_never_raise_anything_else(document: object) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_broken_contract_example_never_raises_anything_else(seed: int) -> None:
-    """The whole grammar with lines lost, doubled, swapped, indented and cut."""
+    """The contract example with random changes to its lines raises only ConfigError."""
     dice = random.Random(seed)
     lines = CONTRACT.split("\n")
     for _ in range(dice.randint(1, 8)):

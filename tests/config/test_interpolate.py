@@ -1,4 +1,4 @@
-"""`${…}` in the files."""
+"""References such as `${var.x}` in the files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VARS = "vars: {n: 3, big: 1GiB, on: true, list: [a.x, a.y], word: edge, f: 1.50}
     ],
 )
 def test_references_are_replaced(field: str, written: str, value: Any, workspace: Loader) -> None:
-    """A value that is one reference keeps the type; inside text it becomes text; other dollars stay."""
+    """A value that is one reference keeps its type; a reference inside text becomes text."""
     loaded = workspace(f"streams:\n  - name: S\n    {field}: {written}\n", head=HEAD + VARS)
     assert body_of(loaded, "hub/stream/S")[field] == value
 
@@ -55,10 +55,10 @@ def test_references_are_replaced(field: str, written: str, value: Any, workspace
         ("a ${var.list} b", "JS113", "whole value"),
     ],
 )
-def test_what_cannot_be_resolved_says_where_and_what_to_do(
+def test_an_unresolved_reference_has_location_and_advice(
     written: str, code: str, words: str, workspace: Loader
 ) -> None:
-    """Each wrong reference is one finding at its value, with a guess where one is near."""
+    """A wrong reference is one finding at its value, with a suggestion."""
     found = workspace.single_finding(
         f'streams:\n  - name: S\n    description: "{written}"\n',
         head=HEAD + VARS,
@@ -73,15 +73,15 @@ def test_what_cannot_be_resolved_says_where_and_what_to_do(
 
 
 def test_keys_hold_no_references(workspace: Loader) -> None:
-    """A reference in a key is an error, not a literal."""
+    """A reference in a key is an error."""
     found = workspace.single_finding(
         'streams:\n  - name: S\n    metadata: {"${var.word}": x}\n', head=HEAD + VARS
     )
     assert (found.code, str(found.range)) == ("JS113", "jsplan.yaml:7:16")
 
 
-def test_what_comes_from_the_environment_is_a_secret(workspace: Loader) -> None:
-    """`${env.X}` works in connections, and its values are known as secrets; empty ones are none."""
+def test_values_of_environment_variables_are_secrets(workspace: Loader) -> None:
+    """Values of `${env.X}` in connections are concealed as secrets."""
     loaded = workspace(
         'connections: {hub: {url: "nats://${env.HOST}:4222", user: acc, password: "${env.PW}", inbox_prefix: "_I${env.NONE}"}}\n',
         environ={"HOST": "h1", "PW": "geheim", "NONE": ""},
@@ -97,7 +97,7 @@ def test_what_comes_from_the_environment_is_a_secret(workspace: Loader) -> None:
 
 
 def test_an_environment_variable_that_is_not_set_is_an_error(workspace: Loader) -> None:
-    """The finding names it and guesses at names, never at values."""
+    """An unset environment variable is an error with a suggestion that contains no value."""
     found = workspace.single_finding(
         'connections: {hub: {url: u, user: a, password: "${env.ACC_PASWORD}"}}\n',
         environ={"ACC_PASSWORD": "geheim"},
@@ -108,7 +108,7 @@ def test_an_environment_variable_that_is_not_set_is_an_error(workspace: Loader) 
 
 
 def test_a_secret_is_not_shown_in_a_finding_about_it(workspace: Loader) -> None:
-    """A secret with a wrong value or shape is described, not printed."""
+    """A secret with a wrong value or type is described without being printed."""
     text = 'connections: {hub: {url: u, timeout: "${env.PW}", inbox_prefix: "${env.PW}", tls: "${env.PW}", account: ["${env.PW}"]}}\n'
     found = workspace.findings(text, environ={"PW": "geheim >"})
     assert len(found) == 4
@@ -116,7 +116,7 @@ def test_a_secret_is_not_shown_in_a_finding_about_it(workspace: Loader) -> None:
 
 
 def test_a_config_file_is_taken_literally(workspace: Loader) -> None:
-    """What looks like a reference in a config_file is text."""
+    """A reference in a config_file stays text."""
     files = {"s.json": '{"description": "${var.n}"}'}
     loaded = workspace("streams: [{name: S, config_file: s.json}]\n", files=files)
     assert body_of(loaded, "hub/stream/S")["description"] == "${var.n}"

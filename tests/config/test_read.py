@@ -1,4 +1,4 @@
-"""YAML 1.2 and JSON with places."""
+"""Parsing of YAML 1.2 and JSON with locations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jsplan.diagnostics import Diagnostic
 
 
 def parse(text: str | bytes, name: str = "x.yaml") -> tuple[Any, tuple[Diagnostic, ...]]:
-    """The plain value and what was found."""
+    """Return the plain value and the findings."""
     findings = Findings()
     node = read.parse_document(
         Source(Path(name), name), text if isinstance(text, bytes) else text.encode(), findings
@@ -75,7 +75,7 @@ def parse(text: str | bytes, name: str = "x.yaml") -> tuple[Any, tuple[Diagnosti
     ],
 )
 def test_a_scalar_has_the_value_of_the_core_schema(text: str, value: Any) -> None:
-    """Plain scalars are what YAML 1.2 core says, `010` and dates stay text, quoted ones are text."""
+    """Scalars have the values of the YAML 1.2 core schema: dates and `010` stay text."""
     found, problems = parse(f"a: {text}") if text != "-" else ({"a": None}, ())
     assert found == {"a": value}
     assert type(found["a"]) is type(value)
@@ -95,8 +95,8 @@ def test_a_scalar_has_the_value_of_the_core_schema(text: str, value: Any) -> Non
         ".nan",
     ],
 )
-def test_a_number_that_nothing_can_hold_is_an_error(text: str) -> None:
-    """Numbers beyond 64 bits, infinities and .nan are refused with their place."""
+def test_a_number_beyond_64_bits_is_an_error(text: str) -> None:
+    """Numbers beyond 64 bits, infinities and .nan are errors with a location."""
     _, (problem,) = parse(f"a: 1\nb: {text}")
     assert (
         problem.code,
@@ -106,7 +106,7 @@ def test_a_number_that_nothing_can_hold_is_an_error(text: str) -> None:
 
 
 def test_anchors_aliases_and_merge_keys_work() -> None:
-    """An alias repeats its anchor; `<<` adds what the mapping does not say itself, the first of several first."""
+    """An alias repeats its anchor, and `<<` adds the keys that are missing."""
     found, problems = parse(
         "a: &a {x: 1, y: 2}\nb: &b {y: 3, z: 4}\nc: {<<: *a, x: 9}\nd:\n  <<: [*a, *b]\ne: *a\n&k k: 1\nf: {*k : 2}\n"
     )
@@ -117,8 +117,8 @@ def test_anchors_aliases_and_merge_keys_work() -> None:
     assert found["f"] == {"k": 2}
 
 
-def test_a_key_written_twice_names_both_places() -> None:
-    """Duplicate keys are errors at the second place that name the first; all of them are found."""
+def test_a_duplicate_key_names_both_locations() -> None:
+    """A duplicate key is an error with both locations."""
     _, problems = parse("a: 1\nb: {c: 1, c: 2}\na: 3\n")
     assert [(p.code, str(p.range)) for p in problems] == [
         ("JS103", "x.yaml:2:11"),
@@ -153,47 +153,45 @@ def test_a_key_written_twice_names_both_places() -> None:
         ("[" * 100, "JS101", "1:66", "brackets"),
     ],
 )
-def test_broken_yaml_says_where_and_what_to_do(
-    text: str, code: str, place: str, words: str
-) -> None:
-    """Each kind of broken YAML is one finding with its place and advice."""
+def test_broken_yaml_has_location_and_advice(text: str, code: str, place: str, words: str) -> None:
+    """Each kind of broken YAML is one finding with location and advice."""
     _, (problem,) = parse(text)
     assert (problem.code, str(problem.range)) == (code, f"x.yaml:{place}")
     assert words in problem.detail
 
 
 def test_aliases_cannot_make_a_small_file_huge() -> None:
-    """Nested aliases that would repeat a file a billion times are refused, quickly."""
+    """Nested aliases that expand to billions of values are refused quickly."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     _, (problem,) = parse("\n".join(lines))
     assert "aliases" in problem.summary
 
 
-def test_text_that_is_not_utf8_names_its_place() -> None:
-    """The first byte that is no UTF-8 is shown by line and column."""
+def test_text_that_is_not_utf8_has_a_location() -> None:
+    """The first byte that is not UTF-8 is reported with line and column."""
     _, (problem,) = parse(b"a: 1\nb: \xff\xfe")
     assert (problem.code, str(problem.range)) == ("JS100", "x.yaml:2:4")
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
-    """A UTF-8 byte order mark, as some editors write, is skipped."""
+def test_a_byte_order_mark_is_skipped() -> None:
+    """A UTF-8 byte order mark is skipped."""
     assert parse("\ufeffa: 1") == ({"a": 1}, ())
 
 
-def test_json_is_read_as_json_means_it() -> None:
-    """JSON with tabs, escaped slashes and surrogate pairs is read."""
+def test_json_is_read_as_json() -> None:
+    """JSON with tabs, escaped slashes and surrogate pairs is read as JSON."""
     text = '{\n\t"a": "\\ud83d\\ude00 \\/",\n\t"b": [1, 2.5, true, null]\n}'
     assert parse(text, "x.json") == ({"a": "😀 /", "b": [1, 2.5, True, None]}, ())
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n", "~"])
-def test_nothing_is_nothing(text: str) -> None:
-    """An empty document is None without a finding; the caller knows whether that is allowed."""
+def test_an_empty_document_is_none(text: str) -> None:
+    """An empty document is None without a finding."""
     assert parse(text) == (None, ())
 
 
-def test_the_places_count_characters_from_one() -> None:
+def test_locations_count_characters_from_one() -> None:
     """Columns count characters, not bytes."""
     findings = Findings()
     node = read.parse_document(Source(Path("x"), "x"), "é: {ü: 1, ö: [a, b]}".encode(), findings)
@@ -215,7 +213,7 @@ def test_the_places_count_characters_from_one() -> None:
     ],
 )
 def test_without_libyaml_the_result_is_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pure Python parser gives the same values, and findings of the same code."""
+    """The pure Python parser has the same values, and findings with the same codes."""
     fast = parse(text)
     monkeypatch.setattr(read, "Parser", yaml.Loader)
     slow = parse(text)
@@ -224,7 +222,7 @@ def test_without_libyaml_the_result_is_the_same(text: str, monkeypatch: pytest.M
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    """Reading a folder is a finding that says so."""
+    """Reading a folder is a finding."""
     findings = Findings()
     assert read.read_bytes(Source(tmp_path, "streams"), findings) is None
     assert findings.sorted()[0].code == "JS100"

@@ -56,7 +56,7 @@ TWO = (
     ],
 )
 def test_a_field_has_the_units_of_the_api(written: str, value: Any, workspace: Loader) -> None:
-    """Durations are nanoseconds, sizes bytes, null is left to the server, nested objects likewise."""
+    """Durations become nanoseconds and sizes become bytes, also in nested objects."""
     declared = workspace.single_resource(f"streams:\n  - name: S\n    {written}\n")
     assert declared.body[written.split(":")[0]] == value
 
@@ -96,10 +96,10 @@ def test_a_field_has_the_units_of_the_api(written: str, value: Any, workspace: L
         ("mirror: {name: X.Y}", "JS131", "6:20", "another name"),
     ],
 )
-def test_a_wrong_field_says_where_and_what_to_write(
+def test_a_wrong_field_has_location_and_correction(
     written: str, code: str, place: str, words: str, workspace: Loader
 ) -> None:
-    """Each mistake is one finding at the value or key, with the correction where one is known."""
+    """A wrong field is one finding at its location, with the correction if it is known."""
     found = workspace.single_finding(f"streams:\n  - name: S\n    {written}\n")
     assert (found.code, str(found.range)) == (code, f"jsplan.yaml:{place}")
     assert words in found.summary + found.detail
@@ -129,7 +129,7 @@ def test_a_wrong_field_says_where_and_what_to_write(
     ],
 )
 def test_names_of_other_tools_are_translated(written: str, words: str, workspace: Loader) -> None:
-    """Names of the technical preview, of NACK and of client libraries lead to the API's name."""
+    """Field names of other tools lead to the name in the API."""
     found = workspace.single_finding(
         f"streams: [{{name: S, consumers: [{{name: C, {written}}}]}}]\n"
     )
@@ -155,17 +155,17 @@ def test_names_of_other_tools_are_translated(written: str, words: str, workspace
         ("[a]", "JS130", "quotes"),
     ],
 )
-def test_a_stream_name_that_cannot_be_is_refused(
+def test_an_invalid_stream_name_is_refused(
     name: str, code: str, words: str, workspace: Loader
 ) -> None:
-    """Names that the server or jsplan has other uses for, and those that cannot be addressed."""
+    """Stream names that the server or jsplan reserves are errors."""
     found = workspace.single_finding(f"streams: [{{name: {name}}}]\n")
     assert found.code == code
     assert words in found.detail
 
 
-def test_consumers_are_nested_or_beside(workspace: Loader) -> None:
-    """A nested consumer is in its stream's domains, one of another team's stream says the stream."""
+def test_consumers_are_nested_or_at_the_top_level(workspace: Loader) -> None:
+    """A nested consumer is in the domains of its stream; a top-level one names its stream."""
     text = """
         streams:
           - {name: S, domain: [hub, leaf], consumers: [{name: C, sample_freq: 100}]}
@@ -197,10 +197,10 @@ def test_consumers_are_nested_or_beside(workspace: Loader) -> None:
         ("name: C, durable_name: ~, inactive_threshold: 1h", ("C", None)),
     ],
 )
-def test_a_declared_consumer_is_meant_to_stay(
+def test_a_declared_consumer_is_durable(
     written: str, names: tuple[str, str | None], workspace: Loader
 ) -> None:
-    """`name` implies `durable_name` and the other way round; only null makes it expire."""
+    """`name` implies `durable_name` and the other way round, unless it is null."""
     body = body_of(workspace(f"consumers: [{{stream: S, {written}}}]\n"), "hub/consumer/S/C")
     assert (body["name"], body["durable_name"]) == names
 
@@ -215,15 +215,13 @@ def test_a_declared_consumer_is_meant_to_stay(
         ("name: A.B", "JS131"),
     ],
 )
-def test_a_consumer_name_that_cannot_be_is_refused(
-    written: str, code: str, workspace: Loader
-) -> None:
-    """Two names, an expiry that is not said, the server's own consumers."""
+def test_an_invalid_consumer_name_is_refused(written: str, code: str, workspace: Loader) -> None:
+    """Two different names, a missing expiry and names of the server are errors."""
     assert workspace.single_finding(f"consumers: [{{stream: S, {written}}}]\n").code == code
 
 
-def test_a_consumer_beside_says_its_stream(workspace: Loader) -> None:
-    """A top-level consumer without `stream:` cannot be placed."""
+def test_a_top_level_consumer_names_its_stream(workspace: Loader) -> None:
+    """A top-level consumer needs `stream:`."""
     found = workspace.single_finding("consumers: [{name: C}]\n")
     assert (found.code, "stream" in found.summary) == ("JS106", True)
 
@@ -246,7 +244,7 @@ INFO = {
     "document", [INFO, INFO["config"], {"stream_name": "OLD", "config": INFO["config"]}]
 )
 def test_a_config_file_may_have_three_shapes(document: object, workspace: Loader) -> None:
-    """A bare configuration, an info document and a request; the name is the entry's, keys beside it win."""
+    """A config_file holds a configuration, an info document or a request; the entry wins."""
     files = {
         "s/legacy.json": json.dumps(document),
         "s/a.yaml": "streams: [{name: NEW, config_file: legacy.json, max_age: 2d, metadata: ~}]\n",
@@ -273,10 +271,10 @@ def test_a_config_file_may_have_three_shapes(document: object, workspace: Loader
         ({"durable_name": "X", "name": "X"}, {"name": "C", "durable_name": "C"}),
     ],
 )
-def test_a_consumer_in_a_config_file_stays_what_it_was(
+def test_a_name_in_a_config_file_implies_no_durable_name(
     config: object, expected: object, workspace: Loader
 ) -> None:
-    """Inside a config_file `name` does not imply `durable_name`."""
+    """`name` in a config_file does not imply `durable_name`."""
     files = {"c.json": json.dumps(config)}
     assert (
         dict(
@@ -302,7 +300,7 @@ def test_a_consumer_in_a_config_file_stays_what_it_was(
 def test_a_wrong_config_file_is_shown_inside_the_file(
     content: str, code: str, place: str, workspace: Loader
 ) -> None:
-    """Findings about its content are at its own lines."""
+    """A mistake in a config_file is reported at its line in that file."""
     found = workspace.single_finding(
         "streams: [{name: S, config_file: c.json}]\n", files={"c.json": content}
     )
@@ -310,13 +308,13 @@ def test_a_wrong_config_file_is_shown_inside_the_file(
 
 
 def test_a_config_file_that_is_missing_is_shown_where_it_is_named(workspace: Loader) -> None:
-    """The path is relative to the file that names it."""
+    """A missing config_file is reported where it is named."""
     found = workspace.single_finding("streams: [{name: S, config_file: gone.json}]\n")
     assert (found.code, str(found.range)) == ("JS100", "jsplan.yaml:4:34")
 
 
 def test_unknown_fields_pass_through_x_raw(workspace: Loader) -> None:
-    """They are in the body as they are, and named in `raw_fields`."""
+    """Fields of `x_raw` are in the body unchanged, and in `raw_fields`."""
     declared = workspace.single_resource(
         'streams: [{name: S, x_raw: {new_field: {a: [1, "${domain}"]}}}]\n'
     )
@@ -325,7 +323,7 @@ def test_unknown_fields_pass_through_x_raw(workspace: Loader) -> None:
 
 
 def test_x_raw_is_not_for_known_fields(workspace: Loader) -> None:
-    """A known field in x_raw works as any other, with a warning; given twice it is an error."""
+    """A known field in `x_raw` is a warning, and given twice it is an error."""
     loaded = workspace("streams: [{name: S, x_raw: {max_age: 1d}}]\n")
     assert body_of(loaded, "hub/stream/S")["max_age"] == DAY
     assert [d.code for d in loaded.diagnostics] == ["JS136"]
@@ -336,7 +334,7 @@ def test_x_raw_is_not_for_known_fields(workspace: Loader) -> None:
 
 
 def test_layers_have_their_order(workspace: Loader) -> None:
-    """Defaults, config_file, the entry, overrides: each later one wins, field by field."""
+    """Defaults, config_file, entry and overrides apply in this order, field by field."""
     text = """
         defaults:
           stream: {max_msgs: 1, max_bytes: 1, max_age: 1s, max_consumers: 1, lifecycle: {prevent_destroy: true}}
@@ -378,18 +376,18 @@ def test_layers_have_their_order(workspace: Loader) -> None:
     ],
 )
 def test_wrong_defaults_and_overrides_are_errors(text: str, code: str, workspace: Loader) -> None:
-    """They are checked as the resources are, and cannot rename."""
+    """Mistakes in defaults and overrides are errors, and they cannot rename a resource."""
     assert workspace.single_finding(f"streams: [{{name: S}}]\n{text}\n").code == code
 
 
-def test_an_override_or_dependency_of_nothing_is_a_warning(workspace: Loader) -> None:
-    """What matches no resource of this environment does nothing, and is said."""
+def test_an_override_or_dependency_without_a_match_is_a_warning(workspace: Loader) -> None:
+    """An override or dependency that matches no resource is a warning."""
     text = 'streams: [{name: S, depends_on: [hub/stream/T, "hub/stream/*"]}]\noverrides: [{address: "x/**", max_age: 1d}]\n'
     assert [(d.severity, d.code) for d in workspace(text).diagnostics] == [("warning", "JS145")] * 2
 
 
-def test_guards_are_read(workspace: Loader) -> None:
-    """The whole lifecycle block, ignored findings and dependencies."""
+def test_lifecycle_and_dependencies_are_read(workspace: Loader) -> None:
+    """Lifecycle, ignored findings and dependencies are read."""
     text = """
         streams:
           - name: S
@@ -437,15 +435,17 @@ def test_guards_are_read(workspace: Loader) -> None:
         ("depends_on: [hub/strem/S]", "JS143", "hub/stream/ORDERS"),
     ],
 )
-def test_wrong_guards_are_errors(written: str, code: str, words: str, workspace: Loader) -> None:
-    """A guard that is misspelt must not be a guard that is missing."""
+def test_wrong_lifecycles_and_dependencies_are_errors(
+    written: str, code: str, words: str, workspace: Loader
+) -> None:
+    """A mistake in lifecycle, lint settings or dependencies is an error."""
     found = workspace.single_finding(f"streams: [{{name: S, {written}}}]\n")
     assert found.code == code
     assert words in found.detail
 
 
-def test_where_a_field_is_written_is_known(workspace: Loader) -> None:
-    """`range` is the entry, `ranges` each field's key; fields that are not written have none."""
+def test_each_field_has_a_location(workspace: Loader) -> None:
+    """The entry and each of its fields have a location."""
     declared = workspace.single_resource(
         "streams:\n  - name: S\n    max_age: 1d\n    mirror:\n      name: X\n"
     )

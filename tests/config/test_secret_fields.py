@@ -1,4 +1,4 @@
-"""Which values a secret may have, and that none is quoted."""
+"""Fields for secrets: the values that they accept, and messages that do not quote them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ HOOK = "drift: {sinks: [{webhook: %s}]}\n"
     ],
 )
 def test_a_secret_does_not_come_from_a_variable(text: str, what: str, workspace: Loader) -> None:
-    """Plans, pages and hints show variables; the finding says what to write, and not the value."""
-    found = [one for one in workspace.findings(VARS + text) if "comes from variable" in one.summary]
+    """A secret from a variable is an error that does not quote the value."""
+    found = [d for d in workspace.findings(VARS + text) if "comes from variable" in d.summary]
     assert len(found) == 1
     assert found[0].code == "JS113"
     assert found[0].summary.startswith(f"{what}")
@@ -51,7 +51,7 @@ def test_a_secret_does_not_come_from_a_variable(text: str, what: str, workspace:
 
 
 def test_other_fields_of_a_connection_take_variables(workspace: Loader) -> None:
-    """An address, a user and a path are no secrets; a literal password is one that the files hold by choice."""
+    """Address, user and paths of a connection may come from variables."""
     text = 'connections: {hub: {url: "${var.hub}", user: "${var.pw}", password: x, timeout: "${var.n}s", tls: {ca: "${var.pw}"}}}\n'
     assert workspace(VARS + text).connections["hub"].url == "nats://127.0.0.1:4222"
 
@@ -60,7 +60,7 @@ def test_other_fields_of_a_connection_take_variables(workspace: Loader) -> None:
     "field", ["password: 4711007", "token: 4711007", "password: [4711007]", "token: {a: 4711007}"]
 )
 def test_a_literal_secret_is_not_quoted(field: str, workspace: Loader) -> None:
-    """A number without quotes is wrong, and still a password."""
+    """A literal secret with a wrong type is not quoted."""
     assert "4711007" not in str(
         workspace.findings(f"connections: {{hub: {{url: u, user: a, {field}}}}}\n")
     )
@@ -88,7 +88,7 @@ def test_a_literal_secret_is_not_quoted(field: str, workspace: Loader) -> None:
     ],
 )
 def test_the_content_of_a_file_is_no_path(field: str, content: str, workspace: Loader) -> None:
-    """A pipeline has it in a variable; the finding names that and asks for a path."""
+    """The content of a file in a variable of the environment is an error that asks for a path."""
     text = f"connections: {{hub: {{url: u, {field.format(chr(34) + '${env.CREDS}' + chr(34))}}}}}\n"
     found = workspace.single_finding(text, environ={"CREDS": content})
     assert found.code == "JS120"
@@ -98,14 +98,14 @@ def test_the_content_of_a_file_is_no_path(field: str, content: str, workspace: L
 
 @pytest.mark.parametrize("name", ["CREDS", "NKEY", "CA", "CERT", "KEY"])
 def test_the_content_of_a_file_in_the_variables_of_nats(name: str) -> None:
-    """`NATS_CREDS` and the like fill a connection that names nothing."""
+    """The content of a file in `NATS_CREDS` and similar variables is an error."""
     with pytest.raises(ConnectError, match="is the content of a file, not a path") as caught:
         resolve_settings(Connection("hub"), {f"NATS_{name}": "-----BEGIN X-----\ngeheim\n"})
     assert "geheim" not in caught.value.full_text
 
 
-def test_what_is_concealed_and_what_is_not() -> None:
-    """A long value wherever it is, a shorter one as a word, one of three characters never, a public one no longer."""
+def test_concealed_values() -> None:
+    """Long secrets are concealed anywhere, shorter ones as words, and three characters never."""
     for value, name in (
         ("geheimnis", "A"),
         ("acco", "B"),
@@ -132,8 +132,8 @@ def test_what_is_concealed_and_what_is_not() -> None:
     ],
 )
 def test_the_login_of_a_misplaced_url_is_not_quoted(text: str, workspace: Loader) -> None:
-    """A URL may stand where none is expected, with a mistake in the indentation for instance."""
+    """The login of a URL in the wrong place is not quoted."""
     found = workspace.findings(text)
 
     assert found
-    assert [one for one in found if "hunter22" in f"{one.summary} {one.detail}"] == []
+    assert [d for d in found if "hunter22" in f"{d.summary} {d.detail}"] == []

@@ -1,4 +1,4 @@
-"""Moved, removed, drift, lint, and what is understood but not carried out."""
+"""The sections moved, removed, drift, lint, ownership, imports and backfills."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.config.conftest import HEAD, Loader
 
 
 def test_moved_and_removed_are_read(workspace: Loader) -> None:
-    """Addresses and globs of the same shape; old domains need not exist any more."""
+    """Addresses and globs are read, and domains that no longer exist are allowed."""
     text = """
         streams: [{name: S}]
         moved:
@@ -83,14 +83,14 @@ def test_moved_and_removed_are_read(workspace: Loader) -> None:
     ],
 )
 def test_wrong_settings_are_errors(text: str, code: str, words: str, workspace: Loader) -> None:
-    """Each mistake is found and says what to write."""
+    """Each mistake is an error with a correction."""
     found = workspace.findings(f"streams: [{{name: S}}]\n{text}\n")
     assert found[0].code == code
     assert words in found[0].detail
 
 
 def test_drift_and_lint_are_read(workspace: Loader) -> None:
-    """Ignored globs, mutes with their owner, levels by code; no marker is what happens anyway."""
+    """Ignored globs, mutes, severities and the owner tag setting are read."""
     text = """
         drift:
           ignore: ["hub/stream/TMP_*"]
@@ -107,7 +107,7 @@ def test_drift_and_lint_are_read(workspace: Loader) -> None:
 
 
 def test_sinks_are_read_and_not_shown(workspace: Loader) -> None:
-    """What a sink's URL got from the environment is in the sink and in no representation of the workspace."""
+    """The URL of a sink from the environment is in no representation of the workspace."""
     text = 'drift: {sinks: [{webhook: {url: "${env.HOOK}"}}, {subject: ops.drift, domain: hub}, {file: drift.jsonl}]}\n'
     loaded = workspace(text, head=DOMAINS, environ={"HOOK": "https://hooks.example/T0/S3CRET"})
     assert [next(iter(sink)) for sink in loaded.drift.sinks] == ["webhook", "subject", "file"]
@@ -141,26 +141,26 @@ SINKS = {
 
 
 @pytest.mark.parametrize("sink", SINKS)
-def test_a_sink_that_cannot_work_is_found_by_validate(sink: str, workspace: Loader) -> None:
-    """URL and headers are checked before anything is sent, with their place in the file, and without what they hold."""
+def test_an_invalid_sink_is_an_error(sink: str, workspace: Loader) -> None:
+    """A mistake in a sink is an error with a location, and its URL is not quoted."""
     found = workspace.findings(f"drift: {{sinks: [{sink}]}}\n")
 
     assert SINKS[sink] in f"{found[0].summary} {found[0].detail}"
     assert found[0].range is not None
-    assert not [one for one in found if "pass" in one.summary or "hooks.example" in one.summary]
+    assert not [d for d in found if "pass" in d.summary or "hooks.example" in d.summary]
 
 
 @pytest.mark.parametrize("url", ["http://[", "s3cret", "http://h:s3cret/", "s3cret://h"])
 def test_a_wrong_url_from_the_environment_is_not_shown(url: str, workspace: Loader) -> None:
-    """Whatever is wrong with it: no part of it is in a finding."""
+    """No part of a wrong URL from the environment is in a finding."""
     text = 'connections: {c: {url: "${env.HOOK}"}}\ndrift: {sinks: [{webhook: {url: "${env.HOOK}"}}]}\n'
     found = workspace.findings(text, environ={"HOOK": url})
 
-    assert any("${env.HOOK} is not a URL" in one.summary for one in found)
+    assert any("${env.HOOK} is not a URL" in d.summary for d in found)
     assert not [
-        one
-        for one in found
-        if "s3cret" in f"{one.summary} {one.detail}" or "[" in one.summary.replace("[JS", "")
+        d
+        for d in found
+        if "s3cret" in f"{d.summary} {d.detail}" or "[" in d.summary.replace("[JS", "")
     ]
 
 
@@ -188,11 +188,12 @@ DOMAINS = (
 
 
 def test_backfills(workspace: Loader) -> None:
-    """Entries come out in API names and units, one side for each domain, with what is left out filled in."""
+    """Backfills are read in the names and units of the API, with one origin per domain."""
     found = workspace(BACKFILLS, head=DOMAINS).backfills
 
     assert [
-        (name, [str(side) for side in one.origins], str(one.target)) for name, one in found.items()
+        (name, [str(side) for side in backfill.origins], str(backfill.target))
+        for name, backfill in found.items()
     ] == [
         ("orders-history", ["hub/stream/ORDERS"], "imp/stream/ORDERS_ALL"),
         ("files", ["hub/stream/A", "a"], "out"),
@@ -217,7 +218,7 @@ def test_backfills(workspace: Loader) -> None:
     "text", ["kv: []", "imports: []", "backfills:", "drift: {sinks: []}", "ownership: {}"]
 )
 def test_empty_settings_are_accepted(text: str, workspace: Loader) -> None:
-    """Empty sections are no error."""
+    """Empty sections are accepted."""
     assert workspace(text + "\n").diagnostics == ()
 
 
@@ -286,15 +287,15 @@ def test_empty_settings_are_accepted(text: str, workspace: Loader) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_section(text: str, code: str, words: str, workspace: Loader) -> None:
-    """Each mistake is named, with what helps."""
+def test_wrong_sections_are_errors(text: str, code: str, words: str, workspace: Loader) -> None:
+    """Each mistake is an error with a correction."""
     found = workspace.findings(text + "\n", head=DOMAINS)
     assert found[0].code == code
     assert any(words in problem.summary + problem.detail for problem in found)
 
 
 def test_the_example_of_the_contract_parses(workspace: Loader) -> None:
-    """The whole grammar in one workspace, in every environment."""
+    """The example of the contract is valid in each environment."""
     text = (Path(__file__).parent / "contract.yaml").read_text(encoding="utf-8")
     files = {
         "legacy.json": '{"stream_name": "X", "config": {"name": "X", "subjects": ["legacy.>"]}}',

@@ -1,4 +1,4 @@
-"""The schema for editors: it takes what the reader takes, and marks what the reader refuses."""
+"""The schema for editors accepts and refuses the same documents as the reader."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXAMPLES = sorted(
 
 
 def document(text: str) -> Any:
-    """The text as our own reader sees it: YAML 1.2, without places."""
+    """Parse text with the reader of jsplan, without locations."""
     findings = Findings()
     node = parse_document(Source(Path("jsplan.yaml"), "jsplan.yaml"), text.encode(), findings)
     findings.raise_if_failed()
@@ -49,12 +49,12 @@ def document(text: str) -> Any:
 
 
 def problems(**sections: Any) -> list[str]:
-    """Where the schema finds something wrong."""
+    """Return the paths of the errors of the schema."""
     return sorted({error.json_path for error in VALIDATOR.iter_errors(HEAD | sections)})
 
 
 def test_the_schema_is_one_and_its_file_is_current() -> None:
-    """It is valid against the meta-schema of its dialect, and the file is what `tools/make_schemas.py` writes."""
+    """The schema is valid, and its file is what `tools/make_schemas.py` writes."""
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
     assert (ROOT / "state" / "schema" / "workspace-v1.json").read_bytes() == dumps(SCHEMA)
@@ -66,17 +66,17 @@ def test_the_schema_is_one_and_its_file_is_current() -> None:
     ids=lambda path: path.parent.name + "/" + path.name,
 )
 def test_every_example_is_valid(path: Path) -> None:
-    """The examples and the workspace of the contract, with everything in it."""
+    """The examples and the workspace of the contract are valid."""
     VALIDATOR.validate(document(path.read_text("utf-8")))
 
 
 def test_there_are_examples() -> None:
-    """The test above proves nothing over an empty list."""
+    """The list of examples is not empty."""
     assert len(EXAMPLES) >= 2
 
 
-def test_what_the_acceptance_cases_declare_is_valid() -> None:
-    """Every workspace that a case plans, so that the schema refuses nothing that works."""
+def test_workspaces_of_acceptance_cases_are_valid() -> None:
+    """The workspaces of all acceptance cases are valid."""
     found = 0
     for path in sorted((ROOT / "tests" / "cases").rglob("*.yaml")):
         case = document(path.read_text("utf-8"))
@@ -128,8 +128,8 @@ def test_what_the_acceptance_cases_declare_is_valid() -> None:
         ({"jsplan": 2}, "$.jsplan"),
     ],
 )
-def test_what_is_wrong_is_marked_where_it_is(sections: dict[str, Any], path: str) -> None:
-    """An editor underlines the place, for typing errors as for values out of range."""
+def test_errors_are_at_their_path(sections: dict[str, Any], path: str) -> None:
+    """Typing errors and values out of range are reported at their path."""
     assert problems(**sections) == [path]
 
 
@@ -210,8 +210,8 @@ def test_what_is_wrong_is_marked_where_it_is(sections: dict[str, Any], path: str
         },
     ],
 )
-def test_what_is_right_is_not_marked(sections: dict[str, Any]) -> None:
-    """Anchors, units and integers, references in every type, null for the server's default, raw fields."""
+def test_valid_values_have_no_error(sections: dict[str, Any]) -> None:
+    """Anchors, units, references, null and raw fields are valid."""
     assert problems(**sections) == []
 
 
@@ -229,24 +229,24 @@ SIZES = ["1GiB", "1gb", "1 K", "1.5M", "5B", "7", "1XB", "GiB", "1iB", ""]
 def test_units_are_those_of_the_reader(
     kind: str, parse: Callable[[object], int], text: str
 ) -> None:
-    """The patterns take a text exactly when loading does."""
+    """The patterns for units accept the same text as the reader."""
     try:
         parse(text)
     except ValueError:
-        taken = False
+        accepted = False
     else:
-        taken = True
+        accepted = True
 
     assert (
         jsonschema.Draft202012Validator(
             {"$defs": SCHEMA["$defs"], "$ref": f"#/$defs/{kind}"}
         ).is_valid(text)
-        is taken
+        is accepted
     )
 
 
 def test_every_key_of_the_grammar_is_known() -> None:
-    """The keys that the reader knows and those of the schema are the same, section by section."""
+    """The schema has the same keys as the reader in each section."""
     top = SCHEMA["properties"]
 
     def keys(schema: Any) -> set[str]:
@@ -281,8 +281,8 @@ def test_every_key_of_the_grammar_is_known() -> None:
     }
 
 
-def test_a_field_says_what_it_is_and_since_when() -> None:
-    """Descriptions, defaults and the server that a field needs come from the tables."""
+def test_fields_have_description_default_and_version() -> None:
+    """The schema has description, default and server version of each field."""
     history, marker = (
         field_schema(KV.by_name["history"]),
         field_schema(KV.by_name["limit_marker_ttl"]),
@@ -293,7 +293,7 @@ def test_a_field_says_what_it_is_and_since_when() -> None:
 
 
 def test_included_files_are_workspace_files_too(workspace: Loader) -> None:
-    """A file without the head of a workspace is valid, and is read when it is included."""
+    """A file without version and name of a workspace is valid, and may be included."""
     text = "streams: [{name: S}]\n"
 
     assert list(VALIDATOR.iter_errors(document(text))) == []

@@ -1,4 +1,4 @@
-"""Fields that a domain's server does not know are errors of the plan that name the field, the level it needs and the level there."""
+"""Fields that the server of a domain does not know are errors with both API levels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Server
 
-#: For each field that came later: the level it needs, and a value that is none of its defaults. Nested ones by their path.
+#: Later fields by path: the level that they need, and a value that is not the default.
 STREAMS: dict[str, tuple[int, dict[str, Any]]] = {
     "allow_msg_ttl": (1, {"allow_msg_ttl": True}),
     "subject_delete_marker_ttl": (1, {"subject_delete_marker_ttl": "1h"}),
@@ -58,7 +58,7 @@ NAMES = {1: "2.11", 2: "2.12", 4: "2.14"}
 
 
 def write_workspace(space: Space, kind: str, body: dict[str, Any]) -> Space:
-    """A workspace with just this stream or consumer."""
+    """Write a workspace with one stream or consumer."""
     if kind == "stream":
         return space.write(streams=[{"name": "S"} | body])
     return space.write(
@@ -73,7 +73,7 @@ def write_workspace(space: Space, kind: str, body: dict[str, Any]) -> Space:
 
 
 def plan_at_level(space: Space, level: int) -> Plan:
-    """The plan for a domain of this level in which nothing is yet."""
+    """Plan for an empty domain of this level."""
     inputs = build_inputs(
         load_context(space.load), PlanRequest(now=datetime(2026, 1, 1, tzinfo=UTC))
     )
@@ -88,7 +88,7 @@ def plan_at_level(space: Space, level: int) -> Plan:
 
 
 def unknown_field_errors(plan: Plan) -> dict[str, tuple[str | None, str]]:
-    """The errors of this kind: address and text by the field they name."""
+    """Return the JS413 errors as address and text, by field."""
     found = [d for d in plan.diagnostics if d.code == "JS413"]
     return {d.summary.partition(" needs ")[0]: (d.address, d.summary) for d in found}
 
@@ -97,8 +97,8 @@ def unknown_field_errors(plan: Plan) -> dict[str, tuple[str | None, str]]:
 def test_the_error_names_field_and_levels(
     tmp_path: Path, kind: str, path: str, needed: int, body: dict[str, Any]
 ) -> None:
-    """One level too low is an error with the field, the level it needs and the one that is there; just high enough is none."""
-    server_of_nobody = Space(
+    """A field above the level of the domain is an error with both levels."""
+    offline_space = Space(
         tmp_path,
         {
             "jsplan": 1,
@@ -108,9 +108,9 @@ def test_the_error_names_field_and_levels(
             "domains": {"main": {"connection": "main", "js_domain": None}},
         },
     )
-    space = write_workspace(server_of_nobody, kind, body)
+    space = write_workspace(offline_space, kind, body)
 
-    below, enough = plan_at_level(space, needed - 1), plan_at_level(space, needed)
+    below, sufficient = plan_at_level(space, needed - 1), plan_at_level(space, needed)
 
     address, text = unknown_field_errors(below)[path]
     assert address == ("main/stream/S" if kind == "stream" else "main/consumer/S/C")
@@ -120,11 +120,11 @@ def test_the_error_names_field_and_levels(
     )
     assert below.errored
     assert below.steps == []
-    assert path not in unknown_field_errors(enough)
+    assert path not in unknown_field_errors(sufficient)
 
 
-def test_every_field_that_came_later_is_among_the_cases() -> None:
-    """A new row with a level needs a case here."""
+def test_every_field_with_a_level_is_among_the_cases() -> None:
+    """Each row of the tables with a level is among the cases."""
     rows = {row.name for table in (STREAM, CONSUMER) for row in table.rows if row.level}
     values = {
         f"{row.name}: {value}"
@@ -142,7 +142,7 @@ def test_every_field_that_came_later_is_among_the_cases() -> None:
 def test_real_servers(
     server: Server, tmp_path: Path, kind: str, path: str, needed: int, body: dict[str, Any]
 ) -> None:
-    """On a real server the error is there exactly where the server is too old, and nothing was sent to find out."""
+    """A real server has the error when it is too old, and receives no request for it."""
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.O", {"name": "O", "subjects": ["o"]})
         level = (raw.api_ok("$JS.API.INFO").get("api") or {}).get("level", 0)

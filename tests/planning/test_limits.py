@@ -1,4 +1,4 @@
-"""Account limits on real servers: the plan refuses exactly what the server would refuse in the middle of an apply."""
+"""Account limits on real servers: a plan refuses what the server would refuse."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ACCOUNT = "accounts {{ A: {{ users: [{{user: a, password: a}}, {{user: b, passwo
 
 
 def limited(make_server: MakeServer, limits: str) -> Server:
-    """A server whose one account has these limits."""
+    """Start a server whose account has these limits."""
     return make_server(extra=ACCOUNT.format(limits=limits))
 
 
 def space_on(folder: Path, server: Server, **more: Any) -> Space:
-    """A workspace with one domain on the server."""
+    """Open a workspace with one domain on the server."""
     base = {
         "jsplan": 1,
         "workspace": "test",
@@ -44,18 +44,18 @@ def space_on(folder: Path, server: Server, **more: Any) -> Space:
 
 
 def errors(plan: Plan) -> list[tuple[str, str | None]]:
-    """Code and address of each error."""
+    """Return code and address of each error."""
     return [(d.code, d.address) for d in plan.diagnostics if d.severity == "error"]
 
 
 def streams(*names: str, **fields: Any) -> list[dict[str, Any]]:
-    """Streams of these names, all with the same fields."""
+    """Build streams of these names with the same fields."""
     return [{"name": name} | fields for name in names]
 
 
 @pytest.mark.matrix
 def test_streams_are_counted_over_the_whole_plan(tmp_path: Path, make_server: MakeServer) -> None:
-    """Buckets and other people's streams count; one that goes makes room; the message has limit, used and planned."""
+    """max_streams counts buckets and unmanaged streams, without the streams that are deleted."""
     server = limited(make_server, "max_streams: 3")
     space = space_on(tmp_path, server)
     with Raw(server.url) as raw:
@@ -76,7 +76,7 @@ def test_streams_are_counted_over_the_whole_plan(tmp_path: Path, make_server: Ma
 
 @pytest.mark.matrix
 def test_reservations_are_added_up_per_storage(tmp_path: Path, make_server: MakeServer) -> None:
-    """Exactly at the limit is allowed, one byte more is not, for new streams as for larger ones; file and memory are apart."""
+    """The sum of max_bytes may reach the limit of file or memory storage, and not exceed it."""
     space = space_on(tmp_path, limited(make_server, "max_file: 10000, max_mem: 5000"))
     within = [*streams("A", "B", max_bytes=5000), *streams("M", max_bytes=5000, storage="memory")]
 
@@ -111,8 +111,10 @@ def test_reservations_are_added_up_per_storage(tmp_path: Path, make_server: Make
 
 
 @pytest.mark.matrix
-def test_what_the_plan_refuses_the_server_refuses(tmp_path: Path, make_server: MakeServer) -> None:
-    """The same configurations sent by hand fail with the numbers that the plan names."""
+def test_the_server_refuses_the_same_configurations(
+    tmp_path: Path, make_server: MakeServer
+) -> None:
+    """Configurations that the plan refuses are refused by the server with the same numbers."""
     server = limited(
         make_server, "max_file: 10000, max_streams: 2, max_consumers: 1, max_ack_pending: 100"
     )
@@ -162,7 +164,7 @@ def test_what_the_plan_refuses_the_server_refuses(tmp_path: Path, make_server: M
 def test_the_account_may_require_max_bytes_and_cap_it(
     tmp_path: Path, make_server: MakeServer
 ) -> None:
-    """Each stream that breaks the rule is named with its place in the files; one that is as it was is not."""
+    """max_bytes that the account requires and limits is checked for each changed stream."""
     server = limited(
         make_server,
         "max_file: 100000, max_bytes_required: true, disk_max_stream_bytes: 1000, mem_max_stream_bytes: 10",
@@ -191,7 +193,7 @@ def test_the_account_may_require_max_bytes_and_cap_it(
 
 @pytest.mark.matrix
 def test_consumers_are_counted_per_stream(tmp_path: Path, make_server: MakeServer) -> None:
-    """The account's max_consumers is the most on each stream; other people's consumers count, those that go do not."""
+    """max_consumers of the account applies to each stream, including unmanaged consumers."""
     server = limited(make_server, "max_consumers: 2")
     space = space_on(tmp_path, server)
 
@@ -225,7 +227,7 @@ def test_consumers_are_counted_per_stream(tmp_path: Path, make_server: MakeServe
 def test_a_stream_of_2_15_has_at_most_a_thousand_consumers(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Without max_consumers the server of level 5 takes no more; with it, or on an older server, it does."""
+    """A stream on level 5 without max_consumers takes at most 1,000 consumers."""
     consumers = [{"name": f"C{number}", "ack_policy": "explicit"} for number in range(1001)]
     space = space_on(tmp_path, server)
 
@@ -246,7 +248,7 @@ def test_a_stream_of_2_15_has_at_most_a_thousand_consumers(
 
 @pytest.mark.matrix
 def test_a_consumer_left_to_the_account_converges(tmp_path: Path, make_server: MakeServer) -> None:
-    """Where the account allows fewer unacknowledged messages than the default, its limit is the default."""
+    """A default max_ack_pending above the limit of the account becomes that limit."""
     space = space_on(tmp_path, limited(make_server, "max_ack_pending: 100"))
     consumers = [
         {"name": "C", "ack_policy": "explicit"},
@@ -278,7 +280,10 @@ def test_a_consumer_left_to_the_account_converges(tmp_path: Path, make_server: M
 def test_one_account_behind_two_domain_keys_counts_once(
     tmp_path: Path, make_server: MakeServer
 ) -> None:
-    """Two ways to one account share its limits: by `same_as`, by the same login, and by the account's name."""
+    """Two domains of one account share its limits.
+
+    They are the same account by `same_as`, by the same login, or by the name of the account.
+    """
     server = limited(make_server, "max_streams: 2")
 
     def connection(user: str, **more: str) -> dict[str, str]:
@@ -313,7 +318,7 @@ def test_one_account_behind_two_domain_keys_counts_once(
 
 
 def test_limits_of_another_domain_are_its_own(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """An account without limits plans what it likes, in two domains at once."""
+    """An account without limits accepts streams in two domains."""
     hub = clean_hub_leaf["hub"]
     connections = {"hub": {"url": hub.url, "user": hub.user, "password": hub.password}}
     space = space_on(
@@ -330,11 +335,11 @@ def test_limits_of_another_domain_are_its_own(tmp_path: Path, clean_hub_leaf: Sa
     assert errors(space.write(streams=declared).plan()) == []
 
 
-# --- accounts with tiers: JWT accounts, whose INFO has limits per number of copies ----------------------------
+# --- accounts with tiers: JWT accounts, whose INFO has limits by number of replicas ---------------
 
 
 def tiered(space: Space, tiers: dict[str, Any]) -> list[str]:
-    """What is found for the workspace where INFO answers with these tiers and nothing is there yet."""
+    """Return the findings for an empty account whose INFO has these tiers."""
     world = load_context(space.load)
     live = Live(
         domains={
@@ -353,7 +358,7 @@ def tiered(space: Space, tiers: dict[str, Any]) -> list[str]:
 
 
 def test_each_tier_has_limits_of_its_own(tmp_path: Path, server: Server) -> None:
-    """Streams count in the tier of their copies, where a reservation counts once; a tier that is missing is named."""
+    """Streams count in the tier of their replicas, and a missing tier is named."""
     limits = {"max_storage": 1000, "max_memory": -1, "max_streams": 1, "max_consumers": 1}
     tier = {"limits": limits, "streams": 0, "reserved_storage": 0, "reserved_memory": 0}
     space = space_on(tmp_path, server)

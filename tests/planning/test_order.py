@@ -1,4 +1,4 @@
-"""The order of steps, tried on random workspaces without a server: a small model stands in for the rules that order is about."""
+"""The order of steps on random workspaces, checked against a model of the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CIRCLES = ("JS406", "JS407")
 
 
 def bodies(rng: random.Random) -> list[dict[str, Any]]:
-    """Up to five streams in each of two domains that share a few subjects and copy from each other, some replaced, with consumers."""
+    """Build random streams in two domains that share subjects, origins and consumers."""
     out = []
     for domain in DOMAINS:
         subjects = [f"s{number}" for number in range(7)] + ["w.*", "w.x.>"]
@@ -62,7 +62,7 @@ def bodies(rng: random.Random) -> list[dict[str, Any]]:
 
 
 class ServerModel:
-    """What is live and what is remembered, and the rules that the order of steps is there for."""
+    """A model of a server and its state that checks the order of steps."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,7 +84,8 @@ class ServerModel:
         live.objects = {a: LiveObject(a, raw, self.created[a], {}) for a, raw in self.live.items()}
         entries, moved = apply_moves(workspace, self.state.resources)
         topology = build_topology(workspace)
-        # Streams that copy in a circle are refused for what they would copy; that there is an order for them too is asked here.
+        # Cycles of origins are refused for their effect. Their steps have an order too, which is
+        # tested here.
         topology.diagnostics = [
             replace(d, severity="warning") if d.code in CIRCLES else d for d in topology.diagnostics
         ]
@@ -101,7 +102,7 @@ class ServerModel:
         return build_plan(inputs, decide_all(inputs))
 
     def execute(self, plan: Plan, rng: random.Random) -> None:
-        """Every step, in a random order that respects what each depends on."""
+        """Execute all steps in a random order that respects their dependencies."""
         after = {c.address: c.change.after for c in plan.resource_changes}
         waiting, done = {step.id: step for step in plan.steps}, set[str]()
         while waiting:
@@ -169,7 +170,7 @@ class ServerModel:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_workspaces(seed: int, tmp_path: Path) -> None:
-    """From one random workspace to the next, steps never wait for each other, no subject is stored twice, and nothing is left to do."""
+    """Between random workspaces, steps never wait for each other and the second plan is empty."""
     rng = random.Random(seed)
     world = ServerModel(tmp_path)
     for _ in range(3):

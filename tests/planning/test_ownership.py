@@ -1,4 +1,4 @@
-"""The mark in metadata: who made or adopted something, and that nobody else changes it."""
+"""Owner tags in metadata, which protect a resource from other workspaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.matrix
 
-MARKED: dict[str, Any] = {"ownership": {"marker": True}}
+TAGGED: dict[str, Any] = {"ownership": {"marker": True}}
 EVERYTHING: dict[str, Any] = {
     "streams": [{"name": "A", "metadata": {"team": "x"}, "consumers": [{"name": "C"}]}],
     "kv": [{"bucket": "K"}],
@@ -38,7 +38,7 @@ def raw(server: Server) -> Iterator[Raw]:
 
 @pytest.fixture
 def space(tmp_path: Path, server: Server) -> Space:
-    """One workspace."""
+    """A workspace named `one`."""
     return workspace_named(tmp_path / "one", server, "one")
 
 
@@ -49,7 +49,7 @@ def other(tmp_path: Path, server: Server) -> Space:
 
 
 def workspace_named(folder: Path, server: Server, name: str) -> Space:
-    """A workspace of that name in a folder of its own."""
+    """Open a workspace of this name in its own folder."""
     folder.mkdir()
     space = single_space(folder, server)
     space.base |= {"workspace": name}
@@ -57,21 +57,21 @@ def workspace_named(folder: Path, server: Server, name: str) -> Space:
 
 
 def metadata(raw: Raw, what: str) -> dict[str, str]:
-    """The metadata of a stream, or of `STREAM.CONSUMER`, without the server's own."""
+    """Return the metadata of a stream or `STREAM.CONSUMER`, without that of the server."""
     verb = "CONSUMER" if "." in what else "STREAM"
     found = raw.api_ok(f"$JS.API.{verb}.INFO.{what}")["config"].get("metadata") or {}
     return {key: value for key, value in found.items() if not key.startswith("_nats.")}
 
 
 def require_converged(space: Space) -> None:
-    """Nothing to do, nothing drifted."""
+    """Require an empty plan and no drift."""
     assert [step.title for step in space.plan().steps] == []
     assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
 
 
-def test_everything_that_is_made_is_marked(space: Space, raw: Raw) -> None:
-    """Streams, consumers, buckets and object stores carry workspace and id; the id is in state; nobody's metadata is lost."""
-    space.write(**MARKED, **EVERYTHING).apply()
+def test_every_created_resource_is_tagged(space: Space, raw: Raw) -> None:
+    """Each created resource has an owner tag with workspace and id, beside its own metadata."""
+    space.write(**TAGGED, **EVERYTHING).apply()
     owner = f"one/{read_state(space.folder, 'one').ownership['id']}"
 
     assert metadata(raw, "A") == {"team": "x", "jsplan.owner": owner}
@@ -82,12 +82,12 @@ def test_everything_that_is_made_is_marked(space: Space, raw: Raw) -> None:
 
 
 def test_turning_it_on_and_off_is_an_update_of_metadata_alone(space: Space, raw: Raw) -> None:
-    """Each object gets the mark, keeps everything else, and loses it again; each time the second plan is empty."""
+    """Owner tags are switched on and off by updates of metadata only."""
     space.write(**EVERYTHING).apply()
     before = {
         what: raw.api_ok(f"$JS.API.STREAM.INFO.{what}")["config"] for what in ("A", "KV_K", "OBJ_O")
     }
-    plan, result = space.write(**MARKED, **EVERYTHING).apply()
+    plan, result = space.write(**TAGGED, **EVERYTHING).apply()
 
     assert result.exit_code == 0
     assert {change.action_reason for change in plan.resource_changes} == {"update_because_owner"}
@@ -103,9 +103,11 @@ def test_turning_it_on_and_off_is_an_update_of_metadata_alone(space: Space, raw:
     require_converged(space)
 
 
-def test_what_another_workspace_marked_is_refused(space: Space, other: Space, raw: Raw) -> None:
-    """Equal or different, it is not adopted by surprise; the message says whose it is and what to do."""
-    space.write(**MARKED, streams=[{"name": "A"}]).apply()
+def test_the_owner_tag_of_another_workspace_is_refused(
+    space: Space, other: Space, raw: Raw
+) -> None:
+    """A resource with the owner tag of another workspace is refused, equal or different."""
+    space.write(**TAGGED, streams=[{"name": "A"}]).apply()
     before = metadata(raw, "A")
     for body in ({"name": "A"}, {"name": "A", "max_age": "1d"}):
         with pytest.raises(RefusedError, match=r"belongs to workspace one.*--adopt"):
@@ -116,8 +118,8 @@ def test_what_another_workspace_marked_is_refused(space: Space, other: Space, ra
 
 
 def test_own_tag_of_a_lost_state_is_not_unmanaged(space: Space, other: Space, raw: Raw) -> None:
-    """Without its state a workspace is told that the mark has its own name, that the state is missing, and how to go on: --adopt."""
-    space.write(**MARKED, streams=[{"name": "A"}]).apply()
+    """A workspace that lost its state is refused, with `--adopt` as the way to continue."""
+    space.write(**TAGGED, streams=[{"name": "A"}]).apply()
     for path in (space.folder / "state").iterdir():
         path.unlink()
     with pytest.raises(RefusedError) as caught:
@@ -140,28 +142,28 @@ def test_own_tag_of_a_lost_state_is_not_unmanaged(space: Space, other: Space, ra
         other.write(streams=[{"name": "A"}]).apply()
 
 
-def test_two_workspaces_cannot_fight(space: Space, other: Space, raw: Raw) -> None:
-    """--adopt takes it over, mark and all; then the first one neither changes nor deletes it, and can leave it."""
-    space.write(**MARKED, streams=[{"name": "A"}]).apply()
-    _, result = other.write(**MARKED, streams=[{"name": "A", "max_age": "1d"}]).apply(adopt=True)
+def test_only_the_last_owner_changes_a_resource(space: Space, other: Space, raw: Raw) -> None:
+    """After `--adopt` by another workspace, the first one can only forget the resource."""
+    space.write(**TAGGED, streams=[{"name": "A"}]).apply()
+    _, result = other.write(**TAGGED, streams=[{"name": "A", "max_age": "1d"}]).apply(adopt=True)
     assert result.exit_code == 0
     assert metadata(raw, "A")["jsplan.owner"].startswith("two/")
     require_converged(other)
     for streams in ([{"name": "A", "max_age": "2d"}], []):
         with pytest.raises(RefusedError, match="belongs to workspace two"):
-            space.write(**MARKED, streams=streams).apply(allow_hazards=("DELETES_STREAM",))
+            space.write(**TAGGED, streams=streams).apply(allow_hazards=("DELETES_STREAM",))
     given_up = {"removed": [{"address": "main/stream/A", "destroy": False}]}
-    _, result = space.write(**MARKED, streams=[], **given_up).apply()
+    _, result = space.write(**TAGGED, streams=[], **given_up).apply()
 
     assert result.exit_code == 0
     assert metadata(raw, "A")["jsplan.owner"].startswith("two/")
     require_converged(other)
 
 
-def test_an_equal_object_is_adopted_and_marked_at_once(space: Space, raw: Raw) -> None:
-    """Without --adopt, since nothing but the mark is written."""
+def test_an_equal_resource_is_adopted_and_tagged_at_once(space: Space, raw: Raw) -> None:
+    """An equal resource is adopted without `--adopt`, since only the owner tag is written."""
     raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A"})
-    _, result = space.write(**MARKED, streams=[{"name": "A"}]).apply()
+    _, result = space.write(**TAGGED, streams=[{"name": "A"}]).apply()
 
     assert result.exit_code == 0
     assert metadata(raw, "A")["jsplan.owner"].startswith("one/")
@@ -169,8 +171,8 @@ def test_an_equal_object_is_adopted_and_marked_at_once(space: Space, raw: Raw) -
 
 
 def test_a_removed_owner_tag_comes_back(space: Space, raw: Raw) -> None:
-    """It is no drift, since nothing else changed; the next apply writes it again, also after an update by somebody else."""
-    space.write(**MARKED, streams=[{"name": "A"}]).apply()
+    """A removed owner tag is no drift, and the next apply writes it again."""
+    space.write(**TAGGED, streams=[{"name": "A"}]).apply()
     config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
     raw.api_ok(
         "$JS.API.STREAM.UPDATE.A",
@@ -182,10 +184,10 @@ def test_a_removed_owner_tag_comes_back(space: Space, raw: Raw) -> None:
     assert metadata(raw, "A")["jsplan.owner"].startswith("one/")
 
 
-def test_updates_and_replacements_keep_the_mark(space: Space, raw: Raw) -> None:
-    """Whatever becomes of an object, in the end it is marked; files cannot write another owner."""
+def test_updates_and_replacements_keep_the_owner_tag(space: Space, raw: Raw) -> None:
+    """Updates and replacements keep the owner tag, and files cannot set another owner."""
     first = {"name": "A", "consumers": [{"name": "C", "ack_policy": "explicit"}]}
-    space.write(**MARKED, streams=[first]).apply()
+    space.write(**TAGGED, streams=[first]).apply()
     mark = metadata(raw, "A")
     bodies = [
         {
@@ -202,7 +204,7 @@ def test_updates_and_replacements_keep_the_mark(space: Space, raw: Raw) -> None:
         },
     ]
     for body in bodies:
-        _, result = space.write(**MARKED, streams=[body]).apply(allow_hazards=("DELETES_STREAM",))
+        _, result = space.write(**TAGGED, streams=[body]).apply(allow_hazards=("DELETES_STREAM",))
         assert result.exit_code == 0
         assert metadata(raw, "A") == metadata(raw, "A.C") == mark
         require_converged(space)

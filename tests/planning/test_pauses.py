@@ -1,4 +1,4 @@
-"""`pause_until`: which calls a plan makes for it, and when it is nothing."""
+"""`pause_until`: the steps of a plan that set, move and lift a pause."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ LATER, MUCH_LATER = "2040-01-01T00:00:00Z", "2041-01-01T00:00:00Z"
     ],
 )
 def test_a_pause_is_over_once_its_time_has_come(until: str | None, over: bool) -> None:
-    """To the microsecond; no time at all is no pause."""
+    """A pause ends at its time, to the microsecond; no time is no pause."""
     assert is_expired(until, NOW) is over
 
 
 def write(space: Space, **consumer: Any) -> Space:
-    """The workspace with one consumer."""
+    """Write a workspace with one consumer."""
     return space.write(streams=[{"name": "A", "consumers": [{"name": "C"} | consumer]}])
 
 
@@ -54,7 +54,7 @@ def space(tmp_path: Path, server: Server) -> Space:
 
 
 def test_a_pause_is_one_call_after_the_update(space: Space) -> None:
-    """The update leaves the pause as it is; the second call depends on the first, moves the pause, and is read back."""
+    """A pause is moved by a second step that depends on the update."""
     write(space, pause_until=LATER).apply()
 
     update, pause = write(space, pause_until=MUCH_LATER, description="x").plan().steps
@@ -71,7 +71,7 @@ def test_a_pause_is_one_call_after_the_update(space: Space) -> None:
 
 
 def test_a_pause_alone_needs_no_update(space: Space) -> None:
-    """One call, and lifting it is one call without a payload."""
+    """A pause is set and lifted by one step without an update."""
     write(space).apply()
     (pause,) = write(space, pause_until=LATER).plan().steps
     assert pause.op == "consumer.pause"
@@ -89,7 +89,7 @@ def test_a_pause_alone_needs_no_update(space: Space) -> None:
 def test_a_declared_pause_lifted_outside_is_drift_and_comes_back(
     space: Space, server: Server
 ) -> None:
-    """And one that somebody sets where the files name none is neither."""
+    """A lifted pause of the files is drift; a pause that the files do not name is none."""
     write(space, pause_until=LATER).apply()
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C")
@@ -106,7 +106,7 @@ def test_a_declared_pause_lifted_outside_is_drift_and_comes_back(
 
 
 def test_a_pause_that_passed_is_no_drift_when_it_is_cleared(space: Space, server: Server) -> None:
-    """The server shows a time that has passed; without it nothing has changed."""
+    """The removal of a pause that has passed is no drift."""
     write(space, pause_until="2021-01-01T00:00:00Z").apply()
     with Raw(server.url) as raw:
         assert (
@@ -123,7 +123,10 @@ def test_a_pause_that_passed_is_no_drift_when_it_is_cleared(space: Space, server
 def test_a_server_that_cannot_pause_is_named_by_the_plan(
     space: Space, server_version: tuple[int, ...]
 ) -> None:
-    """A 2.10 would drop the field in silence and not answer the call; newer ones pause and resume."""
+    """A server without pauses is an error of the plan; newer servers pause and resume.
+
+    Server 2.10 would drop the field silently.
+    """
     plan = write(space, pause_until=LATER).plan()
     if server_version < (2, 11):
         assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS413"]

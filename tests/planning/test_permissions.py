@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 UNKNOWN_ADDRESS = "DELETES_STREAM:main/stream/ODRERS"
 
 
-def test_a_permission_that_names_nothing(tmp_path: Path, server: Server) -> None:
-    """A mistyped address is a warning with a guess, in a plan and when a saved plan is applied; it stops nothing."""
+def test_a_permission_for_an_unknown_address(tmp_path: Path, server: Server) -> None:
+    """A permission for an unknown address is a warning with a suggestion, in plan and apply."""
     space = single_space(tmp_path, server).write(streams=[{"name": "ORDERS"}])
     allowed = (
         "DELETES_STREAM",
@@ -39,8 +39,8 @@ def test_a_permission_that_names_nothing(tmp_path: Path, server: Server) -> None
     assert [text for text in observer.texts if UNKNOWN_ADDRESS in text]
 
 
-def test_nothing_is_near() -> None:
-    """Without a close address the warning says where the right flags are."""
+def test_no_similar_address() -> None:
+    """Without a similar address, the warning says where the plan shows the flags."""
     [found] = check_permissions([UNKNOWN_ADDRESS, UNKNOWN_ADDRESS], [])
 
     assert found.detail == "The plan shows each flag that is needed."

@@ -1,4 +1,4 @@
-"""How long a stream keeps its messages at the rate at which they came, against how long its domain may be away."""
+"""Estimates of how long a stream keeps its messages at the measured rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = DURATIONS["d"]
 
 
 def stream_facts(messages: int, size: int, since: str) -> LiveObject:
-    """A stream with so many messages, the first of which came at that time."""
+    """Build a stream with this many messages, the first of them from this time."""
     state = {"messages": messages, "bytes": size, "first_ts": since, "last_ts": since}
     return LiveObject(Address("s", "stream", "A"), {"name": "A"}, "c", state)
 
@@ -70,10 +70,13 @@ TEN_DAYS = stream_facts(1000, 10_000_000, "2026-01-01T00:00:00.123456789Z")
         "hour",
     ],
 )
-def test_what_lasts_least(
+def test_shortest_retention(
     config: dict[str, Any], live: LiveObject | None, keeps: int | None, limit: str | None
 ) -> None:
-    """The limit that is reached first counts; one that refuses new messages drops none, one that is hardly used says nothing."""
+    """The limit that is reached first determines how long a stream keeps messages.
+
+    A limit that refuses new messages deletes none, and a limit that is hardly used has no estimate.
+    """
     found = shortest_retention(config, live, NOW)
 
     assert (found.limit if found else None) == limit
@@ -81,8 +84,8 @@ def test_what_lasts_least(
         assert abs(found.duration - keeps) < 3600 * SECOND
 
 
-def test_in_words() -> None:
-    """The finding says the limit, the amount it is judged by, and the time in which that came."""
+def test_reason_of_the_estimate() -> None:
+    """The finding names the limit, the number of messages and their period."""
     found = shortest_retention({"max_msgs": 500}, TEN_DAYS, NOW)
 
     assert found is not None

@@ -1,4 +1,4 @@
-"""Updates that a server takes only in parts: which part comes first, what it sends, and that nothing else is touched."""
+"""Updates that a server accepts only in parts, and the order of the parts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BASE = {
 def first_update(
     before: dict[str, Any], after: dict[str, Any]
 ) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
-    """The first part of the update from one raw configuration to another."""
+    """Return the first part of the update from one raw configuration to another."""
     live = LiveObject(ADDRESS, BASE | before, "2026-01-01T00:00:00Z", {})
     wanted = STREAM.compact(BASE | after)
     return split_reorganisation(
@@ -55,13 +55,13 @@ WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", WHOLE)
-def test_what_the_server_takes_at_once_is_one_step(case: str) -> None:
-    """Nothing is split that need not be."""
+def test_an_update_that_the_server_accepts_at_once_is_one_step(case: str) -> None:
+    """An update that the server accepts at once is one step."""
     assert first_update(*WHOLE[case]) is None
 
 
 def test_it_is_moved_before_it_grows() -> None:
-    """More copies come after the move: the first part has the new place, the old number, and everything else as it was."""
+    """A stream that is moved and gets more replicas is moved first."""
     part = first_update(
         {}, {"num_replicas": 3, "placement": {"tags": ["ssd"]}, "description": "later"}
     )
@@ -74,23 +74,23 @@ def test_it_is_moved_before_it_grows() -> None:
 
 
 def test_it_shrinks_before_it_is_moved() -> None:
-    """Copies that are not wanted are not moved either: the first part has fewer of them, where they are."""
+    """A stream that is moved and gets fewer replicas is scaled down first."""
     before = {"num_replicas": 5, "placement": {"tags": ["hdd"]}}
 
     part = first_update(before, {"num_replicas": 3, "placement": {"tags": ["ssd"]}})
-    one = first_update(before, {"num_replicas": 1, "placement": {"tags": ["ssd"]}})
+    single = first_update(before, {"num_replicas": 1, "placement": {"tags": ["ssd"]}})
 
     assert part is not None
-    assert one is not None
+    assert single is not None
     assert part == (
         "scale it to 3 replicas",
         BASE | {"num_replicas": 3, "placement": {"tags": ["hdd"]}},
         {"num_replicas": 3},
     )
-    assert (one[0], one[2]) == ("scale it to 1 replica", {"num_replicas": None})
+    assert (single[0], single[2]) == ("scale it to 1 replica", {"num_replicas": None})
 
 
-HELD_BACK: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+DELAYED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "nothing shrinks": ({"max_consumers": 2}, {"max_consumers": 9, "consumer_limits": {}}, {}),
     "a number of consumers that shrinks": ({"max_consumers": 9}, {"max_consumers": 2}, {"max_consumers": 9}),
     "a first number of consumers": ({}, {"max_consumers": 2}, {"max_consumers": None}),
@@ -112,16 +112,16 @@ HELD_BACK: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", HELD_BACK)
-def test_limits_that_shrink_are_held_back(case: str) -> None:
-    """Until its consumers have changed, a stream has the wider of each limit for them; a limit that is taken out is the widest."""
-    before, after, waiting = HELD_BACK[case]
+@pytest.mark.parametrize("case", DELAYED)
+def test_lowered_limits_are_delayed(case: str) -> None:
+    """Limits for consumers are lowered only after the consumers have changed."""
+    before, after, waiting = DELAYED[case]
 
     assert delayed_limits(STREAM.compact(BASE | before), STREAM.compact(BASE | after)) == waiting
 
 
-def test_an_update_is_made_in_parts_only_where_limits_wait() -> None:
-    """Without consumers that change it is one; with them it is two, or only the later one where nothing else changes."""
+def test_an_update_is_split_only_when_limits_wait() -> None:
+    """An update is split only when limits wait for consumers."""
     live = LiveObject(ADDRESS, BASE, "2026-01-01T00:00:00Z", {})
     more = ResourceDecision(
         ADDRESS,
@@ -148,8 +148,8 @@ def test_an_update_is_made_in_parts_only_where_limits_wait() -> None:
     [({}, {"num_replicas": 3}, True), ({}, {"placement": {"cluster": "w"}}, True), ({"placement": {"cluster": "w"}}, {}, False),
      ({}, {"max_age": 1}, False)],
 )  # fmt: skip
-def test_when_a_cluster_keeps_working(
+def test_changes_that_reorganise_a_stream(
     before: dict[str, Any], after: dict[str, Any], works: bool
 ) -> None:
-    """After a move or a change of copies others have to wait; after anything else they need not."""
+    """After a move or a change of replicas other steps wait, and after other changes not."""
     assert is_reorganised(STREAM.compact(BASE | before), STREAM.compact(BASE | after)) == works

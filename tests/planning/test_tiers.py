@@ -1,6 +1,6 @@
-"""Accounts whose limits depend on the number of copies: a real operator, JWT accounts with tiers, a cluster of three servers.
+"""Accounts with limits by number of replicas: a plan refuses what the server refuses.
 
-Each plan is refused exactly where the server refuses the call that the plan would have made.
+The cluster has a real operator, a JWT account with tiers, and three servers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAMES = ("n1", "n2", "n3")
 
 
 class TieredCluster:
-    """A cluster of three servers with one account that has tiers, and how its user logs in."""
+    """A cluster of three servers, an account with tiers and the credentials of its user."""
 
     def __init__(self, folder: Path) -> None:
         self.operator = Operator()
@@ -56,7 +56,7 @@ class TieredCluster:
         self.system = self.operator.system.creds(folder, "sys")
 
     def layout(self, port_of: PortOf) -> Layout:
-        """The servers."""
+        """Return the servers."""
         routes = {name: port_of(f"{name}.routes") for name in NAMES}
         text = self.operator.configuration()
         login, system = User("T", None, None, self.creds), User("SYS", None, None, self.system)
@@ -79,24 +79,24 @@ class TieredCluster:
 
 @pytest.fixture(scope="module")
 def tiered_cluster(tmp_path_factory: pytest.TempPathFactory) -> TieredCluster:
-    """The operator, its account, and creds files."""
+    """The operator, its account and its creds files."""
     return TieredCluster(tmp_path_factory.mktemp("creds"))
 
 
 @pytest.fixture(scope="module")
 def cluster(tiered_cluster: TieredCluster) -> Iterator[Sandbox]:
-    """The servers, running."""
+    """The running servers."""
     with Sandbox(tiered_cluster.layout, binary=PROGRAM) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
 def raw(cluster: Sandbox, tiered_cluster: TieredCluster) -> Iterator[Raw]:
-    """A connection as the account's user; it has no stream, and the cluster knows that."""
+    """A connection as the user of the account, which has no stream."""
     server = cluster["n1"]
 
     def empty() -> bool:
-        # One that is just being scaled is deleted without an answer up to 2.14.
+        # Up to 2.14, a stream that is being scaled is deleted without an answer.
         with Raw(server.url, creds=tiered_cluster.creds, timeout=2) as other:
             delete_all_streams(other)
             tiers = other.api_ok("$JS.API.INFO")["tiers"].values()
@@ -112,7 +112,7 @@ def raw(cluster: Sandbox, tiered_cluster: TieredCluster) -> Iterator[Raw]:
 
 @pytest.fixture
 def space(cluster: Sandbox, tiered_cluster: TieredCluster, tmp_path: Path) -> Space:
-    """A workspace that reaches the account by its creds file."""
+    """A workspace that reaches the account with its creds file."""
     connections = {"main": {"url": cluster["n1"].url, "creds": str(tiered_cluster.creds)}}
     domains = {"main": {"connection": "main", "js_domain": None}}
     return Space(
@@ -121,16 +121,16 @@ def space(cluster: Sandbox, tiered_cluster: TieredCluster, tmp_path: Path) -> Sp
 
 
 def errors(plan: Plan) -> list[str]:
-    """What the plan says against itself."""
+    """Return the errors of a plan."""
     return [d.summary for d in plan.diagnostics if d.severity == "error"]
 
 
 def stream(name: str, replicas: int = 1, **fields: Any) -> dict[str, Any]:
-    """A stream with so many copies."""
+    """Build a stream with this many replicas."""
     return {"name": name, "num_replicas": replicas} | fields
 
 
-#: What is there, what becomes of it, and what the server says of the last call, if it refuses it.
+#: By case: existing streams, the new or changed stream, and the error of the server, if any.
 CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], int | None]] = {
     "storage of R1 in full": ([stream("A", max_bytes=5_000)], stream("B", max_bytes=5_000), None),
     "more storage than R1 has": ([stream("A", max_bytes=5_000)], stream("B", max_bytes=5_001), 10047),
@@ -149,7 +149,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], int | None]] = {
     "to a tier without the storage": (
         [stream("A", 3, max_bytes=25_000), stream("B", max_bytes=6_000)], stream("B", 3, max_bytes=6_000), 10047,
     ),
-    "to a tier that has room": ([stream("A", 3, max_bytes=20_000), stream("B", max_bytes=10_000)], stream("B", 3, max_bytes=10_000), None),
+    "to a tier with capacity": ([stream("A", 3, max_bytes=20_000), stream("B", max_bytes=10_000)], stream("B", 3, max_bytes=10_000), None),
     "from a full tier": ([stream("A", 3, max_bytes=1), stream("B", 3, max_bytes=1)], stream("B", max_bytes=1), None),
     "to no tier": ([stream("A", max_bytes=1)], stream("A", 2, max_bytes=1), 10120),
 }  # fmt: skip
@@ -157,17 +157,18 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], int | None]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_streams_against_tiers(space: Space, raw: Raw, case: str) -> None:
-    """The plan has an error with the server's number exactly where the server refuses the call."""
+    """The plan has the error number of the server when the server refuses the call."""
     before, wanted, refusal = CASES[case]
     if before:
-        # 2.10 counts a stream twice while it is being made, and refuses the second of two at once.
+        # 2.10 counts a stream twice while it is being created, and refuses the second of two at
+        # once.
         _, result = space.write(streams=before).apply(parallelism=1)
         assert result.exit_code == 0, [step for step in result.steps if step.status != "done"]
-    there = {body["name"] for body in before}
+    existing = {body["name"] for body in before}
     rest = [body for body in before if body["name"] != wanted["name"]]
 
     plan = space.write(streams=[*rest, wanted]).plan()
-    verb = "UPDATE" if wanted["name"] in there else "CREATE"
+    verb = "UPDATE" if wanted["name"] in existing else "CREATE"
     answer = raw.api(f"$JS.API.STREAM.{verb}.{wanted['name']}", wanted)
 
     assert answer.get("error", {}).get("err_code") == refusal
@@ -176,31 +177,31 @@ def test_streams_against_tiers(space: Space, raw: Raw, case: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("copies", "most"), [(1, 2), (3, 3)])
-def test_consumers_against_tiers(space: Space, raw: Raw, copies: int, most: int) -> None:
+@pytest.mark.parametrize(("replicas", "limit"), [(1, 2), (3, 3)])
+def test_consumers_against_tiers(space: Space, raw: Raw, replicas: int, limit: int) -> None:
     """Each tier has its own number of consumers per stream."""
-    body = stream("A", copies, max_bytes=1)
-    named = [{"name": f"C{number}", "durable_name": f"C{number}"} for number in range(most + 1)]
-    assert space.write(streams=[body | {"consumers": named[:most]}]).apply()[1].exit_code == 0
+    body = stream("A", replicas, max_bytes=1)
+    named = [{"name": f"C{number}", "durable_name": f"C{number}"} for number in range(limit + 1)]
+    assert space.write(streams=[body | {"consumers": named[:limit]}]).apply()[1].exit_code == 0
 
     plan = space.write(streams=[body | {"consumers": named}]).plan()
     answer = raw.api(
-        f"$JS.API.CONSUMER.CREATE.A.C{most}",
-        {"stream_name": "A", "config": named[most], "action": "create"},
+        f"$JS.API.CONSUMER.CREATE.A.C{limit}",
+        {"stream_name": "A", "config": named[limit], "action": "create"},
     )
 
     assert answer["error"]["err_code"] == 10026
     assert [
-        f"max_consumers of the account is {most} per stream" in text for text in errors(plan)
+        f"max_consumers of the account is {limit} per stream" in text for text in errors(plan)
     ] == [True]
 
 
-@pytest.mark.parametrize(("copies", "asked", "default"), [(1, 101, 100), (3, 5_000, 1_000)])
+@pytest.mark.parametrize(("replicas", "asked", "default"), [(1, 101, 100), (3, 5_000, 1_000)])
 def test_unacknowledged_messages_against_tiers(
-    space: Space, raw: Raw, copies: int, asked: int, default: int
+    space: Space, raw: Raw, replicas: int, asked: int, default: int
 ) -> None:
-    """What a consumer may leave unacknowledged, and what it has by default, is that of the tier of its copies."""
-    body = stream("A", copies, max_bytes=1)
+    """The limit and the default of max_ack_pending are those of the tier of the stream."""
+    body = stream("A", replicas, max_bytes=1)
     consumers: list[dict[str, Any]] = [{"name": "C", "ack_policy": "explicit"}]
     plan, result = space.write(streams=[body | {"consumers": consumers}]).apply()
     assert result.exit_code == 0
@@ -218,11 +219,11 @@ def test_unacknowledged_messages_against_tiers(
         "$JS.API.CONSUMER.CREATE.A.D", {"stream_name": "A", "config": config, "action": "create"}
     )
 
-    assert ("error" in answer) == bool(errors(plan)) == (copies == 1), (answer, errors(plan))
+    assert ("error" in answer) == bool(errors(plan)) == (replicas == 1), (answer, errors(plan))
 
 
-def test_unmanaged_are_noticed_in_every_tier(space: Space, raw: Raw) -> None:
-    """An account with tiers counts its streams there: one of somebody else is found where it holds a subject."""
+def test_unmanaged_streams_are_noticed_in_every_tier(space: Space, raw: Raw) -> None:
+    """The plan finds an unmanaged stream with the same subject in any tier."""
     raw.api_ok(
         "$JS.API.STREAM.CREATE.THEIRS", stream("THEIRS", 3, max_bytes=1, subjects=["theirs"])
     )

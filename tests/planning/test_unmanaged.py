@@ -1,4 +1,4 @@
-"""What nobody here manages: found where it gets in the way, as the server confirms, and asked for nowhere else."""
+"""Unmanaged streams and consumers that conflict with a plan, as the server confirms."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SECOND = 1_000_000_000
 
 
 def errors(plan: Plan) -> list[str]:
-    """What the plan says against itself."""
+    """Return the errors of a plan."""
     return [d.summary for d in plan.diagnostics if d.severity == "error"]
 
 
 def create_unmanaged(raw: Raw, name: str, **config: Any) -> None:
-    """A stream that is in no file."""
+    """Create a stream that is in no file."""
     raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name} | config)
 
 
@@ -39,13 +39,13 @@ def create_unmanaged(raw: Raw, name: str, **config: Any) -> None:
         (["ours.>", "theirs.b.c"], False),
         (["theirs.b"], True),
         (["theirs"], True),
-        (["nobody.>"], True),
+        (["unused.>"], True),
     ],
 )
 def test_subjects_of_unmanaged_streams(
     server: Server, tmp_path: Path, subjects: list[str], free: bool
 ) -> None:
-    """A plan refuses exactly the subjects that the server would refuse beside streams that are in no file."""
+    """A plan refuses the subjects that the server refuses beside unmanaged streams."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         create_unmanaged(raw, "THEIRS", subjects=["theirs.a", "theirs.b.>"])
@@ -82,11 +82,13 @@ LIMITS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_limits_for_unmanaged_consumers(
     server: Server, tmp_path: Path, who: str, limits: dict[str, Any], stream: dict[str, Any]
 ) -> None:
-    """Limits are refused by the plan exactly where consumers of other people, or those that copies read by, forbid them (10069)."""
+    """A plan refuses limits that unmanaged consumers or those of sources exceed (10069)."""
     space, ours = single_space(tmp_path, server), {"name": "A", "subjects": ["a"]} | stream
-    copies = [{"name": "COPY", "sources": [{"name": "A"}]}] if who == "copied" else []
+    downstream = [{"name": "COPY", "sources": [{"name": "A"}]}] if who == "copied" else []
     assert (
-        space.write(streams=[ours, *copies]).apply(allow_hazards=("DELETES_MESSAGES",))[1].exit_code
+        space.write(streams=[ours, *downstream])
+        .apply(allow_hazards=("DELETES_MESSAGES",))[1]
+        .exit_code
         == 0
     )
     with Raw(server.url) as raw:
@@ -104,14 +106,13 @@ def test_limits_for_unmanaged_consumers(
                 "the copy to begin",
                 30,
             )
-        plan = space.write(streams=[ours | {"consumer_limits": limits}, *copies]).plan()
+        plan = space.write(streams=[ours | {"consumer_limits": limits}, *downstream]).plan()
         answer = raw.api("$JS.API.STREAM.UPDATE.A", ours | {"consumer_limits": limits})
 
-    found = [
-        text for text in errors(plan) if "(10082)" not in text
-    ]  # what stops a copy later, and the server takes now
-    assert bool(found) == ("error" in answer), (errors(plan), answer.get("error"))
-    assert all("(10069)" in text for text in found)
+    # The server accepts a limit that stops a source later (10082).
+    limit_errors = [text for text in errors(plan) if "(10082)" not in text]
+    assert bool(limit_errors) == ("error" in answer), (errors(plan), answer.get("error"))
+    assert all("(10069)" in text for text in limit_errors)
 
 
 @pytest.mark.matrix
@@ -119,13 +120,13 @@ def test_limits_for_unmanaged_consumers(
 def test_unmanaged_work_queues(
     server: Server, tmp_path: Path, theirs: str | None, ours: str
 ) -> None:
-    """A consumer of a work queue is refused by the plan exactly where another one, or an unseen copy, wants the same messages."""
+    """A plan refuses a consumer of a work queue that overlaps with an unmanaged one or a source."""
     space = single_space(tmp_path, server)
     consumer = {"durable_name": "OURS", "ack_policy": "explicit", "filter_subject": ours}
     with Raw(server.url) as raw:
         queue = {"name": "Q", "subjects": ["q.*"], "retention": "workqueue"}
-        copies = [] if theirs else [{"name": "COPY", "sources": [{"name": "Q"}]}]
-        space.write(streams=[queue, *copies]).apply(allow_hazards=("DELETES_MESSAGES",))
+        downstream = [] if theirs else [{"name": "COPY", "sources": [{"name": "Q"}]}]
+        space.write(streams=[queue, *downstream]).apply(allow_hazards=("DELETES_MESSAGES",))
         if theirs:
             config = consumer | {"durable_name": "THEIRS", "filter_subject": theirs}
             raw.api_ok("$JS.API.CONSUMER.CREATE.Q.THEIRS", {"stream_name": "Q", "config": config})
@@ -136,7 +137,7 @@ def test_unmanaged_work_queues(
                 30,
             )
         plan = space.write(
-            streams=[queue | {"consumers": [{"name": "OURS"} | consumer]}, *copies]
+            streams=[queue | {"consumers": [{"name": "OURS"} | consumer]}, *downstream]
         ).plan()
         answer = raw.api(
             "$JS.API.CONSUMER.CREATE.Q.OURS",
@@ -148,12 +149,12 @@ def test_unmanaged_work_queues(
 
 
 def listings(seen: list[str]) -> list[str]:
-    """Requests for everything that there is."""
+    """Return the requests that list resources."""
     return [line for line in seen if "LIST" in line or "NAMES" in line]
 
 
 def test_no_request_without_unmanaged_streams(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
-    """Without strangers a plan costs what it did: the counts say that there is nobody, so nothing is listed."""
+    """A plan lists nothing on a server without unmanaged streams."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     first = [
         {"name": f"S{n}", "domain": "hub", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]}
@@ -173,7 +174,7 @@ def test_no_request_without_unmanaged_streams(clean_hub_leaf: Sandbox, tmp_path:
 
 
 def test_many_subjects_are_looked_up_in_pages(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
-    """Where a plan takes many subjects all streams are listed once, instead of one request for each subject."""
+    """A plan with many subjects lists all streams once instead of asking for each subject."""
     streams = [{"name": f"S{n}", "domain": "hub", "subjects": [f"s.{n}"]} for n in range(20)]
     space, hub = (
         hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams),
@@ -194,7 +195,7 @@ def test_many_subjects_are_looked_up_in_pages(clean_hub_leaf: Sandbox, tmp_path:
 
 
 def test_missing_list_permission_is_reported(make_server: MakeServer, tmp_path: Path) -> None:
-    """A user that may not ask for other streams gets a plan, and the warning that what else is there is not known."""
+    """A user without permission to list streams gets a plan with a warning."""
     rights = 'permissions: {publish: {deny: ["$JS.API.STREAM.NAMES"]}}'
     denied = f"authorization {{ users: [{{user: a, password: a}}, {{user: b, password: b, {rights}}}] }}\nno_auth_user: a\n"
     server = make_server(extra=denied)

@@ -1,4 +1,4 @@
-"""What `jsplan access` prints is enough, and no more: real servers configured from it pass large flows, and miss each part of it."""
+"""Exports and imports that `jsplan access` prints are complete, and each is required."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COPIES = [
 
 
 def space(folder: Path, url: str = "nats://127.0.0.1:1", **logins: dict[str, Any]) -> Space:
-    """A workspace whose accounts ACC and IMP are reached with these logins; by default with passwords."""
+    """Build a workspace that reaches the accounts ACC and IMP with these logins."""
     keys = {"acc": "ACC", "imp": "IMP", "sys": "SYS"}
     connections = {
         key: {"url": url, "account": account} | logins.get(key, {"user": key, "password": key})
@@ -70,25 +70,25 @@ def space(folder: Path, url: str = "nats://127.0.0.1:1", **logins: dict[str, Any
     return Space(folder, base).write(streams=STREAMS)
 
 
-def required_access(where: Space) -> Access:
-    """What access says without asking anybody."""
-    return access(where.load, RecordingObserver())
+def required_access(workspace: Space) -> Access:
+    """Return the required access without asking a server."""
+    return access(workspace.load, RecordingObserver())
 
 
-def check_access(where: Space, system: str | None = None) -> Access:
-    """What access finds on the servers."""
-    return access(where.load, RecordingObserver(), ask=True, system=system)
+def check_access(workspace: Space, system: str | None = None) -> Access:
+    """Return the access that the servers confirm."""
+    return access(workspace.load, RecordingObserver(), ask=True, system=system)
 
 
 def lines(found: Access, account: str) -> str:
-    """The configuration of one account."""
+    """Return the printed configuration of one account."""
     return next(a.configuration for a in found.accounts if a.account == account)
 
 
 def publish_and_compare(
     url: str, acc: dict[str, Any], imp: dict[str, Any], count: int, size: int
 ) -> None:
-    """Publish `count` messages that the filters pass and a hundred that they do not; all four copies must get theirs."""
+    """Publish messages inside and outside the filters, and require all of them downstream."""
     with Raw(url, **acc, timeout=60) as raw:
         publish_many(raw, {"orders.new": count, "orders.old": 100}, size)
     expected = {name: count if part else count + 100 for name, part in FILTERED.items()}
@@ -97,7 +97,7 @@ def publish_and_compare(
 
 
 def test_what_is_printed(tmp_path: Path) -> None:
-    """Exports are restricted to who imports them, each subject is there once, and both ways of writing it down say the same."""
+    """Exports name the importing account, each subject appears once, and nsc output is equal."""
     found = required_access(space(tmp_path))
 
     assert lines(found, "ACC") == (
@@ -149,7 +149,7 @@ def sandboxes() -> Iterator[list[Sandbox]]:
 
 
 def start_static(folder: Path, sandboxes: list[Sandbox], blocks: dict[str, str]) -> Space:
-    """Servers with these accounts, and the workspace that reaches them."""
+    """Start servers with these accounts, and open a workspace on them."""
     sandboxes.append(start_servers(static_accounts(blocks), static_user("ACC"), binary=PROGRAM))
     sandboxes[-1].start()
     return space(folder, sandboxes[-1]["hub"].url)
@@ -157,28 +157,28 @@ def start_static(folder: Path, sandboxes: list[Sandbox], blocks: dict[str, str])
 
 @pytest.mark.matrix
 def test_static_accounts_pass_a_large_flow(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
-    """Servers configured from the output pass 50,000 messages and 50 MB to mirrors and sources, filtered or not; nothing is missing."""
+    """Servers with the printed configuration pass 50,000 messages to mirrors and sources."""
     printed = required_access(space(tmp_path))
-    where = start_static(
+    workspace = start_static(
         tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")}
     )
-    plan, result = where.apply()
+    plan, result = workspace.apply()
 
     assert (result.exit_code, plan.summary["add"]) == (0, 5)
-    assert where.plan().steps == []
-    found = check_access(where)
+    assert workspace.plan().steps == []
+    found = check_access(workspace)
     assert [(need.status, need.detail) for need in found.needs] == [("ok", "")] * 4
     url = sandboxes[-1]["hub"].url
     publish_and_compare(
         url, {"user": "acc", "password": "acc"}, {"user": "imp", "password": "imp"}, 50_000, 1024
     )
-    assert where.plan().steps == []
+    assert workspace.plan().steps == []
 
 
 def jwt_server(
     folder: Path, sandboxes: list[Sandbox], accounts: list[str], commands: list[str]
 ) -> tuple[dict[str, Path], str]:
-    """A server of JWT accounts that were given these `nsc` commands: a creds file for each account, and the server's URL."""
+    """Start a server of JWT accounts and run `nsc` commands; return creds files and URL."""
     operator = Operator()
     for name in accounts:
         operator.account(name)
@@ -199,21 +199,21 @@ def jwt_server(
 
 @pytest.mark.matrix
 def test_jwt_accounts_pass_a_flow(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
-    """The same, smaller, with an operator's accounts, made by the printed `nsc` commands, reached with creds files."""
+    """JWT accounts with the printed `nsc` commands pass 5,000 messages to mirrors and sources."""
     commands = [
         line for account in required_access(space(tmp_path)).accounts for line in account.nsc
     ]
     creds, url = jwt_server(tmp_path, sandboxes, ["ACC", "IMP"], commands)
-    where = space(
+    workspace = space(
         tmp_path, url, **{name.lower(): {"creds": str(path)} for name, path in creds.items()}
     )
-    _, result = where.apply()
+    _, result = workspace.apply()
 
     assert result.exit_code == 0
-    assert {need.status for need in check_access(where).needs} == {"ok"}
-    assert {need.status for need in check_access(where, "sys").needs} == {"ok"}
+    assert {need.status for need in check_access(workspace).needs} == {"ok"}
+    assert {need.status for need in check_access(workspace, "sys").needs} == {"ok"}
     publish_and_compare(url, {"creds": creds["ACC"]}, {"creds": creds["IMP"]}, 5_000, 1024)
-    assert where.plan().steps == []
+    assert workspace.plan().steps == []
     for path in (tmp_path / "state").iterdir():
         assert "eyJ" not in path.read_text("utf-8")
 
@@ -222,7 +222,7 @@ def test_jwt_accounts_pass_a_flow(tmp_path: Path, sandboxes: list[Sandbox]) -> N
 def test_each_missing_part_is_named_alone(
     system: str | None, tmp_path: Path, sandboxes: list[Sandbox]
 ) -> None:
-    """With one export taken away, or one import, exactly that subject is missing; the system account tells whose part it is."""
+    """Without one export or import, its subject is missing; the system account says whose it is."""
     count, imports, streams, domains = (
         8,
         list[dict[str, Any]](),
@@ -242,10 +242,10 @@ def test_each_missing_part_is_named_alone(
             .replace('"domain": "hub"', f'"domain": "hub{n}"')
             .replace('"imp"', f'"imp{n}"')
         )
-    where = Space(tmp_path, {"jsplan": 1, "workspace": "test"})
-    where.write(connections=connections, domains=domains, imports=imports, streams=streams)
-    printed = {account.account: account.nsc for account in required_access(where).accounts}
-    subjects = [need.subject for need in required_access(where).needs if need.owner == "ACC0"]
+    workspace = Space(tmp_path, {"jsplan": 1, "workspace": "test"})
+    workspace.write(connections=connections, domains=domains, imports=imports, streams=streams)
+    printed = {account.account: account.nsc for account in required_access(workspace).accounts}
+    subjects = [need.subject for need in required_access(workspace).needs if need.owner == "ACC0"]
     assert {len(commands) for commands in printed.values()} == {len(subjects)} == {count // 2}
     for n in range(count):
         del printed[f"{'ACC' if n < count // 2 else 'IMP'}{n}"][n % (count // 2)]
@@ -259,7 +259,7 @@ def test_each_missing_part_is_named_alone(
     for key, connection in connections.items():
         connection |= {"url": url, "creds": str(creds[key.upper()])}
     found = check_access(
-        where.write(connections=connections, domains=domains, imports=imports, streams=streams),
+        workspace.write(connections=connections, domains=domains, imports=imports, streams=streams),
         system,
     )
 
@@ -272,22 +272,22 @@ def test_each_missing_part_is_named_alone(
         count * len(subjects) - count,
     )
     if system:
-        whose = [
+        reasons = [
             f"account ACC{n} does not export it"
             if n < count // 2
             else f"account IMP{n} does not import it"
             for n in range(count)
         ]
-        assert [detail for _, (_, detail) in sorted(missing.items())] == whose
+        assert [detail for _, (_, detail) in sorted(missing.items())] == reasons
 
 
 def test_check_changes_nothing(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
-    """Trying every subject leaves streams, consumers, positions and messages as they were, and asks nothing that writes."""
+    """Checking access leaves streams, consumers, positions and messages unchanged."""
     printed = required_access(space(tmp_path))
-    where = start_static(
+    workspace = start_static(
         tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")}
     )
-    where.apply()
+    workspace.apply()
     url = sandboxes[-1]["hub"].url
     with Raw(url, "acc", "acc") as acc, Raw(url, "imp", "imp") as imp:
         publish_many(acc, {"orders.new": 10}, 10)
@@ -306,38 +306,40 @@ def test_check_changes_nothing(tmp_path: Path, sandboxes: list[Sandbox]) -> None
             return [states, [[c["name"] for c in found] for found in consumers]]
 
         before = seen()
-        assert {need.status for need in check_access(where, "sys").needs} == {"ok"}
+        assert {need.status for need in check_access(workspace, "sys").needs} == {"ok"}
         assert seen() == before
 
 
-def test_what_a_stream_would_store_is_not_tried(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
-    """A probe that a stream would store is not sent; the system account still knows."""
+def test_a_probe_that_a_stream_would_store_is_not_sent(
+    tmp_path: Path, sandboxes: list[Sandbox]
+) -> None:
+    """A probe that a stream would store is not sent, and the system account still answers."""
     printed = required_access(space(tmp_path))
-    where = start_static(
+    workspace = start_static(
         tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")}
     )
     url = sandboxes[-1]["hub"].url
     with Raw(url, "acc", "acc") as acc:
         acc.api_ok("$JS.API.STREAM.CREATE.ALL", {"name": "ALL", "subjects": ["deliver.>"]})
 
-        found = check_access(where)
+        found = check_access(workspace)
         assert [(n.subject, n.detail) for n in found.with_status("unknown")] == [
             ("deliver.acc.imp.>", "not tried, since stream ALL in hub would store it")
         ]
-        assert {need.status for need in check_access(where, "sys").needs} == {"ok"}
+        assert {need.status for need in check_access(workspace, "sys").needs} == {"ok"}
         assert acc.api_ok("$JS.API.STREAM.INFO.ALL")["state"]["messages"] == 0
 
 
 def test_a_wide_export_without_an_import(
     tmp_path: Path, sandboxes: list[Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`$JS.API.>` of a server with a domain is an export of its API: what is missing then is the import."""
+    """`$JS.API.>` of a server with a domain counts as an export, so the import is missing."""
     monkeypatch.setattr("jsplan.facts.access.ANSWER_TIMEOUT", 0.0)
-    where = start_static(
+    workspace = start_static(
         tmp_path, sandboxes, {"ACC": 'exports: [{service: "$JS.API.>"}]', "IMP": ""}
     )
 
-    found = {need.subject: need.detail for need in check_access(where, "sys").needs}
+    found = {need.subject: need.detail for need in check_access(workspace, "sys").needs}
     assert found == {
         "$JS.FC.ORDERS.>": "account ACC does not export it",
         "$JS.hub.API.CONSUMER.CREATE.ORDERS": "account IMP does not import it",

@@ -1,4 +1,4 @@
-"""Mirrors, sources and consumers between accounts on real servers: what is equal, what is odd, and the tutorials' own exports."""
+"""Mirrors, sources and consumers between accounts on real servers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ COPY = {"name": "COPY", "domain": "imp", "mirror": {"name": "ORDERS", "domain": 
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[Sandbox]:
-    """A server whose account IMP may ask everything of ACC."""
+    """A server whose account IMP may use the whole API of ACC."""
     with start_servers(
         static_accounts({"ACC": EXPORTS, "IMP": IMPORTS}), static_user("ACC"), binary=PROGRAM
     ) as sandbox:
@@ -53,7 +53,7 @@ def system() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def space(tmp_path: Path, system: Sandbox) -> Space:
-    """A workspace of the two accounts, without a stream in either."""
+    """A workspace of the two accounts, without streams."""
     url = system["hub"].url
     for name in ("acc", "imp"):
         with Raw(url, name, name) as raw:
@@ -77,7 +77,7 @@ def space(tmp_path: Path, system: Sandbox) -> Space:
 
 
 def external(system: Sandbox, stream: str = "COPY") -> Any:
-    """How the live stream reaches its origins."""
+    """Return how a live stream reaches its origins."""
     with Raw(system["hub"].url, "imp", "imp") as raw:
         config = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
     return (
@@ -88,13 +88,13 @@ def external(system: Sandbox, stream: str = "COPY") -> Any:
 
 
 def codes(plan: Plan) -> list[tuple[str, str, str]]:
-    """Everything that the plan found."""
+    """Return severity, code and address of all findings."""
     return sorted((d.severity, d.code, str(d.address)) for d in plan.diagnostics)
 
 
 @pytest.mark.matrix
 def test_a_mirror_that_exists_is_equal_whatever_its_prefix(space: Space, system: Sandbox) -> None:
-    """A mirror made by hand is adopted without a write, keeps its prefix, and neither another row nor another spelling replaces it."""
+    """A mirror that was created outside jsplan is adopted unchanged and keeps its prefix."""
     with Raw(system["hub"].url, "imp", "imp") as raw:
         by_hand = {"api": "JS.acc@hub.API", "deliver": "deliver.by.hand"}
         raw.api_ok(
@@ -134,8 +134,8 @@ def test_a_mirror_that_exists_is_equal_whatever_its_prefix(space: Space, system:
 
 
 @pytest.mark.matrix
-def test_a_written_prefix_is_meant(space: Space, system: Sandbox) -> None:
-    """Only `deliver:` makes another prefix a change, which for a mirror is a replacement and refused; for a source it is an update."""
+def test_a_prefix_in_the_files_is_a_change(space: Space, system: Sandbox) -> None:
+    """Only `deliver:` changes a prefix, which for a mirror is a replacement."""
     source = {"name": "ALL", "domain": "imp", "sources": [{"name": "ORDERS", "domain": "hub"}]}
     space.write(streams=[ORDERS, COPY, source]).apply()
     assert external(system) == {"api": "JS.acc@hub.API", "deliver": "deliver.imp.imp.COPY"}
@@ -153,37 +153,37 @@ def test_a_written_prefix_is_meant(space: Space, system: Sandbox) -> None:
     assert ("error", "JS303", "imp/stream/COPY") in codes(plan)
 
 
-def test_a_new_source_gets_its_prefix_and_the_old_one_keeps_its_own(
-    space: Space, system: Sandbox
-) -> None:
-    """Adding a source updates the stream in place; the prefix of the source that was there is not touched."""
-    one = {"name": "ALL", "domain": "imp", "sources": [{"name": "ORDERS", "domain": "hub"}]}
-    space.write(streams=[ORDERS, one]).apply()
+def test_a_new_source_leaves_the_prefix_of_the_other_one(space: Space, system: Sandbox) -> None:
+    """A new source is added by an update that leaves the prefix of the other one unchanged."""
+    before = {"name": "ALL", "domain": "imp", "sources": [{"name": "ORDERS", "domain": "hub"}]}
+    space.write(streams=[ORDERS, before]).apply()
     other = {"name": "SALES", "domain": "hub", "subjects": ["sales.>"]}
-    both = one | {
+    after = before | {
         "sources": [
-            *one["sources"],
+            *before["sources"],
             {"name": "SALES", "domain": "hub", "filter_subject": "sales.x"},
         ]
     }
-    space.write(streams=[ORDERS, other, both], imports=[ROW | {"deliver": "deliver.new"}])
+    space.write(streams=[ORDERS, other, after], imports=[ROW | {"deliver": "deliver.new"}])
     _, result = space.apply()
     assert result.exit_code == 0
-    assert {name: way["deliver"] for name, way in external(system, "ALL").items()} == {
+    assert {
+        name: external_of["deliver"] for name, external_of in external(system, "ALL").items()
+    } == {
         "ORDERS": "deliver.imp.imp.ALL.ORDERS",
         "SALES": "deliver.new.imp.ALL.SALES",
     }
     assert space.plan().steps == []
 
 
-def test_odd_origins_are_said_and_stop_nothing(space: Space) -> None:
-    """An origin that is not there, and a filter that nothing passes, are warnings with a line: the server takes both."""
+def test_unusual_origins_are_warnings(space: Space) -> None:
+    """A missing origin and a filter without a match are warnings with a location."""
     part = {
         "name": "PART",
         "domain": "imp",
         "sources": [{"name": "COPY", "filter_subject": "sales.>"}],
     }
-    lost = {"name": "LOST", "domain": "imp", "mirror": {"name": "NOBODY", "domain": "hub"}}
+    lost = {"name": "LOST", "domain": "imp", "mirror": {"name": "MISSING", "domain": "hub"}}
     plan, result = space.write(streams=[ORDERS, COPY, part, lost]).apply()
 
     assert codes(plan) == [
@@ -194,18 +194,20 @@ def test_odd_origins_are_said_and_stop_nothing(space: Space) -> None:
     assert "it stores orders.>" in next(d.summary for d in plan.diagnostics if d.code == "JS453")
     assert (result.exit_code, plan.summary["add"]) == (0, 4)
     assert codes(space.plan()) == codes(plan)
-    with_it = [
+    with_origin = [
         ORDERS,
         COPY,
         part,
         lost,
-        {"name": "NOBODY", "domain": "hub", "subjects": ["nobody"]},
+        {"name": "MISSING", "domain": "hub", "subjects": ["missing"]},
     ]
-    assert codes(space.write(streams=with_it).plan()) == [("warning", "JS453", "imp/stream/PART")]
+    assert codes(space.write(streams=with_origin).plan()) == [
+        ("warning", "JS453", "imp/stream/PART")
+    ]
 
 
 def test_an_unmanaged_origin_is_no_finding(space: Space, system: Sandbox) -> None:
-    """An origin that exists and is in no file is there, with the subjects that it has."""
+    """An unmanaged origin has no finding."""
     with Raw(system["hub"].url, "acc", "acc") as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["theirs.>"]})
     ours = {
@@ -216,8 +218,8 @@ def test_an_unmanaged_origin_is_no_finding(space: Space, system: Sandbox) -> Non
     assert codes(space.write(streams=[ours]).plan()) == []
 
 
-def test_a_mirror_that_leads_back_is_not_equal(space: Space, system: Sandbox) -> None:
-    """A live mirror whose external is its own JetStream copies nothing, so it is not taken for the one that is wanted."""
+def test_a_mirror_of_its_own_jetstream_is_replaced(space: Space, system: Sandbox) -> None:
+    """A live mirror whose external prefix is its own JetStream is replaced."""
     with Raw(system["hub"].url, "acc", "acc") as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
         raw.api_ok(
@@ -236,22 +238,23 @@ def test_a_mirror_that_leads_back_is_not_equal(space: Space, system: Sandbox) ->
     ]
 
 
-def test_an_import_that_is_not_there_is_named(space: Space) -> None:
-    """A domain that is reached by an import nobody made is no domain that is offline: plan says what is missing, and where to see it."""
+def test_a_missing_import_is_an_error(space: Space) -> None:
+    """A missing import is an error that names `jsplan access`."""
     space.base["domains"]["hub-by-imp"] = {
         "connection": "imp",
-        "api_prefix": "JS.nobody.API",
+        "api_prefix": "JS.missing.API",
         "same_as": "hub",
     }
     consumer = {"domain": "hub-by-imp", "stream": "ORDERS", "name": "C", "ack_policy": "explicit"}
     with pytest.raises(
-        ConnectError, match=r"no server answers JS\.nobody\.API over connection imp"
+        ConnectError, match=r"no server answers JS\.missing\.API over connection imp"
     ) as caught:
         space.write(streams=[ORDERS], consumers=[consumer]).plan()
     assert "jsplan access" in (caught.value.hint or "")
 
 
-# --- what the tutorials say ----------------------------------------------------------------------------------
+# --- exports of the tutorials
+# ---------------------------------------------------------------------------------
 
 LEAF_TUTORIAL = {
     "ACC": """exports: [
@@ -276,7 +279,7 @@ LEAF_TUTORIAL = {
 
 @pytest.mark.matrix
 def test_the_exports_of_the_leaf_node_tutorial(tmp_path: Path) -> None:
-    """With them a little flows unfiltered, as the tutorial shows; the check names what a filter and more data need besides."""
+    """The exports of the leaf node tutorial pass few messages, and the check names two more."""
     with start_servers(
         static_accounts(LEAF_TUTORIAL), static_user("ACC"), binary=PROGRAM
     ) as sandbox:
@@ -369,7 +372,7 @@ def test_the_exports_of_the_leaf_node_tutorial(tmp_path: Path) -> None:
 def test_the_exports_of_the_sharing_tutorial(
     domain: str | None, exported: str, tmp_path: Path
 ) -> None:
-    """`$JS.API.>`, with or without the domain in it, `$JS.FC.>` and `toaccount.*.>` do for a mirror of 5 MB and for B's consumers."""
+    """The exports of the sharing tutorial suffice for a mirror of 5 MB and consumers of B."""
     operator = Operator()
     a, b, c = operator.account("A"), operator.account("B", NO_JETSTREAM), operator.account("C")
     a.export("service", f"{exported}.>")

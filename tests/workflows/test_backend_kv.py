@@ -1,4 +1,4 @@
-"""A workspace with its state in a bucket, as its commands see it: who is kept out, what is exit 1, what is nobody's resource."""
+"""Commands of a workspace with its state in a bucket."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ pytestmark = pytest.mark.matrix
 
 @pytest.fixture
 def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
-    """Hub and leaf over one connection to the hub, the state in a bucket of the leaf."""
+    """A workspace of hub and leaf with its state in a bucket of the leaf."""
     return with_bucket(hub_leaf_space(tmp_path, clean_hub_leaf))
 
 
 def with_bucket(space: Space, **fields: Any) -> Space:
-    """Keep its state in a new bucket in domain leaf."""
+    """Keep the state of the workspace in a new bucket in domain leaf."""
     space.base["backend"] = {"kv": {"domain": "leaf", "bucket": new_bucket()} | fields}
     return space
 
 
 def test_state_across_domains(space: Space) -> None:
-    """Plan, apply, drift and the state commands work with the state in a domain that is reached through another one."""
+    """Commands work with the state in a domain that is reached through another one."""
     space.write(streams=[{"name": "A", "domain": ["hub", "leaf"]}])
     _, result = space.apply()
 
@@ -60,10 +60,10 @@ def test_state_across_domains(space: Space) -> None:
     assert not (space.folder / "state").exists()
 
 
-def test_the_bucket_is_nobodys_resource(
+def test_the_bucket_of_the_state_is_no_resource(
     space: Space, tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:
-    """It is neither unmanaged nor planned, here and in a workspace that keeps its state elsewhere; a destroy leaves it."""
+    """The bucket of the state is neither unmanaged nor planned, and a destroy keeps it."""
     space.write(streams=[{"name": "A", "domain": "leaf"}]).apply()
     (tmp_path / "other").mkdir()
     other = hub_leaf_space(tmp_path / "other", clean_hub_leaf).write(streams=[])
@@ -77,7 +77,7 @@ def test_the_bucket_is_nobodys_resource(
 
 
 def test_status_does_not_list_the_bucket(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """Status shows what there is besides the state, also where the bucket was made with another tool and has no mark."""
+    """Status omits the bucket of the state, also if another tool created it."""
     bucket = space.base["backend"]["kv"]["bucket"]
     leaf = clean_hub_leaf["leaf"]
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
@@ -103,7 +103,7 @@ def test_status_does_not_list_the_bucket(space: Space, clean_hub_leaf: Sandbox) 
 
 
 async def test_two_applies_at_once(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """Whoever comes second does nothing and is told who works; plan and drift go on and take no lock."""
+    """A second apply is refused with the holder of the lock; plan and drift take no lock."""
     bucket = space.base["backend"]["kv"]["bucket"]
     holder = kv_backend(clean_hub_leaf["leaf"], bucket, workspace="test", lease=LONG_LEASE)
     space.write(streams=[{"name": "A", "domain": "hub"}])
@@ -121,7 +121,7 @@ async def test_two_applies_at_once(space: Space, clean_hub_leaf: Sandbox) -> Non
 
 
 def test_plan_and_drift_write_nothing(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """Reading state from a bucket sends only questions, and makes no bucket."""
+    """Plan and drift only read from a server with the state, and create no bucket."""
     space.write(streams=[{"name": "A", "domain": "hub"}])
     with audit_requests(clean_hub_leaf) as seen:
         space.plan()
@@ -136,8 +136,8 @@ def test_plan_and_drift_write_nothing(space: Space, clean_hub_leaf: Sandbox) -> 
 
 
 @pytest.mark.timeout(120)
-def test_a_state_that_cannot_be_reached(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
-    """Without the domain that has the state nothing is planned, locked or changed, although the others are there."""
+def test_a_state_in_an_offline_domain(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
+    """Without the domain of the state, all commands end with exit code 1."""
     sandbox = make_hub_leaf()
     space = with_bucket(hub_leaf_space(tmp_path, sandbox)).write(
         streams=[{"name": "A", "domain": "hub"}]
@@ -162,15 +162,15 @@ def test_a_state_that_cannot_be_reached(tmp_path: Path, make_hub_leaf: MakeHubLe
 def test_a_short_lease_stops_an_apply(
     space: Space, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
 ) -> None:
-    """A lock that is taken away in the middle: what is done is in the journal, nothing more begins, exit 6, and the next apply ends it.
+    """An apply that loses its lock ends with 6, and the next apply finishes it.
 
-    Before 2.11 only whoever takes the lock after it changes what the fence looks at; until then work may go on.
+    Before 2.11, the lost lock is noticed only after another process has taken it.
     """
     leaf, bucket = clean_hub_leaf["leaf"], space.base["backend"]["kv"]["bucket"]
     space.write(streams=[{"name": f"S{n:02}", "domain": "hub"} for n in range(12)])
 
-    class Thief(RecordingObserver):
-        """Takes the lock away when the fifth step is done."""
+    class LockRemover(RecordingObserver):
+        """Removes the lock when the fifth step is done."""
 
         def event(self, event: Any) -> None:
             super().event(event)
@@ -184,7 +184,7 @@ def test_a_short_lease_stops_an_apply(
         PartialApplyError,
         match=r"was lost: it expired, or it was removed; \d+ of 12 steps are done",
     ) as failed:
-        applying.apply(space.load, PlanOptions(parallelism=1), approve, Thief())
+        applying.apply(space.load, PlanOptions(parallelism=1), approve, LockRemover())
     assert int(failed.value.exit_code) == 6
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
@@ -198,8 +198,8 @@ def test_a_short_lease_stops_an_apply(
 
 
 @pytest.mark.timeout(120)
-def test_ctrl_c_lets_the_lock_go(space: Space) -> None:
-    """Exit 130, what was done is in state, and the next one gets in at once."""
+def test_ctrl_c_releases_the_lock(space: Space) -> None:
+    """Ctrl-C ends apply with 130, keeps its completed steps in state and releases the lock."""
     space.write(streams=[{"name": f"S{n:03}", "domain": "hub"} for n in range(200)])
     process = start_process(space.folder, "apply", "-y", "--parallelism", "2")
     assert process.stderr is not None

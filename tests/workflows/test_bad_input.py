@@ -46,7 +46,7 @@ HEAD = "jsplan: 1\nworkspace: test\ndomains: {d: {}}\n"
 
 
 def require_clean_exit(ended: ProcessResult, code: int, *words: str) -> None:
-    """It ended with the code, without a traceback, and said all of this."""
+    """Require the exit code, all words in the output, and no traceback."""
     assert "Traceback" not in ended.err + ended.out
     assert "bug in jsplan" not in ended.err
     missing = [word for word in words if word not in ended.text]
@@ -58,7 +58,7 @@ def require_clean_exit(ended: ProcessResult, code: int, *words: str) -> None:
 
 @dataclass
 class Scene:
-    """A workspace with one server that has nothing on it."""
+    """A workspace with one empty server."""
 
     space: Space
     server: Server
@@ -82,7 +82,7 @@ def scene(tmp_path: Path, server: Server) -> Scene:
 
 
 def test_an_unreachable_server(scene: Scene) -> None:
-    """It names connection and address, and asks whether the server runs."""
+    """The error names connection and address, without the password."""
     scene.connection["url"] = "nats://user:secret@127.0.0.1:1"
     scene.write({"name": "A"})
     ended = jsplan(scene.folder, "plan")
@@ -92,7 +92,7 @@ def test_an_unreachable_server(scene: Scene) -> None:
 
 
 def test_a_server_that_does_not_answer(scene: Scene) -> None:
-    """A server that accepts and says nothing is waited for as long as the connection's timeout says, and named."""
+    """A server that accepts and does not answer is an error after the timeout."""
     scene.connection["timeout"] = "1s"
     scene.write({"name": "A"})
     scene.server.pause()
@@ -106,7 +106,7 @@ def test_a_server_that_does_not_answer(scene: Scene) -> None:
 
 
 def test_wrong_credentials(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """It names the connection and what to check; the password is not shown."""
+    """The error names the connection and what to check, without the password."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["connections"]["hub"]["password"] = "wr0ng"
     ended = jsplan(space.write(streams=[{"name": "A", "domain": "hub"}]).folder, "plan")
@@ -120,7 +120,7 @@ def test_wrong_credentials(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
 def test_wrong_credentials_of_one_of_two_connections(
     tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:
-    """Credentials that are refused are no domain that is offline: nothing is deferred, it is an error."""
+    """Refused credentials are an error and no offline domain."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["connections"]["leaf"] = {
         "url": clean_hub_leaf["leaf"].url,
@@ -139,7 +139,7 @@ def test_wrong_credentials_of_one_of_two_connections(
 
 
 def test_a_server_without_jetstream(make_server: MakeServer, tmp_path: Path) -> None:
-    """It says that JetStream is missing, not that a domain is away."""
+    """The error says that JetStream is missing, and not that a domain is offline."""
     space = single_space(tmp_path, make_server(jetstream=False))
 
     require_clean_exit(
@@ -152,7 +152,7 @@ def test_a_server_without_jetstream(make_server: MakeServer, tmp_path: Path) -> 
 
 
 def test_an_account_without_jetstream(make_server: MakeServer, tmp_path: Path) -> None:
-    """It says that the account has no JetStream and where to enable it."""
+    """The error says that the account has no JetStream and where to enable it."""
     space = single_space(tmp_path, make_server(extra=TWO_ACCOUNTS))
     space.base["connections"]["main"] |= {"user": "b", "password": "b"}
 
@@ -166,7 +166,7 @@ def test_an_account_without_jetstream(make_server: MakeServer, tmp_path: Path) -
 
 
 def test_a_server_with_another_domain_name(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """It prints the line to write; with that line the plan works."""
+    """The error prints the line to write, with which the plan succeeds."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["domains"] = {"center": {"connection": "hub"}}
     streams = [{"name": "A", "domain": "center"}]
@@ -184,7 +184,7 @@ def test_a_server_with_another_domain_name(tmp_path: Path, clean_hub_leaf: Sandb
 
 
 def test_a_server_without_a_domain(scene: Scene) -> None:
-    """It prints `js_domain: null` as the line to write."""
+    """The error prints `js_domain: null` as the line to write."""
     scene.space.base["domains"] = {"main": {"connection": "main"}}
     scene.write({"name": "A"})
 
@@ -199,7 +199,7 @@ def test_a_server_without_a_domain(scene: Scene) -> None:
 def test_a_server_with_a_domain_where_none_is_expected(
     tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:
-    """It prints the domain's name as the line to write."""
+    """The error prints the name of the domain as the line to write."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["domains"] = {"main": {"connection": "hub", "js_domain": None}}
 
@@ -240,7 +240,7 @@ def test_a_server_with_a_domain_where_none_is_expected(
 def test_wrong_settings_of_a_connection(
     scene: Scene, connection: dict[str, Any], words: list[str]
 ) -> None:
-    """Each wrong setting is named, with the file or the value it came from."""
+    """Each wrong setting is named, with its file or value."""
     wanted = dict(scene.connection) | connection
     if wanted.pop("scheme", None):
         wanted["url"] = scene.server.url.replace("nats://", "tls://")
@@ -253,7 +253,7 @@ def test_wrong_settings_of_a_connection(
 
 
 def test_a_denied_permission(make_server: MakeServer, tmp_path: Path) -> None:
-    """A user that may read and not create is told so at once, with the subject to permit; the rest is planned as usual."""
+    """A missing permission is reported at once, with the subject to permit."""
     space = single_space(tmp_path, make_server(extra=NARROW))
     space.base["connections"]["main"] |= {"user": "reader", "password": "reader", "timeout": "60s"}
     started = time.monotonic()
@@ -316,19 +316,19 @@ def test_a_denied_permission(make_server: MakeServer, tmp_path: Path) -> None:
     ],
 )
 def test_broken_files(tmp_path: Path, text: str, words: list[str]) -> None:
-    """Each says file and line, and what is wrong there."""
+    """Each broken file is reported with file, line and mistake."""
     (tmp_path / "jsplan.yaml").write_text(text, "utf-8")
 
     require_clean_exit(jsplan(tmp_path, "validate"), 1, *words)
 
 
 def test_no_workspace(tmp_path: Path) -> None:
-    """Where there is no jsplan.yaml it says how to get one."""
+    """Without a jsplan.yaml, the error names `jsplan init`."""
     require_clean_exit(jsplan(tmp_path, "plan"), 1, "jsplan.yaml", "jsplan init")
 
 
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
-    """Bytes that are no UTF-8 are no traceback."""
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    """Bytes that are not UTF-8 are an error without a traceback."""
     (tmp_path / "jsplan.yaml").write_bytes(b"jsplan: 1\nworkspace: \xff\xfe\n")
     require_clean_exit(jsplan(tmp_path, "plan"), 1, "jsplan.yaml")
 
@@ -363,10 +363,10 @@ def _emptied(plan: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=["newer", "edited", "kind", "hollow"],
 )
-def test_a_plan_that_is_none(
+def test_files_that_are_no_valid_plan(
     scene: Scene, change: Callable[[dict[str, Any]], dict[str, Any]], words: list[str]
 ) -> None:
-    """A plan of a newer format, an edited one and another document are refused before anything is done."""
+    """A plan of a newer format, an edited plan and another document are refused."""
     scene.write({"name": "A"})
     assert jsplan(scene.folder, "plan", "-o", "p").code == 0
     path = scene.folder / "p"
@@ -377,7 +377,7 @@ def test_a_plan_that_is_none(
 
 
 def test_a_plan_that_is_cut_or_missing(scene: Scene) -> None:
-    """Half a plan, and none at all, name the file."""
+    """Half a plan and a missing plan are errors that name the file."""
     scene.write({"name": "A"})
     jsplan(scene.folder, "plan", "-o", "p")
     data = (scene.folder / "p").read_bytes()
@@ -388,7 +388,7 @@ def test_a_plan_that_is_cut_or_missing(scene: Scene) -> None:
 
 
 def test_a_plan_of_another_workspace(scene: Scene) -> None:
-    """A plan is applied in its own workspace and environment only."""
+    """A plan is applied only in its own workspace and environment."""
     scene.write({"name": "A"})
     jsplan(scene.folder, "plan", "-o", "p")
     scene.write({"name": "A"}, workspace="other")
@@ -397,7 +397,7 @@ def test_a_plan_of_another_workspace(scene: Scene) -> None:
 
 
 def test_a_plan_with_other_options(scene: Scene) -> None:
-    """What shapes a plan cannot be given beside one."""
+    """Options that shape a plan are refused together with a saved plan."""
     scene.write({"name": "A"})
     jsplan(scene.folder, "plan", "-o", "p")
 
@@ -408,7 +408,7 @@ def test_a_plan_with_other_options(scene: Scene) -> None:
 
 
 def test_a_state_that_is_cut(scene: Scene) -> None:
-    """It is an error for every command, it says how to go back, and the file is left as it is."""
+    """A damaged state is an error for each command, and the file stays unchanged."""
     scene.write({"name": "A"})
     assert jsplan(scene.folder, "apply", "-y").code == 0
     path = scene.folder / "state" / "test.json"
@@ -430,7 +430,7 @@ def test_a_state_that_is_cut(scene: Scene) -> None:
 
 
 def test_a_journal_that_is_damaged(scene: Scene) -> None:
-    """A line in the middle that cannot be read is an error that names it; only a torn last line is expected after a death."""
+    """Only the last line of a journal may be incomplete; another damaged line is an error."""
     scene.write({"name": "A"})
     assert jsplan(scene.folder, "apply", "-y").code == 0
     journal = scene.folder / "state" / "test.json.journal"
@@ -447,16 +447,16 @@ def test_a_journal_that_is_damaged(scene: Scene) -> None:
     require_clean_exit(jsplan(scene.folder, "plan"), 0)
 
 
-@pytest.mark.parametrize("taken", ["", ".lock", ".lock.info", ".journal"])
-def test_a_state_that_may_not_be_written(scene: Scene, taken: str) -> None:
-    """Whichever of its files cannot be written, it is an error before the first write to a server, and it names the file."""
-    (scene.folder / "state" / f"test.json{taken}").mkdir(parents=True)
+@pytest.mark.parametrize("blocked", ["", ".lock", ".lock.info", ".journal"])
+def test_a_state_that_may_not_be_written(scene: Scene, blocked: str) -> None:
+    """A file of the state that cannot be written is an error before the first write to a server."""
+    (scene.folder / "state" / f"test.json{blocked}").mkdir(parents=True)
     scene.write({"name": "A"})
 
     require_clean_exit(
         jsplan(scene.folder, "apply", "-y"),
         1,
-        f"test.json{taken}",
+        f"test.json{blocked}",
         "Move it, or name another place",
     )
     with Raw(scene.server.url) as raw:
@@ -464,14 +464,14 @@ def test_a_state_that_may_not_be_written(scene: Scene, taken: str) -> None:
 
 
 def test_a_state_without_a_folder(scene: Scene) -> None:
-    """A path that cannot be made is an error before the first write to a server."""
-    (scene.folder / "taken").write_text("a file, not a folder")
-    scene.write({"name": "A"}, backend={"local": {"path": "taken/state.json"}})
-    require_clean_exit(jsplan(scene.folder, "apply", "-y"), 1, "taken")
+    """A folder that cannot be created is an error before the first write to a server."""
+    (scene.folder / "blocked").write_text("a file, not a folder")
+    scene.write({"name": "A"}, backend={"local": {"path": "blocked/state.json"}})
+    require_clean_exit(jsplan(scene.folder, "apply", "-y"), 1, "blocked")
 
 
 def test_a_full_disk(scene: Scene) -> None:
-    """When state cannot be written any more, nothing more begins; with room again the next apply takes over what is there."""
+    """When state cannot be written, no more steps begin, and the next apply adopts the rest."""
     scene.write(*({"name": f"S{number}", "description": "x" * 500} for number in range(40)))
     small = 20_000
 
@@ -498,7 +498,7 @@ def test_a_full_disk(scene: Scene) -> None:
 
 
 def test_closed_streams(scene: Scene) -> None:
-    """A closed stdin is nobody to ask; a closed stdout or stderr is no traceback."""
+    """Without stdin apply needs --auto-approve; without stdout or stderr there is no traceback."""
     scene.write({"name": "A"})
 
     require_clean_exit(
@@ -520,8 +520,8 @@ def test_closed_streams(scene: Scene) -> None:
     )
 
 
-def test_names_at_the_edge(scene: Scene) -> None:
-    """The longest names and names in any script work from plan to destroy; longer ones are refused by validate."""
+def test_longest_and_unusual_names(scene: Scene) -> None:
+    """The longest names and names in any script work from plan to destroy."""
     longest, script, strange = "L" * 255, "Bestellungen-日本-ü-🐇", "a$b=c%d~{x}"
     streams = [
         {"name": name, "subjects": [f"s{i}"], "consumers": [{"name": name}]}
@@ -537,10 +537,10 @@ def test_names_at_the_edge(scene: Scene) -> None:
     require_clean_exit(jsplan(scene.folder, "validate"), 1, "jsplan.yaml:1", "255")
 
 
-def test_nothing_to_import_is_said(scene: Scene) -> None:
-    """Where all that the files declare is managed already, or not there, import says so, for what it was asked, and what to do."""
+def test_nothing_to_import_is_reported(scene: Scene) -> None:
+    """Import reports when all declared resources are managed or missing."""
     scene.write({"name": "A"})
-    said = (
+    texts = (
         "nothing is on the server that is not managed already",
         "declare it first",
         "jsplan apply",
@@ -550,13 +550,13 @@ def test_nothing_to_import_is_said(scene: Scene) -> None:
             jsplan(scene.folder, "import", "--all", "--domain", "main", "-y"),
             0,
             "Nothing to import in main: ",
-            *said,
+            *texts,
         )
         require_clean_exit(
-            jsplan(scene.folder, "import", "--all", "-y"), 0, "Nothing to import: ", *said
+            jsplan(scene.folder, "import", "--all", "-y"), 0, "Nothing to import: ", *texts
         )
         ended = jsplan(scene.folder, "import", "main/stream/A*", "-y")
-        require_clean_exit(ended, 0, "Nothing to import under main/stream/A*: ", *said)
+        require_clean_exit(ended, 0, "Nothing to import under main/stream/A*: ", *texts)
         assert "match the configuration" not in ended.text
         require_clean_exit(jsplan(scene.folder, "apply", "-y"), 0)
     require_clean_exit(
@@ -566,8 +566,8 @@ def test_nothing_to_import_is_said(scene: Scene) -> None:
     )
 
 
-def test_an_empty_wave_is_wrong_also_where_nothing_changes(scene: Scene) -> None:
-    """What --wave names is looked up before anything is planned, so that a script learns of its typo the first time."""
+def test_an_empty_wave_is_wrong_usage_without_changes(scene: Scene) -> None:
+    """A wave without a domain is wrong usage, even if nothing changes."""
     scene.write({"name": "A"})
     require_clean_exit(jsplan(scene.folder, "apply", "-y", "--wave", "ma*"), 0, "1 added")
     require_clean_exit(jsplan(scene.folder, "apply", "-y", "--wave", "ma*"), 0, "No changes")
@@ -598,7 +598,7 @@ def test_an_empty_wave_is_wrong_also_where_nothing_changes(scene: Scene) -> None
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_wrong_arguments(scene: Scene, args: list[str], code: int, words: list[str]) -> None:
-    """An argument that names nothing, or is none, is quoted in the message."""
+    """An argument that names nothing, or is invalid, is quoted in the message."""
     scene.write({"name": "A"})
     ended = jsplan(scene.folder, *args)
 

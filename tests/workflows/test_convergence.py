@@ -1,4 +1,4 @@
-"""Promise 1: after a successful apply the next plan is empty, whatever the configuration was before and is now."""
+"""Promise 1: after a successful apply the next plan is empty."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 HOUR = 3600 * SECOND
-#: Values that a field may have: some are defaults, some mean the same as a default, some are odd.
+#: Values of fields: some are defaults, some equal a default, some are unusual.
 STREAM: dict[str, list[Any]] = {
     "description": ["", "one\ntwo 'quoted' $${x} ü", None],
     "max_age": [0, HOUR, 90 * 24 * HOUR, 123456789123],
@@ -76,7 +76,7 @@ def pick_fields(values: dict[str, list[Any]], rng: random.Random, share: float =
 
 
 def legal(body: Body) -> Body:
-    """Without what the server refuses; which that is, the refusals of planning prove elsewhere."""
+    """Remove values that the server refuses; other tests check the refusals."""
     age = body.get("max_age") or 0
     if age and (body.get("duplicate_window") or 0) > age:
         del body["duplicate_window"]
@@ -117,7 +117,7 @@ def workspace(seed: int, count: int = 30) -> list[Body]:
 
 
 def differing(plan: Plan) -> dict[str, list[str]]:
-    """What the plan would change; a start that only a new stream would have is told each time and never sent."""
+    """Return the fields that the plan would change, without starts that are never sent."""
     fields = {
         c.address: [f.path for f in c.change.fields if f.effect != "ignored"]
         for c in plan.resource_changes
@@ -126,7 +126,7 @@ def differing(plan: Plan) -> dict[str, list[str]]:
 
 
 def require_converged(space: Space) -> None:
-    """The second plan is empty, to the last silent step, and nothing has drifted."""
+    """Require a plan without any step, and no drift."""
     plan = space.plan()
     assert differing(plan) == {}
     assert [step.title for step in plan.steps] == []
@@ -144,7 +144,7 @@ EVERYTHING = (
 
 
 def _without_limits(bodies: list[Body]) -> None:
-    """Servers before 2.14 refuse consumer_limits that no consumer violates (10069); which, the tests of the fields record."""
+    """Remove consumer_limits, which servers before 2.14 refuse wrongly (10069)."""
     for body in bodies:
         body.pop("consumer_limits", None)
 
@@ -154,7 +154,7 @@ def _without_limits(bodies: list[Body]) -> None:
 def test_from_any_configuration_to_any_other(
     seed: int, tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Created, updated or replaced into each other, random configurations converge at the first apply."""
+    """Random configurations converge at the first apply, from one to the next."""
     space = single_space(tmp_path, server)
     for bodies in (workspace(seed), workspace(seed + 100), workspace(seed)):
         if server_version < (2, 14):
@@ -165,8 +165,8 @@ def test_from_any_configuration_to_any_other(
 
 
 @pytest.mark.matrix
-def test_what_others_made_is_equal_to_its_own_description(tmp_path: Path, server: Server) -> None:
-    """Streams made by others are adopted without a write: from their INFO as `config_file`, and from the lines that made them."""
+def test_unmanaged_streams_equal_their_own_description(tmp_path: Path, server: Server) -> None:
+    """Unmanaged streams are adopted without a write, from their INFO or from their fields."""
     space = single_space(tmp_path, server)
     declared: list[Body] = []
     bodies = workspace(7)

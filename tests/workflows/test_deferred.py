@@ -1,4 +1,4 @@
-"""`apply PLANFILE --deferred`: exactly the steps that were left because their domain was away, each with its fingerprint."""
+"""`apply PLANFILE --deferred` runs the steps that were deferred for offline domains."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 def save_plan(space: Space) -> Path:
-    """A saved plan of what the workspace says now."""
+    """Save a plan of the workspace."""
     path = space.folder / "approved.plan"
     planning.save_plan(space.plan(), path)
     return path
 
 
 def apply_deferred(
-    space: Space, path: Path, watch: RecordingObserver | None = None, **options: Any
+    space: Space, path: Path, observer: RecordingObserver | None = None, **options: Any
 ) -> ApplyResult:
-    """What is left of it, applied."""
+    """Apply the deferred steps of a saved plan."""
     return applying.apply_saved(
-        space.load, path, PlanOptions(deferred=True, **options), watch or RecordingObserver()
+        space.load, path, PlanOptions(deferred=True, **options), observer or RecordingObserver()
     )[1]
 
 
-def test_what_was_left_is_applied_later(fleet: Fleet, tmp_path: Path) -> None:
-    """A store that was away when an approved plan was applied gets its steps later, after other applies, and only once."""
+def test_deferred_steps_are_applied_later(fleet: Fleet, tmp_path: Path) -> None:
+    """Steps of a domain that was offline are applied later, after other applies, and once."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
     space.write(streams=sales_streams(), kv=[{"bucket": "CONFIG", "domain": "label:edge"}])
     path = save_plan(space)
@@ -65,7 +65,7 @@ def test_what_was_left_is_applied_later(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_still_offline(fleet: Fleet, tmp_path: Path) -> None:
-    """What is still away stays deferred; of two stores the one that is back gets its steps, the other later."""
+    """Steps of a domain that is still offline stay deferred."""
     space, stores = fleet_space(tmp_path, fleet), fleet.stores[:2]
     path = save_plan(space.write(streams=sales_streams()))
     for store in stores:
@@ -88,7 +88,7 @@ def test_still_offline(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_changed_outside_meanwhile(fleet: Fleet, tmp_path: Path) -> None:
-    """A deferred step whose object is no longer as approved is stale, and nothing is written."""
+    """A deferred step whose resource has changed is stale, and nothing is written."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
     path = save_plan(space.write(streams=sales_streams()))
     fleet.sandbox[store].stop()
@@ -102,20 +102,20 @@ def test_changed_outside_meanwhile(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_offline_already_when_planned(fleet: Fleet, tmp_path: Path) -> None:
-    """What nobody could read was not approved: it has no step, --deferred says so, and a new plan is needed."""
+    """A domain that was offline when planned has no deferred steps, and needs a new plan."""
     space, store, other = fleet_space(tmp_path, fleet), *fleet.stores[:2]
     fleet.sandbox[store].stop()
     path = save_plan(space.write(streams=sales_streams()))
     fleet.sandbox[other].stop()
     applying.apply_saved(space.load, path, PlanOptions(), RecordingObserver())
     fleet.sandbox.start()
-    watch = RecordingObserver()
-    result = apply_deferred(space, path, watch)
+    observer = RecordingObserver()
+    result = apply_deferred(space, path, observer)
 
     assert [s.address for s in result.steps] == [f"{other}/stream/SALES"]
     assert (
         "1 resource in 1 domain were offline already when this was planned, so it has no steps for them: they need a new plan"
-        in watch.texts
+        in observer.texts
     )
     assert fleet.messages(store, "SALES") == -1
     assert [c.address for c in space.plan().resource_changes if c.change.actions == ["create"]] == [
@@ -124,7 +124,7 @@ def test_offline_already_when_planned(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_not_applied_yet(fleet: Fleet, tmp_path: Path) -> None:
-    """A plan that was never applied has nothing deferred: that is wrong usage, and nothing is done."""
+    """`--deferred` with a plan that was never applied is wrong usage."""
     space = fleet_space(tmp_path, fleet)
     path = save_plan(space.write(streams=sales_streams()))
 

@@ -1,4 +1,4 @@
-"""The domains behind a connection are found on real servers, with and without the system account, and what is printed can be pasted."""
+"""Discovery of the domains behind a connection, with and without the system account."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def workspace(folder: Path, **connections: dict[str, Any]) -> LoadOptions:
-    """A workspace that has connections and nothing else yet."""
+    """Write a workspace that has only connections."""
     rows = "".join(
         f"  {key}: {{{', '.join(f'{k}: {v}' for k, v in settings.items())}}}\n"
         for key, settings in connections.items()
@@ -36,22 +36,22 @@ def workspace(folder: Path, **connections: dict[str, Any]) -> LoadOptions:
 
 
 def discover_until(expected: list[str], options: LoadOptions, **asked: str) -> DiscoverResult:
-    """Discover again until all of these keys are seen: how long a busy machine's servers take to answer is nobody's promise."""
-    end = time.monotonic() + 30
+    """Repeat the discovery until all keys are found, because servers may answer late."""
+    deadline = time.monotonic() + 30
     while True:
         found = discover_domains(options, RecordingObserver(), **asked)
-        if {d.key for d in found.domains} >= set(expected) or time.monotonic() > end:
+        if {d.key for d in found.domains} >= set(expected) or time.monotonic() > deadline:
             return found
 
 
 def reached(found: DiscoverResult) -> list[tuple[str, str | None]]:
-    """Key and JetStream name of what answers."""
+    """Return key and JetStream name of the domains that answer."""
     return [(d.key, d.visible.name) for d in found.domains if not d.visible.failure]
 
 
 @pytest.mark.matrix
 def test_all_domains_of_the_account_are_seen(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
-    """An ordinary user is told about the hub and both leaves, with their servers; pasted into the files, that is a workspace."""
+    """A user of the account discovers hub and leaves, as text that can be pasted."""
     sandbox = make_hub_leaf(leaves=("leaf", "edge"))
     options = workspace(tmp_path, acc={"url": sandbox["hub"].url, "user": "acc", "password": "acc"})
     found = discover_until(["hub", "edge", "leaf"], options)
@@ -78,7 +78,7 @@ def test_all_domains_of_the_account_are_seen(tmp_path: Path, make_hub_leaf: Make
 def test_an_offline_domain_is_named_by_its_downstream(
     tmp_path: Path, make_hub_leaf: MakeHubLeaf
 ) -> None:
-    """A leaf that is down is told of where a stream copies from it, and is no line to paste."""
+    """A stopped leaf is named by the stream that sources from it, without a line to paste."""
     sandbox = make_hub_leaf()
     hub = sandbox["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
@@ -101,8 +101,8 @@ def test_an_offline_domain_is_named_by_its_downstream(
 
 
 @pytest.mark.matrix
-def test_the_system_account_is_not_needed_to_be_joined(tmp_path: Path) -> None:
-    """A leaf whose system account is its own still tells its domain to the account that it shares."""
+def test_a_shared_system_account_is_not_needed(tmp_path: Path) -> None:
+    """A leaf with its own system account is discovered through a shared account."""
     accounts = static_accounts({"ACC": ""})
     with start_servers(
         accounts,
@@ -121,8 +121,8 @@ def test_the_system_account_is_not_needed_to_be_joined(tmp_path: Path) -> None:
         ]
 
 
-def test_the_system_account_knows_more(tmp_path: Path) -> None:
-    """Where a user may not ask the servers, only the system account knows of the leaf; a domain without the account does not answer."""
+def test_the_system_account_discovers_more(tmp_path: Path) -> None:
+    """The system account also discovers domains of other accounts, which do not answer."""
     limited = '{user: acc, password: acc, permissions: {publish: {deny: "$SYS.>"}}}'
     hub = static_accounts({"ACC": "", "OTHER": ""}).replace("{user: acc, password: acc}", limited)
     remotes = [("sys:sys", "SYS"), ("other:other", "OTHER")]
@@ -150,7 +150,7 @@ def test_the_system_account_knows_more(tmp_path: Path) -> None:
 
 
 def test_two_accounts_of_one_server_get_keys_of_their_own(tmp_path: Path) -> None:
-    """The same domain in two accounts is two domains: the second key has its connection's name in it."""
+    """The same domain in two accounts gets two keys."""
     with start_servers(
         static_accounts({"ACC": "", "IMP": ""}), static_user("ACC"), binary=PROGRAM
     ) as sandbox:
@@ -166,7 +166,7 @@ def test_two_accounts_of_one_server_get_keys_of_their_own(tmp_path: Path) -> Non
 
 
 def test_no_workspace_and_no_domain(tmp_path: Path, make_server: MakeServer) -> None:
-    """Without files the environment says where to ask; a server without a domain gets the line that says so."""
+    """Without files, discovery uses the environment; a server without a domain gets its line."""
     server = make_server()
     found = discover_domains(
         LoadOptions(tmp_path, environ={"NATS_URL": server.url}), RecordingObserver()
@@ -178,8 +178,8 @@ def test_no_workspace_and_no_domain(tmp_path: Path, make_server: MakeServer) -> 
     )
 
 
-def test_what_cannot_be_asked(tmp_path: Path, make_server: MakeServer) -> None:
-    """A connection that cannot be opened is told of beside what was found, and is an error when it is the only one."""
+def test_connections_that_fail(tmp_path: Path, make_server: MakeServer) -> None:
+    """A failed connection is reported beside the results, or is an error if it is the only one."""
     server = make_server(domain="one")
     dead = {"url": "nats://127.0.0.1:1"}
     found = discover_domains(

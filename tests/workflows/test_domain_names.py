@@ -1,4 +1,4 @@
-"""A name that leads nowhere is told apart from a domain that is away."""
+"""A wrong domain name is distinguished from an offline domain."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox
 
 
-def test_a_name_that_was_changed_to_a_wrong_one(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """A domain that answered before is not away, but misnamed, when its JetStream name in the files is new and nobody has it."""
+def test_a_name_that_was_changed_to_an_unknown_one(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A domain that answered before and gets an unknown name in the files is an error."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["domains"] = {"hub": HUB_LEAF_DOMAINS["hub"]}
     streams = [{"name": "A", "domain": "hub"}]

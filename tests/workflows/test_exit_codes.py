@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Scene:
-    """A workspace with one server, and what a process run in it ended with."""
+    """A workspace with one server, in which commands are run as processes."""
 
     space: Space
     server: Server
@@ -35,7 +35,7 @@ class Scene:
         self.space.write(streams=list(streams))
 
     def update(self, name: str, **fields: Any) -> None:
-        """Somebody else changes a stream."""
+        """Change a stream outside jsplan."""
         with Raw(self.server.url) as raw:
             config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
             raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", config | fields)
@@ -45,7 +45,7 @@ class Scene:
             return set(raw.api_ok("$JS.API.STREAM.NAMES")["streams"] or [])
 
     def state_streams(self) -> set[str]:
-        """The streams in the state file itself; there must be no journal beside it."""
+        """Return the streams in the state file, and require that there is no journal."""
         folder = self.space.folder / "state"
         assert not (folder / "test.json.journal").exists()
         return {
@@ -111,7 +111,7 @@ def locked(scene: Scene) -> int:
 
 
 def a_step_that_the_server_refuses(scene: Scene) -> int:
-    """A field that only newer servers know is passed through unread, so no plan knows what this one says to it."""
+    """Apply a field that only newer servers know, which no plan can check."""
     scene.write(
         {"name": "A"},
         {"name": "B", "x_raw": {"not_known_yet": True}},
@@ -128,18 +128,17 @@ def wrong_usage(scene: Scene) -> int:
 
 
 def interrupted(scene: Scene, times: int = 1, number: signal.Signals = signal.SIGINT) -> int:
-    """Ctrl-C while the server is frozen, so that a call is under way for sure; it is finished once the server goes on."""
+    """Interrupt apply while the server is paused, so that a request is unanswered."""
     scene.write(*({"name": f"S{each:03}"} for each in range(300)))
-    heard = partial(
-        signal.signal, number, signal.SIG_DFL
-    )  # under nohup the tests would hand on that it is ignored
+    # Under nohup, the process would inherit that the signal is ignored.
+    reset_signal = partial(signal.signal, number, signal.SIG_DFL)
     process = start_process(
         scene.space.folder,
         "apply",
         "-y",
         "--parallelism",
         "2",
-        preexec_fn=None if number == signal.SIGINT else heard,
+        preexec_fn=None if number == signal.SIGINT else reset_signal,
     )
     assert process.stderr is not None
     while (
@@ -170,12 +169,12 @@ def terminated(scene: Scene) -> int:
 
 
 def hung_up(scene: Scene) -> int:
-    """The terminal goes away, as when an ssh session breaks."""
+    """Close the terminal, as when an ssh session breaks."""
     return interrupted(scene, number=signal.SIGHUP)
 
 
 def interrupted_twice(scene: Scene) -> int:
-    """The second Ctrl-C waits for nothing; what was under way is found again by the next apply."""
+    """Interrupt apply twice; the next apply finds the steps that were running."""
     code = interrupted(scene, times=2)
     assert scene.run("apply", "-y") == 0
     assert len(scene.state_streams()) == 300
@@ -201,10 +200,10 @@ TABLE: list[tuple[int, Callable[[Scene], int]]] = [
 
 
 @pytest.mark.parametrize(
-    ("code", "happens"), TABLE, ids=[f"{code}-{happens.__name__}" for code, happens in TABLE]
+    ("code", "scenario"), TABLE, ids=[f"{code}-{scenario.__name__}" for code, scenario in TABLE]
 )
 def test_exit_code(
-    code: int, happens: Callable[[Scene], int], tmp_path: Path, server: Server
+    code: int, scenario: Callable[[Scene], int], tmp_path: Path, server: Server
 ) -> None:
-    """The installed `jsplan`, run as a process, ends with the code that the contract has for what happened."""
-    assert happens(Scene(single_space(tmp_path, server), server)) == code
+    """The installed `jsplan` ends with the exit code that the contract documents."""
+    assert scenario(Scene(single_space(tmp_path, server), server)) == code

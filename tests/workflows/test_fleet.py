@@ -1,4 +1,4 @@
-"""Fleets: one declaration for many domains, those that are away, those that came back as somebody else."""
+"""Fleets: one declaration for many domains, offline domains and reinstalled domains."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def found(plan: Plan, code: str) -> list[Any]:
 
 
 def test_a_new_store_is_one_plan(fleet: Fleet, tmp_path: Path) -> None:
-    """A domain more in the list brings its stream and its source in the aggregate, in one plan; what it sells arrives in the hub."""
+    """A new domain gets its stream and becomes a source of the aggregate in one plan."""
     space, new = fleet_space(tmp_path, fleet), fleet.stores[-1]
     whole = space.base["domains"]
     space.base["domains"] = {name: domain for name, domain in whole.items() if name != new}
@@ -65,11 +65,11 @@ def test_a_new_store_is_one_plan(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_many_silent_domains_are_one_wait(fleet: Fleet, tmp_path: Path) -> None:
-    """Of six leaves three are frozen and one is stopped: a plan waits once, defers what they have, and plans the rest."""
+    """Several offline domains cost one timeout; their resources are deferred."""
     space = fleet_space(tmp_path, fleet)
     space.write(streams=sales_streams()).apply()
-    frozen, stopped = fleet.stores[:3], fleet.stores[3]
-    for name in frozen:
+    paused, stopped = fleet.stores[:3], fleet.stores[3]
+    for name in paused:
         fleet.sandbox[name].pause()
     fleet.sandbox[stopped].kill()
     space.write(streams=[*sales_streams(max_age="1d"), {"name": "MORE", "domain": "label:edge"}])
@@ -79,7 +79,7 @@ def test_many_silent_domains_are_one_wait(fleet: Fleet, tmp_path: Path) -> None:
 
     assert took < 8, "one timeout of a second, not one for each"
     assert {d.address for d in plan.deferred} == {
-        f"{s}/stream/{n}" for s in (*frozen, stopped) for n in ("SALES", "MORE")
+        f"{s}/stream/{n}" for s in (*paused, stopped) for n in ("SALES", "MORE")
     }
     rest = {
         f"{s}/stream/{n}": [a]
@@ -88,20 +88,20 @@ def test_many_silent_domains_are_one_wait(fleet: Fleet, tmp_path: Path) -> None:
     }
     assert changes(plan) == rest
     result = space.apply()[1]
-    for name in frozen:
+    for name in paused:
         fleet.sandbox[name].resume()
     fleet.sandbox.start()
     later = space.plan()
 
     assert (result.exit_code, result.summary["changed"], result.summary["added"]) == (0, 2, 2)
     assert set(changes(later)) == {d.address for d in plan.deferred}, (
-        "a later plan picks up what was left, and nothing else"
+        "a later plan has the deferred resources and nothing else"
     )
     assert all(actions in (["update"], ["create"]) for actions in changes(later).values())
 
 
 class LeafOutage:
-    """Takes a leaf away at one moment of what is asked of it in an apply: a request about its stream SALES."""
+    """Takes a leaf offline at one moment of an apply: a request about its stream SALES."""
 
     def __init__(self, patch: pytest.MonkeyPatch, fleet: Fleet, name: str, moment: str) -> None:
         self._server, self._when, self.happened = (
@@ -136,7 +136,7 @@ class LeafOutage:
         return answer
 
     async def _kill_leaf(self, api: DomainApi) -> None:
-        """Kill it and come back when the hub has noticed."""
+        """Kill the leaf and wait until the hub has noticed."""
         self._server.kill()
         end = time.monotonic() + 60
         while time.monotonic() < end:
@@ -159,26 +159,28 @@ class LeafOutage:
 def test_a_leaf_killed_during_an_apply(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, status: str
 ) -> None:
-    """However the step at which a leaf went away ends, the others and the aggregate are done, and the next apply completes it."""
+    """After a leaf is lost at a step, the other domains are done; the next apply completes it."""
     space, victim = fleet_space(tmp_path, fleet), fleet.stores[-1]
     space.write(
         streams=[*sales_streams(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))]
     )
     plan = space.plan()
     with monkeypatch.context() as patch:
-        gone = LeafOutage(patch, fleet, victim, moment)
+        outage = LeafOutage(patch, fleet, victim, moment)
         result = space.apply_saved(plan, parallelism=1)
     ends = {step.address: step.status for step in result.steps}
 
-    assert gone.happened
+    assert outage.happened
     assert result.exit_code == 6
     assert ends[f"{victim}/stream/SALES"] == status
     assert {status for address, status in ends.items() if not address.startswith(victim)} == {
         "done"
     }
-    assert ends["hub/stream/ALL_SALES"] == "done", "a source may be made before its origin is there"
+    assert ends["hub/stream/ALL_SALES"] == "done", (
+        "a source may be created before its origin exists"
+    )
     assert not [d["reason"] for d in result.deferred if "does not answer" in d["reason"]], (
-        "that it is away is said once"
+        "the offline domain is reported once"
     )
     fleet.sandbox[victim].resume()
     fleet.sandbox.start()
@@ -188,48 +190,49 @@ def test_a_leaf_killed_during_an_apply(
     assert not space.plan().has_changes
 
 
-class FreezingObserver(RecordingObserver):
-    """Freezes leaves at the moment at which the reading begins."""
+class PausingObserver(RecordingObserver):
+    """Pauses leaves at the moment at which reading begins."""
 
     def __init__(self, fleet: Fleet, names: list[str]) -> None:
         super().__init__()
         self._servers = [fleet.sandbox[name] for name in names]
 
     def phase(self, text: str) -> None:
-        """Freeze them once."""
+        """Pause the leaves."""
         if text.startswith("Reading"):
             for server in self._servers:
                 server.pause()
 
 
-def test_killed_and_restarted_while_planning(fleet: Fleet, tmp_path: Path) -> None:
-    """Leaves that freeze while they are read are deferred; nothing of theirs is read as deleted, and thawed they are as before."""
+def test_paused_and_killed_while_planning(fleet: Fleet, tmp_path: Path) -> None:
+    """Leaves that are paused while they are read are deferred, and not read as deleted."""
     from jsplan.workflows import plan as planning  # noqa: PLC0415 - the module, whose function has the same name
 
     space = fleet_space(tmp_path, fleet)
     space.write(
         streams=[*sales_streams(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))]
     ).apply()
-    silent = fleet.stores[:2]
-    plan = planning.plan(space.load, PlanOptions(), FreezingObserver(fleet, silent))
-    for name in silent:
+    paused = fleet.stores[:2]
+    plan = planning.plan(space.load, PlanOptions(), PausingObserver(fleet, paused))
+    for name in paused:
         fleet.sandbox[name].resume()
     fleet.sandbox[fleet.stores[2]].kill()
     without = space.plan()
     fleet.sandbox.start()
 
     assert changes(plan) == {}
-    assert {d.address.split("/")[0] for d in plan.deferred} == set(silent)
+    assert {d.address.split("/")[0] for d in plan.deferred} == set(paused)
     assert (changes(without), len(without.deferred)) == ({}, 9)
     assert not space.plan().has_changes
     assert not space.plan().deferred
 
 
-# --- away for how long -----------------------------------------------------------------------------------------
+# --- offline for how long
+# --------------------------------------------------------------------------------------
 
 
 def test_offline_within_its_time(fleet: Fleet, tmp_path: Path) -> None:
-    """Drift excuses a domain for as long as it may be offline since it was last seen, and says when that was."""
+    """Drift excuses an offline domain for the time in `may_be_offline`."""
     space, store = fleet_space(tmp_path, fleet, may_be_offline="1h"), fleet.stores[0]
     space.write(streams=[{"name": "SALES", "domain": "label:edge"}]).apply()
     fleet.sandbox[store].kill()
@@ -245,7 +248,7 @@ def test_offline_within_its_time(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def age_state(space: Space, domain: str, by: timedelta) -> None:
-    """Make state older: what it says of the domain happened so much earlier."""
+    """Make the state older by this time."""
     path = space.folder / "state" / "test.json"
     text = path.read_text()
     before = datetime.now(UTC)
@@ -256,52 +259,53 @@ def age_state(space: Space, domain: str, by: timedelta) -> None:
     assert domain in text
 
 
-def test_who_copies_knows_better(fleet: Fleet, tmp_path: Path) -> None:
-    """A hub that copies from a leaf has heard of it since the last apply: the leaf is not away for longer than that."""
+def test_an_aggregate_shows_when_a_leaf_was_online(fleet: Fleet, tmp_path: Path) -> None:
+    """Messages of a leaf in an aggregate count as a sign of life since the last apply."""
     space, store = fleet_space(tmp_path, fleet, may_be_offline="1h"), fleet.stores[0]
     space.write(streams=sales_streams()).apply()
     fleet.publish(store, f"sales.{store}.x")
     fleet.wait("hub", "ALL_SALES", 1)
     fleet.sandbox[store].kill()
     age_state(space, store, timedelta(hours=2))
-    away = drift(space.load, DriftOptions(), RecordingObserver()).offline
+    offline = drift(space.load, DriftOptions(), RecordingObserver()).offline
     fleet.sandbox.start()
 
-    assert [a["excused"] for a in away] == [True]
+    assert [a["excused"] for a in offline] == [True]
 
 
-def test_limits_that_do_not_last(fleet: Fleet, tmp_path: Path) -> None:
-    """An origin whose limit ends before its domain has to be back is a warning; what nobody copies is none, and a burst is no rate."""
+def test_limits_shorter_than_may_be_offline(fleet: Fleet, tmp_path: Path) -> None:
+    """A limit of an origin that is shorter than `may_be_offline` is a warning."""
     space, store = fleet_space(tmp_path, fleet, may_be_offline="7d"), fleet.stores[0]
-    lone = {"name": "LONE", "domain": store, "max_age": "1d"}
-    space.write(streams=[*sales_streams(max_msgs=20), lone]).apply()
+    without_downstream = {"name": "LONE", "domain": store, "max_age": "1d"}
+    space.write(streams=[*sales_streams(max_msgs=20), without_downstream]).apply()
     fleet.publish(store, f"sales.{store}.x", 30)
     assert found(space.plan(), "JS481") == []
 
-    short = space.write(streams=[*sales_streams(max_age="6d"), lone]).plan()
+    short = space.write(streams=[*sales_streams(max_age="6d"), without_downstream]).plan()
 
     assert [d.address for d in found(short, "JS481")] == [
         f"{each}/stream/SALES" for each in sorted(fleet.stores)
     ]
-    said = found(short, "JS481")[0]
-    assert "max_age is 6d" in said.summary
-    assert "may be offline for 1w" in said.summary
+    reported = found(short, "JS481")[0]
+    assert "max_age is 6d" in reported.summary
+    assert "may be offline for 1w" in reported.summary
     assert not short.errored
 
 
-# --- who answers -----------------------------------------------------------------------------------------------
+# --- which server answers
+# --------------------------------------------------------------------------------------
 
 
 def wipe(fleet: Fleet, store: str) -> None:
-    """The leaf comes back with an empty disk."""
+    """Restart the leaf with an empty disk."""
     server = fleet.sandbox[store]
     server.stop()
     shutil.rmtree(server.store_path)
     fleet.sandbox.start()
 
 
-def test_a_leaf_that_comes_back_empty(fleet: Fleet, tmp_path: Path) -> None:
-    """It is one finding that stops an apply, with the mirrors that are stuck; confirmed it is set up anew, and the mirror goes on."""
+def test_a_reinstalled_leaf(fleet: Fleet, tmp_path: Path) -> None:
+    """A reinstalled leaf stops an apply until it is confirmed, and then its mirror resumes."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
     mirror = {"name": "BACKUP", "domain": "hub", "mirror": {"name": "SALES", "domain": store}}
     streams = [*sales_streams(), {"name": "STOCK", "domain": "label:edge"}, mirror]
@@ -311,11 +315,11 @@ def test_a_leaf_that_comes_back_empty(fleet: Fleet, tmp_path: Path) -> None:
     wipe(fleet, store)
     plan = space.plan()
 
-    said = found(plan, "JS305")
-    assert [(d.address, d.severity) for d in said] == [(f"{store}/**", "error")]
-    assert said[0].summary.startswith("DOMAIN_REINSTALLED")
-    assert f"hub/stream/BACKUP mirrors {store}/stream/SALES up to sequence 10" in said[0].detail
-    assert "first_seq: 11" in said[0].detail
+    reported = found(plan, "JS305")
+    assert [(d.address, d.severity) for d in reported] == [(f"{store}/**", "error")]
+    assert reported[0].summary.startswith("DOMAIN_REINSTALLED")
+    assert f"hub/stream/BACKUP mirrors {store}/stream/SALES up to sequence 10" in reported[0].detail
+    assert "first_seq: 11" in reported[0].detail
     assert (plan.errored, plan.applyable) == (False, False)
     with pytest.raises(RefusedError, match="DOMAIN_REINSTALLED"):
         space.apply()
@@ -329,8 +333,8 @@ def test_a_leaf_that_comes_back_empty(fleet: Fleet, tmp_path: Path) -> None:
     assert not space.plan().has_changes
 
 
-def test_one_stream_that_is_missing_is_no_new_server(fleet: Fleet, tmp_path: Path) -> None:
-    """What somebody deleted while the rest is as it was is made again, as ever."""
+def test_one_missing_stream_is_no_reinstalled_domain(fleet: Fleet, tmp_path: Path) -> None:
+    """A single stream that was deleted outside jsplan is created again."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
     space.write(streams=[{"name": name, "domain": "label:edge"} for name in "AB"]).apply()
     fleet.ask("STREAM.DELETE.A", store)
@@ -341,7 +345,7 @@ def test_one_stream_that_is_missing_is_no_new_server(fleet: Fleet, tmp_path: Pat
 
 
 def two_servers(ports: shapes.PortOf) -> shapes.Layout:
-    """A hub and two leaves that say that they are the same domain."""
+    """Lay out a hub and two leaves with the same domain."""
     whole = shapes.hub_and_leaf(ports, leaves=("one", "two", "other"))
     return replace(
         whole,
@@ -354,7 +358,7 @@ def two_servers(ports: shapes.PortOf) -> shapes.Layout:
 
 @pytest.mark.matrix
 def test_two_servers_for_one_domain(tmp_path: Path) -> None:
-    """Two servers that answer for one domain are an error that names both, before anything is planned; without the domain it goes on."""
+    """Two servers for one domain are an error, and the domain can be excluded."""
     with Sandbox(two_servers, binary=PROGRAM) as sandbox:
         hub = sandbox["hub"]
         for name in ("one", "two"):

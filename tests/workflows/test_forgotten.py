@@ -1,4 +1,4 @@
-"""What apply forgets is in the plan, in every view of it, also in domains that left the files."""
+"""Resources that apply forgets are in each view of the plan, also of removed domains."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FORGOTTEN = ["leaf/consumer/A/C", "leaf/stream/A", "leaf/stream/B"]
 
 @pytest.fixture
 def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
-    """A workspace whose leaf left the files, with what was in it."""
+    """A workspace whose leaf was removed from the files with its resources."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
-    there = [
+    leaf_streams = [
         {"name": "A", "domain": "leaf", "consumers": [{"name": "C"}]},
         {"name": "B", "domain": "leaf"},
     ]
-    space.write(streams=[{"name": "H", "domain": "hub"}, *there]).apply()
+    space.write(streams=[{"name": "H", "domain": "hub"}, *leaf_streams]).apply()
     space.base["domains"] = {"hub": {"connection": "hub"}}
     return space.write(streams=[{"name": "H", "domain": "hub"}], removed=GONE)
 
@@ -42,7 +42,7 @@ def forgets(plan: Plan) -> list[str]:
 
 
 def test_a_plan_lists_what_is_forgotten(space: Space, capsys: pytest.CaptureFixture[str]) -> None:
-    """Text, JSON, markdown, HTML and `show` name each resource of a domain that left the files, and count them."""
+    """Each view of a plan names and counts the forgotten resources of a removed domain."""
     plan = space.plan()
     save_plan(plan, space.folder / "p.plan")
     assert (forgets(plan), [s.address for s in plan.steps], plan.summary["forget"]) == (
@@ -63,8 +63,8 @@ def test_a_plan_lists_what_is_forgotten(space: Space, capsys: pytest.CaptureFixt
     assert json.loads(shown["plan --json"])["summary"]["forget"] == 3
 
 
-def test_the_history_has_what_was_forgotten(space: Space) -> None:
-    """Apply counts what it forgot, and the history lists it."""
+def test_the_history_has_forgotten_resources(space: Space) -> None:
+    """Apply counts the resources that it forgot, and the history lists them."""
     _, result = space.apply()
     last = history(space.load, result.state["serial"])["entries"][0]
 
@@ -83,10 +83,10 @@ def test_the_history_has_what_was_forgotten(space: Space) -> None:
         ({"destroy": True}, FORGOTTEN),
     ],
 )
-def test_only_what_is_asked_for_is_forgotten(
+def test_only_selected_resources_are_forgotten(
     space: Space, options: dict[str, Any], expected: list[str]
 ) -> None:
-    """Targets, exclusions and a refresh hold for domains that left the files too."""
+    """Targets, exclusions and refresh also apply to domains that were removed from the files."""
     plan = space.plan(**options)
 
     assert (
@@ -97,7 +97,7 @@ def test_only_what_is_asked_for_is_forgotten(
 
 
 def test_waves_forget_too(space: Space) -> None:
-    """A rollout in waves forgets what is in no domain of the files."""
+    """A rollout in waves forgets resources of domains that are not in the files."""
     plan, result = space.apply(waves=("100%",))
 
     assert (forgets(plan), result.exit_code, remembering.list_(space.load, ())) == (
@@ -108,7 +108,7 @@ def test_waves_forget_too(space: Space) -> None:
 
 
 def test_an_interrupted_create_that_left_the_files(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """A step that never reached the server, of a resource in no file, is ended by a step that the plan lists."""
+    """An interrupted step of a resource in no file is ended by a step of the plan."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.write(streams=[{"name": "H", "domain": "hub"}]).apply()
     state = json.loads((tmp_path / "state/test.json").read_bytes())

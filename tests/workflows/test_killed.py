@@ -1,4 +1,4 @@
-"""Promise 7: whenever an apply dies, plan and apply continue from what it left, and state owns all that was created."""
+"""Promise 7: after a killed apply, plan and apply continue, and state owns all resources."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ AFTER: list[dict[str, Any]] = [
     },
     {"name": "SWAP_A", "subjects": ["b"]},
     {"name": "SWAP_B", "subjects": ["a"]},
-    {"name": "NEW", "description": "made by a dying process"},
+    {"name": "NEW", "description": "created by a killed process"},
 ]
 PERMITTED = ("DELETES_STREAM", "REMOVES_SUBJECTS")
 
 
 class JournalKiller:
-    """Lets the n-th line of the journal, and everything after it, never be written."""
+    """Kills the process before the n-th line of the journal is written."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
         self.left = lines
@@ -70,14 +70,14 @@ class JournalKiller:
 
 
 def owned_addresses(space: Space) -> set[str]:
-    """What state says that this workspace has, nothing pending."""
+    """Return the addresses in state, and require that nothing is pending."""
     state = read_state(space.folder)
     assert state.pending == {}
     return {str(address) for address in state.resources}
 
 
 def declared(*bodies: dict[str, Any]) -> set[str]:
-    """The addresses of some streams and their consumers."""
+    """Return the addresses of streams and their consumers."""
     consumers = {
         f"main/consumer/{body['name']}/{c['name']}"
         for body in bodies
@@ -87,7 +87,7 @@ def declared(*bodies: dict[str, Any]) -> set[str]:
 
 
 def reset_server(space: Space, server: Server) -> None:
-    """What was before the apply, on a clean server."""
+    """Restore the server and state from before the apply, and write the new files."""
     with Raw(server.url) as raw:
         delete_all_streams(raw)
     shutil.rmtree(space.folder / "state", ignore_errors=True)
@@ -96,7 +96,7 @@ def reset_server(space: Space, server: Server) -> None:
 
 
 def require_no_outside_changes(space: Space) -> None:
-    """Plan and drift call nothing that an apply of ours did a change of others."""
+    """Require that plan and drift report no change outside jsplan."""
     found = drift(space.load, DriftOptions(replication=False), RecordingObserver())
     assert (found.resource_drift, found.unmanaged, found.exit_code) == ([], [], 0)
     plan = space.plan()
@@ -107,8 +107,8 @@ def require_no_outside_changes(space: Space) -> None:
     }
 
 
-def test_death_at_every_moment(tmp_path: Path, server: Server) -> None:
-    """Wherever it dies, nothing of ours is called changed outside, and the next apply ends as if nothing had happened."""
+def test_kill_at_every_moment(tmp_path: Path, server: Server) -> None:
+    """After a kill at any moment there is no drift, and the next apply completes the work."""
     space = single_space(tmp_path, server)
     reset_server(space, server)
     with kill_after() as whole:
@@ -117,10 +117,8 @@ def test_death_at_every_moment(tmp_path: Path, server: Server) -> None:
 
     for moment in range(1, whole.done):
         reset_server(space, server)
-        with (
-            kill_after(moment),
-            suppress(SimulatedKill),
-        ):  # one line less where a domain was seen in the same second before
+        # A domain that was seen in the same second before has one journal line less.
+        with kill_after(moment), suppress(SimulatedKill):
             space.apply(allow_hazards=PERMITTED, parallelism=1)
         require_no_outside_changes(space)
         _, result = space.apply(allow_hazards=PERMITTED)
@@ -157,14 +155,14 @@ ACKS = {"ack_policy": "explicit"}
     ],
     ids=["replaced", "paused", "filters swapped"],
 )
-def test_death_between_the_steps_of_a_consumer(
+def test_kill_between_the_steps_of_a_consumer(
     tmp_path: Path,
     server: Server,
     stream: dict[str, Any],
     before: list[dict[str, Any]],
     after: list[dict[str, Any]],
 ) -> None:
-    """A consumer that changes in several steps is never called changed outside between two of them."""
+    """A consumer that changes in several steps is never reported as changed outside jsplan."""
     space = single_space(tmp_path, server)
     streams = [[stream | {"consumers": consumers}] for consumers in (before, after)]
 
@@ -188,7 +186,7 @@ def test_death_between_the_steps_of_a_consumer(
 
 
 def kill_after_delete(space: Space) -> None:
-    """The next apply dies between the server's answer to its deletion and the journal."""
+    """Kill the next apply between the answer to its deletion and the journal."""
     with kill_at_request("STREAM.DELETE", answered=True), pytest.raises(SimulatedKill):
         space.apply(allow_hazards=PERMITTED, parallelism=1)
     assert [begun["op"] for begun in read_state(space.folder).pending.values()] == ["stream.delete"]
@@ -197,10 +195,10 @@ def kill_after_delete(space: Space) -> None:
 @pytest.mark.parametrize(
     "then", [[], [{"name": "A", "consumers": [{"name": "B"}]}]], ids=["left", "back"]
 )
-def test_what_a_dead_apply_deleted_was_deleted_by_us(
+def test_a_deletion_of_a_killed_apply_is_no_drift(
     tmp_path: Path, server: Server, then: list[dict[str, Any]]
 ) -> None:
-    """A deletion whose end was never recorded, that of its consumers included, is ours in plan and drift, and leaves the state."""
+    """A deletion that was not recorded is known as one of jsplan, and leaves the state."""
     space = single_space(tmp_path, server).write(
         streams=[{"name": "A", "consumers": [{"name": "B"}, {"name": "C"}]}]
     )
@@ -219,8 +217,8 @@ def test_what_a_dead_apply_deleted_was_deleted_by_us(
     assert owned_addresses(space) == declared(*then)
 
 
-def test_a_deletion_is_not_forgotten_by_a_second_death(tmp_path: Path, server: Server) -> None:
-    """An apply that begins to make again what a dead one deleted, and dies too, still knows who deleted it."""
+def test_a_deletion_is_not_forgotten_after_a_second_kill(tmp_path: Path, server: Server) -> None:
+    """A second kill, while the stream is created again, keeps the record of the deletion."""
     space = single_space(tmp_path, server).write(
         streams=[{"name": "A", "consumers": [{"name": "B"}]}]
     )
@@ -238,7 +236,7 @@ def test_a_deletion_is_not_forgotten_by_a_second_death(tmp_path: Path, server: S
 
 
 def test_a_deletion_outside_is_still_distinguished(tmp_path: Path, server: Server) -> None:
-    """Where another stream than the one that a dead apply deleted is gone as well, that one was changed outside."""
+    """Another stream that was deleted outside jsplan is reported as such."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A"}, {"name": "B"}])
     space.apply()
     space.write(streams=[{"name": "B"}])
@@ -252,8 +250,8 @@ def test_a_deletion_outside_is_still_distinguished(tmp_path: Path, server: Serve
     ]
 
 
-def test_what_a_dead_apply_deleted_under_an_earlier_name(tmp_path: Path, server: Server) -> None:
-    """Names that moved after the death change nothing: the old name leaves the state with what was deleted."""
+def test_a_deletion_of_a_killed_apply_in_a_renamed_domain(tmp_path: Path, server: Server) -> None:
+    """A domain that is renamed after the kill leaves the state with its deleted resources."""
     space = single_space(tmp_path, server).write(
         streams=[{"name": "A", "consumers": [{"name": "B"}]}]
     )
@@ -276,10 +274,10 @@ def test_what_a_dead_apply_deleted_under_an_earlier_name(tmp_path: Path, server:
     [([{"name": "A", "max_msgs": 9}], "update"), ([], "delete")],
     ids=["changed", "left"],
 )
-def test_what_a_dead_apply_created_is_ours(
+def test_a_stream_of_a_killed_apply_is_managed(
     tmp_path: Path, server: Server, then: list[dict[str, Any]], action: str
 ) -> None:
-    """After a death the files may change first: what was created is updated without --adopt, and deleted when it left the files."""
+    """A stream of a killed apply is updated without --adopt, or deleted if it left the files."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A", "max_msgs": 5}])
     kill_after_request(space)
     plan, result = space.write(streams=then).apply(allow_hazards=PERMITTED)
@@ -289,8 +287,8 @@ def test_what_a_dead_apply_created_is_ours(
     assert not space.plan().has_changes
 
 
-def test_an_unmanaged_stream_is_not_taken_for_ours(tmp_path: Path, server: Server) -> None:
-    """Where the create of a dead apply never arrived and somebody else made the stream, it is theirs, and stays so."""
+def test_an_unmanaged_stream_stays_unmanaged(tmp_path: Path, server: Server) -> None:
+    """A stream that was created outside jsplan after the kill stays unmanaged."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A", "max_msgs": 5}])
     kill_after_request(space)
     with Raw(server.url) as raw:
@@ -308,7 +306,7 @@ def test_an_unmanaged_stream_is_not_taken_for_ours(tmp_path: Path, server: Serve
 
 
 def test_a_create_that_never_arrived_is_no_longer_pending(tmp_path: Path, server: Server) -> None:
-    """Nothing was left behind, and the stream left the files: state forgets about it without a word."""
+    """A create that never arrived is removed from state when the stream left the files."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A"}])
     kill_after_request(space)
     with Raw(server.url) as raw:
@@ -321,7 +319,7 @@ def test_a_create_that_never_arrived_is_no_longer_pending(tmp_path: Path, server
 
 
 def kill_after_request(space: Space) -> None:
-    """Session, history, server and begin are written; the end of the first step is not."""
+    """Kill an apply after the first request, before its end is in the journal."""
     with pytest.MonkeyPatch.context() as patch:
         JournalKiller(patch, 4)
         with pytest.raises(SimulatedKill):
@@ -333,7 +331,7 @@ def kill_after_request(space: Space) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kill_9(seed: int, tmp_path: Path, server: Server) -> None:
-    """A process that is really killed, somewhere in the middle: plan, drift and apply go on, and nothing is left unowned."""
+    """After a kill -9 of a process, plan, drift and apply continue, and state owns everything."""
     bodies = [
         {"name": f"S{n:02}", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]} for n in range(40)
     ]

@@ -1,7 +1,8 @@
-"""kill -9 of apply at each boundary of its steps, on every backend: nothing that it made is lost to it, and the next apply ends the work.
+"""kill -9 of apply at each boundary of its steps, on each backend.
 
-A boundary is a request that changes something, its own state in a bucket included, before it arrives or before its answer is out.
-Another scenario is one more line in `SCENARIOS`.
+A boundary is a request that changes something, including the state in a bucket, before it arrives
+or before its answer is read. The next apply completes the work. Another scenario is one more entry
+of `SCENARIOS`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Server
 
-#: What a plan says of a resource that others changed or deleted.
+#: Reasons of a plan for resources that were changed or deleted outside jsplan.
 OUTSIDE = {
     "create_because_missing",
     "forget_because_missing",
@@ -35,9 +36,9 @@ OUTSIDE = {
     "update_because_drifted",
 }
 Bodies = list[dict[str, Any]]
-#: Of a lock in a bucket: short, so that a dead holder's is gone soon. Whoever goes on has one of its own.
+#: Leases of a lock in a bucket: short for the killed process, so that its lock expires soon.
 SHORT, LONG = "2s", "1m"
-#: Seconds for a server that shares its machine with everything else that is going on.
+#: Seconds, for a server on a busy machine.
 PATIENT = 60.0
 #: How many boundaries of each scenario are tried in `make test`.
 SAMPLE = 2
@@ -45,7 +46,7 @@ SAMPLE = 2
 
 @dataclass(frozen=True)
 class Scenario:
-    """What there is and should be, what must be permitted, and the messages each stream keeps."""
+    """Streams before and after, permissions, and the number of messages in each stream."""
 
     name: str
     before: Bodies
@@ -89,7 +90,7 @@ SCENARIOS = [
 
 
 def _fill(raw: Raw, name: str, count: int) -> None:
-    """So many messages; every thousandth is waited for, since a server drops what comes faster than it can store."""
+    """Publish messages, and wait for each thousandth, because a busy server drops messages."""
     for number in range(1, count + 1):
         if number % 1000 and number < count:
             raw.publish(name.lower(), b"%d" % number)
@@ -98,16 +99,16 @@ def _fill(raw: Raw, name: str, count: int) -> None:
 
 
 class Scene:
-    """A workspace with its state in one kind of backend, and a server to be filled and emptied."""
+    """A workspace with its state in one kind of backend, and a server."""
 
     def __init__(self, folder: Path, server: Server, kind: str, scenario: Scenario) -> None:
         self.server, self.scenario, self.kind = server, scenario, kind
         self.space = single_space(folder, server)
         self.bucket = ""
-        self.deaths = 0
+        self.kills = 0
 
     def reset(self) -> None:
-        """What was before, applied by nobody who dies; and the messages."""
+        """Apply the streams of before on a clean server, and publish the messages."""
         with Raw(self.server.url, timeout=PATIENT) as raw:
             delete_all_streams(raw)
         shutil.rmtree(self.space.folder / "state", ignore_errors=True)
@@ -118,33 +119,33 @@ class Scene:
                 _fill(raw, name, self.scenario.messages)
 
     def use(self, url: str, lock_ttl: str, bodies: Bodies) -> Space:
-        """The workspace over this way to the server."""
+        """Write the workspace with this way to the server."""
         self.space.base["connections"] = {"main": {"url": url}}
         if self.kind == "kv":
             self.space.base["backend"] = {"kv": {"bucket": self.bucket, "lock_ttl": lock_ttl}}
         return self.space.write(streams=bodies)
 
     def kill_at(self, boundary: KillPoint | None) -> list[str]:
-        """Apply in a process that is killed there; the requests that it made."""
-        with KillProxy(self.server.port, boundary) as reaper:
-            self.use(reaper.url, SHORT if boundary else LONG, self.scenario.after)
+        """Apply in a process that is killed at the boundary, and return its requests."""
+        with KillProxy(self.server.port, boundary) as proxy:
+            self.use(proxy.url, SHORT if boundary else LONG, self.scenario.after)
             allowed = [
                 part for code in self.scenario.permitted for part in ("--allow-hazard", code)
             ]
             process = start_process(
                 self.space.folder, "apply", "-y", "--parallelism", "3", *allowed
             )
-            reaper.watch(process)
+            proxy.watch(process)
             _, err = process.communicate(timeout=50)
-            ended = (
-                {-9, 0, 6} if boundary else {0}
-            )  # a few requests more or less: it may end; on a busy machine its lease may
+            # The number of requests varies, so that apply may end before the boundary.
+            # On a busy machine, its lease may end.
+            ended = {-9, 0, 6} if boundary else {0}
             assert process.returncode in ended, err.decode()
-            self.deaths += process.returncode == -9
-            return list(reaper.seen)
+            self.kills += process.returncode == -9
+            return list(proxy.seen)
 
     def kill_points(self) -> list[KillPoint]:
-        """Every place where a whole apply can die and it makes a difference."""
+        """Return each boundary at which a whole apply can be killed."""
         self.reset()
         numbers = [number for number, subject in enumerate(self.kill_at(None)) if writes(subject)]
         assert len(numbers) > 15
@@ -155,7 +156,7 @@ class Scene:
         ]
 
     def require_converged(self) -> None:
-        """The next plan tells the truth, and the next apply leaves just what the files say, all of it ours, and every message."""
+        """Require that the next apply leaves the streams of the files, with all messages."""
         space, scenario = self.use(self.server.url, LONG, self.scenario.after), self.scenario
         found = drift(space.load, DriftOptions(), RecordingObserver())
         assert (found.resource_drift, found.unmanaged, found.exit_code) == (
@@ -180,40 +181,43 @@ class Scene:
         assert (state.pending, state.replacements) == ({}, {})
         assert [step.title for step in space.plan().steps] == []
         with Raw(self.server.url, timeout=PATIENT) as raw:
-            theirs = {name for name in streams(raw) if not name.startswith("KV_STATE_")}
-            assert theirs == {body["name"] for body in scenario.after}
-            kept = [
+            existing = {name for name in streams(raw) if not name.startswith("KV_STATE_")}
+            assert existing == {body["name"] for body in scenario.after}
+            counts = [
                 raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["state"]["messages"]
                 for name in scenario.message_counts
             ]
-        assert kept == [scenario.messages] * len(kept)
+        assert counts == [scenario.messages] * len(counts)
 
 
 @pytest.fixture(params=["local", "kv"])
 def scene(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> Scene:
-    """The first scenario on each backend; others are set by the test."""
+    """A scene of the first scenario on each backend; tests may set another one."""
     return Scene(tmp_path, server, request.param, SCENARIOS[0])
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 @pytest.mark.timeout(180)
-def test_killed_at_some_boundary(scene: Scene, scenario: Scenario) -> None:
-    """A few boundaries, others with each backend, always the same: after a death there plan and apply go on as if nothing had happened."""
+def test_killed_at_some_boundaries(scene: Scene, scenario: Scenario) -> None:
+    """After a kill at a few boundaries, plan and apply continue.
+
+    The choice differs between backends, and is the same in each run.
+    """
     scene.scenario = scenario
     for boundary in random.Random(f"{scene.kind} {scenario}").sample(scene.kill_points(), SAMPLE):
         scene.reset()
         scene.kill_at(boundary)
         scene.require_converged()
-    assert scene.deaths > 0
+    assert scene.kills > 0
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_killed_at_every_boundary(scene: Scene, scenario: Scenario) -> None:
-    """Each boundary there is."""
+    """After a kill at any boundary, plan and apply continue."""
     scene.scenario = scenario
     for boundary in scene.kill_points():
         scene.reset()
         scene.kill_at(boundary)
         scene.require_converged()
-    assert scene.deaths > 20
+    assert scene.kills > 20

@@ -1,4 +1,4 @@
-"""The only domain is lost after some of its answers: no command takes what it did not read for "nothing to do" (contract, section 3)."""
+"""A lost connection is never read as "nothing to do" (contract, section 3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
     from tests.support.relay import Failure
 
-#: Seconds a request may take: a black hole is waited for.
+#: Timeout of a request: a connection without answers is waited for.
 PATIENCE = "300ms"
 BEFORE: list[dict[str, Any]] = [
     {"name": f"S{n}", "consumers": [{"name": "C", "ack_policy": "explicit"}]} for n in range(6)
@@ -36,7 +36,7 @@ COMMANDS = {
 
 
 class Scene:
-    """A workspace whose server has changes to apply, a change by others, and something to import, behind a relay that fails."""
+    """A workspace with changes, drift and an import, behind a relay that fails."""
 
     def __init__(self, folder: Path, server: Server, command: str) -> None:
         self.space, self.server, self.command = single_space(folder, server), server, command
@@ -48,7 +48,7 @@ class Scene:
             raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER"})
 
     def run(self, failure: Failure, after: float) -> tuple[int, int]:
-        """The exit code, and how many bytes the server answered."""
+        """Run the command; return its exit code and the number of bytes that the server answered."""
         with Failing(self.server.port, failure, after) as relay:
             connections = {"main": {"url": f"nats://127.0.0.1:{relay.port}", "timeout": PATIENCE}}
             self.space.write(streams=AFTER, connections=connections)
@@ -59,7 +59,7 @@ class Scene:
             return code, relay.answered
 
     def has_happened(self) -> bool:
-        """Whether the servers are as the command is to leave them."""
+        """Return True if the servers are as the command leaves them."""
         with Raw(self.server.url) as raw:
             configs = [
                 raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
@@ -73,12 +73,12 @@ class Scene:
         )
 
 
-#: What the command ends with when it has read and done everything.
+#: Exit code of a command that has read and done everything.
 DONE = {"plan": 2, "apply": 0, "destroy": 0, "drift": 2, "status": 0, "import": 0}
 
 
 def reset_server(folder: Path, server: Server) -> Path:
-    """A new folder, on a clean server."""
+    """Empty the server and return a new folder."""
     with Raw(server.url) as raw:
         delete_all_streams(raw)
     made = folder / str(len(list(folder.iterdir())))
@@ -87,7 +87,7 @@ def reset_server(folder: Path, server: Server) -> Path:
 
 
 def answers(folder: Path, server: Server, command: str) -> int:
-    """How many bytes the server answers when nothing fails."""
+    """Return the number of bytes that the server answers without a failure."""
     code, total = Scene(folder, server, command).run("reset", math.inf)
     assert code == DONE[command]
     return total
@@ -102,7 +102,7 @@ def test_the_only_domain_is_lost(
     failure: Failure,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Whatever was answered before, a command that did not read and do everything ends with 1, or with 6 where it had begun to write."""
+    """A command that loses its only domain ends with 1, or with 6 after its first write."""
     total = answers(reset_server(tmp_path, server), server, command)
     for part in (0.25, 0.6, 0.9):
         scene = Scene(reset_server(tmp_path, server), server, command)
@@ -122,7 +122,7 @@ def test_the_only_domain_is_lost(
 
 @pytest.mark.parametrize("failure", ["reset", "hole", "garbage"])
 def test_one_of_two_domains_is_lost(tmp_path: Path, server: Server, failure: Failure) -> None:
-    """A domain that is lost after its first answer is deferred, whatever ended the connection; the other one is planned."""
+    """A domain that is lost after its first answer is deferred, and the other one is planned."""
     space = single_space(tmp_path, server)
     domains = {key: {"connection": key, "js_domain": None} for key in ("main", "far")}
     bodies = [{"name": "NEAR"}, *({"name": f"FAR{n}", "domain": "far"} for n in range(4))]

@@ -1,4 +1,4 @@
-"""A `moved` entry changes what we call a domain; it moves and renames nothing on a server."""
+"""A `moved` entry changes the name of a domain in jsplan, and nothing on a server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
     ("origin", "to"), [("leaf/stream/A", "leaf/stream/B"), ("leaf/stream/A*", "hub/stream/B*")]
 )
 def test_another_name(space: Space, origin: str, to: str) -> None:
-    """Validate refuses to move a stream to another name, and says where and what to do; `state mv` gives the same reason."""
+    """Moving a stream to another name is an error in validate and in `state mv`."""
     moved = [{"from": origin, "to": to}]
     space.write(streams=[{"name": "B", "domain": to.split("/", maxsplit=1)[0]}], moved=moved)
     with pytest.raises(ConfigError) as caught:
@@ -50,7 +50,7 @@ def test_another_name(space: Space, origin: str, to: str) -> None:
 
 
 def test_another_server(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """An entry that gives a stream another domain while it stays where it was is an error: it would be left behind without a word."""
+    """Moving a stream to another domain on another server is an error."""
     space.write(
         streams=[{"name": "A", "domain": "hub"}],
         moved=[{"from": "leaf/stream/A", "to": "hub/stream/A"}],
@@ -67,7 +67,7 @@ def test_another_server(space: Space, clean_hub_leaf: Sandbox) -> None:
 
 
 def test_an_old_name_for_another_domain(space: Space) -> None:
-    """The old name of a domain may be given to another one in the same change."""
+    """The old name of a domain may be given to another domain in the same change."""
     space.base["domains"] = {
         "edge": HUB | {"js_domain": "leaf"},
         "leaf": HUB | {"js_domain": "hub"},

@@ -1,4 +1,4 @@
-"""A user who may manage one stream and nothing else: every command does its work, and says what it could not look at."""
+"""Commands of a user with permissions for one stream only."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
     from jsplan.sandbox import Server
 
-#: What the post about streams as code lets its CI user do.
-MAY = '["$JS.API.INFO", "$JS.API.STREAM.*.LOGS", "$JS.API.CONSUMER.*.LOGS.>"]'
+#: Permissions of the CI user in the post about streams as code.
+PERMITTED = '["$JS.API.INFO", "$JS.API.STREAM.*.LOGS", "$JS.API.CONSUMER.*.LOGS.>"]'
 USERS = f"""
 no_auth_user: admin
 authorization {{ users: [
     {{user: admin, password: admin}}
-    {{user: ci, password: ci, permissions: {{publish: {MAY}, subscribe: "_INBOX.>"}}}}
+    {{user: ci, password: ci, permissions: {{publish: {PERMITTED}, subscribe: "_INBOX.>"}}}}
 ] }}
 """
 STREAM = {
@@ -45,14 +45,14 @@ NOT_LISTED = "what else is in domain main cannot be listed, so what is unmanaged
 
 @pytest.fixture(scope="module")
 def restricted_server() -> Iterator[Server]:
-    """A server whose user `ci` may manage LOGS alone."""
+    """A server whose user `ci` may manage LOGS only."""
     with Sandbox.single(extra=USERS, binary=PROGRAM) as sandbox:
         yield sandbox["server"]
 
 
 @pytest.fixture
 def space(tmp_path: Path, restricted_server: Server) -> Space:
-    """LOGS and its consumer, applied as that user; OTHER and a consumer of LOGS are somebody else's."""
+    """LOGS and its consumer, applied by that user, beside an unmanaged stream and consumer."""
     with Raw(restricted_server.url) as raw:
         delete_all_streams(raw)
         raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
@@ -73,12 +73,14 @@ def space(tmp_path: Path, restricted_server: Server) -> Space:
 
 
 def finding_texts(found: Any) -> list[tuple[str, str]]:
-    """Code and summary of each finding, without the server's address."""
+    """Return code and summary of each finding, without the address of the server."""
     return [(d.code, d.summary.split("nats://")[0]) for d in found.diagnostics]
 
 
-def test_drift_does_with_what_apply_needs(space: Space, restricted_server: Server) -> None:
-    """It compares what is managed, and warns that what is unmanaged cannot be listed; that is an error only where it is asked for."""
+def test_drift_needs_no_more_permissions_than_apply(
+    space: Space, restricted_server: Server
+) -> None:
+    """Drift compares managed resources, and warns that unmanaged ones cannot be listed."""
     found = drift(space.load, DriftOptions(), RecordingObserver())
     assert (found.exit_code, found.resource_drift, found.unmanaged) == (0, [], [])
     assert finding_texts(found) == [("JS447", NOT_LISTED)]
@@ -103,8 +105,8 @@ def test_drift_does_with_what_apply_needs(space: Space, restricted_server: Serve
     )
 
 
-def test_the_scheduled_job_looks_at_what_it_may(space: Space) -> None:
-    """An advisory about a stream that this user may not read is no error, and what is managed is compared."""
+def test_the_drift_job_checks_permitted_streams(space: Space) -> None:
+    """The drift job compares managed resources despite advisories about other streams."""
 
     async def look() -> Drift:
         async with (
@@ -130,10 +132,10 @@ def test_the_scheduled_job_looks_at_what_it_may(space: Space) -> None:
     assert finding_texts(found) == [("JS447", NOT_LISTED)]
 
 
-def test_the_other_commands_do_with_it_too(space: Space, tmp_path: Path) -> None:
-    """`status` shows what is managed, `lint --live` warns, `backup` names what it needs besides, `plan` and `destroy` work."""
+def test_other_commands_work_with_these_permissions(space: Space, tmp_path: Path) -> None:
+    """Status, lint, plan and destroy work; backup names the permission that it needs."""
     shown = status(space.load, RecordingObserver())
-    assert [one["address"] for one in (*shown.streams, *shown.consumers)] == [
+    assert [row["address"] for row in (*shown.streams, *shown.consumers)] == [
         "main/stream/LOGS",
         "main/consumer/LOGS/C",
     ]
@@ -148,8 +150,8 @@ def test_the_other_commands_do_with_it_too(space: Space, tmp_path: Path) -> None
     saved = backup(
         space.load, BackupOptions(("main/stream/LOGS",), tmp_path / "bk"), RecordingObserver()
     )
-    assert ["$JS.API.CONSUMER.NAMES.LOGS" in why for why in saved.manifest.missing.values()] == [
-        True
-    ]
+    assert [
+        "$JS.API.CONSUMER.NAMES.LOGS" in reason for reason in saved.manifest.missing.values()
+    ] == [True]
     assert space.plan().steps == []
     assert space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))[1].exit_code == 0

@@ -1,4 +1,4 @@
-"""A domain that never answered may be a typing error: it is said, with the names that there are; and it is no error."""
+"""A domain that never answered is a warning with the names of existing domains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def warnings_of(found: Iterable[Diagnostic]) -> list[tuple[str, str | None]]:
 
 
 def test_a_misspelt_leaf(space: Space) -> None:
-    """Plan, apply, drift and status warn of a name that nothing answers to, and say what it may have been meant to be."""
+    """Plan, apply, drift and status warn about an unknown domain, with a suggestion."""
     expected = [("domain laef has never answered", "laef/**")]
     plan, result = space.apply()
     found, shown = (
@@ -49,11 +49,11 @@ def test_a_misspelt_leaf(space: Space) -> None:
         expected
     ] * 3
     for document in (plan, found, shown):
-        [one] = [d for d in document.diagnostics if d.code == CODE]
-        assert 'Did you mean "leaf"?' in one.detail
-        assert "Behind connection hub there are: leaf, hub." in one.detail
-        assert "jsplan domains discover" in one.detail
-        assert one.range is not None
+        [finding] = [d for d in document.diagnostics if d.code == CODE]
+        assert 'Did you mean "leaf"?' in finding.detail
+        assert "Behind connection hub there are: leaf, hub." in finding.detail
+        assert "jsplan domains discover" in finding.detail
+        assert finding.range is not None
     assert "has never answered" in plan_view(plan, "markdown")
     assert "has never answered" in plan_view(plan, "html")
     assert all(
@@ -62,8 +62,8 @@ def test_a_misspelt_leaf(space: Space) -> None:
     )
 
 
-def test_an_absence_is_no_typing_error(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """A domain that answered an apply once is offline when it does not answer; under another JetStream name it never answered."""
+def test_an_offline_domain_is_no_typing_error(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A domain that answered before is offline, and a new JetStream name has never answered."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     streams: list[dict[str, Any]] = [{"name": "S", "domain": ["hub", "leaf"]}]
     assert space.write(streams=streams).apply()[1].exit_code == 0
@@ -80,7 +80,7 @@ def test_an_absence_is_no_typing_error(tmp_path: Path, clean_hub_leaf: Sandbox) 
 
 
 def test_a_fleet_that_is_not_there_yet(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """Two hundred sites that are planned before they are installed are one warning, and nothing fails."""
+    """Two hundred planned domains that do not exist yet are one warning."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["domains"] = {
         "hub": HUB,
@@ -98,8 +98,8 @@ def test_a_fleet_that_is_not_there_yet(tmp_path: Path, clean_hub_leaf: Sandbox) 
     )
 
 
-def test_its_connection_cannot_be_opened(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """Where nothing can be asked for names, the warning only says how to look."""
+def test_a_connection_that_cannot_be_opened(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """Without any connection to list domains, the warning names only the command for it."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["connections"]["edge"] = {"url": "nats://127.0.0.1:1"}
     space.base["domains"] = {"hub": HUB, "edge": {"connection": "edge"}}

@@ -1,4 +1,4 @@
-"""Promise 6: a domain that is away defers its resources, the rest goes on, and the next plan picks up exactly what was left."""
+"""Promise 6: resources of an offline domain are deferred, and the next plan has them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox
 
-#: What a request may take; enough for a busy machine, little enough to wait for it in a test.
+#: Timeout of a request: enough for a busy machine, and short enough for a test.
 PATIENCE = "1s"
 
 
 @pytest.fixture
 def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
-    """A workspace that does not wait for long."""
+    """A workspace with a short timeout."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["connections"]["hub"]["timeout"] = PATIENCE
     return space
@@ -53,8 +53,8 @@ def names(sandbox: Sandbox, domain: str) -> list[str]:
         return streams(raw)
 
 
-def test_frozen_while_planning(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """A leaf that does not answer is waited for once; its resources are deferred, changed or not, and those of the hub are applied."""
+def test_paused_while_planning(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """A domain that does not answer costs one timeout, and its resources are deferred."""
     space.write(streams=on("leaf", "SAME")).apply()
     space.write(streams=[*on("leaf", "SAME", *(f"L{n}" for n in range(30))), *on("hub", "H")])
     clean_hub_leaf["leaf"].pause()
@@ -85,7 +85,7 @@ def test_frozen_while_planning(space: Space, clean_hub_leaf: Sandbox) -> None:
 
 
 def test_a_saved_plan_leaves_deferred_domains_alone(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """What was deferred when planned is not touched by that plan, even if it is back."""
+    """A saved plan does not change a domain that was offline when it was planned."""
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")])
     clean_hub_leaf["leaf"].pause()
     plan = space.plan()
@@ -97,13 +97,15 @@ def test_a_saved_plan_leaves_deferred_domains_alone(space: Space, clean_hub_leaf
     assert list(changes(space.plan())) == ["leaf/stream/L"]
 
 
-def test_gone_between_plan_and_apply(space: Space, clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
-    """A domain that has gone since is deferred with all its steps, imports too; the rest and copies are done; exit code 6."""
+def test_offline_between_plan_and_apply(
+    space: Space, clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
+    """Steps of a domain that goes offline after the plan are deferred, with exit code 6."""
     leaf = clean_hub_leaf["leaf"]
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.THERE", {"name": "THERE"})
-    copy = {"name": "COPY", "domain": "hub", "mirror": {"name": "L", "domain": "leaf"}}
-    space.write(streams=[*on("leaf", "THERE", "L"), *on("hub", "H"), copy])
+    downstream = {"name": "COPY", "domain": "hub", "mirror": {"name": "L", "domain": "leaf"}}
+    space.write(streams=[*on("leaf", "THERE", "L"), *on("hub", "H"), downstream])
     plan = space.plan()
     assert plan.summary["import"] == 1
     leaf.pause()
@@ -123,15 +125,15 @@ def test_gone_between_plan_and_apply(space: Space, clean_hub_leaf: Sandbox, tmp_
     assert not space.plan().has_changes
 
 
-class FreezingObserver(RecordingObserver):
-    """Freezes the leaf as soon as its first step is done."""
+class PausingObserver(RecordingObserver):
+    """Pauses the leaf when its first step is done."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         super().__init__()
         self._leaf = sandbox["leaf"]
 
     def event(self, event: ApplyEvent) -> None:
-        """Freeze once."""
+        """Pause the leaf."""
         if (
             isinstance(event, StepFinished)
             and event.result.address.startswith("leaf/")
@@ -140,8 +142,8 @@ class FreezingObserver(RecordingObserver):
             self._leaf.pause()
 
 
-def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """A leaf that freezes during an apply is waited for once, not once per step, and does not hold up the hub."""
+def test_paused_during_apply(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """A leaf that stops answering during an apply costs one timeout, and the hub is completed."""
     space.write(
         streams=[
             *on("leaf", *(f"L{n:02}" for n in range(40))),
@@ -150,7 +152,7 @@ def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
     )
     started = time.monotonic()
     _, result = applying.apply(
-        space.load, PlanOptions(parallelism=1), approve, FreezingObserver(clean_hub_leaf)
+        space.load, PlanOptions(parallelism=1), approve, PausingObserver(clean_hub_leaf)
     )
     took = time.monotonic() - started
     clean_hub_leaf["leaf"].resume()
@@ -171,7 +173,7 @@ def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
 
 
 def test_destroy_with_an_offline_domain(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """Destroy deletes what it can reach, ends with 6, and state keeps the rest for the next one."""
+    """Destroy deletes reachable resources, ends with 6, and state keeps the others."""
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")]).apply()
     clean_hub_leaf["leaf"].pause()
     _, result = space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))
@@ -183,7 +185,7 @@ def test_destroy_with_an_offline_domain(space: Space, clean_hub_leaf: Sandbox) -
 
 
 def test_offline_fail(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """With --offline fail a domain that is away is an error; excluded, it is not even asked."""
+    """With `--offline fail` an offline domain is an error, unless it is excluded."""
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")])
     clean_hub_leaf["leaf"].pause()
     with pytest.raises(ConnectError, match="domain leaf is offline"):
@@ -196,7 +198,7 @@ def test_offline_fail(space: Space, clean_hub_leaf: Sandbox) -> None:
 
 
 def test_a_server_that_is_down(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """A leaf that is down is away at once, without any waiting, and its own connection may be refused; back, it is planned again."""
+    """A stopped leaf is offline without a timeout, and is planned again after its restart."""
     space.base["connections"]["leaf"] = {
         "url": clean_hub_leaf["leaf"].url,
         "user": "acc",

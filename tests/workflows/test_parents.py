@@ -1,4 +1,4 @@
-"""The stream of a consumer is part of what a plan was made for: another stream, or another retention, and nothing is written."""
+"""A plan for consumers is stale if their stream was recreated or has another retention."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ANY_HAZARD = ("DELETES_CONSUMER", "DELETES_MESSAGES")
 
 
 def stream(consumers: list[dict[str, Any]], **fields: Any) -> list[dict[str, Any]]:
-    """The one stream, whose retention is no business of the files unless they name it."""
+    """Build the stream, whose retention the files ignore unless they set it."""
     ignored = {} if "retention" in fields else {"lifecycle": {"ignore_changes": ["retention"]}}
     return [{"name": "S", "subjects": ["s"], "consumers": consumers} | ignored | fields]
 
@@ -44,7 +44,7 @@ def stream(consumers: list[dict[str, Any]], **fields: Any) -> list[dict[str, Any
 def plan_changes(
     space: Space, raw: Raw, before: list[dict[str, Any]], after: list[dict[str, Any]]
 ) -> Plan:
-    """A plan for what is there, with three messages in the stream."""
+    """Apply `before`, publish three messages and plan `after`."""
     assert space.write(streams=before).apply()[1].exit_code == 0
     for _ in range(3):
         raw.request("s", b"")
@@ -52,7 +52,7 @@ def plan_changes(
 
 
 def server_counts(raw: Raw) -> tuple[int, list[str]]:
-    """How many messages there are, and the consumers."""
+    """Return the number of messages and the names of the consumers."""
     names = raw.api_ok("$JS.API.CONSUMER.NAMES.S")["consumers"] or []
     return raw.api_ok("$JS.API.STREAM.INFO.S")["state"]["messages"], sorted(names)
 
@@ -70,7 +70,7 @@ def recreate(raw: Raw) -> None:
 
 @pytest.mark.parametrize("change", ["GOES", "CHANGES", "REPLACED", "NEW"])
 def test_another_retention_makes_a_plan_stale(change: str, tmp_path: Path, server: Server) -> None:
-    """By interest other messages go with a consumer than by limits, so no step of a consumer is done that was planned by limits."""
+    """Another retention than planned makes each step of a consumer stale."""
     space = single_space(tmp_path, server)
     names = {c["name"]: c for c in AFTER}
     kept = [c for c in BEFORE if c["name"] != change]
@@ -91,7 +91,7 @@ def test_another_retention_makes_a_plan_stale(change: str, tmp_path: Path, serve
 
 
 def test_another_stream_makes_a_plan_stale(tmp_path: Path, server: Server) -> None:
-    """A stream of the same name is another one, even where only a new consumer is planned; so is none."""
+    """A stream that was recreated or deleted makes a plan for its consumers stale."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         plan = plan_changes(space, raw, stream([]), stream([AFTER[2]]))
@@ -108,23 +108,23 @@ def test_another_stream_makes_a_plan_stale(tmp_path: Path, server: Server) -> No
 
 
 class InterferingObserver(RecordingObserver):
-    """Does something when the first step begins, after all preconditions were checked."""
+    """Runs a function when the first step begins, after all preconditions were checked."""
 
-    def __init__(self, meddle: Callable[[], object]) -> None:
+    def __init__(self, interfere: Callable[[], object]) -> None:
         super().__init__()
-        self.meddle: Callable[[], object] | None = meddle
+        self.interfere: Callable[[], object] | None = interfere
 
     def event(self, event: ApplyEvent) -> None:
-        """Meddle once."""
-        if isinstance(event, StepStarted) and self.meddle is not None:
-            meddle, self.meddle = self.meddle, None
-            meddle()
+        """Run the function once."""
+        if isinstance(event, StepStarted) and self.interfere is not None:
+            interfere, self.interfere = self.interfere, None
+            interfere()
 
 
 def test_another_retention_stops_a_step_right_before_its_write(
     tmp_path: Path, server: Server
 ) -> None:
-    """What was checked before the first write is checked again before each: nothing is deleted by a retention that came in between."""
+    """The retention is checked again right before each write of a consumer."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         plan_changes(space, raw, stream(BEFORE), stream(AFTER))
@@ -168,11 +168,11 @@ CONSUMERS: list[tuple[Callable[[Raw], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "says"), CONSUMERS, ids=["deleted", "recreated", "created"])
+@pytest.mark.parametrize(("change", "message"), CONSUMERS, ids=["deleted", "recreated", "created"])
 def test_other_consumers_make_a_replacement_with_messages_stale(
-    change: Callable[[Raw], None], says: str, tmp_path: Path, server: Server
+    change: Callable[[Raw], None], message: str, tmp_path: Path, server: Server
 ) -> None:
-    """A new interest stream keeps what its consumers want, so these must be those that were planned with."""
+    """Another set of consumers makes a preserving replacement of an interest stream stale."""
     space = single_space(tmp_path, server)
     consumers = [{"name": "C", "ack_policy": "explicit"}]
     kept = {"retention": "interest", "lifecycle": {"on_replace": "preserve"}}
@@ -182,17 +182,17 @@ def test_other_consumers_make_a_replacement_with_messages_stale(
         )
         change(raw)
 
-        with pytest.raises(StalePlanError, match=f"main/stream/S {says}. Nothing was changed"):
+        with pytest.raises(StalePlanError, match=f"main/stream/S {message}. Nothing was changed"):
             space.apply_saved(plan, allow_hazards=("IRREVERSIBLE", "REMOVES_SUBJECTS"))
 
         assert raw.api_ok("$JS.API.STREAM.INFO.S")["config"]["storage"] == "file"
 
 
 @pytest.mark.parametrize(("before", "after"), [("interest", "limits"), ("limits", "interest")])
-def test_what_the_plan_does_to_the_stream_is_expected(
+def test_a_retention_that_the_plan_changes_is_expected(
     before: str, after: str, tmp_path: Path, server: Server
 ) -> None:
-    """A retention that an earlier step of the same plan changed stops nothing, whatever becomes of the consumers."""
+    """A retention that an earlier step of the same plan changes is no precondition."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         plan = plan_changes(
@@ -203,10 +203,8 @@ def test_what_the_plan_does_to_the_stream_is_expected(
     assert space.plan().steps == []
 
 
-def test_a_stream_that_the_plan_makes_is_none_of_its_preconditions(
-    tmp_path: Path, server: Server
-) -> None:
-    """Of a stream that is created or replaced nobody knows yet when it was created."""
+def test_a_stream_that_the_plan_creates_is_no_precondition(tmp_path: Path, server: Server) -> None:
+    """A stream that the plan creates or replaces is no precondition of its consumers."""
     space = single_space(tmp_path, server)
     new = space.write(streams=stream([AFTER[2]])).plan()
     assert space.apply_saved(new).exit_code == 0

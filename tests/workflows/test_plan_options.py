@@ -1,4 +1,4 @@
-"""What a plan is asked to take, to leave, to rename and to forget, on real servers."""
+"""Options of a plan: targets, exclusions, replacements, moves and removals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
 
 
 def changes(plan: Plan) -> dict[str, str]:
-    """What is planned for each address that changes: as `create` or `delete+create`."""
+    """Return the actions of each address that changes, such as `create` or `delete+create`."""
     return {
         c.address: "+".join(c.change.actions)
         for c in plan.resource_changes
@@ -69,8 +69,8 @@ def require_converged(space: Space) -> None:
 # --- --target, --exclude, --replace --------------------------------------------------------------------------
 
 
-def test_a_target_takes_along_what_it_depends_on(space: Space) -> None:
-    """The origin of a targeted mirror, its origin and the stream of a consumer are planned with it; nothing else is."""
+def test_a_target_includes_its_dependencies(space: Space) -> None:
+    """A target includes the origins and streams that it depends on, and nothing else."""
     space.write(
         streams=[
             stream("A"),
@@ -92,8 +92,8 @@ def test_a_target_takes_along_what_it_depends_on(space: Space) -> None:
     assert (result.exit_code, result.summary["added"], len(changes(space.plan()))) == (0, 1, 3)
 
 
-def test_destroying_a_target_spares_what_it_depends_on(space: Space) -> None:
-    """Deleting a mirror does not delete its origin; deleting a stream takes its own consumers along, and nothing is left in state."""
+def test_destroying_a_target_keeps_its_dependencies(space: Space) -> None:
+    """Destroying a target deletes its own consumers and keeps its dependencies."""
     space.write(
         streams=[stream("A", consumers=[{"name": "C"}]), mirror("M", "leaf", "A", "hub")]
     ).apply()
@@ -105,8 +105,8 @@ def test_destroying_a_target_spares_what_it_depends_on(space: Space) -> None:
     assert state_addresses(space) == []
 
 
-def test_a_targeted_replacement_makes_its_consumers_again(space: Space) -> None:
-    """Consumers that were not targeted go with their stream and come back with it."""
+def test_a_targeted_replacement_recreates_its_consumers(space: Space) -> None:
+    """The consumers of a stream that is targeted and replaced are recreated with it."""
     space.write(streams=[stream("A", consumers=[{"name": "C"}]), stream("B")]).apply()
     plan, result = space.apply(
         targets=("hub/stream/A",), replace=("hub/stream/A",), allow_hazards=GONE
@@ -117,8 +117,8 @@ def test_a_targeted_replacement_makes_its_consumers_again(space: Space) -> None:
     assert not space.plan().has_changes
 
 
-def test_what_is_excluded_stays_unchanged(space: Space) -> None:
-    """Excluded resources are not created, changed or deleted; a consumer without its stream is an error that says so."""
+def test_excluded_resources_stay_unchanged(space: Space) -> None:
+    """Excluded resources stay unchanged, and a consumer without its stream is an error."""
     space.write(streams=[stream("A"), stream("B")]).apply()
     space.write(streams=[stream("B", max_age="1d"), stream("C", consumers=[{"name": "C"}])])
     plan, result = space.apply(excludes=("hub/stream/A", "hub/*/C*", "hub/consumer/**"))
@@ -127,8 +127,8 @@ def test_what_is_excluded_stays_unchanged(space: Space) -> None:
     assert codes(plan) == ["JS416"]
 
 
-def test_names_that_fit_nothing(space: Space) -> None:
-    """A target, an exclusion or a replacement that names nothing is an error with a guess, never a plan without changes."""
+def test_options_that_name_nothing(space: Space) -> None:
+    """A target, exclusion or replacement that names nothing is an error with a suggestion."""
     space.write(streams=[stream("ORDERS")])
     for option in ("targets", "excludes", "replace"):
         with pytest.raises(PlanError, match="names nothing"):
@@ -138,8 +138,8 @@ def test_names_that_fit_nothing(space: Space) -> None:
 # --- --refresh-only ------------------------------------------------------------------------------------------
 
 
-def test_refresh_only_updates_state_and_nothing_else(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """State takes over what somebody changed; the next plan still wants what the files say, and says that the files differ."""
+def test_refresh_only_updates_only_the_state(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """A refresh takes changes outside jsplan into state and writes nothing to servers."""
     space.write(streams=[stream("A", max_age="1d"), stream("B")]).apply()
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
@@ -178,7 +178,7 @@ def rename_leaf(space: Space) -> None:
 
 
 def test_a_domain_gets_a_new_name(space: Space) -> None:
-    """Without `moved` it is an error that prints the blocks; with the one pasted nothing is written, and what left the files goes."""
+    """A renamed domain is an error that prints a `moved` entry, and with it nothing is written."""
     space.write(
         streams=[
             stream("A", "leaf", consumers=[{"name": "C"}]),
@@ -212,8 +212,8 @@ def test_a_domain_gets_a_new_name(space: Space) -> None:
     assert not space.plan().has_changes
 
 
-def test_a_domain_is_given_up(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """The printed `removed` block settles it as well: everything is forgotten and left on the server, also by destroy."""
+def test_a_domain_is_removed_from_the_files(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """A removed domain is forgotten with the printed `removed` entry and stays on the server."""
     space.write(streams=[stream("A", "leaf"), stream("B")]).apply()
     space.base["domains"] = {"hub": {"connection": "hub"}}
     space.write(streams=[stream("B")])
@@ -232,23 +232,23 @@ def test_a_domain_is_given_up(space: Space, clean_hub_leaf: Sandbox) -> None:
         assert streams(raw) == ["B"]
 
 
-def test_only_some_of_a_domain_move(space: Space) -> None:
-    """A glob in the middle moves what fits; a name in the new domain that is taken already is not overwritten."""
+def test_some_resources_of_a_domain_move(space: Space) -> None:
+    """A glob in a `moved` entry moves the matching resources only."""
     space.write(streams=[stream("A_1", "leaf"), stream("A_2", "leaf"), stream("B", "leaf")]).apply()
     space.base["domains"] = {
         "leaf": {"connection": "hub"},
         "edge": {"connection": "hub", "api_prefix": "$JS.leaf.API", "same_as": "leaf"},
     }
-    there = [stream("A_1", "edge"), stream("A_2", "edge"), stream("B", "leaf")]
-    space.write(streams=there, moved=[{"from": "leaf/stream/A_*", "to": "edge/stream/A_*"}])
+    after = [stream("A_1", "edge"), stream("A_2", "edge"), stream("B", "leaf")]
+    space.write(streams=after, moved=[{"from": "leaf/stream/A_*", "to": "edge/stream/A_*"}])
     plan, result = space.apply()
 
     assert (changes(plan), result.exit_code) == ({}, 0)
     assert state_addresses(space) == ["edge/stream/A_1", "edge/stream/A_2", "leaf/stream/B"]
 
 
-def test_one_stream_by_two_ways(space: Space) -> None:
-    """The same thing declared in a domain and in another way to it is an error; each would delete it from under the other."""
+def test_one_stream_in_two_domains(space: Space) -> None:
+    """A stream that is declared in two domains with the same JetStream is an error."""
     space.base["domains"] = {
         "leaf": {"connection": "hub"},
         "edge": {"connection": "hub", "api_prefix": "$JS.leaf.API", "same_as": "leaf"},
@@ -262,19 +262,19 @@ def test_one_stream_by_two_ways(space: Space) -> None:
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
 def test_a_consumer_over_another_domain_is_not_unmanaged(space: Space, retention: str) -> None:
-    """A consumer that is declared by another way to its stream's domain counts as it will be, and changes before the limits forbid it."""
+    """A consumer in another domain with the same JetStream counts as managed for its stream."""
     space.base["domains"] = {
         "leaf": {"connection": "hub"},
         "edge": {"connection": "hub", "api_prefix": "$JS.leaf.API", "same_as": "leaf"},
     }
     ours: dict[str, Any] = {"domain": "edge", "stream": "A", "ack_policy": "explicit"}
-    for most in (500, 50):
+    for limit in (500, 50):
         limits = {
-            "consumer_limits": {"max_ack_pending": most, "inactive_threshold": "1h"},
+            "consumer_limits": {"max_ack_pending": limit, "inactive_threshold": "1h"},
             "retention": retention,
         }
         theirs = [
-            ours | {"name": name, "filter_subject": f"A.{name}", "max_ack_pending": most}
+            ours | {"name": name, "filter_subject": f"A.{name}", "max_ack_pending": limit}
             for name in "CD"
         ]
         space.write(streams=[stream("A", "leaf", subjects=["A.*"], **limits)], consumers=theirs)
@@ -284,31 +284,31 @@ def test_a_consumer_over_another_domain_is_not_unmanaged(space: Space, retention
     require_converged(space)
 
 
-def test_what_is_read_is_counted_in_words(space: Space) -> None:
-    """One resource is one resource, two are resources."""
+def test_the_number_of_resources_that_are_read(space: Space) -> None:
+    """The number of resources that are read has the right plural."""
     for names, words in (("A", "Reading 1 resource"), ("AB", "Reading 2 resources")):
         space.write(streams=[stream(name) for name in names]).apply()
-        watch = RecordingObserver()
-        drift(space.load, DriftOptions(), watch)
-        assert watch.texts == [words]
+        observer = RecordingObserver()
+        drift(space.load, DriftOptions(), observer)
+        assert observer.texts == [words]
 
 
 # --- guards and environments ---------------------------------------------------------------------------------
 
 
-def test_a_guard_holds_in_every_way_to_delete(space: Space) -> None:
-    """prevent_destroy, kept in state, stops deletion, replacement and destroy, and nothing else is done either."""
+def test_prevent_destroy_refuses_each_kind_of_deletion(space: Space) -> None:
+    """prevent_destroy in state refuses each deletion and replacement before any write."""
     guarded = stream("A", lifecycle={"prevent_destroy": True})
     space.write(streams=[guarded]).apply()
-    anew = guarded | {"storage": "memory"}
+    changed = guarded | {"storage": "memory"}
     recreate, preserve = (
         {"lifecycle": {"prevent_destroy": True, "on_replace": mode}}
         for mode in ("recreate", "preserve")
     )
     for wanted, options, words in (
         ([], {}, "would be deleted$"),
-        ([anew | recreate], {}, "would be replaced, which deletes its content$"),
-        ([anew | preserve], {}, "would be replaced, keeping its content$"),
+        ([changed | recreate], {}, "would be replaced, which deletes its content$"),
+        ([changed | preserve], {}, "would be replaced, keeping its content$"),
         ([guarded], {"destroy": True}, "would be deleted$"),
         (
             [guarded],
@@ -332,7 +332,7 @@ def test_a_guard_holds_in_every_way_to_delete(space: Space) -> None:
 def test_environments_have_states_of_their_own(
     tmp_path: Path, server: Server, make_server: MakeServer
 ) -> None:
-    """Each environment has its servers and its state; a plan of one is not applied in the other."""
+    """Each environment has its own servers and state, and a plan fits only one of them."""
     space = single_space(tmp_path, server)
     other = make_server()
     space.base["environments"] = {"prod": {}, "test": {"connections": {"main": {"url": other.url}}}}
@@ -355,7 +355,7 @@ def test_environments_have_states_of_their_own(
 
 
 def test_the_wrong_server(tmp_path: Path, server: Server) -> None:
-    """A server with another name and without our objects is an error, and a plan made for another server is not applied to it."""
+    """A server with another name and without managed resources is an error."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A"}])
     space.apply()
     plan = space.write(streams=[{"name": "A"}, {"name": "B"}]).plan()
@@ -383,7 +383,7 @@ def test_the_wrong_server(tmp_path: Path, server: Server) -> None:
 # --- import and state ----------------------------------------------------------------------------------------
 
 
-def make(sandbox: Sandbox, *configs: dict[str, Any]) -> None:
+def create_streams(sandbox: Sandbox, *configs: dict[str, Any]) -> None:
     hub = sandbox["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
         for config in configs:
@@ -400,11 +400,11 @@ def import_resources(
     return changes(plan), [c.address for c in plan.resource_changes if c.change.importing]
 
 
-def test_import_takes_what_it_names_and_writes_nothing(
+def test_import_takes_the_named_resources_without_a_write(
     space: Space, clean_hub_leaf: Sandbox
 ) -> None:
-    """A glob takes what is there; managed resources that differ or left the files are not touched by it."""
-    make(clean_hub_leaf, {"name": "EQUAL"}, {"name": "DIFFERS", "max_msgs": 5})
+    """Import takes the named resources into state and changes no managed ones."""
+    create_streams(clean_hub_leaf, {"name": "EQUAL"}, {"name": "DIFFERS", "max_msgs": 5})
     space.write(streams=[stream("MANAGED"), stream("LEFT")]).apply()
     space.write(
         streams=[
@@ -432,7 +432,7 @@ def test_import_takes_what_it_names_and_writes_nothing(
 
 
 def test_state_is_renamed_and_forgotten_by_hand(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """`state mv` with globs does what `moved` does; `state rm` forgets, and the next plan takes it back without a write."""
+    """`state mv` renames like `moved`, and the next plan imports what `state rm` forgot."""
     space.write(streams=[stream("A", "leaf", consumers=[{"name": "C"}]), stream("B")]).apply()
     assert len(remembering.mv(space.load, "leaf/**", "edge/**", SECOND)) == 2
     rename_leaf(space)
@@ -460,7 +460,7 @@ def subjects(space: Space, pairs: Iterable[tuple[str, list[str]]]) -> list[dict[
 
 
 def test_three_streams_pass_their_subjects_on(space: Space) -> None:
-    """A ring of subjects is opened with one parking step, whatever else the streams keep."""
+    """Streams that exchange subjects in a cycle need one step that releases subjects."""
     space.write(streams=subjects(space, [("A", ["a"]), ("B", ["b", "b2"]), ("C", ["c"])])).apply()
     space.write(streams=subjects(space, [("A", ["b"]), ("B", ["c", "b2"]), ("C", ["a"])]))
     plan, result = space.apply(allow_hazards=("REMOVES_SUBJECTS",))
@@ -475,8 +475,8 @@ def test_three_streams_pass_their_subjects_on(space: Space) -> None:
     assert not space.plan().has_changes
 
 
-def test_domains_that_copy_from_each_other(space: Space) -> None:
-    """Streams that source from each other across domains, and chains in both directions, are made and deleted without a knot."""
+def test_domains_with_sources_in_each_other(space: Space) -> None:
+    """Streams with sources in each other's domains are created and deleted in order."""
 
     def source(name: str, domain: str, other: str) -> dict[str, Any]:
         origin = {"name": name, "domain": other, "filter_subject": f"{other}.>"}
@@ -500,8 +500,8 @@ def test_domains_that_copy_from_each_other(space: Space) -> None:
     assert state_addresses(space) == []
 
 
-def test_a_circle_of_depends_on(space: Space) -> None:
-    """A circle that only the files make is an error that names it."""
+def test_a_cycle_of_depends_on(space: Space) -> None:
+    """A cycle of `depends_on` is an error that names its streams."""
     a, b = stream("A", depends_on=["hub/stream/B"]), stream("B", depends_on=["hub/stream/A"])
     plan = space.write(streams=[a, b]).plan()
 
@@ -511,7 +511,7 @@ def test_a_circle_of_depends_on(space: Space) -> None:
 
 
 def test_a_promoted_mirror_and_its_origin(space: Space) -> None:
-    """An origin that goes waits for the mirror that stops copying it; where the mirror needs the origin's subject it comes after."""
+    """An origin is deleted after its mirror is promoted, or before it if both need a subject."""
     space.write(
         streams=[stream("A", "leaf", subjects=["a"]), mirror("M", "hub", "A", "leaf")]
     ).apply()
@@ -529,7 +529,7 @@ def test_a_promoted_mirror_and_its_origin(space: Space) -> None:
 
 
 def test_consumers_of_a_stream_that_is_replaced(space: Space) -> None:
-    """Kept, changed, new, left and foreign consumers of a replaced stream all end as the files say."""
+    """All consumers of a replaced stream end as the files say."""
     first = [{"name": "KEPT"}, {"name": "CHANGED"}, {"name": "LEFT"}]
     then = [{"name": "KEPT"}, {"name": "CHANGED", "max_deliver": 3}, {"name": "NEW"}]
     space.write(streams=[stream("A", consumers=first)]).apply()

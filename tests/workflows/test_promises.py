@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 
 class InterferingObserver(RecordingObserver):
-    """Does something behind our back as soon as the first step begins."""
+    """Runs a function outside jsplan when the first step begins."""
 
-    def __init__(self, meddle: Callable[[], object]) -> None:
+    def __init__(self, interfere: Callable[[], object]) -> None:
         super().__init__()
-        self._meddle: Callable[[], object] | None = meddle
+        self._interfere: Callable[[], object] | None = interfere
 
     def event(self, event: ApplyEvent) -> None:
-        """Meddle once."""
-        if isinstance(event, StepStarted) and self._meddle is not None:
-            meddle, self._meddle = self._meddle, None
-            meddle()
+        """Run the function once."""
+        if isinstance(event, StepStarted) and self._interfere is not None:
+            interfere, self._interfere = self._interfere, None
+            interfere()
 
 
-def apply_while(space: Space, meddle: Callable[[], object], **options: Any) -> ApplyResult:
-    """Apply one step after the other; `meddle` runs after all preconditions were checked and before the first write."""
+def apply_while(space: Space, interfere: Callable[[], object], **options: Any) -> ApplyResult:
+    """Apply step by step; `interfere` runs between the first checks and the first write."""
     return applying.apply(
-        space.load, PlanOptions(parallelism=1, **options), approve, InterferingObserver(meddle)
+        space.load, PlanOptions(parallelism=1, **options), approve, InterferingObserver(interfere)
     )[1]
 
 
@@ -61,22 +61,22 @@ def config(raw: Raw, name: str) -> dict[str, Any]:
 
 
 def test_a_writer_while_the_plan_is_being_approved(tmp_path: Path, server: Server) -> None:
-    """Whoever writes between plan and approval stops the apply before its first write."""
+    """A change between plan and approval stops the apply before its first write."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A"}, {"name": "B"}])
     space.apply()
     space.write(streams=[{"name": "A", "max_age": "1d"}, {"name": "B", "max_age": "1d"}])
     with Raw(server.url) as raw:
 
-        def slowly(plan: Plan) -> None:
+        def change_while_approving(plan: Plan) -> None:
             update(raw, "B", description="theirs")
 
         with pytest.raises(StalePlanError, match=r"main/stream/B.*Nothing was changed"):
-            applying.apply(space.load, PlanOptions(), slowly, RecordingObserver())
+            applying.apply(space.load, PlanOptions(), change_while_approving, RecordingObserver())
         assert config(raw, "A")["max_age"] == 0
 
 
 def test_a_writer_between_the_check_and_the_write(tmp_path: Path, server: Server) -> None:
-    """Each precondition is checked again right before its write: what somebody changed meanwhile is left alone, the rest is done."""
+    """A resource that changed after the first checks is not written, and the others are."""
     space = single_space(tmp_path, server).write(streams=[{"name": name} for name in "ABC"])
     space.apply()
     space.write(streams=[{"name": name, "max_age": "1d"} for name in "ABC"])
@@ -98,8 +98,8 @@ def test_a_writer_between_the_check_and_the_write(tmp_path: Path, server: Server
     ] == [("main/stream/B", ["update"])]
 
 
-def test_created_outside_before_our_create(tmp_path: Path, server: Server) -> None:
-    """A stream that appears before our create is neither overwritten nor taken for ours."""
+def test_created_outside_before_the_step(tmp_path: Path, server: Server) -> None:
+    """A stream that was created outside jsplan before its step is not overwritten or adopted."""
     space = single_space(tmp_path, server).write(
         streams=[{"name": name, "max_msgs": 5} for name in "AB"]
     )
@@ -116,7 +116,7 @@ def test_created_outside_before_our_create(tmp_path: Path, server: Server) -> No
 
 
 def test_more_messages_than_the_plan_said(tmp_path: Path, server: Server) -> None:
-    """A deletion is measured again: what has grown by more than a tenth since the plan is not deleted."""
+    """A deletion is measured again, and stops if it grew by more than a tenth."""
     space = single_space(tmp_path, server).write(
         streams=[{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]
     )
@@ -151,7 +151,7 @@ def test_more_messages_than_the_plan_said(tmp_path: Path, server: Server) -> Non
 
 
 def with_older_table(monkeypatch: pytest.MonkeyPatch, table: Table, *names: str) -> None:
-    """Let the table be one of an older release, which has not heard of these fields."""
+    """Remove fields from a table, as in an older release."""
     rows = tuple(row for row in table.rows if row.name not in names)
     monkeypatch.setitem(vars(table), "rows", rows)
     monkeypatch.setitem(vars(table), "by_name", {row.name: row for row in rows})
@@ -160,7 +160,7 @@ def with_older_table(monkeypatch: pytest.MonkeyPatch, table: Table, *names: str)
 def test_fields_of_a_newer_server_survive(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fields that this release does not know stay as they are through every update, are no drift, and can be set with x_raw."""
+    """Unknown fields survive updates, are no drift, and can be set with x_raw."""
     space = single_space(tmp_path, server).write(
         streams=[
             {
@@ -215,8 +215,8 @@ def test_fields_of_a_newer_server_survive(
 # --- 4. no needless write, 8. read-only means read-only ------------------------------------------------------
 
 
-def test_who_only_looks_writes_nothing(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """plan, drift, validate and the looks at state send nothing but INFO, NAMES and LIST, whatever they find; nor does a second apply."""
+def test_reading_commands_write_nothing(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """Reading commands send only INFO, NAMES and LIST; a second apply writes nothing."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     bodies = [
         {"name": "A", "domain": "hub", "consumers": [{"name": "C", "ack_policy": "explicit"}]},
@@ -254,8 +254,8 @@ def test_who_only_looks_writes_nothing(tmp_path: Path, clean_hub_leaf: Sandbox) 
     assert len(seen) > 20
 
 
-def test_only_what_differs_is_written(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """Of many resources, an apply writes to the one that differs and to nothing else; taking over equal ones writes nothing."""
+def test_only_changed_resources_are_written(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """Apply writes only to the resource that differs, and imports equal ones without a write."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     bodies: list[dict[str, Any]] = [
         {"name": f"S{n}", "domain": "hub", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]}
@@ -281,7 +281,7 @@ def test_only_what_differs_is_written(tmp_path: Path, clean_hub_leaf: Sandbox) -
 
 
 def test_unmanaged_resources_are_left_alone(tmp_path: Path, server: Server) -> None:
-    """Streams and consumers of others survive apply and destroy; those that live on a stream that goes are counted in its hazard."""
+    """Unmanaged resources survive apply and destroy, and are counted in hazards."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A", "subjects": ["a"]}])
     space.apply()
     with Raw(server.url) as raw:
@@ -308,8 +308,8 @@ def test_unmanaged_resources_are_left_alone(tmp_path: Path, server: Server) -> N
         assert (result.exit_code, streams(raw)) == (0, ["THEIRS"])
 
 
-def test_what_was_recreated_outside_is_not_deleted(tmp_path: Path, server: Server) -> None:
-    """Another object under an old name is not ours: it leaves state and stays on the server, also in destroy."""
+def test_a_resource_recreated_outside_is_not_deleted(tmp_path: Path, server: Server) -> None:
+    """A resource that was recreated outside jsplan is forgotten and not deleted."""
     for destroy in (False, True):
         space = single_space(tmp_path, server).write(
             streams=[{"name": "A", "consumers": [{"name": "C"}]}]

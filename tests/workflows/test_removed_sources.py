@@ -1,4 +1,4 @@
-"""A source leaves an aggregate once all of its origin is copied, or with permission; looked at when planned and when applied."""
+"""A source is removed once all of its origin is copied, or with permission."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def without(space: Space, store: str) -> Space:
-    """The workspace without one of its stores, whose streams stay where they are."""
+    """Write the workspace without one store, whose streams stay on its server."""
     space.base["domains"] = {
         name: domain for name, domain in space.base["domains"].items() if name != store
     }
@@ -31,7 +31,7 @@ def replication_hazards(plan: Plan) -> list[Hazard]:
 
 
 def test_all_is_copied(fleet: Fleet, tmp_path: Path) -> None:
-    """With everything copied the source of a store that leaves the list goes without a word."""
+    """A source with all messages of its origin is removed without a hazard."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
     space.write(streams=sales_streams()).apply()
     fleet.publish(store, f"sales.{store}.x", 5)
@@ -44,7 +44,7 @@ def test_all_is_copied(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_not_all_is_copied(fleet: Fleet, tmp_path: Path) -> None:
-    """Messages that are not copied are counted and stop the apply until that is permitted."""
+    """Messages that are not copied yet are a blocking hazard with their number."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
     space.write(streams=sales_streams()).apply()
     fleet.publish(store, f"sales.{store}.x", 5)
@@ -65,7 +65,7 @@ def test_not_all_is_copied(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_the_origin_is_offline(fleet: Fleet, tmp_path: Path) -> None:
-    """Of an origin that cannot be asked nobody knows whether it is copied: that is said, and needs permission too."""
+    """A source whose origin is offline is a blocking hazard without a number."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
     space.write(streams=sales_streams()).apply()
     fleet.sandbox[store].stop()
@@ -78,8 +78,8 @@ def test_the_origin_is_offline(fleet: Fleet, tmp_path: Path) -> None:
     assert "is not known" in replication_hazards(plan)[0].message
 
 
-def test_more_came_meanwhile(fleet: Fleet, tmp_path: Path) -> None:
-    """What is not copied any more when a saved plan is applied makes it stale: nothing is written."""
+def test_messages_are_left_when_applied(fleet: Fleet, tmp_path: Path) -> None:
+    """A saved plan is stale if the source has messages left when it is applied."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
     space.write(streams=sales_streams()).apply()
     fleet.publish(store, f"sales.{store}.x", 5)

@@ -37,14 +37,14 @@ class Commands:
         self._capsys = capsys
 
     def run(self, *args: str) -> ProcessResult:
-        """One command to its end."""
+        """Run one command to its end."""
         self._capsys.readouterr()
         code = main(["-C", str(self.space.folder), *args])
-        said = self._capsys.readouterr()
-        return ProcessResult(code, said.out, said.err)
+        text = self._capsys.readouterr()
+        return ProcessResult(code, text.out, text.err)
 
     def pulled(self, *args: str) -> dict[str, Any]:
-        """The document that `state pull` prints."""
+        """Return the document that `state pull` prints."""
         ended = self.run("state", "pull", *args)
         assert ended.code == 0, ended.err
         document = json.loads(ended.out)
@@ -52,7 +52,7 @@ class Commands:
         return document
 
     def saved(self, document: object) -> str:
-        """The document in a file, and its path."""
+        """Write the document into a file and return its path."""
         path = self.space.folder / "pushed.json"
         path.write_text(json.dumps(document), "utf-8")
         return str(path)
@@ -66,7 +66,7 @@ def commands(space: Space, capsys: pytest.CaptureFixture[str]) -> Commands:
 
 @pytest.fixture(params=["local", "kv"])
 def space(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> Space:
-    """A workspace that has applied stream A and then B: its state is at serial 2."""
+    """A workspace that has applied stream A and then B, with its state at serial 2."""
     space = single_space(tmp_path, server)
     if request.param == "kv":
         space.base["backend"] = {"kv": {"bucket": new_bucket(), "lock_ttl": "30s"}}
@@ -76,7 +76,7 @@ def space(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> Spa
 
 
 def test_pull_and_push_again(commands: Commands) -> None:
-    """What was pulled and edited goes in under a new serial, and the next plan compares with it."""
+    """An edited state is pushed with a new serial, and the next plan uses it."""
     document = commands.pulled()
     assert (document["kind"], document["serial"], sorted(document["resources"])) == (
         "state",
@@ -100,7 +100,7 @@ def test_pull_and_push_again(commands: Commands) -> None:
 
 
 def test_push_from_standard_input(commands: Commands) -> None:
-    """`-` is standard input, and with --json the result is a document."""
+    """`-` is standard input, and with `--json` the result is a document."""
     ended = run_process(
         commands.space.folder, "state", "push", "-", "--json", input=json.dumps(commands.pulled())
     )
@@ -115,7 +115,7 @@ def test_push_from_standard_input(commands: Commands) -> None:
 
 
 def test_push_of_nothing(commands: Commands) -> None:
-    """A file that is not there, or is no JSON, is an error that says so."""
+    """A missing file and a file without JSON are errors."""
     missing = commands.run("state", "push", "/nowhere/x.json")
     (commands.space.folder / "text").write_text("hello")
     text = commands.run("state", "push", str(commands.space.folder / "text"))
@@ -127,7 +127,7 @@ def test_push_of_nothing(commands: Commands) -> None:
 
 
 def test_an_older_serial_is_refused(commands: Commands) -> None:
-    """Somebody applied since it was pulled: nothing is written. With --force it goes in, and what was overridden is said."""
+    """An older serial is refused, and `--force` pushes it and reports what was overridden."""
     old = commands.pulled()
     commands.space.write(streams=[{"name": "A"}]).apply(allow_hazards=("DELETES_STREAM",))
     path = commands.saved(old)
@@ -146,7 +146,7 @@ def test_an_older_serial_is_refused(commands: Commands) -> None:
 
 
 def test_another_lineage_is_refused(commands: Commands) -> None:
-    """A state that was begun somewhere else is not this one, however new it is."""
+    """A state of another lineage is refused, also with a higher serial."""
     other = commands.pulled() | {"lineage": "0000-other", "serial": 99}
     path = commands.saved(other)
     refused = commands.run("state", "push", path)
@@ -165,10 +165,10 @@ def test_another_lineage_is_refused(commands: Commands) -> None:
         ({"domains": None}, ""),
     ],
 )
-def test_what_is_no_state_of_ours_is_refused_always(
+def test_a_document_that_is_no_state_of_the_workspace_is_refused(
     commands: Commands, change: dict[str, Any], words: str
 ) -> None:
-    """Neither another workspace's state nor another document goes in, not even with --force."""
+    """The state of another workspace and another document are refused, even with `--force`."""
     wrong = commands.pulled() | change
     if change == {"domains": None}:
         del wrong["resources"]
@@ -181,8 +181,8 @@ def test_what_is_no_state_of_ours_is_refused_always(
     assert commands.pulled()["serial"] == 2
 
 
-def test_going_back_to_a_serial_before(commands: Commands) -> None:
-    """`state pull --serial N` prints an earlier document, which `state push --force` puts in place; a serial that is not kept is named."""
+def test_restoring_an_earlier_serial(commands: Commands) -> None:
+    """`state pull --serial N` prints an earlier state, which `state push --force` restores."""
     before = commands.pulled("--serial", "1")
     assert (before["serial"], list(before["resources"])) == (1, ["main/stream/A"])
     missing = commands.run("state", "pull", "--serial", "7")
@@ -193,8 +193,8 @@ def test_going_back_to_a_serial_before(commands: Commands) -> None:
     assert list(commands.pulled()["resources"]) == ["main/stream/A"]
 
 
-def test_a_damaged_state_is_put_right_by_force_only(commands: Commands) -> None:
-    """Where what is there cannot be read, push refuses like everybody else; --force says what it takes the place of."""
+def test_a_damaged_state_is_replaced_only_with_force(commands: Commands) -> None:
+    """A damaged state is replaced only with `--force`, which reports the damage."""
     good = commands.pulled()
     damage(commands.space)
     path = commands.saved(good)
@@ -208,7 +208,7 @@ def test_a_damaged_state_is_put_right_by_force_only(commands: Commands) -> None:
 
 
 def damage(space: Space) -> None:
-    """Write something over the document."""
+    """Overwrite the state with a damaged document."""
     backend = space.base.get("backend")
     if backend is None:
         (space.folder / "state" / "test.json").write_bytes(b'{"kind": "sta')
@@ -218,7 +218,7 @@ def damage(space: Space) -> None:
 
 
 def test_unlock(commands: Commands) -> None:
-    """A lock that was left behind goes when its id is given, and no other id does it; then the state can be written again."""
+    """A lock is removed only with its id, and then the state can be written."""
     hold(commands)
     wrong = commands.run("state", "unlock", "other")
     assert wrong.code == 1
@@ -235,7 +235,7 @@ WHO = "ann@ci-7 (process 812) for apply since 2026-01-31T12:00:00Z, lock 6b1f"
 
 
 def hold(commands: Commands) -> None:
-    """Leave a lock behind, as a process does that died."""
+    """Leave a lock behind, as a killed process does."""
     space = commands.space
     backend = space.base.get("backend")
     if backend is None:
@@ -248,16 +248,16 @@ def hold(commands: Commands) -> None:
 
 @pytest.mark.parametrize("command", ["apply -y", "state rm main/stream/B"])
 def test_a_waiting_command_names_the_lock_holder(space: Space, command: str) -> None:
-    """While `--lock-timeout` runs, one line on stderr says who has the lock and since when; once it is free the command goes on."""
+    """A waiting command prints one line about the holder of the lock, and then continues."""
     backend = load_context(space.load).backend
     with hold_lock(backend, "destroy"):
         process = start_process(space.folder, *command.split(), "--lock-timeout", "5m")
         assert process.stderr is not None
-        said = process.stderr.readline().decode()
-        while said and "waiting for" not in said:
-            said = process.stderr.readline().decode()
+        text = process.stderr.readline().decode()
+        while text and "waiting for" not in text:
+            text = process.stderr.readline().decode()
     _, rest = process.communicate(timeout=60)
 
-    assert " for destroy since 20" in said
-    assert "is locked by" in said
+    assert " for destroy since 20" in text
+    assert "is locked by" in text
     assert (process.returncode, b"waiting for" in rest) == (0, False)

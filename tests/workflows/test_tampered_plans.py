@@ -1,4 +1,4 @@
-"""Saved plans that were edited, with a checksum that fits."""
+"""Saved plans that were edited and have a valid checksum."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ API = "$JS.API"
 
 @pytest.fixture
 def space(tmp_path: Path, server: Server) -> Space:
-    """A stream with a consumer and ten messages, guarded, and one that stands beside it."""
+    """A protected stream with a consumer and ten messages, and another stream."""
     found = single_space(tmp_path, server)
     found.write(streams=[_orders(), {"name": "OTHER"}])
     found.apply()
@@ -50,7 +50,7 @@ def _orders(**more: Any) -> Document:
 
 
 def planned(space: Space, *declared: Document, **options: Any) -> Document:
-    """The document of a plan."""
+    """Return the document of a plan."""
     space.write(streams=list(declared))
     document: Document = json.loads(dumps(space.plan(**options).to_json()))
     return document
@@ -62,7 +62,7 @@ def step_of(document: Document, op: str) -> Document:
 
 
 def request(api: str, payload: Any = None) -> Callable[[Document], None]:
-    """Another request for the step."""
+    """Return an edit that sets another request."""
 
     def edit(step: Document) -> None:
         step["request"] = {"api": api, "payload": payload}
@@ -90,7 +90,7 @@ def no_request(step: Document) -> None:
     step["request"] = None
 
 
-def waits_for_itself(step: Document) -> None:
+def depends_on_itself(step: Document) -> None:
     step["depends_on"] = [step["id"]]
 
 
@@ -105,12 +105,12 @@ EDITS: list[Callable[[Document], None]] = [
     other_object,
     other_op,
     no_request,
-    waits_for_itself,
+    depends_on_itself,
 ]
 
 
 def test_a_request_that_does_not_fit_its_step(space: Space, server: Server) -> None:
-    """Another verb, another object and a payload of another object are refused before anything is sent."""
+    """A request that does not fit the address and operation of its step is refused."""
     document = planned(space, _orders(max_msgs=50), {"name": "OTHER"})
     with Raw(server.url) as raw:
         before = raw.api_ok(f"{API}.STREAM.INFO.ORDERS"), streams(raw)
@@ -133,7 +133,7 @@ def test_a_request_that_does_not_fit_its_step(space: Space, server: Server) -> N
 
 
 def test_a_consumer_of_another_name(space: Space) -> None:
-    """The names in address, request and payload of a consumer are one, and so is what the request does with it."""
+    """A request for another consumer than the address names is refused."""
     document = planned(space, _orders(said="b"), {"name": "OTHER"})
     for place, value in (
         (("request", "api"), "CONSUMER.CREATE.ORDERS.OLD"),
@@ -150,8 +150,8 @@ def test_a_consumer_of_another_name(space: Space) -> None:
             require_consistent_steps(Plan.from_json(with_checksum(edited), "p"))
 
 
-def test_a_guard_whose_finding_was_taken_out(space: Space, server: Server) -> None:
-    """A stream that state guards is not deleted, also where the plan says neither that nor what it costs; an unguarded one is."""
+def test_a_protected_stream_whose_finding_was_removed(space: Space, server: Server) -> None:
+    """A protected stream is not deleted, even if the plan hides the finding and the hazard."""
     space.write(streams=[{"name": "OTHER"}])
     plan = space.plan()
     assert "stream.delete" in [step.op for step in plan.steps]
@@ -173,8 +173,8 @@ def test_a_guard_whose_finding_was_taken_out(space: Space, server: Server) -> No
     assert space.apply_saved(space.plan(allow_hazards=("DELETES_STREAM",))).exit_code == 0
 
 
-def test_a_deletion_that_no_change_speaks_of(space: Space) -> None:
-    """A step deletes nothing that the list of changes, which people review, does not say is deleted."""
+def test_a_deletion_that_is_in_no_change(space: Space) -> None:
+    """A deletion that is not in the list of changes is refused."""
     document = planned(space, _orders(max_msgs=50), {"name": "OTHER"})
     step = step_of(document, "stream.update")
     step |= {
@@ -187,8 +187,8 @@ def test_a_deletion_that_no_change_speaks_of(space: Space) -> None:
         require_consistent_steps(Plan.from_json(with_checksum(document), "p"))
 
 
-def test_names_that_operations_put_together() -> None:
-    """What a step carries names its own resource, a staging stream or a placeholder consumer of it."""
+def test_names_in_parameters_of_a_step() -> None:
+    """Parameters of a step that name another resource are refused."""
     from tests.documents import valid_documents  # noqa: PLC0415 - the document of this test alone
 
     document = valid_documents.plan()
@@ -211,12 +211,12 @@ def test_names_that_operations_put_together() -> None:
 
 
 def test_every_op_has_a_rule() -> None:
-    """The table says of every op what it may send."""
+    """The table of rules has an entry for each operation."""
     assert set(OP_RULES) == set(get_args(Op))
 
 
 def test_a_severity_is_no_markup(space: Space) -> None:
-    """A finding of another severity is refused, so that nothing of it reaches the page."""
+    """A finding with an unknown severity is refused, and never rendered as markup."""
     document = planned(space, _orders(max_msgs=50), {"name": "OTHER"})
     finding = {
         "severity": '"><meta http-equiv=refresh content="0;url=http://x">',
@@ -235,7 +235,7 @@ def test_a_severity_is_no_markup(space: Space) -> None:
     assert "<meta http-equiv=refresh" not in plan_html.render(found)
 
 
-def test_a_plan_as_it_was_made(space: Space) -> None:
+def test_an_unchanged_plan_is_applied(space: Space) -> None:
     """A saved plan that was not edited is applied."""
     space.write(streams=[_orders(max_msgs=50, said="b"), {"name": "OTHER"}])
     assert space.apply_saved(space.plan()).exit_code == 0
@@ -245,7 +245,7 @@ def test_a_plan_as_it_was_made(space: Space) -> None:
 def test_a_domain_that_left_the_files_and_has_no_step(
     tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:
-    """A saved plan also names domains in which nothing changes: one that the files no longer declare does not hold it up."""
+    """A domain without a step may be missing in the files when a plan is applied."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.write(streams=[{"name": "A", "domain": "hub"}, {"name": "B", "domain": "leaf"}])
     space.apply()

@@ -1,4 +1,4 @@
-"""Rolling out in waves: who is in which, what is checked between them, and when it ends."""
+"""Rollouts in waves: the domains of each wave, the checks between waves, and failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def planned(*steps: tuple[str, str, list[str]]) -> Plan:
-    """A plan with steps `(id, domain, depends_on)`."""
+    """Build a plan with steps `(id, domain, depends_on)`."""
     made = [
         Step(name, f"{domain}/stream/S", "stream.create", "", {}, {}, waits)
         for name, domain, waits in steps
@@ -76,16 +76,16 @@ ALONE = tuple((f"x{n}", f"s{n}", list[str]()) for n in range(10))
         ("5%,50%,label:edge", [["s0"], ["s1", "s2", "s3", "s4"], ["s5", "s6", "s7", "s8", "s9"]]),
     ],
 )
-def test_who_is_in_which_wave(terms: str, expected: list[list[str]]) -> None:
-    """Each domain is in the first wave that takes it; a share counts all that were taken before."""
+def test_domains_of_each_wave(terms: str, expected: list[list[str]]) -> None:
+    """Each domain is in the first wave that matches it, and percentages count earlier waves."""
     assert [
         list(wave.domains)
         for wave in split_into_waves(terms.split(","), planned(*ALONE), FLEET, TO_HUB)
     ] == expected
 
 
-def test_a_hub_goes_with_who_waits_for_it() -> None:
-    """What leaves wait for is done with the first of them, what waits for leaves after the last, what nobody waits for at the end."""
+def test_steps_of_a_hub_follow_their_dependencies() -> None:
+    """Steps of a hub are in the wave of the first dependent leaf, or of the last dependency."""
     steps = [
         ("prices", "hub", []),
         *ALONE,
@@ -104,8 +104,8 @@ def test_a_hub_goes_with_who_waits_for_it() -> None:
     ]
 
 
-def test_a_leaf_is_not_pulled_forward() -> None:
-    """A step never runs before what it depends on: it waits for the wave of the other domain."""
+def test_a_step_never_runs_before_its_dependencies() -> None:
+    """A step waits for the wave of the steps that it depends on."""
     waves = split_into_waves(
         ["label:canary", "100%"], planned(("a", "s1", []), ("b", "s3", ["a"])), FLEET, TO_HUB
     )
@@ -114,7 +114,7 @@ def test_a_leaf_is_not_pulled_forward() -> None:
 
 
 def test_a_fleet_that_is_not_covered() -> None:
-    """Waves that leave domains out are wrong usage, before anything is done."""
+    """Waves that leave domains out are wrong usage."""
     with pytest.raises(UsageError, match="s1 and 7 more are in no wave"):
         split_into_waves(["label:canary", "20%"], planned(*ALONE), FLEET, TO_HUB)
 
@@ -123,16 +123,16 @@ def test_a_fleet_that_is_not_covered() -> None:
 
 
 def test_waves_on_real_servers(fleet: Fleet, tmp_path: Path) -> None:
-    """Each wave is done, read back and copying before the next begins; in the end everything is as planned."""
-    space, watch = fleet_space(tmp_path, fleet), RecordingObserver()
+    """Each wave is completed and verified before the next one begins."""
+    space, observer = fleet_space(tmp_path, fleet), RecordingObserver()
     space.write(streams=sales_streams())
     _, result = applying.apply(
-        space.load, PlanOptions(waves=("label:canary", "50%", "100%")), approve, watch
+        space.load, PlanOptions(waves=("label:canary", "50%", "100%")), approve, observer
     )
-    order = [event.result.address for event in watch.events if isinstance(event, StepFinished)]
+    order = [event.result.address for event in observer.events if isinstance(event, StepFinished)]
 
     assert result.exit_code == 0
-    assert [text for text in watch.texts if text.startswith("Wave")] == [
+    assert [text for text in observer.texts if text.startswith("Wave")] == [
         "Wave 1 of 3 (label:canary): 1 domain",
         "Wave 2 of 3 (50%): 2 domains",
         "Wave 3 of 3 (100%): 4 domains",
@@ -143,15 +143,15 @@ def test_waves_on_real_servers(fleet: Fleet, tmp_path: Path) -> None:
     assert not space.plan().has_changes
 
 
-class SpoilingObserver(RecordingObserver):
-    """Changes a stream behind jsplan's back as soon as it is made."""
+class DeletingObserver(RecordingObserver):
+    """Deletes a stream outside jsplan when it has been created."""
 
     def __init__(self, fleet: Fleet, address: str) -> None:
         super().__init__()
         self._fleet, self._address = fleet, address
 
     def event(self, event: ApplyEvent) -> None:
-        """Change it once."""
+        """Delete the stream once."""
         if (
             isinstance(event, StepFinished)
             and event.result.address == self._address
@@ -161,12 +161,15 @@ class SpoilingObserver(RecordingObserver):
             self._fleet.ask(f"STREAM.DELETE.{name}", domain)
 
 
-def test_a_wave_that_fails_ends_it(fleet: Fleet, tmp_path: Path) -> None:
-    """The check after a wave finds what is not as it was made; the other waves are not begun, state is exact, exit 6."""
-    space, watch = fleet_space(tmp_path, fleet), SpoilingObserver(fleet, "store-001/stream/SALES")
+def test_a_failed_wave_stops_the_rollout(fleet: Fleet, tmp_path: Path) -> None:
+    """A failed check after a wave stops the rollout with exit code 6."""
+    space, observer = (
+        fleet_space(tmp_path, fleet),
+        DeletingObserver(fleet, "store-001/stream/SALES"),
+    )
     space.write(streams=sales_streams())
     _, result = applying.apply(
-        space.load, PlanOptions(waves=("label:canary", "50%", "100%")), approve, watch
+        space.load, PlanOptions(waves=("label:canary", "50%", "100%")), approve, observer
     )
 
     assert result.exit_code == 6
@@ -188,37 +191,35 @@ def test_a_wave_that_fails_ends_it(fleet: Fleet, tmp_path: Path) -> None:
     )
 
 
-def test_a_wave_may_fail_as_much_as_it_may(fleet: Fleet, tmp_path: Path) -> None:
-    """With --max-failures 1 one refusal in a wave is told and the next wave begins; the result still is exit 6."""
+def test_a_wave_with_a_permitted_failure(fleet: Fleet, tmp_path: Path) -> None:
+    """`--max-failures 1` reports one failure in a wave and continues with the next wave."""
     space = fleet_space(tmp_path, fleet)
     space.write(streams=sales_streams(max_msgs=5)).apply()
-    watch = RefusedStepObserver(fleet, "store-002")
+    observer = RefusedStepObserver(fleet, "store-002")
     space.write(streams=sales_streams(max_msgs=6))
     _, result = applying.apply(
         space.load,
         PlanOptions(waves=("50%", "100%"), max_failures=1, parallelism=1),
         approve,
-        watch,
+        observer,
     )
 
     assert result.exit_code == 6
     assert {s.address for s in result.steps if s.status == "failed"} == {"store-002/stream/SALES"}
     assert sum(1 for s in result.steps if s.status == "done") == len(fleet.stores) - 1
-    assert any(text.startswith("store-002 failed in wave 1") for text in watch.texts)
+    assert any(text.startswith("store-002 failed in wave 1") for text in observer.texts)
 
 
 class RefusedStepObserver(RecordingObserver):
-    """Changes a stream of a store between the check of the whole plan and the step's own."""
+    """Changes a stream between the check of the plan and the check of its step."""
 
     def __init__(self, fleet: Fleet, store: str) -> None:
         super().__init__()
         self._fleet, self._store = fleet, store
 
     def phase(self, text: str) -> None:
-        """Change it when the first wave begins."""
+        """Change the stream when the first wave begins."""
         super().phase(text)
         if text.startswith("Wave 1"):
             config = self._fleet.ask("STREAM.INFO.SALES", self._store)["config"]
-            self._fleet.ask(
-                "STREAM.UPDATE.SALES", self._store, config | {"description": "somebody else"}
-            )
+            self._fleet.ask("STREAM.UPDATE.SALES", self._store, config | {"description": "theirs"})
