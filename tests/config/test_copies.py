@@ -202,9 +202,8 @@ def test_invalid_bases(workspace: Loader, entry: str, says: str) -> None:
     )
     assert (found.code, found.summary) == ("JS146", says)
     assert found.range is not None
-    assert found.range.line == (
-        7 if "stream/B" in entry else 6
-    )  # a cycle is reported where it closes
+    # A cycle is reported where it closes.
+    assert found.range.line == (7 if "stream/B" in entry else 6)
 
 
 def test_only_streams_are_copied(workspace: Loader) -> None:
