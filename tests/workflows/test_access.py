@@ -96,7 +96,7 @@ def publish_and_compare(
         assert wait_for_messages(raw, expected) == expected
 
 
-def test_what_is_printed(tmp_path: Path) -> None:
+def test_printed_exports_and_imports(tmp_path: Path) -> None:
     """Exports name the importing account, each subject appears once, and nsc output is equal."""
     found = required_access(space(tmp_path))
 
@@ -281,7 +281,7 @@ def test_each_missing_part_is_named_alone(
         assert [detail for _, (_, detail) in sorted(missing.items())] == reasons
 
 
-def test_check_changes_nothing(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
+def test_checking_access_changes_nothing(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
     """Checking access leaves streams, consumers, positions and messages unchanged."""
     printed = required_access(space(tmp_path))
     workspace = start_static(

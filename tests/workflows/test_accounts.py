@@ -253,8 +253,7 @@ def test_a_missing_import_is_an_error(space: Space) -> None:
     assert "jsplan access" in (caught.value.hint or "")
 
 
-# --- exports of the tutorials
-# ---------------------------------------------------------------------------------
+# --- exports of the tutorials ---------------------------------------------------------------------
 
 LEAF_TUTORIAL = {
     "ACC": """exports: [

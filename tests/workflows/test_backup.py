@@ -645,7 +645,7 @@ def test_a_refused_restore_leaves_nothing(tmp_path: Path, server: Server) -> Non
         assert raw.api_ok(f"{PLAIN}.STREAM.INFO.GOOD")["state"]["messages"] == 56
 
 
-def test_what_the_snapshot_lacks_is_reported(tmp_path: Path, server: Server) -> None:
+def test_a_snapshot_without_its_messages_is_reported(tmp_path: Path, server: Server) -> None:
     """A restored stream with less content than its manifest says is an error."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:

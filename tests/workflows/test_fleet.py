@@ -227,8 +227,7 @@ def test_paused_and_killed_while_planning(fleet: Fleet, tmp_path: Path) -> None:
     assert not space.plan().deferred
 
 
-# --- offline for how long
-# --------------------------------------------------------------------------------------
+# --- offline for how long -------------------------------------------------------------------------
 
 
 def test_offline_within_its_time(fleet: Fleet, tmp_path: Path) -> None:
@@ -260,7 +259,7 @@ def age_state(space: Space, domain: str, by: timedelta) -> None:
 
 
 def test_an_aggregate_shows_when_a_leaf_was_online(fleet: Fleet, tmp_path: Path) -> None:
-    """Messages of a leaf in an aggregate count as a sign of life since the last apply."""
+    """A leaf counts as seen when a stream of the hub last received messages from it."""
     space, store = fleet_space(tmp_path, fleet, may_be_offline="1h"), fleet.stores[0]
     space.write(streams=sales_streams()).apply()
     fleet.publish(store, f"sales.{store}.x")
@@ -292,8 +291,7 @@ def test_limits_shorter_than_may_be_offline(fleet: Fleet, tmp_path: Path) -> Non
     assert not short.errored
 
 
-# --- which server answers
-# --------------------------------------------------------------------------------------
+# --- which server answers -------------------------------------------------------------------------
 
 
 def wipe(fleet: Fleet, store: str) -> None:

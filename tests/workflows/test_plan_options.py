@@ -293,7 +293,7 @@ def test_the_number_of_resources_that_are_read(space: Space) -> None:
         assert observer.texts == [words]
 
 
-# --- guards and environments ---------------------------------------------------------------------------------
+# --- lifecycle and environments ------------------------------------------------------------------------------
 
 
 def test_prevent_destroy_refuses_each_kind_of_deletion(space: Space) -> None:

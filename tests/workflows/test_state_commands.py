@@ -114,7 +114,7 @@ def test_push_from_standard_input(commands: Commands) -> None:
     )
 
 
-def test_push_of_nothing(commands: Commands) -> None:
+def test_push_of_an_unreadable_file(commands: Commands) -> None:
     """A missing file and a file without JSON are errors."""
     missing = commands.run("state", "push", "/nowhere/x.json")
     (commands.space.folder / "text").write_text("hello")
