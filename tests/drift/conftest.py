@@ -1,4 +1,4 @@
-"""Real jobs on real servers: `jsplan drift watch` as a process, its notices as they come, and what it is asked over HTTP."""
+"""Real `jsplan drift watch` processes on real servers, their notifications and their HTTP."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STREAMS: list[dict[str, Any]] = [
 
 
 class WatchJob:
-    """`jsplan drift watch --format json` in a folder. `next_alert` is the next notice; `stop` ends it as Kubernetes does."""
+    """A running `jsplan drift watch --format json` and the notifications that it prints."""
 
     def __init__(self, folder: Path, *args: str) -> None:
         self.process = process.start_process(
@@ -70,7 +70,7 @@ class WatchJob:
                 self._stderr_changed.notify_all()
 
     def wait_for_line(self, words: str, bound: float = TIMEOUT) -> str:
-        """Wait for a line on stderr, and give it."""
+        """Wait for a line on stderr and return it."""
         with self._stderr_changed:
             assert self._stderr_changed.wait_for(
                 lambda: (
@@ -82,19 +82,19 @@ class WatchJob:
         return next(line for line in self.stderr_lines if words in line)
 
     def wait_until_ready(self) -> WatchJob:
-        """After its first full check."""
+        """Wait for the end of the first full check."""
         self.wait_for_line("Watching")
         return self
 
     @property
     def port(self) -> int:
-        """Where it serves."""
-        found = re.search(r"on port (\d+)", self.wait_for_line("Serving"))
-        assert found is not None
-        return int(found[1])
+        """The port of its HTTP endpoint."""
+        match = re.search(r"on port (\d+)", self.wait_for_line("Serving"))
+        assert match is not None
+        return int(match[1])
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and text of a path."""
+        """Return the status and the text of a path."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.port}{path}", timeout=TIMEOUT
@@ -105,32 +105,36 @@ class WatchJob:
                 return error.code, error.read().decode()
 
     def metric(self, name: str) -> float:
-        """The sum of all series that begin so."""
+        """Return the sum of all series whose name begins with `name`."""
         lines = [line for line in self.get("/metrics")[1].splitlines() if line.startswith(name)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     def next_alert(self, bound: float = TIMEOUT) -> dict[str, Any]:
-        """The next notice."""
+        """Wait for the next notification."""
         try:
-            notice = self.alerts.get(timeout=bound)
+            notification = self.alerts.get(timeout=bound)
         except queue.Empty:
-            raise AssertionError(f"no notice came; it said {self.stderr_lines}") from None
-        self.seen.append(notice)
-        return notice
+            raise AssertionError(f"no notification came; stderr: {self.stderr_lines}") from None
+        self.seen.append(notification)
+        return notification
 
     def next_alert_key(self) -> tuple[str, str, str]:
-        """Occasion, kind and address of the next notice."""
-        notice = self.next_alert()
-        return notice["event"], notice["alert"]["kind"], notice["alert"]["address"]
+        """Wait for the next notification and return its event, kind and address."""
+        notification = self.next_alert()
+        return (
+            notification["event"],
+            notification["alert"]["kind"],
+            notification["alert"]["address"],
+        )
 
     def wait_for_alert(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first notice that is wanted; those before it are in `seen`."""
-        while not wanted(notice := self.next_alert()):
+        """Return the first notification that is wanted; `seen` has those before it."""
+        while not wanted(notification := self.next_alert()):
             pass
-        return notice
+        return notification
 
     def drain(self) -> list[dict[str, Any]]:
-        """What has come and was not asked for."""
+        """Return the notifications that nothing has read yet."""
         rest = []
         while not self.alerts.empty():
             rest.append(self.alerts.get())
@@ -138,14 +142,14 @@ class WatchJob:
         return rest
 
     def wait_until(self, ready: Callable[[], bool], what: str, bound: float = TIMEOUT) -> None:
-        """Ask until it is so."""
+        """Poll until `ready` is true."""
         end = time.monotonic() + bound
         while not ready():
-            assert time.monotonic() < end, f"{what} did not happen; it said {self.stderr_lines}"
+            assert time.monotonic() < end, f"{what} did not happen; stderr: {self.stderr_lines}"
             time.sleep(0.05)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to end, and give its exit code; what it printed last is in `alerts`."""
+        """Send a signal and return the exit code; `alerts` has the last notifications."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(TIMEOUT)
@@ -153,7 +157,7 @@ class WatchJob:
         return code
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """End the process, its threads and its pipes."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -165,7 +169,7 @@ class WatchJob:
 
 
 class WatchedSpace:
-    """A hub, a leaf, a workspace over both, and the hands of somebody else."""
+    """A hub, a leaf, a workspace over both, and changes made outside jsplan."""
 
     def __init__(self, sandbox: Sandbox, space: Space) -> None:
         self.sandbox = sandbox
@@ -173,24 +177,24 @@ class WatchedSpace:
         self.jobs: list[WatchJob] = []
 
     def write(self, **sections: Any) -> WatchedSpace:
-        """Write the workspace with the streams A (with a consumer C) in the hub and B in the leaf, and apply it."""
+        """Write and apply the streams A (with a consumer C) in the hub and B in the leaf."""
         self.space.write(**{"streams": STREAMS} | sections)
         self.space.apply()
         return self
 
     def start_job(self, *args: str) -> WatchJob:
-        """A job that has done its first full check."""
+        """Start a job and wait for its first full check."""
         self.jobs.append(WatchJob(self.space.folder, *args))
         return self.jobs[-1].wait_until_ready()
 
     def request(self, verb: str, payload: Any = None, domain: str = "hub") -> dict[str, Any]:
-        """One request of somebody else, by way of the hub."""
+        """Send one request as another user, through the hub."""
         hub = self.sandbox["hub"]
         with Raw(hub.url, hub.user, hub.password) as raw:
             return raw.api_ok(f"$JS.{domain}.API.{verb}", payload)
 
     def change_stream(self, stream: str, domain: str = "hub", **fields: Any) -> None:
-        """Somebody else changes a stream."""
+        """Change a stream outside jsplan."""
         self.request(
             f"STREAM.UPDATE.{stream}",
             self.request(f"STREAM.INFO.{stream}", domain=domain)["config"] | fields,
@@ -200,14 +204,14 @@ class WatchedSpace:
 
 @pytest.fixture(scope="module")
 def drift_servers() -> Iterator[Sandbox]:
-    """A hub and a leaf for the tests of one file, which may stop and freeze them."""
+    """A hub and a leaf for the tests of one file, which may stop and pause them."""
     with Sandbox.hub_and_leaf(binary=PROGRAM) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
 def watched_space(drift_servers: Sandbox, tmp_path: Path) -> Iterator[WatchedSpace]:
-    """Hub and leaf, running and empty, with a workspace; jobs end with the test."""
+    """A running, empty hub and leaf with a workspace; the jobs end with the test."""
     for server in drift_servers.servers.values():
         server.resume()
     drift_servers.start()

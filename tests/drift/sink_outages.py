@@ -1,4 +1,4 @@
-"""Sinks that fail one after the other, then all at once, each for as long as is asked for; and what each has in the end."""
+"""Outages of the sinks: one after the other, then all at once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from tests.drift.conftest import WatchJob
     from tests.drift.test_sinks import WebhookServer
 
-#: Seconds that a sink may take to have what it missed: it is tried again after 30 at the latest.
+#: Seconds that a sink may take to catch up. The job tries it again after at most 30.
 CATCH_UP = 120.0
 STREAM = {"name": "OPS", "subjects": ["ops.drift"], "storage": "file"}
 
 
 @dataclass
 class FailingSink:
-    """One sink: how it fails, how it works again, and the ids of the notices that it has."""
+    """One sink: how to break it, how to repair it, and the ids of what it received."""
 
     name: str
     fail: Callable[[], object]
@@ -34,7 +34,7 @@ class FailingSink:
 
 
 def webhook_sink(hook: WebhookServer) -> FailingSink:
-    """A web server that refuses."""
+    """A web server that answers 500."""
     return FailingSink(
         "webhook 1",
         lambda: setattr(hook, "status", 500),
@@ -44,14 +44,14 @@ def webhook_sink(hook: WebhookServer) -> FailingSink:
 
 
 def folder_sink(path: Path) -> FailingSink:
-    """A folder that is not there: for the JSON lines in it, and for the report and the metrics that are kept beside them."""
+    """A missing folder: for the JSON lines, the report and the metrics in it."""
     aside = path.with_name(f"{path.name}.aside")
 
     def ids() -> set[str]:
-        place = (path if path.exists() else aside) / "drift.jsonl"
+        lines = (path if path.exists() else aside) / "drift.jsonl"
         return (
-            {json.loads(line)["id"] for line in place.read_text("utf-8").splitlines()}
-            if place.exists()
+            {json.loads(line)["id"] for line in lines.read_text("utf-8").splitlines()}
+            if lines.exists()
             else set()
         )
 
@@ -61,16 +61,16 @@ def folder_sink(path: Path) -> FailingSink:
 
 
 def subject_sink(server: Server) -> FailingSink:
-    """A server that is down. A stream of its own has what was published."""
+    """A stopped server. A stream in it holds what was published."""
 
     def ids() -> set[str]:
         with Raw(server.url) as raw:
             last = raw.api_ok("$JS.ops.API.STREAM.INFO.OPS")["state"]["last_seq"]
-            found = [
+            messages = [
                 raw.api_ok("$JS.ops.API.STREAM.MSG.GET.OPS", {"seq": number})["message"]
                 for number in range(1, last + 1)
             ]
-        return {_id(message) for message in found}
+        return {_id(message) for message in messages}
 
     return FailingSink("subject ops.drift", server.stop, server.start, ids)
 
@@ -81,7 +81,7 @@ def _id(message: dict[str, Any]) -> str:
 
 @dataclass
 class SinkOutages:
-    """Each of the sinks alone, then all together, fails for `seconds` and until something is told meanwhile."""
+    """Outages of `seconds` or more for each sink, then for all, with a notification in each."""
 
     job: WatchJob
     sinks: list[FailingSink]
@@ -92,11 +92,11 @@ class SinkOutages:
     durations: list[tuple[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._turns = [*([outlet] for outlet in self.sinks), self.sinks]
+        self._turns = [*([sink] for sink in self.sinks), self.sinks]
 
     @property
     def is_over(self) -> bool:
-        """Whether every outage has been and everything was caught up with."""
+        """True after every outage, once all sinks have caught up."""
         return not self._turns and not self.failing
 
     def step(self) -> None:
@@ -111,36 +111,36 @@ class SinkOutages:
         ):
             self._end()
 
-    def _begin(self, outlets: list[FailingSink]) -> None:
+    def _begin(self, sinks: list[FailingSink]) -> None:
         self.wait_until_delivered()
-        for outlet in outlets:
-            outlet.fail()
+        for sink in sinks:
+            sink.fail()
         self.failing, self.started_at, self.alerts_before = (
-            outlets,
+            sinks,
             time.monotonic(),
             len(self.job.seen),
         )
 
     def _end(self) -> None:
-        for outlet in self.failing:
-            self._wait_until_down(outlet.name)
+        for sink in self.failing:
+            self._wait_until_down(sink.name)
         lasted = time.monotonic() - self.started_at
-        self.durations += [(outlet.name, lasted) for outlet in self.failing]
-        for outlet in self.failing:
-            outlet.repair()
+        self.durations += [(sink.name, lasted) for sink in self.failing]
+        for sink in self.failing:
+            sink.repair()
         self.failing = []
         self.wait_until_delivered()
 
     def _wait_until_down(self, name: str) -> None:
-        text = f"{name} was seen to fail"
+        text = f"the metric of {name} going down"
         self.job.wait_until(lambda: name in self._down_metrics(), text, CATCH_UP)
 
     def _wait_for_ids(self, sink: Any, ids: set[str]) -> None:
-        text = f"{sink.name} had everything"
+        text = f"the delivery of everything to {sink.name}"
         self.job.wait_until(lambda: ids <= sink.delivered_ids(), text, CATCH_UP)
 
     def _down_metrics(self) -> str:
-        """The metrics of the sinks that are down."""
+        """The metrics of the sinks that fail now."""
         return "\n".join(
             line
             for line in self.job.get("/metrics")[1].splitlines()
@@ -148,8 +148,8 @@ class SinkOutages:
         )
 
     def wait_until_delivered(self) -> None:
-        """Wait until each sink has everything that was told so far."""
+        """Wait until each sink has every notification so far."""
         self.job.drain()
-        told = {notice["id"] for notice in self.job.seen}
-        for outlet in self.sinks:
-            self._wait_for_ids(outlet, told)
+        expected = {notification["id"] for notification in self.job.seen}
+        for sink in self.sinks:
+            self._wait_for_ids(sink, expected)

@@ -1,4 +1,4 @@
-"""Advisories are heard from whoever may publish there: what names no stream is no event, whatever it is."""
+"""Parsing of advisories, which any user of the account may publish."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jsplan.drift.advisories import AdvisoryEvent, parse_advisory
 
 CREATED = "$JS.EVENT.ADVISORY.STREAM.CREATED.A"
 AUDIT = "$JS.EVENT.ADVISORY.API"
-ASKED = {
+AUDITED = {
     "subject": "$JS.API.STREAM.UPDATE.A",
     "client": {"user": "ann", "kind": "Client"},
     "response": "{}",
@@ -25,15 +25,15 @@ ASKED = {
         {"stream": "A", "consumer": 5}, {"stream": "A", "consumer": "c d"},
     ],
 )  # fmt: skip
-def test_what_names_no_stream(document: Any) -> None:
-    """Other JSON, and names that no stream or consumer can have, are no event."""
+def test_malformed_names_are_no_event(document: Any) -> None:
+    """Other JSON and impossible names of streams or consumers are no event."""
     assert parse_advisory(CREATED, json.dumps(document).encode()) is None
 
 
 @pytest.mark.parametrize("client", [None, 5, "x", [], {}, {"user": 5, "kind": []}])
 def test_any_requester(client: Any) -> None:
-    """An audit whose client is nothing that a server says is an event all the same."""
-    data = json.dumps(ASKED | {"client": client}, separators=(",", ":")).encode()
+    """An audit with a malformed client is an event without an actor."""
+    data = json.dumps(AUDITED | {"client": client}, separators=(",", ":")).encode()
     event = parse_advisory(AUDIT, data)
 
     assert event is not None
@@ -41,9 +41,9 @@ def test_any_requester(client: Any) -> None:
 
 
 def test_an_event() -> None:
-    """What a server says names the stream, the consumer and the domain."""
-    said = {"stream": "A", "consumer": "C", "domain": "hub", "brand_new": 1}
+    """An advisory names the stream, the consumer and the domain."""
+    document = {"stream": "A", "consumer": "C", "domain": "hub", "brand_new": 1}
 
     assert parse_advisory(
-        "$JS.EVENT.ADVISORY.CONSUMER.CREATED.A.C", json.dumps(said).encode()
+        "$JS.EVENT.ADVISORY.CONSUMER.CREATED.A.C", json.dumps(document).encode()
     ) == AdvisoryEvent("hub", "A", "C")

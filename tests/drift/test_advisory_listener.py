@@ -1,4 +1,4 @@
-"""Whether the job hears what servers say, and that it knows when it does not."""
+"""The advisory listener knows whether it receives advisories."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ WITHOUT_ADVISORIES = (
 )
 
 
-async def test_a_user_that_may_not_hear_is_not_taken_for_one_that_does(
+async def test_a_denied_subscription_is_reported_as_not_listening(
     make_server: MakeServer, tmp_path: Path
 ) -> None:
-    """Being connected is not hearing: a connection whose advisories are denied stays told as one that is not heard."""
+    """A connection whose advisories are denied is reported as not listening."""
     space = single_space(tmp_path, make_server(extra=WITHOUT_ADVISORIES))
     space.base["connections"]["main"] |= {"user": "deaf", "password": "p"}
-    told: list[tuple[str, bool, str]] = []
-    hearing = AdvisoryListener(
-        load(LoadOptions(space.write().folder)), {}, lambda *what: told.append(what), lambda: None
+    reports: list[tuple[str, bool, str]] = []
+    listener = AdvisoryListener(
+        load(LoadOptions(space.write().folder)),
+        {},
+        lambda *report: reports.append(report),
+        lambda: None,
     )
-    await hearing.wait_connected(30)
-    await hearing.close()
+    await listener.wait_connected(30)
+    await listener.close()
 
-    assert told
-    assert not [what for what in told if what[1]]
-    assert "permissions violation" in told[-1][2]
+    assert reports
+    assert not [report for report in reports if report[1]]
+    assert "permissions violation" in reports[-1][2]

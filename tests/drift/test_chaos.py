@@ -1,4 +1,4 @@
-"""A watch while servers are restarted and frozen, others change things and we apply: nothing is missed, nothing is told twice."""
+"""A drift job while servers fail, others change things and the workspace applies."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ OWN, FOREIGN = ("OWN_HUB", "OWN_LEAF"), ("F1", "F2", "F3", "F4")
 
 
 class Chaos:
-    """What happens to a place. `OWN_*` streams are changed by our applies only, `F*` and what is unmanaged by others only."""
+    """Random events. Only applies change `OWN_*`; only others change `F*` and unmanaged streams."""
 
     def __init__(
         self, watched_space: WatchedSpace, hook: WebhookServer, seed: int, ops: Server | None = None
     ) -> None:
-        self.place = watched_space
+        self.watched = watched_space
         self.hook = hook
         self.ops = ops
         self.random = random.Random(seed)
@@ -42,7 +42,7 @@ class Chaos:
         self.applies: list[str] = []
 
     def write(self) -> None:
-        """The files as they are meant to be now."""
+        """Write the files as they are meant to be now."""
         streams: list[dict[str, Any]] = [
             {"name": name, "domain": "hub", "subjects": [name]} for name in FOREIGN[:2]
         ]
@@ -63,37 +63,37 @@ class Chaos:
             {"file": "sink/drift.jsonl"},
             {"subject": "ops.drift", "domain": to},
         ]
-        self.place.space.write(streams=streams, drift={"sinks": sinks, "ignore": ["ops/**"]})
+        self.watched.space.write(streams=streams, drift={"sinks": sinks, "ignore": ["ops/**"]})
 
     def settle(self) -> None:
-        """Everything runs, and every sink works that is not meant to fail."""
-        self.thaw()
-        self.place.sandbox.start()
+        """Start everything and repair every sink that is not meant to fail."""
+        self.resume_leaf()
+        self.watched.sandbox.start()
         if self.ops is None:
             self.hook.status = 200
             self.folder.mkdir(exist_ok=True)
 
     @property
     def folder(self) -> Path:
-        """Where the file sink writes; without it, it fails."""
-        return self.place.space.folder / "sink"
+        """The folder of the file sink, which fails without it."""
+        return self.watched.space.folder / "sink"
 
-    def freeze(self) -> None:
-        """The leaf stops answering with its connections open."""
-        self.place.sandbox["leaf"].pause()
+    def pause_leaf(self) -> None:
+        """Pause the leaf: it stops answering and keeps its connections."""
+        self.watched.sandbox["leaf"].pause()
 
-    def thaw(self) -> None:
-        """It goes on."""
-        self.place.sandbox["leaf"].resume()
+    def resume_leaf(self) -> None:
+        """Let the leaf continue."""
+        self.watched.sandbox["leaf"].resume()
 
     def restart(self) -> None:
-        """Hub or leaf ends and comes back."""
-        self.thaw()
-        self.place.sandbox[self.random.choice(["hub", "leaf"])].restart()
-        self.place.sandbox.wait_ready()
+        """Restart the hub or the leaf."""
+        self.resume_leaf()
+        self.watched.sandbox[self.random.choice(["hub", "leaf"])].restart()
+        self.watched.sandbox.wait_ready()
 
     def change_outside(self) -> None:
-        """Somebody changes a stream, or changes it back."""
+        """Change a stream outside jsplan, or change it back."""
         name = self.random.choice(FOREIGN)
         domain = "hub" if name in FOREIGN[:2] else "leaf"
         self._ask(domain, lambda raw: self._change(raw, name))
@@ -106,7 +106,7 @@ class Chaos:
         )
 
     def change_unmanaged(self) -> None:
-        """Somebody makes a stream that nobody manages, or removes it."""
+        """Create an unmanaged stream, or delete it."""
         self._ask(
             "hub",
             lambda raw: (
@@ -119,33 +119,32 @@ class Chaos:
         )
 
     def _ask(self, domain: str, do: Any) -> None:
-        self.thaw()
-        server = self.place.sandbox[domain]
+        self.resume_leaf()
+        server = self.watched.sandbox[domain]
         with Raw(server.url, server.user, server.password) as raw:
             do(raw)
 
     def apply(self) -> None:
-        """We change our own."""
-        self.thaw()
-        self.place.sandbox.wait_ready()
+        """Change the own streams with an apply."""
+        self.resume_leaf()
+        self.watched.sandbox.wait_ready()
         for name in OWN:
             self.own[name] = self.random.randrange(100, 1000)
         self.write()
         targets = tuple(f"*/*/{name}{below}" for name in OWN for below in ("", "/C"))
-        for _ in range(
-            5
-        ):  # what an apply leaves undone, on a machine so busy that servers do not answer in time, is drift indeed
+        # On a busy machine a server may answer late, and an incomplete apply leaves drift.
+        for _ in range(5):
             begun = time.monotonic()
-            _, result = self.place.space.apply(targets=targets)
+            _, result = self.watched.space.apply(targets=targets)
             undone = [(r.address, r.status, r.error) for r in result.steps if r.error]
             self.applies.append(f"{result.exit_code} in {time.monotonic() - begun:.1f} s: {undone}")
             if result.exit_code == 0:
                 return
-            self.place.sandbox.wait_ready()
+            self.watched.sandbox.wait_ready()
         raise AssertionError(self.applies[-5:])
 
     def sinks(self) -> None:
-        """A sink fails, or works again; where they fail for minutes, they do that on their own."""
+        """Break or repair the sinks, unless `SinkOutages` does that."""
         if self.ops is not None:
             return
         self.hook.status = self.random.choice([200, 500])
@@ -153,7 +152,7 @@ class Chaos:
             self.folder.mkdir(exist_ok=True)
 
     def do_anything(self) -> None:
-        """Anything."""
+        """Do one event at random."""
         self.random.choice(
             [
                 self.change_outside,
@@ -161,7 +160,7 @@ class Chaos:
                 self.change_outside,
                 self.change_unmanaged,
                 self.apply,
-                self.freeze,
+                self.pause_leaf,
                 self.restart,
                 self.sinks,
             ]
@@ -178,43 +177,45 @@ def chaos_hook() -> Iterator[WebhookServer]:
 
 @pytest.fixture
 def ops(make_server: MakeServer) -> Server:
-    """A server of its own for what is told on a subject."""
+    """A server of its own for the subject of the notifications."""
     return make_server(domain="ops")
 
 
 def open_alerts(seen: list[dict[str, Any]]) -> dict[str, str]:
-    """The situations that are open after these notices, by address; fails where one is told twice."""
-    found: dict[str, dict[str, Any]] = {}
-    for notice in seen:
-        situation = notice["alert"]
-        known = found.get(situation["id"])
-        if notice["event"] == "opened":
-            assert known is None, f"opened twice: {notice['text']}"
+    """Return the open alerts by address; fail where one was reported twice."""
+    opened: dict[str, dict[str, Any]] = {}
+    for notification in seen:
+        alert = notification["alert"]
+        known = opened.get(alert["id"])
+        if notification["event"] == "opened":
+            assert known is None, f"opened twice: {notification['text']}"
         else:
-            assert known is not None, f"{notice['event']} without being open: {notice['text']}"
-        if notice["event"] == "changed":
-            assert known is not None
-            assert (known["kind"], known["fields"]) != (situation["kind"], situation["fields"]), (
-                f"told twice: {notice['text']}"
+            assert known is not None, (
+                f"{notification['event']} without being open: {notification['text']}"
             )
-        found[situation["id"]] = situation
-        if notice["event"] == "resolved":
-            del found[situation["id"]]
-    return {situation["address"]: situation["id"] for situation in found.values()}
+        if notification["event"] == "changed":
+            assert known is not None
+            assert (known["kind"], known["fields"]) != (alert["kind"], alert["fields"]), (
+                f"reported twice: {notification['text']}"
+            )
+        opened[alert["id"]] = alert
+        if notification["event"] == "resolved":
+            del opened[alert["id"]]
+    return {alert["address"]: alert["id"] for alert in opened.values()}
 
 
 def current_findings(watched_space: WatchedSpace) -> set[str]:
-    """What one run of `jsplan drift` finds."""
-    found = drift(watched_space.space.load, DriftOptions(), RecordingObserver())
+    """Return the addresses that one run of `jsplan drift` reports."""
+    document = drift(watched_space.space.load, DriftOptions(), RecordingObserver())
     return (
-        {r.address for r in found.resource_drift}
-        | {u.address for u in found.unmanaged}
-        | {str(d["domain"]) for d in found.offline if d["domain"] != "ops"}
+        {r.address for r in document.resource_drift}
+        | {u.address for u in document.unmanaged}
+        | {str(d["domain"]) for d in document.offline if d["domain"] != "ops"}
     )
 
 
 def require_agreement(job: WatchJob, watched_space: WatchedSpace) -> None:
-    """After a while the job has told exactly what a full look finds."""
+    """Wait until the job has reported exactly what `jsplan drift` reports."""
     wanted = current_findings(watched_space)
     job.wait_until(
         lambda: (job.drain(), set(open_alerts(job.seen)))[1] == wanted,
@@ -224,7 +225,7 @@ def require_agreement(job: WatchJob, watched_space: WatchedSpace) -> None:
 
 
 def file_sink_alerts(path: Path) -> set[str]:
-    """The notices that the file sink wrote."""
+    """Return the ids of the notifications that the file sink wrote."""
     return (
         {json.loads(line)["id"] for line in path.read_text("utf-8").splitlines()}
         if path.exists()
@@ -233,7 +234,7 @@ def file_sink_alerts(path: Path) -> set[str]:
 
 
 def report_addresses(path: Path) -> set[str]:
-    """What the report shows as drifted."""
+    """Return the addresses that the report shows as drifted."""
     return (
         {r["address"] for r in json.loads(path.read_text("utf-8"))["resource_drift"]}
         if path.exists()
@@ -244,7 +245,7 @@ def report_addresses(path: Path) -> set[str]:
 def start_job(
     watched_space: WatchedSpace, hook: WebhookServer, seed: int, ops: Server | None = None
 ) -> tuple[Chaos, WatchJob]:
-    """A job over a place where chaos may begin."""
+    """Start a job over a workspace that is ready for chaos."""
     chaos = Chaos(watched_space, hook, seed, ops)
     watched_space.space.base["connections"]["hub"]["timeout"] = "1s"
     if ops is not None:
@@ -257,7 +258,7 @@ def start_job(
             raw.api_ok("$JS.ops.API.STREAM.CREATE.OPS", sink_outages.STREAM)
     chaos.write()
     watched_space.space.apply()
-    kept = (
+    report_options = (
         (
             "--report",
             str(chaos.folder / "drift.json"),
@@ -268,19 +269,19 @@ def start_job(
         else ()
     )
     return chaos, watched_space.start_job(
-        "--every", "2s", "--jitter", "500ms", "--grace", "5m", *kept
+        "--every", "2s", "--jitter", "500ms", "--grace", "5m", *report_options
     )
 
 
 def unusual_applies(chaos: Chaos) -> list[str]:
-    """Our applies that did not go through at once, or took long."""
+    """Return the applies that failed or took long."""
     return [
-        said for said in chaos.applies if not said.startswith("0 in ") or float(said.split()[2]) > 5
+        line for line in chaos.applies if not line.startswith("0 in ") or float(line.split()[2]) > 5
     ]
 
 
 def fail_each_sink(chaos: Chaos, job: WatchJob, seconds: float) -> SinkOutages:
-    """Every sink of the job, to fail for so long."""
+    """Return outages of `seconds` for each sink of the job."""
     assert chaos.ops is not None
     return SinkOutages(
         job,
@@ -301,51 +302,55 @@ def run_rounds(
     end: float = float("inf"),
     failing: SinkOutages | None = None,
 ) -> None:
-    """Rounds of chaos with calm after each; in the end every sink has everything and nothing was told about our own."""
-    place, hook = chaos.place, chaos.hook
+    """Run rounds of chaos, each with calm after it, then check what every sink received."""
+    watched, hook = chaos.watched, chaos.hook
     for _ in range(count):
         for _ in range(actions):
             chaos.do_anything()
             if failing is not None:
                 failing.step()
-            time.sleep(chaos.random.uniform(0, 0.2))  # what may coincide, and what may not
+            time.sleep(chaos.random.uniform(0, 0.2))  # so that some events coincide
         chaos.settle()
-        place.sandbox.wait_ready()
-        require_agreement(job, place)
+        watched.sandbox.wait_ready()
+        require_agreement(job, watched)
         if time.monotonic() > end and (failing is None or failing.is_over):
             break
     chaos.change_outside()
-    require_agreement(job, place)
-    ids = {notice["id"] for notice in job.seen}
+    require_agreement(job, watched)
+    ids = {notification["id"] for notification in job.seen}
     job.wait_until(
         lambda: ids <= set(hook.ids) and ids <= file_sink_alerts(chaos.folder / "drift.jsonl"),
-        "every sink had everything",
+        "the delivery of everything to every sink",
         60,
     )
     if failing is not None:
         failing.wait_until_delivered()
     assert job.stop() == 0
-    assert not [notice["text"] for notice in job.seen if "OWN" in notice["alert"]["address"]], (
-        unusual_applies(chaos)
-    )
     assert not [
-        notice["text"]
-        for notice in job.seen
-        if notice["alert"]["kind"] in ("missing", "check", "offline")
+        notification["text"]
+        for notification in job.seen
+        if "OWN" in notification["alert"]["address"]
+    ], unusual_applies(chaos)
+    assert not [
+        notification["text"]
+        for notification in job.seen
+        if notification["alert"]["kind"] in ("missing", "check", "offline")
     ]
     by_address: dict[str, set[str]] = {}
-    for notice in job.seen:
-        by_address.setdefault(notice["alert"]["address"], set()).add(notice["alert"]["id"])
-    assert all(len(found) == 1 for found in by_address.values())
+    for notification in job.seen:
+        by_address.setdefault(notification["alert"]["address"], set()).add(
+            notification["alert"]["id"]
+        )
+    assert all(len(alert_ids) == 1 for alert_ids in by_address.values())
 
 
 @pytest.mark.matrix
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [11])
-def test_a_moment_of_chaos(
+def test_one_round_of_chaos(
     watched_space: WatchedSpace, chaos_hook: WebhookServer, seed: int
 ) -> None:
-    """What is there at the end was told, with one id for each, nothing twice, nothing of our own, and every sink has it."""
+    """Each finding is reported once, with one id, to every sink, and own changes never."""
     run_rounds(*start_job(watched_space, chaos_hook, seed), 1, 10)
 
 
@@ -353,7 +358,7 @@ def test_a_moment_of_chaos(
 def test_each_sink_fails_in_turn(
     watched_space: WatchedSpace, chaos_hook: WebhookServer, ops: Server
 ) -> None:
-    """Webhook, file and subject fail while something is told, in turn and all at once: then each has it, and the report is new."""
+    """Each sink that failed receives every notification afterwards, and the report is current."""
     chaos, job = start_job(watched_space, chaos_hook, 3, ops)
     failing = fail_each_sink(chaos, job, 0)
     while not failing.is_over:
@@ -363,7 +368,7 @@ def test_each_sink_fails_in_turn(
     now = current_findings(watched_space)
     job.wait_until(
         lambda: report_addresses(chaos.folder / "drift.json") == now,
-        "the report is as things are",
+        "the report becoming current",
         60,
     )
     assert job.stop() == 0
@@ -380,7 +385,7 @@ def test_each_sink_fails_in_turn(
 def test_ten_minutes_of_chaos(
     watched_space: WatchedSpace, chaos_hook: WebhookServer, ops: Server, seed: int
 ) -> None:
-    """The same for ten minutes, in which each sink fails for a whole minute, and all of them for another one."""
+    """Ten minutes of chaos, in which each sink fails for a minute, then all of them."""
     chaos, job = start_job(watched_space, chaos_hook, seed, ops)
     failing = fail_each_sink(chaos, job, 60)
     run_rounds(chaos, job, 10_000, 15, time.monotonic() + 600, failing)
@@ -392,22 +397,22 @@ def test_ten_minutes_of_chaos(
 
 
 def resident_memory(pid: int) -> int:
-    """Resident memory, in KiB."""
-    with open(f"/proc/{pid}/status", encoding="ascii") as status:  # noqa: PTH123 - no file to speak of
+    """Return the resident memory, in KiB."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:  # noqa: PTH123 - a file of the kernel
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
 
 @pytest.mark.parametrize("events", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
 @pytest.mark.timeout(300)
 def test_memory_does_not_grow(watched_space: WatchedSpace, events: int) -> None:
-    """After thousands of changes, back and forth, and of streams that come and go, the job is no larger than after the first."""
+    """After thousands of changes the job takes no more memory than after the first ones."""
     job = watched_space.write().start_job("--every", "1h")
     hub = watched_space.sandbox["hub"]
     sizes = []
     with Raw(hub.url, hub.user, hub.password) as raw:
         config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
 
-        def some(count: int, first: int) -> None:
+        def change_streams(count: int, first: int) -> None:
             for number in range(first, first + count // 4):
                 raw.api_ok(
                     "$JS.API.STREAM.UPDATE.A", config | {"max_age": 10**12 + number % 7 * 10**11}
@@ -420,9 +425,9 @@ def test_memory_does_not_grow(watched_space: WatchedSpace, events: int) -> None:
                 raw.api_ok(f"$JS.API.STREAM.DELETE.T{number}")
 
         for share in range(4):
-            some(events // 4, share * events)
-            heard = job.metric("jsplan_drift_advisories_total")
-            assert heard >= events // 4 * (share + 1)
+            change_streams(events // 4, share * events)
+            received = job.metric("jsplan_drift_advisories_total")
+            assert received >= events // 4 * (share + 1)
             sizes.append(resident_memory(job.process.pid))
             job.drain()
     assert job.stop() == 0

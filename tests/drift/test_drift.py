@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
     from tests.drift.conftest import WatchedSpace
 
-#: Generous: a machine may be busy with other things.
+#: Generous: the machine may be busy.
 pytestmark = pytest.mark.timeout(180)
 
 
 def run_drift(watched_space: WatchedSpace, **settings: Any) -> Drift:
-    """One run with these settings of `drift:`."""
+    """Run `jsplan drift` with these settings of `drift:`."""
     watched_space.space.write(streams=STREAMS, drift=settings)
     return drift(watched_space.space.load, DriftOptions(), RecordingObserver())
 
 
 def mute(address: str, until: str, *fields: str) -> dict[str, Any]:
-    """A mute as it is written."""
+    """A mute, as the files have it."""
     return {
         "address": address,
         "owner": "ops",
@@ -39,39 +39,39 @@ def mute(address: str, until: str, *fields: str) -> dict[str, Any]:
 
 
 def test_severities(watched_space: WatchedSpace) -> None:
-    """What may delete is destructive, what others notice functional, what only people read cosmetic; strangers have one too."""
+    """Severity follows from what a change does: delete, change behaviour, or only inform."""
     queue = {"name": "Q", "domain": "hub", "subjects": ["q"], "retention": "workqueue"}
     watched_space.write(streams=[*STREAMS, queue])
     watched_space.change_stream("A", max_age=10**12)
     watched_space.change_stream("Q", duplicate_window=10**10)
     watched_space.change_stream("B", "leaf", description="hello")
     watched_space.request("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
-    taker = {"name": "T", "durable_name": "T", "ack_policy": "explicit"}
-    watched_space.request("CONSUMER.CREATE.Q.T", {"stream_name": "Q", "config": taker})
+    consumer = {"name": "T", "durable_name": "T", "ack_policy": "explicit"}
+    watched_space.request("CONSUMER.CREATE.Q.T", {"stream_name": "Q", "config": consumer})
     watched_space.request(
         "CONSUMER.CREATE.A.E",
         {"stream_name": "A", "config": {"name": "E", "inactive_threshold": 10**12}},
     )
-    found = drift(watched_space.space.load, DriftOptions(), RecordingObserver())
+    result = drift(watched_space.space.load, DriftOptions(), RecordingObserver())
 
-    assert {r.address: r.severity for r in found.resource_drift} == {
+    assert {r.address: r.severity for r in result.resource_drift} == {
         "hub/stream/A": "destructive",
         "hub/stream/Q": "functional",
         "leaf/stream/B": "cosmetic",
     }
-    assert {u.address: (u.severity, u.ephemeral) for u in found.unmanaged} == {
+    assert {u.address: (u.severity, u.ephemeral) for u in result.unmanaged} == {
         "hub/consumer/A/E": ("cosmetic", True),
         "hub/consumer/Q/T": ("functional", False),
         "hub/stream/Z": ("cosmetic", False),
     }
 
 
-def test_a_mute_holds_until_its_day(watched_space: WatchedSpace) -> None:
-    """What is muted is counted as muted with its owner, reason and end; only for its fields, and not once it has expired."""
+def test_a_mute_holds_until_its_date(watched_space: WatchedSpace) -> None:
+    """A muted finding has owner, reason and end, and is reported again after that date."""
     watched_space.write()
     watched_space.change_stream("A", max_age=10**12)
     watched_space.request("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
-    held = run_drift(
+    muted = run_drift(
         watched_space,
         mute=[mute("hub/stream/A", "2999-12-31", "max_age"), mute("hub/stream/Z", "2999-12-31")],
     )
@@ -81,14 +81,14 @@ def test_a_mute_holds_until_its_day(watched_space: WatchedSpace) -> None:
         mute=[mute("hub/stream/A", "2020-01-01", "max_age"), mute("leaf/**", "2020-01-01")],
     )
 
-    assert (held.exit_code, held.summary["muted"], held.summary["unmanaged"]) == (0, 2, 0)
+    assert (muted.exit_code, muted.summary["muted"], muted.summary["unmanaged"]) == (0, 2, 0)
     assert [
-        (m["kind"], m["severity"], m["owner"], m["reason"], m["until"]) for m in held.mutes
+        (m["kind"], m["severity"], m["owner"], m["reason"], m["until"]) for m in muted.mutes
     ] == [
         ("changed", "destructive", "ops", "load test", "2999-12-31"),
         ("unmanaged", "cosmetic", "ops", "load test", "2999-12-31"),
     ]
-    assert held.diagnostics == []
+    assert muted.diagnostics == []
     assert (other.exit_code, other.summary["changed"]) == (2, 1)
     assert (over.exit_code, over.summary["changed"]) == (2, 1)
     assert [(d.code, d.severity, d.summary) for d in over.diagnostics] == [
@@ -106,18 +106,18 @@ def test_a_mute_holds_until_its_day(watched_space: WatchedSpace) -> None:
     assert all(d.range is not None and "ops" in d.detail for d in over.diagnostics)
 
 
-def test_what_is_ignored_is_neither_drift_nor_unmanaged(watched_space: WatchedSpace) -> None:
-    """Ignored globs are not looked at, whoever manages them."""
+def test_ignored_resources_are_neither_drift_nor_unmanaged(watched_space: WatchedSpace) -> None:
+    """Resources that match `ignore` are not checked, managed or not."""
     watched_space.write()
     watched_space.change_stream("A", max_age=10**12)
     watched_space.request("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
-    found = run_drift(watched_space, ignore=["hub/stream/*"])
+    result = run_drift(watched_space, ignore=["hub/stream/*"])
 
-    assert (found.exit_code, found.resource_drift, found.unmanaged) == (0, [], [])
+    assert (result.exit_code, result.resource_drift, result.unmanaged) == (0, [], [])
 
 
 def test_nothing_is_written(watched_space: WatchedSpace) -> None:
-    """Whatever there is to find, the servers' own audit sees only reading requests, of drift and of the watch."""
+    """The job and `jsplan drift` send only reading requests, by the audit of the servers."""
     watched_space.write(
         drift={"sinks": [{"subject": "ops.drift", "domain": "hub"}, {"file": "drift.jsonl"}]}
     )
@@ -141,13 +141,13 @@ def test_nothing_is_written(watched_space: WatchedSpace) -> None:
 
 
 def test_exit_codes(watched_space: WatchedSpace) -> None:
-    """2 for what --fail-on names, 0 for the rest; a mute or `none` makes it 0."""
+    """The exit code is 2 for findings of `--fail-on`, and 0 otherwise."""
     watched_space.write()
     folder = watched_space.space.folder
     watched_space.request("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
-    said = ["-C", str(folder), "drift"]
-    codes = [main(said), main([*said, "--fail-on", "unmanaged", "--format", "junit"])]
+    arguments = ["-C", str(folder), "drift"]
+    codes = [main(arguments), main([*arguments, "--fail-on", "unmanaged", "--format", "junit"])]
     watched_space.change_stream("A", max_age=10**12)
-    codes += [main([*said, "--format", "github"]), main([*said, "--fail-on", "none"])]
+    codes += [main([*arguments, "--format", "github"]), main([*arguments, "--fail-on", "none"])]
 
     assert codes == [0, 2, 2, 0]

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from jsplan.drift.endpoint import Routes
 
 ROUTES: Routes = {"/healthz": lambda: text_answer(HTTPStatus.OK, "alive")}
-#: Seconds; far more than a probe waits, and far less than the test may take.
+#: Seconds: far more than a probe waits, and far less than the test may take.
 LONG = 20.0
 
 
 async def send_request(
     port: int, request: bytes = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", host: str = "127.0.0.1"
 ) -> bytes:
-    """The whole answer."""
+    """Send a request and return the whole answer."""
     async with asyncio.timeout(LONG):
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(request)
@@ -35,8 +35,8 @@ async def send_request(
         return answer
 
 
-async def test_idle_connections_take_nothing_from_others() -> None:
-    """However many sit there without asking, whoever asks is answered at once; no request has to wait for theirs to time out."""
+async def test_idle_connections_delay_no_request() -> None:
+    """Idle connections delay no request of others."""
     idle: list[asyncio.StreamWriter] = []
     async with serve("127.0.0.1:0", ROUTES) as port:
         for _ in range(5):
@@ -52,8 +52,8 @@ async def test_idle_connections_take_nothing_from_others() -> None:
         writer.close()
 
 
-async def test_an_idle_connection_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that asks nothing, or a byte at a time, ends with its deadline; one that asks too much ends at once."""
+async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that sends nothing, or a byte at a time, is closed at its deadline."""
     monkeypatch.setattr(endpoint, "REQUEST_TIMEOUT", 0.05)
     async with serve("127.0.0.1:0", ROUTES) as port:
         assert await send_request(port, b"") == b""
@@ -67,18 +67,18 @@ async def test_an_idle_connection_is_hung_up_on(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_without_descriptors_it_waits_and_continues(caplog: pytest.LogCaptureFixture) -> None:
-    """A process that cannot open anything more logs no traceback, and answers again as soon as it can."""
+    """A process without free descriptors logs no traceback and answers again later."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     failed: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
     async with serve("127.0.0.1:0", ROUTES) as port:
         with ExitStack() as held:
-            one = held.enter_context(socket.socket())
-            highest = one.fileno()
+            connection = held.enter_context(socket.socket())
+            highest = connection.fileno()
             resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
             try:
-                one.connect(("127.0.0.1", port))
-                one.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+                connection.connect(("127.0.0.1", port))
+                connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
                 for _ in range(3):
                     await asyncio.sleep(endpoint.ACCEPT_RETRY)
             finally:
@@ -88,13 +88,13 @@ async def test_without_descriptors_it_waits_and_continues(caplog: pytest.LogCapt
     assert (failed, [record.getMessage() for record in caplog.records]) == ([], [])
 
 
-async def test_where_it_listens() -> None:
-    """`:PORT` is every interface, a host only its own; an address that is taken, or of another machine, is said in words."""
+async def test_listen_addresses() -> None:
+    """`:PORT` means every interface; an address that cannot be used is refused."""
     async with serve("127.0.0.1:0", ROUTES) as port:
         assert (await send_request(port)).startswith(b"HTTP/1.1 200 OK")
-        for place in (f"127.0.0.1:{port}", "192.0.2.1:0", "no-such-host.invalid:0"):
+        for address in (f"127.0.0.1:{port}", "192.0.2.1:0", "no-such-host.invalid:0"):
             with pytest.raises(JsplanError, match="cannot serve metrics and health at"):
-                async with serve(place, ROUTES):
+                async with serve(address, ROUTES):
                     pass
     async with serve(":0", ROUTES) as port:
         assert (await send_request(port)).startswith(b"HTTP/1.1 200 OK")
@@ -109,14 +109,14 @@ async def test_where_it_listens() -> None:
         (b"HEAD /healthz HTTP/1.1\r\n\r\n", b"200"), (b"GET /healthz?x=1 HTTP/1.1\r\n\r\n", b"200"),
     ],
 )  # fmt: skip
-async def test_what_is_answered(request_: bytes, status: bytes) -> None:
-    """GET and HEAD of what there is; anything else is refused in HTTP's own words."""
+async def test_answers_by_method_and_path(request_: bytes, status: bytes) -> None:
+    """GET and HEAD of known paths are answered; anything else gets 404 or 405."""
     async with serve("127.0.0.1:0", ROUTES) as port:
         assert (await send_request(port, request_)).split(b" ")[1] == status
 
 
 def test_readiness_gives_no_reasons() -> None:
-    """Whoever may reach the port learns whether checks succeed, and no name of a server or text of an error."""
+    """The readiness answer holds no name of a server and no text of an error."""
     health = JobHealth(period=10, grace=1)
     first = health.answer_readiness()
     health.failing = True

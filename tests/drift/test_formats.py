@@ -19,8 +19,8 @@ FAILING = frozenset({"changed", "missing", "replication"})
 EVIL = 'hub/stream/<script>alert("x")</script>\x1b[31m\u202e]]>`|@all'
 
 
-def hostile() -> Drift:
-    """Drift whose every foreign word tries to be more than a word."""
+def hostile_drift() -> Drift:
+    """Drift in which every text of a server tries to break the format."""
     drift = samples.drift()
     drift.resource_drift[0].address = EVIL
     drift.resource_drift[0].change.fields = [
@@ -33,8 +33,8 @@ def hostile() -> Drift:
     return drift
 
 
-def many(count: int) -> Drift:
-    """Drift of very many resources, each with something to say."""
+def large_drift(count: int) -> Drift:
+    """Drift of very many resources."""
     drift = samples.drift()
     fields = (FieldChange("description", "a" * 200, "b" * 200, "in_place"),)
     drift.resource_drift += [
@@ -46,7 +46,7 @@ def many(count: int) -> Drift:
     return drift
 
 
-def quiet() -> Drift:
+def empty_drift() -> Drift:
     """Drift without a finding."""
     drift = samples.drift()
     drift.resource_drift, drift.replication, drift.unmanaged, drift.mutes, drift.offline = (
@@ -59,8 +59,8 @@ def quiet() -> Drift:
     return drift
 
 
-def test_the_gravest_comes_first() -> None:
-    """What is gone stands before what was changed, and what nobody manages comes last."""
+def test_the_worst_comes_first() -> None:
+    """Missing comes before changed, and unmanaged comes last."""
     assert [row.kind for row in drift_rows.rows(samples.drift())] == [
         "missing",
         "changed",
@@ -73,7 +73,7 @@ def test_the_gravest_comes_first() -> None:
 
 
 def test_the_mark_follows_the_findings() -> None:
-    """Looking again at the same situation gives the same mark, so that a comment need not be written again."""
+    """The same findings give the same mark, so that a comment is not written again."""
     first, again, less = samples.drift(), samples.drift(), samples.drift()
     again.timestamp, again.id = "2026-02-01T00:00:00Z", "d2"
     less.resource_drift.pop()
@@ -84,8 +84,8 @@ def test_the_mark_follows_the_findings() -> None:
     assert marks[0] in drift_html.render(first)
 
 
-def test_markdown_says_everything_once() -> None:
-    """Each finding has its line, the change stands in a block of its own, and the greppable summary is there."""
+def test_markdown_shows_each_finding_once() -> None:
+    """Each finding has one line, each change has a block, and the summary is there."""
     text = drift_markdown.render(samples.drift())
 
     assert "**Drift: 1 changed, 1 missing, 1 unhealthy, 2 unmanaged.**" in text
@@ -96,13 +96,13 @@ def test_markdown_says_everything_once() -> None:
     )
     assert "! max_age: 1y -> 1d" in text
     assert "no drift" not in text.lower()
-    assert "No drift." in drift_markdown.render(quiet())
+    assert "No drift." in drift_markdown.render(empty_drift())
 
 
 @pytest.mark.parametrize("count", [150, 5_000])
 def test_markdown_is_cut_where_github_would_refuse_it(count: int) -> None:
-    """A page stays under 65,000 characters, says how many findings were cut, and keeps what is gravest."""
-    text = drift_markdown.render(many(count))
+    """A page stays under 65,000 characters, counts what was cut, and keeps the worst findings."""
+    text = drift_markdown.render(large_drift(count))
     shown = text.count("` was changed")
 
     assert len(text) < 65_000
@@ -111,9 +111,9 @@ def test_markdown_is_cut_where_github_would_refuse_it(count: int) -> None:
     assert text.count("~~~") % 2 == 0
 
 
-def test_markdown_takes_foreign_words_for_words() -> None:
-    """Names from servers neither open HTML, nor end a block, nor notify anybody."""
-    text = drift_markdown.render(hostile())
+def test_markdown_escapes_texts_of_servers() -> None:
+    """Names from servers open no HTML, end no block and mention no user."""
+    text = drift_markdown.render(hostile_drift())
 
     assert "\x1b" not in text
     assert "\u202e" not in text
@@ -130,19 +130,19 @@ class _Page(HTMLParser):
         self.text = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Count a tag."""
+        """Record a tag."""
         self.tags.append(tag)
         self.attributes += attrs
 
     def handle_data(self, data: str) -> None:
-        """Collect what is seen."""
+        """Collect the visible text."""
         self.text += data
 
 
-def test_html_stands_alone_and_is_harmless() -> None:
-    """One file, nothing loaded from anywhere, foreign words as text, one script: our own."""
+def test_html_loads_nothing_and_escapes_texts_of_servers() -> None:
+    """The page is one file that loads nothing and shows texts of servers as text."""
     page = _Page()
-    page.feed(drift_html.render(hostile()))
+    page.feed(drift_html.render(hostile_drift()))
 
     assert page.tags.count("script") == 1
     assert page.tags.count("article") == 7
@@ -152,8 +152,8 @@ def test_html_stands_alone_and_is_harmless() -> None:
     assert "Drift: 1 changed, 1 missing, 1 unhealthy, 2 unmanaged." in page.text
 
 
-def test_junit_counts_what_fails() -> None:
-    """Findings of the kinds that fail are failures, unread domains errors, the rest is skipped; counts agree with the cases."""
+def test_junit_counts_failures() -> None:
+    """Failing kinds are failures, offline domains errors, other findings skipped."""
     suite = ET.fromstring(drift_junit.render(samples.drift(), FAILING))[0]  # noqa: S314 - our own text
     cases = suite.findall("testcase")
     outcomes = [case[0].tag if len(case) else "passed" for case in cases]
@@ -177,19 +177,19 @@ def test_junit_counts_what_fails() -> None:
 
 
 def test_junit_of_no_drift_passes() -> None:
-    """Without findings there are tests that passed, not an empty file that a reader would take for a broken run."""
-    suite = ET.fromstring(drift_junit.render(quiet(), FAILING))[0]  # noqa: S314 - our own text
+    """A run without findings has tests that passed, so that no reader takes it for broken."""
+    suite = ET.fromstring(drift_junit.render(empty_drift(), FAILING))[0]  # noqa: S314 - our own text
 
     assert [len(case) for case in suite.findall("testcase")] == [0, 0, 0, 0, 0]
 
 
-def test_junit_is_xml_whatever_a_name_holds() -> None:
+def test_junit_stays_xml_with_hostile_names() -> None:
     """No name or reason from a server breaks the file."""
-    assert ET.fromstring(drift_junit.render(hostile(), FAILING)).tag == "testsuites"  # noqa: S314 - our own text
+    assert ET.fromstring(drift_junit.render(hostile_drift(), FAILING)).tag == "testsuites"  # noqa: S314 - our own text
 
 
-def test_github_annotates_the_line_that_declares() -> None:
-    """A finding is an error at its resource's line if it fails, a notice if not; an expired mute is a warning at its own line."""
+def test_github_annotates_the_line_of_the_resource() -> None:
+    """A finding points to the line of its resource: an error if it fails, else a notice."""
     drift = samples.drift()
     drift.declared_at = {"hub/stream/ORDERS": SourceRange("streams/orders.yaml", 3, 5)}
     drift.diagnostics = [
@@ -203,11 +203,11 @@ def test_github_annotates_the_line_that_declares() -> None:
     ]
     lines = drift_github.render(drift, FAILING).splitlines()
 
-    ours = next(line for line in lines if "changed%3A hub/stream/ORDERS" in line)
-    assert ours.startswith(
+    annotation = next(line for line in lines if "changed%3A hub/stream/ORDERS" in line)
+    assert annotation.startswith(
         "::error file=streams/orders.yaml,line=3,col=5,title=changed%3A hub/stream/ORDERS::"
     )
-    assert ours.endswith("was changed (destructive)%0A~ max_age: 1y -> 1d")
+    assert annotation.endswith("was changed (destructive)%0A~ max_age: 1y -> 1d")
     assert any(line.startswith("::notice title=unmanaged") for line in lines)
     assert any(
         line.startswith("::warning file=jsplan.yaml,line=9,col=5,title=JS490::the mute expired")
@@ -216,9 +216,9 @@ def test_github_annotates_the_line_that_declares() -> None:
     assert lines[-1] == "Drift: 1 changed, 1 missing, 1 unhealthy, 2 unmanaged."
 
 
-def test_github_takes_no_orders_from_names() -> None:
-    """Every line is a command of ours: foreign words cannot begin one."""
-    lines = drift_github.render(hostile(), FAILING).splitlines()
+def test_github_runs_no_command_from_a_name() -> None:
+    """No text of a server begins a command of GitHub."""
+    lines = drift_github.render(hostile_drift(), FAILING).splitlines()
 
     assert all(line.startswith(("::error ", "::notice ", "::warning ")) for line in lines[:-1])
     assert len(lines) == 8

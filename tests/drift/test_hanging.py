@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: Seconds. What the tests give an exchange, and what it takes on no machine but where it hangs.
+#: Seconds: the deadline of an exchange, and a time that is reached only where it hangs.
 DEADLINE, LONG = 0.1, 20.0
 
 
 def alert_event(number: int = 1) -> AlertEvent:
-    what = Alert("0123456789ab", "changed", "functional", "hub/stream/A", "was changed", ())
+    alert = Alert("0123456789ab", "changed", "functional", "hub/stream/A", "was changed", ())
     return AlertEvent(
         f"0123456789ab.{number}",
         "opened",
-        what,
+        alert,
         "shop",
         None,
         "2026-01-31T12:00:00Z",
@@ -51,24 +51,24 @@ def alert_event(number: int = 1) -> AlertEvent:
 
 @pytest.fixture(autouse=True)
 def deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short ones for every sink, and for the end of the job."""
+    """Short deadlines for every sink and for the end of the job."""
     monkeypatch.setattr(webhooks, "POST_TIMEOUT", DEADLINE)
     monkeypatch.setattr(files, "WRITE_TIMEOUT", DEADLINE)
     monkeypatch.setattr(drift_outputs, "FINAL_DELIVERY_TIMEOUT", DEADLINE)
 
 
 def count_threads(name: str) -> int:
-    """How many threads have the name."""
+    """Return the number of threads with this name."""
     return sum(thread.name == name for thread in threading.enumerate())
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - nothing tells when it becomes true
+    while not condition():  # noqa: ASYNC110 - no event says when it becomes true
         await asyncio.sleep(0.005)
 
 
 def dripping(before: bytes) -> Callable[[ListeningServer, socket.socket], None]:
-    """Take the request, begin an answer, and send a byte of it again and again."""
+    """Take the request, begin an answer, and send one byte of it again and again."""
 
     def serve(server: ListeningServer, stream: socket.socket) -> None:
         server.read(stream)
@@ -90,7 +90,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("kind", ANSWERS)
 async def test_a_webhook_that_never_finishes(kind: str) -> None:
-    """The deadline holds for the whole exchange; afterwards nothing of it is left, however often it is tried."""
+    """The deadline holds for the whole exchange, and no thread of it is left."""
     begun = time.monotonic()
     with ListeningServer(ANSWERS[kind]) as server:
         sink = Webhook(1, f"http://127.0.0.1:{server.port}/x", {})
@@ -107,7 +107,7 @@ async def test_a_webhook_that_never_finishes(kind: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["https"])
 async def test_a_webhook_whose_handshake_never_ends(scheme: str) -> None:
-    """TLS is a part of the exchange."""
+    """The deadline covers the TLS handshake."""
     with ListeningServer(dripping(b"\x16\x03\x03\x40\x00")) as server:
         with pytest.raises(SinkError, match="no answer in time"):
             await Webhook(1, f"{scheme}://127.0.0.1:{server.port}/x", {}).send([alert_event()])
@@ -115,17 +115,16 @@ async def test_a_webhook_whose_handshake_never_ends(scheme: str) -> None:
 
 
 async def test_a_file_whose_disk_hangs(tmp_path: Path) -> None:
-    """Each try ends in time, no second one begins while the first hangs, and once the disk answers all is written."""
-    place = tmp_path / "drift.jsonl"
-    os.mkfifo(
-        place
-    )  # opened for writing it waits for a reader, as a file of a network that is gone waits
-    sink = FileSink(place)
+    """Each try ends in time, only one hangs at a time, and the file is written in the end."""
+    file = tmp_path / "drift.jsonl"
+    # Opening a pipe waits for a reader, like a file of a network file system that is gone.
+    os.mkfifo(file)
+    sink = FileSink(file)
     for number in range(3):
         with pytest.raises(SinkError, match="the disk did not answer"):
             await sink.send([alert_event(number)])
     assert count_threads("sink drift.jsonl") == 1
-    with place.open("rb") as reader:
+    with file.open("rb") as reader:
         first = await asyncio.to_thread(reader.readline)
         await wait_until(lambda: count_threads("sink drift.jsonl") == 0)
 
@@ -147,32 +146,32 @@ def hanging_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 async def test_a_report_whose_disk_hangs(tmp_path: Path, hanging_disk: threading.Event) -> None:
-    """It is a failure in words."""
-    told: list[str | None] = []
-    report = SnapshotFile(tmp_path / "r.md", lambda: b"x", lambda _, error: told.append(error))
+    """A report that cannot be written in time is a failure with a message."""
+    errors: list[str | None] = []
+    report = SnapshotFile(tmp_path / "r.md", lambda: b"x", lambda _, error: errors.append(error))
 
     assert await report.write(DEADLINE) is False
-    assert "the disk did not answer within 0.1 s" in str(told[0])
+    assert "the disk did not answer within 0.1 s" in str(errors[0])
     hanging_disk.set()
     assert await report.write(30.0) is True
     assert (tmp_path / "r.md").read_bytes() == b"x"
 
 
 class NullViews:
-    """Prints nothing."""
+    """Views that print nothing."""
 
     def notice(self, notice: AlertEvent) -> None:
         """Do nothing."""
 
     def report(self, *_: Any) -> bytes:
-        """Give a report."""
+        """Return a report."""
         return b"x"
 
 
-async def test_what_hangs_holds_up_neither_the_job_nor_its_end(
+async def test_hanging_outputs_delay_neither_the_job_nor_its_end(
     tmp_path: Path, hanging_disk: threading.Event
 ) -> None:
-    """Beside a webhook, a file and a report that hang the other sink has everything, threads are at hand, and the end comes."""
+    """The other sink receives everything, and the job ends, while three outputs hang."""
     report = tmp_path / "r.md"
     os.mkfifo(tmp_path / "hanging.jsonl")
     options = WatchOptions(Interval(3600 * SECOND), frozenset(), report=report)
@@ -182,32 +181,31 @@ async def test_what_hangs_holds_up_neither_the_job_nor_its_end(
             FileSink(tmp_path / "hanging.jsonl"),
             FileSink(tmp_path / "good.jsonl"),
         ]
-        outlets = DriftOutputs(sinks, options, "shop", NullViews(), RecordingObserver())
-        async with outlets.open():
-            outlets.update_report(Drift("", "", None, "", ""))
-            outlets.publish([alert_event(number) for number in range(5)])
+        outputs = DriftOutputs(sinks, options, "shop", NullViews(), RecordingObserver())
+        async with outputs.open():
+            outputs.update_report(Drift("", "", None, "", ""))
+            outputs.publish([alert_event(number) for number in range(5)])
             good = tmp_path / "good.jsonl"
             await wait_until(lambda: good.exists() and good.read_text().count("\n") == 5)
             assert await asyncio.to_thread(lambda: "a thread") == "a thread"
             ending = time.monotonic()
 
     assert time.monotonic() - ending < LONG
-    os.close(
-        os.open(tmp_path / "hanging.jsonl", os.O_RDONLY | os.O_NONBLOCK)
-    )  # so that no thread outlives the test
+    # So that no thread outlives the test.
+    os.close(os.open(tmp_path / "hanging.jsonl", os.O_RDONLY | os.O_NONBLOCK))
 
 
-async def test_work_and_its_errors() -> None:
-    """A worker returns what comes out, raises what goes wrong, and works again after a timeout."""
-    worker, go = Worker("w"), threading.Event()
+async def test_a_worker_returns_and_raises() -> None:
+    """A worker returns the result, raises the error, and works again after a timeout."""
+    worker, may_end = Worker("w"), threading.Event()
 
     assert await worker.run(lambda: 5, LONG) == 5
     with pytest.raises(KeyError):
         await worker.run(lambda: os.environ["JSPLAN_A"], LONG)
     with pytest.raises(TimeoutError):
-        await worker.run(go.wait, DEADLINE)
+        await worker.run(may_end.wait, DEADLINE)
     with pytest.raises(TimeoutError):
         await worker.run(lambda: 6, DEADLINE)
     assert count_threads("w") == 1
-    go.set()
+    may_end.set()
     assert await worker.run(lambda: 7, LONG) == 7

@@ -1,4 +1,4 @@
-"""The parts of the job that need no server: what advisories say, when checks are due, what is in doubt, what is news."""
+"""The parts of the drift job that need no server."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def audit(subject: str, answer: Any = None, **more: Any) -> bytes:
         ("$JS.EVENT.ADVISORY.STREAM.DELETED.A", b"[]", None),
     ],
 )
-def test_what_an_advisory_says(subject: str, data: bytes, event: AdvisoryEvent | None) -> None:
-    """Each request that changes something names it and who asked; those that read, were refused or cannot be read say nothing."""
+def test_an_advisory_gives_an_event(subject: str, data: bytes, event: AdvisoryEvent | None) -> None:
+    """Only a request that changed something gives an event, with its user."""
     assert parse_advisory(subject, data) == event
 
 
 def test_behind_a_leafnode_only_the_link_is_known() -> None:
-    """Who asked over a leafnode is told as that, not as the user of the link."""
+    """The actor of a request over a leafnode is not the user of the link."""
     event = parse_advisory(
         AUDIT, audit("$JS.API.STREAM.UPDATE.A", client=CLIENT | {"kind": "Leafnode", "user": ""})
     )
@@ -110,7 +110,7 @@ NOON = datetime(2026, 1, 31, 12, 3, 20, tzinfo=UTC)
 
 
 def test_schedules() -> None:
-    """Every so long, or at the minutes of a crontab; with jitter later, never sooner; the longest wait is known."""
+    """Jitter delays a check and never advances it; the longest wait is known."""
     jitter = Interval(60 * SECOND, 30 * SECOND, random.Random(1))
     due = [(jitter.next_after(NOON) - NOON).total_seconds() for _ in range(200)]
 
@@ -129,14 +129,14 @@ def test_schedules() -> None:
 
 
 @pytest.mark.parametrize("line", ["* * * *", "61 * * * *", "often", "0 0 31 2 *"])
-def test_what_is_no_crontab_line(line: str) -> None:
-    """Four fields, minutes that are none, words, and days that never come are refused."""
+def test_lines_that_are_no_crontab(line: str) -> None:
+    """Lines that are no crontab line, and dates that never come, are refused."""
     with pytest.raises(ValueError, match=r"crontab|never"):
         Cron(line)
 
 
-def test_where_to_serve() -> None:
-    """All addresses, one, and one of IPv6; nothing else."""
+def test_listen_addresses() -> None:
+    """All interfaces, one IPv4 address and one IPv6 address are accepted."""
     assert [parse_listen_address(text) for text in (":9464", "127.0.0.1:80", "[::1]:9464")] == [
         (None, 9464),
         ("127.0.0.1", 80),
@@ -166,15 +166,15 @@ def state(serial: int = 1, pending: tuple[Address, ...] = (), **limits: int) -> 
     )
 
 
-def test_a_look_between_equal_states_is_trusted() -> None:
-    """Nothing moved and nothing is under way: what the look says is so."""
+def test_a_check_between_equal_states_is_trusted() -> None:
+    """A check between two equal states is trusted."""
     doubted = OwnChangeFilter().untrusted_between(state(), state(), 100.0)
 
     assert not any(doubted(str(address)) for address in (A, B, C))
 
 
-def test_what_moved_is_in_doubt_and_the_rest_for_a_moment() -> None:
-    """Right after an apply moved A nothing is trusted; a second later all is, if no step is under way."""
+def test_an_apply_makes_checks_doubtful_for_a_second() -> None:
+    """Nothing is trusted right after an apply; everything is a second later."""
     doubt = OwnChangeFilter()
     first = doubt.untrusted_between(state(1), state(2, A=5), 100.0)
     later = doubt.untrusted_between(state(2, A=5), state(2, A=5), 100.0 + QUIET_TIME)
@@ -185,8 +185,8 @@ def test_what_moved_is_in_doubt_and_the_rest_for_a_moment() -> None:
     assert not doubt.take_own_change(A)
 
 
-def test_a_step_under_way_is_waited_for_and_not_for_ever() -> None:
-    """While a step is under way all is in doubt; when it moves no more only its own, with what is below it; in the end not even that."""
+def test_a_running_step_is_awaited_for_a_bounded_time() -> None:
+    """While a step runs nothing is trusted; a dead step only makes its own address doubtful."""
     doubt = OwnChangeFilter()
     busy = state(2, pending=(A,))
     begun = doubt.untrusted_between(state(1), busy, 100.0)
@@ -198,8 +198,8 @@ def test_a_step_under_way_is_waited_for_and_not_for_ever() -> None:
     assert not any(stuck(str(address)) for address in (A, B, C))
 
 
-def test_doubts_are_looked_at_less_and_less_often() -> None:
-    """At once, then after a quarter of a second, then twice as long each time, up to a bound; what is settled no more."""
+def test_doubtful_addresses_are_rechecked_less_and_less_often() -> None:
+    """The delay of a recheck doubles up to a bound, and ends when the doubt ends."""
     doubt = OwnChangeFilter()
     doubt.recheck_now([A], 0.0)
     waits, now = [], 0.0
@@ -215,12 +215,12 @@ def test_doubts_are_looked_at_less_and_less_often() -> None:
 
 
 def alerts_of(drift: Drift) -> list[Alert]:
-    """All situations of a document."""
+    """Return all alerts of a document."""
     return build_alerts(drift, ALL)
 
 
 def test_every_finding_is_an_alert_with_an_id_of_its_own() -> None:
-    """Changed, missing, replication, unmanaged and away; neither healthy flows, nor what is excused, nor what its server removes."""
+    """Each finding of each kind is one alert; healthy and excused flows are none."""
     drift = samples.drift()
     drift.unmanaged.append(
         Unmanaged("hub/consumer/A/x7", "consumer", 0, None, None, ephemeral=True)
@@ -243,22 +243,22 @@ def test_every_finding_is_an_alert_with_an_id_of_its_own() -> None:
     assert [s.kind for s in build_alerts(drift, {"missing"})] == ["missing"]
 
 
-def saw_everything(_: Alert) -> bool:
-    """A look that saw everything."""
+def covers_everything(_: Alert) -> bool:
+    """A check that covered everything."""
     return True
 
 
-def test_only_news_is_reported() -> None:
-    """The first time, when it is another difference, and when it is over; not again in between, whoever looks how often."""
+def test_only_changes_of_alerts_are_reported() -> None:
+    """An alert is reported when it opens, changes and is resolved, and not in between."""
     register = AlertRegister("shop", "prod")
     first = register.update(
-        alerts_of(samples.drift()), saw_everything, "t1", {"hub/stream/ORDERS": ACTOR}
+        alerts_of(samples.drift()), covers_everything, "t1", {"hub/stream/ORDERS": ACTOR}
     )
-    again = register.update(alerts_of(samples.drift()), saw_everything, "t2")
+    again = register.update(alerts_of(samples.drift()), covers_everything, "t2")
     other = samples.drift()
     other.resource_drift[0].change.fields[0].after = 5
-    changed = register.update(alerts_of(other), saw_everything, "t3")
-    over = register.update([], saw_everything, "t4")
+    changed = register.update(alerts_of(other), covers_everything, "t3")
+    over = register.update([], covers_everything, "t4")
 
     assert [n.event for n in first] == ["opened"] * 6
     assert (first[0].by, first[0].by_text) == (ACTOR.to_json(), "acc (nats CLI) from 10.0.0.1")
@@ -269,28 +269,30 @@ def test_only_news_is_reported() -> None:
     assert register.open == {}
 
 
-def test_what_was_not_checked_stays_unchanged() -> None:
-    """A look at one thing resolves nothing else."""
+def test_alerts_outside_a_check_stay_open() -> None:
+    """A check of one resource resolves no other alert."""
     register = AlertRegister("shop", "prod")
-    register.update(alerts_of(samples.drift()), saw_everything, "t1")
-    notices = register.update([], lambda s: s.address == "hub/stream/ORDERS", "t2")
+    register.update(alerts_of(samples.drift()), covers_everything, "t1")
+    notifications = register.update([], lambda s: s.address == "hub/stream/ORDERS", "t2")
 
-    assert [n.alert.address for n in notices] == ["hub/stream/ORDERS"]
+    assert [n.alert.address for n in notifications] == ["hub/stream/ORDERS"]
     assert len(register.open) == 5
 
 
 def test_notices_fit_their_schema() -> None:
-    """Each notice of each kind and occasion is what `notification-v1.json` says, with or without somebody who did it."""
+    """Each notification matches `notification-v1.json`, with and without an actor."""
     register = AlertRegister("shop", None)
-    notices = register.update(
+    notifications = register.update(
         alerts_of(samples.drift()),
-        saw_everything,
+        covers_everything,
         "2026-01-31T12:00:00Z",
         {"hub/stream/ORDERS": ACTOR},
     )
-    notices += register.update([], saw_everything, "2026-01-31T12:00:01Z")
-    for notice in notices:
+    notifications += register.update([], covers_everything, "2026-01-31T12:00:01Z")
+    for notice in notifications:
         jsonschema.validate(notice.to_json(), schemas()["notification-v1.json"])
 
-    assert notices[0].text.startswith("shop: destructive: hub/stream/ORDERS was changed: max_age: ")
+    assert notifications[0].text.startswith(
+        "shop: destructive: hub/stream/ORDERS was changed: max_age: "
+    )
     assert format_fields(samples.drift().resource_drift[1]) == ()

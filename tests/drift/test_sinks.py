@@ -1,4 +1,4 @@
-"""Sinks over real HTTP, real files and a real server: what fails is retried, and in the end each has everything."""
+"""Sinks over real HTTP, real files and a real server, with retries."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from tests.conftest import MakeServer
     from tests.drift.conftest import WatchedSpace
 
-#: Generous: a machine may be busy with other things.
+#: Generous: the machine may be busy.
 pytestmark = pytest.mark.timeout(180)
 
 SECRET = "T0/B0/s3cr3t"
 
 
 def alert_event(
-    number: int, situation: str = "0123456789ab", says: str = "was changed"
+    number: int, alert_id: str = "0123456789ab", says: str = "was changed"
 ) -> AlertEvent:
-    """A notice with a number."""
-    what = Alert(situation, "changed", "functional", "hub/stream/A", says, ("max_age: 1y -> 1d",))
+    """A notification with a number."""
+    alert = Alert(alert_id, "changed", "functional", "hub/stream/A", says, ("max_age: 1y -> 1d",))
     return AlertEvent(
-        f"{situation}.{number}",
+        f"{alert_id}.{number}",
         "opened",
-        what,
+        alert,
         "shop",
         "prod",
         "2026-01-31T12:00:00Z",
@@ -54,7 +54,7 @@ def alert_event(
 
 
 class WebhookServer:
-    """A web server that takes notices, or answers with `status` without taking them."""
+    """A web server that takes notifications, or answers `status` without taking them."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -77,7 +77,7 @@ class WebhookServer:
                 self.end_headers()
 
             def log_message(self, *_: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(
@@ -87,14 +87,14 @@ class WebhookServer:
         self.url = f"http://127.0.0.1:{self._server.server_port}/{SECRET}"
 
     def close(self) -> None:
-        """End it."""
+        """End the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     @property
     def ids(self) -> list[str]:
-        """The notices it took."""
+        """The ids of the notifications that it took."""
         return [body["metadata"]["event_payload"]["id"] for body in self.taken]
 
 
@@ -115,7 +115,7 @@ async def deliver(delivery: Delivery, seconds: float = 20) -> None:
 
 
 async def test_a_webhook_is_what_slack_takes(hook: WebhookServer) -> None:
-    """One POST per notice, with text that cannot call anybody, the data where Slack keeps it, and the headers that were given."""
+    """Each notification is one POST in the form of Slack that cannot mention a user."""
     sink = Webhook(1, hook.url, {"X-Key": "k"})
     await sink.send([alert_event(1, says="was changed <!channel> & more"), alert_event(2)])
 
@@ -130,18 +130,18 @@ async def test_a_webhook_is_what_slack_takes(hook: WebhookServer) -> None:
 async def test_a_webhook_that_refuses_is_a_failure_without_its_url(
     hook: WebhookServer, status: int
 ) -> None:
-    """Anything but success is a failure, a redirect too; what is said about it does not hold the URL."""
+    """Any status but success is a failure, and its message does not hold the URL."""
     hook.status = status
-    with pytest.raises(SinkError) as caught:
+    with pytest.raises(SinkError) as error:
         await Webhook(1, hook.url, {}).send([alert_event(1)])
 
-    assert str(caught.value) == f"webhook 1 answered {status}"
+    assert str(error.value) == f"webhook 1 answered {status}"
 
 
-async def test_a_webhook_that_is_not_there_is_a_failure_without_its_url(
+async def test_an_unreachable_webhook_is_a_failure_without_its_url(
     hook: WebhookServer,
 ) -> None:
-    """No connection, a name that does not exist, a URL of another kind: no message holds any part of the URL."""
+    """A failure to connect does not print any part of the URL."""
     hook.close()
     said = []
     for url in (
@@ -150,30 +150,32 @@ async def test_a_webhook_that_is_not_there_is_a_failure_without_its_url(
         f"http://127.0.0.1:1/{SECRET} x",
         f"file:///{SECRET}",
     ):
-        with pytest.raises(SinkError) as caught:
+        with pytest.raises(SinkError) as error:
             await Webhook(1, url, {}).send([alert_event(1)])
-        said.append(str(caught.value))
+        said.append(str(error.value))
 
     assert not [
         text for text in said if SECRET in text or "invalid/" in text or "127.0.0.1" in text
     ]
 
 
-async def test_what_fails_for_a_while_has_everything_afterwards(
+async def test_sinks_receive_everything_after_an_outage(
     hook: WebhookServer, tmp_path: Path
 ) -> None:
-    """A webhook that refuses and a file in a folder that is not there: once they work, each has every notice, in order."""
+    """A webhook and a file that work again receive every notification, in order."""
     hook.status = 503
     file = tmp_path / "later" / "drift.jsonl"
     failures: list[str] = []
     both_failed = asyncio.Event()
 
-    def told(delivery: Delivery, error: str | None) -> None:
+    def record_failure(delivery: Delivery, error: str | None) -> None:
         failures.append(f"{delivery.sink.name} {error}")
         if all(one.failures >= 2 for one in deliveries):
             both_failed.set()
 
-    deliveries = [Delivery(sink, told) for sink in (Webhook(1, hook.url, {}), FileSink(file))]
+    deliveries = [
+        Delivery(sink, record_failure) for sink in (Webhook(1, hook.url, {}), FileSink(file))
+    ]
     for delivery in deliveries:
         delivery.put([alert_event(n) for n in range(25)])
     tasks = [asyncio.create_task(delivery.run()) for delivery in deliveries]
@@ -192,8 +194,8 @@ async def test_what_fails_for_a_while_has_everything_afterwards(
     assert any("webhook 1 answered 503" in text for text in failures)
 
 
-async def test_a_line_that_was_cut_off_costs_no_other(tmp_path: Path) -> None:
-    """After a disk that was full in the middle of a line, the next notice stands in a line of its own."""
+async def test_a_cut_line_damages_no_other(tmp_path: Path) -> None:
+    """After a line that was cut off, the next notification has a line of its own."""
     file = tmp_path / "drift.jsonl"
     file.write_text('{"id": "cut', "utf-8")
     await FileSink(file).send([alert_event(1)])
@@ -202,7 +204,7 @@ async def test_a_line_that_was_cut_off_costs_no_other(tmp_path: Path) -> None:
 
 
 async def test_a_subject_survives_its_server(make_server: MakeServer) -> None:
-    """What was not taken because the server was away is published once it is back, each with an id that a stream keeps once."""
+    """Notifications that an offline server missed are published later, each kept once."""
     server = make_server()
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.D", {"name": "D", "subjects": ["ops.drift"]})
@@ -236,18 +238,18 @@ def _stored(server: Server) -> int:
 
 
 async def test_a_subject_that_may_not_be_published_is_a_failure(make_server: MakeServer) -> None:
-    """The server says only out of band that a user may not publish; that is heard, and no success."""
+    """A denied publish, which the server reports out of band, is a failure."""
     server = make_server(
         extra='authorization { users: [{user: any, password: any}, {user: u, password: p, permissions: {publish: {deny: ["ops.>"]}}}] }\n'
         "no_auth_user: any\n"
     )
-    speaker = Publisher(
+    publisher = Publisher(
         resolve_settings(Connection("main", url=server.url, user="u", password="p"), {}),
         "ops.drift",
     )
     with pytest.raises(SinkError, match="does not permit"):
-        await SubjectSink("ops.drift", speaker).send([alert_event(1)])
-    await speaker.close()
+        await SubjectSink("ops.drift", publisher).send([alert_event(1)])
+    await publisher.close()
 
 
 class BrokenSink:
@@ -256,49 +258,51 @@ class BrokenSink:
     name = "never"
     batch = 1
 
-    async def send(self, notices: Sequence[AlertEvent]) -> None:
+    async def send(self, notifications: Sequence[AlertEvent]) -> None:
         """Fail."""
-        raise SinkError(f"never any of {len(notices)}")
+        raise SinkError(f"never any of {len(notifications)}")
 
     async def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing."""
 
 
-async def test_what_waits_is_bounded() -> None:
-    """A sink that is gone for ever costs a bounded queue, in which the newest of every situation stays."""
+async def test_the_queue_is_bounded() -> None:
+    """The queue of a dead sink is bounded and keeps the newest notification of each alert."""
     delivery = Delivery(BrokenSink(), lambda *_: None)
     delivery.put([alert_event(0, "aaaaaaaaaaaa")])
     delivery.put([alert_event(n) for n in range(MAX_QUEUED + 50)])
 
     assert delivery.queued == MAX_QUEUED
     assert delivery.dropped == 51
-    assert delivery._queue[0].alert.id == "aaaaaaaaaaaa"  # noqa: SLF001 - what nothing has overtaken
+    assert delivery._queue[0].alert.id == "aaaaaaaaaaaa"  # noqa: SLF001 - no newer one replaced it
     assert delivery._queue[-1].id == f"0123456789ab.{MAX_QUEUED + 49}"  # noqa: SLF001
 
 
 def file_names(folder: Path) -> list[str]:
-    """What is in a folder."""
+    """Return the names of the files in a folder."""
     return [path.name for path in folder.iterdir()]
 
 
-async def test_a_report_is_whole_or_not_there(tmp_path: Path) -> None:
-    """A file that shows how things are is replaced at once, leaves nothing beside it, and says why it cannot be written."""
-    told: list[str | None] = []
-    good = SnapshotFile(tmp_path / "r.md", lambda: b"new", lambda _, error: told.append(error))
+async def test_a_report_is_complete_or_missing(tmp_path: Path) -> None:
+    """A report is replaced atomically, without other files, and its failure is reported."""
+    record_failure: list[str | None] = []
+    good = SnapshotFile(
+        tmp_path / "r.md", lambda: b"new", lambda _, error: record_failure.append(error)
+    )
     bad = SnapshotFile(
-        tmp_path / "no" / "r.md", lambda: b"new", lambda _, error: told.append(error)
+        tmp_path / "no" / "r.md", lambda: b"new", lambda _, error: record_failure.append(error)
     )
 
     assert (await good.write(), await bad.write()) == (True, False)
     assert file_names(tmp_path) == ["r.md"]
-    assert told[0] is None
-    assert "No such file" in str(told[1])
+    assert record_failure[0] is None
+    assert "No such file" in str(record_failure[1])
 
 
 def test_a_dead_sink_does_not_hold_up_the_end(
     watched_space: WatchedSpace, hook: WebhookServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGTERM ends the job within seconds although a sink takes nothing; the other one has everything, and what is missing is said."""
+    """SIGTERM ends the job soon although one sink fails, and the loss is reported."""
     monkeypatch.setenv("HOOK", hook.url)
     hook.status = 500
     watched_space.write().space.write(
@@ -314,10 +318,10 @@ def test_a_dead_sink_does_not_hold_up_the_end(
     assert len((watched_space.space.folder / "drift.jsonl").read_text("utf-8").splitlines()) == 1
 
 
-def test_no_secret_reaches_anybody(
+def test_no_secret_is_in_any_output(
     watched_space: WatchedSpace, hook: WebhookServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Passwords, hook URLs and headers are in no notice, log line, metric, report or file, also where everything fails."""
+    """Passwords, hook URLs and headers appear in no output, not even after failures."""
     monkeypatch.setenv("HOOK", hook.url)
     monkeypatch.setenv("HOOK_KEY", "h3ader-k3y")
     hook.status = 500

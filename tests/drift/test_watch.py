@@ -14,18 +14,18 @@ from tests.drift.conftest import STREAMS
 if TYPE_CHECKING:
     from tests.drift.conftest import WatchedSpace
 
-#: Generous: a machine may be busy with other things.
+#: Generous: the machine may be busy.
 pytestmark = pytest.mark.timeout(180)
 
 
-def schema_of_notices() -> dict[str, object]:
-    """What `state/schema/notification-v1.json` says."""
+def notification_schema() -> dict[str, object]:
+    """The schema `state/schema/notification-v1.json`."""
     return schemas()["notification-v1.json"]
 
 
 @pytest.mark.matrix
 def test_changes_are_reported_as_they_happen(watched_space: WatchedSpace) -> None:
-    """An update, one behind the leafnode, one of a consumer, a new stream and a deletion: each once, with who it was, and no other."""
+    """Each change is reported once, with its user, also behind the leafnode."""
     job = watched_space.write().start_job("--every", "1h")
 
     watched_space.change_stream("A", max_age=10**12)
@@ -37,7 +37,7 @@ def test_changes_are_reported_as_they_happen(watched_space: WatchedSpace) -> Non
     )
     assert first["alert"]["fields"][0]["path"] == "max_age"
     assert first["by"]["user"] == "acc"
-    jsonschema.validate(first, schema_of_notices())
+    jsonschema.validate(first, notification_schema())
 
     watched_space.change_stream("B", "leaf", max_msgs=5)
     assert job.next_alert_key() == ("opened", "changed", "leaf/stream/B")
@@ -65,7 +65,7 @@ def test_changes_are_reported_as_they_happen(watched_space: WatchedSpace) -> Non
 
 @pytest.mark.matrix
 def test_an_apply_of_our_own_is_no_drift(watched_space: WatchedSpace) -> None:
-    """Streams, consumers and buckets that the workspace itself makes, changes and deletes are never told; what it mends is resolved."""
+    """An own apply reports nothing, and resolves what it repairs."""
     job = watched_space.write().start_job("--every", "1h")
     watched_space.change_stream("A", max_msgs=99)
     assert job.next_alert_key() == ("opened", "changed", "hub/stream/A")
@@ -92,16 +92,15 @@ def test_an_apply_of_our_own_is_no_drift(watched_space: WatchedSpace) -> None:
     watched_space.space.write(streams=changed[:4])
     assert watched_space.space.apply(allow_hazards=allowed)[1].exit_code == 0
 
-    watched_space.change_stream(
-        "N0", max_msgs=5
-    )  # one more of somebody else: what came before it was looked at before it
+    # A change by another user: the job has checked everything that came before it.
+    watched_space.change_stream("N0", max_msgs=5)
     assert job.next_alert_key() == ("opened", "changed", "hub/stream/N0")
     assert job.stop() == 0
     assert job.drain() == []
 
 
 def test_missed_advisories_are_found_by_schedule(watched_space: WatchedSpace) -> None:
-    """A change while nothing listens is told by the full check; one that is there at the start too, and none of them twice."""
+    """A full check reports a change that no advisory announced, and reports it once."""
     watched_space.write()
     watched_space.change_stream("A", max_msgs=5)
     job = watched_space.start_job("--every", "1s", "--grace", "60s")
@@ -118,7 +117,7 @@ def test_missed_advisories_are_found_by_schedule(watched_space: WatchedSpace) ->
 
 @pytest.mark.matrix
 def test_a_restart_of_the_servers_is_survived(watched_space: WatchedSpace) -> None:
-    """Hub and leaf are restarted while somebody changes the leaf: told once, and nothing is told about the restart."""
+    """A restart of hub and leaf is not reported, and a change during it is reported once."""
     job = watched_space.write().start_job("--every", "1s", "--grace", "60s")
     watched_space.sandbox["hub"].stop()
     leaf = watched_space.sandbox["leaf"]
@@ -133,7 +132,9 @@ def test_a_restart_of_the_servers_is_survived(watched_space: WatchedSpace) -> No
     job.wait_until(lambda: job.metric("jsplan_drift_listening") == 1, "it listens again")
     watched_space.change_stream("A", max_msgs=7)
     assert (
-        job.wait_for_alert(lambda notice: notice["alert"]["address"] == "hub/stream/A")["event"]
+        job.wait_for_alert(lambda notification: notification["alert"]["address"] == "hub/stream/A")[
+            "event"
+        ]
         == "opened"
     )
     assert job.stop() == 0
@@ -147,7 +148,7 @@ def test_a_restart_of_the_servers_is_survived(watched_space: WatchedSpace) -> No
 def test_a_domain_that_stays_offline_is_reported_after_the_grace(
     watched_space: WatchedSpace,
 ) -> None:
-    """A stopped leaf is told once its grace is over and its resources are not called missing; its return is told too."""
+    """An offline leaf is reported after the grace period, and its return too."""
     job = watched_space.write().start_job("--every", "1s", "--grace", "1s")
     watched_space.sandbox["leaf"].stop()
 
@@ -159,7 +160,7 @@ def test_a_domain_that_stays_offline_is_reported_after_the_grace(
 
 
 def test_a_check_that_fails_for_long_is_reported(watched_space: WatchedSpace) -> None:
-    """Without any server silence is not taken for health: that nothing can be checked is told, and that it can again."""
+    """A check that cannot run is reported after the grace period, and its success too."""
     job = watched_space.write().start_job("--every", "1s", "--grace", "1s")
     watched_space.sandbox.stop()
 
@@ -167,13 +168,14 @@ def test_a_check_that_fails_for_long_is_reported(watched_space: WatchedSpace) ->
     assert job.get("/healthz")[0] == 200
     watched_space.sandbox.start()
     assert (
-        job.wait_for_alert(lambda notice: notice["alert"]["kind"] == "check")["event"] == "resolved"
+        job.wait_for_alert(lambda notification: notification["alert"]["kind"] == "check")["event"]
+        == "resolved"
     )
     assert job.stop() == 0
 
 
 def test_a_mirror_that_does_not_replicate_is_reported(watched_space: WatchedSpace) -> None:
-    """The origin of a mirror is deleted: told as what it is while changes elsewhere are still told at once; told when it follows again."""
+    """A mirror without its origin is reported, and later changes elsewhere still are."""
     mirror = {"name": "M", "domain": "leaf", "mirror": {"name": "A", "domain": "hub"}}
     job = watched_space.write(streams=[*STREAMS, mirror]).start_job(
         "--every", "1s", "--grace", "60s"
@@ -190,23 +192,23 @@ def test_a_mirror_that_does_not_replicate_is_reported(watched_space: WatchedSpac
     assert "origin missing" in job.seen[2]["alert"]["summary"]
     watched_space.request("STREAM.CREATE.A", config)
     assert (
-        job.wait_for_alert(lambda notice: notice["alert"]["address"] == "hub/stream/A")["alert"][
-            "kind"
-        ]
+        job.wait_for_alert(lambda notification: notification["alert"]["address"] == "hub/stream/A")[
+            "alert"
+        ]["kind"]
         == "changed"
     )
     assert job.stop() == 0
 
 
-def test_ctrl_c_ends_it_too(watched_space: WatchedSpace) -> None:
-    """Ctrl-C is exit 130, as everywhere; the state file and the servers are as they were."""
+def test_ctrl_c_ends_the_job(watched_space: WatchedSpace) -> None:
+    """Ctrl-C ends the job with exit code 130."""
     job = watched_space.write().start_job("--cron", "*/10 * * * *")
 
     assert job.stop(signal.SIGINT) == 130
 
 
 def test_health_and_metrics(watched_space: WatchedSpace) -> None:
-    """Ready after the first check, alive, metrics that Prometheus reads, and a readable answer to a wrong path."""
+    """The job serves health, readiness and metrics, and answers 404 to other paths."""
     job = watched_space.write().start_job("--every", "1h")
     watched_space.change_stream("A", max_age=10**12)
     job.next_alert()
@@ -225,7 +227,7 @@ def test_health_and_metrics(watched_space: WatchedSpace) -> None:
 
 
 def test_new_files_are_read_by_the_next_check(watched_space: WatchedSpace) -> None:
-    """A resource that the files begin to ignore is resolved without a restart; files that cannot be read change nothing."""
+    """The next check reads changed files; files that cannot be read change nothing."""
     watched_space.write()
     watched_space.change_stream("A", max_msgs=5)
     job = watched_space.start_job("--every", "1s", "--grace", "60s")
@@ -242,8 +244,8 @@ def test_new_files_are_read_by_the_next_check(watched_space: WatchedSpace) -> No
     assert job.stop() == 0
 
 
-def test_wrong_words_are_refused(watched_space: WatchedSpace) -> None:
-    """Schedules that contradict each other, never come or are no schedule are wrong usage, before anything is read."""
+def test_wrong_options_are_refused(watched_space: WatchedSpace) -> None:
+    """Contradictory or impossible schedules are wrong usage."""
     for words in (
         ["--every", "5m", "--cron", "* * * * *"],
         ["--every", "0s"],
