@@ -10,7 +10,7 @@ import pytest
 from jsplan.units import SECOND
 from tests.support.buckets import make_bucket, new_bucket
 from tests.support.raw import Raw
-from tests.support.remote import PATIENCE, RemoteBackend
+from tests.support.remote import LOCK_TIMEOUT, RemoteBackend
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def compete_for_lock(where: dict[str, Any], rounds: int, inside: Path) -> None:
     """Two processes take the lock in turn, so many times each, and each time write a serial."""
     with RemoteBackend(where) as one, RemoteBackend(where) as other:
         for remote in (one, other):
-            remote.begin(f"fight {rounds} {inside}")
+            remote.begin(f"take_often {rounds} {inside}")
         assert [one.end(), other.end()] == [f"won {rounds}"] * 2
     with RemoteBackend(where) as last:
         assert last.do("lock") == "ok"
@@ -77,7 +77,7 @@ def test_the_lock_of_a_killed_holder_frees_itself(ttl: bool, server: Server) -> 
         holder.kill()
         killed = time.monotonic()
         assert "is locked by" in other.do("lock")
-        assert other.do(f"lock {PATIENCE}") == "ok"
+        assert other.do(f"lock {LOCK_TIMEOUT}") == "ok"
         waited = time.monotonic() - killed
 
         assert waited < 30, (
@@ -95,7 +95,7 @@ def test_a_stopped_holder_is_fenced(server: Server) -> None:
         assert holder.do("start") == "ok"
         assert holder.do("append " + PUT % "first") == "ok"
         holder.stop()
-        assert other.do(f"lock {PATIENCE}") == "ok"
+        assert other.do(f"lock {LOCK_TIMEOUT}") == "ok"
         assert other.do("start") == "ok"
         assert other.do("append " + PUT % "second") == "ok"
         holder.resume()
@@ -117,14 +117,14 @@ def test_a_stopped_holder_is_fenced_by_the_server(where: dict[str, Any], server:
         holder.stop()
         if where["kind"] == "local":
             assert "is locked by" in other.do("lock")
-            assert "StateLockedError" in other.do(f"take_away {held_id(other)}")
+            assert "StateLockedError" in other.do(f"break_lock {held_id(other)}")
             return
         with Raw(server.url) as raw:
             raw.api_ok(
                 f"$JS.API.STREAM.PURGE.KV_{where['bucket']}",
                 {"filter": f"$KV.{where['bucket']}._lock.shop"},
             )
-        assert other.do(f"lock {PATIENCE}") == "ok"
+        assert other.do(f"lock {LOCK_TIMEOUT}") == "ok"
         assert other.do("start") == "ok"
         assert other.do("append " + PUT % "second") == "ok"
         holder.resume()

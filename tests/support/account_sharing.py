@@ -1,6 +1,6 @@
-"""Servers whose accounts give each other something: static ones with passwords, or JWT ones; and enough messages to stall a copy.
+"""Servers whose accounts share subjects, with static or JWT accounts.
 
-What the accounts export and import is handed in, as `jsplan access` printed it or as a test wants it.
+A test passes the exports and imports, or takes them from `jsplan access`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 def static_accounts(blocks: Mapping[str, str], *, without: tuple[str, ...] = ()) -> str:
-    """`accounts { … }` with one user per account, named and identified by the account's name in small letters.
+    """`accounts { … }` with one user per account, named like the account in small letters.
 
-    `blocks` is what else stands in each account; accounts in `without` have no JetStream. SYS is the system account.
+    `blocks` is the other text of each account. Accounts in `without` have no JetStream. SYS is the
+    system account.
     """
     rows = []
     for name, text in blocks.items():
@@ -51,9 +52,10 @@ def start_servers(
     remotes: Iterable[tuple[str, str]] = (),
     **where: Any,
 ) -> Sandbox:
-    """A hub with this configuration, and a leaf if it has one. `remotes` are the leaf's links: credentials, and its own account.
+    """Start a hub with this configuration, and a leaf if `leaf` is given.
 
-    Credentials are `user:password`, or the path of a creds file; an empty account is the leaf's only one.
+    `remotes` are the links of the leaf: credentials and the account of the leaf. Credentials are
+    `user:password`, or the path of a creds file. An empty account is the only one of the leaf.
     """
 
     def layout(port_of: Callable[[str], int]) -> Layout:
@@ -80,7 +82,7 @@ def _remote(port: int, credentials: str, account: str) -> str:
 
 
 class FakeNsc:
-    """As much of `nsc` as `jsplan access` uses; a word that the real one does not know is an error here too."""
+    """The part of `nsc` that `jsplan access` uses; unknown arguments are an error."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
@@ -104,7 +106,7 @@ class FakeNsc:
         self._parsers = {"export": export, "import": import_}
 
     def run(self, command: str) -> None:
-        """Carry out one command line."""
+        """Run one command line."""
         program, add, what, *words = shlex.split(command)
         assert (program, add) == ("nsc", "add")
         given = self._parsers[what].parse_args(words)
@@ -127,7 +129,7 @@ class FakeNsc:
 
 
 def publish_many(raw: Raw, subjects: Mapping[str, int], size: int) -> None:
-    """Publish so many messages of `size` bytes on each subject, no faster than the stream stores them."""
+    """Publish `count` messages per subject, as fast as the stream stores them."""
     payload = bytes(size)
     for subject, count in subjects.items():
         for number in range(1, count + 1):
@@ -140,22 +142,25 @@ def publish_many(raw: Raw, subjects: Mapping[str, int], size: int) -> None:
 def wait_for_messages(
     raw: Raw, expected: Mapping[str, int], *, prefix: str = "$JS.API", seconds: float = 90
 ) -> dict[str, int]:
-    """Wait until each stream has so many messages, as long as more keep coming; what they have in the end."""
-    found: dict[str, int] = {}
+    """Wait while messages keep arriving, until each stream has the expected number.
+
+    Return the last counts.
+    """
+    counts: dict[str, int] = {}
     end = time.monotonic() + seconds
-    while found != dict(expected) and time.monotonic() < end:
+    while counts != dict(expected) and time.monotonic() < end:
         time.sleep(0.05)
         now = {
             name: int(raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"])
             for name in expected
         }
-        end = time.monotonic() + seconds if now != found else end
-        found = now
-    return found
+        end = time.monotonic() + seconds if now != counts else end
+        counts = now
+    return counts
 
 
 def creds_of(operator: Operator, folder: Path) -> dict[str, Path]:
-    """A creds file for one user of each account."""
+    """Write a creds file for one user of each account."""
     return {
         name: account.creds(folder, name.lower()) for name, account in operator.accounts.items()
     }

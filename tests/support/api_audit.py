@@ -1,4 +1,4 @@
-"""What was asked of the JetStream API of hub and leaf, as the servers' own audit advisories tell it."""
+"""Requests to the JetStream API of hub and leaf, from the audit advisories of the servers."""
 
 from __future__ import annotations
 
@@ -25,38 +25,46 @@ READING = (
     "CONSUMER.INFO.",
 )
 
-#: A mirror or source asks for its own consumer, by itself and at a time of its own: nobody's request.
+#: A mirror or source creates its own consumer at any time: no client made that request.
 SERVERS_OWN = "a copy's own consumer"
 
 
 @contextmanager
 def audit_requests(sandbox: Sandbox) -> Iterator[list[str]]:
-    """The requests made meanwhile, as `hub STREAM.INFO.A`, complete once the block is left."""
+    """Record the requests of the block, such as `hub STREAM.INFO.A`, in a list.
+
+    The list is complete after the block.
+    """
     hub = sandbox["hub"]
     seen: list[str] = []
-    with Raw(hub.url, hub.user, hub.password) as watch, Raw(hub.url, hub.user, hub.password) as ask:
+    with (
+        Raw(hub.url, hub.user, hub.password) as watch,
+        Raw(hub.url, hub.user, hub.password) as client,
+    ):
         watch.subscribe("$JS.EVENT.ADVISORY.API")
         for domain in sandbox.servers:
-            _read_until_mark(watch, ask, domain, [])
+            _read_until_mark(watch, client, domain, [])
         yield seen
         for domain in sandbox.servers:
-            _read_until_mark(watch, ask, domain, seen)
+            _read_until_mark(watch, client, domain, seen)
     seen[:] = [line for line in seen if "JSPLAN_MARK" not in line]
 
 
-def _read_until_mark(watch: Raw, ask: Raw, domain: str, seen: list[str]) -> None:
-    """Ask for a stream that is not there, and read advisories up to that question's own. Each server tells in order."""
+def _read_until_mark(watch: Raw, client: Raw, domain: str, seen: list[str]) -> None:
+    """Request a missing stream and read advisories up to the one of that request.
+
+    Each server sends its advisories in order.
+    """
     mark = f"JSPLAN_MARK_{os.urandom(6).hex()}"
     end = time.monotonic() + 10
-    while (
-        time.monotonic() < end
-    ):  # the interest in advisories may not have crossed the link at the first question
-        ask.api(f"$JS.{domain}.API.STREAM.INFO.{mark}")
+    # The subscription may not have crossed the leafnode link at the first request.
+    while time.monotonic() < end:
+        client.api(f"$JS.{domain}.API.STREAM.INFO.{mark}")
         while (line := _read_request(watch)) is not None:
             seen.append(line)
             if mark in line:
                 return
-    raise AssertionError(f"{domain} tells nothing")
+    raise AssertionError(f"{domain} sends no advisories")
 
 
 def _read_request(watch: Raw) -> str | None:
@@ -64,10 +72,10 @@ def _read_request(watch: Raw) -> str | None:
         advisory = json.loads(watch.next_message()[2])
     except TimeoutError:
         return None
-    theirs = '"direct":true' in advisory.get("request", "")
-    return f"{advisory['domain']} {SERVERS_OWN if theirs else advisory['subject'].removeprefix('$JS.API.')}"
+    by_server = '"direct":true' in advisory.get("request", "")
+    return f"{advisory['domain']} {SERVERS_OWN if by_server else advisory['subject'].removeprefix('$JS.API.')}"
 
 
 def writes(seen: list[str]) -> list[str]:
-    """Those requests that can change something."""
+    """Return the requests that can change something."""
     return [line for line in seen if not line.partition(" ")[2].startswith((*READING, SERVERS_OWN))]

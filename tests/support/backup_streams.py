@@ -1,4 +1,4 @@
-"""Streams with everything that a backup must bring back, and all that a server says of them."""
+"""Streams with everything that a backup must restore, and their full content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOUR = 3600 * 10**9
 def create_lively_stream(
     raw: Raw, name: str, prefix: str, *, messages: int = 60, size: int = 100, **config: Any
 ) -> None:
-    """A stream with headers and gaps, and consumers that have pending, acknowledged, redelivered and untouched messages."""
+    """Create a stream with headers and gaps, and consumers in different positions."""
     raw.api_ok(f"{prefix}.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"]} | config)
     consumer(raw, name, "BUSY", prefix, ack_wait=HOUR)
     consumer(raw, name, "FRESH", prefix, filter_subject=f"{name}.3", deliver_policy="new")
@@ -43,13 +43,13 @@ def create_lively_stream(
 
 
 def consumer(raw: Raw, stream: str, name: str, prefix: str, **config: Any) -> None:
-    """A durable pull consumer."""
+    """Create a durable pull consumer."""
     body = {"durable_name": name, "name": name, "ack_policy": "explicit"} | config
     raw.api_ok(f"{prefix}.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": body})
 
 
 def pull(raw: Raw, stream: str, name: str, prefix: str, count: int) -> list[str]:
-    """Deliver so many messages; returns where each wants its ack."""
+    """Deliver `count` messages and return their ack subjects."""
     inbox = f"pulled.{stream}.{name}"
     raw.subscribe(inbox)
     raw.publish(
@@ -61,7 +61,7 @@ def pull(raw: Raw, stream: str, name: str, prefix: str, count: int) -> list[str]
 
 
 def deliver_and_ack(raw: Raw, stream: str, name: str, prefix: str) -> None:
-    """Ten delivered: five acknowledged below the floor, two above it, one delivered again, the rest waits."""
+    """Deliver ten messages: acknowledge five and two more, deliver one again."""
     replies = pull(raw, stream, name, prefix, 10)
     for reply in (*replies[:5], replies[7], replies[8]):
         raw.request(reply, b"+ACK")
@@ -72,10 +72,11 @@ def deliver_and_ack(raw: Raw, stream: str, name: str, prefix: str) -> None:
 
 
 def capture_stream(raw: Raw, stream: str, prefix: str) -> dict[str, Any]:
-    """All that there is: configuration, state, every message with sequence and time, every consumer with its position.
+    """Return configuration, state, every message, and every consumer with its position.
 
-    Two things that archives of 2.15 do not have are left out: the time of a last message that was deleted, and that a consumer
-    stood before messages that are gone from the beginning of the stream: it comes back standing right behind them.
+    Archives of server 2.15 lack two things, which are left out: the time of a deleted last message,
+    and a position before the first message. Such a consumer comes back right before the first
+    message.
     """
     info = raw.api_ok(f"{prefix}.STREAM.INFO.{stream}", {"deleted_details": True})
     state = info["state"]
@@ -90,9 +91,9 @@ def capture_stream(raw: Raw, stream: str, prefix: str) -> dict[str, Any]:
     return {
         "config": bare,
         "state": {name: value for name, value in state.items() if name not in dropped},
-        "messages": [one.get("message", {"missing": True}) for one in messages],
+        "messages": [message.get("message", {"missing": True}) for message in messages],
         "consumers": {
-            name: _position(one, (state["first_seq"] or 1) - 1) for name, one in consumers.items()
+            name: _position(info, (state["first_seq"] or 1) - 1) for name, info in consumers.items()
         },
     }
 

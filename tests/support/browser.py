@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to over a pipe in its own protocol: no driver, no port, no library."""
+"""A headless Chromium, controlled over a pipe: no driver, no port, no library."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
-#: Seconds that an answer may take; generous, since the machine may be busy with other things.
-PATIENCE = 60
+#: Seconds that an answer may take. Generous: the machine may be busy.
+TIMEOUT = 60
 #: The browser reads from 3 and writes to 4, whatever the ends of the pipes are called here.
 _START = (
     "import fcntl, os, sys; ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]; "
@@ -31,18 +31,20 @@ _FRAME = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
 
 
 class Browser:
-    """One page in a browser of its own. `requested_urls` are the addresses that the page wanted to load."""
+    """One page in a browser of its own.
+
+    `requested_urls` are the addresses that the page wanted to load.
+    """
 
     def __init__(self, program: str, *, width: int = 1200, height: int = 900) -> None:
-        self._folder = tempfile.TemporaryDirectory(
-            ignore_cleanup_errors=True
-        )  # its helpers may write for a moment longer
+        # Child processes of the browser may still write for a moment after its end.
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         read, self._to = os.pipe()
         self._from, write = os.pipe()
         self._buffer = b""
         self._last = 0
         self._session: str | None = None
-        self._heard: list[dict[str, Any]] = []
+        self._events: list[dict[str, Any]] = []
         window = (f"--window-size={width},{height}", f"--user-data-dir={self._folder.name}")
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, str(read), str(write), program, *_OPTIONS, *window],
@@ -79,7 +81,7 @@ class Browser:
         self.close()
 
     def close(self) -> None:
-        """End it, and forget what it kept."""
+        """End the browser and delete its folder."""
         self._process.kill()
         self._process.wait()
         os.close(self._to)
@@ -87,7 +89,7 @@ class Browser:
         self._folder.cleanup()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """One request and its answer; what happens meanwhile is remembered."""
+        """Send one request and return its answer; keep the events that arrive meanwhile."""
         self._last += 1
         session = {"sessionId": self._session} if self._session else {}
         os.write(
@@ -96,16 +98,16 @@ class Browser:
             + b"\0",
         )
         while True:
-            said = self._next()
-            if said.get("id") == self._last:
-                assert "error" not in said, f"{method}: {said['error']}"
-                found = said["result"]
-                assert isinstance(found, dict)
-                return found
-            self._heard.append(said)
+            event = self._next()
+            if event.get("id") == self._last:
+                assert "error" not in event, f"{method}: {event['error']}"
+                result = event["result"]
+                assert isinstance(result, dict)
+                return result
+            self._events.append(event)
 
     def _next(self) -> dict[str, Any]:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._from], [], [], end - time.monotonic())
             assert ready, "the browser does not answer"
@@ -113,22 +115,22 @@ class Browser:
             assert piece, "the browser has ended"
             self._buffer += piece
         message, _, self._buffer = self._buffer.partition(b"\0")
-        found = json.loads(message)
-        assert isinstance(found, dict)
-        return found
+        document = json.loads(message)
+        assert isinstance(document, dict)
+        return document
 
     def open(self, path: Path) -> float:
-        """Open a file; the seconds until it was loaded and drawn."""
-        self._heard.clear()
+        """Open a file and return the seconds until it was loaded and drawn."""
+        self._events.clear()
         began = time.monotonic()
         self.call("Page.navigate", url=path.as_uri())
-        while not any(said.get("method") == "Page.loadEventFired" for said in self._heard):
-            self._heard.append(self._next())
+        while not any(event.get("method") == "Page.loadEventFired" for event in self._events):
+            self._events.append(self._next())
         self.run(_FRAME)
         return time.monotonic() - began
 
     def run(self, script: str) -> Any:
-        """What an expression of JavaScript gives, a promise when it is kept."""
+        """Return the value of a JavaScript expression, after its promise is resolved."""
         answer = self.call(
             "Runtime.evaluate",
             expression=script,
@@ -140,7 +142,7 @@ class Browser:
         return answer["result"].get("value")
 
     def timed(self, script: str) -> float:
-        """The seconds that a statement takes until its result was drawn."""
+        """Return the seconds that a statement takes until its result was drawn."""
         spent = self.run(
             f"(async () => {{ const began = performance.now(); {script}; await {_FRAME}; return performance.now() - began }})()"
         )
@@ -148,31 +150,31 @@ class Browser:
 
     @property
     def requested_urls(self) -> list[str]:
-        """Addresses of requests since the page was opened."""
+        """Addresses of the requests since the page was opened."""
         return [
-            said["params"]["request"]["url"]
-            for said in self._heard
-            if said.get("method") == "Network.requestWillBeSent"
+            event["params"]["request"]["url"]
+            for event in self._events
+            if event.get("method") == "Network.requestWillBeSent"
         ]
 
     @property
     def complaints(self) -> list[Any]:
-        """Errors of scripts, and what the page's own policy refused."""
+        """Errors of scripts, and what the content policy of the page refused."""
         return [
-            said["params"]
-            for said in self._heard
-            if said.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")
+            event["params"]
+            for event in self._events
+            if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")
         ]
 
     def prefer(self, scheme: str) -> None:
-        """A person who likes it `dark` or `light`."""
+        """Prefer the colour scheme `dark` or `light`."""
         self.call(
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": scheme}],
         )
 
     def screenshot(self, path: Path) -> None:
-        """What is seen, as PNG."""
+        """Write a PNG of the visible page."""
         path.write_bytes(
             base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
         )

@@ -1,4 +1,4 @@
-"""KV backends on the embedded servers, and what is really in their buckets."""
+"""KV backends on the embedded servers, and the content of their buckets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG_LEASE = 60_000_000_000
 
 
 def new_bucket() -> str:
-    """A name that no other test of this worker uses."""
+    """Return a name that no other test of this worker uses."""
     return f"STATE_{next(_number)}"
 
 
@@ -33,7 +33,10 @@ def kv_backend(
     lease: int = LONG_LEASE,
     timeout: int | None = None,
 ) -> KvBackend:
-    """A backend of its own connection to the server; `js_domain` is where the bucket is, `lease` and `timeout` of a request are ns."""
+    """A backend with its own connection to the server.
+
+    `js_domain` is the domain of the bucket. `lease` and `timeout` (of one request) are in ns.
+    """
     prefix = f"$JS.{js_domain}.API" if js_domain else "$JS.API"
     domain = Domain("there", "way", js_domain, prefix)
     connection = Connection(
@@ -45,7 +48,7 @@ def kv_backend(
 
 
 def bucket_config(bucket: str, **fields: Any) -> dict[str, Any]:
-    """A bucket as somebody else makes it."""
+    """The configuration of a bucket that another client creates."""
     config = {
         "name": f"KV_{bucket}",
         "subjects": [f"$KV.{bucket}.>"],
@@ -56,12 +59,15 @@ def bucket_config(bucket: str, **fields: Any) -> dict[str, Any]:
 
 
 def make_bucket(raw: Raw, bucket: str, **fields: Any) -> None:
-    """Make it in the server's own domain; without `allow_msg_ttl` a lock in it is one as on a server before 2.11."""
+    """Create a bucket in the domain of the server.
+
+    Without `allow_msg_ttl` a lock in it is one as on a server before 2.11.
+    """
     raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{bucket}", bucket_config(bucket, **fields))
 
 
 def keys(raw: Raw, bucket: str) -> list[str]:
-    """The keys that hold something, markers included."""
+    """Return the keys that hold something, markers included."""
     info = raw.api_ok(f"$JS.API.STREAM.INFO.KV_{bucket}", {"subjects_filter": ">"})
     return sorted(
         subject.removeprefix(f"$KV.{bucket}.") for subject in info["state"].get("subjects") or {}
@@ -69,7 +75,7 @@ def keys(raw: Raw, bucket: str) -> list[str]:
 
 
 def value(raw: Raw, bucket: str, key: str) -> bytes:
-    """What a key holds."""
+    """Return the value of a key."""
     message = raw.api_ok(
         f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"}
     )["message"]
@@ -77,7 +83,7 @@ def value(raw: Raw, bucket: str, key: str) -> bytes:
 
 
 def revision(raw: Raw, bucket: str, key: str) -> int:
-    """The revision that a key is at."""
+    """Return the revision of a key."""
     message = raw.api_ok(
         f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"}
     )["message"]

@@ -1,4 +1,4 @@
-"""A client that answers a JetStream API of its own: with what the real server says, changed on the way by the test."""
+"""A JetStream API that forwards to the real server and lets a test change the answers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ _PREFIX = f"$JS.{DOMAIN}.API."
 
 
 def unchanged_answer(_: str, answer: Any) -> Any:
-    """The answer as the real server gave it."""
+    """Return the answer of the real server."""
     return answer
 
 
 class FakeApi:
-    """Answers `$JS.fake.API.>`; `seen` are the real answers by API, `change_answer` makes of one what is answered (None: nothing is)."""
+    """A responder for `$JS.fake.API.>`.
+
+    `seen` are the real answers by API. `change_answer` returns what is answered, or None for no
+    answer.
+    """
 
     def __init__(self, server: Server) -> None:
         self.seen: dict[str, Any] = {}
@@ -62,6 +66,8 @@ class FakeApi:
         answer = await self._client.request(real, message.data, timeout=30, headers=message.headers)
         document = json.loads(answer.data)
         self.seen.setdefault(api, document)
-        said = self.change_answer(api, document)
-        if said is not None and message.reply:
-            await message.respond(said if isinstance(said, bytes) else json.dumps(said).encode())
+        changed = self.change_answer(api, document)
+        if changed is not None and message.reply:
+            await message.respond(
+                changed if isinstance(changed, bytes) else json.dumps(changed).encode()
+            )

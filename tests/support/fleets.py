@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Fleet:
-    """A hub and its leaves, and what tests ask of them."""
+    """A hub and its leaves, with the requests that tests send."""
 
     sandbox: Sandbox
 
     @property
     def stores(self) -> list[str]:
-        """The leaves' names."""
+        """The names of the leaves."""
         return [name for name in self.sandbox.servers if name != "hub"]
 
     def clean(self) -> Fleet:
-        """All of it running, linked and empty."""
+        """Start, link and empty all servers."""
         for server in self.sandbox.servers.values():
             server.resume()
             server.start()
@@ -37,7 +37,7 @@ class Fleet:
         return self
 
     def ask(self, verb: str, domain: str = "hub", payload: Any = None) -> dict[str, Any]:
-        """One request to a domain's API on its own server, errors included."""
+        """Send one request to the API of a domain on its own server; errors are returned."""
         server = self.sandbox[domain]
         with Raw(server.url, server.user, server.password) as raw:
             return raw.api(f"$JS.API.{verb}", payload)
@@ -54,7 +54,7 @@ class Fleet:
         )
 
     def wait(self, domain: str, stream: str, messages: int) -> None:
-        """Wait until the stream has so many messages."""
+        """Wait until the stream has `messages` messages."""
         self.sandbox[domain].wait_until(
             lambda: self.messages(domain, stream) == messages,
             f"have {messages} messages in {stream}",
@@ -62,12 +62,12 @@ class Fleet:
         )
 
     def messages(self, domain: str, stream: str) -> int:
-        """How many it has; -1 where it does not exist."""
+        """Return the number of messages, or -1 where the stream does not exist."""
         return int(self.ask(f"STREAM.INFO.{stream}", domain).get("state", {}).get("messages", -1))
 
 
 def fleet_space(folder: Path, fleet: Fleet, **domain: Any) -> Space:
-    """A workspace over the whole fleet; each leaf has the label edge, the first also canary, and what `domain` says."""
+    """A workspace over the fleet: each leaf has the label edge, the first also canary."""
     hub = fleet.sandbox["hub"]
     connection = {"url": hub.url, "user": hub.user, "password": hub.password, "timeout": "1s"}
     domains: dict[str, Any] = {"hub": {"connection": "hub"}}

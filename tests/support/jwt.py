@@ -1,7 +1,8 @@
-"""Operators, accounts and users as `nsc` makes them: nkeys, signed JWTs, creds files, and the server's text for it.
+"""Operators, accounts and users as `nsc` makes them: nkeys, JWTs, creds files.
 
-Everything is made anew in memory. `Operator.configuration` is what `nsc generate config --mem-resolver` writes, so that
-an embedded server takes it as `extra`; `login` answers the server's challenge. Accounts with passwords are left to others.
+Everything is made in memory. `Operator.configuration` is what `nsc generate config --mem-resolver`
+writes, so that an embedded server takes it as `extra`. `login` answers the challenge of the server.
+Accounts with passwords are in `account_sharing`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["service", "stream"]
 
-#: Limits of an account as nsc makes it, with JetStream without bounds (`--js-disk-storage -1 --js-mem-storage -1`).
+#: Limits of an account as nsc makes it, with unlimited JetStream (`--js-disk-storage -1 --js-mem-storage -1`).
 UNLIMITED = {
     "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1,
     "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
@@ -37,7 +38,7 @@ class Keys:
         self.public: str = self._pair.public_key.decode()
 
     def signed(self, claims: dict[str, Any]) -> str:
-        """A JWT over the claims, issued by these keys."""
+        """Return a JWT over the claims, issued by these keys."""
         claims = {"iss": self.public, "iat": 1_700_000_000} | claims
         claims["jti"] = (
             base64.b32encode(hashlib.sha256(json.dumps(claims).encode()).digest())
@@ -58,9 +59,10 @@ def _base64(data: bytes) -> str:
 
 @dataclass
 class Account:
-    """One account. `limits` are the claims of that name (`UNLIMITED`, `NO_JETSTREAM`, or with `tiered_limits`).
+    """One account, with `limits` as in its claims.
 
-    `exports` and `imports` are claims, as `export` and `take` append them.
+    `limits` are `UNLIMITED`, `NO_JETSTREAM`, or have `tiered_limits`. `exports` and `imports` are
+    claims, as `export` and `take` append them.
     """
 
     name: str
@@ -71,7 +73,7 @@ class Account:
 
     @property
     def public(self) -> str:
-        """The account's public key, by which servers call it."""
+        """The public key of the account, which servers use as its name."""
         return self.keys.public
 
     def export(
@@ -82,14 +84,20 @@ class Account:
         response_type: str | None = None,
         token_position: int | None = None,
     ) -> None:
-        """Offer a subject to other accounts. `response_type` is `Stream` or `Chunked`; a service gives one answer without it."""
+        """Export a subject to other accounts.
+
+        `response_type` is `Stream` or `Chunked`. Without it a service gives one answer.
+        """
         row: dict[str, Any] = {"name": subject, "subject": subject, "type": kind}
         row |= {"response_type": response_type} if response_type else {}
         row |= {"account_token_position": token_position} if token_position else {}
         self.exports.append(row)
 
     def take(self, kind: Kind, origin: Account, subject: str, local: str | None = None) -> None:
-        """Import what `origin` exports, under the same subject or the `local` one (wildcards of it written as `$1`, or alike)."""
+        """Import a subject of `origin`, under the same subject or as `local`.
+
+        In `local` a wildcard is written as `$1`, or alike.
+        """
         row: dict[str, Any] = {
             "name": subject,
             "subject": subject,
@@ -99,7 +107,7 @@ class Account:
         self.imports.append(row | ({"local_subject": local} if local else {}))
 
     def claims(self) -> dict[str, Any]:
-        """What the operator signs."""
+        """Return the claims that the operator signs."""
         nats = {
             "limits": self.limits,
             "default_permissions": {"pub": {}, "sub": {}},
@@ -113,7 +121,7 @@ class Account:
         }
 
     def creds(self, folder: Path, user: str, **permissions: Any) -> Path:
-        """A creds file `USER.creds` of a new user; `permissions` are claims such as `pub={"deny": [...]}`."""
+        """Write `USER.creds` for a new user; `permissions` are claims such as `pub=…`."""
         keys = Keys(nkeys.PREFIX_BYTE_USER)
         nats = {
             "pub": {},
@@ -157,12 +165,12 @@ class Operator:
         self.accounts: dict[str, Account] = {"SYS": self.system}
 
     def account(self, name: str, limits: dict[str, Any] | None = None) -> Account:
-        """A new account, with JetStream without bounds unless `limits` say otherwise."""
+        """Add an account, with unlimited JetStream unless `limits` are given."""
         self.accounts[name] = Account(name, dict(limits or UNLIMITED))
         return self.accounts[name]
 
     def configuration(self) -> str:
-        """Server configuration: the operator, its system account, and every account as it is now, in a memory resolver."""
+        """Return the server configuration with the current accounts in a memory resolver."""
         operator = self.keys.signed(
             {
                 "name": self.name,
@@ -177,7 +185,7 @@ class Operator:
 
 
 def login(creds: Path, nonce: str) -> dict[str, str]:
-    """What a client says in CONNECT to be the user of a creds file."""
+    """Return the fields of CONNECT that log in the user of a creds file."""
     words = [
         line
         for line in creds.read_text("utf-8").splitlines()

@@ -1,7 +1,7 @@
-"""A proxy in front of a server that kills a client at a chosen request: before it arrives, or done and with its answer held back.
+"""A proxy that kills a client at one request, before it arrives or before its answer.
 
-Nothing in the client knows of it, so that what dies is the program as it is. Requests are counted in the order in which they
-come, over all connections of the client.
+The client does not know of it, so the real program dies. Requests are counted in their order over
+all connections of the client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 Moment = Literal["before it arrives", "before its answer"]
-#: Parts of the subjects of requests that change something: the ones that make a difference to die at.
+#: Parts of the subjects of requests that change something. A kill at others makes no difference.
 WRITES = (
     ".CREATE.",
     ".UPDATE.",
@@ -32,20 +32,20 @@ WRITES = (
 
 
 def writes(subject: str) -> bool:
-    """Whether the request changes something on the server."""
+    """Return True for a request that changes something on the server."""
     return any(part in subject for part in WRITES)
 
 
 @dataclass(frozen=True)
 class KillPoint:
-    """Where to kill: the n-th request, counted from 0, and at which moment of it."""
+    """The moment of the kill: before or after the n-th request, counted from 0."""
 
     number: int
     moment: Moment
 
 
 class KillProxy:
-    """One proxy for one client process; `seen` are the subjects of its requests."""
+    """A proxy for one client process; `seen` are the subjects of its requests."""
 
     def __init__(self, port: int, boundary: KillPoint | None = None) -> None:
         self.seen: list[str] = []
@@ -53,7 +53,8 @@ class KillProxy:
         self._upstream = port
         self._victim: subprocess.Popen[bytes] | None = None
         self._reply = b""
-        self._unanswered = False  # what nobody answers: the pieces of an archive are acknowledged by plain messages
+        # True for a request without a reply, such as an acknowledgement of an archive chunk.
+        self._unanswered = False
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -75,7 +76,7 @@ class KillProxy:
             each.close()
 
     def watch(self, victim: subprocess.Popen[bytes]) -> None:
-        """Whom to kill. Requests are held back until this is known."""
+        """Set the process to kill. Requests wait until it is known."""
         self._victim = victim
 
     def _accept(self) -> None:
@@ -90,12 +91,12 @@ class KillProxy:
                 threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
 
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
-        """Hand on what the server says, until the answer is there that must not arrive."""
-        said = b""
+        """Forward the answers of the server up to the one that must not arrive."""
+        received = b""
         with suppress(OSError):
             while data := server.recv(65536):
-                said = said[-200:] + data
-                if self._reply and self._reply in said:
+                received = received[-200:] + data
+                if self._reply and self._reply in received:
                     self._kill()
                 if not self._reply:
                     client.sendall(data)

@@ -1,4 +1,4 @@
-"""An open connection of jsplan's own to an embedded server, for tests of single rooms."""
+"""An open connection of jsplan to an embedded server, for tests of single packages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 async def open_link(
     server: Server, *, timeout: float = 5.0, **settings: Any
 ) -> AsyncIterator[NatsConnection]:
-    """A connection to the server, closed afterwards; `timeout` is seconds."""
+    """Open a connection to the server, and close it afterwards; `timeout` is in seconds."""
     link = NatsConnection(
         resolve_settings(
             Connection("main", url=server.url, timeout=int(timeout * SECOND), **settings), {}

@@ -1,4 +1,4 @@
-"""A server of the test's own on loopback: each connection is a function's business, and everything that arrives is kept."""
+"""A server of a test on loopback; a function serves each connection."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class ListeningServer:
-    """Accepts connections on a free port and gives each to `serve`, in a thread of its own, until the context ends.
+    """A server on a free port that gives each connection to `serve`, in its own thread.
 
-    `received` is what arrived, as far as `serve` reads with `read`; `connections` counts them.
+    `received` is everything that `serve` read with `read`. `connections` counts the connections.
     """
 
     def __init__(self, serve: Callable[[ListeningServer, socket.socket], None]) -> None:
@@ -34,16 +34,16 @@ class ListeningServer:
 
     def __exit__(self, *_: object) -> None:
         self.over.set()
-        for one in (self._server, *self._open):
+        for each in (self._server, *self._open):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
-        for one in (self._server, *self._open):
-            one.close()
+        for each in (self._server, *self._open):
+            each.close()
 
     def read(self, stream: socket.socket) -> bytes:
-        """Read what comes next and keep it; empty at the end of the connection."""
+        """Read the next bytes and keep them; empty at the end of the connection."""
         data = stream.recv(1 << 16)
         self.received += data
         return data
@@ -69,8 +69,8 @@ class ListeningServer:
 
 
 def info_line(**more: Any) -> bytes:
-    """What a nats-server says first."""
-    said = {
+    """The first line that a nats-server sends."""
+    info = {
         "server_id": "X",
         "server_name": "x",
         "version": "2.11.0",
@@ -79,11 +79,11 @@ def info_line(**more: Any) -> bytes:
         "max_payload": 1 << 20,
         "nonce": "abc",
     }
-    return b"INFO " + json.dumps(said | more).encode() + b"\r\n"
+    return b"INFO " + json.dumps(info | more).encode() + b"\r\n"
 
 
 def serve_greeting(**more: Any) -> Callable[[ListeningServer, socket.socket], None]:
-    """Serve as a nats-server that takes every credential, and answers nothing but PING."""
+    """Serve as a nats-server that accepts every credential and answers only PING."""
 
     def serve(server: ListeningServer, stream: socket.socket) -> None:
         stream.sendall(info_line(**more))

@@ -1,6 +1,6 @@
-"""Mutations of JSON documents: a key removed, a type changed, a number enlarged, a list nested.
+"""Mutations of JSON documents: a key removed, a type changed, a number enlarged.
 
-Mutations are drawn from a `Random`, so a seed gives the same document again.
+Mutations come from a `Random`, so a seed gives the same document again.
 """
 
 from __future__ import annotations
@@ -12,56 +12,56 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
 
-#: A value and where it stands: the container, and its key or index there.
+#: The place of a value: its container, and its key or index there.
 Place = tuple[Any, Any]
 
 
 def places(document: Any) -> Iterator[Place]:
-    """Every value of the document but the document itself."""
-    todo = [document]
-    while todo:
-        container = todo.pop()
+    """Yield the place of every value in the document."""
+    pending = [document]
+    while pending:
+        container = pending.pop()
         keys = list(container) if isinstance(container, dict) else range(len(container))
         for key in keys:
             yield container, key
             if isinstance(container[key], dict | list):
-                todo.append(container[key])
+                pending.append(container[key])
 
 
 def nested_lists(levels: int) -> Any:
-    """Lists in lists."""
-    found: Any = []
+    """Return lists in lists."""
+    result: Any = []
     for _ in range(levels):
-        found = [found]
-    return found
+        result = [result]
+    return result
 
 
 def remove(container: Any, key: Any, _: Random) -> None:
-    """Take the key, or the element, out."""
+    """Remove the key or the element."""
     del container[key]
 
 
 def retype(container: Any, key: Any, random: Random) -> None:
-    """Put something of another type there."""
+    """Replace the value by one of another type."""
     container[key] = random.choice(
         [None, True, "x", "", -1, 0, 1.5, [], {}, ["x"], {"x": 1}, [{}], {"x": {}}]
     )
 
 
 def enlarge(container: Any, key: Any, random: Random) -> None:
-    """Put a number there that few things can hold."""
+    """Replace the value by a very large or very small number."""
     container[key] = random.choice(
         [2**31, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 1e308, 1e-320, 5.0]
     )
 
 
 def deepen(container: Any, key: Any, random: Random) -> None:
-    """Put lists in lists there."""
+    """Replace the value by deeply nested lists."""
     container[key] = nested_lists(random.choice([3, 40, 200]))
 
 
 def garble(container: Any, key: Any, random: Random) -> None:
-    """Put a text there that is not allowed, and that is dangerous to print or to join."""
+    """Replace the value by a text that is not allowed, or dangerous to print."""
     container[key] = random.choice(
         [
             "../../x",
@@ -78,7 +78,7 @@ def garble(container: Any, key: Any, random: Random) -> None:
 
 
 def add(container: Any, key: Any, random: Random) -> None:
-    """Put a field there that this release does not know, or one element more."""
+    """Add an unknown field, or repeat an element."""
     if isinstance(container, dict):
         container[random.choice(["newer_field", "x/y/z", "hub/stream/\n"])] = random.choice(
             [1, "x", None, {"x": 1}]
@@ -88,7 +88,7 @@ def add(container: Any, key: Any, random: Random) -> None:
 
 
 def move(container: Any, key: Any, random: Random) -> None:
-    """Put the value of another place of the same container there."""
+    """Replace the value by another value of the same container."""
     container[key] = container[
         random.choice(list(container) if isinstance(container, dict) else range(len(container)))
     ]
@@ -106,10 +106,10 @@ MUTATIONS: tuple[Callable[[Any, Any, Random], None], ...] = (
 
 
 def mutate(document: Any, random: Random, most: int = 3) -> Any:
-    """The document after one to `most` mutations; the one that is given stays as it is."""
-    found = copy.deepcopy(document)
+    """Return a copy of the document after one to `most` mutations."""
+    result = copy.deepcopy(document)
     for _ in range(random.randint(1, most)):
-        every = list(places(found))
-        if every:
-            random.choice(MUTATIONS)(*random.choice(every), random)
-    return found
+        candidates = list(places(result))
+        if candidates:
+            random.choice(MUTATIONS)(*random.choice(candidates), random)
+    return result

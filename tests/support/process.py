@@ -1,4 +1,4 @@
-"""Runs `jsplan` as a user does: its command line in this process, or the installed program as a process of its own."""
+"""Run `jsplan` as a user does, in this process or as a process of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAM = Path(sys.executable).with_name("jsplan")
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """How a process ended."""
+    """The end of a process: exit code and output."""
 
     code: int
     out: str
@@ -28,12 +28,12 @@ class ProcessResult:
 
     @property
     def text(self) -> str:
-        """All that it said, with runs of white space as one blank, so that where lines were broken does not matter."""
+        """All output with single blanks, so that line breaks do not matter."""
         return " ".join(f"{self.out} {self.err}".split())
 
 
 def jsplan(folder: Path, *args: str) -> ProcessResult:
-    """Run a command line of `jsplan` in a folder to its end, in this process: a new one would import everything first."""
+    """Run a command line of `jsplan` in a folder, in this process to save the imports."""
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(folder),
@@ -48,10 +48,13 @@ def jsplan(folder: Path, *args: str) -> ProcessResult:
 
 
 def run_process(folder: Path, *args: str, timeout: float = 30, **options: Any) -> ProcessResult:
-    """Run the installed `jsplan` in a folder; `options` go to `subprocess.run`, and stdin is empty unless they say otherwise."""
+    """Run the installed `jsplan` in a folder.
+
+    `options` go to `subprocess.run`. Stdin is empty unless they say otherwise.
+    """
     if "input" not in options:
         options.setdefault("stdin", subprocess.DEVNULL)
-    ended = subprocess.run(
+    completed = subprocess.run(
         [PROGRAM, *args],
         cwd=folder,
         capture_output=True,
@@ -60,11 +63,14 @@ def run_process(folder: Path, *args: str, timeout: float = 30, **options: Any) -
         check=False,
         **options,
     )
-    return ProcessResult(ended.returncode, ended.stdout, ended.stderr)
+    return ProcessResult(completed.returncode, completed.stdout, completed.stderr)
 
 
 def start_process(folder: Path, *args: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Start `jsplan` in a folder and leave it running; its output is to be read by the caller. `options` go to `subprocess.Popen`."""
+    """Start `jsplan` in a folder and leave it running; the caller reads its output.
+
+    `options` go to `subprocess.Popen`.
+    """
     pipe = subprocess.PIPE
     return subprocess.Popen(
         [PROGRAM, *args], cwd=folder, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, **options

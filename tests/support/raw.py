@@ -1,4 +1,4 @@
-"""A tiny blocking NATS client over a bare socket: what tests ask the server with, independent of all code of jsplan."""
+"""A small blocking NATS client over a socket, independent of the code of jsplan."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class NoResponders(Exception):
-    """Nobody listens on the subject."""
+    """The server reported that no client listens on the subject."""
 
 
 class Raw:
-    """One connection as one user; a wait of more than `timeout` seconds raises TimeoutError."""
+    """One connection as one user; a wait of more than `timeout` s raises TimeoutError."""
 
     def __init__(
         self,
@@ -31,17 +31,16 @@ class Raw:
         timeout: float = 5.0,
         creds: Path | None = None,
     ) -> None:
-        place = urlsplit(url)
+        parts = urlsplit(url)
         self._socket = socket.create_connection(
-            (place.hostname, place.port or 4222), timeout=timeout
+            (parts.hostname, parts.port or 4222), timeout=timeout
         )
-        self._socket.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )  # else every request waits 40 ms for an ack
+        # Without it every request waits 40 ms for a TCP ack.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = self._socket.makefile("rb")
         self._numbers = itertools.count(2)
         try:
-            self._log_in(user or place.username, password or place.password, creds)
+            self._log_in(user or parts.username, password or parts.password, creds)
         except BaseException:
             self.close()
             raise
@@ -73,12 +72,12 @@ class Raw:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._stream.close()
         self._socket.close()
 
     def flush(self) -> None:
-        """Wait until the server has taken everything that was sent; raises AssertionError if it complains."""
+        """Wait until the server has taken everything; raise AssertionError on an error."""
         self._send(b"PING\r\n")
         self._wait(b"PONG")
 
@@ -107,31 +106,37 @@ class Raw:
         )
 
     def subscribe(self, subject: str, *, wait: bool = True) -> None:
-        """Receive what is published on the subject; `next_message` hands it out. Where it comes at once, do not `wait` for the server."""
+        """Subscribe to a subject, for `next_message`.
+
+        `wait` until the server has the subscription, unless a message comes at once.
+        """
         self._send(f"SUB {subject} 1\r\n".encode())
         if wait:
             self.flush()
 
     def publish_raw(self, subject: str, block: bytes, payload: bytes) -> None:
-        """Send one message with a header block exactly as given, or without headers when that is empty."""
+        """Send one message with this exact header block; empty means no headers."""
         size = len(block) + len(payload)
         line = f"HPUB {subject} {len(block)} {size}\r\n" if block else f"PUB {subject} {size}\r\n"
         self._send(line.encode() + block + payload + b"\r\n")
 
     def unsubscribe(self) -> None:
-        """Receive no more of it."""
+        """End the subscription."""
         self._send(b"UNSUB 1\r\n")
         self.flush()
 
     def next_message(self) -> tuple[str, dict[str, str], bytes]:
-        """Subject, headers (with `Status` where the server sent one) and payload of the next message."""
+        """Return subject, headers and payload of the next message.
+
+        The headers have `Status` where the server sent one.
+        """
         words = self._wait(b"MSG", b"HMSG")
         body = self._stream.read(int(words[-1]) + 2)[:-2]
         size = int(words[-2]) if words[0] == b"HMSG" else 0
         return words[1].decode(), _headers(body[:size]), body[size:]
 
     def next_with_reply(self) -> tuple[str, str, dict[str, str], bytes]:
-        """Subject, reply subject (empty: none), headers and payload of the next message."""
+        """Return subject, reply subject (or ""), headers and payload of the next message."""
         words = self._wait(b"MSG", b"HMSG")
         body = self._stream.read(int(words[-1]) + 2)[:-2]
         size = int(words[-2]) if words[0] == b"HMSG" else 0
@@ -139,7 +144,7 @@ class Raw:
         return words[1].decode(), reply, _headers(body[:size]), body[size:]
 
     def next_reply(self) -> str:
-        """Where the next message wants its answer; raises AssertionError when it wants none, as a status does."""
+        """Return the reply subject of the next message; raise AssertionError without one."""
         words = self._wait(b"MSG", b"HMSG")
         self._stream.read(int(words[-1]) + 2)
         assert len(words) == (6 if words[0] == b"HMSG" else 5), words
@@ -148,23 +153,25 @@ class Raw:
     def request(
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[dict[str, str], bytes]:
-        """Headers and payload of the first answer; raises NoResponders when nobody listens."""
+        """Return headers and payload of the first answer; raise NoResponders without listeners."""
         inbox = f"_INBOX.{os.urandom(9).hex()}"
-        number = next(
-            self._numbers
-        )  # one that was used a moment ago may not be free yet on the server, which then ignores the SUB
+        # A new number: the server ignores a SUB whose number is not free yet.
+        number = next(self._numbers)
         self._send(f"SUB {inbox} {number}\r\nUNSUB {number} 1\r\n".encode())
         self.publish(subject, payload, headers, reply=inbox)
         while True:
-            where, answered, body = self.next_message()
-            if where == inbox:
+            received_subject, answered, body = self.next_message()
+            if received_subject == inbox:
                 break
         if answered.get("Status") == "503":
             raise NoResponders(subject)
         return answered, body
 
     def api(self, subject: str, payload: Any = None) -> dict[str, Any]:
-        """The JSON answer of a JetStream API subject, errors included. `payload` is anything that JSON can say, or bytes."""
+        """Return the JSON answer of a JetStream API subject, errors included.
+
+        `payload` is bytes, or anything that JSON can express.
+        """
         data = (
             payload
             if isinstance(payload, bytes)
@@ -177,7 +184,7 @@ class Raw:
         return answer
 
     def api_ok(self, subject: str, payload: Any = None) -> dict[str, Any]:
-        """As `api`, but an error in the answer raises AssertionError."""
+        """Return the answer like `api`, but raise AssertionError for an error."""
         answer = self.api(subject, payload)
         assert "error" not in answer, f"{subject}: {answer['error']}"
         return answer
@@ -200,7 +207,10 @@ class Raw:
 def api(
     url: str, user: str | None, password: str | None, subject: str, payload: Any = None
 ) -> dict[str, Any]:
-    """One request on a connection of its own: the JSON answer, errors included; raises NoResponders or TimeoutError."""
+    """Send one request on its own connection and return the JSON answer.
+
+    Errors are returned. Raises NoResponders or TimeoutError.
+    """
     with Raw(url, user, password) as raw:
         return raw.api(subject, payload)
 
@@ -213,7 +223,7 @@ def publish(
     *payloads: bytes,
     headers: dict[str, str] | None = None,
 ) -> None:
-    """Publish to a stream, one message after the other, each with its ack; raises AssertionError when one is refused."""
+    """Publish messages to a stream one by one; raise AssertionError if one is refused."""
     with Raw(url, user, password) as raw:
         for payload in payloads:
             ack = json.loads(raw.request(subject, payload, headers)[1])
@@ -221,7 +231,7 @@ def publish(
 
 
 def streams(raw: Raw, prefix: str = "$JS.API") -> list[str]:
-    """The names of all streams behind an API prefix, page by page."""
+    """Return the names of all streams behind an API prefix, page by page."""
     names: list[str] = []
     while True:
         page = raw.api_ok(f"{prefix}.STREAM.NAMES", {"offset": len(names)})
@@ -231,7 +241,7 @@ def streams(raw: Raw, prefix: str = "$JS.API") -> list[str]:
 
 
 def delete_all_streams(raw: Raw, prefix: str = "$JS.API") -> None:
-    """Leave nothing behind an API prefix; consumers, buckets and object stores go with their streams."""
+    """Delete all streams behind an API prefix, with their consumers, buckets and stores."""
     for name in streams(raw, prefix):
         raw.api_ok(f"{prefix}.STREAM.DELETE.{name}")
 
@@ -239,9 +249,9 @@ def delete_all_streams(raw: Raw, prefix: str = "$JS.API") -> None:
 def _headers(head: bytes) -> dict[str, str]:
     first, _, rest = head.decode().partition("\r\n")
     words = first.split(" ", 2)
-    found = {"Status": words[1]} if len(words) > 1 else {}
+    headers = {"Status": words[1]} if len(words) > 1 else {}
     for line in rest.split("\r\n"):
         name, colon, value = line.partition(":")
         if colon:
-            found[name] = value.strip()
-    return found
+            headers[name] = value.strip()
+    return headers

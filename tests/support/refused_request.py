@@ -1,4 +1,4 @@
-"""A server that refuses one request: what it answers when its memory is used up, at a chosen moment."""
+"""A server that refuses one request, as one without free memory does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFUSAL = {"code": 500, "err_code": 10028, "description": "insufficient memory r
 
 @contextmanager
 def refuse_request(verb: str, number: int = 1, but: str = "\0") -> Iterator[None]:
-    """Refuse the `number`-th request whose subject begins with `verb` and does not end with `but`."""
+    """Refuse the `number`-th request that begins with `verb` and does not end with `but`."""
     left = number
     with pytest.MonkeyPatch.context() as patch:
         request = DomainApi.request

@@ -1,4 +1,4 @@
-"""A TCP connection that can be cut: what a leafnode link goes through in tests of links that are down."""
+"""A TCP relay that can be cut, for tests of leafnode links that are down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Relay:
-    """Forwards connections to a port of this machine until it is cut; while it is, new ones are hung up on."""
+    """A relay to a local port; while it is cut, it closes new connections."""
 
     def __init__(self) -> None:
         self.target = 0
@@ -40,19 +40,19 @@ class Relay:
         self.cut()
         for thread in self._threads:
             thread.join()
-        for one in self._sockets:
-            one.close()
+        for each in self._sockets:
+            each.close()
 
     def cut(self) -> None:
-        """End every connection, and let no new one through."""
+        """End every connection and refuse new ones."""
         with self._lock:
             self._cut = True
-            for one in self._sockets:
+            for each in self._sockets:
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    each.shutdown(socket.SHUT_RDWR)
 
     def mend(self) -> None:
-        """Let connections through again."""
+        """Accept connections again."""
         with self._lock:
             self._cut = False
 
@@ -84,11 +84,11 @@ class Relay:
         self._start_thread(self._pump, far, near, self._down)
 
     def _up(self, data: bytes) -> bytes:
-        """What arrives at the target of what was sent to it. Raises OSError to end the connection."""
+        """Return the bytes that the target receives. Raise OSError to end the connection."""
         return data
 
     def _down(self, data: bytes) -> bytes:
-        """What arrives of what the target answers. Raises OSError to end the connection."""
+        """Return the bytes that the client receives. Raise OSError to end the connection."""
         return data
 
     @staticmethod
@@ -98,18 +98,19 @@ class Relay:
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 sink.sendall(through(data))
-        for one in (source, sink):
+        for each in (source, sink):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                each.shutdown(socket.SHUT_RDWR)
 
 
 Failure = Literal["reset", "hole", "garbage"]
 
 
 class Failing(Relay):
-    """Lets so many bytes of answers through, over all connections, and then fails in one way for good.
+    """A relay that fails for good after `after` bytes of answers, over all connections.
 
-    `reset` ends all connections and takes no new one, `hole` lets nothing through any more, `garbage` answers with random bytes.
+    `reset` ends all connections and accepts no new one. `hole` forwards nothing more. `garbage`
+    answers with random bytes.
     """
 
     def __init__(self, target: int, failure: Failure, after: float) -> None:
@@ -138,9 +139,9 @@ class Failing(Relay):
 
 
 def hub_and_leaf_over(relay: Relay, port_of: PortOf) -> Layout:
-    """A hub and a leaf like those of every test, whose link goes through the relay."""
+    """A hub and a leaf as in other tests, whose link goes through the relay."""
     relay.target = port_of("hub.leafnodes")
-    # Without `advertise` the leaf would learn the hub's own address and go round the relay.
+    # Without `advertise` the leaf would learn the address of the hub and bypass the relay.
     listen = f'leafnodes {{ listen: "{HOST}:{relay.target}", advertise: "{HOST}:{relay.port}" }}\n'
     hub = Node("hub", port_of("hub"), domain="hub", accounts=True, extra=listen)
     return Layout(

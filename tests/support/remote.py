@@ -1,6 +1,7 @@
-"""A backend in a process of its own, told what to do line by line; what locks are for needs more than one process to be shown.
+"""A backend in its own process, because locks need more than one process.
 
-Run as a program it reads `{"kind", …}` (which backend) and then one command per line, and answers each with one line.
+The program reads `{"kind", …}` (which backend), then one command per line, and answers each with
+one line.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from jsplan.state import Backend, State
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120 * SECOND
+LOCK_TIMEOUT = 120 * SECOND
 
 
 def backend_from(where: dict[str, Any]) -> Backend:
-    """The backend that a description names: a path, or a bucket."""
+    """Open the backend of a description: a path, or a bucket."""
     if where["kind"] == "local":
         return LocalBackend(Path(where["path"]), "shop", None)
     domain = Domain("there", "way", None, "$JS.API")
@@ -45,7 +46,7 @@ def backend_from(where: dict[str, Any]) -> Backend:
 
 
 class RemoteBackend:
-    """The other process, from the side of the test."""
+    """The other process, as the test sees it."""
 
     def __init__(self, where: dict[str, Any]) -> None:
         command = [sys.executable, "-m", "tests.support.remote"]
@@ -68,31 +69,31 @@ class RemoteBackend:
         self.process.communicate()
 
     def do(self, command: str) -> str:
-        """One command to its end: `ok`, a result, or the class and text of the error it raised."""
+        """Run one command and return `ok`, a result, or the class and text of an error."""
         self.begin(command)
         return self.end()
 
     def begin(self, command: str) -> None:
-        """Tell it what to do without waiting for it."""
+        """Send a command without waiting for its end."""
         self._send_line(command)
 
     def end(self) -> str:
-        """Wait for what it was told before."""
+        """Wait for the command that was sent before."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def kill(self) -> None:
-        """Kill it with SIGKILL."""
+        """Kill the process with SIGKILL."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """SIGSTOP, and wait until it stands still."""
+        """Send SIGSTOP, and wait until the process is stopped."""
         os.kill(self.process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         os.kill(self.process.pid, signal.SIGCONT)
 
     def _send_line(self, line: str) -> None:
@@ -102,15 +103,15 @@ class RemoteBackend:
 
 
 class RemoteWorker:
-    """The side of the process that is told."""
+    """The commands, as the other process runs them."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.lock_stack = AsyncExitStack()
         self.state: State | None = None
 
-    async def obey(self, command: str) -> str:
-        """Carry out one command."""
+    async def run_command(self, command: str) -> str:
+        """Run one command."""
         word, _, rest = command.partition(" ")
         try:
             return await getattr(self, word)(rest) or "ok"
@@ -118,13 +119,13 @@ class RemoteWorker:
             return f"{type(error).__name__}: {error}"
 
     async def lock(self, timeout: str) -> None:
-        """Take the lock, waiting as many ns."""
+        """Take the lock; wait at most `timeout` ns."""
         await self.lock_stack.enter_async_context(
             self.backend.lock(LockInfo.for_this_process("apply"), int(timeout or 0))
         )
 
     async def unlock(self, _: str) -> None:
-        """Let it go."""
+        """Release the lock."""
         await self.lock_stack.aclose()
 
     async def start(self, _: str) -> None:
@@ -133,7 +134,7 @@ class RemoteWorker:
         await self.backend.start(self.state)
 
     async def append(self, line: str) -> None:
-        """Journal a line, and wait until it is kept."""
+        """Append a line to the journal, and wait until it is stored."""
         assert self.state is not None
         self.backend.append(self.state, json.loads(line))
         await self.backend.sync()
@@ -144,30 +145,33 @@ class RemoteWorker:
         await self.backend.finish(self.state)
 
     async def serial(self, _: str) -> str:
-        """The serial of the state."""
+        """Return the serial of the state."""
         return str((await self.backend.read()).serial)
 
     async def names(self, _: str) -> str:
-        """The name of the server that the state remembers."""
+        """Return the name of the server in the state."""
         return str((await self.backend.read()).domains["hub"]["name"])
 
-    async def take_away(self, lock_id: str) -> None:
-        """Take the lock with this id away from its holder."""
+    async def break_lock(self, lock_id: str) -> None:
+        """Break the lock with this id, which another process holds."""
         await self.backend.unlock(lock_id)
 
     async def may_write(self, seconds: str) -> str:
-        """Ask for so many seconds."""
+        """Return the answer of `may_write` for `seconds`."""
         return str(self.backend.may_write(float(seconds)))
 
-    async def fight(self, arguments: str) -> str:
-        """Take the lock so many times. Inside it a file is made that must not be there, and in turn a session is written."""
+    async def take_often(self, arguments: str) -> str:
+        """Take the lock `rounds` times, and write a session in each.
+
+        A file that must not exist is created while the lock is held.
+        """
         rounds, path = arguments.split(" ", 1)
         for number in range(int(rounds)):
-            async with self.backend.lock(LockInfo.for_this_process("apply"), PATIENCE):
+            async with self.backend.lock(LockInfo.for_this_process("apply"), LOCK_TIMEOUT):
                 inside = os.open(path, os.O_CREAT | os.O_EXCL)
                 os.close(inside)
                 await self._write_session(number)
-                os.unlink(path)  # noqa: PTH108 - not blocking as far as a test is concerned
+                os.unlink(path)  # noqa: PTH108 - the test does not wait for it
         return f"won {rounds}"
 
     async def _write_session(self, number: int) -> None:
@@ -180,11 +184,11 @@ class RemoteWorker:
 
 
 async def main() -> None:
-    """Obey until nobody says anything more."""
+    """Run commands until the end of the input."""
     where = await asyncio.to_thread(sys.stdin.readline)
-    puppet = RemoteWorker(backend_from(json.loads(where)))
+    worker = RemoteWorker(backend_from(json.loads(where)))
     while command := (await asyncio.to_thread(sys.stdin.readline)).strip():
-        sys.stdout.write(await puppet.obey(command) + "\n")
+        sys.stdout.write(await worker.run_command(command) + "\n")
         sys.stdout.flush()
 
 

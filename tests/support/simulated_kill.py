@@ -1,4 +1,4 @@
-"""A process that dies: at the n-th thing that it would do to a server or to its journal, it does nothing more at all."""
+"""A simulated death: from the n-th write to a server or the journal on, nothing happens."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from jsplan.state import LocalBackend, State
 
 
 class SimulatedKill(Exception):
-    """What a process does at kill -9: nothing more, not even its clean-up."""
+    """The end of a process by SIGKILL: nothing more runs, not even clean-up."""
 
 
 class KillCounter:
-    """Counts lines of the journal, requests that write, and messages; from the `last` on, nothing happens any more."""
+    """A counter of journal lines, writing requests and messages; none after `last`."""
 
     def __init__(self, last: int) -> None:
         self.remaining = last
         self.done = 0
 
     def count_or_die(self, *, writes: bool) -> None:
-        """Go on, or be dead. Who only looks is not counted, but the dead do not look either."""
+        """Count a write, or raise after the last one. Reads are refused then too."""
         if writes:
             self.remaining -= 1
         if self.remaining < 0:
@@ -36,40 +36,43 @@ class KillCounter:
 
 @contextmanager
 def kill_after(after: int = 1_000_000) -> Iterator[KillCounter]:
-    """Let every apply inside do so many things and then die; `done` says how many it did."""
-    mortal = KillCounter(after)
+    """Let every apply in the block do `after` writes and then die; `done` counts them."""
+    counter = KillCounter(after)
     with pytest.MonkeyPatch.context() as patch:
-        _patch_journal(patch, mortal)
-        _patch_requests(patch, mortal)
-        yield mortal
+        _patch_journal(patch, counter)
+        _patch_requests(patch, counter)
+        yield counter
 
 
 @contextmanager
 def kill_at_request(verb: str, *, answered: bool) -> Iterator[None]:
-    """Let an apply inside die at its first request whose subject begins with `verb`: before it, or with its answer unread."""
-    with kill_after() as mortal, pytest.MonkeyPatch.context() as patch:
+    """Let an apply die at its first request that begins with `verb`.
+
+    The request is sent if it is `answered`, and its answer is not read.
+    """
+    with kill_after() as counter, pytest.MonkeyPatch.context() as patch:
         request = DomainApi.request
 
         async def last_request(api: DomainApi, api_verb: str, *rest: Any, **options: Any) -> Any:
             if api_verb.startswith(verb):
                 if answered:
                     await request(api, api_verb, *rest, **options)
-                mortal.remaining = -1
+                counter.remaining = -1
             return await request(api, api_verb, *rest, **options)
 
         patch.setattr(DomainApi, "request", last_request)
         yield
 
 
-def _patch_journal(patch: pytest.MonkeyPatch, mortal: KillCounter) -> None:
+def _patch_journal(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     append, finish = LocalBackend.append, LocalBackend.finish
 
     def dying_append(backend: LocalBackend, state: State, *changes: dict[str, Any]) -> None:
-        mortal.count_or_die(writes=True)
+        counter.count_or_die(writes=True)
         append(backend, state, *changes)
 
     async def dying_finish(backend: LocalBackend, state: State) -> None:
-        if mortal.remaining < 0:
+        if counter.remaining < 0:
             await backend.close()
             return
         await finish(backend, state)
@@ -78,15 +81,15 @@ def _patch_journal(patch: pytest.MonkeyPatch, mortal: KillCounter) -> None:
     patch.setattr(LocalBackend, "finish", dying_finish)
 
 
-def _patch_requests(patch: pytest.MonkeyPatch, mortal: KillCounter) -> None:
+def _patch_requests(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     request, publish = DomainApi.request, NatsConnection.publish
 
     async def dying_request(api: DomainApi, verb: str, *rest: Any, **options: Any) -> Any:
-        mortal.count_or_die(writes=not verb.startswith(READ_ONLY_VERBS))
+        counter.count_or_die(writes=not verb.startswith(READ_ONLY_VERBS))
         return await request(api, verb, *rest, **options)
 
     async def dying_publish(link: NatsConnection, *rest: Any, **options: Any) -> None:
-        mortal.count_or_die(writes=True)
+        counter.count_or_die(writes=True)
         await publish(link, *rest, **options)
 
     patch.setattr(DomainApi, "request", dying_request)

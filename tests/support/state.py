@@ -1,4 +1,4 @@
-"""State as tests look at it and hold it: the backends are async, most tests are not."""
+"""The state as tests read and lock it, without async."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def local_state(folder: Path, workspace: str = "test") -> LocalBackend:
 
 
 def read_state(folder: Path, workspace: str = "test") -> State:
-    """What the default backend of a workspace remembers."""
+    """Return the state of the default backend of a workspace."""
     return asyncio.run(local_state(folder, workspace).read())
 
 
 def load_context(options: LoadOptions) -> Context:
-    """Files and state of a workspace, as a workflow has them before it asks a server."""
+    """Return files and state of a workspace, before any server is asked."""
 
     async def load() -> Context:
-        async with open_context(options) as world:
-            return world
+        async with open_context(options) as context:
+            return context
 
     return asyncio.run(load())
 
 
 @contextmanager
 def hold_lock(backend: Backend, operation: str = "apply") -> Iterator[None]:
-    """Hold the lock of a backend, taken without waiting, while the test does something else."""
+    """Hold the lock of a backend, taken without waiting, during the block."""
     with asyncio.Runner() as runner:
         lock = backend.lock(LockInfo.for_this_process(operation), 0)
         runner.run(_await_step(lock.__aenter__()))

@@ -1,4 +1,4 @@
-"""What a stream holds and where its consumers stand, as the server's own API tells it: to be compared before and after."""
+"""The messages of a stream and the positions of its consumers, to compare before and after."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ Message = tuple[int, str, bytes, bytes, str]
 
 
 def messages(raw: Raw, stream: str) -> list[Message]:
-    """Every message of a stream in order, read one by one."""
+    """Return every message of a stream in order, read one by one."""
     state = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]
-    found, seq = [], state["first_seq"]
+    result, seq = [], state["first_seq"]
     while seq <= state["last_seq"] and state["messages"]:
         answer = raw.api(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": seq, "next_by_subj": ">"})
         if "error" in answer:
             assert answer["error"]["err_code"] == 10037, answer
             break
-        one = answer["message"]
-        head, data = (base64.b64decode(one.get(name, "")) for name in ("hdrs", "data"))
-        found.append((one["seq"], one["subject"], head, data, one["time"]))
-        seq = one["seq"] + 1
-    assert len(found) == state["messages"], (len(found), state)
-    return found
+        message = answer["message"]
+        head, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
+        result.append((message["seq"], message["subject"], head, data, message["time"]))
+        seq = message["seq"] + 1
+    assert len(result) == state["messages"], (len(result), state)
+    return result
 
 
-def without_sequences(found: Iterable[Message]) -> list[tuple[str, bytes]]:
-    """Subjects and payloads alone: what sourcing keeps."""
-    return [(subject, data) for _, subject, _, data, _ in found]
+def without_sequences(result: Iterable[Message]) -> list[tuple[str, bytes]]:
+    """Return subjects and payloads, which sourcing keeps."""
+    return [(subject, data) for _, subject, _, data, _ in result]
 
 
 def fill(raw: Raw, stream: str, count: int, *, subjects: int = 3, header_every: int = 4) -> None:
-    """Publish `count` messages to `<stream>.<n>`, some with headers, as fast as the server takes them."""
+    """Publish `count` messages to `<stream>.<n>`, some with headers."""
     before = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
     for number in range(count):
         headers = {"X-Number": str(number)} if number % header_every == 0 else None
@@ -53,25 +53,25 @@ def fill(raw: Raw, stream: str, count: int, *, subjects: int = 3, header_every: 
 
 
 def delete(raw: Raw, stream: str, *sequences: int) -> None:
-    """Make gaps."""
+    """Delete messages, which leaves gaps."""
     for seq in sequences:
         raw.api_ok(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})
 
 
 def consumer(raw: Raw, stream: str, name: str, **config: Any) -> None:
-    """A durable pull consumer that nobody declared."""
+    """Create a durable pull consumer that is in no file."""
     body = {"durable_name": name, "name": name, "ack_policy": "explicit"} | config
     raw.api_ok(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": body})
 
 
 def pull_acks(raw: Raw, stream: str, name: str, count: int) -> list[str]:
-    """Let a pull consumer give `count` messages; their ack subjects."""
-    raw.subscribe("taken.here")
+    """Pull `count` messages and return their ack subjects."""
+    raw.subscribe("acks.here")
     request = {"batch": count, "expires": 5_000_000_000}
     raw.publish(
         f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}",
         json.dumps(request).encode(),
-        reply="taken.here",
+        reply="acks.here",
     )
     replies = [raw.next_reply() for _ in range(count)]
     raw.unsubscribe()
@@ -79,16 +79,19 @@ def pull_acks(raw: Raw, stream: str, name: str, count: int) -> list[str]:
 
 
 def acknowledge(raw: Raw, replies: Iterable[str]) -> None:
-    """Acknowledge, each with an answer."""
+    """Acknowledge each message and wait for the answer."""
     for reply in replies:
         try:
             raw.request(reply, b"+ACK")
         except NoResponders:
-            raise AssertionError(f"nobody takes {reply}") from None
+            raise AssertionError(f"no consumer takes {reply}") from None
 
 
 def positions(raw: Raw, stream: str) -> dict[str, tuple[int, ...]]:
-    """Of each consumer: delivered, ack floor (stream sequences), unacknowledged, pending."""
+    """Return the positions of each consumer that is not paused.
+
+    A position is delivered, ack floor (stream sequences), unacknowledged and pending.
+    """
     listed = raw.api_ok(f"$JS.API.CONSUMER.LIST.{stream}", {"offset": 0})["consumers"] or []
     return {
         c["name"]: (
@@ -103,9 +106,9 @@ def positions(raw: Raw, stream: str) -> dict[str, tuple[int, ...]]:
 
 
 def payloads(raw: Raw, stream: str, name: str) -> list[bytes]:
-    """Everything that a pull consumer still gives, until it gives nothing more."""
+    """Return everything that a pull consumer still delivers."""
     raw.subscribe("payloads.here")
-    found = []
+    result = []
     while True:
         request = json.dumps({"batch": 1000, "no_wait": True}).encode()
         raw.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}", request, reply="payloads.here")
@@ -114,11 +117,11 @@ def payloads(raw: Raw, stream: str, name: str) -> list[bytes]:
             _, headers, data = raw.next_message()
             if headers.get("Status"):
                 break
-            found.append(data)
+            result.append(data)
             got += 1
             if got == 1000:
                 break
         if got < 1000:
             break
     raw.unsubscribe()
-    return found
+    return result

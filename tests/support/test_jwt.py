@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.matrix
-def test_jwt_accounts_are_taken_by_the_real_server(tmp_path: Path) -> None:
-    """A server takes the operator's configuration, lets users in by their creds, and gives each account what its claims say."""
+def test_the_real_server_accepts_jwt_accounts(tmp_path: Path) -> None:
+    """A server accepts the configuration, the creds and the claims of each account."""
     operator = Operator()
     a, b = operator.account("A"), operator.account("B", NO_JETSTREAM)
     a.export("service", "$JS.API.>")

@@ -20,17 +20,17 @@ def test_headers_and_payload_come_back_as_they_were_sent(server: Server) -> None
 
 
 def test_no_responders_is_not_silence(server: Server) -> None:
-    """A subject without interest raises NoResponders; one with a mute listener raises TimeoutError."""
+    """A subject without listeners raises NoResponders; a silent listener TimeoutError."""
     with Raw(server.url, timeout=0.2) as raw:
         with pytest.raises(NoResponders):
-            raw.request("nobody")
+            raw.request("unused")
         raw.subscribe("mute")
         with Raw(server.url, timeout=0.2) as other, pytest.raises(TimeoutError):
             other.request("mute")
 
 
 def test_publishing_waits_for_the_ack_and_fails_without_one(server: Server) -> None:
-    """Each message is acknowledged by a stream; a subject without a stream raises NoResponders."""
+    """A stream acknowledges each message; a subject without a stream raises NoResponders."""
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S"})
         publish(server.url, None, None, "S", b"1", b"2", headers={"H": "v"})
@@ -53,7 +53,7 @@ def test_all_streams_are_found_and_deleted(server: Server) -> None:
 
 
 def test_an_error_in_the_answer_can_be_read_or_raised(server: Server) -> None:
-    """`api` hands out the error, `done` raises it."""
+    """`api` returns the error, `api_ok` raises it."""
     with Raw(server.url) as raw:
         assert raw.api("$JS.API.STREAM.INFO.NONE")["error"]["err_code"] == 10059
         with pytest.raises(AssertionError, match="10059"):

@@ -1,4 +1,4 @@
-"""Workspaces in temporary folders that lead to the embedded servers, and an observer that stays quiet."""
+"""Workspaces in temporary folders that use the embedded servers, and a silent observer."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ HUB_LEAF_DOMAINS = {"hub": {"connection": "hub"}, "leaf": {"connection": "hub", 
 
 @dataclass
 class RecordingObserver:
-    """Remembers what a workflow said."""
+    """An observer that records the texts and events of a workflow."""
 
     texts: list[str] = field(default_factory=list)
     events: list[ApplyEvent] = field(default_factory=list)
 
     def phase(self, text: str) -> None:
-        """Remember a phase."""
+        """Record a phase."""
         self.texts.append(text)
 
     def event(self, event: ApplyEvent) -> None:
-        """Remember a step."""
+        """Record a step."""
         self.events.append(event)
 
     def warn(self, text: str) -> None:
-        """Remember a warning."""
+        """Record a warning."""
         self.texts.append(text)
 
 
@@ -49,13 +49,16 @@ def approve(plan: Plan) -> None:
 
 @dataclass
 class Space:
-    """One workspace folder. `write` replaces what it declares; `plan` and `apply` run the real workflows on it."""
+    """One workspace folder, on which the real workflows run.
+
+    `write` replaces its files.
+    """
 
     folder: Path
     base: dict[str, Any]
 
     def write(self, **sections: Any) -> Space:
-        """Write jsplan.yaml (as JSON, which YAML 1.2 contains) with these sections over the base."""
+        """Write jsplan.yaml, as JSON, with these sections over the base."""
         (self.folder / "jsplan.yaml").write_text(
             json.dumps(self.base | sections, ensure_ascii=False), "utf-8"
         )
@@ -63,24 +66,24 @@ class Space:
 
     @property
     def load(self) -> LoadOptions:
-        """How to load it."""
+        """The options to load it."""
         return LoadOptions(self.folder)
 
     def plan(self, **options: Any) -> Plan:
-        """The plan as it would be now."""
+        """Plan, and check that every step is explained."""
         return require_explained(
             planning.plan(self.load, PlanOptions(**options), RecordingObserver())
         )
 
     def apply(self, **options: Any) -> tuple[Plan, ApplyResult]:
-        """Plan and carry out, approving."""
+        """Plan and apply, with approval."""
         plan, result = applying.apply(
             self.load, PlanOptions(**options), approve, RecordingObserver()
         )
         return require_explained(plan), result
 
     def apply_saved(self, plan: Plan, **options: Any) -> ApplyResult:
-        """Save a plan and carry out exactly that."""
+        """Save a plan and apply exactly that."""
         path = self.folder / "saved.plan"
         planning.save_plan(plan, path)
         return applying.apply_saved(self.load, path, PlanOptions(**options), RecordingObserver())[1]

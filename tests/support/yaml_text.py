@@ -1,4 +1,4 @@
-"""YAML as tests read it, by the parser in C: hundreds of files are read by each worker before the first test begins."""
+"""YAML by the parser in C, because each worker reads hundreds of files."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import yaml
 
 
 def read_yaml(text: str | bytes) -> Any:
-    """The one document of a text."""
+    """Return the document of a text."""
     return yaml.load(text, yaml.CSafeLoader)
