@@ -1,4 +1,4 @@
-"""In a cluster what was just made has no leader for a moment, and archives keep less of a consumer."""
+"""Preserving replacements in a cluster, where a new stream has no leader at first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BASE: dict[str, Any] = {
 
 
 def test_a_stream_with_three_replicas(tmp_path: Path, server_version: tuple[int, ...]) -> None:
-    """It is made anew with three copies, then with one; messages are as before, and its consumer goes on at its floor at the latest."""
+    """A stream with three replicas keeps its messages, and its consumer resumes by its floor."""
     with Sandbox.cluster(binary=PROGRAM) as cluster:
         cluster.start()
         node = next(iter(cluster.servers.values()))
@@ -45,15 +45,15 @@ def test_a_stream_with_three_replicas(tmp_path: Path, server_version: tuple[int,
         with Raw(node.url, node.user, node.password, timeout=30) as raw:
             stream_content.fill(raw, "A", 500)
             stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 30)[:20])
-            held = stream_content.messages(raw, "A")
-            for after in ({"storage": "memory"}, {"storage": "file", "num_replicas": 1}):
-                replace_stream(space, BASE | after | PRESERVE)
-                kept = stream_content.messages(raw, "A")
-                assert stream_content.without_sequences(kept) == stream_content.without_sequences(
-                    held
-                )
-                assert kept == held or level(server_version) < 2
-                # A replica of the consumer that has just become its leader has not counted yet what is pending.
+            before = stream_content.messages(raw, "A")
+            for change in ({"storage": "memory"}, {"storage": "file", "num_replicas": 1}):
+                replace_stream(space, BASE | change | PRESERVE)
+                messages = stream_content.messages(raw, "A")
+                assert stream_content.without_sequences(
+                    messages
+                ) == stream_content.without_sequences(before)
+                assert messages == before or level(server_version) < 2
+                # A new leader of the consumer counts the pending messages a moment later.
                 node.wait_until(
                     lambda: 470 <= stream_content.positions(raw, "A")["C"][3] <= 480,
                     "count 470 to 480 pending messages",

@@ -1,4 +1,4 @@
-"""Promise 7 for replacements that keep messages: wherever the process dies, nothing is lost and the next apply ends it."""
+"""A process that dies during a preserving replacement loses nothing; the next apply ends it."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ QUEUE: dict[str, Any] = {
     "retention": "workqueue",
     "consumers": CONSUMERS[:1],
 }
-OURS = {"main/stream/A", "main/consumer/A/C", "main/consumer/A/N"}
+DECLARED = {"main/stream/A", "main/consumer/A/C", "main/consumer/A/N"}
 
 
 class Scene:
-    """One stream with messages, gaps and readers in the middle, made the same way each time."""
+    """One stream with messages, gaps and consumers, made the same way each time."""
 
     def __init__(self, space: Space, server: Server, body: dict[str, Any], count: int) -> None:
         self.space = space
         self.server = server
         self.body = body
         self.count = count
-        self.held: list[stream_content.Message] = []
+        self.expected: list[stream_content.Message] = []
 
     def reset(self, after: dict[str, Any]) -> None:
-        """What was before the apply, on a clean server; the files say what comes after."""
+        """Empty the server, apply the first files, publish, and write the files `after`."""
         with Raw(self.server.url) as raw:
             delete_all_streams(raw)
             shutil.rmtree(self.space.folder / "state", ignore_errors=True)
@@ -63,32 +63,32 @@ class Scene:
             stream_content.fill(raw, "A", self.count)
             stream_content.delete(raw, "A", self.count // 2, self.count)
             stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
-            self.held = stream_content.messages(raw, "A")
+            self.expected = stream_content.messages(raw, "A")
         self.space.write(streams=[after])
 
     def require_nothing_lost(self) -> None:
-        """After a death some stream has every message, and drift calls nothing changed outside."""
+        """Check that some stream has every message, and that drift reports no change."""
         with Raw(self.server.url) as raw:
             payloads = {m[3] for name in streams(raw) for m in stream_content.messages(raw, name)}
-        assert payloads >= {m[3] for m in self.held}
-        found = drift(self.space.load, DriftOptions(), RecordingObserver())
-        assert found.resource_drift == []
-        assert {u.address for u in found.unmanaged} <= {"main/consumer/A/OTHERS"}
+        assert payloads >= {m[3] for m in self.expected}
+        report = drift(self.space.load, DriftOptions(), RecordingObserver())
+        assert report.resource_drift == []
+        assert {u.address for u in report.unmanaged} <= {"main/consumer/A/OTHERS"}
 
-    def require_preserved(self, *, places: bool) -> None:
-        """The stream has what it had, its readers go on behind what they finished, and nothing is left over."""
+    def require_preserved(self, *, sequences: bool) -> None:
+        """Check that messages and consumer positions were preserved and no orphan is left."""
         with Raw(self.server.url) as raw:
             assert streams(raw) == ["A"]
-            kept = stream_content.messages(raw, "A")
-            assert stream_content.without_sequences(kept) == stream_content.without_sequences(
-                self.held
+            messages = stream_content.messages(raw, "A")
+            assert stream_content.without_sequences(messages) == stream_content.without_sequences(
+                self.expected
             )
-            assert kept == self.held or not places
-            left = {
+            assert messages == self.expected or not sequences
+            unread = {
                 name: numbers[2] + numbers[3]
                 for name, numbers in stream_content.positions(raw, "A").items()
             }
-            assert left["C"] == len(self.held) - (0 if self.body is QUEUE else 10)
+            assert unread["C"] == len(self.expected) - (0 if self.body is QUEUE else 10)
             raw.request("A.after", b"")
         state = read_state(self.space.folder)
         assert (state.pending, state.replacements) == ({}, {})
@@ -98,34 +98,32 @@ class Scene:
 
 
 def kill_at_points(
-    scene: Scene, after: dict[str, Any], points: Iterable[int], *, places: bool
+    scene: Scene, after: dict[str, Any], points: Iterable[int], *, sequences: bool
 ) -> None:
-    """Let an apply die after so many things that it does, for each of the points; one more apply ends it."""
+    """Let an apply die after each of these numbers of writes, and apply once more."""
     for point in points:
         scene.reset(after)
-        with (
-            kill_after(point),
-            suppress(SimulatedKill),
-        ):  # how many pieces an archive comes in is not the same each time
+        # An apply may end before the point: the number of archive chunks differs.
+        with kill_after(point), suppress(SimulatedKill):
             scene.space.apply(allow_hazards=PERMITTED)
         scene.require_nothing_lost()
         _, result = scene.space.apply(allow_hazards=PERMITTED)
         assert [step.error for step in result.steps if step.error] == [], point
         assert result.exit_code == 0, point
-        scene.require_preserved(places=places)
+        scene.require_preserved(sequences=sequences)
 
 
-def count_kill_points(scene: Scene, after: dict[str, Any], *, places: bool) -> int:
-    """How many things a whole apply does, which is how often it can die."""
+def count_kill_points(scene: Scene, after: dict[str, Any], *, sequences: bool) -> int:
+    """Return the number of writes of a whole apply, which is how often it can die."""
     scene.reset(after)
-    with kill_after() as mortal:
+    with kill_after() as counter:
         scene.space.apply(allow_hazards=PERMITTED)
-    scene.require_preserved(places=places)
-    return mortal.done
+    scene.require_preserved(sequences=sequences)
+    return counter.done
 
 
 def in_memory(body: dict[str, Any]) -> dict[str, Any]:
-    """The same stream in another storage, with its messages."""
+    """Return the stream in memory storage, with `on_replace: preserve`."""
     return (
         AFTER
         if body is BEFORE
@@ -138,37 +136,40 @@ BODIES = pytest.mark.parametrize("body", [BEFORE, QUEUE], ids=["stream", "queue"
 
 @pytest.mark.matrix
 @BODIES
-def test_death_at_some_moments(
+def test_death_at_some_writes(
     body: dict[str, Any], tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Wherever it dies the messages are in some stream, drift does not call theirs missing, and one more apply ends it."""
-    scene, places = (
+    """After a death at a random write, one more apply ends the replacement without loss."""
+    scene, sequences = (
         Scene(single_space(tmp_path, server), server, body, 60),
         server_version >= (2, 12),
     )
-    total = count_kill_points(scene, in_memory(body), places=places)
+    total = count_kill_points(scene, in_memory(body), sequences=sequences)
     assert total > 20
 
     kill_at_points(
-        scene, in_memory(body), sorted(random.Random(4).sample(range(1, total), 6)), places=places
+        scene,
+        in_memory(body),
+        sorted(random.Random(4).sample(range(1, total), 6)),
+        sequences=sequences,
     )
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1"])
 @BODIES
-def test_death_at_every_moment(
+def test_death_at_every_write(
     body: dict[str, Any], version: str, tmp_path: Path, make_server: MakeServer
 ) -> None:
-    """The same for every single moment, in each way that servers have."""
+    """The same for every write, on a server of each API level."""
     server = make_server(version=version)
-    scene, places = Scene(single_space(tmp_path, server), server, body, 60), version >= "2.12"
+    scene, sequences = Scene(single_space(tmp_path, server), server, body, 60), version >= "2.12"
 
     kill_at_points(
         scene,
         in_memory(body),
-        range(1, count_kill_points(scene, in_memory(body), places=places)),
-        places=places,
+        range(1, count_kill_points(scene, in_memory(body), sequences=sequences)),
+        sequences=sequences,
     )
 
 
@@ -176,16 +177,19 @@ def test_death_at_every_moment(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", ["2.11.11", "2.14.6", "2.15.1"])
 def test_death_with_20_000_messages(version: str, tmp_path: Path, make_server: MakeServer) -> None:
-    """No message of 20,000 is lost at a dozen moments from the first to the last."""
+    """No message of 20,000 is lost after a death at a dozen writes."""
     server = make_server(version=version)
-    scene, places = Scene(single_space(tmp_path, server), server, BEFORE, 20_000), version >= "2.12"
-    total = count_kill_points(scene, AFTER, places=places)
+    scene, sequences = (
+        Scene(single_space(tmp_path, server), server, BEFORE, 20_000),
+        version >= "2.12",
+    )
+    total = count_kill_points(scene, AFTER, sequences=sequences)
 
-    kill_at_points(scene, AFTER, range(1, total, max(1, total // 12)), places=places)
+    kill_at_points(scene, AFTER, range(1, total, max(1, total // 12)), sequences=sequences)
 
 
-def test_what_dies_by_kill_9_is_taken_up(tmp_path: Path, server: Server) -> None:
-    """A process that is really killed while it copies: the plan says where the messages are, and apply ends it."""
+def test_an_apply_killed_by_sigkill_is_resumed(tmp_path: Path, server: Server) -> None:
+    """After a SIGKILL during the copy, the plan says where the messages are; apply ends it."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 5_000)
     scene.reset(AFTER)
     process = start_process(
@@ -207,12 +211,12 @@ def test_what_dies_by_kill_9_is_taken_up(tmp_path: Path, server: Server) -> None
     assert (
         jsplan(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED)).code == 0
     )
-    scene.require_preserved(places=True)
+    scene.require_preserved(sequences=True)
 
 
 @pytest.mark.matrix
-def test_files_that_change_their_mind(tmp_path: Path, server: Server) -> None:
-    """A replacement that the files do not want any more gives the old stream back what it had, and leaves nothing behind."""
+def test_the_old_files_roll_back(tmp_path: Path, server: Server) -> None:
+    """Files with the old configuration roll the interrupted replacement back."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
     scene.reset(AFTER)
     with kill_after(8), suppress(SimulatedKill):
@@ -223,11 +227,11 @@ def test_files_that_change_their_mind(tmp_path: Path, server: Server) -> None:
         "replacement_rolled_back"
     ]
     assert result.exit_code == 0
-    scene.require_preserved(places=True)
+    scene.require_preserved(sequences=True)
 
 
-def test_outside_changes_meanwhile_are_not_guessed(tmp_path: Path, server: Server) -> None:
-    """With both streams gone, or another one in the place of either, the plan says so and does nothing."""
+def test_outside_changes_during_a_replacement_are_an_error(tmp_path: Path, server: Server) -> None:
+    """With both streams gone or replaced outside jsplan, the plan is an error without steps."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
     scene.reset(AFTER)
     with kill_after(12), suppress(SimulatedKill):
@@ -244,8 +248,8 @@ def test_outside_changes_meanwhile_are_not_guessed(tmp_path: Path, server: Serve
         assert any(d.code == "JS424" and "outside jsplan" in d.summary for d in plan.diagnostics)
 
 
-def test_nothing_is_destroyed_in_the_middle(tmp_path: Path, server: Server) -> None:
-    """While messages are on their way the stream is neither destroyed nor deleted because it left the files: first the replacement ends."""
+def test_an_interrupted_replacement_blocks_deletion(tmp_path: Path, server: Server) -> None:
+    """A stream under replacement is neither destroyed nor deleted."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
     scene.reset(AFTER)
     with kill_after(12), suppress(SimulatedKill):
@@ -256,11 +260,11 @@ def test_nothing_is_destroyed_in_the_middle(tmp_path: Path, server: Server) -> N
         assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS424"]
         assert plan.steps == []
     scene.space.write(streams=[AFTER]).apply(allow_hazards=PERMITTED)
-    scene.require_preserved(places=True)
+    scene.require_preserved(sequences=True)
 
 
-def test_files_that_refuse_what_was_begun(tmp_path: Path, server: Server) -> None:
-    """Once the old stream is gone, files without `preserve` end the replacement as well: to refuse it would keep the stream down."""
+def test_files_without_preserve_end_the_replacement(tmp_path: Path, server: Server) -> None:
+    """Once the old stream is gone, files without `preserve` end the replacement too."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
     scene.reset(AFTER)
     with Raw(server.url) as raw:
@@ -275,4 +279,4 @@ def test_files_that_refuse_what_was_begun(tmp_path: Path, server: Server) -> Non
     assert [d.code for d in plan.diagnostics] == ["JS424"]
     assert "Its messages are in main/stream/JSPLAN_STAGING_A" in plan.diagnostics[0].summary
     assert result.exit_code == 0
-    scene.require_preserved(places=True)
+    scene.require_preserved(sequences=True)

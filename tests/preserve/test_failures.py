@@ -1,4 +1,4 @@
-"""Wherever a replacement fails: nothing is lost, it is said that publishers are rejected, and each way out works."""
+"""A replacement that fails at any step loses nothing, is reported, and can be ended."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.matrix
 
-#: The API level of the server under test: from 5 on it restores archives, below it copies by itself; 0 cannot pause consumers.
+#: The API level of the server: from 5 on it restores archives, and 0 cannot pause consumers.
 LEVEL = level(tuple(int(part) for part in binary.read_version(PROGRAM).split("-")[0].split(".")))
 ARCHIVES = LEVEL >= 5
-#: Requests of each step: the verb, and which of those with it is meant.
-BEFORE_THE_OLD_ONE_IS_GONE = {
+#: The request of each step: its verb, and its number among the requests with that verb.
+BEFORE_DELETION = {
     "probe": ("STREAM.CREATE.JSPLAN_STAGING", 1),
     "probe-at-last": ("STREAM.UPDATE.JSPLAN_STAGING", 1),
     "stop": ("STREAM.UPDATE.A", 1),
@@ -46,7 +46,7 @@ BEFORE_THE_OLD_ONE_IS_GONE = {
     "retire": ("STREAM.DELETE.A", 1),
 } | ({"hold": ("CONSUMER.PAUSE.A", 1)} if LEVEL else {})
 REFILL = "STREAM.RESTORE.A" if ARCHIVES else "STREAM.CREATE.A"
-AFTER_IT_IS_GONE = {
+AFTER_DELETION = {
     "refill": (REFILL, 1),
     "resume": ("CONSUMER.PAUSE.A", 4) if ARCHIVES else ("CONSUMER.CREATE.A", 2),
     "return": ("STREAM.UPDATE.A", 2 if ARCHIVES else 3),
@@ -55,14 +55,14 @@ AFTER_IT_IS_GONE = {
 
 @pytest.fixture
 def scene(tmp_path: Path, server: Server) -> Scene:
-    """A stream of ten messages and three consumers, whose files ask for another storage."""
-    found = Scene(single_space(tmp_path, server), server, BEFORE, 24)
-    found.reset(AFTER)
-    return found
+    """A stream of messages and three consumers, whose files ask for another storage."""
+    made = Scene(single_space(tmp_path, server), server, BEFORE, 24)
+    made.reset(AFTER)
+    return made
 
 
 def is_rejected(server: Server) -> bool:
-    """Whether no stream takes what is published."""
+    """Return True if no stream takes a published message."""
     with Raw(server.url) as raw:
         try:
             raw.request("A.try", b"")
@@ -72,54 +72,54 @@ def is_rejected(server: Server) -> bool:
 
 
 def require_reported_down(scene: Scene, result: Any = None) -> None:
-    """Everything says that the stream is down, where its messages are, and what ends that."""
-    looked, shown = (
+    """Check that plan, drift and status report the stream as down, and how to end that."""
+    drift_report, status_report = (
         drift(scene.space.load, DriftOptions(fail_on=frozenset({"missing"})), RecordingObserver()),
         status(scene.space.load, RecordingObserver()),
     )
-    told = [d for d in scene.space.plan().diagnostics if d.code == "JS424"]
+    planned = [d for d in scene.space.plan().diagnostics if d.code == "JS424"]
 
-    (alert,) = build_alerts(looked, ())
+    (alert,) = build_alerts(drift_report, ())
     assert (alert.kind, alert.severity, alert.summary) == (
         "interrupted",
         "destructive",
-        looked.interrupted[0]["summary"],
+        drift_report.interrupted[0]["summary"],
     )
-    assert next(row.kind for row in drift_rows.rows(looked)) == "interrupted"
+    assert next(row.kind for row in drift_rows.rows(drift_report)) == "interrupted"
     assert is_rejected(scene.server)
     scene.require_nothing_lost()
-    assert looked.exit_code == ExitCode.CHANGES
-    assert looked.summary["unhealthy"] == 1
-    assert [(s["address"], s["down"]) for s in shown.streams if s["down"]] == [
+    assert drift_report.exit_code == ExitCode.CHANGES
+    assert drift_report.summary["unhealthy"] == 1
+    assert [(s["address"], s["down"]) for s in status_report.streams if s["down"]] == [
         ("main/stream/A", True)
     ]
-    for said in (
-        looked.interrupted,
-        shown.interrupted,
+    for interrupted in (
+        drift_report.interrupted,
+        status_report.interrupted,
         *([result.interrupted] if result is not None else []),
     ):
-        assert [item["rejected"] for item in said] == [["A.>"]]
-        assert said[0]["summary"].startswith(
+        assert [item["rejected"] for item in interrupted] == [["A.>"]]
+        assert interrupted[0]["summary"].startswith(
             "A is down: publishes to A.> are rejected, because its replacement was interrupted. "
         )
-        assert [said[0]["summary"]] == [d.summary for d in told]
-        assert "To finish it: jsplan apply." in said[0]["detail"]
+        assert [interrupted[0]["summary"]] == [d.summary for d in planned]
+        assert "To finish it: jsplan apply." in interrupted[0]["detail"]
 
 
 def require_unchanged(scene: Scene) -> None:
-    """The old stream takes messages again, and nothing else is there."""
+    """Check that the old stream takes messages again and that no orphan is left."""
     assert drift(scene.space.load, DriftOptions(), RecordingObserver()).exit_code == 0
     scene.space.write(streams=[BEFORE])
     assert read_state(scene.space.folder).replacements == {}
-    scene.require_preserved(places=LEVEL >= 2)
+    scene.require_preserved(sequences=LEVEL >= 2)
     with Raw(scene.server.url) as raw:
         assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"] == "file"
 
 
-@pytest.mark.parametrize("step", BEFORE_THE_OLD_ONE_IS_GONE)
+@pytest.mark.parametrize("step", BEFORE_DELETION)
 def test_a_refusal_before_the_old_stream_is_gone_changes_nothing(step: str, scene: Scene) -> None:
-    """Apply exits with 6, the old stream has what it had, and nothing is left beside it."""
-    with refuse_request(*BEFORE_THE_OLD_ONE_IS_GONE[step]):
+    """Apply exits with 6, the old stream keeps its messages, and no orphan is left."""
+    with refuse_request(*BEFORE_DELETION[step]):
         _, result = scene.space.apply(allow_hazards=PERMITTED)
 
     failed = [s.error or "" for s in result.steps if s.status == "failed"]
@@ -134,8 +134,8 @@ def test_a_refusal_before_the_old_stream_is_gone_changes_nothing(step: str, scen
 
 
 def failure_cases() -> Iterator[Any]:
-    """A refusal at each step after the old stream is gone, and a death at those whose request comes once."""
-    for step, where in AFTER_IT_IS_GONE.items():
+    """Yield a refusal at each step after the old stream is gone, and two deaths."""
+    for step, where in AFTER_DELETION.items():
         yield pytest.param(lambda where=where: refuse_request(*where), id=f"refused-{step}")
     yield pytest.param(
         lambda: kill_at_request("STREAM.DELETE.A", answered=True), id="killed-retire"
@@ -147,7 +147,7 @@ FAILURES = pytest.mark.parametrize("failing", list(failure_cases()))
 
 
 def fail(scene: Scene, failing: Any) -> None:
-    """Let the apply fail in the middle, and see that everything says so."""
+    """Let the apply fail after the old stream is gone, and check the reports."""
     result = None
     with failing(), suppress(SimulatedKill):
         _, result = scene.space.apply(allow_hazards=PERMITTED)
@@ -156,65 +156,65 @@ def fail(scene: Scene, failing: Any) -> None:
 
 
 @FAILURES
-def test_the_way_forward(failing: Any, scene: Scene) -> None:
-    """An apply without any flag makes the stream what the files say, with all its messages."""
+def test_the_next_apply_ends_the_replacement(failing: Any, scene: Scene) -> None:
+    """An apply without flags makes the stream as the files say, with all messages."""
     fail(scene, failing)
     plan, result = scene.space.apply()
 
     assert [s.error for s in result.steps if s.error] == []
     assert [h.code for c in plan.resource_changes for h in c.hazards if not h.allowed] == []
     assert "REMOVES_SUBJECTS" not in {h.code for c in plan.resource_changes for h in c.hazards}
-    scene.require_preserved(places=LEVEL >= 2)
+    scene.require_preserved(sequences=LEVEL >= 2)
     with Raw(scene.server.url) as raw:
         assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"] == "memory"
 
 
 @FAILURES
-def test_the_way_back_by_the_files(failing: Any, scene: Scene) -> None:
-    """With the old files, which name no on_replace, an apply without any flag makes the stream what it was, with all its messages."""
+def test_the_old_files_roll_back(failing: Any, scene: Scene) -> None:
+    """With the old files, an apply without flags restores the stream with all messages."""
     fail(scene, failing)
     _, result = scene.space.write(
         streams=[BEFORE | {"lifecycle": {"prevent_destroy": True}}]
     ).apply()
 
     assert [s.error for s in result.steps if s.error] == []
-    scene.require_preserved(places=LEVEL >= 2)
+    scene.require_preserved(sequences=LEVEL >= 2)
     with Raw(scene.server.url) as raw:
         config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
         assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
 
 
 @FAILURES
-def test_the_way_back_by_revert(failing: Any, scene: Scene) -> None:
-    """Reverting the apply that failed makes the stream what it was, with all its messages."""
+def test_a_revert_rolls_back(failing: Any, scene: Scene) -> None:
+    """A revert of the failed apply restores the stream with all messages."""
     fail(scene, failing)
     number = read_state(scene.space.folder).history[-1]["id"]
     _, result = revert(scene.space.load, RevertOptions(number), approve, RecordingObserver())
 
     assert [s.error for s in result.steps if s.error] == []
     scene.space.write(streams=[BEFORE])
-    scene.require_preserved(places=LEVEL >= 2)
+    scene.require_preserved(sequences=LEVEL >= 2)
     with Raw(scene.server.url) as raw:
         config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
         assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
 
 
-def test_another_storage_than_the_one_that_was_refused(scene: Scene) -> None:
-    """Where the new stream exists in a storage that the files no longer ask for, it is filled once more in the one that they ask for."""
-    fail(scene, lambda: refuse_request(*AFTER_IT_IS_GONE["return"]))
+def test_the_files_change_the_storage_after_a_failure(scene: Scene) -> None:
+    """Files with a third storage replace the new stream once more, with all messages."""
+    fail(scene, lambda: refuse_request(*AFTER_DELETION["return"]))
     other = AFTER | {"storage": "file", "max_bytes": "1MiB"}
     _, result = scene.space.write(streams=[other]).apply()
 
     assert [s.error for s in result.steps if s.error] == []
-    scene.require_preserved(places=LEVEL >= 2)
+    scene.require_preserved(sequences=LEVEL >= 2)
     with Raw(scene.server.url) as raw:
         config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
         assert (config["storage"], config["max_bytes"], streams(raw)) == ("file", 1 << 20, ["A"])
 
 
-def test_smaller_limits_than_those_that_were_begun_with(scene: Scene) -> None:
-    """What the files ask for by now and would delete messages is counted, and refused until it is allowed."""
-    fail(scene, lambda: refuse_request(*AFTER_IT_IS_GONE["return"]))
+def test_the_files_lower_a_limit_after_a_failure(scene: Scene) -> None:
+    """Limits that became lower are counted, and refused until they are allowed."""
+    fail(scene, lambda: refuse_request(*AFTER_DELETION["return"]))
     plan = scene.space.write(streams=[AFTER | {"max_msgs": 20}]).plan()
     hazards = {
         h.code: (h.messages, h.exact, h.allowed) for c in plan.resource_changes for h in c.hazards
@@ -227,21 +227,21 @@ def test_smaller_limits_than_those_that_were_begun_with(scene: Scene) -> None:
         assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20
 
 
-def test_a_death_before_the_stream_is_stopped_stops_no_publisher(scene: Scene) -> None:
-    """A probe that an apply left behind rejects no publisher, is no down stream, and goes with the next apply."""
+def test_a_death_before_quiescing_rejects_no_publisher(scene: Scene) -> None:
+    """A probe stream left by a dead apply rejects no publisher, and the next apply removes it."""
     with kill_at_request("STREAM.UPDATE.JSPLAN_STAGING", answered=True), suppress(SimulatedKill):
         scene.space.apply(allow_hazards=PERMITTED)
-    looked, shown = (
+    drift_report, status_report = (
         drift(scene.space.load, DriftOptions(), RecordingObserver()),
         status(scene.space.load, RecordingObserver()),
     )
 
-    assert [item["rejected"] for item in looked.interrupted] == [[]]
+    assert [item["rejected"] for item in drift_report.interrupted] == [[]]
     assert (
-        looked.interrupted[0]["summary"]
+        drift_report.interrupted[0]["summary"]
         == "the replacement of A was interrupted. Its messages are in the old stream"
     )
-    assert [s["down"] for s in shown.streams] == [False]
+    assert [s["down"] for s in status_report.streams] == [False]
     _, result = scene.space.write(streams=[BEFORE]).apply()
     assert result.exit_code == 0
     require_unchanged(scene)

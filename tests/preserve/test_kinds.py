@@ -1,4 +1,4 @@
-"""Streams of every kind: which keep what they hold, which are refused and in which words, and what becomes of a copy that fails."""
+"""Streams of every kind: which are preserved, which are refused, and a failed copy."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ LIMITED: dict[str, Any] = {"consumer_limits": {"max_ack_pending": 5}}
 
 #: Before and after, and the API level from which servers have the fields.
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
-    "nothing-may-be-deleted": ({"deny_delete": True, "deny_purge": True}, {}, 0),
+    "deny-delete": ({"deny_delete": True, "deny_purge": True}, {}, 0),
     "full": ({"max_msgs": 20, "discard": "new"}, {"max_msgs": 20, "discard": "new", "storage": "memory"}, 0),
     "full-in-bytes": ({"max_bytes": 4000}, {"max_bytes": 4000, "storage": "memory"}, 0),
-    "as-large-as-it-may-be": ({"max_msg_size": 70}, {"max_msg_size": 70, "storage": "memory"}, 0),
+    "largest-message": ({"max_msg_size": 70}, {"max_msg_size": 70, "storage": "memory"}, 0),
     "limits-for-consumers": (LIMITED, LIMITED | {"storage": "memory"}, 0),
-    "begins-high": ({"first_seq": 1000}, {"first_seq": 1000, "storage": "memory"}, 0),
+    "first-sequence": ({"first_seq": 1000}, {"first_seq": 1000, "storage": "memory"}, 0),
     "no-acknowledgements": ({"no_ack": True}, {"no_ack": True, "storage": "memory"}, 0),
-    "time-of-their-own": ({"allow_msg_ttl": True}, {"allow_msg_ttl": True, "storage": "memory"}, 1),
-    "time-of-their-own-no-more": ({"allow_msg_ttl": True}, {}, 1),
-    "schedules-no-more": ({"allow_msg_schedules": True}, {}, 2),
+    "message-ttl": ({"allow_msg_ttl": True}, {"allow_msg_ttl": True, "storage": "memory"}, 1),
+    "no-more-message-ttl": ({"allow_msg_ttl": True}, {}, 1),
+    "no-more-schedules": ({"allow_msg_schedules": True}, {}, 2),
 }  # fmt: skip
 
 
@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 def test_streams_of_every_kind(
     kind: str, tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """What a setting makes special about a stream neither stands in the way nor is lost."""
+    """No special setting of a stream prevents the replacement or loses messages."""
     before, after, needs = KINDS[kind]
     if level(server_version) < needs:
         before, after = {}, {"storage": "memory"}
@@ -52,17 +52,19 @@ def test_streams_of_every_kind(
     space.apply(allow_hazards=PERMITTED)
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 20)
-        held = stream_content.messages(raw, "A")
+        before_replace = stream_content.messages(raw, "A")
     replace_stream(space, BASE | after | PRESERVE)
 
     with Raw(server.url) as raw:
-        kept = stream_content.messages(raw, "A")
-        assert stream_content.without_sequences(kept) == stream_content.without_sequences(held)
-        assert kept == held or level(server_version) < 2
+        messages = stream_content.messages(raw, "A")
+        assert stream_content.without_sequences(messages) == stream_content.without_sequences(
+            before_replace
+        )
+        assert messages == before_replace or level(server_version) < 2
 
 
 def test_a_sealed_stream(tmp_path: Path, server: Server) -> None:
-    """It is sealed again in the end, although nothing could be copied into it while it is; and it can be had unsealed."""
+    """A sealed stream is preserved, sealed again in the end, or unsealed on request."""
     space = single_space(tmp_path, server).write(streams=[BASE])
     space.apply()
     with Raw(server.url) as raw:
@@ -78,12 +80,12 @@ def test_a_sealed_stream(tmp_path: Path, server: Server) -> None:
         assert b"seq" in raw.request("A.x", b"")[1]
 
 
-def test_messages_with_a_time_of_their_own(
+def test_messages_with_a_ttl(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """A message that was to live for some seconds more lives for them in the new stream, and not longer."""
+    """A message with a TTL keeps its remaining time in the new stream."""
     if level(server_version) < 2:
-        assert level(server_version) in (0, 1)  # new times begin anew there, which the plan says
+        assert level(server_version) in (0, 1)  # a TTL starts again there, as the plan says
         return
     space = single_space(tmp_path, server).write(streams=[BASE | {"allow_msg_ttl": True}])
     space.apply()
@@ -93,13 +95,13 @@ def test_messages_with_a_time_of_their_own(
         replace_stream(space, BASE | {"allow_msg_ttl": True, "storage": "memory"} | PRESERVE)
         server.wait_until(
             lambda: [m[1] for m in stream_content.messages(raw, "A")] == ["A.long"],
-            "let the short one go",
+            "delete the short one",
             20,
         )
 
 
 def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
-    """What its origin has no more stays in it, and it goes on copying; where servers cannot restore into a mirror that is refused."""
+    """A mirror keeps messages that its origin deleted, or is refused before API level 5."""
     origin, mirror = (
         {"name": "X", "subjects": ["X.>"], "max_msgs": 5},
         {"name": "A", "mirror": {"name": "X"}},
@@ -128,7 +130,7 @@ def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...
 
 
 def test_counters(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
-    """A counter goes on counting in another storage from 2.15 on; plain messages never become counters."""
+    """A counter is preserved from 2.15 on, and refused before."""
     if level(server_version) < 2:
         assert level(server_version) in (0, 1)  # no counters yet
         return
@@ -162,8 +164,8 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_kept_is_refused(case: str, tmp_path: Path, server: Server) -> None:
-    """The plan says why, apply refuses, and nothing is written."""
+def test_an_impossible_replacement_is_refused(case: str, tmp_path: Path, server: Server) -> None:
+    """A replacement that cannot keep the messages is refused with the reason."""
     before, after, words = REFUSED[case]
     space = single_space(tmp_path, server).write(streams=before)
     space.apply()
@@ -175,10 +177,10 @@ def test_what_cannot_be_kept_is_refused(case: str, tmp_path: Path, server: Serve
         assert read_state(space.folder).replacements == {}
 
 
-def test_before_2_12_new_numbers_break_no_consumer(
+def test_before_2_12_new_sequences_break_no_consumer(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Where messages get new sequences, a stream that is mirrored is refused, and one with a consumer that starts by sequence."""
+    """A mirrored stream or a consumer by start sequence is refused if sequences change."""
     mirror = {"name": "M", "mirror": {"name": "A"}}
     consumer = {"name": "C", "deliver_policy": "by_start_sequence", "opt_start_seq": 5}
     for others, body in (([mirror], BASE), ([], BASE | {"consumers": [consumer]})):
@@ -196,8 +198,8 @@ def test_before_2_12_new_numbers_break_no_consumer(
         shutil.rmtree(tmp_path / "state")
 
 
-def test_a_copy_that_fails_gives_everything_back(tmp_path: Path, server: Server) -> None:
-    """Where the stand-in cannot be made, the old stream takes messages again at once, and nothing is left over."""
+def test_a_failed_copy_restores_the_old_stream(tmp_path: Path, server: Server) -> None:
+    """If the staging stream cannot be made, the old stream takes messages again at once."""
     body = BASE | {"consumers": [{"name": "C", "ack_policy": "explicit"}]}
     space = single_space(tmp_path, server).write(streams=[body])
     space.apply()
@@ -229,21 +231,21 @@ def test_a_copy_that_fails_gives_everything_back(tmp_path: Path, server: Server)
 def test_before_2_12_a_stream_with_gaps_that_is_sourced(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Its messages would get lower numbers than its copy knows, which passes over what comes next: refused, but not without a gap."""
+    """A sourced stream with gaps is refused if sequences change."""
     space = single_space(tmp_path, server)
-    for theirs in (False, True):
-        ours = [] if theirs else [{"name": "G", "sources": [{"name": "A"}]}]
-        space.write(streams=[BASE, *ours]).apply()
-        anew = space.write(streams=[BASE | {"storage": "memory"} | PRESERVE, *ours])
+    for unmanaged in (False, True):
+        declared = [] if unmanaged else [{"name": "G", "sources": [{"name": "A"}]}]
+        space.write(streams=[BASE, *declared]).apply()
+        replaced = space.write(streams=[BASE | {"storage": "memory"} | PRESERVE, *declared])
         with Raw(server.url) as raw:
-            if theirs:
+            if unmanaged:
                 raw.api_ok("$JS.API.STREAM.CREATE.G", {"name": "G", "sources": [{"name": "A"}]})
             stream_content.fill(raw, "A", 10)
-            whole = [d.summary for d in anew.plan().diagnostics if d.code == "JS303"]
+            without_gaps = [d.summary for d in replaced.plan().diagnostics if d.code == "JS303"]
             stream_content.delete(raw, "A", 5)
-            gaps = [d.summary for d in anew.plan().diagnostics if d.code == "JS303"]
-            assert whole == []
-            assert len(gaps) == (1 if level(server_version) < 2 else 0)
-            assert all("it has gaps and is sourced" in text for text in gaps)
+            with_gaps = [d.summary for d in replaced.plan().diagnostics if d.code == "JS303"]
+            assert without_gaps == []
+            assert len(with_gaps) == (1 if level(server_version) < 2 else 0)
+            assert all("it has gaps and is sourced" in text for text in with_gaps)
             delete_all_streams(raw)
         shutil.rmtree(tmp_path / "state")

@@ -1,4 +1,4 @@
-"""What a plan promises of a replacement is what the server then makes of it: numbers, refusals, and what it accepts at last."""
+"""The plan of a replacement predicts its counts, its refusals and its configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOUR = 3600 * 10**9
 
 
 def deletion_counts(plan: Plan) -> list[tuple[int | None, bool]]:
-    """The messages of each DELETES_MESSAGES, and whether that is exact."""
+    """Return the messages of each DELETES_MESSAGES, and whether that is exact."""
     return [
         (h.messages, bool(h.exact))
         for c in plan.resource_changes
@@ -45,7 +45,7 @@ def deletion_counts(plan: Plan) -> list[tuple[int | None, bool]]:
 
 @pytest.mark.parametrize("before", [{"max_consumers": 5}, {}], ids=["unchanged", "set"])
 def test_a_limit_of_consumers(before: dict[str, Any], tmp_path: Path, server: Server) -> None:
-    """The new stream has `max_consumers` from the start, since 2.10 and 2.11 never change it."""
+    """The new stream has `max_consumers` from the start: 2.10 and 2.11 never change it."""
     space = single_space(tmp_path, server).write(streams=[BASE | before])
     space.apply()
     with Raw(server.url) as raw:
@@ -57,7 +57,7 @@ def test_a_limit_of_consumers(before: dict[str, Any], tmp_path: Path, server: Se
 
 @pytest.mark.parametrize("headers", [0, 1, 2])
 @pytest.mark.parametrize(("storage", "other"), [("file", "memory"), ("memory", "file")])
-def test_messages_that_grow_on_their_way(
+def test_messages_that_grow_during_the_copy(
     storage: str,
     other: str,
     headers: int,
@@ -65,7 +65,7 @@ def test_messages_that_grow_on_their_way(
     server: Server,
     server_version: tuple[int, ...],
 ) -> None:
-    """What an unchanged max_bytes deletes, since messages count more in another storage or with a source's header, is exact."""
+    """The plan counts exactly what max_bytes deletes when stored messages grow."""
     body = {"name": "A", "subjects": ["A.>"], "max_bytes": 2400, "storage": storage}
     space = single_space(tmp_path, server).write(streams=[body])
     space.apply()
@@ -76,21 +76,24 @@ def test_messages_that_grow_on_their_way(
                 b"x" * 40,
                 {"X": "y" * number} if headers and number % headers == 0 else None,
             )
-        held = stream_content.messages(raw, "A")
+        before = stream_content.messages(raw, "A")
         plan, result = space.write(streams=[body | {"storage": other} | PRESERVE]).apply(
             allow_hazards=PERMITTED
         )
-        kept = stream_content.messages(raw, "A")
+        messages = stream_content.messages(raw, "A")
 
     assert [s.error for s in result.steps if s.error] == []
-    gone = len(held) - len(kept)
-    assert deletion_counts(plan) == ([(gone, True)] if gone else [])
-    assert (gone > 0) == (storage == "memory" or level(server_version) < 2)
-    assert stream_content.without_sequences(kept) == stream_content.without_sequences(held)[gone:]
+    deleted = len(before) - len(messages)
+    assert deletion_counts(plan) == ([(deleted, True)] if deleted else [])
+    assert (deleted > 0) == (storage == "memory" or level(server_version) < 2)
+    assert (
+        stream_content.without_sequences(messages)
+        == stream_content.without_sequences(before)[deleted:]
+    )
 
 
 def test_gaps_and_an_earlier_source(tmp_path: Path, server: Server) -> None:
-    """A second replacement counts exactly too: messages have gaps between them, and before 2.12 the header of the first."""
+    """A second replacement counts exactly too, with gaps and old source headers."""
     body = {"name": "A", "subjects": ["A.>"], "max_bytes": 4096}
     space = single_space(tmp_path, server).write(streams=[body])
     space.apply()
@@ -107,13 +110,13 @@ def test_gaps_and_an_earlier_source(tmp_path: Path, server: Server) -> None:
             plan, result = space.write(streams=[body | {"storage": storage} | PRESERVE]).apply(
                 allow_hazards=PERMITTED
             )
-            gone = before - len(stream_content.messages(raw, "A"))
+            deleted = before - len(stream_content.messages(raw, "A"))
             assert [s.error for s in result.steps if s.error] == []
-            assert deletion_counts(plan) == ([(gone, True)] if gone else [])
+            assert deletion_counts(plan) == ([(deleted, True)] if deleted else [])
 
 
 def test_buckets_whose_keys_were_purged(tmp_path: Path, server: Server) -> None:
-    """A key that was purged left a message with Nats-Rollup, as every object has one: they are kept on each version."""
+    """Messages with Nats-Rollup, from purged keys and objects, are preserved."""
     space = single_space(tmp_path, server)
     buckets: dict[str, Any] = {
         "kv": [{"bucket": "K", "history": 5} | PRESERVE],
@@ -127,14 +130,14 @@ def test_buckets_whose_keys_were_purged(tmp_path: Path, server: Server) -> None:
             raw.request(f"$O.O.M.m{key}", b"{}", {"Nats-Rollup": "sub"})
         raw.request("$KV.K.k1", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
         raw.request("$KV.K.k2", b"y")
-        held = [
+        before = [
             stream_content.without_sequences(stream_content.messages(raw, name))
             for name in ("KV_K", "OBJ_O")
         ]
         _, result = space.write(
             **{
-                kind: [one | {"storage": "memory"} for one in some]
-                for kind, some in buckets.items()
+                kind: [bucket | {"storage": "memory"} for bucket in declared]
+                for kind, declared in buckets.items()
             }
         ).apply(allow_hazards=PERMITTED)
 
@@ -142,7 +145,7 @@ def test_buckets_whose_keys_were_purged(tmp_path: Path, server: Server) -> None:
         assert [
             stream_content.without_sequences(stream_content.messages(raw, name))
             for name in ("KV_K", "OBJ_O")
-        ] == held
+        ] == before
         assert [
             raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]["allow_rollup_hdrs"]
             for name in ("KV_K", "OBJ_O")
@@ -150,8 +153,8 @@ def test_buckets_whose_keys_were_purged(tmp_path: Path, server: Server) -> None:
     assert not space.plan().has_changes
 
 
-def test_limits_for_consumers_that_stay(tmp_path: Path, server: Server) -> None:
-    """An inactive_threshold for all consumers stays in force while messages are copied, where the server does not let go of it."""
+def test_consumer_limits_stay_set(tmp_path: Path, server: Server) -> None:
+    """An inactive_threshold for all consumers stays set during the copy."""
     body = BASE | {
         "consumer_limits": {"inactive_threshold": HOUR},
         "consumers": [{"name": "C", "ack_policy": "none"}],
@@ -166,10 +169,13 @@ def test_limits_for_consumers_that_stay(tmp_path: Path, server: Server) -> None:
         }
 
 
-def test_limits_for_consumers_that_forbid_copying(
+def test_consumer_limits_that_prevent_the_copy(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Before 2.14 a limit of unacknowledged messages binds the server's own consumers too and cannot be taken out: refused by the plan."""
+    """Before 2.14, consumer_limits with max_ack_pending are refused by the plan.
+
+    They also limit the consumers of the server's own copy, and cannot be removed.
+    """
     body = BASE | {"consumer_limits": {"max_ack_pending": 5}}
     space = single_space(tmp_path, server).write(streams=[body])
     space.apply()
@@ -194,7 +200,7 @@ def test_limits_for_consumers_that_forbid_copying(
 def test_an_account_that_cannot_hold_the_copy(
     limits: str, other: dict[str, Any], tmp_path: Path, make_server: MakeServer
 ) -> None:
-    """What the account has no place for, twice in the same storage or once in another, is refused by the plan."""
+    """The plan refuses a copy for which the account has no capacity."""
     server = limited(make_server, limits)
     space = space_on(tmp_path, server)
     space.write(streams=[BASE]).apply()
@@ -212,10 +218,8 @@ def test_an_account_that_cannot_hold_the_copy(
     assert f"({'max_storage' if 'file' in limits else 'max_memory'})" in refused[0]
 
 
-def test_an_account_that_cannot_have_one_stream_more(
-    tmp_path: Path, make_server: MakeServer
-) -> None:
-    """Where the stand-in would be one stream too many, the plan says so."""
+def test_an_account_without_a_free_stream(tmp_path: Path, make_server: MakeServer) -> None:
+    """The plan refuses a staging stream above the max_streams of the account."""
     server = limited(make_server, "max_streams: 1")
     space = space_on(tmp_path, server)
     space.write(streams=[BASE]).apply()
@@ -229,8 +233,8 @@ def test_an_account_that_cannot_have_one_stream_more(
     assert "one more stream for a while, and the account uses 1 of 1 (max_streams)" in refused[0]
 
 
-def test_memory_that_the_server_does_not_have(tmp_path: Path, server: Server) -> None:
-    """A limit that only the server knows it has no memory for is refused on the probe: nothing is lost, and nobody is rejected."""
+def test_a_limit_above_the_memory_of_the_server(tmp_path: Path, server: Server) -> None:
+    """A limit above the memory of the server is refused on the probe, and nothing is lost."""
     body = BASE | {"max_bytes": "10GiB"}
     space = single_space(tmp_path, server).write(streams=[body])
     space.apply()
@@ -261,7 +265,7 @@ def test_memory_that_the_server_does_not_have(tmp_path: Path, server: Server) ->
 
 
 def test_a_stream_that_reserves_most_of_the_disk(tmp_path: Path, server: Server) -> None:
-    """It can be replaced: what the old stream frees is not asked for a second time."""
+    """The storage that the old stream frees is not required twice."""
     body = BASE | {"max_bytes": 6 << 40}
     space = single_space(tmp_path, server).write(streams=[body])
     space.apply()
@@ -270,8 +274,8 @@ def test_a_stream_that_reserves_most_of_the_disk(tmp_path: Path, server: Server)
     replace_stream(space, body | {"retention": "workqueue"} | PRESERVE)
 
 
-def test_messages_reserve_their_place_in_another_storage() -> None:
-    """The probe of a stream without max_bytes reserves in the other storage what its messages take there, within what a stream may have."""
+def test_the_probe_reserves_the_other_storage() -> None:
+    """The probe reserves what the messages take in the other storage, within the limits."""
     old = LiveObject(
         Address.parse("hub/stream/A"),
         {"name": "A", "storage": "file"},
@@ -297,10 +301,10 @@ def test_messages_reserve_their_place_in_another_storage() -> None:
     )
 
 
-def test_what_is_shown_of_consumers_that_come_back(
+def test_the_plan_shows_consumers_that_start_by_sequence(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Where a server cannot take consumers to a position the plan shows that they start by sequence instead, and says which."""
+    """The plan shows which consumers will start by sequence, where positions cannot be set."""
     space = single_space(tmp_path, server).write(streams=[BASE])
     space.apply()
     with Raw(server.url) as raw:
@@ -311,23 +315,24 @@ def test_what_is_shown_of_consumers_that_come_back(
         )
         config = raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["config"]
 
-    shown = next(c.change for c in plan.resource_changes if c.type == "consumer")
-    said = [
+    consumer_change = next(c.change for c in plan.resource_changes if c.type == "consumer")
+    findings = [
         d.summary
         for d in plan.diagnostics
         if d.code == "JS425" and "by_start_sequence" in d.summary
     ]
-    assert shown.actions == ["no-op"]
+    assert consumer_change.actions == ["no-op"]
     assert {
-        name: (shown.after or {}).get(name) for name in ("deliver_policy", "opt_start_seq")
+        name: (consumer_change.after or {}).get(name)
+        for name in ("deliver_policy", "opt_start_seq")
     } == {name: config.get(name) for name in ("deliver_policy", "opt_start_seq")}
-    assert (shown.unknown, len(said)) == (
+    assert (consumer_change.unknown, len(findings)) == (
         ([], 0) if level(server_version) >= 4 else (["opt_start_seq"], 1)
     )
 
 
-def test_what_is_shown_of_a_stream_that_is_sealed_at_last(tmp_path: Path, server: Server) -> None:
-    """The server takes duplicate_window from a max_age that it then drops, and the plan shows that."""
+def test_the_plan_shows_the_window_of_a_sealed_stream(tmp_path: Path, server: Server) -> None:
+    """The plan shows the duplicate_window that the server takes from a dropped max_age."""
     space = single_space(tmp_path, server).write(streams=[BASE])
     space.apply()
     with Raw(server.url) as raw:
@@ -336,13 +341,16 @@ def test_what_is_shown_of_a_stream_that_is_sealed_at_last(tmp_path: Path, server
         plan, _ = space.write(streams=[sealed]).apply(allow_hazards=PERMITTED)
         config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
 
-    shown = next(c.change.after or {} for c in plan.resource_changes if c.type == "stream")
-    assert (shown["duplicate_window"], config["duplicate_window"]) == (90 * 10**9, 90 * 10**9)
+    after = next(c.change.after or {} for c in plan.resource_changes if c.type == "stream")
+    assert (after["duplicate_window"], config["duplicate_window"]) == (
+        90 * 10**9,
+        90 * 10**9,
+    )
     assert not space.plan().has_changes
 
 
-def test_limits_that_consumers_come_to_keep(tmp_path: Path, server: Server) -> None:
-    """Limits that only the changed consumers keep do not keep the new stream from getting its configuration once the old one is gone."""
+def test_limits_that_only_the_changed_consumers_satisfy(tmp_path: Path, server: Server) -> None:
+    """Limits that only the changed consumers satisfy do not block the new stream."""
     old = {"name": "C", "ack_policy": "explicit", "max_ack_pending": 1000}
     space = single_space(tmp_path, server).write(streams=[BASE | {"consumers": [old]}])
     space.apply()

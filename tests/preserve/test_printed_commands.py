@@ -1,4 +1,4 @@
-"""Each command that jsplan prints about an interrupted replacement does what is said of it, as it is printed."""
+"""Each printed command about an interrupted replacement does what its message says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
 
 DOWN = "A is down: publishes to A.> are rejected, because its replacement was interrupted. Its messages are in "
-FINISH, BACK = (
+FINISH, ROLL_BACK = (
     r"To finish it: (jsplan [a-z]+)\.",
     r"put the old configuration back into the files, and run (jsplan [a-z]+)\.",
 )
@@ -32,81 +32,81 @@ FINISH, BACK = (
 
 @pytest.fixture
 def scene(tmp_path: Path, server: Server) -> Scene:
-    """A replacement whose new stream is there and does not get its subjects."""
-    found = Scene(single_space(tmp_path, server), server, BEFORE, 24)
-    found.reset(AFTER)
+    """An interrupted replacement, whose new stream has no subjects yet."""
+    made = Scene(single_space(tmp_path, server), server, BEFORE, 24)
+    made.reset(AFTER)
     with refuse_request("STREAM.UPDATE.A", 2):
-        found.space.apply(allow_hazards=PERMITTED)
-    return found
+        made.space.apply(allow_hazards=PERMITTED)
+    return made
 
 
 def run(folder: Path, command: str, *more: str) -> ProcessResult:
-    """What was printed, as it was printed; `-y` stands for the answer to its question."""
+    """Run a command as it was printed; `-y` answers its question."""
     return jsplan(folder, *command.split()[1:], *more)
 
 
 def storage(server: Server) -> str:
-    """Where the stream stores its messages."""
+    """Return the storage of the stream."""
     with Raw(server.url) as raw:
         return str(raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"])
 
 
 @pytest.mark.parametrize("command", ["plan", "drift", "status"])
-def test_the_printed_way_forward(
+def test_the_printed_command_finishes(
     command: str, scene: Scene, tmp_path: Path, server: Server
 ) -> None:
-    """`plan`, `drift` and `status` say first that the stream is down, and the command that they name finishes the replacement."""
-    said = jsplan(tmp_path, command)
-    (printed,) = set(re.findall(FINISH, said.text))
+    """The command that `plan`, `drift` and `status` print finishes the replacement."""
+    result = jsplan(tmp_path, command)
+    (printed,) = set(re.findall(FINISH, result.text))
 
-    assert said.code == (2 if command == "drift" else 0)
-    assert DOWN in said.text
+    assert result.code == (2 if command == "drift" else 0)
+    assert DOWN in result.text
     if command != "plan":
-        assert said.out.startswith(DOWN)
+        assert result.out.startswith(DOWN)
     assert run(tmp_path, printed, "-y").code == 0
     assert storage(server) == "memory"
-    scene.require_preserved(places=True)
+    scene.require_preserved(sequences=True)
 
 
-def test_the_printed_way_back(scene: Scene, tmp_path: Path, server: Server) -> None:
-    """With the old files the command that is named for it gives the stream back what it was."""
-    (printed,) = set(re.findall(BACK, jsplan(tmp_path, "plan").text))
+def test_the_printed_command_rolls_back(scene: Scene, tmp_path: Path, server: Server) -> None:
+    """With the old files the printed command restores the old stream."""
+    (printed,) = set(re.findall(ROLL_BACK, jsplan(tmp_path, "plan").text))
     scene.space.write(streams=[BEFORE])
 
     assert run(tmp_path, printed, "-y").code == 0
     assert storage(server) == "file"
-    scene.require_preserved(places=True)
+    scene.require_preserved(sequences=True)
 
 
-def test_the_failing_apply_says_it_first(tmp_path: Path, server: Server) -> None:
-    """The result of the apply begins with the stream that is down; its JSON has the same."""
-    found = Scene(single_space(tmp_path, server), server, BEFORE, 24)
-    found.reset(AFTER)
+def test_a_failing_apply_reports_it_first(tmp_path: Path, server: Server) -> None:
+    """The output of a failing apply and its JSON begin with the stream that is down."""
+    made = Scene(single_space(tmp_path, server), server, BEFORE, 24)
+    made.reset(AFTER)
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.TAKER", {"name": "TAKER", "subjects": ["B"]})
-    found.space.write(streams=[AFTER | {"subjects": ["A.>", "B"]}])
+    made.space.write(streams=[AFTER | {"subjects": ["A.>", "B"]}])
     flags = [f"--allow-hazard={code}" for code in PERMITTED]
-    assert jsplan(tmp_path, "apply", "-y", *flags).code == 1  # known beforehand, so refused
+    assert jsplan(tmp_path, "apply", "-y", *flags).code == 1  # refused before any change
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.DELETE.TAKER")
     saved = jsplan(tmp_path, "plan", "-o", "saved.plan", *flags)
     assert saved.code == 0
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.TAKER", {"name": "TAKER", "subjects": ["B"]})
-        ended = jsplan(tmp_path, "apply", "saved.plan")
-        assert ended.code == 6
-        assert DOWN in ended.out
-        assert ended.out.index(DOWN) < ended.out.index("Error: ")
+        applied = jsplan(tmp_path, "apply", "saved.plan")
+        assert applied.code == 6
+        assert DOWN in applied.out
+        assert applied.out.index(DOWN) < applied.out.index("Error: ")
         document: dict[str, Any] = json.loads(jsplan(tmp_path, "status", "--json").out)
         assert document["summary"]["down"] == 1
         raw.api_ok("$JS.API.STREAM.DELETE.TAKER")
-    (printed,) = set(re.findall(FINISH, ended.out))
+    (printed,) = set(re.findall(FINISH, applied.out))
     assert run(tmp_path, printed, "-y").code == 0
-    found.require_preserved(places=True)
+    made.require_preserved(sequences=True)
 
 
-def test_the_refused_revert_of_what_was_something_else(scene: Scene, tmp_path: Path) -> None:
-    """An apply from before the interrupted one cannot be undone over it: the command that is named first, then the revert again."""
+def test_a_revert_of_an_earlier_apply_is_refused(scene: Scene, tmp_path: Path) -> None:
+    """A refused revert of an earlier apply works after the printed command."""
     first = str(read_state(tmp_path).history[0]["id"])
     refused = jsplan(tmp_path, "revert", first)
     (printed,) = set(re.findall(r"Finish the replacement first: (jsplan [a-z]+)\.", refused.text))
@@ -114,11 +114,11 @@ def test_the_refused_revert_of_what_was_something_else(scene: Scene, tmp_path: P
     assert refused.code != 0
     assert run(tmp_path, printed, "-y").code == 0
     assert "its replacement was interrupted" not in jsplan(tmp_path, "revert", first).text
-    scene.require_preserved(places=True)
+    scene.require_preserved(sequences=True)
 
 
-def test_the_printed_way_out_of_a_stream_that_left_the_files(scene: Scene, tmp_path: Path) -> None:
-    """A stream that is down and in no file: put back, the command that is named finishes it, and then it can go."""
+def test_the_printed_command_for_a_stream_in_no_file(scene: Scene, tmp_path: Path) -> None:
+    """A stream that is down and in no file is finished first, and deleted then."""
     scene.space.write(streams=[])
     refused = jsplan(tmp_path, "plan")
     (printed,) = set(
@@ -131,7 +131,7 @@ def test_the_printed_way_out_of_a_stream_that_left_the_files(scene: Scene, tmp_p
     assert refused.code == 1
     scene.space.write(streams=[AFTER])
     assert run(tmp_path, printed, "-y").code == 0
-    scene.require_preserved(places=True)
+    scene.require_preserved(sequences=True)
     scene.space.write(streams=[])
     assert jsplan(tmp_path, "apply", "-y", "--allow-hazard=DELETES_STREAM").code == 0
 
@@ -139,19 +139,21 @@ def test_the_printed_way_out_of_a_stream_that_left_the_files(scene: Scene, tmp_p
 def test_the_printed_command_after_outside_changes(
     scene: Scene, tmp_path: Path, server: Server
 ) -> None:
-    """With another stream under the name the replacement cannot be finished: the command that is named forgets it and deletes nothing."""
+    """After outside changes the printed command forgets the replacement and deletes nothing."""
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.DELETE.A")
         raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
-        refused, looked = jsplan(tmp_path, "plan"), jsplan(tmp_path, "drift")
+        refused, drift_result = jsplan(tmp_path, "plan"), jsplan(tmp_path, "drift")
         (printed,) = set(
             re.findall(r"which deletes nothing: (jsplan state rm main/stream/A)", refused.text)
         )
 
-        assert (refused.code, looked.code) == (1, 2)
+        assert (refused.code, drift_result.code) == (1, 2)
         assert run(tmp_path, printed).code == 0
-        kept = next(name for name in streams(raw) if name != "A")
-        assert {m[3] for m in stream_content.messages(raw, kept)} >= {m[3] for m in scene.held}
+        staging = next(name for name in streams(raw) if name != "A")
+        assert {m[3] for m in stream_content.messages(raw, staging)} >= {
+            m[3] for m in scene.expected
+        }
         assert (
             jsplan(
                 tmp_path,
@@ -166,7 +168,7 @@ def test_the_printed_command_after_outside_changes(
 
 
 def test_an_interrupted_consumer_in_a_revert(tmp_path: Path, server: Server) -> None:
-    """Of a consumer whose replacement was interrupted a revert names the command that finishes it."""
+    """A revert names the command that finishes an interrupted consumer."""
     body = {
         "name": "A",
         "subjects": ["A.>"],

@@ -1,4 +1,4 @@
-"""Who publishes while a stream is made anew: what was acknowledged is stored once and in order, what was not can be repeated."""
+"""Publishers during a preserving replacement."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Publisher(threading.Thread):
         self.acknowledged: list[int] = []
         self.unanswered: set[int] = set()
         self.refused = 0
-        self.enough = threading.Event()
+        self.stopping = threading.Event()
 
     def run(self) -> None:
-        """One number after the other, on a new connection where nobody answered at all."""
-        while not self.enough.is_set():
+        """Publish numbers, on a new connection after a request without any answer."""
+        while not self.stopping.is_set():
             try:
                 with Raw(self.url, timeout=1.0) as raw:
                     self._publish(raw)
@@ -42,7 +42,7 @@ class Publisher(threading.Thread):
                 self.unanswered.add(len(self.acknowledged))
 
     def _publish(self, raw: Raw) -> None:
-        while not self.enough.is_set():
+        while not self.stopping.is_set():
             number = len(self.acknowledged)
             try:
                 _, answer = raw.request(f"A.{self.label}", str(number).encode())
@@ -53,10 +53,11 @@ class Publisher(threading.Thread):
                 self.acknowledged.append(number)
 
 
-def test_what_was_acknowledged_is_there_once(tmp_path: Path, server: Server) -> None:
-    """Two publishers that go on all the time: what was acknowledged is stored exactly once and in order, and both were refused for a while.
+def test_acknowledged_messages_are_stored_once(tmp_path: Path, server: Server) -> None:
+    """The acknowledged messages of two publishers are stored once and in order.
 
-    A message on its way in the moment of a change may get no answer at all; repeated, it may be there twice, as with any update.
+    A message that is sent in the moment of a change may get no answer. If it is repeated, it may be
+    stored twice, as with any update.
     """
     body = {"name": "A", "subjects": ["A.>"]}
     space = single_space(tmp_path, server).write(streams=[body])
@@ -82,7 +83,7 @@ def test_what_was_acknowledged_is_there_once(tmp_path: Path, server: Server) -> 
         )
     finally:
         for publisher in publishers:
-            publisher.enough.set()
+            publisher.stopping.set()
             publisher.join()
 
     assert [s.error for s in result.steps if s.error] == []
@@ -91,13 +92,13 @@ def test_what_was_acknowledged_is_there_once(tmp_path: Path, server: Server) -> 
     )
     assert "publishers to A.> get no acknowledgement while" in hazard.message
     with Raw(server.url) as raw:
-        found = stream_content.messages(raw, "A")
+        messages = stream_content.messages(raw, "A")
     for publisher in publishers:
         assert publisher.refused > 0
-        numbers = [int(m[3]) for m in found if m[1] == f"A.{publisher.label}"]
-        twice = publisher.unanswered
+        numbers = [int(m[3]) for m in messages if m[1] == f"A.{publisher.label}"]
+        maybe_twice = publisher.unanswered
         assert list(dict.fromkeys(numbers)) == publisher.acknowledged
-        assert [n for n in numbers if n not in twice] == [
-            n for n in publisher.acknowledged if n not in twice
+        assert [n for n in numbers if n not in maybe_twice] == [
+            n for n in publisher.acknowledged if n not in maybe_twice
         ]
-    assert len([m for m in found if m[1] not in ("A.one", "A.two")]) == 2_000
+    assert len([m for m in messages if m[1] not in ("A.one", "A.two")]) == 2_000

@@ -1,4 +1,4 @@
-"""Streams that become work queues with their messages: as many go, and as many come again, as the plan says."""
+"""Streams that become work queues with their messages, as the plan counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL = {"name": "C", "ack_policy": "explicit"}
 ONE = {"name": "C", "ack_policy": "explicit", "filter_subject": "A.1"}
 TWO = {"name": "D", "ack_policy": "explicit", "filter_subjects": ["A.2", "A.0"]}
 
-#: Consumers before; those after, where they differ; how many of each are given out, and which of those are acknowledged in the order given.
+#: Consumers before; consumers after, or None; per consumer the count delivered and those acknowledged.
 CASES: dict[str, tuple[list[Config], list[Config] | None, dict[str, tuple[int, list[int]]]]] = {
     "in order": ([ALL], None, {"C": (8, [1, 2, 3, 4, 5, 6, 7, 8])}),
     "out of order": ([ALL], None, {"C": (8, [1, 2, 4, 5, 6])}),
@@ -38,13 +38,13 @@ CASES: dict[str, tuple[list[Config], list[Config] | None, dict[str, tuple[int, l
 
 
 def bounds(hazards: list[Hazard], code: str) -> tuple[int, int]:
-    """At least and at most, of all hazards of that code."""
-    found = [hazard for hazard in hazards if hazard.code == code]
-    assert len(found) <= 1
-    if not found:
+    """Return the least and most messages of all hazards of that code."""
+    matching = [hazard for hazard in hazards if hazard.code == code]
+    assert len(matching) <= 1
+    if not matching:
         return 0, 0
-    most = found[0].messages or 0
-    return (most if found[0].exact else found[0].at_least or 0), most
+    most = matching[0].messages or 0
+    return (most if matching[0].exact else matching[0].at_least or 0), most
 
 
 def body(consumers: list[Config], **fields: Any) -> Config:
@@ -53,12 +53,12 @@ def body(consumers: list[Config], **fields: Any) -> Config:
 
 
 def number_of(payload: bytes) -> int:
-    """Which message it is, whatever its sequence is by now."""
+    """Return the number of a message, whatever its sequence is now."""
     return int(payload.split()[1])
 
 
 def numbers(raw: Raw) -> set[int]:
-    """All messages that are stored."""
+    """Return the numbers of all stored messages."""
     return {number_of(message[3]) for message in stream_content.messages(raw, "A")}
 
 
@@ -70,11 +70,11 @@ def numbers(raw: Raw) -> set[int]:
         ("two with filters", (2, 5, 14)),
     ],
 )
-def test_what_goes_and_what_comes_again_is_as_planned(
+def test_deletions_and_redeliveries_are_as_planned(
     case: str, holes: tuple[int, ...], tmp_path: Path, server: Server
 ) -> None:
-    """What stands before a consumer's position goes, by its filters; what was acknowledged behind that comes once more."""
-    before, after, given = CASES[case]
+    """The plan counts the messages below each position, and those that are delivered again."""
+    before, after, delivered = CASES[case]
     space, acked, again = (
         single_space(tmp_path, server).write(streams=[body(before)]),
         set[int](),
@@ -84,11 +84,11 @@ def test_what_goes_and_what_comes_again_is_as_planned(
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 20)
         stream_content.delete(raw, "A", *holes)
-        for name, (count, which) in given.items():
+        for name, (count, acknowledged) in delivered.items():
             replies = stream_content.pull_acks(raw, "A", name, count)
-            stream_content.acknowledge(raw, [replies[number - 1] for number in which])
-            acked |= {int(replies[number - 1].split(".")[-4]) - 1 for number in which}
-        held = numbers(raw)
+            stream_content.acknowledge(raw, [replies[number - 1] for number in acknowledged])
+            acked |= {int(replies[number - 1].split(".")[-4]) - 1 for number in acknowledged}
+        before_replace = numbers(raw)
     wanted = body(after or before, retention="workqueue")
     plan, result = space.write(streams=[wanted]).apply(
         allow_hazards=(*PERMITTED, "DELETES_CONSUMER", "LOSES_CONSUMER_POSITION")
@@ -96,27 +96,33 @@ def test_what_goes_and_what_comes_again_is_as_planned(
 
     assert result.exit_code == 0, result
     with Raw(server.url) as raw:
-        left = numbers(raw)
+        remaining = numbers(raw)
         for consumer in after or before:
             again |= {
                 number_of(payload)
                 for payload in stream_content.payloads(raw, "A", consumer["name"])
             }
     hazards = next(c.hazards for c in plan.resource_changes if c.address == "main/stream/A")
-    assert left >= held - acked
-    assert bounds(hazards, "DELETES_MESSAGES") == (len(held - left), len(held - left))
-    out = sum(
-        count - len(which)
-        for name, (count, which) in given.items()
+    assert remaining >= before_replace - acked
+    assert bounds(hazards, "DELETES_MESSAGES") == (
+        len(before_replace - remaining),
+        len(before_replace - remaining),
+    )
+    pending = sum(
+        count - len(acknowledged)
+        for name, (count, acknowledged) in delivered.items()
         if name in {c["name"] for c in after or before}
     )
     least, most = bounds(hazards, "DUPLICATES_MESSAGES")
-    assert least <= len(again & acked) + out <= most
-    assert len(again & acked) + out == most or holes or after
+    assert least <= len(again & acked) + pending <= most
+    assert len(again & acked) + pending == most or holes or after
 
 
 def test_an_unknown_position_gives_bounds(tmp_path: Path, server: Server) -> None:
-    """A consumer of new messages that acknowledged none: up to 2.12 no answer says where it began."""
+    """A consumer of new messages without acknowledgements gives bounds instead of a count.
+
+    Up to 2.12 no answer of the server says where it began.
+    """
     space = single_space(tmp_path, server).write(streams=[body([])])
     space.apply()
     with Raw(server.url) as raw:
@@ -130,9 +136,9 @@ def test_an_unknown_position_gives_bounds(tmp_path: Path, server: Server) -> Non
 
     assert result.exit_code == 0, result
     with Raw(server.url) as raw:
-        gone = 10 - len(stream_content.messages(raw, "A"))
+        deleted = 10 - len(stream_content.messages(raw, "A"))
     least, most = bounds(
         next(c.hazards for c in plan.resource_changes if c.address == "main/stream/A"),
         "DELETES_MESSAGES",
     )
-    assert least <= gone <= most
+    assert least <= deleted <= most

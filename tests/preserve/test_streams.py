@@ -1,4 +1,4 @@
-"""Streams that are made anew keep what they hold: on real servers, in the way that each version has."""
+"""Preserving replacements on real servers, with the means of each version."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BASE: dict[str, Any] = {
     "consumers": [{"name": "C", "ack_policy": "explicit"}],
 }
 
-#: What changes, from and to; each needs a new stream, in both directions. The third is the API level that it needs.
+#: The change, from and to, and the API level that it needs. Each needs a new stream.
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "storage": ({"storage": "file"}, {"storage": "memory"}, 0),
     "storage-back": ({"storage": "memory"}, {"storage": "file", "compression": "s2"}, 0),
@@ -43,7 +43,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "queue-in-memory": ({"retention": "workqueue"}, {"retention": "workqueue", "storage": "memory"}, 0),
     "asynchronous": ({}, {"persist_mode": "async"}, 2),
     "synchronous": ({"persist_mode": "async"}, {}, 2),
-    "everything-else-too": (
+    "several-fields": (
         {"description": "old", "deny_delete": True, "max_msgs": 100_000},
         {"storage": "memory", "description": "new", "allow_direct": True, "max_msgs_per_subject": 90_000, "subjects": ["A.>", "B"]},
         0,
@@ -52,12 +52,12 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 
 
 def level(version: tuple[int, ...]) -> int:
-    """The API level of a server version that is tested."""
+    """Return the API level of a tested server version."""
     return {10: 0, 11: 1, 12: 3, 14: 4, 15: 5}[version[1]]
 
 
 def replace_stream(space: Space, *bodies: dict[str, Any], **sections: Any) -> None:
-    """Apply a change that needs a new stream; nothing is left over, and the next plan is empty."""
+    """Apply a preserving replacement; no orphan is left, and the next plan is empty."""
     plan, result = space.write(streams=list(bodies), **sections).apply(allow_hazards=PERMITTED)
 
     assert [step.error for step in result.steps if step.error] == []
@@ -73,7 +73,7 @@ def replace_stream(space: Space, *bodies: dict[str, Any], **sections: Any) -> No
 def test_messages_are_kept(
     change: str, tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Messages, subjects and payloads are as before; from 2.12 on also sequences, times, headers and gaps."""
+    """Messages stay the same; from 2.12 on also sequences, times, headers and gaps."""
     before, after, needs = CHANGES[change]
     if level(server_version) < needs:
         before, after = {}, {"storage": "memory"}
@@ -83,25 +83,33 @@ def test_messages_are_kept(
         stream_content.fill(raw, "A", 300)
         if not before.get("deny_delete"):
             stream_content.delete(raw, "A", 1, 150, 300)
-        held = stream_content.messages(raw, "A")
+        before_replace = stream_content.messages(raw, "A")
     replace_stream(space, BASE | after | PRESERVE)
 
     with Raw(server.url) as raw:
         assert streams(raw) == ["A"]
-        kept = stream_content.messages(raw, "A")
+        messages = stream_content.messages(raw, "A")
         if level(server_version) >= 2:
-            assert kept == held
-        assert stream_content.without_sequences(kept) == stream_content.without_sequences(held)
-        assert stream_content.positions(raw, "A")["C"][2:] == (0, len(held))
+            assert messages == before_replace
+        assert stream_content.without_sequences(messages) == stream_content.without_sequences(
+            before_replace
+        )
+        assert stream_content.positions(raw, "A")["C"][2:] == (0, len(before_replace))
         raw.request("A.new", b"")
         assert stream_content.messages(raw, "A")[-1][1] == "A.new"
-        assert stream_content.messages(raw, "A")[-1][0] > held[-1][0] or level(server_version) < 2
+        assert (
+            stream_content.messages(raw, "A")[-1][0] > before_replace[-1][0]
+            or level(server_version) < 2
+        )
 
 
 def test_consumers_resume_at_their_position(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Whoever reads goes on behind its floor, other people's consumers too; archives keep even what was acknowledged above it."""
+    """Consumers resume after their floor, unmanaged ones too.
+
+    Archives also keep what was acknowledged above the floor.
+    """
     space = single_space(tmp_path, server)
     body = BASE | {
         "consumers": [
@@ -115,8 +123,8 @@ def test_consumers_resume_at_their_position(
         stream_content.consumer(raw, "A", "OTHERS")
         stream_content.fill(raw, "A", 300)
         stream_content.delete(raw, "A", 150)
-        given = stream_content.pull_acks(raw, "A", "C", 60)
-        stream_content.acknowledge(raw, [*given[:40], *given[50:55]])
+        acks = stream_content.pull_acks(raw, "A", "C", 60)
+        stream_content.acknowledge(raw, [*acks[:40], *acks[50:55]])
         stream_content.pull_acks(raw, "A", "N", 30)
         stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "OTHERS", 100))
         before = stream_content.positions(raw, "A")
@@ -128,8 +136,8 @@ def test_consumers_resume_at_their_position(
         assert before.keys() == after.keys()
         if level(server_version) >= 5:
             assert after == before
-        left = {name: numbers[2] + numbers[3] for name, numbers in after.items()}
-        assert left == {
+        unread = {name: numbers[2] + numbers[3] for name, numbers in after.items()}
+        assert unread == {
             "C": 254 if level(server_version) >= 5 else 259,
             "N": 269,
             "F": 100,
@@ -139,15 +147,15 @@ def test_consumers_resume_at_their_position(
 
 
 def test_consumers_change_with_their_stream(tmp_path: Path, server: Server) -> None:
-    """One changes, one goes, one comes, in the same plan as their stream is made anew: each ends as the files say, and is counted."""
+    """Consumers that change in the same plan as their stream end as the files say."""
     space = single_space(tmp_path, server)
     consumers = [
-        {"name": name, "ack_policy": "explicit"} for name in ("KEPT", "CHANGED", "GONE", "ANEW")
+        {"name": name, "ack_policy": "explicit"} for name in ("SAME", "CHANGED", "GONE", "REPLACED")
     ]
     space.write(streams=[BASE | {"consumers": consumers}]).apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 50)
-        for name in ("KEPT", "CHANGED", "ANEW"):
+        for name in ("SAME", "CHANGED", "REPLACED"):
             stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", name, 10))
     wanted = [
         consumers[0],
@@ -164,10 +172,10 @@ def test_consumers_change_with_their_stream(tmp_path: Path, server: Server) -> N
         for c in plan.resource_changes
         if c.type == "consumer"
     } == {
-        "ANEW": ["create", "delete"],
+        "REPLACED": ["create", "delete"],
         "CHANGED": ["update"],
         "GONE": ["delete"],
-        "KEPT": ["no-op"],
+        "SAME": ["no-op"],
         "NEW": ["create"],
     }
     assert [plan.summary[word] for word in ("add", "change", "replace", "destroy")] == [1, 1, 2, 1]
@@ -179,18 +187,18 @@ def test_consumers_change_with_their_stream(tmp_path: Path, server: Server) -> N
     ]
     assert not space.plan().has_changes
     with Raw(server.url) as raw:
-        found = stream_content.positions(raw, "A")
-        assert {name: numbers[3] for name, numbers in found.items()} == {
-            "KEPT": 40,
+        positions = stream_content.positions(raw, "A")
+        assert {name: numbers[3] for name, numbers in positions.items()} == {
+            "SAME": 40,
             "CHANGED": 40,
-            "ANEW": 40,
+            "REPLACED": 40,
             "NEW": 50,
         }
         assert raw.api_ok("$JS.API.CONSUMER.INFO.A.CHANGED")["config"]["max_deliver"] == 7
 
 
 def test_excluded_consumers_stay_unchanged(tmp_path: Path, server: Server) -> None:
-    """With --exclude a consumer comes back with its stream as it was, is still ours, and its change is what the next plan shows."""
+    """With --exclude a consumer comes back unchanged, and its change stays pending."""
     consumer = {"name": "C", "ack_policy": "explicit", "max_deliver": 5, "description": "old"}
     space = single_space(tmp_path, server).write(streams=[BASE | {"consumers": [consumer]}])
     space.apply()
@@ -219,7 +227,7 @@ def test_excluded_consumers_stay_unchanged(tmp_path: Path, server: Server) -> No
 def test_an_empty_stream_continues_its_sequence(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """A stream whose messages were all purged goes on with the next sequence, where sequences can be kept."""
+    """An empty stream continues with its next sequence, where sequences can be kept."""
     space = single_space(tmp_path, server).write(streams=[BASE])
     space.apply()
     with Raw(server.url) as raw:
@@ -235,7 +243,7 @@ def test_an_empty_stream_continues_its_sequence(
 
 
 def test_a_stream_becomes_a_work_queue(tmp_path: Path, server: Server) -> None:
-    """What its consumer has acknowledged is gone, as in any work queue, and was counted before; the rest is given once more to nobody."""
+    """Messages that the consumer acknowledged are deleted and counted; the others stay."""
     space = single_space(tmp_path, server).write(streams=[BASE])
     space.apply()
     with Raw(server.url) as raw:
@@ -258,7 +266,7 @@ def test_a_stream_becomes_a_work_queue(tmp_path: Path, server: Server) -> None:
 def test_a_stream_with_sources_does_not_copy_them_again(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """A stream that collects others goes on with what it has not got yet; before 2.12 that is refused."""
+    """A stream with sources does not copy its messages twice; before 2.12 it is refused."""
     origin = {"name": "X", "subjects": ["X.>"]}
     body = {"name": "A", "subjects": ["A.>"], "sources": [{"name": "X"}]}
     space = single_space(tmp_path, server).write(streams=[origin, body])
@@ -289,25 +297,27 @@ def test_a_stream_with_sources_does_not_copy_them_again(
 def test_a_bucket_keeps_its_history(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Keys, revisions and what was deleted are as before, and a compare-and-set goes on from the old revisions."""
+    """Keys, revisions and deletions are preserved, so that a compare-and-set still works."""
     space = single_space(tmp_path, server).write(kv=[{"bucket": "B", "history": 5}])
     space.apply()
     with Raw(server.url) as raw:
         for number in range(40):
             raw.request(f"$KV.B.key{number % 7}", f"value {number}".encode())
         raw.request("$KV.B.key3", b"", {"KV-Operation": "DEL"})
-        held = stream_content.messages(raw, "KV_B")
+        before_replace = stream_content.messages(raw, "KV_B")
     space.write(kv=[{"bucket": "B", "history": 5, "storage": "memory"} | PRESERVE])
     _, result = space.apply(allow_hazards=PERMITTED)
 
     assert [step.error for step in result.steps if step.error] == []
     assert not space.plan().has_changes
     with Raw(server.url) as raw:
-        kept = stream_content.messages(raw, "KV_B")
-        assert stream_content.without_sequences(kept) == stream_content.without_sequences(held)
+        messages = stream_content.messages(raw, "KV_B")
+        assert stream_content.without_sequences(messages) == stream_content.without_sequences(
+            before_replace
+        )
         if level(server_version) >= 2:
-            assert kept == held
-        last = next(seq for seq, subject, *_ in reversed(kept) if subject == "$KV.B.key1")
+            assert messages == before_replace
+        last = next(seq for seq, subject, *_ in reversed(messages) if subject == "$KV.B.key1")
         _, answer = raw.request(
             "$KV.B.key1", b"next", {"Nats-Expected-Last-Subject-Sequence": str(last)}
         )
