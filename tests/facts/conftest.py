@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Hazard, Plan
     from jsplan.sandbox import Server
 
-#: How many messages the tests predict on: several batches of a reader; and the pause that separates the old ones from the young
-#: ones, in seconds. It is longer for nats-server 2.10, where each message has to be asked for by itself, and where a machine needs it.
+#: Messages of a stream, several batches of a reader, and how many are old. The pauses, in seconds, separate old and
+#: young messages. The long one is for nats-server 2.10, where each message is one request.
 MESSAGES, OLD, PAUSE, LONG_PAUSE = 4_800, 2_800, 5.0, 15.0
 SOURCES = ("ORIGIN", "HOLED")
 
 
 def fill(raw: Raw, stream: str, count: int, seed: int) -> None:
-    """Publish messages of varying size and subject, some with headers, as fast as the server takes them."""
+    """Publish messages of varying size and subject, some with headers."""
     chance = random.Random(seed)
     for number in range(count):
         subject = f"{stream}.{'abc'[number % 3]}.{int(chance.paretovariate(0.6)) % 400}"
@@ -46,13 +46,13 @@ def fill(raw: Raw, stream: str, count: int, seed: int) -> None:
 
 @dataclass
 class FilledServer:
-    """A server with a stream ORIGIN of many messages, and copies of it with the same ages to try things on.
+    """A server with a stream ORIGIN of many messages, and mirrors of it for the tests.
 
-    HOLED is such a stream of which some messages were deleted. Deletions are made there and not in its copies: servers
-    before 2.15 now and then never answer a deletion in a mirror.
+    HOLED is such a stream with deleted messages. They are deleted there and not in its mirrors:
+    servers before 2.15 sometimes never answer a deletion in a mirror.
 
-    `fill_streams` fills the server. `old_until` is when the pause between old and young messages
-    began, in seconds since the epoch, and `pause` how long nothing was stored then.
+    `fill_streams` fills the server. `old_until` is the begin of the pause between old and young
+    messages, in seconds since the epoch. `pause` is its length.
     """
 
     server: Server
@@ -64,13 +64,13 @@ class FilledServer:
     created_count: int = 0
 
     def state(self, stream: str) -> dict[str, Any]:
-        """The stream's state as INFO says."""
+        """Return the state of the stream, as INFO has it."""
         state = self.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]
         assert isinstance(state, dict)
         return state
 
     def new_mirror(self, of: str = "ORIGIN", **config: Any) -> str:
-        """A new mirror of ORIGIN or HOLED that has everything; the name."""
+        """Create a complete mirror of ORIGIN or HOLED and return its name."""
         self.created_count += 1
         name, wanted = f"COPY{self.created_count}", self.state(of)["messages"]
         self.raw.api_ok(
@@ -80,7 +80,7 @@ class FilledServer:
         return name
 
     def new_stream(self, count: int = MESSAGES, **config: Any) -> str:
-        """A new stream with messages of its own; the name."""
+        """Create a stream with messages of its own and return its name."""
         self.created_count += 1
         name = f"OWN{self.created_count}"
         self.raw.api_ok(
@@ -91,7 +91,7 @@ class FilledServer:
         return name
 
     def fill_stream(self, name: str, count: int) -> None:
-        """Give a new stream messages of its own."""
+        """Publish messages to a new stream."""
         self.created_count += 1
         fill(self.raw, name, count, seed=self.created_count)
         self.wait_last(name, count)
@@ -102,13 +102,13 @@ class FilledServer:
             self.raw.api_ok(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})
 
     def wait_complete(self, stream: str, messages: int = MESSAGES) -> None:
-        """Wait until a stream has taken everything."""
+        """Wait until a stream has all its messages."""
         self.server.wait_until(
             lambda: self.state(stream)["messages"] == messages, f"{stream} to be complete", 60
         )
 
     def wait_last(self, stream: str, seq: int) -> None:
-        """Wait until so many messages were stored in it, whatever is left of them."""
+        """Wait until `seq` messages were stored, even if some were deleted since."""
         self.server.wait_until(
             lambda: self.state(stream)["last_seq"] == seq, f"{stream} to be complete", 60
         )
@@ -121,16 +121,16 @@ class FilledServer:
         self.raw = Raw(self.server.url, timeout=20)
 
     def end_old_messages(self) -> None:
-        """What is stored now is old, what is stored from now on is young."""
+        """Make the stored messages old and the next ones young, by a pause."""
         self.old_until = time.time()
         time.sleep(self.pause)
 
     def max_age_for_old(self) -> int:
-        """A max_age, in ns, that separates old from young for the next seconds."""
+        """Return a max_age, in ns, that separates old from young for the next seconds."""
         return int((time.time() - self.old_until - 0.2) * 1e9)
 
     def consumer(self, stream: str, name: str, **config: Any) -> None:
-        """Make or change a durable pull consumer."""
+        """Create or change a durable pull consumer."""
         wanted = {"durable_name": name, "ack_policy": "explicit", "max_ack_pending": -1} | config
         self.raw.api_ok(
             f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted}
@@ -139,9 +139,12 @@ class FilledServer:
     def fetch_and_ack(
         self, stream: str, consumer: str, count: int, *, skip: int = 0
     ) -> dict[int, str]:
-        """Fetch messages and acknowledge them, `skip`: but not every so many; sequence and subject of what was acknowledged."""
+        """Fetch messages and acknowledge all but every `skip`-th.
+
+        Return sequence and subject of the acknowledged ones.
+        """
         inbox = f"_INBOX.{os.urandom(6).hex()}"
-        left = self._ack_pending(stream, consumer) + count
+        unacknowledged = self._ack_pending(stream, consumer) + count
         acked: dict[int, str] = {}
         with Raw(self.server.url, self.server.user, self.server.password) as raw:
             raw.subscribe(inbox)
@@ -151,13 +154,12 @@ class FilledServer:
                 subject, reply, _, _ = raw.next_with_reply()
                 if not (skip and number % skip == 0):
                     raw.publish(reply, b"+ACK")
-                    acked[int(reply.split(".")[5])] = (
-                        subject  # $JS.ACK.STREAM.CONSUMER.DELIVERED.SEQ.…
-                    )
+                    # $JS.ACK.STREAM.CONSUMER.DELIVERED.SEQ.…
+                    acked[int(reply.split(".")[5])] = subject
             raw.flush()
-        left -= len(acked)
+        unacknowledged -= len(acked)
         self.server.wait_until(
-            lambda: self._ack_pending(stream, consumer) == left,
+            lambda: self._ack_pending(stream, consumer) == unacknowledged,
             "the acknowledgements to arrive",
             60,
         )
@@ -168,7 +170,7 @@ class FilledServer:
 
 
 def fill_sources(filled_server: FilledServer) -> None:
-    """ORIGIN and HOLED, and nothing else."""
+    """Create and fill ORIGIN and HOLED, and delete all else."""
     raw = filled_server.raw
     delete_all_streams(raw)
     for name in SOURCES:
@@ -191,19 +193,19 @@ def fill_sources(filled_server: FilledServer) -> None:
 def open_filled_server(
     server: Server, fill_streams: Callable[[FilledServer], None] = fill_sources
 ) -> Iterator[FilledServer]:
-    """The server with what is poured into it."""
+    """Fill the server and close the connection afterwards."""
     raw = Raw(server.url, server.user, server.password, timeout=20)
     level = (raw.api("$JS.API.INFO").get("api") or {}).get("level", 0)
-    lake = FilledServer(server, raw, fill_streams, level, PAUSE if level else LONG_PAUSE)
+    filled = FilledServer(server, raw, fill_streams, level, PAUSE if level else LONG_PAUSE)
     try:
-        fill_streams(lake)
-        yield lake
+        fill_streams(filled)
+        yield filled
     finally:
-        lake.raw.close()
+        filled.raw.close()
 
 
 def delete_other_streams(filled_server: FilledServer) -> None:
-    """Delete what a test made beside the sources."""
+    """Delete all streams but the sources."""
     for name in streams(filled_server.raw):
         if name not in SOURCES:
             filled_server.raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
@@ -211,35 +213,38 @@ def delete_other_streams(filled_server: FilledServer) -> None:
 
 @pytest.fixture(scope="session")
 def _filled_server() -> Iterator[FilledServer]:
-    with Sandbox.single(binary=PROGRAM) as sandbox, open_filled_server(sandbox["server"]) as lake:
-        yield lake
+    with Sandbox.single(binary=PROGRAM) as sandbox, open_filled_server(sandbox["server"]) as filled:
+        yield filled
 
 
 @pytest.fixture
 def filled_server(_filled_server: FilledServer) -> Iterator[FilledServer]:
-    """The worker's server with its ORIGIN; what a test makes beside it is deleted."""
+    """The filled server of the worker; a test's other streams are deleted."""
     yield _filled_server
     delete_other_streams(_filled_server)
 
 
 @dataclass
 class ChangeTrial:
-    """Plans a change of one thing, carries it out, and says what was predicted and what is really gone."""
+    """A workspace that applies one change, to compare the prediction with the loss."""
 
-    lake: FilledServer
+    filled: FilledServer
     space: Space
 
     def change(
         self, stream: str, kind: str = "streams", body: dict[str, Any] | None = None, **options: Any
     ) -> tuple[Plan, Hazard | None]:
-        """Adopt the stream as it is with the fields of `body` changed; the plan, and its DELETES_MESSAGES if it has one."""
-        live = self.lake.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
-        kept = {
+        """Adopt the stream with the fields of `body` changed.
+
+        Return the plan, and its DELETES_MESSAGES or None.
+        """
+        live = self.filled.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
+        current = {
             k: v
             for k, v in live.items()
             if k not in ("metadata", "placement", "duplicate_window", "consumer_limits")
         }
-        changed = kept | (body or {})
+        changed = current | (body or {})
         self.space.write(**{kind: [{k: v for k, v in changed.items() if v is not None}]})
         plan, result = self.space.apply(
             adopt=True, allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER"), **options
@@ -250,36 +255,36 @@ class ChangeTrial:
 
 
 def deletes_messages(plan: Plan) -> Hazard | None:
-    """The only hazard of that kind in a plan."""
-    found = [
+    """Return the only DELETES_MESSAGES of a plan."""
+    matching = [
         hazard
         for change in plan.resource_changes
         for hazard in change.hazards
         if hazard.code == "DELETES_MESSAGES"
     ]
-    assert len(found) <= 1
-    return found[0] if found else None
+    assert len(matching) <= 1
+    return matching[0] if matching else None
 
 
 @pytest.fixture
 def change_trial(filled_server: FilledServer, tmp_path: Path) -> ChangeTrial:
-    """A workspace on the lake's server."""
+    """A workspace on the filled server."""
     return ChangeTrial(filled_server, slow_machine_space(tmp_path, filled_server.server))
 
 
 def slow_machine_space(folder: Path, server: Server) -> Space:
-    """A workspace that waits for a slow machine: thousands of messages are asked for, and one without an answer makes a number a bound."""
+    """A workspace with a long timeout, because an unanswered request turns counts into bounds."""
     space = single_space(folder, server)
     space.base["connections"]["main"]["timeout"] = "30s"
     return space
 
 
 def lost_counts(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
-    """Messages and bytes that are gone."""
+    """Return the messages and bytes that were deleted."""
     return before["messages"] - after["messages"], before["bytes"] - after["bytes"]
 
 
-#: What was predicted, and the messages and bytes that are gone.
+#: The predicted hazard, and the messages and bytes that were deleted.
 Outcome = tuple["Hazard | None", tuple[int, int]]
 
 
@@ -291,32 +296,35 @@ def try_change(
     of: str = "ORIGIN",
     **options: Any,
 ) -> Outcome:
-    """What was predicted for a change of a copy, and what is gone."""
+    """Change a mirror; return the predicted hazard and the deletions."""
 
-    def once() -> Outcome:
+    def apply_change() -> Outcome:
         before = filled_server.state(stream)
         _, hazard = change_trial.change(stream, body=body(), **options)
         return hazard, lost_counts(before, filled_server.state(stream))
 
     while True:
         stream = filled_server.new_mirror(of, **store)
-        if done := attempt_in_time(filled_server, change_trial.space, once):
-            return done
+        if outcome := attempt_in_time(filled_server, change_trial.space, apply_change):
+            return outcome
 
 
 def attempt_in_time(
     filled_server: FilledServer, space: Space, attempt: Callable[[], Outcome]
 ) -> Outcome | None:
-    """What an attempt comes to. None where young messages grew old meanwhile, which proves nothing: then all is poured again, slower."""
+    """Return the outcome of an attempt, or None where young messages grew old during it.
+
+    Such an attempt proves nothing. Then the server is filled again with a longer pause.
+    """
     started = time.time()
     try:
-        done = attempt()
+        outcome = attempt()
     except (AssertionError, JsplanError):
         if time.time() - started < filled_server.pause - 0.5:
             raise
     else:
         if time.time() - started < filled_server.pause - 0.5:
-            return done
+            return outcome
     shutil.rmtree(space.folder / "state", ignore_errors=True)
     filled_server.pause *= 2
     filled_server.fill_streams(filled_server)

@@ -1,4 +1,4 @@
-"""Data at risk in buckets, and where whole streams and consumers go: the plan's numbers are what is gone afterwards."""
+"""The plan counts what goes from buckets and with deleted streams and consumers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from tests.facts.conftest import Outcome
     from tests.support.workspaces import Space
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine pours and tries again
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine fills the server again
 
-#: What a client gives every bucket, on the stream behind it.
+#: The configuration that a client gives the stream of every bucket.
 BUCKET_DEFAULTS = {
     "max_msgs_per_subject": 64,
     "deny_delete": True,
@@ -45,13 +45,13 @@ BUCKET_DEFAULTS = {
 
 @dataclass
 class BucketServer:
-    """A server with a bucket SRC of many values, old and young; mirrors of it are tried on."""
+    """A server with a bucket SRC of old and young values; tests change mirrors of it."""
 
-    lake: FilledServer
+    filled: FilledServer
     created_count: int = 0
 
     def new_mirror(self) -> str:
-        """A new bucket that has all of SRC; its name."""
+        """Create a bucket that mirrors all of SRC and return its name."""
         self.created_count += 1
         bucket = f"M{self.created_count}"
         config = BUCKET_DEFAULTS | {
@@ -59,13 +59,13 @@ class BucketServer:
             "mirror": {"name": "KV_SRC"},
             "mirror_direct": True,
         }
-        self.lake.raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{bucket}", config)
-        self.lake.wait_complete(f"KV_{bucket}", self.lake.state("KV_SRC")["messages"])
+        self.filled.raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{bucket}", config)
+        self.filled.wait_complete(f"KV_{bucket}", self.filled.state("KV_SRC")["messages"])
         return bucket
 
 
 def fill_bucket(filled_server: FilledServer) -> None:
-    """SRC, and nothing else."""
+    """Create and fill SRC, and delete all else."""
     delete_all_streams(filled_server.raw)
     filled_server.raw.api_ok(
         "$JS.API.STREAM.CREATE.KV_SRC",
@@ -80,61 +80,61 @@ def fill_bucket(filled_server: FilledServer) -> None:
 
 @pytest.fixture(scope="module")
 def bucket_server() -> Iterator[BucketServer]:
-    """Filled once for all tests."""
+    """A server that is filled once for all tests of the module."""
     with (
         Sandbox.single(binary=PROGRAM) as sandbox,
-        open_filled_server(sandbox["server"], fill_bucket) as lake,
+        open_filled_server(sandbox["server"], fill_bucket) as filled,
     ):
-        yield BucketServer(lake)
+        yield BucketServer(filled)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "fields",
     [("history",), ("ttl",), ("history", "ttl"), ("history", "ttl", "max_bytes")],
     ids="+".join,
 )
 def test_values_that_a_bucket_gives_up(
-    bucket_server: BucketServer, tmp_path: Path, words: tuple[str, ...]
+    bucket_server: BucketServer, tmp_path: Path, fields: tuple[str, ...]
 ) -> None:
-    """A shorter history, a shorter life, and both take as many values and bytes as planned; a bucket's max_bytes takes none."""
-    space, lake = slow_machine_space(tmp_path, bucket_server.lake.server), bucket_server.lake
+    """A lower history or TTL deletes as many values as planned; max_bytes deletes none."""
+    space, filled = slow_machine_space(tmp_path, bucket_server.filled.server), bucket_server.filled
 
-    def once() -> Outcome:
-        before = lake.state(f"KV_{bucket}")
-        values = {"history": 2, "ttl": lake.max_age_for_old(), "max_bytes": before["bytes"] * 2}
+    def apply_change() -> Outcome:
+        before = filled.state(f"KV_{bucket}")
+        values = {"history": 2, "ttl": filled.max_age_for_old(), "max_bytes": before["bytes"] * 2}
         body = {"bucket": bucket, "mirror": {"name": "SRC"}, "history": 64} | {
-            word: values[word] for word in words
+            word: values[word] for word in fields
         }
         plan, result = space.write(kv=[body]).apply(adopt=True, allow_hazards=("DELETES_MESSAGES",))
         assert result.exit_code == 0
-        return deletes_messages(plan), lost_counts(before, lake.state(f"KV_{bucket}"))
+        return deletes_messages(plan), lost_counts(before, filled.state(f"KV_{bucket}"))
 
-    done = None
-    while done is None:
+    outcome = None
+    while outcome is None:
         bucket = bucket_server.new_mirror()
-        done = attempt_in_time(lake, space, once)
-    hazard, gone = done
+        outcome = attempt_in_time(filled, space, apply_change)
+    hazard, lost = outcome
     assert hazard is not None
-    assert gone[0] > 0
-    if len(words) > 1 and lake.level == 0:  # 2.10 may take its time to expire what is left
-        assert (hazard.at_least or 0) <= gone[0] <= (hazard.at_most or 0)
+    assert lost[0] > 0
+    if len(fields) > 1 and filled.level == 0:  # 2.10 may expire messages late
+        assert (hazard.at_least or 0) <= lost[0] <= (hazard.at_most or 0)
         return
-    assert (hazard.exact, hazard.messages, hazard.bytes) == (True, *gone)
+    assert (hazard.exact, hazard.messages, hazard.bytes) == (True, *lost)
     assert f"kv/{bucket}" in hazard.flag
 
 
 def hazards(plan: Plan) -> dict[str, list[Hazard]]:
-    """The hazards by address."""
+    """Return the hazards by address."""
     return {change.address: change.hazards for change in plan.resource_changes if change.hazards}
 
 
 @pytest.mark.parametrize("kind", ["stream", "kv", "object_store"])
 def test_whole_streams(filled_server: FilledServer, change_trial: ChangeTrial, kind: str) -> None:
-    """What goes with a stream is its messages and bytes as they are stored, and its consumers, those of other people too."""
+    """The hazard of a deleted stream has its messages, bytes and all consumers."""
     cases: dict[str, tuple[str, dict[str, Any]]] = {
         "stream": (
             "S",
-            {"streams": [{"name": "S", "subjects": ["S.>"], "consumers": [{"name": "OURS"}]}]},
+            {"streams": [{"name": "S", "subjects": ["S.>"], "consumers": [{"name": "DECLARED"}]}]},
         ),
         "kv": ("KV_B", {"kv": [{"bucket": "B", "history": 64}]}),
         "object_store": ("OBJ_B", {"object_stores": [{"bucket": "B"}]}),
@@ -146,8 +146,8 @@ def test_whole_streams(filled_server: FilledServer, change_trial: ChangeTrial, k
     filled_server.server.wait_until(
         lambda: filled_server.state(name)["last_seq"] == 500, "500 messages", 20
     )
-    filled_server.consumer(name, "THEIRS")
-    there = filled_server.state(name)
+    filled_server.consumer(name, "UNMANAGED")
+    before = filled_server.state(name)
 
     plan, result = change_trial.space.write().apply(allow_hazards=("DELETES_STREAM",))
 
@@ -156,36 +156,36 @@ def test_whole_streams(filled_server: FilledServer, change_trial: ChangeTrial, k
     assert address.startswith(f"main/{kind}/")
     assert (hazard.code, hazard.messages, hazard.bytes, hazard.consumers, hazard.exact) == (
         "DELETES_STREAM",
-        there["messages"],
-        there["bytes"],
+        before["messages"],
+        before["bytes"],
         2 if kind == "stream" else 1,
         True,
     )
-    assert hazard.as_of == {"last_seq": 500, "time": there["last_ts"]}
+    assert hazard.as_of == {"last_seq": 500, "time": before["last_ts"]}
     assert filled_server.raw.api(f"$JS.API.STREAM.INFO.{name}")["error"]["err_code"] == 10059
 
 
 def consumer_info(filled_server: FilledServer, stream: str, consumer: str) -> dict[str, Any]:
-    """The consumer as INFO shows it."""
+    """Return the consumer as INFO shows it."""
     return filled_server.raw.api_ok(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
 
 
 def consumed_stream(change_trial: ChangeTrial) -> tuple[Space, dict[str, Any]]:
-    """A stream of 300 messages with a consumer that was given 120 and acknowledged all but every tenth."""
-    lake, stream = change_trial.lake, {"name": "S", "subjects": ["S.>"]}
+    """A stream of 300 messages, 120 of them delivered, and all but every tenth acknowledged."""
+    filled, stream = change_trial.filled, {"name": "S", "subjects": ["S.>"]}
     consumer = {"name": "C", "ack_policy": "explicit", "lifecycle": {"on_replace": "recreate"}}
     assert (
         change_trial.space.write(streams=[stream | {"consumers": [consumer]}]).apply()[1].exit_code
         == 0
     )
-    fill(lake.raw, "S", 300, seed=3)
-    lake.server.wait_until(lambda: lake.state("S")["last_seq"] == 300, "300 messages", 20)
-    lake.fetch_and_ack("S", "C", 120, skip=10)
+    fill(filled.raw, "S", 300, seed=3)
+    filled.server.wait_until(lambda: filled.state("S")["last_seq"] == 300, "300 messages", 20)
+    filled.fetch_and_ack("S", "C", 120, skip=10)
     return change_trial.space, stream | {"consumers": [consumer]}
 
 
 def test_a_consumer_that_goes(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
-    """The hazard has what it has not finished: 180 that it was not given and 12 that it did not acknowledge."""
+    """The hazard of a deleted consumer counts 180 undelivered and 12 unacknowledged messages."""
     space, stream = consumed_stream(change_trial)
     info = consumer_info(filled_server, "S", "C")
 
@@ -204,7 +204,7 @@ def test_a_consumer_that_goes(filled_server: FilledServer, change_trial: ChangeT
 def test_a_consumer_that_starts_over(
     filled_server: FilledServer, change_trial: ChangeTrial
 ) -> None:
-    """Replaced without its position it is given everything once more: the hazard says after how many deliveries."""
+    """A consumer that is recreated without its position gets every message again."""
     space, stream = consumed_stream(change_trial)
     changed = stream["consumers"][0] | {"ack_policy": "all"}
 

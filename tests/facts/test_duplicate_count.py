@@ -1,4 +1,4 @@
-"""Messages that a source copies again: as many as the plan says, on real servers, also across domains and where the copy held some."""
+"""Messages that a source copies again: the plan counts them on real servers."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ def with_transforms(*pairs: tuple[str, str]) -> dict[str, Any]:
 
 
 class SourceCopy:
-    """An origin with messages and a copy of it, made and changed by plan and apply."""
+    """An origin with messages and a stream that sources it, changed by plan and apply."""
 
     def __init__(self, space: Space, raw: Raw, server: Server) -> None:
         self.space, self.raw, self.server = space, raw, server
 
     def create_origin(self) -> None:
-        """Make the origin and store its messages."""
+        """Create the origin and store its messages."""
         self.space.write(streams=[ORIGIN]).apply()
         for subject, count in COUNTS.items():
             for number in range(count):
                 self.raw.request(subject, b"x" * number)
 
     def plan(self, *sources: dict[str, Any], **more: Any) -> Plan:
-        """The plan for a copy with these sources."""
-        copy = (
+        """Plan the downstream stream with these sources."""
+        downstream = (
             {"name": "T", "allow_direct": True}
             | ({"sources": list(sources)} if sources else {})
             | more
         )
-        return self.space.write(streams=[ORIGIN, copy]).plan()
+        return self.space.write(streams=[ORIGIN, downstream]).plan()
 
     def change_sources(self, *sources: dict[str, Any], **more: Any) -> tuple[Hazard | None, int]:
-        """What the plan predicts of a copy with these sources, and how many messages it has got of it in the end."""
+        """Apply these sources; return the predicted hazard and the messages that arrived."""
         plan, before = self.plan(*sources, **more), self.messages()
         assert not plan.errored, plan.diagnostics
         hazards = [hazard for change in plan.resource_changes for hazard in change.hazards]
@@ -67,34 +67,34 @@ class SourceCopy:
         ), self.messages() - before
 
     def messages(self) -> int:
-        """How many messages the copy holds."""
+        """Return the number of messages in the downstream stream."""
         answer = self.raw.api("$JS.API.STREAM.INFO.T")
         return int(answer["state"]["messages"]) if "state" in answer else 0
 
     def wait_until_idle(self) -> None:
-        """Wait until every source has given all it has: it was heard of, nothing is under way, and nothing more came since."""
+        """Wait until every source is active without lag and no message arrives any more."""
         seen: list[int] = []
 
-        def still() -> bool:
+        def is_idle() -> bool:
             info = self.raw.api_ok("$JS.API.STREAM.INFO.T")
-            heard = all(
+            caught_up = all(
                 s["active"] >= 0 and not s["lag"]
                 for s in (info.get("mirror"), *(info.get("sources") or ()))
                 if s
             )
-            seen.append(info["state"]["messages"] if heard else -len(seen) - 1)
+            seen.append(info["state"]["messages"] if caught_up else -len(seen) - 1)
             return len(seen) > 6 and len(set(seen[-6:])) == 1
 
-        self.server.wait_until(still, "the copy to have everything", 60)
+        self.server.wait_until(is_idle, "the downstream stream to have everything", 60)
 
 
 @pytest.fixture
 def source_copy(server: Server, tmp_path: Path) -> Iterator[SourceCopy]:
-    """On a single server, filled."""
+    """An origin and its downstream stream on a single server."""
     with Raw(server.url, timeout=20) as raw:
-        bank = SourceCopy(single_space(tmp_path, server), raw, server)
-        bank.create_origin()
-        yield bank
+        made = SourceCopy(single_space(tmp_path, server), raw, server)
+        made.create_origin()
+        yield made
 
 
 CHANGES = {
@@ -115,71 +115,71 @@ CHANGES = {
         100,
         100,
     ),
-    "a filter said in another way": (A, with_transforms(("o.a", "")), 0, 0),
-    "everything said in another way": (PLAIN, {"name": "O", "filter_subject": ">"}, 0, 0),
-    "it begins later": (PLAIN, STAR | {"opt_start_seq": 101}, 20, 20),
+    "the same filter as a transform": (A, with_transforms(("o.a", "")), 0, 0),
+    "everything as a filter": (PLAIN, {"name": "O", "filter_subject": ">"}, 0, 0),
+    "a later start": (PLAIN, STAR | {"opt_start_seq": 101}, 20, 20),
 }
 
 
 @pytest.mark.parametrize("case", CHANGES)
 def test_a_changed_source_copies_again(source_copy: SourceCopy, case: str) -> None:
-    """As many messages are predicted as both take, exactly; what only the new one takes is no duplicate."""
-    old, new, again, comes = CHANGES[case]
+    """The plan counts the messages that the old and the new source both take."""
+    old, new, duplicates, expected = CHANGES[case]
     assert source_copy.change_sources(old)[0] is None
 
-    hazard, came = source_copy.change_sources(new)
+    hazard, arrived = source_copy.change_sources(new)
 
-    assert came == comes
-    assert (hazard.messages if hazard else 0) == again
+    assert arrived == expected
+    assert (hazard.messages if hazard else 0) == duplicates
     if hazard is not None:
         assert hazard.exact
         assert hazard.blocking
-        assert f"copies {again} messages of main/stream/O again" in hazard.message
+        assert f"copies {duplicates} messages of main/stream/O again" in hazard.message
 
 
 def test_a_source_that_comes_back_resumes(source_copy: SourceCopy) -> None:
-    """What the copy still holds of just this source is not copied again: neither after it was away nor after it had another filter."""
+    """A source that comes back does not copy again what the stream still has from it."""
     source_copy.change_sources(A)
     assert source_copy.change_sources(STAR)[1] == ALL
-    hazard, came = source_copy.change_sources(A)
-    assert (hazard, came) == (None, 0)
+    hazard, arrived = source_copy.change_sources(A)
+    assert (hazard, arrived) == (None, 0)
 
     source_copy.change_sources(subjects=["t"])
     assert source_copy.change_sources(A) == (None, 0)
 
 
 def test_two_sources_that_take_the_same(source_copy: SourceCopy) -> None:
-    """Two sources of one origin store what both take twice: on create, and when the second one comes later."""
-    hazard, came = source_copy.change_sources(A, STAR)
+    """Two sources of one origin store twice what both take, from the start or later."""
+    hazard, arrived = source_copy.change_sources(A, STAR)
     assert hazard is not None
-    assert (hazard.messages, came) == (60, ALL + 60)
+    assert (hazard.messages, arrived) == (60, ALL + 60)
     assert "stores 60 messages of main/stream/O twice" in hazard.message
 
-    hazard, came = source_copy.change_sources(
+    hazard, arrived = source_copy.change_sources(
         A, STAR, with_transforms(("o.b", "x.b"), ("o.c", "x.c"))
     )
     assert hazard is not None
-    assert (hazard.messages, came) == (60, 60)
+    assert (hazard.messages, arrived) == (60, 60)
 
 
 def test_a_mirror_that_becomes_a_collection(source_copy: SourceCopy) -> None:
-    """Promoted and given its origin as a source, a mirror copies everything a second time."""
+    """A promoted mirror that sources its origin copies everything a second time."""
     if (source_copy.raw.api_ok("$JS.API.INFO").get("api") or {}).get("level", 0) < 2:
         return  # no promotion before 2.12
     source_copy.change_sources(mirror=PLAIN)
 
-    hazard, came = source_copy.change_sources(PLAIN)
+    hazard, arrived = source_copy.change_sources(PLAIN)
 
     assert hazard is not None
-    assert (hazard.messages, hazard.exact, came) == (ALL, True, ALL)
+    assert (hazard.messages, hazard.exact, arrived) == (ALL, True, ALL)
 
 
 def test_bounds_where_counting_takes_too_many_reads(source_copy: SourceCopy) -> None:
     """With a measure limit of 0 the number lies between the bounds."""
     source_copy.change_sources(A)
-    copy = {"name": "T", "allow_direct": True, "sources": [STAR]}
+    downstream = {"name": "T", "allow_direct": True, "sources": [STAR]}
 
-    plan = source_copy.space.write(streams=[ORIGIN, copy]).plan(measure_limit=0)
+    plan = source_copy.space.write(streams=[ORIGIN, downstream]).plan(measure_limit=0)
 
     (hazard,) = [hazard for change in plan.resource_changes for hazard in change.hazards]
     assert (hazard.code, hazard.exact, hazard.at_least) == ("DUPLICATES_MESSAGES", False, 0)
@@ -188,7 +188,7 @@ def test_bounds_where_counting_takes_too_many_reads(source_copy: SourceCopy) -> 
 
 
 def test_a_source_of_another_domain(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
-    """The origin is counted where it is; away, or in a domain that no file names, the number is unknown and the hazard stays."""
+    """The count of an origin in an offline or unknown domain is unknown; the hazard stays."""
     space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
 
     def files(**source: Any) -> Space:
@@ -211,7 +211,7 @@ def test_a_source_of_another_domain(clean_hub_leaf: Sandbox, tmp_path: Path) -> 
         )
         hub.wait_until(
             lambda: raw.api_ok("$JS.hub.API.STREAM.INFO.T")["sources"][0]["lag"] == 0,
-            "nothing under way",
+            "no lag",
             60,
         )
 

@@ -1,4 +1,4 @@
-"""Streams that servers from 2.14 on empty by mistake: what `jsplan.facts.interest.empties_stream` rests on."""
+"""Streams that servers from 2.14 on empty by mistake (`interest.empties_stream`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.matrix
 
 @pytest.fixture
 def raw(server: Server) -> Iterator[Raw]:
-    """A connection to a server with an interest stream of three messages, all of which consumer ALL wants."""
+    """A connection to a server with an interest stream of three messages for consumer ALL."""
     with Raw(server.url) as connection:
         connection.api_ok(
             "$JS.API.STREAM.CREATE.I", {"name": "I", "subjects": ["i.>"], "retention": "interest"}
@@ -43,13 +43,16 @@ def behind_the_end(first: int) -> dict[str, Any]:
 
 
 def remaining_count(raw: Raw, wanted: int) -> int:
-    """The messages of the stream: the server deletes after its answer, so fewer are waited for."""
+    """Return the number of messages, after waiting for `wanted` of them.
+
+    The server deletes after its answer.
+    """
     end = time.monotonic() + 20
-    while (found := int(raw.api_ok("$JS.API.STREAM.INFO.I")["state"]["messages"])) != wanted:
+    while (count := int(raw.api_ok("$JS.API.STREAM.INFO.I")["state"]["messages"])) != wanted:
         if time.monotonic() > end:
             break
         time.sleep(0.02)
-    return found
+    return count
 
 
 def api_level(raw: Raw) -> int:
@@ -57,7 +60,7 @@ def api_level(raw: Raw) -> int:
 
 
 def test_another_filter_behind_the_end(raw: Raw) -> None:
-    """An updated filter of a consumer that starts behind the end deletes what another consumer wants."""
+    """A changed filter of a consumer that starts behind the end deletes wanted messages."""
     make(raw, "LATE", **behind_the_end(8))
     make(raw, "LATE", "update", **behind_the_end(8), filter_subject="i.>")
 
@@ -66,7 +69,7 @@ def test_another_filter_behind_the_end(raw: Raw) -> None:
 
 
 def test_one_of_two_goes(raw: Raw) -> None:
-    """A consumer that starts behind the end and goes takes everything along if there is another such consumer."""
+    """A deleted consumer behind the end deletes everything if there is a second one."""
     make(raw, "LATE", **behind_the_end(8))
     make(raw, "LATER", **behind_the_end(9))
     raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATER")
@@ -76,7 +79,7 @@ def test_one_of_two_goes(raw: Raw) -> None:
 
 
 def test_the_only_one_goes(raw: Raw) -> None:
-    """The only consumer that starts behind the end takes nothing along."""
+    """The deletion of the only consumer behind the end deletes no message."""
     make(raw, "LATE", **behind_the_end(8))
     raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATE")
 
@@ -93,8 +96,8 @@ def test_the_only_one_goes(raw: Raw) -> None:
         ([ConsumerChange("ALL", "gone")], False),
     ],
 )
-def test_what_empties_a_stream(changes: list[ConsumerChange], emptied: bool) -> None:
-    """Only changes of consumers behind the end do, and a deletion only where there are two."""
+def test_the_rule_of_empties_stream(changes: list[ConsumerChange], emptied: bool) -> None:
+    """Only changes of consumers behind the end empty a stream, a deletion only with two."""
     now = [
         ConsumerInterest("ALL", (), 0, 0),
         ConsumerInterest("LATE", (), 7, 7),
@@ -103,5 +106,7 @@ def test_what_empties_a_stream(changes: list[ConsumerChange], emptied: bool) -> 
 
     assert empties_stream(now, changes, 3) is emptied
     assert not empties_stream(
-        [one for one in now if one.name != "LATER"], [ConsumerChange("LATE", "gone")], 3
+        [consumer for consumer in now if consumer.name != "LATER"],
+        [ConsumerChange("LATE", "gone")],
+        3,
     )

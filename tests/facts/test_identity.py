@@ -1,4 +1,4 @@
-"""When a server reports another `created` for the same object, and that everything still takes it for the same one."""
+"""The identity of an object stays the same although a server reports another `created`."""
 
 from __future__ import annotations
 
@@ -27,61 +27,59 @@ if TYPE_CHECKING:
     from tests.conftest import MakeServer
 
 HOUR = 3_600 * 10**9
-#: Consumers of one stream, and how each is changed in place.
+#: Consumers of one stream, by their name.
 KINDS: dict[str, dict[str, Any]] = {
-    "KEPT": {"durable_name": "KEPT", "ack_policy": "explicit"},
+    "SAME": {"durable_name": "SAME", "ack_policy": "explicit"},
     "CHANGED": {"durable_name": "CHANGED", "ack_policy": "explicit"},
     "EXPIRES": {"name": "EXPIRES", "ack_policy": "explicit", "inactive_threshold": HOUR},
 }
 
 
 def created(server: Server) -> dict[str, str]:
-    """What the server reports of each object that it has, and when it reported it as `ts`."""
+    """Return `created` of each object, and the time of the report as `ts`."""
     with Raw(server.url) as raw:
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         for stream in raw.api_ok("$JS.API.STREAM.LIST")["streams"]:
             name = stream["config"]["name"]
             listed = raw.api_ok(f"$JS.API.CONSUMER.LIST.{name}")["consumers"]
-            found |= {name: stream["created"]} | {
+            result |= {name: stream["created"]} | {
                 f"{name}/{consumer['name']}": consumer["created"] for consumer in listed
             }
-        return found | {"ts": raw.api_ok("$JS.API.STREAM.INFO.S")["ts"]}
+        return result | {"ts": raw.api_ok("$JS.API.STREAM.INFO.S")["ts"]}
 
 
 def changed_objects(before: dict[str, str], after: dict[str, str]) -> dict[str, bool]:
-    """The objects with another `created`, and whether that is still one from before the look before."""
-    found = [name for name in before if name != "ts" and after[name] != before[name]]
-    assert all(parse_time(before[name]) < parse_time(after[name]) for name in found)
-    return {name: parse_time(after[name]) <= parse_time(before["ts"]) for name in found}
+    """Return the objects with another `created`, and if it is before the earlier report."""
+    result = [name for name in before if name != "ts" and after[name] != before[name]]
+    assert all(parse_time(before[name]) < parse_time(after[name]) for name in result)
+    return {name: parse_time(after[name]) <= parse_time(before["ts"]) for name in result}
 
 
 @pytest.mark.matrix
-def test_what_servers_report_after_a_restart(
-    make_server: MakeServer, server_version: tuple[int, ...]
-) -> None:
-    """A restart moves `created` of what was updated, never past the last look; and past it of what the server may expire."""
+def test_created_after_a_restart(make_server: MakeServer, server_version: tuple[int, ...]) -> None:
+    """A restart moves `created` of updated objects, past the last report only if they expire."""
     server = make_server()
     with Raw(server.url) as raw:
-        for name in ("S", "SAME"):
+        for name in ("S", "OTHER"):
             raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [name]})
         for name, config in KINDS.items():
             raw.api_ok(f"$JS.API.CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": config})
-    looks = [created(server)]
+    reports = [created(server)]
     server.restart()
-    looks.append(created(server))
+    reports.append(created(server))
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.UPDATE.S", {"name": "S", "subjects": ["S"], "max_msgs": 9})
         raw.api_ok(
             "$JS.API.CONSUMER.CREATE.S.CHANGED",
             {"stream_name": "S", "config": KINDS["CHANGED"] | {"description": "x"}},
         )
-    looks.append(created(server))
+    reports.append(created(server))
     server.restart()
-    looks.append(created(server))
-    first, updated, second = (changed_objects(*pair) for pair in itertools.pairwise(looks))
+    reports.append(created(server))
+    first, updated, second = (changed_objects(*pair) for pair in itertools.pairwise(reports))
 
     assert first == (
-        dict.fromkeys(("S/KEPT", "S/CHANGED", "S/EXPIRES"), True)
+        dict.fromkeys(("S/SAME", "S/CHANGED", "S/EXPIRES"), True)
         if server_version < (2, 12)
         else {}
     )
@@ -108,14 +106,14 @@ def write_consumers(space: Space, *names: str, limit: int = -1, **consumer: Any)
 
 
 def is_converged(space: Space) -> bool:
-    """Whether there is neither a change to plan nor drift."""
-    found = drift(space.load, DriftOptions(), RecordingObserver())
-    return not space.plan().steps and (found.exit_code, found.resource_drift) == (0, [])
+    """Return True if there is neither a change to plan nor drift."""
+    result = drift(space.load, DriftOptions(), RecordingObserver())
+    return not space.plan().steps and (result.exit_code, result.resource_drift) == (0, [])
 
 
 @pytest.mark.matrix
 def test_restarts_are_no_changes(tmp_path: Path, make_server: MakeServer) -> None:
-    """However often the server restarts, also after updates of ours: no change, no drift, no stale plan, and deleted, not forgotten."""
+    """Restarts of the server are no change, no drift and no reason for a stale plan."""
     server = make_server()
     space = write_consumers(single_space(tmp_path, server), "C", "GOES")
     space.apply()
@@ -146,8 +144,8 @@ def test_restarts_are_no_changes(tmp_path: Path, make_server: MakeServer) -> Non
 
 
 @pytest.mark.matrix
-def test_what_was_recreated_at_once_is_another(tmp_path: Path, server: Server) -> None:
-    """A stream and a consumer that were deleted and created again within milliseconds are drift, not ours, and make a plan stale."""
+def test_a_recreated_object_is_another(tmp_path: Path, server: Server) -> None:
+    """A recreated stream or consumer is drift, is unmanaged, and makes a plan stale."""
     space = write_consumers(single_space(tmp_path, server), "C", "D")
     space.apply()
     stale = write_consumers(space, limit=9).plan(allow_hazards=("DELETES_CONSUMER",))
@@ -157,8 +155,8 @@ def test_what_was_recreated_at_once_is_another(tmp_path: Path, server: Server) -
         raw.api_ok("$JS.API.CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
     with pytest.raises(StalePlanError):
         space.apply_saved(stale)
-    found = drift(write_consumers(space, "C", "D").load, DriftOptions(), RecordingObserver())
-    assert [(change.address, change.action_reason) for change in found.resource_drift] == [
+    result = drift(write_consumers(space, "C", "D").load, DriftOptions(), RecordingObserver())
+    assert [(change.address, change.action_reason) for change in result.resource_drift] == [
         ("main/consumer/S/C", "drift_recreated")
     ]
     assert [(step.op, step.address) for step in space.plan().steps] == [
@@ -172,17 +170,19 @@ def test_what_was_recreated_at_once_is_another(tmp_path: Path, server: Server) -
         config = raw.api_ok("$JS.API.STREAM.INFO.S")["config"]
         raw.api_ok("$JS.API.STREAM.DELETE.S")
         raw.api_ok("$JS.API.STREAM.CREATE.S", config)
-    found = drift(space.load, DriftOptions(), RecordingObserver())
+    result = drift(space.load, DriftOptions(), RecordingObserver())
     assert [
-        change.action_reason for change in found.resource_drift if change.address == "main/stream/S"
+        change.action_reason
+        for change in result.resource_drift
+        if change.address == "main/stream/S"
     ] == ["drift_recreated"]
 
 
 @pytest.mark.matrix
-def test_a_backfill_makes_no_other_stream_of_its_target(
+def test_a_backfill_keeps_the_identity_of_its_target(
     tmp_path: Path, make_server: MakeServer
 ) -> None:
-    """A copy updates its target without a change in state; after a restart the target is still the stream that state knows."""
+    """A backfill updates its target, which stays the managed stream after a restart."""
     server = make_server()
     streams = [{"name": name, "subjects": [f"{name}.>"]} for name in ("S", "T")]
     space = single_space(tmp_path, server).write(streams=streams)
@@ -204,7 +204,7 @@ def test_a_backfill_makes_no_other_stream_of_its_target(
 @pytest.mark.download
 @pytest.mark.parametrize("old", versions.VERSIONS[:-1])
 def test_an_upgrade_is_no_change(old: str, tmp_path: Path, make_server: MakeServer) -> None:
-    """What was recorded of an older server is the same on a newer one, and after an update and a restart of that."""
+    """An upgrade of the server is no change, nor are an update and a restart after it."""
     for new in versions.VERSIONS[versions.VERSIONS.index(old) + 1 :]:
         server = make_server(version=old)
         folder = tmp_path / new
@@ -218,12 +218,12 @@ def test_an_upgrade_is_no_change(old: str, tmp_path: Path, make_server: MakeServ
         assert is_converged(space), new
 
 
-#: What an apply replaces with what it holds: a stream, and a consumer.
+#: The resources that an apply replaces with their content: a stream, and a consumer.
 REPLACED = {"stream": "main/stream/S", "consumer": "main/consumer/S/C"}
 
 
 def kill_at(space: Space, server: Server, kind: str, point: int) -> int:
-    """Let an apply die at that point of a replacement, restart the server before and after, and apply again; how far it came."""
+    """Let an apply die in a replacement, restart around it, apply again; return the writes."""
     with Raw(server.url) as raw:
         delete_all_streams(raw)
     shutil.rmtree(space.folder / "state", ignore_errors=True)
@@ -243,7 +243,7 @@ def kill_at(space: Space, server: Server, kind: str, point: int) -> int:
         stream_content.acknowledge(raw, stream_content.pull_acks(raw, "S", "C", 5))
     server.restart()
     permitted = ("REMOVES_SUBJECTS", "IRREVERSIBLE")
-    with kill_after(point) as mortal, suppress(SimulatedKill):
+    with kill_after(point) as counter, suppress(SimulatedKill):
         space.apply(replace=(REPLACED[kind],), allow_hazards=permitted)
     server.restart()
     result = space.apply(allow_hazards=permitted)[1]
@@ -255,7 +255,7 @@ def kill_at(space: Space, server: Server, kind: str, point: int) -> int:
             15,
             False,
         ), point
-    return mortal.done
+    return counter.done
 
 
 @pytest.mark.matrix
@@ -263,7 +263,7 @@ def kill_at(space: Space, server: Server, kind: str, point: int) -> int:
 def test_a_death_and_restarts_lose_no_position(
     kind: str, points: tuple[int, ...], tmp_path: Path, make_server: MakeServer
 ) -> None:
-    """Where an apply dies in a replacement and the server restarts, the next one ends it, and readers go on where they were."""
+    """After a death and restarts the next apply ends the replacement without lost positions."""
     server = make_server()
     for point in points:
         kill_at(single_space(tmp_path, server), server, kind, point)
@@ -271,18 +271,18 @@ def test_a_death_and_restarts_lose_no_position(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", REPLACED)
-def test_a_death_at_every_moment_and_restarts(
+def test_a_death_at_every_write_and_restarts(
     kind: str, tmp_path: Path, make_server: MakeServer
 ) -> None:
-    """The same for every single moment."""
+    """The same for every write."""
     server = make_server()
     space = single_space(tmp_path, server)
     for point in range(1, kill_at(space, server, kind, 1_000)):
         kill_at(space, server, kind, point)
 
 
-def test_the_rule() -> None:
-    """What was created before it was last seen is the same object; a stream that is older than ours is another one."""
+def test_the_rule_of_is_same_object() -> None:
+    """An object created before it was last seen is the same; an older stream is another."""
     known = KnownObject("2026-01-01T00:00:05.5Z", "2026-01-01T00:00:09.000000001Z")
     for created, stream, consumer in (
         ("2026-01-01T00:00:05.5Z", True, True),
@@ -305,17 +305,17 @@ def test_the_rule() -> None:
 
 
 def test_answers_of_any_shape() -> None:
-    """Streams and consumers get the `created` that state knows, alone and in lists; what is neither is left as it is."""
+    """Each stream and consumer of an answer gets the known `created`; others stay unchanged."""
     known = KnownObject("2026-01-01T00:00:05Z", "2026-01-01T00:00:09Z")
     later = "2026-01-01T00:00:07Z"
     stream, consumer = (
         {"config": {"name": "S"}, "created": later},
         {"stream_name": "S", "name": "C", "created": later},
     )
-    asked: list[tuple[str, str, str | None]] = []
+    requested: list[tuple[str, str, str | None]] = []
 
     def find(domain: str, name: str, of: str | None) -> KnownObject:
-        asked.append((domain, name, of))
+        requested.append((domain, name, of))
         return known
 
     answers: list[dict[str, Any]] = [
@@ -332,8 +332,8 @@ def test_answers_of_any_shape() -> None:
         == answers[3]["consumers"][0]["created"]
         == known.created
     )
-    assert asked == [("hub", "S", None), ("hub", "S", "C")] * 2
-    odd: list[dict[str, Any]] = [
+    assert requested == [("hub", "S", None), ("hub", "S", "C")] * 2
+    malformed: list[dict[str, Any]] = [
         {"streams": ["S"]},
         {"streams": 5},
         {"created": later},
@@ -341,7 +341,7 @@ def test_answers_of_any_shape() -> None:
         {"created": later, "config": []},
         {"created": later, "stream_name": 7},
     ]
-    for answer in odd:
+    for answer in malformed:
         before = dict(answer)
         restore_created(answer, "hub", find)
         assert answer == before

@@ -16,42 +16,42 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.matrix
 
 
-def check_bounds(hazard: Hazard | None, gone: tuple[int, int]) -> None:
-    """What is gone is what was said, or lies between what was said; nothing gone needs no hazard."""
+def check_bounds(hazard: Hazard | None, lost: tuple[int, int]) -> None:
+    """Check that the deletions equal an exact hazard, or lie between its bounds."""
     if hazard is None:
-        assert gone == (0, 0)
+        assert lost == (0, 0)
         return
     assert hazard.messages is not None
     assert hazard.bytes is not None
     if hazard.exact:
-        assert (hazard.messages, hazard.bytes) == gone
+        assert (hazard.messages, hazard.bytes) == lost
         return
     assert hazard.at_least is not None
-    assert hazard.at_least <= gone[0] <= hazard.messages == hazard.at_most
-    assert gone[1] <= hazard.bytes
+    assert hazard.at_least <= lost[0] <= hazard.messages == hazard.at_most
+    assert lost[1] <= hazard.bytes
 
 
-# --- a stream becomes an interest stream ---------------------------------------------------------------------------
+# --- A stream becomes an interest stream
 
 
 def no_consumer(_lake: FilledServer, _stream: str) -> None:
-    """No consumer at all."""
+    """Create no consumer."""
 
 
 def one_in_order(filled_server: FilledServer, stream: str) -> None:
-    """One consumer that acknowledged what it was given."""
+    """Create a consumer that acknowledged everything that was delivered."""
     filled_server.consumer(stream, "A")
     filled_server.fetch_and_ack(stream, "A", 1_200)
 
 
 def one_with_holes(filled_server: FilledServer, stream: str) -> None:
-    """One consumer that left out some."""
+    """Create a consumer that left out some messages."""
     filled_server.consumer(stream, "A")
     filled_server.fetch_and_ack(stream, "A", 800, skip=7)
 
 
 def filters(filled_server: FilledServer, stream: str) -> None:
-    """Two consumers of different subjects, and subjects that nobody wants."""
+    """Create two consumers of different subjects; other subjects have no consumer."""
     filled_server.consumer(stream, "A", filter_subject="ORIGIN.a.>")
     filled_server.consumer(stream, "B", filter_subject="ORIGIN.*.1")
     filled_server.fetch_and_ack(stream, "A", 400)
@@ -59,7 +59,7 @@ def filters(filled_server: FilledServer, stream: str) -> None:
 
 
 def late_consumers(filled_server: FilledServer, stream: str) -> None:
-    """A consumer that begins in the middle, another that only wants new messages."""
+    """Create a consumer that starts in the middle and one for new messages only."""
     filled_server.consumer(stream, "A", deliver_policy="by_start_sequence", opt_start_seq=1_600)
     filled_server.fetch_and_ack(stream, "A", 100)
     filled_server.consumer(stream, "B", deliver_policy="new")
@@ -75,7 +75,7 @@ def test_turning_to_interest(
     consumers: Callable[[FilledServer, str], None],
     direct: bool,
 ) -> None:
-    """What all consumers have acknowledged goes, exactly as planned or between the bounds."""
+    """A change to interest deletes what all consumers acknowledged, as planned."""
     stream = filled_server.new_mirror(storage="file", allow_direct=direct)
     consumers(filled_server, stream)
     before = filled_server.state(stream)
@@ -85,10 +85,10 @@ def test_turning_to_interest(
     check_bounds(hazard, lost_counts(before, filled_server.state(stream)))
 
 
-def test_turning_to_interest_is_exact_where_everything_is_in_order(
+def test_turning_to_interest_is_exact_in_order(
     filled_server: FilledServer, change_trial: ChangeTrial
 ) -> None:
-    """With consumers that acknowledged all they were given the number is exact."""
+    """The count is exact if the consumers acknowledged everything that was delivered."""
     stream = filled_server.new_mirror(storage="file", allow_direct=True)
     one_in_order(filled_server, stream)
 
@@ -101,7 +101,7 @@ def test_turning_to_interest_is_exact_where_everything_is_in_order(
 def test_turning_to_interest_without_consumers(
     filled_server: FilledServer, change_trial: ChangeTrial
 ) -> None:
-    """2.15 gives up everything, older servers keep everything."""
+    """Server 2.15 deletes everything; older servers keep everything."""
     stream = filled_server.new_mirror(storage="file")
 
     _, hazard = change_trial.change(stream, body={"retention": "interest"})
@@ -126,7 +126,7 @@ def test_turning_to_interest_without_consumers(
 def test_turning_to_interest_under_a_lower_limit(
     filled_server: FilledServer, change_trial: ChangeTrial, limit: dict[str, int]
 ) -> None:
-    """Both together are one number, which lies between the bounds."""
+    """A change to interest with a lower limit is one number with bounds."""
     stream = filled_server.new_mirror(
         storage="file", allow_direct=True, max_msgs_per_subject=MESSAGES
     )
@@ -140,13 +140,16 @@ def test_turning_to_interest_under_a_lower_limit(
     check_bounds(hazard, lost_counts(before, filled_server.state(stream)))
 
 
-# --- consumers of an interest stream -------------------------------------------------------------------------------
+# --- Consumers of an interest stream
 
 
 def interest_stream(
     filled_server: FilledServer, consumers: dict[str, dict[str, Any]], **config: Any
 ) -> str:
-    """An interest stream with 4,000 messages of which every consumer has been given its own; `{s}` is its name."""
+    """Create an interest stream of 4,000 messages with these consumers.
+
+    `{s}` in their fields is the name of the stream.
+    """
     stream = f"OWN{filled_server.created_count + 1}"
     filled_server.raw.api_ok(
         f"$JS.API.STREAM.CREATE.{stream}",
@@ -167,13 +170,13 @@ def declared(
     filled_server: FilledServer, stream: str, consumers: dict[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
     config = filled_server.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
-    kept = {k: config[k] for k in ("name", "subjects", "retention", "allow_direct", "storage")}
+    current = {k: config[k] for k in ("name", "subjects", "retention", "allow_direct", "storage")}
     listed = [
         {"name": name, "ack_policy": "explicit", "max_ack_pending": -1}
         | {k: v.replace("{s}", stream) if isinstance(v, str) else v for k, v in wanted.items()}
         for name, wanted in consumers.items()
     ]
-    return [kept | {"consumers": listed}]
+    return [current | {"consumers": listed}]
 
 
 Consumers = dict[str, dict[str, Any]]
@@ -185,7 +188,7 @@ A_ALL, A_A, A_B = (
     {"A": {"filter_subject": "{s}.b.>"}},
 )
 B_ALL, B_A = {"B": {}}, {"B": {"filter_subject": "{s}.a.>"}}
-#: Before, after, and what A and B have acknowledged of what they were given.
+#: Consumers before and after, and how many of their messages A and B have acknowledged.
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int, int]] = {
     "the last one goes": (A_ALL, {}, 1_200, 0, 0),
     "the last one goes, with holes": (A_ALL, {}, 1_200, 0, 7),
@@ -204,58 +207,57 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int, int]] = {
 def acknowledged_counts(
     stream: str, consumers: dict[str, dict[str, Any]], acked: dict[str, dict[int, str]]
 ) -> int:
-    """How many messages every consumer that wants them has acknowledged."""
+    """Return the number of messages that every interested consumer acknowledged."""
     filters = {
         name: wanted.get("filter_subject", ">").replace("{s}", stream)
         for name, wanted in consumers.items()
     }
-    taken = {seq: subject for one in acked.values() for seq, subject in one.items()}
+    acknowledged = {seq: subject for one in acked.values() for seq, subject in one.items()}
     return sum(
         all(seq in acked.get(name, ()) for name, f in filters.items() if is_subset(subject, f))
-        for seq, subject in taken.items()
+        for seq, subject in acknowledged.items()
     )
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_consumers_that_go_or_change(
+def test_deleted_and_changed_consumers(
     filled_server: FilledServer, change_trial: ChangeTrial, change: str
 ) -> None:
-    """What nobody wants any more goes, as the hazards of the consumers say together."""
+    """Messages without interest are deleted, as the hazards of the consumers say together."""
     before, after, a, b, skip = CHANGES[change]
     stream = interest_stream(filled_server, before)
     change_trial.space.write(streams=declared(filled_server, stream, before))
     assert change_trial.space.apply(adopt=True)[1].exit_code == 0
-    kept = filled_server.state(stream)["messages"]
+    published = filled_server.state(stream)["messages"]
     acked = {
         name: filled_server.fetch_and_ack(stream, name, count, skip=skip)
         for name, count in (("A", a), ("B", b))
         if count
     }
-    filled_server.wait_complete(
-        stream, kept - acknowledged_counts(stream, before, acked)
-    )  # the stream lets go of them after the consumers have
-    held = filled_server.state(stream)
+    # The stream deletes messages some time after the consumers acknowledged them.
+    filled_server.wait_complete(stream, published - acknowledged_counts(stream, before, acked))
+    after_acks = filled_server.state(stream)
 
     change_trial.space.write(streams=declared(filled_server, stream, after))
     plan, result = change_trial.space.apply(allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER"))
 
     assert result.exit_code == 0
-    gone = lost_counts(held, filled_server.state(stream))
+    lost = lost_counts(after_acks, filled_server.state(stream))
     hazards = [h for c in plan.resource_changes for h in c.hazards if h.code == "DELETES_MESSAGES"]
     if len(hazards) > 1:
         assert (
             max(h.at_least if h.at_least is not None else h.messages or 0 for h in hazards)
-            <= gone[0]
+            <= lost[0]
         )
-        assert gone[0] <= sum(h.messages or 0 for h in hazards)
+        assert lost[0] <= sum(h.messages or 0 for h in hazards)
     else:
-        check_bounds(hazards[0] if hazards else None, gone)
+        check_bounds(hazards[0] if hazards else None, lost)
 
 
-def test_the_last_consumer_takes_everything_exactly(
+def test_the_last_consumer_has_an_exact_count(
     filled_server: FilledServer, change_trial: ChangeTrial
 ) -> None:
-    """The number is exact, it stands with the consumer, and it says what to write to permit it."""
+    """The hazard of the last consumer has the exact count and the flag that allows it."""
     stream = interest_stream(filled_server, A_ALL)
     change_trial.space.write(streams=declared(filled_server, stream, A_ALL)).apply(adopt=True)
     change_trial.space.write(streams=declared(filled_server, stream, {}))
@@ -271,20 +273,22 @@ def test_the_last_consumer_takes_everything_exactly(
     assert hazard.flag == f"--allow-hazard DELETES_MESSAGES:main/consumer/{stream}/A"
 
 
-# --- origins that a copy consumes ----------------------------------------------------------------------------------
+# --- Origins that a mirror or source consumes
 
 
-@pytest.mark.parametrize("how", ["mirror", "sources"])
+@pytest.mark.parametrize("kind", ["mirror", "sources"])
 @pytest.mark.parametrize("filtered", [False, True])
-def test_a_copy_of_a_workqueue_drains_it(
-    filled_server: FilledServer, change_trial: ChangeTrial, how: str, filtered: bool
+def test_a_mirror_of_a_workqueue_drains_it(
+    filled_server: FilledServer, change_trial: ChangeTrial, kind: str, filtered: bool
 ) -> None:
-    """A new mirror or source of a workqueue is no harmless create: the plan says how much it may take."""
+    """A new mirror or source of a work queue has a hazard with the messages that it may take."""
     stream = filled_server.new_stream(2_000, retention="workqueue")
     origin = {"name": stream} | ({"filter_subject": f"{stream}.a.>"} if filtered else {})
     before = filled_server.state(stream)
-    copy = f"{stream}_COPY"
-    change_trial.space.write(streams=[{"name": copy, how: origin if how == "mirror" else [origin]}])
+    downstream = f"{stream}_COPY"
+    change_trial.space.write(
+        streams=[{"name": downstream, kind: origin if kind == "mirror" else [origin]}]
+    )
 
     plan, result = change_trial.space.apply(allow_hazards=("DELETES_MESSAGES",))
 
@@ -294,7 +298,9 @@ def test_a_copy_of_a_workqueue_drains_it(
     assert (hazard.exact, hazard.at_least, hazard.causes) == (False, 0, ["origin"])
     wanted = before["messages"] // 3 + 1 if filtered else before["messages"]
     filled_server.server.wait_until(
-        lambda: filled_server.state(copy)["messages"] >= wanted - 1, "the copy to be complete", 30
+        lambda: filled_server.state(downstream)["messages"] >= wanted - 1,
+        "the downstream stream to be complete",
+        30,
     )
     filled_server.server.wait_until(
         lambda: lost_counts(before, filled_server.state(stream))[0] >= wanted - 1,
@@ -304,10 +310,10 @@ def test_a_copy_of_a_workqueue_drains_it(
     assert lost_counts(before, filled_server.state(stream))[0] <= (hazard.messages or 0) <= wanted
 
 
-def test_a_copy_of_a_limits_stream_takes_nothing(
+def test_a_mirror_of_a_limits_stream_takes_nothing(
     filled_server: FilledServer, change_trial: ChangeTrial
 ) -> None:
-    """Mirroring a stream that keeps its messages is no hazard."""
+    """A mirror of a stream with limits retention is no hazard."""
     change_trial.space.write(streams=[{"name": "HARMLESS", "mirror": {"name": "ORIGIN"}}])
 
     assert deletes_messages(change_trial.space.plan()) is None
@@ -315,20 +321,23 @@ def test_a_copy_of_a_limits_stream_takes_nothing(
 
 @pytest.mark.parametrize("kind", ["mirror", "sources"])
 @pytest.mark.parametrize("consumers", [no_consumer, one_in_order])
-def test_turning_to_interest_under_a_copy(
+def test_turning_to_interest_with_a_downstream_stream(
     filled_server: FilledServer,
     change_trial: ChangeTrial,
     kind: str,
     consumers: Callable[[FilledServer, str], None],
 ) -> None:
-    """The server reads a stream for its copies unseen, and that may hold on to everything: bounds, and what is gone lies between."""
+    """A downstream stream may hold back messages, so the deletions have bounds."""
     stream = filled_server.new_stream(2_000, storage="file", allow_direct=True)
     filled_server.consumer(stream, "ALL")
     filled_server.fetch_and_ack(stream, "ALL", 100)
     if consumers is no_consumer:
         filled_server.raw.api_ok(f"$JS.API.CONSUMER.DELETE.{stream}.ALL")
-    copy = {"name": "COPYING", kind: {"name": stream} if kind == "mirror" else [{"name": stream}]}
-    filled_server.raw.api_ok("$JS.API.STREAM.CREATE.COPYING", copy)
+    downstream = {
+        "name": "COPYING",
+        kind: {"name": stream} if kind == "mirror" else [{"name": stream}],
+    }
+    filled_server.raw.api_ok("$JS.API.STREAM.CREATE.COPYING", downstream)
     filled_server.wait_complete("COPYING", 2_000)
     before = filled_server.state(stream)
     body = {
@@ -338,12 +347,12 @@ def test_turning_to_interest_under_a_copy(
         "retention": "interest",
     }
 
-    plan, result = change_trial.space.write(streams=[body, copy]).apply(
+    plan, result = change_trial.space.write(streams=[body, downstream]).apply(
         adopt=True, allow_hazards=("DELETES_MESSAGES",)
     )
 
     assert result.exit_code == 0
-    hazard, gone = deletes_messages(plan), lost_counts(before, filled_server.state(stream))
-    check_bounds(hazard, gone)
+    hazard, lost = deletes_messages(plan), lost_counts(before, filled_server.state(stream))
+    check_bounds(hazard, lost)
     if hazard is not None:
         assert not hazard.exact

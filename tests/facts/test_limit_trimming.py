@@ -13,7 +13,7 @@ from jsplan.facts.stored_message import StoredMessage
 
 @dataclass
 class StreamModel:
-    """Messages of a stream, and the limits it is given."""
+    """Messages of a stream, and the limits that it gets."""
 
     messages: list[StoredMessage]
     limits: ExceededLimits
@@ -28,9 +28,9 @@ class StreamModel:
         return sum(m.size for m in self.messages)
 
 
-def trim(pool: StreamModel) -> list[StoredMessage]:
-    """What the server keeps, step by step as the server does it."""
-    kept, limits = list(pool.messages), pool.limits
+def trim(model: StreamModel) -> list[StoredMessage]:
+    """Return the messages that stay, step by step as the server trims."""
+    kept, limits = list(model.messages), model.limits
     while limits.max_msgs and len(kept) > limits.max_msgs:
         del kept[0]
     while limits.max_bytes and sum(m.size for m in kept) > limits.max_bytes:
@@ -41,7 +41,7 @@ def trim(pool: StreamModel) -> list[StoredMessage]:
             for s in {m.subject for m in kept}
         }
         kept = [m for m in kept if m in last[m.subject]]
-    return [m for m in kept if m.seq >= pool.young or m.never_expires] if limits.max_age else kept
+    return [m for m in kept if m.seq >= model.young or m.never_expires] if limits.max_age else kept
 
 
 @st.composite
@@ -69,54 +69,54 @@ def stream_models(draw: st.DrawFn) -> StreamModel:
 
 @given(stream_models())
 @settings(max_examples=400, deadline=None)
-def test_from_the_oldest_finds_what_the_server_deletes(pool: StreamModel) -> None:
-    """Walking from the first message finds the number and bytes of what the server's steps leave out, and stops early."""
-    kept = trim(pool)
-    counts = pool.counts if pool.limits.max_msgs_per_subject else {}
-    walk = ForwardTrim(pool.limits, len(pool.messages), pool.size, pool.young, counts)
-    for message in pool.messages:
+def test_a_forward_walk_finds_the_deletions(model: StreamModel) -> None:
+    """A walk from the first message finds the deleted messages and bytes, and stops early."""
+    kept = trim(model)
+    counts = model.counts if model.limits.max_msgs_per_subject else {}
+    walk = ForwardTrim(model.limits, len(model.messages), model.size, model.young, counts)
+    for message in model.messages:
         if not walk.visit(message):
             break
 
-    assert walk.total == walk.deleted.messages == len(pool.messages) - len(kept)
-    assert walk.deleted.bytes == pool.size - sum(m.size for m in kept)
-    assert walk.deleted.until == max((m.time for m in pool.messages if m not in kept), default="")
+    assert walk.total == walk.deleted.messages == len(model.messages) - len(kept)
+    assert walk.deleted.bytes == model.size - sum(m.size for m in kept)
+    assert walk.deleted.until == max((m.time for m in model.messages if m not in kept), default="")
 
 
 @given(stream_models())
 @settings(max_examples=400, deadline=None)
-def test_the_number_is_known_before_the_bytes(pool: StreamModel) -> None:
-    """Once the trimmed prefix has been read, the counts per subject tell how many more go."""
-    counts = pool.counts if pool.limits.max_msgs_per_subject else {}
-    walk = ForwardTrim(pool.limits, len(pool.messages), pool.size, pool.young, counts)
-    for message in pool.messages:
+def test_the_number_is_known_before_the_bytes(model: StreamModel) -> None:
+    """Once the trimmed prefix is known, the counts per subject give the number of deletions."""
+    counts = model.counts if model.limits.max_msgs_per_subject else {}
+    walk = ForwardTrim(model.limits, len(model.messages), model.size, model.young, counts)
+    for message in model.messages:
         if walk.is_prefix_known:
             break
         walk.visit(message)
 
-    assert walk.total == len(pool.messages) - len(trim(pool))
+    assert walk.total == len(model.messages) - len(trim(model))
 
 
 @given(stream_models())
 @settings(max_examples=400, deadline=None)
-def test_from_the_newest_finds_the_same(pool: StreamModel) -> None:
-    """Walking back from the last message finds what stays."""
-    kept = trim(pool)
-    counts = pool.counts if pool.limits.max_msgs_per_subject else {}
+def test_a_backward_walk_finds_the_same(model: StreamModel) -> None:
+    """A walk from the last message finds the messages that stay."""
+    kept = trim(model)
+    counts = model.counts if model.limits.max_msgs_per_subject else {}
     walk = BackwardTrim(
-        pool.limits, pool.young, any(m.never_expires for m in pool.messages), counts
+        model.limits, model.young, any(m.never_expires for m in model.messages), counts
     )
-    for message in reversed(pool.messages):
+    for message in reversed(model.messages):
         if not walk.visit(message):
             break
 
     assert (walk.kept.messages, walk.kept.bytes) == (len(kept), sum(m.size for m in kept))
     if walk.until:
-        assert walk.until == max(m.time for m in pool.messages if m not in kept)
+        assert walk.until == max(m.time for m in model.messages if m not in kept)
 
 
 def test_messages_without_interest() -> None:
-    """A message stays while a consumer that matches may still need it; between floor and delivered nobody knows."""
+    """A message stays while a matching consumer may need it; some are in doubt."""
     walk = UnwantedMessages(
         (ConsumerInterest("A", ("a.>",), 2, 4), ConsumerInterest("B", ("*.x",), 5, 5)),
         5,

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Hazard
     from tests.facts.conftest import ChangeTrial, FilledServer
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine pours and tries again
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine fills the server again
 
 CAUSES = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 #: A limit per subject that nothing reaches: lowering it takes effect at once on every server.
 MANY = {"max_msgs_per_subject": MESSAGES}
-#: What the server says of itself: the answers it gave, and that a mirror which an earlier test deleted has left its origin, which
-#: may be any stream. A consumer of ours would also be created.
+#: Advisories of the server itself: its answers, and the deleted consumer of a mirror that an earlier test
+#: deleted. A consumer of jsplan would have a CREATED advisory too.
 SERVER_ADVISORIES = ("$JS.EVENT.ADVISORY.API", "$JS.EVENT.ADVISORY.CONSUMER.DELETED.")
 SETS = [causes for size in (1, 2, 3, 4) for causes in combinations(CAUSES, size)]
 STORES: dict[str, dict[str, Any]] = {
@@ -30,7 +30,7 @@ STORES: dict[str, dict[str, Any]] = {
 def deleting_limits(
     filled_server: FilledServer, causes: tuple[str, ...], *, most: bool = False
 ) -> dict[str, int]:
-    """Limits that each delete something of ORIGIN's copies on its own: `much` most of it, else less than half."""
+    """Limits that each delete messages: `most` of them, or less than half."""
     size = filled_server.state("ORIGIN")["bytes"]
     values = {
         "max_msgs": MESSAGES // 8 if most else MESSAGES * 3 // 4,
@@ -42,18 +42,17 @@ def deleting_limits(
 
 
 def check_exact(
-    hazard: Hazard | None, gone: tuple[int, int], causes: tuple[str, ...], level: int = 1
+    hazard: Hazard | None, lost: tuple[int, int], causes: tuple[str, ...], level: int = 1
 ) -> None:
     assert hazard is not None
-    if level == 0 and {"max_age", "max_msgs_per_subject"} <= set(
-        causes
-    ):  # 2.10 may take its time to expire what is left
-        assert (hazard.at_least or 0) <= gone[0] <= (hazard.at_most or 0)
+    # 2.10 may expire messages late.
+    if level == 0 and {"max_age", "max_msgs_per_subject"} <= set(causes):
+        assert (hazard.at_least or 0) <= lost[0] <= (hazard.at_most or 0)
         return
     assert hazard.exact, hazard
-    assert (hazard.messages, hazard.bytes) == gone
+    assert (hazard.messages, hazard.bytes) == lost
     assert set(hazard.causes) == set(causes)
-    assert gone[0] > 0
+    assert lost[0] > 0
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -61,38 +60,38 @@ def check_exact(
 def test_limits_delete_exactly_what_the_plan_says(
     filled_server: FilledServer, change_trial: ChangeTrial, store: str, causes: tuple[str, ...]
 ) -> None:
-    """Each limit, and all of them together, delete as many messages and bytes as planned: one number for the combined effect."""
-    hazard, gone = try_change(
+    """Each limit, and any set of limits, deletes as many messages and bytes as planned."""
+    hazard, lost = try_change(
         filled_server,
         change_trial,
         STORES[store] | MANY,
         lambda: deleting_limits(filled_server, causes),
     )
 
-    check_exact(hazard, gone, causes, filled_server.level)
+    check_exact(hazard, lost, causes, filled_server.level)
 
 
 @pytest.mark.parametrize("causes", [SETS[0], SETS[1], SETS[-1]], ids="+".join)
 def test_messages_are_fetched_one_by_one_where_there_are_no_batches(
     filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...]
 ) -> None:
-    """Without `allow_direct` the numbers are the same."""
-    hazard, gone = try_change(
+    """Without `allow_direct`, messages are read one by one and the numbers are the same."""
+    hazard, lost = try_change(
         filled_server,
         change_trial,
         {"storage": "file", "allow_direct": False} | MANY,
         lambda: deleting_limits(filled_server, causes),
     )
 
-    check_exact(hazard, gone, causes, filled_server.level)
+    check_exact(hazard, lost, causes, filled_server.level)
 
 
 @pytest.mark.parametrize("causes", [c for c in SETS if c != ("max_age",)], ids="+".join)
-def test_what_stays_is_counted_where_it_is_less(
+def test_high_deletions_are_counted_from_the_end(
     filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...]
 ) -> None:
-    """Limits that delete nearly everything are measured from the newest message on, through gaps, and are as exact."""
-    hazard, gone = try_change(
+    """Limits that delete nearly everything are measured from the last message, exactly."""
+    hazard, lost = try_change(
         filled_server,
         change_trial,
         STORES["file"] | MANY,
@@ -100,7 +99,7 @@ def test_what_stays_is_counted_where_it_is_less(
         "HOLED",
     )
 
-    check_exact(hazard, gone, causes, filled_server.level)
+    check_exact(hazard, lost, causes, filled_server.level)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -110,7 +109,7 @@ def test_gaps_in_the_sequences_do_not_mislead(
     """Deleted messages are not counted a second time, by age or by number."""
     causes = ("max_age", "max_msgs_per_subject")
 
-    hazard, gone = try_change(
+    hazard, lost = try_change(
         filled_server,
         change_trial,
         STORES[store] | MANY,
@@ -118,15 +117,15 @@ def test_gaps_in_the_sequences_do_not_mislead(
         "HOLED",
     )
 
-    check_exact(hazard, gone, causes, filled_server.level)
+    check_exact(hazard, lost, causes, filled_server.level)
 
 
 @pytest.mark.parametrize("causes", SETS, ids="+".join)
 def test_more_reads_than_allowed_give_bounds(
     filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...]
 ) -> None:
-    """With a measure limit that does not suffice the plan has bounds, and what is really gone lies between them."""
-    hazard, gone = try_change(
+    """A measure limit that is too low gives bounds around the deletions."""
+    hazard, lost = try_change(
         filled_server,
         change_trial,
         STORES["file"] | MANY,
@@ -138,16 +137,16 @@ def test_more_reads_than_allowed_give_bounds(
     assert not hazard.exact
     assert hazard.at_least is not None
     assert hazard.at_most is not None
-    assert hazard.at_least <= gone[0] <= hazard.at_most == hazard.messages
+    assert hazard.at_least <= lost[0] <= hazard.at_most == hazard.messages
     assert hazard.bytes is not None
-    assert gone[1] <= hazard.bytes
+    assert lost[1] <= hazard.bytes
 
 
 def test_no_reads_at_all_still_give_bounds(
     filled_server: FilledServer, change_trial: ChangeTrial
 ) -> None:
-    """With a measure limit of 0 the state of the stream alone bounds what goes."""
-    hazard, gone = try_change(
+    """With a measure limit of 0, the state of the stream alone gives the bounds."""
+    hazard, lost = try_change(
         filled_server,
         change_trial,
         STORES["file"] | MANY,
@@ -156,35 +155,35 @@ def test_no_reads_at_all_still_give_bounds(
     )
 
     assert hazard is not None
-    assert (hazard.at_least or 0) <= gone[0] <= (hazard.at_most or 0)
+    assert (hazard.at_least or 0) <= lost[0] <= (hazard.at_most or 0)
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_a_first_limit_per_subject(
     filled_server: FilledServer, change_trial: ChangeTrial, store: str
 ) -> None:
-    """Where there was no limit per subject before, 2.14 and later trim at once and older servers later; it is counted either way."""
+    """A first limit per subject is counted; servers before 2.14 apply it after a restart."""
     stream = filled_server.new_mirror(**STORES[store])
     before = filled_server.state(stream)
 
     _, hazard = change_trial.change(stream, body={"max_msgs_per_subject": 3})
 
     assert hazard is not None
-    gone = lost_counts(before, filled_server.state(stream))
+    lost = lost_counts(before, filled_server.state(stream))
     if filled_server.level < 4:
         assert "restarts" in hazard.message
-        assert gone == (0, 0)
+        assert lost == (0, 0)
         if store == "memory":
             return
         filled_server.restart()
-        gone = lost_counts(before, filled_server.state(stream))
-    check_exact(hazard, gone, ("max_msgs_per_subject",))
+        lost = lost_counts(before, filled_server.state(stream))
+    check_exact(hazard, lost, ("max_msgs_per_subject",))
 
 
 def test_streams_that_refuse_new_messages_keep_the_old_ones(
     filled_server: FilledServer, change_trial: ChangeTrial
 ) -> None:
-    """With `discard: new` lower limits delete nothing; turning to `discard: old` under such limits deletes what exceeds them."""
+    """Lower limits delete nothing with `discard: new`; a change to `discard: old` does."""
     stream = filled_server.new_mirror(**STORES["file"], discard="new")
     before = filled_server.state(stream)
 
@@ -203,10 +202,10 @@ def test_streams_that_refuse_new_messages_keep_the_old_ones(
     [{"max_msgs": MESSAGES}, {"max_age": 10**18}, {"max_msg_size": 10}, {"description": "x"}],
     ids=str,
 )
-def test_what_deletes_nothing_is_no_hazard(
+def test_changes_that_delete_nothing_are_no_hazard(
     filled_server: FilledServer, change_trial: ChangeTrial, body: dict[str, Any]
 ) -> None:
-    """A limit that nothing exceeds, and changes that keep what is stored, are no hazard."""
+    """A limit that nothing exceeds, and changes that keep the messages, are no hazard."""
     stream = filled_server.new_mirror(**STORES["file"])
 
     assert change_trial.change(stream, body=body)[1] is None
@@ -218,7 +217,7 @@ def test_messages_that_never_expire_are_not_counted(
 ) -> None:
     """`Nats-TTL: never` exempts a message from max_age, so the plan does not count it."""
     if filled_server.level < 1:
-        return  # per-message life times begin with 2.11
+        return  # messages have a TTL from 2.11 on
     stream = filled_server.new_stream(0, allow_msg_ttl=True, allow_direct=True)
     for number in range(300):
         filled_server.raw.request(
@@ -251,10 +250,10 @@ def _parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text[:26].rstrip("Z") + "Z")
 
 
-def test_the_plan_says_from_when_the_messages_are(
+def test_the_plan_shows_the_period_of_the_messages(
     filled_server: FilledServer, change_trial: ChangeTrial
 ) -> None:
-    """The hazard has the last sequence at the time, and its words the period of what goes and how to permit it."""
+    """The hazard has the last sequence, the period of the deleted messages and the flag."""
     hazard, _ = try_change(
         filled_server,
         change_trial,
@@ -276,9 +275,14 @@ def test_the_plan_says_from_when_the_messages_are(
 def test_measuring_leaves_no_trace(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
     """While a plan measures, no consumer is created and nothing is written."""
     stream = filled_server.new_mirror(**STORES["file"])
-    kept = {"name": stream, "mirror": {"name": "ORIGIN"}, "allow_direct": True, "compression": "s2"}
+    current = {
+        "name": stream,
+        "mirror": {"name": "ORIGIN"},
+        "allow_direct": True,
+        "compression": "s2",
+    }
     filled_server.raw.subscribe("$JS.EVENT.ADVISORY.>")
-    change_trial.space.write(streams=[kept | {"max_bytes": 100_000, "max_msgs_per_subject": 7}])
+    change_trial.space.write(streams=[current | {"max_bytes": 100_000, "max_msgs_per_subject": 7}])
 
     plan = change_trial.space.plan(adopt=True)
 

@@ -57,7 +57,7 @@ def reader(
 
 
 def readers(filled_server: FilledServer) -> tuple[bool, ...]:
-    """By batches where the server has them, and one by one."""
+    """Return the values of `batches` to test: both, or one by one on 2.10."""
     return (True, False) if filled_server.level else (False,)
 
 
@@ -66,7 +66,7 @@ def readers(filled_server: FilledServer) -> tuple[bool, ...]:
 async def test_sizes_are_what_the_store_counts(
     filled_server: FilledServer, pool: Pool, storage: str, compression: str
 ) -> None:
-    """Headers of any form, empty ones and large payloads: the sizes of all messages add up to the stream's bytes."""
+    """The sizes of messages with any headers add up to the bytes of the stream."""
     stream = filled_server.new_stream(
         0, storage=storage, compression=compression, allow_direct=True
     )
@@ -80,57 +80,63 @@ async def test_sizes_are_what_the_store_counts(
     )
 
     for batches in readers(filled_server):
-        found = [
+        messages = [
             m async for m in reader(pool, filled_server, stream, batches=batches).read_forward(1)
         ]
-        assert len(found) == count
-        assert sum(m.size for m in found) == filled_server.state(stream)["bytes"]
+        assert len(messages) == count
+        assert sum(m.size for m in messages) == filled_server.state(stream)["bytes"]
 
 
 def test_measured_overheads() -> None:
-    """A file store adds 30 bytes, 34 where there are headers; a memory store adds 16."""
+    """A file store adds 30 bytes, or 34 with headers; a memory store adds 16."""
     assert stored_size("file", 3, 0, 10) == 43
     assert stored_size("file", 3, 18, 10) == 65
     assert stored_size("memory", 3, 0, 10) == 29
     assert stored_size("memory", 3, 18, 10) == 47
 
 
-async def test_all_ways_of_reading_see_the_same(filled_server: FilledServer, pool: Pool) -> None:
+async def test_all_ways_of_reading_return_the_same(filled_server: FilledServer, pool: Pool) -> None:
     """Forward and backward, in batches and one by one: the same messages, gaps or not."""
     stream = filled_server.new_stream(3_500, allow_direct=True)
     filled_server.delete_messages(stream, range(5, 3_500, 50))
     seen: list[list[StoredMessage]] = []
     for batches in readers(filled_server):
-        one = reader(pool, filled_server, stream, batches=batches)
-        seen.append([m async for m in one.read_forward(1)])
-        seen.append([m async for m in one.read_backward()][::-1])
+        messages_reader = reader(pool, filled_server, stream, batches=batches)
+        seen.append([m async for m in messages_reader.read_forward(1)])
+        seen.append([m async for m in messages_reader.read_backward()][::-1])
 
     assert all(messages == seen[0] for messages in seen)
     assert [m.seq for m in seen[0]] == [seq for seq in range(1, 3_501) if seq < 5 or (seq - 5) % 50]
 
 
 async def test_an_empty_stream_has_nothing_to_read(filled_server: FilledServer, pool: Pool) -> None:
-    """A stream that never had a message is read without a request for sequence 0, which servers refuse."""
+    """An empty stream is read without a request for sequence 0, which servers refuse."""
     stream = filled_server.new_stream(0, allow_direct=True)
     for batches in readers(filled_server):
-        one = reader(pool, filled_server, stream, batches=batches)
+        messages_reader = reader(pool, filled_server, stream, batches=batches)
         assert (
-            [m async for m in one.read_backward()] == [m async for m in one.read_forward(0)] == []
+            [m async for m in messages_reader.read_backward()]
+            == [m async for m in messages_reader.read_forward(0)]
+            == []
         )
-        assert await one.find_first_since("2001-01-01T00:00:00Z", by_time=batches) is None
-        assert await one.count_from(0) == 0
+        assert (
+            await messages_reader.find_first_since("2001-01-01T00:00:00Z", by_time=batches) is None
+        )
+        assert await messages_reader.count_from(0) == 0
 
 
-async def test_reading_stops_at_the_last_message_that_was_known(
+async def test_reading_stops_at_the_last_known_message(
     filled_server: FilledServer, pool: Pool
 ) -> None:
-    """Messages that arrive while one reads are not seen."""
+    """Messages that arrive during a read are not seen."""
     stream = filled_server.new_stream(100, allow_direct=True)
     for batches in readers(filled_server):
-        one = reader(pool, filled_server, stream, batches=batches)
+        messages_reader = reader(pool, filled_server, stream, batches=batches)
         filled_server.raw.request(f"{stream}.late", b"")
 
-        assert [m.seq async for m in one.read_forward(1)] == list(range(1, one.last + 1))
+        assert [m.seq async for m in messages_reader.read_forward(1)] == list(
+            range(1, messages_reader.last + 1)
+        )
 
 
 @pytest.mark.parametrize("gaps", [False, True])
@@ -138,47 +144,52 @@ async def test_reading_stops_at_the_last_message_that_was_known(
 async def test_the_first_message_since_a_time(
     filled_server: FilledServer, pool: Pool, storage: str, gaps: bool
 ) -> None:
-    """It is found with and without the server's help, within, before and after the stream, and where it was deleted."""
+    """The first message since a time is found with and without batches, gaps or not."""
     stream = filled_server.new_mirror("HOLED" if gaps else "ORIGIN", storage=storage)
-    one = reader(pool, filled_server, stream, batches=False)
-    all_of_them = [m async for m in one.read_forward(1)]
-    border = next(m for m in all_of_them if m.seq > OLD)
+    messages_reader = reader(pool, filled_server, stream, batches=False)
+    messages = [m async for m in messages_reader.read_forward(1)]
+    border = next(m for m in messages if m.seq > OLD)
 
     for by_time in readers(filled_server):
-        for wanted in (all_of_them[0], all_of_them[1], all_of_them[1_321], border, all_of_them[-1]):
-            same = [m for m in all_of_them if parse_instant(m.time) == parse_instant(wanted.time)]
-            assert await one.find_first_since(wanted.time, by_time=by_time) == same[0]
-        assert await one.find_first_since("2001-01-01T00:00:00Z", by_time=by_time) == all_of_them[0]
-        assert await one.find_first_since("2100-01-01T00:00:00Z", by_time=by_time) is None
+        for wanted in (messages[0], messages[1], messages[1_321], border, messages[-1]):
+            same = [m for m in messages if parse_instant(m.time) == parse_instant(wanted.time)]
+            assert await messages_reader.find_first_since(wanted.time, by_time=by_time) == same[0]
+        assert (
+            await messages_reader.find_first_since("2001-01-01T00:00:00Z", by_time=by_time)
+            == messages[0]
+        )
+        assert (
+            await messages_reader.find_first_since("2100-01-01T00:00:00Z", by_time=by_time) is None
+        )
 
 
 @pytest.mark.parametrize("gaps", [False, True])
 async def test_counting_from_a_sequence(
     filled_server: FilledServer, pool: Pool, gaps: bool
 ) -> None:
-    """The list of deleted messages and the server's own count agree; without either nobody knows."""
+    """The deleted sequences and the server's own count agree; without both it is unknown."""
     stream = filled_server.new_stream(2_000, allow_direct=True)
     if gaps:
         filled_server.delete_messages(stream, range(5, 2_000, 40))
-    known = reader(pool, filled_server, stream, batches=False)
-    there = [m.seq async for m in known.read_forward(1)]
-    blind = reader(pool, filled_server, stream, batches=True)
-    blind.gaps = None
+    with_gap_list = reader(pool, filled_server, stream, batches=False)
+    sequences = [m.seq async for m in with_gap_list.read_forward(1)]
+    without_gap_list = reader(pool, filled_server, stream, batches=True)
+    without_gap_list.gaps = None
     for seq in (1, 2, 5, 6, 1_000, 2_000, 2_001):
-        wanted = sum(1 for other in there if other >= seq)
-        assert await known.count_from(seq) == wanted
+        wanted = sum(1 for other in sequences if other >= seq)
+        assert await with_gap_list.count_from(seq) == wanted
         if filled_server.level:
-            assert await blind.count_from(seq) == (wanted or None)
-    blind.batches = False
-    assert await blind.count_from(1_000) is None
+            assert await without_gap_list.count_from(seq) == (wanted or None)
+    without_gap_list.batches = False
+    assert await without_gap_list.count_from(1_000) is None
 
 
 async def test_a_budget_is_never_exceeded(filled_server: FilledServer, pool: Pool) -> None:
-    """Reading ends when as many messages have been read as allowed; large messages count as several."""
+    """Reading ends at the limit of reads; large messages count as several."""
     for batches in readers(filled_server):
-        one = reader(pool, filled_server, "ORIGIN", batches=batches, reads=2_500)
+        messages_reader = reader(pool, filled_server, "ORIGIN", batches=batches, reads=2_500)
         with pytest.raises(ReadLimitExceeded):
-            [m async for m in one.read_forward(1)]
+            [m async for m in messages_reader.read_forward(1)]
         assert (
             len(
                 [
@@ -218,7 +229,7 @@ async def test_a_budget_is_never_exceeded(filled_server: FilledServer, pool: Poo
 async def test_mirrors_that_answer_for_their_origin_do_not_mislead(
     filled_server: FilledServer, pool: Pool
 ) -> None:
-    """A mirror with `mirror_direct` answers direct requests for its origin, with what it has itself: that is not taken."""
+    """Answers of a mirror with `mirror_direct` for its origin are not used."""
     stream = filled_server.new_stream(2_500, allow_direct=True)
     mirror = f"{stream}_MIRROR"
     filled_server.raw.api_ok(
@@ -230,9 +241,9 @@ async def test_mirrors_that_answer_for_their_origin_do_not_mislead(
     )
 
     for _ in range(10):
-        known = reader(pool, filled_server, stream, batches=bool(filled_server.level))
-        assert [m.seq async for m in known.read_forward(1)] == list(range(1, 2_501))
-        blind = reader(pool, filled_server, stream, batches=bool(filled_server.level))
-        blind.gaps = None
-        assert await blind.count_from(2_450) in (51, None)
-        assert await blind.count_from(100) in (2_401, None)
+        with_gap_list = reader(pool, filled_server, stream, batches=bool(filled_server.level))
+        assert [m.seq async for m in with_gap_list.read_forward(1)] == list(range(1, 2_501))
+        without_gap_list = reader(pool, filled_server, stream, batches=bool(filled_server.level))
+        without_gap_list.gaps = None
+        assert await without_gap_list.count_from(2_450) in (51, None)
+        assert await without_gap_list.count_from(100) in (2_401, None)

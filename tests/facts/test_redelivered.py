@@ -1,4 +1,4 @@
-"""What a replaced consumer is given again, by a small model of how servers keep a consumer's floor, and on real servers."""
+"""Messages that a replaced consumer gets again, in a model of the server and on servers."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ SUBJECTS = ("a", "b", "c")
 
 @dataclass
 class ConsumerModel:
-    """A stream and one consumer of it, moved as servers move them. Messages are known by their sequence.
+    """A stream and one consumer that move as on a server. Messages are their sequences.
 
-    `careful`: since 2.11 a purge that takes a single message is seen by a consumer that has given it out.
+    `careful`: since 2.11 a consumer notices a purge of a single message that it delivered.
     """
 
     careful: bool
     filters: tuple[str, ...]
     stored: dict[int, str] = field(default_factory=dict)
-    out: dict[int, int] = field(default_factory=dict)
+    pending: dict[int, int] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     last: int = 0
     cursor: int = 1
@@ -58,70 +58,70 @@ class ConsumerModel:
             : choice % 4
         ]:
             self.delivered = (self.delivered[0] + 1, seq)
-            self.out[seq], self.cursor = self.delivered[0], seq + 1
+            self.pending[seq], self.cursor = self.delivered[0], seq + 1
 
     def acknowledge(self, choice: int) -> None:
-        if self.out:
-            seq = sorted(self.out)[choice % len(self.out)]
+        if self.pending:
+            seq = sorted(self.pending)[choice % len(self.pending)]
             self.finished.add(seq)
             self._end(seq)
 
     def deliver_again(self, _choice: int) -> None:
-        if self.out:
+        if self.pending:
             self.delivered = (self.delivered[0] + 1, self.delivered[1])
 
     def give_up(self, choice: int) -> None:
-        """One was delivered as often as it may be: it is out no more, and the floor stays."""
-        if self.out:
-            seq = sorted(self.out)[choice % len(self.out)]
+        """Give up a message after its last delivery; the floor stays."""
+        if self.pending:
+            seq = sorted(self.pending)[choice % len(self.pending)]
             self.finished.add(seq)
-            del self.out[seq]
+            del self.pending[seq]
 
     def delete(self, choice: int) -> None:
-        """By request, by a limit, or because its time is over."""
+        """Delete a message, as a request, a limit or a TTL does."""
         if self.stored:
             seq = sorted(self.stored)[choice % len(self.stored)]
             del self.stored[seq]
-            if seq in self.out:
+            if seq in self.pending:
                 self._end(seq)
 
     def purge(self, choice: int) -> None:
-        """All of one subject, of which the consumer has more."""
-        gone = {seq for seq, subject in self.stored.items() if subject == SUBJECTS[choice % 3]}
+        """Purge one subject, while the consumer has others too."""
+        deleted = {seq for seq, subject in self.stored.items() if subject == SUBJECTS[choice % 3]}
         if self.filters == (SUBJECTS[choice % 3],):
             return
-        first = min((s for s in self.stored if s not in gone), default=self.last + 1)
-        for seq in gone:
+        first = min((s for s in self.stored if s not in deleted), default=self.last + 1)
+        for seq in deleted:
             del self.stored[seq]
         if self.floor[1] < first:
-            for seq in [s for s in self.out if s not in self.stored]:
-                self.floor = (max(self.floor[0], self.out.pop(seq)), 0)
+            for seq in [s for s in self.pending if s not in self.stored]:
+                self.floor = (max(self.floor[0], self.pending.pop(seq)), 0)
             self.floor = (self.floor[0], first - 1)
-        elif self.careful and len(gone) == 1 and gone <= self.out.keys():
-            self._end(*gone)
-        if not self.out:
+        elif self.careful and len(deleted) == 1 and deleted <= self.pending.keys():
+            self._end(*deleted)
+        if not self.pending:
             self.floor = self.delivered
 
     def _wants(self, seq: int) -> bool:
         return not self.filters or self.stored[seq] in self.filters
 
     def _end(self, seq: int) -> None:
-        """One is not out any more: the floor moves up to the next that is, if this was the one behind it."""
-        number = self.out.pop(seq)
-        if not self.out:
+        """End a pending message: the floor moves up to the next one if this was the first."""
+        number = self.pending.pop(seq)
+        if not self.pending:
             self.floor = self.delivered
         elif number == self.floor[0] + 1:
-            later = [s for s in self.out if s > seq]
-            self.floor = (self.out[min(later)] - 1, min(later) - 1) if later else (number, seq)
+            later = [s for s in self.pending if s > seq]
+            self.floor = (self.pending[min(later)] - 1, min(later) - 1) if later else (number, seq)
 
     @property
     def state(self) -> dict[str, Any]:
-        """What INFO says."""
-        given, floor = (
+        """The state, as INFO has it."""
+        delivered, floor = (
             {"consumer_seq": pair[0], "stream_seq": pair[1]}
             for pair in (self.delivered, self.floor)
         )
-        return {"delivered": given, "ack_floor": floor, "num_ack_pending": len(self.out)}
+        return {"delivered": delivered, "ack_floor": floor, "num_ack_pending": len(self.pending)}
 
 
 MOVES = (ConsumerModel.publish, ConsumerModel.publish, ConsumerModel.deliver, ConsumerModel.deliver,
@@ -130,7 +130,7 @@ MOVES = (ConsumerModel.publish, ConsumerModel.publish, ConsumerModel.deliver, Co
 
 
 def models(count: int, seed: int = 0) -> Iterator[ConsumerModel]:
-    """So many models, each after up to 36 moves."""
+    """Yield `count` models, each after up to 36 moves."""
     for number in range(count):
         chance = random.Random(1_000_000 * seed + number)
         model = ConsumerModel(chance.random() < 0.5, chance.choice([(), ("a",), ("a", "b")]))
@@ -142,20 +142,20 @@ def models(count: int, seed: int = 0) -> Iterator[ConsumerModel]:
 
 
 def messages_between(model: ConsumerModel, span: Redelivery) -> StoredBetween:
-    """What a measurement reads."""
-    there = StoredBetween()
+    """Return the counts of a measurement."""
+    present = StoredBetween()
     for seq, subject in model.stored.items():
         if span.floor < seq <= span.delivered:
-            there.count(subject, span)
-    return there
+            present.count(subject, span)
+    return present
 
 
 def check(model: ConsumerModel, after: tuple[str, ...]) -> bool:
-    """Compare the bounds with what the model gives out again; False where no answer of a server shows what is out."""
+    """Check the bounds with the model; return False if the server shows no pending message."""
     config = {"ack_policy": "explicit", "filter_subjects": list(model.filters)}
     position = position_of(config, model.state)
     first = resume_after_count(model) if position is None else position
-    if position is not None and any(seq < position for seq in model.out):
+    if position is not None and any(seq < position for seq in model.pending):
         return False
     again = {
         s
@@ -166,17 +166,17 @@ def check(model: ConsumerModel, after: tuple[str, ...]) -> bool:
     if span is None:
         assert not again, model
         return True
-    there = messages_between(model, span)
-    missing = span.delivered - span.floor - there.total
+    present = messages_between(model, span)
+    missing = span.delivered - span.floor - present.total
     anchored = any(seq <= span.floor for seq in model.stored)
-    least, most = redelivery_bounds(span, there, missing=missing, anchored=anchored)
+    least, most = redelivery_bounds(span, present, missing=missing, anchored=anchored)
     assert least <= len(again) <= most, (model, after)
-    assert len(again) <= max_unread(span, there.total, missing=missing, anchored=anchored), (
+    assert len(again) <= max_unread(span, present.total, missing=missing, anchored=anchored), (
         model,
         after,
     )
     assert len(again) <= max_unread(
-        span, there.total + missing, missing=there.total + missing, anchored=anchored
+        span, present.total + missing, missing=present.total + missing, anchored=anchored
     ), (model, after)
     first_seq = min(model.stored, default=model.last + 1)
     assert len(again) <= max_by_state(
@@ -186,25 +186,25 @@ def check(model: ConsumerModel, after: tuple[str, ...]) -> bool:
 
 
 def resume_after_count(model: ConsumerModel) -> int:
-    """Where a consumer resumes whose position nobody knows: as many messages back as it made deliveries."""
-    given = sorted(
+    """Return the start of a consumer without known position, by its number of deliveries."""
+    delivered = sorted(
         s
         for s, subject in model.stored.items()
         if s <= model.delivered[1] and (not model.filters or subject in model.filters)
     )
-    return given[-model.delivered[0] :][0] if given else 1
+    return delivered[-model.delivered[0] :][0] if delivered else 1
 
 
 @pytest.mark.parametrize("after", [(), ("a",), ("b", "c")], ids=["all", "a", "b and c"])
-def test_what_comes_again_lies_between_the_bounds(after: tuple[str, ...]) -> None:
-    """Whatever was purged, deleted, repeated, given up or acknowledged out of order, and whatever the new filters are."""
+def test_redeliveries_lie_between_the_bounds(after: tuple[str, ...]) -> None:
+    """The redelivered messages lie between the bounds after any history and new filters."""
     shown = sum(check(model, after) for model in models(3_000))
 
     assert shown > 2_900
 
 
-def test_nothing_that_is_out_is_passed_over_where_the_server_shows_it() -> None:
-    """Where more is out than was delivered behind the floor, the new consumer begins before all of it."""
+def test_no_pending_message_is_skipped_where_the_server_shows_it() -> None:
+    """A consumer with more pending than delivered behind the floor resumes before all of them."""
     seen = 0
     for model in models(6_000, seed=1):
         config = {"ack_policy": "explicit", "filter_subjects": list(model.filters)}
@@ -212,30 +212,30 @@ def test_nothing_that_is_out_is_passed_over_where_the_server_shows_it() -> None:
             seen += 1
             assert position_of(config, model.state) is None
             assert all(
-                seq >= resume_after_count(model) for seq in model.out if seq in model.stored
+                seq >= resume_after_count(model) for seq in model.pending if seq in model.stored
             ), model
 
     assert seen > 20
 
 
-def test_the_number_is_exact_where_nothing_odd_happened() -> None:
-    """Acknowledged out of order, with all messages there and none delivered twice, the bounds are one number."""
+def test_the_number_is_exact_without_deletions() -> None:
+    """The bounds are one number if nothing was deleted or delivered twice."""
     numbers = set[int]()
     for model in models(3_000, seed=2):
         config = {"ack_policy": "explicit", "filter_subjects": list(model.filters)}
         span = build_redelivery("C", config, model.state, config, position_of(config, model.state))
         if span is None or span.counted_back:
             continue
-        there = messages_between(model, span)
-        if there.total == span.delivered - span.floor and span.deliveries == there.before:
-            least, most = redelivery_bounds(span, there, missing=0, anchored=True)
+        present = messages_between(model, span)
+        if present.total == span.delivered - span.floor and span.deliveries == present.before:
+            least, most = redelivery_bounds(span, present, missing=0, anchored=True)
             assert least == most, model
             numbers.add(least)
 
     assert numbers.issuperset(range(4))
 
 
-# --- on real servers -----------------------------------------------------------------------------------------------
+# --- On real servers
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def raw(server: Server) -> Iterator[Raw]:
 
 
 def write(space: Space, **consumer: Any) -> Space:
-    """A stream with one consumer."""
+    """Write a stream with one consumer."""
     stream = {
         "name": "A",
         "subjects": ["a.>"],
@@ -265,37 +265,37 @@ def write(space: Space, **consumer: Any) -> Space:
 
 
 def purge(raw: Raw) -> None:
-    """All of one subject, of which some are out."""
+    """Purge one subject, with pending messages."""
     raw.api_ok("$JS.API.STREAM.PURGE.A", {"filter": "a.3"})
 
 
 def purge_up_to(raw: Raw) -> None:
-    """The first few messages."""
+    """Purge the first few messages."""
     raw.api_ok("$JS.API.STREAM.PURGE.A", {"seq": 3})
 
 
 def delete(raw: Raw) -> None:
-    """One that is out and one that is acknowledged."""
+    """Delete a pending and an acknowledged message."""
     raw.api_ok("$JS.API.STREAM.MSG.DELETE.A", {"seq": 3})
     raw.api_ok("$JS.API.STREAM.MSG.DELETE.A", {"seq": 4})
 
 
 def trim(raw: Raw) -> None:
-    """The limit of each subject takes the oldest."""
+    """Publish so that the limit per subject deletes the oldest."""
     fill(raw, 9)
 
 
 def roll_up(raw: Raw) -> None:
-    """A message takes the place of all others of its subject."""
+    """Publish a message that replaces all others of its subject."""
     raw.request("a.3", b"", headers={"Nats-Rollup": "sub"})
 
 
 def change_nothing(_raw: Raw) -> None:
-    """All messages stay."""
+    """Change no message."""
 
 
-#: What happens to messages: by what is acknowledged at first, of nine on three subjects that are given out, what then goes, and what
-#: is acknowledged after that.
+#: Changes of a stream of nine delivered messages on three subjects: what is acknowledged first, the change, and
+#: what is acknowledged after it.
 STREAM_EVENTS = {
     "purged by filter": ((4, 7), purge, ()),
     "purged by filter, nothing acknowledged": ((), purge, ()),
@@ -311,15 +311,14 @@ STREAM_EVENTS = {
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("happened", STREAM_EVENTS)
-def test_acknowledged_messages_that_come_again_are_announced(
-    happened: str, space: Space, raw: Raw, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("event", STREAM_EVENTS)
+def test_redelivered_acknowledged_messages_are_announced(
+    event: str, space: Space, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the bounds that the plan gives, and all that was not acknowledged comes, in order."""
-    monkeypatch.setattr(
-        consumer_replacement, "MAX_POLLS", 1
-    )  # no client is about to acknowledge anything
-    before, change, after = STREAM_EVENTS[happened]
+    """The redelivered messages lie between the bounds, and no unacknowledged one is missing."""
+    # No client acknowledges anything here, so there is nothing to wait for.
+    monkeypatch.setattr(consumer_replacement, "MAX_POLLS", 1)
+    before, change, after = STREAM_EVENTS[event]
     write(space).apply()
     fill(raw, 9)
     replies = take(raw, 9)
@@ -330,21 +329,21 @@ def test_acknowledged_messages_that_come_again_are_announced(
 
     assert result.exit_code == 0
     stored = raw.api_ok("$JS.API.STREAM.INFO.A", {"deleted_details": True})["state"]
-    there = set(range(stored["first_seq"], stored["last_seq"] + 1)) - set(
+    present = set(range(stored["first_seq"], stored["last_seq"] + 1)) - set(
         stored.get("deleted") or ()
     )
-    got = pull(raw, "A", "C", 100)
-    assert got == sorted(got)
-    assert set(got) >= there - {*before, *after}
+    received = pull(raw, "A", "C", 100)
+    assert received == sorted(received)
+    assert set(received) >= present - {*before, *after}
     announced = [
         h for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"
     ]
     least, most = (0, 0) if not announced else bounds_of(announced[0])
-    assert least <= len(set(got) & {*before, *after}) <= most
+    assert least <= len(set(received) & {*before, *after}) <= most
 
 
 def bounds_of(hazard: Hazard) -> tuple[int, int]:
-    """At least and at most."""
+    """Return the least and most messages of a hazard."""
     assert hazard.messages is not None
     return (
         (hazard.messages, hazard.messages)
@@ -354,7 +353,7 @@ def bounds_of(hazard: Hazard) -> tuple[int, int]:
 
 
 def take(raw: Raw, count: int) -> dict[int, str]:
-    """Give out messages of the consumer; where each is acknowledged, by its sequence."""
+    """Deliver messages of the consumer; return the ack subject by sequence."""
     raw.subscribe("taken")
     raw.publish(
         "$JS.API.CONSUMER.MSG.NEXT.A.C", b'{"batch": %d, "no_wait": true}' % count, reply="taken"
@@ -365,6 +364,6 @@ def take(raw: Raw, count: int) -> dict[int, str]:
 
 
 def acknowledge(raw: Raw, replies: dict[int, str], seqs: tuple[int, ...]) -> None:
-    """Acknowledge some, each with the server's answer."""
+    """Acknowledge messages, each with the answer of the server."""
     for seq in seqs:
         raw.request(replies[seq], b"+ACK")

@@ -1,4 +1,4 @@
-"""Data at risk in a cluster: streams with three copies lose what the plan says, by each limit, by all at once, and by interest."""
+"""Deletions in streams with three replicas are as planned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine pours and tries again
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine fills the server again
 
 REPLICAS: dict[str, Any] = {"num_replicas": 3, "allow_direct": True}
 SINGLE_CAUSES = [(cause,) for cause in CAUSES]
@@ -32,13 +32,13 @@ SINGLE_CAUSES = [(cause,) for cause in CAUSES]
 
 @pytest.fixture(scope="module")
 def _cluster_server() -> Iterator[FilledServer]:
-    with Sandbox.cluster(binary=PROGRAM) as sandbox, open_filled_server(sandbox["n1"]) as lake:
-        yield lake
+    with Sandbox.cluster(binary=PROGRAM) as sandbox, open_filled_server(sandbox["n1"]) as filled:
+        yield filled
 
 
 @pytest.fixture
 def filled_server(_cluster_server: FilledServer) -> Iterator[FilledServer]:
-    """Three servers with an ORIGIN; what a test makes beside it is deleted."""
+    """A cluster of three servers with an ORIGIN; a test's other streams are deleted."""
     yield _cluster_server
     delete_other_streams(_cluster_server)
 
@@ -62,21 +62,21 @@ def test_limits_of_replicated_streams(
     filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...], storage: str
 ) -> None:
     """Each limit, and all together, delete as many messages and bytes as planned."""
-    hazard, gone = try_change(
+    hazard, lost = try_change(
         filled_server,
         change_trial,
         REPLICAS | MANY | {"storage": storage},
         lambda: deleting_limits(filled_server, causes),
     )
 
-    check_exact(hazard, gone, causes, filled_server.level)
+    check_exact(hazard, lost, causes, filled_server.level)
 
 
 def test_replicated_streams_with_gaps(
     filled_server: FilledServer, change_trial: ChangeTrial
 ) -> None:
-    """Deleted messages do not mislead, whichever replica answers."""
-    hazard, gone = try_change(
+    """Deleted messages are not counted, whichever replica answers."""
+    hazard, lost = try_change(
         filled_server,
         change_trial,
         REPLICAS | MANY,
@@ -84,7 +84,7 @@ def test_replicated_streams_with_gaps(
         "HOLED",
     )
 
-    check_exact(hazard, gone, CAUSES, filled_server.level)
+    check_exact(hazard, lost, CAUSES, filled_server.level)
 
 
 @pytest.mark.parametrize("consumers", [one_with_holes, filters])
@@ -93,7 +93,7 @@ def test_replicated_streams_that_turn_to_interest(
     change_trial: ChangeTrial,
     consumers: Callable[[FilledServer, str], None],
 ) -> None:
-    """What is acknowledged by all goes from every replica, as planned or between the bounds."""
+    """A change to interest deletes what all consumers acknowledged, on every replica."""
     stream = filled_server.new_mirror(storage="file", **REPLICAS)
     consumers(filled_server, stream)
     before = filled_server.state(stream)
@@ -102,9 +102,9 @@ def test_replicated_streams_that_turn_to_interest(
 
     seen: list[Any] = []
 
-    def quiet() -> bool:
+    def is_idle() -> bool:
         seen.append(filled_server.state(stream)["messages"])
         return len(seen) > 5 and len(set(seen[-5:])) == 1
 
-    filled_server.server.wait_until(quiet, "delete what nobody wants", 30)
+    filled_server.server.wait_until(is_idle, "delete messages without interest", 30)
     check_bounds(hazard, lost_counts(before, filled_server.state(stream)))

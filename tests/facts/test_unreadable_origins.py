@@ -1,4 +1,4 @@
-"""Origins that a new copy consumes and that do not answer: the plan says so, with what files and state know of them."""
+"""Origins that a new mirror or source consumes and that are offline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def space(clean_hub_leaf: Sandbox, tmp_path: Path) -> Space:
 
 
 def write_copy(space: Space, *others: dict[str, Any], **more: Any) -> Space:
-    """Files with a copy in the hub of the leaf's Q."""
+    """Write a mirror in the hub of Q in the leaf."""
     return space.write(
         streams=[
             *others,
@@ -36,7 +36,7 @@ def write_copy(space: Space, *others: dict[str, Any], **more: Any) -> Space:
 
 
 def copy_hazards(plan: Plan) -> list[Hazard]:
-    """The hazards of the copy."""
+    """Return the hazards of the mirror."""
     return [
         hazard
         for change in plan.resource_changes
@@ -46,10 +46,10 @@ def copy_hazards(plan: Plan) -> list[Hazard]:
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
-def test_an_origin_that_is_known_to_be_consumed(
+def test_an_offline_origin_that_is_consumed(
     space: Space, clean_hub_leaf: Sandbox, retention: str
 ) -> None:
-    """State knows that it is a work queue, so the copy has the hazard although the number is not known."""
+    """An offline origin that is a work queue in state gives the hazard without a count."""
     origin = QUEUE | {"retention": retention}
     space.write(streams=[origin]).apply()
     clean_hub_leaf["leaf"].stop()
@@ -71,8 +71,8 @@ def test_an_origin_that_is_known_to_be_consumed(
     assert not hazard.allowed
 
 
-def test_an_origin_that_keeps_what_is_copied(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """A stream with limits loses nothing to a copy, wherever it is: there is nothing to say."""
+def test_an_offline_origin_with_limits(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """An offline origin with limits retention gives no hazard and no warning."""
     origin = QUEUE | {"retention": "limits"}
     space.write(streams=[origin]).apply()
     clean_hub_leaf["leaf"].stop()
@@ -84,7 +84,7 @@ def test_an_origin_that_keeps_what_is_copied(space: Space, clean_hub_leaf: Sandb
 
 
 def test_an_unknown_origin(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """Neither files nor state have it: a warning names it and says what it may mean; the apply may go on."""
+    """An offline origin in neither files nor state gives a warning, and apply is possible."""
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
         raw.api_ok("$JS.leaf.API.STREAM.CREATE.Q", {"name": "Q", "retention": "workqueue"})
@@ -92,34 +92,32 @@ def test_an_unknown_origin(space: Space, clean_hub_leaf: Sandbox) -> None:
 
     plan = write_copy(space).plan()
 
-    (found,) = [d for d in plan.diagnostics if d.code == "JS448"]
-    assert (found.severity, found.address) == ("warning", "hub/stream/COPY")
+    (finding,) = [d for d in plan.diagnostics if d.code == "JS448"]
+    assert (finding.severity, finding.address) == ("warning", "hub/stream/COPY")
     assert (
         "its origin leaf/stream/Q cannot be read. If it is a work queue or an interest stream"
-        in found.summary
+        in finding.summary
     )
-    assert "domain leaf does not answer" in found.detail
+    assert "domain leaf does not answer" in finding.detail
     assert copy_hazards(plan) == []
     assert plan.applyable
 
 
-def test_what_is_counted_and_what_is_not_are_one_hazard(
-    space: Space, clean_hub_leaf: Sandbox
-) -> None:
-    """A stream that collects one queue that answers and one that does not has one hazard: at least 0, at most nobody knows."""
+def test_counted_and_unknown_origins_are_one_hazard(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """A stream with a readable and an offline queue as sources has one hazard."""
     hub = clean_hub_leaf["hub"]
-    near = {"name": "NEAR", "domain": "hub", "subjects": ["n"], "retention": "workqueue"}
-    space.write(streams=[near, QUEUE]).apply()
+    readable = {"name": "NEAR", "domain": "hub", "subjects": ["n"], "retention": "workqueue"}
+    space.write(streams=[readable, QUEUE]).apply()
     with Raw(hub.url, hub.user, hub.password) as raw:
         raw.request("n", b"x")
     clean_hub_leaf["leaf"].stop()
 
-    collects = {
+    collecting = {
         "name": "COPY",
         "domain": "hub",
         "sources": [{"name": "NEAR"}, {"name": "Q", "domain": "leaf"}],
     }
-    (hazard,) = copy_hazards(space.write(streams=[near, QUEUE, collects]).plan())
+    (hazard,) = copy_hazards(space.write(streams=[readable, QUEUE, collecting]).plan())
 
     assert (hazard.messages, hazard.exact, hazard.at_least, hazard.at_most) == (
         None,
