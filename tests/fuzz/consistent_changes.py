@@ -1,4 +1,4 @@
-"""Changes that all parts of a document agree on: a hostile name, and entries that somebody put into every map of texts."""
+"""Consistent changes of a whole document: a hostile name, and entries in metadata maps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fuzz import hostile_values
 from tests.fuzz.documents import Document
 from tests.fuzz.mutate import Mutator, copy_tree, json_text, parse_tree, places
 
-#: A text of JSON that is a value; and what may stand before and behind a name in texts that are made of names.
+#: A JSON string that is a value; and the characters around a name in a text of names.
 _VALUE: Final = re.compile(rb'"([A-Za-z0-9_][A-Za-z0-9_./=: -]{0,60})"(?!\s*:)')
 _EDGE: Final = '"/. @:'
 
@@ -19,9 +19,9 @@ _EDGE: Final = '"/. @:'
 def rename_value(
     document: Document, among: list[str], dice: Random, own: tuple[str, ...]
 ) -> Document:
-    """The document with another text for one of its values, wherever that stands as a name: in values, addresses, subjects and requests.
+    """Replace one value everywhere: in values, addresses, subjects and requests.
 
-    So a hostile name reaches what a name that is only written once does not: everything agrees on it.
+    So a hostile name gets past the checks that parts of the document agree.
     """
     known = sorted({match[1] for name in among for match in _VALUE.finditer(document[name])})
     if not known:
@@ -41,7 +41,7 @@ def rename_value(
 
 
 def fill_maps(document: Document, among: list[str], dice: Random, own: tuple[str, ...]) -> Document:
-    """The document with hostile entries in all maps of one name that have texts, as metadata: their keys are somebody's own."""
+    """Add hostile entries to all maps of one name, such as metadata, whose keys are free."""
     trees = {
         name: tree for name in among if isinstance(tree := parse_tree(document[name], "json"), dict)
     }
@@ -49,14 +49,14 @@ def fill_maps(document: Document, among: list[str], dice: Random, own: tuple[str
         name: [(holder, key) for holder, key in places(tree) if _is_map(holder, key)]
         for name, tree in trees.items()
     }
-    known = sorted({str(key) for there in maps.values() for _, key in there})
+    known = sorted({str(key) for map_places in maps.values() for _, key in map_places})
     if not known:
         return document
     wanted, mutator = dice.choice(known), Mutator(dice, own, hostile_values.RAW_JSON, [])
     more = {mutator.text(): mutator.text() for _ in range(3)}
     out = dict(document)
-    for name, kept in trees.items():
-        tree = copy_tree(kept)
+    for name, original in trees.items():
+        tree = copy_tree(original)
         for holder, key in [
             place for place in places(tree) if place[1] == wanted and _is_map(*place)
         ]:
@@ -66,10 +66,10 @@ def fill_maps(document: Document, among: list[str], dice: Random, own: tuple[str
 
 
 def _is_map(holder: Any, key: Any) -> bool:
-    found = holder[key]
+    value = holder[key]
     return (
         isinstance(holder, dict)
-        and isinstance(found, dict)
-        and bool(found)
-        and all(isinstance(value, str) for value in found.values())
+        and isinstance(value, dict)
+        and bool(value)
+        and all(isinstance(text, str) for text in value.values())
     )

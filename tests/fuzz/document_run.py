@@ -1,4 +1,4 @@
-"""Where a document is read: a folder of its own, jsplan as the command line runs it, and what it may say."""
+"""The run of one document: a folder, jsplan as the command line runs it, and its output."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from jsplan.errors import DiagnosticsError, ExitCode, JsplanError
 from tests.fuzz import hostile_values
 from tests.fuzz.documents import Document
 
-#: Contents that are no contents: the file is one of these instead.
+#: Contents that stand for another kind of file.
 SYMLINK, PIPE, FOLDER = b"!symlink ", b"!pipe", b"!folder"
 _CODES: Final = {int(code) for code in ExitCode}
-#: What turns, hides or moves text; a view shows an escape in its place.
+#: Characters that turn, hide or move text. A view shows an escape instead.
 _HIDDEN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
 _LAST: Final = re.compile(r'File "[^"]*/(jsplan/[^"]+)", line \d+, in (\S+)')
 _ASKED: Final = re.compile(rb"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -39,7 +39,7 @@ CREDENTIALS: Final = (
 
 
 class Violation(Exception):
-    """The document made jsplan do what it must not. `key` says what, and is the same for the same bug."""
+    """The document made jsplan do something forbidden. `key` is the same for the same bug."""
 
     def __init__(self, key: str, detail: str) -> None:
         super().__init__(key)
@@ -48,7 +48,7 @@ class Violation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended."""
+    """The end of a command: exit code and output."""
 
     code: int
     out: str
@@ -57,42 +57,45 @@ class CommandResult:
 
 @dataclass(slots=True)
 class DocumentRun:
-    """One document in its folder. `base` has `ws` (the workspace), `home`, `tmp`, and `outside`, where nothing may be written."""
+    """One document in its folder.
+
+    `base` has `ws` (the workspace), `home`, `tmp`, and `outside`, where no file may be written.
+    """
 
     base: Path
     document: Document
     said: list[tuple[str, str]] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
-    #: What ended otherwise than a document that is right does.
+    #: Refusals, which a correct document does not get.
     refusals: list[str] = field(default_factory=list)
 
     @property
     def ws(self) -> Path:
-        """The workspace."""
+        """The folder of the workspace."""
         return self.base / "ws"
 
     @property
     def tmp(self) -> Path:
-        """Where temporary files go."""
+        """The folder for temporary files."""
         return self.base / "tmp"
 
     def part(self, name: str, default: bytes = b"") -> bytes:
-        """A part as it is read, with what stands for places filled in."""
+        """Return a part, with placeholders replaced by paths."""
         return self.document.get(name, default).replace(
             hostile_values.BESIDE.encode(), str(self.base / "outside").encode()
         )
 
     def command(self) -> list[str]:
-        """The part `$` as words."""
+        """Return the words of the part `$`."""
         return self.part("$").decode().split()
 
     def named(self) -> tuple[Path, ...]:
-        """The files that the command line names."""
-        words_of_it = self.command() if "$" in self.document else []
-        return tuple(self.ws / word for word in words_of_it if word in self.document)
+        """Return the files that the command line names."""
+        words = self.command() if "$" in self.document else []
+        return tuple(self.ws / word for word in words if word in self.document)
 
     def prepare(self) -> None:
-        """Make the folders, the files of the document and the environment."""
+        """Create the folders, the files of the document and the environment."""
         for name in ("ws", "home/.config/nats/context", "tmp", "outside"):
             (self.base / name).mkdir(parents=True, exist_ok=True)
         (self.base / "outside/secret.txt").write_text(f"{hostile_values.OUTSIDE}\n", "utf-8")
@@ -115,8 +118,8 @@ class DocumentRun:
                 "FUZZ_URL": f"nats://u:{hostile_values.IN_ENVIRONMENT}@127.0.0.1:1",
             }
         )
-        asked = {name for content in self.document.values() for name in _ASKED.findall(content)}
-        others = (name.decode() for name in asked if not name.startswith((b"FUZZ_", b"NONE")))
+        variables = {name for content in self.document.values() for name in _ASKED.findall(content)}
+        others = (name.decode() for name in variables if not name.startswith((b"FUZZ_", b"NONE")))
         os.environ.update(
             {
                 name: f"https://h/{hostile_values.IN_ENVIRONMENT}"
@@ -127,7 +130,7 @@ class DocumentRun:
         )
         tempfile.tempdir = str(self.tmp)
         os.chdir(self.ws)
-        endpoints._DECLARED.clear()  # noqa: SLF001 - what a document left here would decide what the next one does
+        endpoints._DECLARED.clear()  # noqa: SLF001 - or a document changes how the next one is read
 
     @staticmethod
     def _put(path: Path, content: bytes) -> None:
@@ -143,58 +146,61 @@ class DocumentRun:
                 path.write_bytes(content)
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove all files."""
         os.chdir(self.base.parent)
         for child in self.base.iterdir() if self.base.is_dir() else ():
             shutil.rmtree(child, ignore_errors=True)
 
-    # --- running ------------------------------------------------------------------------------------------------------
+    # --- Run
 
     def jsplan(self, *args: str) -> CommandResult:
-        """Run one command line; what it says is checked at once."""
+        """Run one command line and check its output."""
         return self.run_call(main, args)
 
     def run_call(self, call: Callable[..., int], *given: Any) -> CommandResult:
-        """Call what prints and returns an exit code; the last of `given` is the command line."""
+        """Call a function that prints and returns an exit code.
+
+        The last of `given` is the command line.
+        """
         out, err, args = _stream(), _stream(), given[-1]
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = call(*given)
         finally:
             logging.getLogger().handlers.clear()
-        ended = CommandResult(code, _text(out), _text(err))
-        self._check_ended(ended, args)
-        if ended.code in (1, 64):
-            self.refusals.append(f"{' '.join(args)}: {ended.code} {ended.err[-400:]}")
+        result = CommandResult(code, _text(out), _text(err))
+        self._check_ended(result, args)
+        if result.code in (1, 64):
+            self.refusals.append(f"{' '.join(args)}: {result.code} {result.err[-400:]}")
         form = next((after for word, after in pairwise(args) if word == "--format"), "text")
-        self.check_output(ended.err, "text")
-        self.check_output(ended.out, form if ended.code in (0, 2) or form == "json" else "text")
-        return ended
+        self.check_output(result.err, "text")
+        self.check_output(result.out, form if result.code in (0, 2) or form == "json" else "text")
+        return result
 
     def check_refusal(self, error: JsplanError) -> None:
-        """What a call that is not a command raised on purpose: it is shown, so it is checked."""
+        """Check the text of an error that a call other than a command raised on purpose."""
         self.refusals.append(error.full_text)
         self.check_output(error.full_text, "raw")
-        for one in error.diagnostics if isinstance(error, DiagnosticsError) else ():
-            self.check_output(json.dumps(one.to_json()), "raw")
+        for diagnostic in error.diagnostics if isinstance(error, DiagnosticsError) else ():
+            self.check_output(json.dumps(diagnostic.to_json()), "raw")
 
-    def _check_ended(self, ended: CommandResult, args: Sequence[str]) -> None:
-        shown = ended.err + ended.out
+    def _check_ended(self, result: CommandResult, args: Sequence[str]) -> None:
+        shown = result.err + result.out
         if "this is a bug in jsplan" in shown or "Traceback (most recent call last)" in shown:
             raise Violation(
                 f"bug: {error_location(shown)}", f"jsplan {' '.join(args)}\n{shown[-3000:]}"
             )
-        if ended.code not in _CODES:
-            raise Violation(f"exit code {ended.code}", shown[-2000:])
+        if result.code not in _CODES:
+            raise Violation(f"exit code {result.code}", shown[-2000:])
 
-    # --- what may be said ---------------------------------------------------------------------------------------------
+    # --- Check the output
 
     def hide(self, *secrets: str) -> None:
-        """Texts of this document that must not be shown, besides those that no document may show."""
+        """Add texts of this document that must not be shown."""
         self.hidden += secrets
 
     def check_output(self, text: str, form: str) -> None:
-        """Check what a user would see, in the form that it has."""
+        """Check the output, in the form that it has."""
         for secret in (
             hostile_values.IN_ENVIRONMENT,
             hostile_values.OUTSIDE,
@@ -225,7 +231,7 @@ def _text(stream: io.TextIOWrapper) -> str:
 
 
 def error_location(shown: str) -> str:
-    """The last place of jsplan in a traceback, and what was raised there."""
+    """Return the last line of jsplan in a traceback, and the class of the error."""
     frames = _LAST.findall(shown)
     raised = re.findall(
         r"^([A-Za-z_.]+(?:Error|Exception|Warning|Exit|Stopped|Interrupt))\b", shown, re.MULTILINE
@@ -246,7 +252,7 @@ def _check_text(text: str) -> None:
 
 
 class _Page(HTMLParser):
-    """Finds marked names among tags and attributes."""
+    """A parser that looks for marked names among tags and attributes."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if hostile_values.TAG in tag or any(hostile_values.TAG in name for name, _ in attrs):
@@ -261,7 +267,7 @@ def _check_html(text: str) -> None:
 
 def _check_xml(text: str) -> None:
     try:
-        ET.fromstring(text)  # noqa: S314 - it is our own
+        ET.fromstring(text)  # noqa: S314 - written by jsplan
     except ET.ParseError as error:
         raise Violation("the XML is not well-formed", f"{error}\n{text[:1500]}") from None
 
@@ -275,4 +281,4 @@ def _check_json(text: str) -> None:
         try:
             json.loads(text, parse_constant=refuse)
         except ValueError as error:
-            raise Violation("the JSON is none", f"{error}\n{text[:1500]}") from None
+            raise Violation("the JSON is not valid", f"{error}\n{text[:1500]}") from None

@@ -1,4 +1,4 @@
-"""Documents that show something wrong: made smaller, described, and kept as cases."""
+"""Failing documents: shrunk, described, and kept as cases."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tests.fuzz.documents import Document, bytes_of, dump, text_of
 from tests.fuzz.harness import FoundFailure, Report, Target, check_document
 
 FOUND: Final = Path(__file__).parent / "found"
-#: Tries to make a failing document smaller; fewer for one that takes seconds to fail.
+#: Attempts to shrink a failing document; fewer for one that takes seconds to fail.
 TRIES, SLOW_TRIES = 400, 40
 
 
 def shrink_failure(target: Target, found: FoundFailure) -> Document:
-    """A smaller document that shows the same."""
+    """Return a smaller document with the same failure."""
     key, document = found.failure.key, found.document
     slow = key.startswith(("computes", "waits", "the process dies"))
-    left = SLOW_TRIES if slow else TRIES
+    attempts = SLOW_TRIES if slow else TRIES
 
     def shows(candidate: Document) -> bool:
-        nonlocal left
-        left -= 1
+        nonlocal attempts
+        attempts -= 1
         failure = check_document(target, candidate)
         return failure is not None and failure.key == key
 
     for smaller in (_fewer_parts, _smaller_trees, _smaller_text):
         for _ in range(3):
             before = dump(document)
-            document = smaller(target, document, shows, lambda: left > 0)
+            document = smaller(target, document, shows, lambda: attempts > 0)
             if dump(document) == before:
                 break
     return document
@@ -82,7 +82,7 @@ def _paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def _without(tree: Any, path: tuple[Any, ...]) -> Any:
-    """The tree without what is there; None where there is nothing any more."""
+    """Return the tree without the value at this path, or None where there is none."""
     if isinstance(tree, dict) and path[0] in tree:
         if len(path) == 1:
             return {key: value for key, value in tree.items() if key != path[0]}
@@ -122,11 +122,11 @@ def _smaller_text(
     return document
 
 
-# --- what was found ---------------------------------------------------------------------------------------------------
+# --- Cases and reports
 
 
 def keep_case(target: Target, document: Document) -> Path:
-    """Keep a document as a case, under a name made of what is in it."""
+    """Keep a document as a case, named by its content."""
     text = dump(document)
     path = FOUND / target.name / f"{sha256(text.encode()).hexdigest()[:12]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,12 +135,12 @@ def keep_case(target: Target, document: Document) -> Path:
 
 
 def kept_cases(target: Target) -> list[Path]:
-    """The cases of a target."""
+    """Return the cases of a target."""
     return sorted((FOUND / target.name).glob("*.json"))
 
 
 def format_report(report: Report, seed: int, *, smaller: bool = True) -> str:
-    """What a run found, each with its smallest document and how to see it again."""
+    """Describe the failures of a run, each with its smallest document and its command."""
     parts = []
     for found in sorted(report.found.values(), key=lambda found: found.number):
         document = shrink_failure(report.target, found) if smaller else found.document

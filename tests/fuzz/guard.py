@@ -1,6 +1,6 @@
-"""Watches a process that reads hostile documents: what it opens, starts and connects to, how long it computes, and how much it holds.
+"""A guard for a process that reads hostile documents: files, processes, CPU and memory.
 
-What is done here is never undone, so only a process that was forked for it may call `install`.
+The guard is permanent. Only a process that was forked for it may call `install`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any, Final
 from jsplan.state import lease
 from tests.fuzz import hostile_values
 
-#: Bytes that may be used beyond what the process has when it begins.
+#: Bytes that the process may use in addition to those at its begin.
 MEMORY: Final = 512 << 20
-#: Seconds of a clock on the wall after which a document counts as one that waits for ever, however busy the machine is.
+#: Seconds of wall time after which a document counts as waiting for ever, also on a busy machine.
 WALL: Final = 180
 _PROCESSES: Final = (
     "subprocess.Popen",
@@ -37,7 +37,7 @@ _PROCESSES: Final = (
     "os.spawn",
     "pty.spawn",
 )
-#: Where a call has a path that it changes, and the folder that a relative one is in.
+#: Arguments of each call: the path that it changes, and the folder of a relative path.
 _CHANGES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
     "os.rename": ((0, 2), (1, 3)),
     "os.link": ((1, 3),),
@@ -54,11 +54,11 @@ _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEN
 
 
 class StoppedDocument(BaseException):
-    """The document made the process do what no document may; no `except Exception` keeps it."""
+    """The document made the process do something forbidden; no `except Exception` catches it."""
 
 
 class Guard:
-    """What the present document may do. `seen` is what it did and may not."""
+    """The permissions of the current document. `seen` are its forbidden actions."""
 
     def __init__(self) -> None:
         self.folders: tuple[str, ...] = ()
@@ -75,9 +75,9 @@ class Guard:
         seconds: float,
         pipes: tuple[Path, ...] = (),
     ) -> Iterator[None]:
-        """Let only `folders` be written to, and folders that are made in `temporary`; stop after so many seconds of computing.
+        """Allow writes only in `folders` and in new folders of `temporary`, for `seconds` of CPU.
 
-        `pipes` are files that may be pipes, since the user named them; they end with an error.
+        `pipes` are files that may be pipes, since the user named them. They end with an error.
         """
         self.pipes = tuple(map(os.path.realpath, pipes))
         self.folders, self.temporary = (
@@ -99,22 +99,20 @@ class Guard:
             self.active = False
 
     def stop(self, what: str) -> None:
-        """Note what was done and end it."""
+        """Record a forbidden action and stop."""
         self.seen.append(what)
         raise StoppedDocument(what)
 
     def audit_hook(self, event: str, args: tuple[Any, ...]) -> None:
-        """The audit hook: called before whatever the interpreter does."""
+        """Check an event of the interpreter before it happens."""
         if not self.active:
             return
         if event == "open":
             self._check_open(*args)
         elif event in _CHANGES:
             for at, folder in _CHANGES[event]:
-                if folder >= len(args) or args[folder] in (
-                    None,
-                    -1,
-                ):  # what is relative to an open folder is below it
+                # A path relative to an open folder is below it.
+                if folder >= len(args) or args[folder] in (None, -1):
                     self._check_change(event, args[at])
         elif event in ("socket.connect", "socket.bind", "socket.sendto"):
             raise ConnectionRefusedError(111, "Connection refused")
@@ -169,12 +167,12 @@ def _wall_alarm(*_: object) -> None:
 
 
 def install() -> None:
-    """Watch this process from now on, let its clocks go as fast as it wants, and bound its memory."""
+    """Guard this process from now on, skip its waiting, and bound its memory."""
     sys.addaudithook(GUARD.audit_hook)
     signal.signal(signal.SIGPROF, _cpu_alarm)
     signal.signal(signal.SIGALRM, _wall_alarm)
     _skip_waiting()
-    os.fsync = _nothing  # what is tested is not the disk
+    os.fsync = _nothing  # the disk is not tested
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
         pages = int(file.read().split()[0])
     resource.setrlimit(
@@ -184,11 +182,11 @@ def install() -> None:
 
 
 def _nothing(fd: Any) -> None:
-    """Wait for no disk."""
+    """Skip a wait for the disk."""
 
 
 def _skip_waiting() -> None:
-    """Nobody waits: a sleep, and a wait of an event loop in which nothing happens, only puts the clock forward."""
+    """Replace each wait by a step of the clock."""
     real, ahead = time.monotonic, [0.0]
 
     def monotonic() -> float:
@@ -201,7 +199,7 @@ def _skip_waiting() -> None:
 
     select = selectors.DefaultSelector.select
 
-    def hurried(self: Any, timeout: float | None = None) -> list[Any]:
+    def quick_select(self: Any, timeout: float | None = None) -> list[Any]:
         found = select(self, timeout if timeout is None or timeout <= 0 else min(timeout, 0.002))
         if not found and timeout is not None and timeout > 0:
             ahead[0] += timeout
@@ -210,5 +208,5 @@ def _skip_waiting() -> None:
     time.monotonic = monotonic
     time.sleep = sleep
     lease.clock = monotonic
-    selectors.DefaultSelector.select = hurried  # type: ignore[method-assign]
+    selectors.DefaultSelector.select = quick_select  # type: ignore[method-assign]
     asyncio.base_events.time.monotonic = monotonic  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Makes documents of a seed, and reads each in a process of its own kind. What is done with those that fail is left to `findings`."""
+"""Documents of a seed, each read in a forked process. `findings` handles the failures."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tests.fuzz.documents import Document, size
 from tests.fuzz.guard import GUARD, StoppedDocument, install
 from tests.fuzz.mutate import form_of, mutate_part
 
-#: Where files cost nothing, if there is such a place.
+#: A folder in memory, if there is one.
 MEMORY: Final = Path("/dev/shm")
-#: A seed that jsplan does not take: it leads to nothing, and is old or wrong.
+#: The failure of a seed that jsplan refuses, which is old or wrong.
 REFUSED: Final = "is refused"
-#: A part of seeds that are meant to be refused.
+#: The part that marks seeds that must be refused.
 WRONG: Final = "$wrong"
-#: Documents that one process reads before the next takes its place.
+#: Documents that one process reads before the next replaces it.
 CHUNK: Final = 400
 #: Different failures after which a run ends.
 MAX_FAILURES: Final = 25
@@ -46,17 +46,17 @@ MAX_FAILURES: Final = 25
 
 @dataclass(frozen=True)
 class Target:
-    """One reader of documents. `seeds` makes documents that are right, `run` lets jsplan read one."""
+    """One reader of documents. `seeds` makes correct documents, `run` lets jsplan read one."""
 
     name: str
     seeds: Callable[[], list[Document]]
     run: Callable[[DocumentRun], None]
-    #: Which parts are changed, and words of this target's own.
+    #: The parts that are changed, and hostile words of this target.
     changes: Callable[[str], bool] = lambda name: not name.startswith("$")
     words: tuple[str, ...] = ()
-    #: How a part is written, where its name does not say so.
+    #: The format of a part, where its name does not say so.
     form: Callable[[str], str] = form_of
-    #: How many of all documents of a soak it gets.
+    #: The share of the documents of a soak.
     share: int = 1
 
     @cached_property
@@ -65,7 +65,7 @@ class Target:
         return self.seeds()
 
     def document(self, seed: int, number: int) -> Document:
-        """The document of this number; it depends on nothing else."""
+        """Return the document of this number, which depends on nothing else."""
         dice = Random(f"{self.name} {seed} {number}")
         document = dict(dice.choice(self.documents))
         parts = [name for name in document if self.changes(name)]
@@ -95,7 +95,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is wrong with a document. `key` is the same for the same bug."""
+    """A failure of a document. `key` is the same for the same bug."""
 
     key: str
     detail: str
@@ -103,7 +103,7 @@ class Failure:
 
 @dataclass(slots=True)
 class FoundFailure:
-    """A failure with the first document that showed it, and how many did."""
+    """A failure with its first document and its count."""
 
     failure: Failure
     number: int
@@ -113,7 +113,7 @@ class FoundFailure:
 
 @dataclass(slots=True)
 class Report:
-    """What a run read and found."""
+    """The documents and failures of a run."""
 
     target: Target
     documents: int = 0
@@ -121,19 +121,22 @@ class Report:
     found: dict[str, FoundFailure] = field(default_factory=dict)
 
     def add(self, number: int, document: Document, failure: Failure) -> None:
-        """Take in one that failed."""
-        there = self.found.get(failure.key)
-        if there is None:
+        """Add a failing document."""
+        known = self.found.get(failure.key)
+        if known is None:
             self.found[failure.key] = FoundFailure(failure, number, document)
         else:
-            there.count += 1
+            known.count += 1
 
 
-# --- reading one ------------------------------------------------------------------------------------------------------
+# --- Read one document
 
 
 def read(target: Target, document: Document, base: Path, *, seed: bool = False) -> Failure | None:
-    """Let jsplan read it, here and now: only in a process that `install` was called in. A `seed` must not be refused."""
+    """Let jsplan read a document in this process, after `install`.
+
+    A `seed` must not be refused.
+    """
     scene = DocumentRun(base, document)
     scene.prepare()
     allowed = max(1.0, -(-size(document) // 1024))
@@ -146,13 +149,13 @@ def read(target: Target, document: Document, base: Path, *, seed: bool = False) 
     finally:
         scene.clear()
     if GUARD.seen:
-        what = GUARD.seen[0]
+        action = GUARD.seen[0]
         key = (
-            what
-            if what.startswith(("computes", "waits", "compiles"))
-            else what.split(" ")[0] + " " + what.rpartition(" ")[2]
+            action
+            if action.startswith(("computes", "waits", "compiles"))
+            else action.split(" ")[0] + " " + action.rpartition(" ")[2]
         )
-        return Failure(key, f"{what}\n{failure.detail if failure else ''}")
+        return Failure(key, f"{action}\n{failure.detail if failure else ''}")
     if seed and failure is None and scene.refusals and WRONG not in document:
         return Failure(REFUSED, "\n".join(scene.refusals))
     return failure
@@ -161,31 +164,34 @@ def read(target: Target, document: Document, base: Path, *, seed: bool = False) 
 def _read(target: Target, scene: DocumentRun) -> Failure | None:
     try:
         target.run(scene)
-    except Violation as wrong:
-        return Failure(wrong.key, wrong.detail)
+    except Violation as violation:
+        return Failure(violation.key, violation.detail)
     except JsplanError as error:
         try:
             scene.check_refusal(error)
-        except Violation as wrong:
-            return Failure(wrong.key, wrong.detail)
-    except Exception:  # noqa: BLE001 - that is what is looked for
+        except Violation as violation:
+            return Failure(violation.key, violation.detail)
+    except Exception:  # noqa: BLE001 - any other exception is a failure
         text = traceback.format_exc()
         return Failure(f"raises {error_location(text)}", text[-3000:])
     return None
 
 
-# --- reading many -----------------------------------------------------------------------------------------------------
+# --- Read many documents
 
 
 def _forked(
     target: Target,
     documents: Iterable[tuple[int, Document]],
     at: mmap.mmap,
-    tell: Callable[[int, Failure], None],
+    report_failure: Callable[[int, Failure], None],
     *,
     seeds: bool = False,
 ) -> int:
-    """Read the documents in a process of their own. How it ended; `at` has the number of the last one it began."""
+    """Read the documents in a forked process and return its exit status.
+
+    `at` has the number of the document that it began last.
+    """
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -198,9 +204,9 @@ def _forked(
     with os.fdopen(reader, "rb") as lines:
         for line in lines:
             number, key, detail = json.loads(line)
-            tell(number, Failure(key, detail))
+            report_failure(number, Failure(key, detail))
     status = os.waitpid(child, 0)[1]
-    shutil.rmtree(base, ignore_errors=True)  # also what one left that died
+    shutil.rmtree(base, ignore_errors=True)  # also after a process that died
     return status
 
 
@@ -233,39 +239,39 @@ def _child(
 
 @cache
 def _preload() -> None:
-    """Load all of jsplan but what needs Spark, once, so that no forked process does so."""
+    """Import all of jsplan but Spark once, so that no forked process does so."""
     for found in pkgutil.walk_packages(jsplan.__path__, "jsplan."):
         if not found.name.startswith(("jsplan.backfill.spark", "jsplan.__main__")):
             importlib.import_module(found.name)
     with contextlib.suppress(ImportError):
-        importlib.import_module("pandas")  # which pyarrow loads when it first makes an array
+        importlib.import_module("pandas")  # pyarrow imports it with its first array
     for name in {**schemas(), **internal_schemas()}:
         find_flaw({}, name.removesuffix("-v1.json"))  # compiles the schema
     gc.freeze()
 
 
 def check_document(target: Target, document: Document) -> Failure | None:
-    """What is wrong with one document, if anything."""
+    """Return the failure of one document, or None."""
     _preload()
-    told: list[Failure] = []
+    failures: list[Failure] = []
     with mmap.mmap(-1, 8) as at:
-        status = _forked(target, [(0, document)], at, lambda _, failure: told.append(failure))
-    return told[0] if told else _describe_exit(status)
+        status = _forked(target, [(0, document)], at, lambda _, failure: failures.append(failure))
+    return failures[0] if failures else _describe_exit(status)
 
 
 def check_documents(
     target: Target, documents: Mapping[str, Document], *, seeds: bool = False
 ) -> dict[str, Failure]:
-    """What is wrong with each of the documents, by name."""
+    """Return the failures of the documents, by name."""
     found: dict[str, Failure] = {}
     names = [*documents]
     _preload()
     with mmap.mmap(-1, 8) as at:
-        todo = range(len(names))
-        while todo:
+        pending = range(len(names))
+        while pending:
             status = _forked(
                 target,
-                ((n, documents[names[n]]) for n in todo),
+                ((n, documents[names[n]]) for n in pending),
                 at,
                 lambda n, failure: found.update({names[n]: failure}),
                 seeds=seeds,
@@ -275,7 +281,7 @@ def check_documents(
                 break
             number = struct.unpack("q", at[:8])[0]
             found[names[number]] = death
-            todo = range(number + 1, len(names))
+            pending = range(number + 1, len(names))
     return found
 
 
@@ -299,17 +305,17 @@ def run(
     most: int = MAX_FAILURES,
     clock: Callable[[], float] = lambda: sum(os.times()[:4]),
 ) -> Report:
-    """Read documents of these numbers. `seconds` of the report are those of computing."""
+    """Read the documents of these numbers. `seconds` of the report are CPU time."""
     _preload()
-    report, begun, left = Report(target), clock(), iter(_chunks(numbers))
+    report, begun, chunks = Report(target), clock(), iter(_chunks(numbers))
     assert target.documents, f"{target.name} has no seeds"
     with mmap.mmap(-1, 8) as at:
-        for chunk in left:
-            todo = chunk
-            while todo and len(report.found) < most:
+        for chunk in chunks:
+            pending = chunk
+            while pending and len(report.found) < most:
                 status = _forked(
                     target,
-                    ((n, target.document(seed, n)) for n in todo),
+                    ((n, target.document(seed, n)) for n in pending),
                     at,
                     lambda n, failure: report.add(n, target.document(seed, n), failure),
                 )
@@ -318,7 +324,7 @@ def run(
                     break
                 number = struct.unpack("q", at[:8])[0]
                 report.add(number, target.document(seed, number), death)
-                todo = range(number + 1, chunk.stop)
+                pending = range(number + 1, chunk.stop)
             report.documents = chunk.stop - numbers.start
             if len(report.found) >= most:
                 break

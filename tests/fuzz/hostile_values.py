@@ -1,11 +1,11 @@
-"""Values that readers of documents stumble over: texts, numbers and whole pieces of YAML or JSON."""
+"""Hostile values for readers of documents: texts, numbers and pieces of YAML or JSON."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: What must never be shown. The first is in the environment, the second in a file outside of the workspace, the third in credentials,
-#: and the last stands in the files themselves.
+#: Secrets that must never be shown: in the environment, in a file outside of the workspace, in credentials,
+#: and in the files themselves.
 IN_ENVIRONMENT: Final = "FuzzSecretEnvironment"
 OUTSIDE: Final = "FuzzSecretOutside"
 IN_CREDENTIALS: Final = "FuzzSecretCredentials"
@@ -13,7 +13,7 @@ INLINE: Final = "FuzzSecretInline"
 #: Code that must never be compiled, and markup that must never be part of a page.
 CODE: Final = "fuzz_code"
 TAG: Final = "fuzz-tag"
-#: Stands in documents for the folder beside the workspace.
+#: A placeholder for the folder beside the workspace.
 BESIDE: Final = "@OUTSIDE@"
 
 UNICODE: Final = (
@@ -21,7 +21,7 @@ UNICODE: Final = (
     "\u202e", "\u2066", "\ufeff", "\ufffe", "\uffff", "\ud800", "\udfff", "\U000e0041",
     "\U0001f469\u200d\U0001f680", "\u0430", "e\u0301", "\r", "\n", "\t", "\u0085",
 )  # fmt: skip
-#: Every one of them at once.
+#: All of them in one text.
 ALL_OF_UNICODE: Final = "A" + "".join(
     character for character in UNICODE if character not in ("\0", "\ud800", "\udfff")
 )
@@ -73,9 +73,9 @@ NUMBERS: Final[tuple[int | float, ...]] = (
     1 << 63, -(1 << 63), 1 << 64, 10**30, 1_000_000, 10**9, 2 * 10**9, 0.5, -0.0, -5.5, 1e308, -1e308, 1.5e300,
     5e-324,
 )  # fmt: skip
-#: Those that break what is calculated.
+#: Numbers that break calculations.
 EXTREMES: Final[tuple[int | float, ...]] = (0, -1, 1 << 63, 10**30, 1e308, -1e308)
-#: Written as they are where a value is expected.
+#: Texts that are written unquoted in the place of a value.
 RAW_JSON: Final = (
     "NaN", "-Infinity", "1e999", "9" * 5000, "-" + "9" * 400, "0" * 30 + "1",
     "[" * 100 + "]" * 100, "[" * 5000 + "]" * 5000, '{"a":' * 200 + "1" + "}" * 200, "[" * 100_000,
@@ -85,20 +85,20 @@ RAW_JSON: Final = (
 
 
 def _bomb(levels: int, width: int, leaf: str = "x") -> str:
-    """Anchors, each of which repeats the one before."""
+    """Return anchors, each of which repeats the one before."""
     lines = [f"&b0 [{leaf}, {leaf}]"]
     lines += [f"&b{level} [{', '.join([f'*b{level - 1}'] * width)}]" for level in range(1, levels)]
     return f"[{', '.join(lines)}]"
 
 
 def _ladder(levels: int) -> str:
-    """Anchors, each of which wraps the one before into some more levels: deep without that any text is."""
+    """Return anchors that nest the one before, which makes a short text deep."""
     lines = [f"&d0 {'[' * 50}x{']' * 50}"]
     lines += [f"&d{level} {'[' * 50}*d{level - 1}{']' * 50}" for level in range(1, levels)]
     return f"[{', '.join(lines)}]"
 
 
-#: Short texts that are much when they are written out.
+#: Short texts that expand to very large ones.
 BOMBS: Final = (
     _bomb(6, 10), _bomb(14, 4), _bomb(40, 2), _bomb(5, 10, '"${domain}"'), _bomb(4, 20, '"${domain}.x"'),
     _bomb(3, 100, '"${var.n}"'), _bomb(4, 9, '"*"'), _bomb(4, 9, "{a: b}"), _ladder(3), _ladder(20), _ladder(60),

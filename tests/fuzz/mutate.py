@@ -1,4 +1,4 @@
-"""Changes documents: by their structure where they are JSON or YAML, by lines, and by bytes. Everything is drawn from one `Random`."""
+"""Mutations of documents as trees (JSON, YAML), lines and bytes, from one `Random`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 from tests.fuzz import hostile_values
 from tests.fuzz.documents import bytes_of, text_of
 
-#: The most that one part may have, in bytes; and how deep a tree may be that is changed as a tree.
+#: The most bytes of a part, and the depth and size up to which a tree is changed as a tree.
 LARGEST: Final = 300_000
 DEEPEST: Final = 60
 MOST_VALUES: Final = 20_000
@@ -23,7 +23,7 @@ _WORD: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 class Raw(str):
-    """Text that is written without quotes, whatever it is."""
+    """A text that is written without quotes."""
 
     __slots__ = ()
 
@@ -38,19 +38,19 @@ class Key(str):
         return self is other
 
 
-# --- trees -----------------------------------------------------------------------------------------------------------
+# --- Trees
 
 Tree = Any
-#: A place in a tree: the mapping or list that holds a value, and its key or number there.
+#: The place of a value: the mapping or list that holds it, and its key or index there.
 Place = tuple[Any, Any]
 
 
 def places(tree: Tree) -> list[Place]:
-    """Every place of the tree but its root."""
+    """Return every place of the tree but its root."""
     found: list[Place] = []
-    todo = [tree]
-    while todo:
-        node = todo.pop()
+    pending = [tree]
+    while pending:
+        node = pending.pop()
         inside = (
             node.items()
             if isinstance(node, dict)
@@ -60,20 +60,20 @@ def places(tree: Tree) -> list[Place]:
         )
         for key, value in inside:
             found.append((node, key))
-            todo.append(value)
+            pending.append(value)
     return found
 
 
 def _depth(tree: Tree) -> int:
-    """How deep it is; more than any where it is too large to be looked through, as one with aliases may be."""
-    deep, count, todo = 0, 0, [(tree, 1)]
-    while todo:
-        node, level = todo.pop()
+    """Return the depth, or more than allowed if the tree is too large, as with aliases."""
+    deep, count, pending = 0, 0, [(tree, 1)]
+    while pending:
+        node, level = pending.pop()
         count += 1
         if count > MOST_VALUES or level > DEEPEST:
             return DEEPEST + 1
         deep = max(deep, level)
-        todo += [
+        pending += [
             (value, level + 1)
             for value in (
                 node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
@@ -83,14 +83,14 @@ def _depth(tree: Tree) -> int:
 
 
 def copy_tree(tree: Tree) -> Tree:
-    """A deep copy."""
+    """Return a deep copy."""
     if isinstance(tree, dict):
         return {key: copy_tree(value) for key, value in tree.items()}
     return [copy_tree(value) for value in tree] if isinstance(tree, list) else tree
 
 
 class Mutator:
-    """Mutations of one document; `donors` are other trees of its kind, of which pieces are taken."""
+    """Mutations of one document; `donors` are other trees of its kind, to take pieces from."""
 
     def __init__(
         self, dice: Random, own: tuple[str, ...], raw: tuple[str, ...], donors: list[Tree]
@@ -101,21 +101,21 @@ class Mutator:
         self.donors = donors
 
     def tree(self, tree: Tree, count: int) -> Tree:
-        """The tree with so many changes."""
+        """Return the tree with `count` changes."""
         box = [copy_tree(tree)]
         for _ in range(count):
-            there = places(box)
-            if len(there) > MOST_VALUES:
+            candidates = places(box)
+            if len(candidates) > MOST_VALUES:
                 break
             place = self.dice.choice(
-                there[1:] if len(there) > 1 and self.dice.random() < 0.97 else there
+                candidates[1:] if len(candidates) > 1 and self.dice.random() < 0.97 else candidates
             )
             place = self._step_by_step(box) if self.dice.random() < 0.3 else place
             self.dice.choice(self._mutations_for(place))(*place)
         return box[0]
 
     def _step_by_step(self, box: list[Tree]) -> Place:
-        """A place by a way down from the root: what stands high is not drowned by the many values below it."""
+        """Choose a place on a random path from the root, so that high places are chosen too."""
         place: Place = (box, 0)
         while (
             (inside := place[0][place[1]])
@@ -162,7 +162,7 @@ class Mutator:
             holder.append(None)
 
     def text(self) -> str:
-        """A hostile text."""
+        """Return a hostile text."""
         return self.dice.choice(
             self.own if self.own and self.dice.random() < 0.4 else hostile_values.TEXTS
         )
@@ -210,9 +210,9 @@ class Mutator:
 
     def _transplant(self, holder: Any, key: Any) -> None:
         donor = self.dice.choice(self.donors)
-        there = places(donor)
-        if there:
-            from_holder, from_key = self.dice.choice(there)
+        candidates = places(donor)
+        if candidates:
+            from_holder, from_key = self.dice.choice(candidates)
             holder[key] = copy_tree(from_holder[from_key])
 
     def _wrap(self, holder: Any, key: Any) -> None:
@@ -246,27 +246,27 @@ class Mutator:
         holder[self.dice.choice(choices)] = holder.pop(key)
 
     def _known_key(self) -> str:
-        there = [
+        candidates = [
             key for holder, key in places(self.dice.choice(self.donors)) if isinstance(holder, dict)
         ]
-        return str(self.dice.choice(there)) if there else "x"
+        return str(self.dice.choice(candidates)) if candidates else "x"
 
     def _add(self, holder: Any, key: Any) -> None:
         holder[key][self._known_key() if self.dice.random() < 0.5 else self.text()] = self._scalar()
 
     def _anchor(self, holder: Any, key: Any) -> None:
-        """Name this value, and write the name where another one is."""
+        """Make this value an anchor, and replace another value by its alias."""
         name = self.dice.choice("abc")
         others = [
             place for place in places(holder[key]) or [(holder, key)] if place != (holder, key)
         ]
-        if others and self.dice.random() < 0.1:  # inside of itself
-            other, where = self.dice.choice(others)
-            other[where] = Raw(f"*{name}")
+        if others and self.dice.random() < 0.1:  # the alias is inside of its anchor
+            other, other_key = self.dice.choice(others)
+            other[other_key] = Raw(f"*{name}")
         holder[key] = Raw(f"&{name} {json_text(holder[key], escaped=False)}")
-        there = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
-        if (where := self.dice.choice(there)) is not key:
-            holder[where] = Raw(f"*{name}")
+        candidates = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        if (other_key := self.dice.choice(candidates)) is not key:
+            holder[other_key] = Raw(f"*{name}")
 
     def _merge(self, holder: Any, key: Any) -> None:
         if isinstance(holder, dict):
@@ -297,7 +297,7 @@ class Mutator:
         )
 
     def _digits(self, holder: Any, key: Any) -> None:
-        """Another number in a text that has some, as in `store-{1..3}` or `30d`."""
+        """Replace a number in a text, as in `store-{1..3}` or `30d`."""
         found = list(re.finditer(r"\d+", str(holder[key])))
         if found:
             match = self.dice.choice(found)
@@ -335,11 +335,11 @@ class Mutator:
         holder[key] = type(holder[key])()
 
 
-# --- text of trees ---------------------------------------------------------------------------------------------------
+# --- Texts of trees
 
 
 def json_text(tree: Tree, *, escaped: bool = True) -> str:
-    """The tree as JSON, as far as what is raw in it is any."""
+    """Return the tree as JSON; raw texts are written unchanged."""
     if isinstance(tree, Raw):
         return str(tree)
     if isinstance(tree, dict):
@@ -354,7 +354,7 @@ def json_text(tree: Tree, *, escaped: bool = True) -> str:
 
 
 def yaml_text(tree: Tree, indent: int = 0) -> str:
-    """The tree as YAML in blocks."""
+    """Return the tree as YAML in blocks."""
     pad = " " * indent
     if isinstance(tree, dict) and tree and indent < 40:
         return "".join(
@@ -380,11 +380,11 @@ def _plain(key: str) -> str:
     )
 
 
-# --- parts -----------------------------------------------------------------------------------------------------------
+# --- Parts
 
 
 def form_of(name: str) -> str:
-    """How a part is written, by its name."""
+    """Return the format of a part, by its name."""
     ending = name.rpartition(".")[2]
     return {"json": "json", "yaml": "yaml", "yml": "yaml", "journal": "lines", "plan": "json"}.get(
         ending, "bytes"
@@ -393,7 +393,7 @@ def form_of(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_tree(content: bytes, form: str) -> Tree:
-    """The tree in the text; None where there is none, or one that is too deep or too large to be changed as a tree."""
+    """Return the tree of a text, or None if there is none or it is too large."""
     try:
         found = json.loads(content) if form == "json" else yaml.safe_load(content)
     except (ValueError, yaml.YAMLError, RecursionError):
@@ -404,7 +404,7 @@ def parse_tree(content: bytes, form: str) -> Tree:
 def mutate_part(
     content: bytes, form: str, dice: Random, others: list[bytes], own: tuple[str, ...] = ()
 ) -> bytes:
-    """The part with one or several changes; `others` are other contents of the same kind."""
+    """Return the part after some changes; `others` are other contents of the same kind."""
     if form == "number":
         return dice.choice((b"0", b"1", b"2", b"30"))
     count, draw = 1 + min(int(dice.expovariate(0.5)), 10), dice.random()
@@ -431,7 +431,7 @@ def mutate_part(
 def _mutate_lines(
     content: bytes, dice: Random, others: list[bytes], own: tuple[str, ...], count: int
 ) -> bytes:
-    """Lines of JSON, each with a structure of its own."""
+    """Change lines of JSON, each a document."""
     lines = content.split(b"\n")
     known = [line for other in (content, *others) for line in other.split(b"\n") if line]
     for _ in range(count):
@@ -476,7 +476,7 @@ def _mutate_text(content: bytes, dice: Random, count: int) -> bytes:
 
 
 def mutate_bytes(content: bytes, dice: Random, others: list[bytes], count: int) -> bytes:
-    """Bits, numbers, words, cuts and splices."""
+    """Change bits, numbers, words, cuts and splices."""
     for _ in range(count):
         content = _bytes_once(content, dice, others)[:LARGEST]
     return content

@@ -1,4 +1,4 @@
-"""A link to servers that are not there: what they answer is in the document, and the bucket of the KV backend is kept in memory."""
+"""A link whose answers come from the document, with a KV bucket in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jsplan.jetstream.read_only import ReadOnlyGuard
 from jsplan.state import bucket
 from tests.fuzz.documents import Document, bytes_of, text_of
 
-#: Parts that are answers: `$> SUBJECT.json`, the second one to the same request `$> SUBJECT #2.json`; and keys of the bucket.
+#: Names of parts: an answer `$> SUBJECT.json`, a second one `$> SUBJECT #2.json`, and keys of the bucket.
 ANSWER, MANY, KEY, GREETING = "$> ", "$>> ", "$kv ", "$info.json"
 CREATED: Final = "2026-01-01T00:00:00Z"
 _GREETING: Final = {
@@ -59,16 +59,16 @@ _NOT_FOUND: Final = {
 
 
 def _parsed(payload: bytes) -> dict[str, Any]:
-    """The JSON of a request; nothing where it is none, as the chunk of a snapshot."""
+    """Return the JSON of a request, or {} for other payloads, such as a snapshot chunk."""
     with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(payload)
-        return found if isinstance(found, dict) else {}
+        result = json.loads(payload)
+        return result if isinstance(result, dict) else {}
     return {}
 
 
 def stream(name: str, **config: Any) -> dict[str, Any]:
-    """STREAM.INFO of a stream."""
-    said = {
+    """Return STREAM.INFO of a stream."""
+    defaults = {
         "name": name,
         "subjects": [f"{name}.*"],
         "retention": "limits",
@@ -87,7 +87,7 @@ def stream(name: str, **config: Any) -> dict[str, Any]:
         "metadata": {},
     }
     return {
-        "config": said | config,
+        "config": defaults | config,
         "created": CREATED,
         "state": dict(_STATE),
         "cluster": {"leader": "n1"},
@@ -97,13 +97,13 @@ def stream(name: str, **config: Any) -> dict[str, Any]:
 
 @dataclass
 class Script:
-    """What the servers of one document answer. `known` are streams that are there, whatever they are called."""
+    """The answers of the servers of one document. `known` means that every stream exists."""
 
     document: Document = field(default_factory=dict)
     known: bool = False
-    asked: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     made: dict[str, dict[str, Any]] = field(default_factory=dict)
-    kept: dict[str, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
+    values: dict[str, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
     bucket: bool = False
     sequence: int = 0
 
@@ -113,45 +113,44 @@ class Script:
                 self.bucket = True
                 self.store(name.removeprefix(KEY).partition(" ")[0], {}, content)
 
-    # --- answers ------------------------------------------------------------------------------------------------------
+    # --- Answers
 
     def answer(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> bytes:
-        """The answer to a request."""
+        """Return the answer to a request."""
         if (written := self._recorded_answer(subject, payload)) is not None:
             return written
         if "$KV." in subject:
             return self._put(subject.partition("$KV.")[2].partition(".")[2], payload, headers)
         verb = subject.partition(".API.")[2]
-        said = _parsed(payload)
+        request = _parsed(payload)
         if (
             verb.partition(".KV_")[2]
             and self.bucket
-            and (found := self._bucket_answer(verb, said)) is not None
+            and (result := self._bucket_answer(verb, request)) is not None
         ):
-            return json.dumps(found).encode()
-        return json.dumps(self._default_answer(subject, verb, said)).encode()
+            return json.dumps(result).encode()
+        return json.dumps(self._default_answer(subject, verb, request)).encode()
 
     def _recorded_answer(self, subject: str, payload: bytes) -> bytes | None:
-        first_page = (
-            [f'{subject} {{"offset":0}}'] if b'"offset"' in payload else []
-        )  # a server that says the same on every page
-        for asked in (f"{subject} {text_of(payload)}", subject, *first_page):
-            self.asked[asked] += 1
-            for number in range(self.asked[asked], 0, -1):
-                name = f"{ANSWER}{asked}{f' #{number}' if number > 1 else ''}.json"
+        # A hostile server gives the same answer on every page.
+        first_page = [f'{subject} {{"offset":0}}'] if b'"offset"' in payload else []
+        for request_key in (f"{subject} {text_of(payload)}", subject, *first_page):
+            self.counts[request_key] += 1
+            for number in range(self.counts[request_key], 0, -1):
+                name = f"{ANSWER}{request_key}{f' #{number}' if number > 1 else ''}.json"
                 if name in self.document:
                     return self.document[name]
         return None
 
     def many(self, subject: str) -> list[tuple[bytes, bytes]]:
-        """The answers to one request that has many."""
+        """Return the answers to one request that has many."""
         content = self.document.get(f"{MANY}{subject}.json")
         with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
             if content is not None:
                 return [(bytes_of(block), bytes_of(data)) for block, data in json.loads(content)]
         return [(b"NATS/1.0 404 Message Not Found\r\n\r\n", b"")]
 
-    def _default_answer(self, subject: str, verb: str, said: dict[str, Any]) -> dict[str, Any]:
+    def _default_answer(self, subject: str, verb: str, request: dict[str, Any]) -> dict[str, Any]:
         if verb == "INFO":
             domain = (
                 subject.split(".")[1]
@@ -160,17 +159,17 @@ class Script:
             )
             return _ACCOUNT | {"domain": domain}
         words = verb.split(".")
-        kind, what, name = words[0], ".".join(words[1:2]), ".".join(words[2:])
+        kind, action, name = words[0], ".".join(words[1:2]), ".".join(words[2:])
         key = f"{subject.partition('.API.')[0]} {kind} {name}"
-        if what in ("NAMES", "LIST"):
+        if action in ("NAMES", "LIST"):
             return {
                 "total": 0,
                 "offset": 0,
                 "limit": 1024,
                 "streams" if kind == "STREAM" else "consumers": [],
             }
-        if what in ("CREATE", "UPDATE"):
-            config = said.get("config", said)
+        if action in ("CREATE", "UPDATE"):
+            config = request.get("config", request)
             self.made[key] = (
                 stream(name, **{key: value for key, value in config.items() if key != "name"})
                 if kind == "STREAM"
@@ -178,29 +177,29 @@ class Script:
             )
             self.bucket = self.bucket or name.startswith("KV_")
             return self.made[key]
-        if what in ("DELETE", "PURGE", "PAUSE"):
+        if action in ("DELETE", "PURGE", "PAUSE"):
             self.made.pop(key, None)
             return {"success": True, "purged": 0}
-        if what == "INFO" and (
+        if action == "INFO" and (
             key in self.made or (self.known and kind == "STREAM" and not name.startswith("KV_"))
         ):
             return self.made.get(key) or stream(name)
         code, text = next(
-            found
-            for start, found in _NOT_FOUND.items()
+            result
+            for start, result in _NOT_FOUND.items()
             if verb.startswith(start) or start == "STREAM"
         )
         return {"error": {"code": 404, "err_code": code, "description": text}}
 
-    # --- the bucket ---------------------------------------------------------------------------------------------------
+    # --- The bucket
 
     def store(self, key: str, headers: Mapping[str, str], data: bytes) -> int:
-        """Store a value under a key; its sequence."""
+        """Store a value under a key and return its sequence."""
         self.sequence += 1
         if headers.get("Nats-Rollup") == "sub":
-            self.kept[key] = []
+            self.values[key] = []
         block = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
-        self.kept.setdefault(key, []).append(
+        self.values.setdefault(key, []).append(
             (self.sequence, b"NATS/1.0\r\n" + block + b"\r\n" if block else b"", data)
         )
         return self.sequence
@@ -212,9 +211,9 @@ class Script:
             .partition("$KV.")[2]
             .partition(".")[2]
         )
-        there = self.kept.get(of, [])
+        values = self.values.get(of, [])
         last = headers.get("Nats-Expected-Last-Sequence")
-        if (expected is not None and int(expected) != (there[-1][0] if there else 0)) or (
+        if (expected is not None and int(expected) != (values[-1][0] if values else 0)) or (
             last is not None and int(last) != self.sequence
         ):
             return (
@@ -222,19 +221,23 @@ class Script:
             )
         return b'{"stream": "KV_x", "seq": %d}' % self.store(key, headers, data)
 
-    def _bucket_answer(self, verb: str, said: dict[str, Any]) -> dict[str, Any] | None:
+    def _bucket_answer(self, verb: str, request: dict[str, Any]) -> dict[str, Any] | None:
         if verb.startswith("STREAM.MSG.GET."):
             wanted = (
-                str(said.get("last_by_subj") or said.get("next_by_subj"))
+                str(request.get("last_by_subj") or request.get("next_by_subj"))
                 .partition("$KV.")[2]
                 .partition(".")[2]
             )
-            found = [one for one in self.kept.get(wanted, []) if one[0] >= int(said.get("seq", 0))]
-            if not found:
+            result = [
+                entry
+                for entry in self.values.get(wanted, [])
+                if entry[0] >= int(request.get("seq", 0))
+            ]
+            if not result:
                 return {
                     "error": {"code": 404, "err_code": 10037, "description": "no message found"}
                 }
-            sequence, block, data = found[0] if "next_by_subj" in said else found[-1]
+            sequence, block, data = result[0] if "next_by_subj" in request else result[-1]
             more = {"hdrs": base64.b64encode(block).decode()} if block else {}
             return {
                 "message": {
@@ -247,14 +250,15 @@ class Script:
             }
         if verb.startswith("STREAM.INFO."):
             pattern = (
-                str(said.get("subjects_filter", ">")).partition("$KV.")[2].partition(".")[2] or ">"
+                str(request.get("subjects_filter", ">")).partition("$KV.")[2].partition(".")[2]
+                or ">"
             )
             keys = {
-                f"$KV.{verb[15:]}.{key}": len(every)
-                for key, every in self.kept.items()
-                if every and subjects.is_subset(key, pattern)
+                f"$KV.{verb[15:]}.{key}": len(values)
+                for key, values in self.values.items()
+                if values and subjects.is_subset(key, pattern)
             }
-            page = dict(list(keys.items())[int(said.get("offset", 0)) :])
+            page = dict(list(keys.items())[int(request.get("offset", 0)) :])
             info = stream(
                 verb[12:],
                 subjects=[f"$KV.{verb[15:]}.>"],
@@ -266,10 +270,10 @@ class Script:
                 "state": _STATE | {"subjects": page, "last_seq": self.sequence},
             }
         if verb.startswith("STREAM.PURGE."):
-            pattern = str(said.get("filter", ">")).partition("$KV.")[2].partition(".")[2]
-            self.kept = {
-                key: every
-                for key, every in self.kept.items()
+            pattern = str(request.get("filter", ">")).partition("$KV.")[2].partition(".")[2]
+            self.values = {
+                key: values
+                for key, values in self.values.items()
                 if not subjects.is_subset(key, pattern)
             }
             return {"success": True, "purged": 1}
@@ -277,7 +281,7 @@ class Script:
 
 
 class _PlayedInbox(Inbox):
-    """What was published with this inbox as its reply has been answered already."""
+    """An inbox for requests that are answered at once."""
 
     def __init__(self, link: NatsConnection) -> None:
         self.subject = "_INBOX.fuzz"
@@ -285,14 +289,14 @@ class _PlayedInbox(Inbox):
         self.queue: deque[bytes] = deque()
 
     async def next(self, timeout: float, waiting_for: str) -> InboxMessage:
-        """The next answer; none is waited for."""
+        """Return the next answer without waiting."""
         if not self.queue:
             raise ApiTimeoutError(f"{waiting_for}: nothing came for {timeout:g} s")
         return InboxMessage("", "", self.queue.popleft())
 
 
 class PlayedLink(NatsConnection):
-    """Answers as the script of the present document says."""
+    """A link that answers from the script of the current document."""
 
     script: ClassVar[Script] = Script()
 
@@ -302,47 +306,47 @@ class PlayedLink(NatsConnection):
 
     @property
     def server(self) -> dict[str, Any]:
-        """What the document says that the server said about itself."""
+        """The server info of the document."""
         greeting = self.script.document.get(GREETING)
         return dict(_GREETING) if greeting is None else valid_server_info(_parsed(greeting))
 
     @property
     def is_closed(self) -> bool:
-        """Never."""
+        """False: the link stays open."""
         return False
 
     async def open(self) -> None:
-        """Only the files of the connection are looked at."""
+        """Check the files of the connection."""
         check_files(self.settings)
 
     async def request(
         self,
         subject: str,
         payload: bytes,
-        timeout: float | None = None,  # noqa: ARG002 - nobody waits
+        timeout: float | None = None,  # noqa: ARG002 - there is no waiting
         *,
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        """The script's answer."""
+        """Return the answer of the script."""
         self._check_guard(subject)
-        found = self.script.answer(subject, payload, headers or {})
-        if found == b"!no responders":
-            raise NoRespondersError(f"nobody answers {subject}")
-        return found
+        result = self.script.answer(subject, payload, headers or {})
+        if result == b"!no responders":
+            raise NoRespondersError(f"no responders for {subject}")
+        return result
 
     async def request_many(
         self,
         subject: str,
         payload: bytes,  # noqa: ARG002 - one answer to all
-        timeout: float | None = None,  # noqa: ARG002 - nobody waits
+        timeout: float | None = None,  # noqa: ARG002 - there is no waiting
     ) -> list[tuple[bytes, bytes]]:
-        """The script's answers."""
+        """Return the answers of the script."""
         self._check_guard(subject)
         return self.script.many(subject)
 
     @contextlib.asynccontextmanager
     async def open_inbox(self, _: str | None = None) -> AsyncIterator[Inbox]:
-        """A place for answers to what is published."""
+        """Open an inbox for answers to published requests."""
         self._inbox = _PlayedInbox(self)
         yield self._inbox
 
@@ -353,15 +357,15 @@ class PlayedLink(NatsConnection):
             self._inbox.queue.append(self.script.answer(subject, payload, {}))
 
     async def flush(self) -> None:
-        """Nothing is waited for."""
+        """Do nothing."""
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 @contextlib.contextmanager
 def played_servers(document: Document, *, known: bool = False) -> Iterator[None]:
-    """Play the document for a while, in a process that is there for other things as well."""
+    """Play the document during the block, in a process that does other work too."""
     before = pool.NatsConnection, bucket.NatsConnection  # type: ignore[attr-defined]
     play_servers(document, known=known)
     try:
@@ -371,7 +375,7 @@ def played_servers(document: Document, *, known: bool = False) -> Iterator[None]
 
 
 def play_servers(document: Document, *, known: bool = False) -> Script:
-    """From now on every link of this process is played by the document. Only in a process that is there for nothing else."""
+    """Play the document on every link of this process from now on."""
     PlayedLink.script = Script(document, known)
     pool.NatsConnection = bucket.NatsConnection = PlayedLink  # type: ignore[attr-defined,assignment]
     return PlayedLink.script

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.record`: play workflows against real servers and keep what was asked, answered and written as seeds."""
+"""Record seeds: `python -m tests.fuzz.record` runs workflows against real servers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ WRITES: Final = (".CREATE", ".UPDATE", ".DELETE", ".PURGE", ".RESTORE.", "$KV.")
 
 
 class RecordedLink(NatsConnection):
-    """Remembers every request with its answers."""
+    """A link that records every request with its answers."""
 
     answers: ClassVar[dict[str, list[bytes]]] = defaultdict(list)
     many: ClassVar[dict[str, bytes]] = {}
     greeting: ClassVar[dict[str, Any]] = {}
-    #: Whether what is asked may be asked again with another answer, and then again with the first.
+    #: True if the same request may get another answer, and later the first one again.
     changing: ClassVar[bool] = False
 
     async def request(
@@ -43,7 +43,7 @@ class RecordedLink(NatsConnection):
         *,
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        """As it is, and remembered."""
+        """Send the request and record the answer."""
         RecordedLink.greeting = {
             k: v
             for k, v in self.server.items()
@@ -69,19 +69,19 @@ class RecordedLink(NatsConnection):
 
     @classmethod
     def remember(cls, subject: str, payload: bytes, answer: bytes) -> None:
-        """One answer."""
-        asked = (
+        """Record one answer."""
+        key = (
             subject
             if not payload or any(word in subject for word in WRITES)
             else f"{subject} {text_of(payload)}"
         )
-        if cls.changing or cls.answers[asked][-1:] != [answer]:
-            cls.answers[asked].append(answer)
+        if cls.changing or cls.answers[key][-1:] != [answer]:
+            cls.answers[key].append(answer)
 
     async def request_many(
         self, subject: str, payload: bytes, timeout: float | None = None
     ) -> list[tuple[bytes, bytes]]:
-        """As it is, and remembered."""
+        """Send the request and record its answers."""
         answers = await super().request_many(subject, payload, timeout)
         self.many[subject] = json.dumps(
             [[text_of(block), text_of(data)] for block, data in answers]
@@ -90,13 +90,13 @@ class RecordedLink(NatsConnection):
 
     @contextlib.asynccontextmanager
     async def open_inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:
-        """As it is; what arrives is remembered as the answer to what was published last."""
+        """Open an inbox whose messages are recorded as answers to the last publish."""
         async with super().open_inbox(subject) as inbox:
             yield _RecordedInbox(inbox, self)
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
-        """As it is."""
-        self.asked = subject, payload
+        """Publish, and keep the request for the inbox."""
+        self.last_published = subject, payload
         await super().publish(subject, payload, reply)
 
 
@@ -105,13 +105,13 @@ class _RecordedInbox(Inbox):
         self.subject, self._inbox, self._recorded = inbox.subject, inbox, link
 
     async def next(self, timeout: float, waiting_for: str) -> InboxMessage:
-        arrived = await self._inbox.next(timeout, waiting_for)
-        self._recorded.remember(*self._recorded.asked, arrived.data)
-        return arrived
+        message = await self._inbox.next(timeout, waiting_for)
+        self._recorded.remember(*self._recorded.last_published, message.data)
+        return message
 
 
 def workspace(url: str, **more: Any) -> dict[str, Any]:
-    """Something of everything."""
+    """A workspace with something of every kind."""
     return {
         "jsplan": 1,
         "workspace": "w",
@@ -158,10 +158,12 @@ def workspace(url: str, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def record(folder: Path, said: dict[str, Any], *args: str, known: tuple[str, ...] = ()) -> Document:
-    """Run one command and make a seed of it: the files before it, the command, and every answer."""
-    (folder / "jsplan.yaml").write_text(json.dumps(said), "utf-8")
-    neutral = json.loads(json.dumps(said))
+def record(
+    folder: Path, files: dict[str, Any], *args: str, known: tuple[str, ...] = ()
+) -> Document:
+    """Run one command and return its seed: the files before it, the command, the answers."""
+    (folder / "jsplan.yaml").write_text(json.dumps(files), "utf-8")
+    neutral = json.loads(json.dumps(files))
     neutral["connections"]["main"]["url"] = "nats://127.0.0.1:4222"
     document: Document = {
         "$": " ".join(args).encode(),
@@ -179,9 +181,9 @@ def record(folder: Path, said: dict[str, Any], *args: str, known: tuple[str, ...
         code = main(args)
     print(f"{' '.join(args)}: {code}", err.getvalue()[-300:] if code not in (0, 2) else "")
     document[GREETING] = json.dumps(RecordedLink.greeting).encode()
-    for asked, answers in RecordedLink.answers.items():
+    for key, answers in RecordedLink.answers.items():
         for number, answer in enumerate(answers, 1):
-            document[f"{ANSWER}{asked}{f' #{number}' if number > 1 else ''}.json"] = answer
+            document[f"{ANSWER}{key}{f' #{number}' if number > 1 else ''}.json"] = answer
     return document | {
         f"{MANY}{subject}.json": content for subject, content in RecordedLink.many.items()
     }
@@ -208,12 +210,12 @@ def main_() -> None:
                 pass
         seeds["unchanged"] = record(folder, base, "plan")
         seeds["status"] = record(folder, base, "status")
-        less = json.loads(json.dumps(base))
-        less["streams"][0] |= {"max_msgs": 10, "max_age": "1d"}
-        less["streams"][1]["max_msgs_per_subject"] = 1
-        less["kv"], less["streams"][0]["consumers"][0]["filter_subject"] = [], "A.two"
+        reduced = json.loads(json.dumps(base))
+        reduced["streams"][0] |= {"max_msgs": 10, "max_age": "1d"}
+        reduced["streams"][1]["max_msgs_per_subject"] = 1
+        reduced["kv"], reduced["streams"][0]["consumers"][0]["filter_subject"] = [], "A.two"
         seeds["change"] = record(
-            folder, less, "plan", "-o", "change.plan", "--allow-hazard", "DELETES_MESSAGES"
+            folder, reduced, "plan", "-o", "change.plan", "--allow-hazard", "DELETES_MESSAGES"
         )
         with Raw(url, "acc", "acc") as raw:
             raw.api_ok(

@@ -1,4 +1,4 @@
-"""Hostile documents: a seeded part in `make test`, at least 200,000 of them in `make soak`. How it works is in CONTRIBUTING.md."""
+"""Hostile documents: some in `make test`, 200,000 in `make soak`. See CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.fuzz.targets import TARGETS
 
 ROOT: Final = Path(__file__).parents[2]
 SEED: Final = 15
-#: Documents of each target in `make test`, a seeded minute of computing in all. A process reads several targets: it takes three
-#: seconds to load all of jsplan and to compile its schemas.
+#: Documents of each target in `make test`, one minute in all. A process reads several targets, because it takes
+#: three seconds to load all of jsplan and to compile its schemas.
 FEW: Final = {
     "workspaces": {
         "config": 250,
@@ -40,7 +40,7 @@ MANY: Final = 200_000
 
 
 def fuzz(*args: str) -> subprocess.CompletedProcess[str]:
-    """Run the fuzzer as a developer does. It forks, so it is a process of its own."""
+    """Run the fuzzer in its own process, because it forks."""
     environ = {
         name: value
         for name, value in os.environ.items()
@@ -52,15 +52,15 @@ def fuzz(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def require_no_findings(ended: subprocess.CompletedProcess[str]) -> None:
-    """It found nothing."""
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+def require_no_findings(completed: subprocess.CompletedProcess[str]) -> None:
+    """Require that the fuzzer found nothing."""
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", FEW)
 def test_hostile_documents_are_refused_in_words(group: str) -> None:
-    """What was found once, the seeds themselves, and documents of a fixed seed: no traceback, hang, escape or secret."""
+    """Kept cases, seeds and new documents give no traceback, hang, escape or secret."""
     require_no_findings(
         fuzz(
             *(f"{target}:{count}" for target, count in FEW[group].items()),
@@ -72,19 +72,19 @@ def test_hostile_documents_are_refused_in_words(group: str) -> None:
 
 
 def test_every_target_is_read() -> None:
-    """A new target is read in `make test`, too."""
+    """Every target is read in `make test`."""
     assert sorted(target for group in FEW.values() for target in group) == sorted(TARGETS)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_very_many_hostile_documents(request: pytest.FixtureRequest) -> None:
-    """The same for at least 200,000 documents; how many of each target is printed."""
+    """At least 200,000 documents give no failure; the count of each target is printed."""
     shares = sum(target.share for target in TARGETS.values())
     counts = {name: -(-MANY * target.share // shares) for name, target in TARGETS.items()}
     seed = str(SEED + 1)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        ended = dict(
+        completed = dict(
             zip(
                 counts,
                 pool.map(
@@ -96,13 +96,16 @@ def test_very_many_hostile_documents(request: pytest.FixtureRequest) -> None:
     reporter = request.config.pluginmanager.get_plugin("terminalreporter")
     assert reporter is not None
     reporter.write_line("")
-    for name, one in ended.items():
-        reporter.write_line(one.stdout.partition("\n")[0] or f"{name}: {one.stderr[-300:]}")
+    for name, completed_target in completed.items():
+        reporter.write_line(
+            completed_target.stdout.partition("\n")[0]
+            or f"{name}: {completed_target.stderr[-300:]}"
+        )
     reporter.write_line(f"in all: {sum(counts.values()):,} documents of seed {seed}")
 
     assert sum(counts.values()) >= MANY
     assert {} == {
-        name: one.stdout[-4000:] + one.stderr[-2000:]
-        for name, one in ended.items()
-        if one.returncode
+        name: completed_target.stdout[-4000:] + completed_target.stderr[-2000:]
+        for name, completed_target in completed.items()
+        if completed_target.returncode
     }

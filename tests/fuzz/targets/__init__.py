@@ -1,4 +1,4 @@
-"""Every reader of documents, by name. To add one, write a module with a `TARGET` and name it here."""
+"""All readers of documents by name. A new one is a module with a `TARGET`, named here."""
 
 from __future__ import annotations
 

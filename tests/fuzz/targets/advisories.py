@@ -1,4 +1,4 @@
-"""Advisories of servers, as the drift job hears them."""
+"""Advisories of servers, as the drift job receives them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _AUDIT: Final[dict[str, object]] = {
     "response": json.dumps({"name": "C"}),
     "domain": "hub",
 }
-_ASKED: Final = (
+_REQUESTS: Final = (
     "STREAM.UPDATE.A",
     "CONSUMER.CREATE.A.C.f",
     "CONSUMER.DURABLE.CREATE.A.C",
@@ -54,18 +54,25 @@ _ASKED: Final = (
 
 
 def seeds() -> list[Document]:
-    """One of each kind."""
-    about = [f"$JS.EVENT.ADVISORY.{kind}" for kind in ("STREAM.UPDATED.A", "CONSUMER.DELETED.A.C")]
-    said = [(subject, _STREAM | {"consumer": "C"}) for subject in about]
-    said += [(SUBJECTS[-1], _AUDIT | {"subject": f"$JS.API.{asked}"}) for asked in _ASKED]
+    """Return one advisory of each kind."""
+    subjects = [
+        f"$JS.EVENT.ADVISORY.{kind}" for kind in ("STREAM.UPDATED.A", "CONSUMER.DELETED.A.C")
+    ]
+    advisories = [(subject, _STREAM | {"consumer": "C"}) for subject in subjects]
+    advisories += [
+        (SUBJECTS[-1], _AUDIT | {"subject": f"$JS.API.{request}"}) for request in _REQUESTS
+    ]
     return [
-        {"$subject": name.encode(), "data.json": json.dumps(one, separators=(",", ":")).encode()}
-        for name, one in said
+        {
+            "$subject": name.encode(),
+            "data.json": json.dumps(advisory, separators=(",", ":")).encode(),
+        }
+        for name, advisory in advisories
     ]
 
 
 def run(scene: DocumentRun) -> None:
-    """What it says, and the address that this becomes."""
+    """Parse an advisory and build the address of its resource."""
     event = parse_advisory(
         scene.part("$subject").decode("utf-8", "replace"), scene.part("data.json")
     )

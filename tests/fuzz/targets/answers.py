@@ -1,4 +1,4 @@
-"""What servers answer: accounts, lists, configurations, messages and errors, to every command that asks."""
+"""Answers of servers to every command: accounts, lists, configurations, messages, errors."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _FORMS: Final = {
 
 
 def seeds() -> list[Document]:
-    """Everything that was recorded."""
-    found = recorded_seeds(
+    """Return everything that was recorded, in several output formats."""
+    recorded = recorded_seeds(
         "create",
         "apply",
         "unchanged",
@@ -43,21 +43,21 @@ def seeds() -> list[Document]:
         "destroy",
     )
     more = [
-        one | {"$": form.encode()}
-        for one in found
-        for form in _FORMS.get(one["$"].decode().split()[0], ())
+        seed | {"$": form.encode()}
+        for seed in recorded
+        for form in _FORMS.get(seed["$"].decode().split()[0], ())
     ]
-    for one in more:
-        one.pop("saved/manifest.json", None)
-    return [*found, *found, *more]
+    for seed in more:
+        seed.pop("saved/manifest.json", None)
+    return [*recorded, *recorded, *more]
 
 
 def run(scene: DocumentRun) -> None:
-    """The command of the document."""
+    """Run the command of the document."""
     play_servers(scene.document)
-    ended = scene.jsplan(*scene.command())
-    if scene.command()[0] == "import" and ended.code == 1 and "new.jsplan.yaml:" in ended.err:
-        raise Violation("a generated file is wrong", ended.err)
+    result = scene.jsplan(*scene.command())
+    if scene.command()[0] == "import" and result.code == 1 and "new.jsplan.yaml:" in result.err:
+        raise Violation("a generated file is wrong", result.err)
 
 
 TARGET: Final = Target(

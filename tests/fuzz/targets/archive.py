@@ -1,4 +1,4 @@
-"""Logs of Parquet archives: read, summed up, and brought to an end, as a run does that another one left."""
+"""Logs of Parquet archives: read, summed up, and completed after another run."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _commit(number: int, attempt: str, **more: Any) -> dict[str, Any]:
 
 
 def seeds() -> list[Document]:
-    """Two commits, one of them not brought to its end, and an attempt that died; beside the attempts stands what nobody may move."""
+    """Return two commits, one incomplete, a dead attempt, and a file that must stay."""
     log = "arc/_jsplan"
     parts = files_document(
         **{
@@ -101,11 +101,11 @@ def seeds() -> list[Document]:
 
 
 def run(scene: DocumentRun) -> None:
-    """Everything that a run reads of an archive. It may write nowhere but in the archive."""
+    """Read an archive like a run, which may write only inside it."""
     workspace = load(LoadOptions(scene.ws))
-    world = Context(workspace, build_topology(workspace), None, State("w", None), {})  # type: ignore[arg-type]
+    context = Context(workspace, build_topology(workspace), None, State("w", None), {})  # type: ignore[arg-type]
     GUARD.folders = (str(Path(scene.ws / "arc").resolve()),)
-    for leftover in find_orphaned_attempts(world):
+    for leftover in find_orphaned_attempts(context):
         scene.check_output(
             json.dumps(leftover.to_json() if hasattr(leftover, "to_json") else str(leftover)), "raw"
         )
@@ -113,11 +113,11 @@ def run(scene: DocumentRun) -> None:
     lost = [file for _, file in archive.files.values()]
     merge_gaps(archive.commits)
     find_covered_ranges(archive.commits, Selection(("A.x",)), lost)
-    for held in list_parquet_origins(archive):
-        resolve_origin_key(world, held.origin)
-        _ = held.files, held.stream_info
-    for _, _, place in archive.list_attempts("w/b"):
-        read_receipts(place)
+    for archived in list_parquet_origins(archive):
+        resolve_origin_key(context, archived.origin)
+        _ = archived.files, archived.stream_info
+    for _, _, folder in archive.list_attempts("w/b"):
+        read_receipts(folder)
     archive.finish_commits()
     _call_may_refuse(archive.find_missing_files)
     archive.require_complete()

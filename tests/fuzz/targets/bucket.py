@@ -1,4 +1,4 @@
-"""State in a KV bucket: the document, a head that names the parts of one, the parts themselves, and the journal."""
+"""State in a KV bucket: the document, a head with parts, and the journal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS: Final = (
 )
 HEAD, WHOLE, BOMB = "$head.json", "$whole.json", "$bomb"
 _SMALL: Final = {"workspace": "w", "environment": None, "lineage": "l", "serial": 3}
-#: What a head says of a state that fits into one part.
+#: The head of a state that fits into one part.
 _HEAD: Final = {
     "format_version": "1.0",
     "kind": "state-in-parts",
@@ -40,7 +40,7 @@ _HEAD: Final = {
     "count": 1,
     "serial": 3,
 }
-#: So many bytes come out of one piece of a bomb.
+#: Bytes that one piece of a bomb expands to.
 PART_BYTES: Final = 64 << 20
 
 
@@ -50,36 +50,36 @@ def _compressed_part() -> bytes:
 
 
 def with_bucket(document: Document) -> Document:
-    """The same with its state in a bucket."""
-    said = json.loads(document["jsplan.yaml"]) | {
+    """Return the document with its state in a bucket."""
+    fields = json.loads(document["jsplan.yaml"]) | {
         "backend": {"kv": {"domain": "hub", "bucket": "STATE"}}
     }
     others = {name: content for name, content in document.items() if name != PATH}
-    return others | {"jsplan.yaml": json.dumps(said).encode()}
+    return others | {"jsplan.yaml": json.dumps(fields).encode()}
 
 
 def seeds() -> list[Document]:
-    """A small document, and one in parts, with and without a journal."""
-    (there,) = recorded_seeds("status")
-    state = json.loads(there[PATH])
-    base = with_bucket(there) | {"pushed.json": there[PATH]}
+    """Return a small state and one in parts, with and without a journal."""
+    (recorded,) = recorded_seeds("status")
+    state = json.loads(recorded[PATH])
+    base = with_bucket(recorded) | {"pushed.json": recorded[PATH]}
     lines = journal(state).splitlines(keepends=True)
-    rest = {
+    journal_parts = {
         f"{KEY}_journal.w.{state['serial'] + 1}.1 .journal": b"".join(lines[:6]),
         f"{KEY}_journal.w.{state['serial'] + 1}.2 .journal": b"".join(lines[6:]),
     }
-    whole = base | {f"{KEY}w .json": there[PATH]}
-    packed = base | {HEAD: json.dumps(_HEAD).encode(), WHOLE: there[PATH], BOMB: b"0"}
+    whole = base | {f"{KEY}w .json": recorded[PATH]}
+    packed = base | {HEAD: json.dumps(_HEAD).encode(), WHOLE: recorded[PATH], BOMB: b"0"}
     return [
         *with_commands(whole, *COMMANDS),
-        *with_commands(whole | rest, *COMMANDS),
+        *with_commands(whole | journal_parts, *COMMANDS),
         *with_commands(packed, *COMMANDS),
-        *with_commands(packed | rest, *COMMANDS),
+        *with_commands(packed | journal_parts, *COMMANDS),
     ]
 
 
 def run(scene: DocumentRun) -> None:
-    """The command of the document, on a bucket with what it says."""
+    """Run the command of the document on the bucket."""
     script = play_servers(scene.document)
     if WHOLE in scene.document:
         _pack(scene, script)
@@ -87,7 +87,7 @@ def run(scene: DocumentRun) -> None:
 
 
 def _pack(scene: DocumentRun, script: Script) -> None:
-    """Put a document into the bucket in parts, under a head that says of it what the document wants."""
+    """Store a state in parts, under a head with the fields of the document."""
     bomb, whole = scene.part(BOMB), scene.part(WHOLE)
     data = gzip.compress(whole, 1, mtime=0) + _compressed_part() * (
         int(bomb) if bomb.isdigit() else 0
@@ -100,10 +100,10 @@ def _pack(scene: DocumentRun, script: Script) -> None:
         "sha256": sha256(data).hexdigest(),
     }
     try:
-        said = json.loads(scene.part(HEAD))
+        fields = json.loads(scene.part(HEAD))
     except (ValueError, RecursionError):
-        said = scene.part(HEAD).decode("utf-8", "replace")
-    head = head | said if isinstance(said, dict) else said
+        fields = scene.part(HEAD).decode("utf-8", "replace")
+    head = head | fields if isinstance(fields, dict) else fields
     for number, part in enumerate(parts, 1):
         script.store(f"_part.w.3.abc.{number}", {}, part)
     script.bucket = True

@@ -1,4 +1,4 @@
-"""What several targets share: recorded seeds, and a small workspace."""
+"""Parts of several targets: recorded seeds, and a small workspace."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ WORKSPACE: Final[dict[str, Any]] = {
 
 
 def recorded_seeds(*names: str) -> list[Document]:
-    """Documents that `tests.fuzz.record` made."""
+    """Load documents that `tests.fuzz.record` made."""
     return [load(SEEDS / f"{name}.json") for name in names]
 
 
 def files_document(**parts: Any) -> Document:
-    """A document of files; what is no bytes is written as JSON. `__` in a name stands for the dot of its ending."""
+    """Return a document of files.
+
+    Values other than bytes are written as JSON. `__` in a name stands for the dot of its ending.
+    """
     return {
         name.replace("__", "."): content
         if isinstance(content, bytes)
@@ -38,5 +41,5 @@ def files_document(**parts: Any) -> Document:
 
 
 def with_commands(document: Document, *commands: str) -> list[Document]:
-    """The same with each of several command lines."""
+    """Return the document once per command line."""
     return [document | {"$": command.encode()} for command in commands]

@@ -1,4 +1,4 @@
-"""The loader of workspace files, and the commands that need no more than those."""
+"""The loader of workspace files, and the commands that need only those."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from tests.fuzz.documents import Document
 
 ROOT: Final = Path(__file__).parents[3]
-#: Where a secret that stands in the files is one.
+#: A secret in the files, in a field where jsplan knows it as one.
 _AS_SECRET: Final = re.compile(
     rf'"?(?:password|token)"?: "?{hostile_values.INLINE}(?="?[,}}\s])|"?url"?: "?[^"\s]*://(?:u:)?{hostile_values.INLINE}(?=@)'
 )
-#: Where a variable is a secret.
+#: A variable in a field that is a secret.
 _PASSWORD: Final = re.compile(r'"?(?:password|token)"?: ?"?\$\{var\.pw\}')
 
 
-#: What every section of everything needs of the others.
+#: The sections that every other section needs.
 _BASE: Final = ("jsplan", "workspace", "vars", "connections", "domains", "defaults")
 _FLOWS: Final = [
     {"name": "A", "subjects": ["a"]},
     {"name": "B", "domain": "leaf", "sources": [{"name": "A", "domain": "hub"}, {"name": "C"}]},
     {"name": "M", "domain": "leaf", "mirror": {"name": "A", "domain": "hub"}},
 ]
-#: Many domains, and long names: what is multiplied by them shows.
+#: Many domains and long names, which show any cost per domain.
 _LARGE: Final = WORKSPACE | {
     "vars": {"n": 1},
     "domains": {"hub": {"connection": "main"}, "s-{1..200}": {"connection": "main", "labels": ["edge"], "vars": {"n": 1, "m": ["x"]}}},
@@ -59,7 +59,7 @@ _LARGE: Final = WORKSPACE | {
 
 
 def seeds() -> list[Document]:
-    """Everything at once, what is small, and the example of the contract; with one file more, and each with several commands."""
+    """Return large and small workspaces and the example of the contract, with commands."""
     more = files_document(streams__yaml={"streams": [{"name": "N", "subjects": ["n"]}]}) | {
         "a.creds": CREDENTIALS.encode(),
         "n.nk": b"SUx",
@@ -72,13 +72,13 @@ def seeds() -> list[Document]:
         .replace(b"001..200", b"001..012")
         .replace(b"017", b"007")
     )
-    found: list[Document] = []
+    documents: list[Document] = []
     everything = yaml.safe_load((SEEDS / "everything.yaml").read_bytes())
     for section in everything:
-        needed = (*_BASE, "streams") if section == "consumers" else _BASE
-        some = {name: everything[name] for name in (*needed, section)}
-        found += with_commands(
-            more | {"jsplan.yaml": json.dumps(some).encode()},
+        required = (*_BASE, "streams") if section == "consumers" else _BASE
+        sections = {name: everything[name] for name in (*required, section)}
+        documents += with_commands(
+            more | {"jsplan.yaml": json.dumps(sections).encode()},
             "validate",
             "plan -o out.plan",
             "sinks",
@@ -88,8 +88,8 @@ def seeds() -> list[Document]:
             WORKSPACE | {"drift": {"sinks": everything["drift"]["sinks"]}}
         ).encode()
     }
-    found += with_commands(sinks, "sinks", "sinks", "sinks", "validate")
-    found += with_commands(
+    documents += with_commands(sinks, "sinks", "sinks", "sinks", "validate")
+    documents += with_commands(
         {"jsplan.yaml": json.dumps(WORKSPACE | {"streams": _FLOWS}).encode()},
         *["validate"] * 12,
         "lint",
@@ -101,10 +101,10 @@ def seeds() -> list[Document]:
         "jsplan.yaml": json.dumps(WORKSPACE | {"vars": {"pw": None}} | password).encode(),
         WRONG: b"",
     }
-    found += with_commands(secret, "validate", "plan -o out.plan")
-    found += with_commands({"jsplan.yaml": json.dumps(_LARGE).encode()}, *["validate"] * 16)
+    documents += with_commands(secret, "validate", "plan -o out.plan")
+    documents += with_commands({"jsplan.yaml": json.dumps(_LARGE).encode()}, *["validate"] * 16)
     for jsplan in ((SEEDS / "everything.yaml").read_bytes(), json.dumps(small).encode()):
-        found += with_commands(
+        documents += with_commands(
             more | {"jsplan.yaml": jsplan},
             "validate",
             "validate --format json",
@@ -113,23 +113,23 @@ def seeds() -> list[Document]:
             "graph --format svg",
             "sinks",
         )
-    found += with_commands(
+    documents += with_commands(
         {"jsplan.yaml": contract, "legacy.json": b'{"subjects": ["l"]}'},
         "validate -e prod --var region=eu",
         "lint -e prod --var region=eu",
     )
-    for place in sorted(ROOT.glob("examples/*/jsplan.yaml")):
-        chosen = " -e small" if b"environments:" in place.read_bytes() else ""
-        found += with_commands(
-            {"jsplan.yaml": place.read_bytes()},
+    for path in sorted(ROOT.glob("examples/*/jsplan.yaml")):
+        chosen = " -e small" if b"environments:" in path.read_bytes() else ""
+        documents += with_commands(
+            {"jsplan.yaml": path.read_bytes()},
             f"validate{chosen}",
             f"graph --format mermaid{chosen}",
         )
-    return found
+    return documents
 
 
 def run(scene: DocumentRun) -> None:
-    """The command of the document, on servers that know no stream."""
+    """Run the command of the document on servers without streams."""
     text = scene.part("jsplan.yaml").decode("utf-8", "replace")
     if text.count(hostile_values.INLINE) == len(_AS_SECRET.findall(text)):
         scene.hide(hostile_values.INLINE)
@@ -150,7 +150,7 @@ def run(scene: DocumentRun) -> None:
 
 
 def _make_sinks(scene: DocumentRun, variable: str) -> None:
-    """What `drift watch` does first."""
+    """Build the sinks, as `drift watch` does first."""
     environ = {
         "FUZZ_SECRET": hostile_values.IN_ENVIRONMENT,
         "FUZZ_CREDS": CREDENTIALS,

@@ -1,4 +1,4 @@
-"""Files that workspace files name: bare configurations, variables, and more of the workspace."""
+"""Files that workspace files name: bare configurations, variables, and includes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORKSPACE: Final = WORKSPACE | {
 
 
 def seeds() -> list[Document]:
-    """Each file in each of its shapes."""
+    """Return each file in each of its shapes."""
     parts = files_document(
         jsplan__yaml=_WORKSPACE,
         a__json=stream("A"),
@@ -54,7 +54,7 @@ def seeds() -> list[Document]:
 
 
 def run(scene: DocumentRun) -> None:
-    """The command of the document, on servers that know no stream."""
+    """Run the command of the document on servers without streams."""
     play_servers({})
     scene.jsplan(*scene.command())
 

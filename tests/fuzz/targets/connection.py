@@ -1,4 +1,4 @@
-"""Settings of connections that stand in other files and in the environment: contexts of the nats CLI, credentials, keys, certificates."""
+"""Connection settings in contexts, credentials, keys, certificates and the environment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CONTEXT: Final = {
     "nsc": "",
     "jetstream_domain": "hub",
 }
-#: Where it is known for a secret.
+#: A secret in a field where jsplan knows it as one.
 _AS_SECRET: Final = re.compile(
     rf'"?(?:password|token)"?: "?{hostile_values.IN_CREDENTIALS}(?="?[,}}\s])|://u:{hostile_values.IN_CREDENTIALS}(?=@)'
 )
@@ -39,8 +39,8 @@ _CONTEXTS: Final = "home/.config/nats/context"
 
 
 def seeds() -> list[Document]:
-    """One connection of each kind."""
-    found: list[Document] = []
+    """Return one connection of each kind."""
+    documents: list[Document] = []
     for connection in (
         {"context": "ctx"},
         {"context": "ctx", "creds": "a.creds"},
@@ -70,18 +70,17 @@ def seeds() -> list[Document]:
             "n.nk": f"SU{hostile_values.IN_CREDENTIALS}".encode(),
             "ca.pem": b"x",
         }
-        found += with_commands(
-            parts | {WRONG: b""}, "plan", "domains discover"
-        )  # there is no server
-    return found
+        # Both commands fail without a server.
+        documents += with_commands(parts | {WRONG: b""}, "plan", "domains discover")
+    return documents
 
 
 def run(scene: DocumentRun) -> None:
-    """The command of the document. What listens on no port refuses each connection."""
+    """Run the command of the document; no server listens on the port."""
     for name in ("jsplan.yaml", f"{_CONTEXTS}/ctx.json"):
         text = scene.part(name).decode("utf-8", "replace")
         if text.count(hostile_values.IN_CREDENTIALS) != len(_AS_SECRET.findall(text)):
-            return  # a mutation put it where no secret is expected
+            return  # a mutation moved the secret to another field
     scene.jsplan(*scene.command())
 
 

@@ -1,4 +1,4 @@
-"""What a job file carries: read by whatever runs it on a cluster."""
+"""The content of a job file, read on a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.fuzz.document_run import DocumentRun
 
 JOB: Final = "$job.json"
-#: Stands in a job for the folder of its workspace.
+#: A placeholder for the folder of the workspace.
 HERE: Final = "@WS@"
 _TIME: Final = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _LINEAGE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -53,10 +53,10 @@ WITH_BACKFILL: Final = WORKSPACE | {
 
 
 def seeds() -> list[Document]:
-    """The job of each of some backfills, as jsplan writes it, and the state that it is made with."""
+    """Return the jobs of some backfills, with the state that they were made from."""
     first = WITH_BACKFILL["backfills"][0]
     plain = {"name": "b", "from": {"stream": "A"}, "to": {"stream": "B"}}
-    found: list[Document] = []
+    documents: list[Document] = []
     for entry in (first, plain, {"name": "b", "from": {"stream": "A"}, "to": {"parquet": "/arc"}}):
         with tempfile.TemporaryDirectory() as name, played_servers({}, known=True):
             folder = Path(name).resolve()
@@ -72,21 +72,21 @@ def seeds() -> list[Document]:
                 str(folder), HERE
             )
             state = (folder / "state/w.json").read_bytes()
-        found.append(
-            {JOB: _settled(text).encode(), "state/w.json": _settled(state.decode()).encode()}
+        documents.append(
+            {JOB: _normalized(text).encode(), "state/w.json": _normalized(state.decode()).encode()}
         )
-    return found
+    return documents
 
 
-def _settled(text: str) -> str:
-    """The text with the same times and identities each time, so that a number always makes the same document."""
+def _normalized(text: str) -> str:
+    """Replace times and identities, so that a number always gives the same document."""
     return _LINEAGE.sub(
         "00000000-0000-4000-8000-000000000000", _TIME.sub("2026-01-01T00:00:00Z", text)
     )
 
 
 def run(scene: DocumentRun) -> None:
-    """Run it as far as Spark, which is not begun."""
+    """Run the job up to the start of Spark."""
     play_servers({}, known=True)
     job._run_on_spark = lambda words: 0  # noqa: ARG005, SLF001
     text = text_of(scene.part(JOB).replace(HERE.encode(), str(scene.ws).encode()))

@@ -1,4 +1,4 @@
-"""Job files as they are written: whatever the workspace says, the script is the same but for its texts."""
+"""Job files as jsplan writes them: only their texts depend on the workspace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENVIRON: Final = {
 
 
 def seeds() -> list[Document]:
-    """Backfills from one stream, from several, and into an archive; state in a file and in a bucket."""
+    """Return backfills of one and several streams and to an archive, with both backends."""
     first = WITH_BACKFILL["backfills"][0]
     entries = [
         first,
@@ -51,7 +51,7 @@ def seeds() -> list[Document]:
 
 
 def run(scene: DocumentRun) -> None:
-    """Write the job of the first backfill, and look at what kind of program it is."""
+    """Write the job of the first backfill and check its program."""
     play_servers({}, known=True)
     options = LoadOptions(scene.ws, environ=_ENVIRON)
     workspace = load(options)
@@ -72,11 +72,10 @@ def run(scene: DocumentRun) -> None:
 
 def _require_same_program(text: str) -> None:
     try:
-        tree = ast.parse(
-            text.replace(hostile_values.CODE, "x")
-        )  # with its name in it the guard would take it for an attempt
+        # Without the marker, or the guard would stop this parse too.
+        tree = ast.parse(text.replace(hostile_values.CODE, "x"))
     except (SyntaxError, ValueError) as error:
-        raise Violation("the job file is no Python", f"{error}\n{text[:1500]}") from None
+        raise Violation("the job file is not valid Python", f"{error}\n{text[:1500]}") from None
     kinds = [type(node) for node in tree.body]
     calls = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     job = next((node.value for node in tree.body if isinstance(node, ast.Assign)), None)

@@ -34,11 +34,11 @@ COMMANDS: Final = (
 
 
 def seeds() -> list[Document]:
-    """A lock that somebody holds, in each place."""
-    (there,) = recorded_seeds("status")
-    in_file = there | {f"{PATH}.lock": b"", f"{PATH}.lock.info": json.dumps(_LOCK).encode()}
-    in_bucket = bucket.with_bucket(there) | {
-        f"{KEY}w .json": there[PATH],
+    """Return a lock that another process holds, in each backend."""
+    (recorded,) = recorded_seeds("status")
+    in_file = recorded | {f"{PATH}.lock": b"", f"{PATH}.lock.info": json.dumps(_LOCK).encode()}
+    in_bucket = bucket.with_bucket(recorded) | {
+        f"{KEY}w .json": recorded[PATH],
         _IN_BUCKET: json.dumps({"lock": _LOCK, "lease": 30.0}).encode(),
     }
     other = "state unlock other"
@@ -51,28 +51,29 @@ def seeds() -> list[Document]:
 
 
 def run(scene: DocumentRun) -> None:
-    """The command of the document. No time passes, so a lock in a bucket, whatever it says, is nobody's but its holder's."""
+    """Run the command of the document; a held lock in a bucket must not be taken.
+
+    No time passes, so the lease of the lock does not end.
+    """
     script = play_servers(scene.document)
     before = script.sequence
-    ended = scene.jsplan(*scene.command())
+    result = scene.jsplan(*scene.command())
     if (
-        ended.code == 0
+        result.code == 0
         and _IN_BUCKET in scene.document
         and scene.command()[1] == "rm"
         and script.sequence > before
         and _is_held(scene.part(_IN_BUCKET))
     ):
-        raise Violation(
-            "a lock that somebody holds is taken", scene.part(_IN_BUCKET).decode("utf-8", "replace")
-        )
+        raise Violation("a held lock is taken", scene.part(_IN_BUCKET).decode("utf-8", "replace"))
 
 
 def _is_held(content: bytes) -> bool:
     try:
-        said: Any = json.loads(content)
+        lock: Any = json.loads(content)
     except (ValueError, RecursionError):
         return False
-    return isinstance(said, dict) and isinstance(said.get("lock"), dict) and "lease" in said
+    return isinstance(lock, dict) and isinstance(lock.get("lock"), dict) and "lease" in lock
 
 
 TARGET: Final = Target(

@@ -1,4 +1,4 @@
-"""Manifests of backups: restored from, and written on."""
+"""Manifests of backups, for restore and for another backup."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ COMMANDS: Final = (
     "restore saved --target hub/stream/A -y",
     "restore saved -y --exclude hub/stream/A",
 )
-#: The first needs a newer server there, the second a yes.
+#: The first needs a newer server, the second an answer.
 REFUSED: Final = ("restore saved -y --as leaf/**", "restore saved --no-input --format json")
 
 
 def seeds() -> list[Document]:
-    """A backup of two streams with a consumer."""
-    (there,) = recorded_seeds("restore")
-    return [*with_commands(there, *COMMANDS), *with_commands(there | {WRONG: b""}, *REFUSED)]
+    """Return a backup of two streams with a consumer."""
+    (recorded,) = recorded_seeds("restore")
+    return [*with_commands(recorded, *COMMANDS), *with_commands(recorded | {WRONG: b""}, *REFUSED)]
 
 
 def run(scene: DocumentRun) -> None:
-    """The command of the document, on the servers that the backup was restored to."""
+    """Run the command of the document on the servers of the restore."""
     play_servers(scene.document, known=scene.command()[0] == "backup")
     scene.jsplan(*scene.command())
 

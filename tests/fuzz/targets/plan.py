@@ -1,4 +1,4 @@
-"""Saved plans, with a checksum that fits: shown in every form, and applied."""
+"""Saved plans with a correct checksum: shown in every format, and applied."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def _with_more(content: bytes) -> bytes:
-    """The plan with something in lists that are mostly empty."""
+    """Return the plan with entries in lists that are mostly empty."""
     raw = json.loads(content)
-    place = {"file": "jsplan.yaml", "line": 3, "column": 1}
+    position = {"file": "jsplan.yaml", "line": 3, "column": 1}
     raw["diagnostics"].append(
         {
             "severity": "warning",
@@ -30,7 +30,7 @@ def _with_more(content: bytes) -> bytes:
             "summary": "s",
             "detail": "d",
             "address": "hub/stream/A",
-            "range": place,
+            "range": position,
         }
     )
     raw["deferred"].append({"address": "leaf/stream/B", "reason": "domain leaf is offline"})
@@ -39,11 +39,11 @@ def _with_more(content: bytes) -> bytes:
 
 
 def seeds() -> list[Document]:
-    """A plan from nothing and one with hazards, with the answers of the servers that they were made on."""
-    found: list[Document] = []
+    """Return a plan from an empty server and one with hazards, with their answers."""
+    documents: list[Document] = []
     plans = load(SEEDS / "plans.json")
     for name, planned in plans.items():
-        (there,) = recorded_seeds(name.removesuffix(".plan"))
+        (recorded,) = recorded_seeds(name.removesuffix(".plan"))
         content = _with_more(planned)
         shown = [
             f"show p.plan --format {form}" for form in ("text", "text", "json", "markdown", "html")
@@ -52,12 +52,12 @@ def seeds() -> list[Document]:
             "apply p.plan --no-input",
             "apply p.plan --no-input --allow-hazard DELETES_STREAM --format json",
         ]
-        found += with_commands(there | {"p.plan": content}, *shown, *applied)
-    return found
+        documents += with_commands(recorded | {"p.plan": content}, *shown, *applied)
+    return documents
 
 
 def run(scene: DocumentRun) -> None:
-    """The command of the document, on a plan whose checksum was made again."""
+    """Run the command of the document on a plan with a new checksum."""
     with contextlib.suppress(orjson.JSONDecodeError, TypeError, RecursionError):
         raw: Any = orjson.loads(scene.part("p.plan"))
         if isinstance(raw, dict):

@@ -1,4 +1,4 @@
-"""State in a file, with its journal and its backups, and documents that are pushed."""
+"""State in a file, with its journal and its backups, and states that are pushed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _RECORD: Final = {
 
 
 def journal(state: dict[str, Any]) -> bytes:
-    """Every line that a journal may have."""
+    """Return every kind of journal line."""
     entry = next(iter(state["resources"].values()))
     lines: list[dict[str, Any]] = [
         {"session": {"lineage": state["lineage"], "serial": state["serial"] + 1}},
@@ -88,7 +88,7 @@ def journal(state: dict[str, Any]) -> bytes:
 
 
 def _backfill() -> dict[str, Any]:
-    leg = OriginState(
+    origin = OriginState(
         "leaf/stream/B",
         "hub/stream/A",
         "2026-01-01T00:00:00Z",
@@ -101,14 +101,14 @@ def _backfill() -> dict[str, Any]:
         skipped=[4],
     )
     unread = {"source": "S", "filters": [], "status": "planned", "end_seq": 5}
-    return BackfillState("b", "x", [leg], "2026-01-01T00:00:00Z", unmeasured=[unread]).to_json()
+    return BackfillState("b", "x", [origin], "2026-01-01T00:00:00Z", unmeasured=[unread]).to_json()
 
 
 def seeds() -> list[Document]:
-    """What an apply, an import and a change left, with servers that have all of it."""
-    found: list[Document] = []
-    for there in recorded_seeds("unchanged", "status", "change"):
-        state = json.loads(there[PATH])
+    """Return the states after an apply, an import and a change, with their answers."""
+    documents: list[Document] = []
+    for recorded in recorded_seeds("unchanged", "status", "change"):
+        state = json.loads(recorded[PATH])
         state["backfills"] = {"b": _backfill()}
         state["pending"] = {
             "hub/stream/P": {
@@ -119,30 +119,30 @@ def seeds() -> list[Document]:
                 "record": None,
             }
         }
-        whole = there | {
+        document = recorded | {
             PATH: json.dumps(state).encode(),
-            f"{PATH}.backup": there[PATH],
+            f"{PATH}.backup": recorded[PATH],
             "pushed.json": json.dumps(state).encode(),
         }
-        found += with_commands(whole, *COMMANDS)
-        found += with_commands(whole | {f"{PATH}.journal": journal(state)}, *COMMANDS)
-    return found
+        documents += with_commands(document, *COMMANDS)
+        documents += with_commands(document | {f"{PATH}.journal": journal(state)}, *COMMANDS)
+    return documents
 
 
 def run(scene: DocumentRun) -> None:
-    """The command of the document; what this release does not know stays in a file that it writes."""
+    """Run the command; unknown fields must stay in a state file that it writes."""
     play_servers(scene.document, known=True)
-    ended = (
+    result = (
         scene.jsplan(*scene.command(), "--lock-timeout", "0s")
         if scene.command()[1:2] in (["rm"], ["mv"])
         else scene.jsplan(*scene.command())
     )
-    if ended.code == 0 and scene.command()[1:2] != ["push"]:
-        _require_kept(scene)
+    if result.code == 0 and scene.command()[1:2] != ["push"]:
+        _require_unknown_fields(scene)
 
 
-def _require_kept(scene: DocumentRun) -> None:
-    """A newer minor version may have fields that this release does not know: they survive it, or it refuses to write."""
+def _require_unknown_fields(scene: DocumentRun) -> None:
+    """Require that unknown fields of a newer minor version stay, or that writing is refused."""
     try:
         before, after = orjson.loads(scene.part(PATH)), orjson.loads((scene.ws / PATH).read_bytes())
     except (OSError, orjson.JSONDecodeError):

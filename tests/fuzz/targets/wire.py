@@ -1,4 +1,4 @@
-"""The parser of what a server sends while messages are copied: whole buffers, and a reader over a connection that ends."""
+"""The parser of the server protocol during a copy: buffers, and a closing connection."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tests.fuzz.harness import WRONG, Target
 if TYPE_CHECKING:
     from tests.fuzz.document_run import DocumentRun
 
-#: Seconds in which what was sent before arrives.
-SOON: Final = 0.01
-#: Seconds for a greeting, all of which is there when it begins.
-PATIENCE: Final = 60.0
+#: Seconds in which sent bytes arrive.
+RECEIVE_TIMEOUT: Final = 0.01
+#: Seconds for a greeting, whose bytes are all sent before.
+GREETING_TIMEOUT: Final = 60.0
 _INFO: Final = b'INFO {"server_id":"x","version":"2.12.0","headers":true,"max_payload":1048576,"domain":"hub"}\r\nPONG\r\n'
 _ACK: Final = b"$JS.ACK.A.c.1.%d.%d.1700000000000000000.%d"
 _LONG: Final = b"$JS.ACK.hub.HASH.A.c.1.%d.%d.1700000000000000000.%d.r4nd"
@@ -56,17 +56,17 @@ def _answer(number: int, body: bytes) -> bytes:
 
 
 def seeds() -> list[Document]:
-    """Messages of every shape, words of the server in between, and conversations."""
+    """Return messages of every shape, with protocol lines between them, and conversations."""
     block = b"NATS/1.0\r\nNats-Msg-Id: x\r\nA: b\r\n\r\n"
     plain = b"".join(_message(b"A.x", _ACK % (n, n, 5 - n), b"data" * n) for n in range(1, 6))
     mixed = b"".join(
         _message(b"A.y", _LONG % (n, n, 5 - n), b"d" * n, block if n % 2 else b"")
         for n in range(1, 6)
     )
-    tangled = _message(b"x", b"$JS.ACK.A.c.1.1.1.1700000000000000000.0@A", b"d") + _message(
+    ambiguous = _message(b"x", b"$JS.ACK.A.c.1.1.1.1700000000000000000.0@A", b"d") + _message(
         b"A@b", _ACK % (2, 2, 0), b"d"
     )
-    words = (
+    with_protocol_lines = (
         _message(
             b"in",
             b"",
@@ -76,31 +76,33 @@ def seeds() -> list[Document]:
         + b"PING\r\n+OK\r\n"
         + plain
     )
-    made = _answer(1, b'{"name":"c","num_pending":5,"delivered":{"consumer_seq":0,"stream_seq":0}}')
-    facts = (
+    consumer_created = _answer(
+        1, b'{"name":"c","num_pending":5,"delivered":{"consumer_seq":0,"stream_seq":0}}'
+    )
+    stream_info = (
         b'{"config":{"name":"A"},"created":"c","state":{"first_seq":1,"last_seq":9,"messages":9}}'
     )
     refused = b'{"error":{"code":404,"err_code":10059,"description":"stream not found"}}'
     buffers = [
-        {"$": b"frames", "bytes": one}
-        for one in (plain, mixed, tangled, words, plain + b"MSG A.x 1 10\r\n123")
+        {"$": b"frames", "bytes": buffer}
+        for buffer in (plain, mixed, ambiguous, with_protocol_lines, plain + b"MSG A.x 1 10\r\n123")
     ]
     stored = (b'{"stream":"A","seq":%5d}' % number for number in (1, 2, 3))
     acks = b"".join(b"MSG {inbox}.a 2 %d\r\n%s\r\n" % (len(ack), ack) for ack in stored)
-    nobody = b"HMSG {inbox}.a 2 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"
-    asked = _answer(1, facts) + _answer(2, b'{"num_pending":3}') + _answer(3, b"{}")
+    no_responders = b"HMSG {inbox}.a 2 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"
+    answers = _answer(1, stream_info) + _answer(2, b'{"num_pending":3}') + _answer(3, b"{}")
     conversations = [
-        *((b"read", made + one) for one in (plain, mixed, words)),
-        *((kind, said) for kind, said in ((b"ask", asked), (b"write", acks))),
+        *((b"read", consumer_created + buffer) for buffer in (plain, mixed, with_protocol_lines)),
+        *((kind, content) for kind, content in ((b"ask", answers), (b"write", acks))),
     ]
-    wrong = [*((b"ask", _answer(1, body)) for body in (refused, b"[]")), (b"write", nobody)]
-    over = [{"$": kind, "bytes": _INFO + said} for kind, said in conversations]
-    over += [{"$": kind, "bytes": _INFO + said, WRONG: b""} for kind, said in wrong]
-    return [*buffers, *buffers, *over]
+    wrong = [*((b"ask", _answer(1, body)) for body in (refused, b"[]")), (b"write", no_responders)]
+    connections = [{"$": kind, "bytes": _INFO + content} for kind, content in conversations]
+    connections += [{"$": kind, "bytes": _INFO + content, WRONG: b""} for kind, content in wrong]
+    return [*buffers, *buffers, *connections]
 
 
 def run(scene: DocumentRun) -> None:
-    """Cut the buffer into messages; or let a connection read, ask or write that gets these bytes and then nothing more."""
+    """Cut a buffer into messages, or let a connection read, request or write with it."""
     content = scene.part("bytes")
     if scene.command() == ["frames"]:
         _cut(content)
@@ -110,52 +112,54 @@ def run(scene: DocumentRun) -> None:
 
 def _cut(content: bytes) -> None:
     buffer = bytearray(content)
-    every = scan_frames(buffer, 0, len(buffer))
-    _require_within(every.offsets, len(buffer))
-    many = scan_small_frames(bytearray(content), 0, len(content))
-    if many is not None:
-        _require_within(many.offsets, len(content))
-    if every.count:
-        found = cut_messages(buffer, every)
-        if not len(find_status_messages(found.headers)):
-            parse_deliveries(found)
+    frames = scan_frames(buffer, 0, len(buffer))
+    _require_within(frames.offsets, len(buffer))
+    small_frames = scan_small_frames(bytearray(content), 0, len(content))
+    if small_frames is not None:
+        _require_within(small_frames.offsets, len(content))
+    if frames.count:
+        messages = cut_messages(buffer, frames)
+        if not len(find_status_messages(messages.headers)):
+            parse_deliveries(messages)
 
 
 def _require_within(offsets: Any, size: int) -> None:
-    places = [int(place) for place in offsets]
-    if places != sorted(places) or any(place < 0 or place > size for place in places):
-        raise Violation("a message has places outside of itself", str(places[:40]))
+    positions = [int(position) for position in offsets]
+    if positions != sorted(positions) or any(
+        position < 0 or position > size for position in positions
+    ):
+        raise Violation("a message has places outside of itself", str(positions[:40]))
 
 
 class _Connection(RawConnection):
-    """A connection whose server says these bytes, and then nothing."""
+    """A connection whose server sends these bytes and nothing more."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
         super().__init__(Place("main", "nats://127.0.0.1:1", "nats://127.0.0.1:1"))
 
     def _connect(self, _: str) -> socket.socket:
-        here, there = socket.socketpair()
-        for end in (here, there):
+        near, far = socket.socketpair()
+        for end in (near, far):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        self.other_end = there
-        said = self.content.replace(b"{inbox}", self.inbox.encode())[: 1 << 17]
-        cut = said.find(b"\r\n") + 2
-        there.sendall(said[:cut])
-        self.rest = said[cut:]
+        self.other_end = far
+        content = self.content.replace(b"{inbox}", self.inbox.encode())[: 1 << 17]
+        cut = content.find(b"\r\n") + 2
+        far.sendall(content[:cut])
+        self.rest = content[cut:]
         if cut < 2:
-            there.shutdown(socket.SHUT_WR)
-        return self._greet(here, "127.0.0.1", {}, time.monotonic() + PATIENCE)
+            far.shutdown(socket.SHUT_WR)
+        return self._greet(near, "127.0.0.1", {}, time.monotonic() + GREETING_TIMEOUT)
 
     def _read_info(self, stream: socket.socket, end: float) -> None:
         super()._read_info(stream, end)
         self.other_end.sendall(self.rest)
         if b"PONG\r\n" not in self.rest:
-            self.other_end.shutdown(socket.SHUT_WR)  # the greeting ends, instead of waiting for it
+            self.other_end.shutdown(socket.SHUT_WR)  # end the greeting, or it waits
 
     def receive(self, into: memoryview, timeout: float) -> int:
-        """What is there; what is not does not come any more."""
-        return super().receive(into, min(timeout, SOON))
+        """Receive what was sent; nothing more comes."""
+        return super().receive(into, min(timeout, RECEIVE_TIMEOUT))
 
     def close(self) -> None:
         super().close()
@@ -176,9 +180,12 @@ def _read(content: bytes) -> None:
 def _ask(content: bytes) -> None:
     wire = _Connection(content)
     try:
-        facts = fetch_stream_info(wire, "$JS.API", "A")
-        if not all(isinstance(number, int) for number in (facts.first, facts.last, facts.messages)):
-            raise Violation("a stream has a sequence that is no number", repr(facts))
+        stream_info = fetch_stream_info(wire, "$JS.API", "A")
+        if not all(
+            isinstance(number, int)
+            for number in (stream_info.first, stream_info.last, stream_info.messages)
+        ):
+            raise Violation("a stream has a sequence that is no number", repr(stream_info))
         count_pending(wire, "$JS.API", "A", 1)
     finally:
         wire.close()
