@@ -1,4 +1,4 @@
-"""Fixtures of history and undo: a place whose applies are undone, and what is on its servers."""
+"""Fixtures of history and revert: a workspace, and the content of its servers."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox, Server
 
-#: Everything is permitted: what a hazard is and when it blocks is not the question here.
+#: Allow every hazard: these tests are not about hazards.
 ALL = tuple(code for code, blocks in HAZARDS.items() if blocks)
 
 
 def apply(space: Space, **options: Any) -> int:
-    """Apply with every permission; the id of what is recorded."""
+    """Apply with every hazard allowed and return the id of the entry."""
     _, result = space.apply(allow_hazards=ALL, **options)
     assert result.exit_code == 0, result
     return int(result.state["serial"])
 
 
 def undo(space: Space, number: int, **options: Any) -> tuple[Plan, ApplyResult]:
-    """Undo one apply with every permission."""
+    """Revert one apply with every hazard allowed."""
     chosen = {name: options.pop(name) for name in ("targets", "excludes") if name in options}
     planning = PlanOptions(**{"allow_hazards": ALL} | options)
     plan, result = revert(
@@ -48,7 +48,7 @@ def undo(space: Space, number: int, **options: Any) -> tuple[Plan, ApplyResult]:
 
 
 def plan_undo(space: Space, number: int, **options: Any) -> Plan:
-    """The plan that would undo it."""
+    """Plan the revert of one apply."""
     return require_explained(
         plan_revert(
             space.load, RevertOptions(number, planning=PlanOptions(**options)), RecordingObserver()
@@ -57,26 +57,26 @@ def plan_undo(space: Space, number: int, **options: Any) -> Plan:
 
 
 def entries(space: Space) -> list[dict[str, Any]]:
-    """The history as `jsplan history --json` has it, the newest first."""
-    found = history(space.load)["entries"]
-    assert isinstance(found, list)
-    return found
+    """Return the history as `jsplan history --json` has it, the newest first."""
+    result = history(space.load)["entries"]
+    assert isinstance(result, list)
+    return result
 
 
 def entry(space: Space, number: int) -> dict[str, Any]:
-    """One entry with its changes."""
-    found = history(space.load, number)["entries"][0]
-    assert isinstance(found, dict)
-    return found
+    """Return one entry with its changes."""
+    result = history(space.load, number)["entries"][0]
+    assert isinstance(result, dict)
+    return result
 
 
 def findings_of(plan: Plan, code: str) -> list[tuple[str, str, str]]:
-    """The findings of one code: address, summary, detail."""
+    """Return address, summary and detail of the findings of one code."""
     return [(d.address or "", d.summary, d.detail) for d in plan.diagnostics if d.code == code]
 
 
 def server_configs(sandbox: Sandbox) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Every stream and consumer of hub and leaf as the server has it, without what it says of itself in metadata."""
+    """Return every stream and consumer of hub and leaf, without the metadata of the server."""
     seen: dict[tuple[str, ...], dict[str, Any]] = {}
     hub = sandbox["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
@@ -93,12 +93,12 @@ def server_configs(sandbox: Sandbox) -> dict[tuple[str, ...], dict[str, Any]]:
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    theirs = {
+    own_metadata = {
         name: value
         for name, value in (config.pop("metadata", None) or {}).items()
         if not name.startswith("_nats.")
     }
-    return config | ({"metadata": theirs} if theirs else {})
+    return config | ({"metadata": own_metadata} if own_metadata else {})
 
 
 @dataclass
@@ -110,18 +110,18 @@ class HistorySpace:
     run: Callable[..., ProcessResult]
 
     def write(self, *streams: dict[str, Any], **sections: Any) -> HistorySpace:
-        """What the files declare from now on."""
+        """Write the files."""
         self.space.write(streams=list(streams), **sections)
         return self
 
     def config(self, name: str) -> dict[str, Any] | None:
-        """A stream's configuration as the server has it; None where there is no such stream."""
+        """Return the configuration of a stream on the server, or None."""
         with Raw(self.server.url) as raw:
             answer = raw.api(f"$JS.API.STREAM.INFO.{name}")
         return _plain(answer["config"]) if "config" in answer else None
 
     def change_outside(self, name: str, **fields: Any) -> None:
-        """Somebody else changes a stream."""
+        """Change a stream outside jsplan."""
         with Raw(self.server.url) as raw:
             raw.api_ok(
                 f"$JS.API.STREAM.UPDATE.{name}",
@@ -129,7 +129,7 @@ class HistorySpace:
             )
 
     def publish(self, subject: str, count: int) -> None:
-        """Messages, stored."""
+        """Publish messages to a stream."""
         with Raw(self.server.url) as raw:
             for _ in range(count):
                 assert b'"seq"' in raw.request(subject, b"x")[1]
@@ -145,14 +145,14 @@ def history_space(
     def run(*args: str) -> ProcessResult:
         capsys.readouterr()
         code = main(["-C", str(space.folder), *args])
-        said = capsys.readouterr()
-        return ProcessResult(code, said.out, said.err)
+        captured = capsys.readouterr()
+        return ProcessResult(code, captured.out, captured.err)
 
     return HistorySpace(space, server, run)
 
 
-def document(ended: ProcessResult) -> dict[str, Any]:
-    """The JSON on stdout."""
-    read = json.loads(ended.out)
+def document(result: ProcessResult) -> dict[str, Any]:
+    """Return the JSON on stdout."""
+    read = json.loads(result.out)
     assert isinstance(read, dict)
     return read

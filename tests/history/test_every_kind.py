@@ -1,4 +1,4 @@
-"""Undoing each kind of change brings back the configuration exactly: every acceptance case is applied, undone, and compared."""
+"""A revert of each acceptance case restores the configuration exactly."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Sandbox
 
-#: What a server lets nobody turn off again, and a mirror that became a stream: only a new object can be as the old one was.
+#: Changes that no server takes back, such as a promoted mirror. Only a new object can be like the old one.
 ONE_WAY = {
     "kv/limit-markers-turned-on", "kv/mirror-promoted", "object_store/sealed-by-the-files",
     "order/promoted-mirror-takes-the-subjects-of-its-origin", "update/allowed-in-review", "update/mirror-promotion",
     "update/one-way-field", "update/sealed",
 }  # fmt: skip
-#: In `make test`: one of each kind of change; the rest is for `make soak`.
+#: In `make test`: one of each kind of change. The others run in `make soak`.
 SAMPLE = {
     "create/stream-with-defaults", "create/sources-from-labels", "replace/storage-recreated", "replace/by-request",
     "adopt/differs-and-adopted", "adopt/equal", "delete/forgotten", "delete/consumers-go-with-their-stream", "delete/origin-of-a-mirror",
@@ -32,8 +32,8 @@ SAMPLE = {
 
 
 def cases() -> list[object]:
-    """Every case that carries something out."""
-    made: list[object] = []
+    """Return every case that applies something."""
+    parameters: list[object] = []
     assert {*SAMPLE, *ONE_WAY} <= {
         str(path.relative_to(CASES).with_suffix("")) for path in CASES.rglob("*.yaml")
     }
@@ -41,23 +41,23 @@ def cases() -> list[object]:
         name = str(path.relative_to(CASES).with_suffix(""))
         expect = read_yaml(path.read_text("utf-8"))["expect"]
         if "error" not in expect and "refused" not in expect:
-            made.append(
+            parameters.append(
                 pytest.param(path, id=name, marks=() if name in SAMPLE else pytest.mark.soak)
             )
-    return made
+    return parameters
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("path", cases())
-def test_back_exactly(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """Applied and undone, every stream and consumer of both domains is as it was; and the next plan is what was foretold."""
+def test_a_revert_restores_exactly(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A revert restores every stream and consumer, and predicts the next plan."""
     case = Case.load(path, tmp_path, clean_hub_leaf)
     with case.raw:
         if case.text.get("level", 0) > (case.raw.api("$JS.API.INFO").get("api") or {}).get(
             "level", 0
         ):
-            return  # this server does not know what the case is about
-        case._prepare()  # noqa: SLF001 - the harness is ours
+            return  # this server is too old for the case
+        case._prepare()  # noqa: SLF001 - the case of the acceptance tests
         before = server_configs(clean_hub_leaf)
         options = case.text.get("options", {})
         case.space.write(**case.text["desired"])
@@ -68,9 +68,9 @@ def test_back_exactly(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> No
         if str(path.relative_to(CASES).with_suffix("")) in ONE_WAY:
             _require_refused(case, result.state["serial"])
             return
-        undone, ended = undo(case.space, result.state["serial"])
+        undone, reverted = undo(case.space, result.state["serial"])
 
-        assert ended.exit_code == 0, ended
+        assert reverted.exit_code == 0, reverted
         assert server_configs(clean_hub_leaf) == before
         again = case.space.plan(
             **{name: value for name, value in options.items() if name != "replace"}
@@ -84,7 +84,7 @@ COUNTED = ("import", "add", "change", "replace", "destroy", "forget")
 
 
 def _require_refused(case: Case, number: int) -> None:
-    """It says that only a new object would be as the old one was, and changes nothing."""
+    """Check that the revert is refused without any change."""
     assert findings_of(plan_undo(case.space, number, allow_hazards=ALL), "JS303")
     with pytest.raises(RefusedError, match="cannot be changed in place"):
         undo(case.space, number)

@@ -1,4 +1,4 @@
-"""What the history has of each session that changed something, and how much of it is kept, in every backend."""
+"""The entries of the history in every backend, and their number and size."""
 
 from __future__ import annotations
 
@@ -37,55 +37,55 @@ if TYPE_CHECKING:
 
 
 class SimulatedKill(Exception):
-    """What a process does at kill -9: nothing more."""
+    """The end of a process by SIGKILL: nothing more runs."""
 
 
 @contextmanager
 def kill_after(
     monkeypatch: pytest.MonkeyPatch, *, lines: int = 1_000, puts: int = 1_000
 ) -> Iterator[None]:
-    """A process that dies once so much is in its journal: lines of any kind, or ends of steps."""
-    append, left = LocalBackend.append, {"lines": lines, "puts": puts}
+    """Let a process die after `lines` journal lines or `puts` ends of steps."""
+    append, remaining = LocalBackend.append, {"lines": lines, "puts": puts}
 
-    def mortal(backend: LocalBackend, state: State, *changes: dict[str, Any]) -> None:
-        left["lines"] -= 1
-        left["puts"] -= sum("put" in change for change in changes)
-        if min(left.values()) < 0:
+    def counting_append(backend: LocalBackend, state: State, *changes: dict[str, Any]) -> None:
+        remaining["lines"] -= 1
+        remaining["puts"] -= sum("put" in change for change in changes)
+        if min(remaining.values()) < 0:
             raise SimulatedKill
         append(backend, state, *changes)
 
-    async def gone(backend: LocalBackend, _: State) -> None:
+    async def close_only(backend: LocalBackend, _: State) -> None:
         await backend.close()
 
     with monkeypatch.context() as patched:
-        patched.setattr(LocalBackend, "append", mortal)
-        patched.setattr(LocalBackend, "finish", gone)
+        patched.setattr(LocalBackend, "append", counting_append)
+        patched.setattr(LocalBackend, "finish", close_only)
         yield
 
 
 @pytest.fixture(params=["local", "kv"])
 def any_backend_space(request: pytest.FixtureRequest, history_space: HistorySpace) -> HistorySpace:
-    """The place with its state in either backend."""
+    """The workspace with its state in either backend."""
     if request.param == "kv":
         history_space.space.base["backend"] = {"kv": {"bucket": new_bucket(), "lock_ttl": "30s"}}
     return history_space
 
 
 def test_an_apply_is_recorded(any_backend_space: HistorySpace) -> None:
-    """Who, when, what, with which plan, and how it ended: of an apply, and field by field of what it changed."""
-    place = any_backend_space.write({"name": "A", "max_age": "1h"}, {"name": "B"})
-    apply(place.space)
-    place.write({"name": "A", "max_age": "2h", "description": "x"})
-    place.publish("B", 3)
-    plan = place.space.plan()
-    result = place.space.apply_saved(plan, allow_hazards=("DELETES_STREAM",))
-    saved = json.loads((place.space.folder / "saved.plan").read_bytes())
+    """An entry has user, time, operation, plan, result, and the changes field by field."""
+    workspace = any_backend_space.write({"name": "A", "max_age": "1h"}, {"name": "B"})
+    apply(workspace.space)
+    workspace.write({"name": "A", "max_age": "2h", "description": "x"})
+    workspace.publish("B", 3)
+    plan = workspace.space.plan()
+    result = workspace.space.apply_saved(plan, allow_hazards=("DELETES_STREAM",))
+    saved = json.loads((workspace.space.folder / "saved.plan").read_bytes())
     here, number = LockInfo.for_this_process(""), result.state["serial"]
-    found = entry(place.space, number)
+    recorded = entry(workspace.space, number)
 
-    assert [e["id"] for e in entries(place.space)] == [number, number - 1]
+    assert [e["id"] for e in entries(workspace.space)] == [number, number - 1]
     assert {
-        name: found[name]
+        name: recorded[name]
         for name in ("id", "who", "host", "operation", "environment", "result", "jsplan_version")
     } == {
         "id": number,
@@ -96,10 +96,10 @@ def test_an_apply_is_recorded(any_backend_space: HistorySpace) -> None:
         "result": "done",
         "jsplan_version": __version__,
     }
-    assert found["plan"] == {"id": plan.id, "sha256": saved["sha256"]}
-    assert found["at"] <= found["ended"]
-    assert (found["summary"]["changed"], found["summary"]["destroyed"]) == (1, 1)
-    changed = {c["address"]: c for c in found["changes"]}
+    assert recorded["plan"] == {"id": plan.id, "sha256": saved["sha256"]}
+    assert recorded["at"] <= recorded["ended"]
+    assert (recorded["summary"]["changed"], recorded["summary"]["destroyed"]) == (1, 1)
+    changed = {c["address"]: c for c in recorded["changes"]}
     assert {f["path"]: (f["before"], f["after"]) for f in changed["main/stream/A"]["fields"]} == {
         "max_age": (3_600_000_000_000, 7_200_000_000_000),
         "description": ("", "x"),
@@ -110,8 +110,8 @@ def test_an_apply_is_recorded(any_backend_space: HistorySpace) -> None:
     )
 
 
-def test_what_has_nothing_to_do_is_not_recorded(history_space: HistorySpace) -> None:
-    """An apply without changes writes nothing, and one that only brings state up to date is no entry."""
+def test_an_apply_without_changes_is_not_recorded(history_space: HistorySpace) -> None:
+    """An apply without changes, or only of state, is no entry."""
     apply(history_space.write({"name": "A", "max_age": "1h"}).space)
     history_space.space.apply()
     history_space.write({"name": "A", "max_age": "1h", "max_msgs": -1}).space.apply()
@@ -120,25 +120,27 @@ def test_what_has_nothing_to_do_is_not_recorded(history_space: HistorySpace) -> 
 
 
 def test_every_operation(any_backend_space: HistorySpace) -> None:
-    """Import, refresh, the state commands, a revert and destroy are entries like any apply."""
-    place = any_backend_space
-    with Raw(place.server.url) as raw:
+    """Import, refresh, the state commands, a revert and destroy are entries too."""
+    workspace = any_backend_space
+    with Raw(workspace.server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.OLD", {"name": "OLD", "subjects": ["old"]})
-    place.write({"name": "OLD", "subjects": ["old"]}, {"name": "A"})
-    assert place.run("import", "main/stream/OLD", "-y").code == 0
-    number = apply(place.space)
-    place.change_outside("A", max_msgs=7)
-    apply(place.space, refresh_only=True)
-    assert place.run("state", "rm", "main/stream/OLD").code == 0
-    document_ = place.space.folder / "pulled.json"
-    document_.write_bytes(pull(place.space.load, number))
-    assert place.run("state", "push", "--force", str(document_)).code == 0
-    place.write({"name": "OLD", "subjects": ["old"], "max_msgs": 9}, {"name": "A", "max_msgs": 8})
-    undo(place.space, apply(place.space))
-    apply(place.space, destroy=True)
+    workspace.write({"name": "OLD", "subjects": ["old"]}, {"name": "A"})
+    assert workspace.run("import", "main/stream/OLD", "-y").code == 0
+    number = apply(workspace.space)
+    workspace.change_outside("A", max_msgs=7)
+    apply(workspace.space, refresh_only=True)
+    assert workspace.run("state", "rm", "main/stream/OLD").code == 0
+    document_ = workspace.space.folder / "pulled.json"
+    document_.write_bytes(pull(workspace.space.load, number))
+    assert workspace.run("state", "push", "--force", str(document_)).code == 0
+    workspace.write(
+        {"name": "OLD", "subjects": ["old"], "max_msgs": 9}, {"name": "A", "max_msgs": 8}
+    )
+    undo(workspace.space, apply(workspace.space))
+    apply(workspace.space, destroy=True)
 
-    told = [(e["operation"], e["result"]) for e in reversed(entries(place.space))]
-    assert told == [
+    listed = [(e["operation"], e["result"]) for e in reversed(entries(workspace.space))]
+    assert listed == [
         (name, "done")
         for name in (
             "import",
@@ -151,19 +153,23 @@ def test_every_operation(any_backend_space: HistorySpace) -> None:
             "destroy",
         )
     ]
-    by = {e["operation"]: e["id"] for e in entries(place.space)}
-    assert [c["address"] for c in entry(place.space, by["state rm"])["changes"]] == [
-        "main/stream/OLD"
-    ]
-    assert [c["address"] for c in entry(place.space, by["state push"])["changes"]] == [
+    id_by_operation = {e["operation"]: e["id"] for e in entries(workspace.space)}
+    assert [
+        c["address"] for c in entry(workspace.space, id_by_operation["state rm"])["changes"]
+    ] == ["main/stream/OLD"]
+    assert [
+        c["address"] for c in entry(workspace.space, id_by_operation["state push"])["changes"]
+    ] == [
         "main/stream/A",
         "main/stream/OLD",
     ]
-    assert [c["address"] for c in entry(place.space, by["refresh"])["changes"]] == ["main/stream/A"]
+    assert [
+        c["address"] for c in entry(workspace.space, id_by_operation["refresh"])["changes"]
+    ] == ["main/stream/A"]
 
 
-def test_half_way(history_space: HistorySpace) -> None:
-    """An apply of which one step was refused is in the history as partial, with the server's reason at what it refused."""
+def test_a_partial_apply_is_recorded(history_space: HistorySpace) -> None:
+    """An apply with a refused step is a partial entry, with the reason of the server."""
     apply(history_space.write({"name": "A", "max_age": "1h"}).space)
     plan = history_space.write(
         {"name": "A", "max_age": "2h"}, {"name": "X", "subjects": ["x"]}
@@ -171,18 +177,20 @@ def test_half_way(history_space: HistorySpace) -> None:
     with Raw(history_space.server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "subjects": ["x"]})
     assert history_space.space.apply_saved(plan).exit_code == 6
-    found = entry(history_space.space, 2)
+    recorded = entry(history_space.space, 2)
 
-    assert found["result"] == "partial"
-    assert {c["address"]: c["status"] for c in found["changes"]} == {
+    assert recorded["result"] == "partial"
+    assert {c["address"]: c["status"] for c in recorded["changes"]} == {
         "main/stream/A": "done",
         "main/stream/X": "failed",
     }
-    assert "overlap" in next(c["error"] for c in found["changes"] if c["status"] == "failed")
+    assert "overlap" in next(c["error"] for c in recorded["changes"] if c["status"] == "failed")
 
 
-def test_killed(history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An apply that was killed is in the history as cut off, and can be undone as far as it came."""
+def test_a_killed_apply_is_recorded(
+    history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed apply is an entry that was cut off, and can be reverted."""
     apply(history_space.write({"name": "A", "max_age": "1h"}, {"name": "B", "max_age": "1h"}).space)
     before = history_space.config("A"), history_space.config("B")
     with kill_after(monkeypatch, puts=1), pytest.raises(SimulatedKill):
@@ -206,7 +214,7 @@ def test_killed(history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch) ->
 def test_killed_while_a_stream_is_recreated(
     history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is there then is neither before nor after: the revert finishes the replacement as what was before."""
+    """A revert finishes an interrupted replacement with the old configuration."""
     body: dict[str, Any] = {"name": "A", "lifecycle": {"on_replace": "preserve"}}
     apply(history_space.write(body).space)
     history_space.publish("A", 5)
@@ -219,7 +227,7 @@ def test_killed_while_a_stream_is_recreated(
 
 
 def test_commands(history_space: HistorySpace) -> None:
-    """The table has one line each, an entry its fields; JSON is the document of the schema; an id that is not there says which are."""
+    """The output has one line per entry, one entry or JSON; an unknown id is an error."""
     history_space.write()
     assert (
         history_space.run("history").out
@@ -228,12 +236,12 @@ def test_commands(history_space: HistorySpace) -> None:
     apply(history_space.write({"name": "A"}).space)
     apply(history_space.write({"name": "A", "max_msgs": 5}).space)
     table = history_space.run("history").out.splitlines()
-    one = history_space.run("history", "2").out
+    single_entry = history_space.run("history", "2").out
 
     assert [line.split()[0] for line in table] == ["ID", "2", "1"]
     assert "1 changed" in table[1]
     assert table[1].endswith("done")
-    assert "~ max_msgs: unlimited -> 5" in one
+    assert "~ max_msgs: unlimited -> 5" in single_entry
     schema = schemas()["history-v1.json"]
     for args in (("history", "--json"), ("history", "2", "--json")):
         jsonschema.validate(document(history_space.run(*args)), schema)
@@ -246,7 +254,7 @@ def test_commands(history_space: HistorySpace) -> None:
 
 
 def test_no_secret(history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came from the environment is nowhere in it, also where a server's error repeats it."""
+    """No secret of the environment is in the history, not even in an error of the server."""
     monkeypatch.setenv("WORD", "hush-hush")
     history_space.space.base["connections"]["main"] |= {"user": "ann", "password": "${env.WORD}"}
     history_space.space.base["drift"] = {
@@ -258,17 +266,17 @@ def test_no_secret(history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch)
     with Raw(history_space.server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "subjects": ["hush-hush"]})
     assert history_space.run("apply", path).code == 6
-    told, shown = (
+    listed, text = (
         history_space.run("history", "1", "--json").out,
         history_space.run("history", "1").out,
     )
 
-    assert {c["status"] for c in json.loads(told)["entries"][0]["changes"]} == {"done", "failed"}
-    assert ("hush-hush" in told, "hush-hush" in shown) == (False, False)
+    assert {c["status"] for c in json.loads(listed)["entries"][0]["changes"]} == {"done", "failed"}
+    assert ("hush-hush" in listed, "hush-hush" in text) == (False, False)
 
 
 def test_environments(history_space: HistorySpace) -> None:
-    """Each environment has its own history, which says which it is."""
+    """Each environment has its own history."""
     history_space.space.base["environments"] = {"staging": {}, "prod": {}}
     history_space.write({"name": "A"})
     assert history_space.run("-e", "staging", "apply", "-y").code == 0
@@ -281,67 +289,67 @@ def test_environments(history_space: HistorySpace) -> None:
     )
 
 
-# --- what is kept ------------------------------------------------------------------------------------------------
+# --- The number and size of entries
 
 
 def history_entry(number: int, changes: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """An entry with nothing but what keeping it looks at."""
+    """A minimal entry."""
     return {"id": number, "operation": "apply", "changes": pack_changes(changes or [])}
 
 
 def change(number: int) -> dict[str, Any]:
-    """What became of one stream."""
+    """The change of one stream."""
     before = {"name": f"S{number}", "subjects": [f"s.{number}"], "max_age": 0}
-    said = {
+    update = {
         "address": f"main/stream/S{number}",
         "actions": ["update"],
         "status": "done",
         "reason": "update_because_config_changed",
     }
-    return said | {"before": before, "entry": None, "after": None}
+    return update | {"before": before, "entry": None, "after": None}
 
 
-def test_the_newest_are_kept() -> None:
-    """So many entries, whatever they are; one that is written again takes its own place."""
-    known: list[dict[str, Any]] = []
+def test_the_newest_entries_are_kept() -> None:
+    """The newest entries are kept, and an entry that is written again keeps its place."""
+    kept_entries: list[dict[str, Any]] = []
     for number in range(1, MAX_ENTRIES + 11):
-        known = with_entry(known, history_entry(number))
-    known = with_entry(known, history_entry(MAX_ENTRIES + 10) | {"result": "done"})
+        kept_entries = with_entry(kept_entries, history_entry(number))
+    kept_entries = with_entry(kept_entries, history_entry(MAX_ENTRIES + 10) | {"result": "done"})
 
-    assert [e["id"] for e in known] == list(range(11, MAX_ENTRIES + 11))
-    assert known[-1]["result"] == "done"
+    assert [e["id"] for e in kept_entries] == list(range(11, MAX_ENTRIES + 11))
+    assert kept_entries[-1]["result"] == "done"
 
 
-def test_large_ones_are_packed() -> None:
-    """Many changes are kept compressed and come back as they were; what is damaged is said to be."""
+def test_large_entries_are_compressed() -> None:
+    """Many changes are stored compressed, and a damaged entry is an error."""
     changes = [change(number) for number in range(2_000)]
-    one = history_entry(7, changes)
+    single_entry = history_entry(7, changes)
 
-    assert unpack_changes(one) == changes
-    assert len(json.dumps(one)) < len(json.dumps(changes)) / 5
+    assert unpack_changes(single_entry) == changes
+    assert len(json.dumps(single_entry)) < len(json.dumps(changes)) / 5
     assert unpack_changes(history_entry(8, changes[:3])) == changes[:3]
-    size = one["changes"]["bytes"]
-    for harmed in (
+    size = single_entry["changes"]["bytes"]
+    for damaged in (
         {"zlib": "AAAA", "bytes": 3},
         {"zlib": "\u00e9", "bytes": 3},
-        one["changes"] | {"bytes": size - 1},
+        single_entry["changes"] | {"bytes": size - 1},
         [{"address": 5}],
     ):
         with pytest.raises(StateError, match="entry 7 of the history is damaged"):
-            unpack_changes(one | {"changes": harmed})
+            unpack_changes(single_entry | {"changes": damaged})
 
 
 def test_the_history_is_bounded() -> None:
-    """Beyond that the older entries keep what they say of themselves, without their changes; the newest keeps everything."""
+    """Above the limit, older entries lose their changes and keep their counts."""
     large = {"zlib": "x" * (MAX_CHANGES_BYTES // 2 + 1)}
-    known = with_entry(
+    kept_entries = with_entry(
         [{"id": 1, "changes": large}, {"id": 2, "changes": large}], history_entry(3, [change(3)])
     )
     assert [
-        unpack_changes(e) if isinstance(e["changes"], list) else e["changes"] for e in known
+        unpack_changes(e) if isinstance(e["changes"], list) else e["changes"] for e in kept_entries
     ] == [None, large, [change(3)]]
     assert (
-        with_entry(known, {"id": 4, "changes": {"zlib": "x" * (MAX_CHANGES_BYTES + 1)}})[-1][
+        with_entry(kept_entries, {"id": 4, "changes": {"zlib": "x" * (MAX_CHANGES_BYTES + 1)}})[-1][
             "changes"
         ]
         is not None
@@ -350,7 +358,7 @@ def test_the_history_is_bounded() -> None:
 
 
 def test_counts_alone_cannot_be_undone(history_space: HistorySpace) -> None:
-    """An entry whose changes were given up is shown, and says that it cannot be undone."""
+    """An entry without changes is shown, and cannot be reverted."""
     apply(history_space.write({"name": "A"}).space)
     path = history_space.space.folder / "state" / "test.json"
     raw = json.loads(path.read_bytes())
@@ -363,7 +371,7 @@ def test_counts_alone_cannot_be_undone(history_space: HistorySpace) -> None:
 
 
 def test_states_without_a_history(history_space: HistorySpace) -> None:
-    """A state that an earlier release wrote is read, and its history begins with the next apply."""
+    """A state of an earlier release is read; its history begins with the next apply."""
     apply(history_space.write({"name": "A"}).space)
     path = history_space.space.folder / "state" / "test.json"
     raw = json.loads(path.read_bytes())
@@ -382,13 +390,13 @@ def test_states_without_a_history(history_space: HistorySpace) -> None:
     ] == [2]
 
 
-def test_joined() -> None:
-    """What is pushed brings what it knows besides; where both know an entry, that of this place counts."""
-    here, theirs = (
+def test_pushed_entries_are_merged() -> None:
+    """Pushed entries are merged, and the own version of an entry wins."""
+    here, pushed = (
         [history_entry(2) | {"who": "here"}, history_entry(3)],
         [history_entry(1), history_entry(2) | {"who": "there"}],
     )
-    assert [(e["id"], e.get("who")) for e in merge_histories(here, theirs)] == [
+    assert [(e["id"], e.get("who")) for e in merge_histories(here, pushed)] == [
         (1, None),
         (2, "here"),
         (3, None),

@@ -1,4 +1,4 @@
-"""What `jsplan revert` does where the world went on meanwhile, what it says cannot come back, and what the files say to it."""
+"""The `jsplan revert` command: later changes, deleted messages, and differing files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A = "main/stream/A"
 
 
 def state_resources(history_space: HistorySpace) -> dict[str, Any]:
-    """The resources of the state, without the times at which they were written down and made."""
+    """Return the resources of the state without times."""
     resources = json.loads(pull(history_space.space.load))["resources"]
     return {
         address: {
@@ -38,8 +38,8 @@ def state_resources(history_space: HistorySpace) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("backend", ["local", "kv"])
-def test_there_and_back_and_there_again(history_space: HistorySpace, backend: str) -> None:
-    """A revert brings back servers and state; undoing it brings back the apply; with the files put back the plan is empty."""
+def test_a_revert_can_be_reverted(history_space: HistorySpace, backend: str) -> None:
+    """A revert restores servers and state, and can be reverted itself."""
     if backend == "kv":
         history_space.space.base["backend"] = {"kv": {"bucket": new_bucket()}}
     old = (
@@ -47,7 +47,7 @@ def test_there_and_back_and_there_again(history_space: HistorySpace, backend: st
         {"name": "B", "consumers": [{"name": "C", "ack_policy": "explicit"}]},
     )
     apply(history_space.write(*old).space)
-    before, was = (
+    before, state_before = (
         (history_space.config("A"), history_space.config("B"), None),
         state_resources(history_space),
     )
@@ -56,7 +56,7 @@ def test_there_and_back_and_there_again(history_space: HistorySpace, backend: st
             {"name": "A", "max_age": "2h", "metadata": {"a": "b"}}, {"name": "NEW"}
         ).space
     )
-    after, became = (
+    after, state_after = (
         (history_space.config("A"), None, history_space.config("NEW")),
         state_resources(history_space),
     )
@@ -64,13 +64,13 @@ def test_there_and_back_and_there_again(history_space: HistorySpace, backend: st
     assert (
         (history_space.config("A"), history_space.config("B"), history_space.config("NEW")),
         state_resources(history_space),
-    ) == (before, was)
+    ) == (before, state_before)
 
     undo(history_space.space, back)
     assert (
         (history_space.config("A"), history_space.config("B"), history_space.config("NEW")),
         state_resources(history_space),
-    ) == (after, became)
+    ) == (after, state_after)
     assert [(e["operation"], e.get("reverts")) for e in entries(history_space.space)[:2]] == [
         ("revert", back),
         ("revert", number),
@@ -80,13 +80,13 @@ def test_there_and_back_and_there_again(history_space: HistorySpace, backend: st
 
 
 def test_saved(history_space: HistorySpace) -> None:
-    """With -o it only plans, writes nothing, and exactly that is applied later, and recorded as a revert of what it undoes."""
+    """`revert -o` only plans; `apply` of that plan is recorded as the revert."""
     apply(history_space.write({"name": "A", "max_age": "1h"}).space)
     number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
     path = history_space.space.folder / "back.plan"
-    ended = history_space.run("revert", str(number), "-o", str(path))
-    assert (ended.code, entries(history_space.space)[0]["id"]) == (0, number)
-    assert "Reverting apply 2" in ended.out
+    result = history_space.run("revert", str(number), "-o", str(path))
+    assert (result.code, entries(history_space.space)[0]["id"]) == (0, number)
+    assert "Reverting apply 2" in result.out
     assert "Reverting apply 2" in history_space.run("show", str(path)).out
     assert load_plan(path).mode == "revert"
 
@@ -103,7 +103,7 @@ def test_saved(history_space: HistorySpace) -> None:
 
 
 def test_destroy(history_space: HistorySpace) -> None:
-    """After a destroy everything is there again, guarded as it was, and empty."""
+    """A reverted destroy creates everything again, empty and with its guards."""
     apply(
         history_space.write(
             {"name": "A"},
@@ -112,7 +112,7 @@ def test_destroy(history_space: HistorySpace) -> None:
         ).space
     )
     history_space.publish("A", 4)
-    before, was = (
+    before, state_before = (
         (history_space.config("A"), history_space.config("B"), history_space.config("KV_K")),
         state_resources(history_space),
     )
@@ -121,7 +121,7 @@ def test_destroy(history_space: HistorySpace) -> None:
     assert (
         (history_space.config("A"), history_space.config("B"), history_space.config("KV_K")),
         state_resources(history_space),
-    ) == (before, was)
+    ) == (before, state_before)
     assert [(a, s) for a, s, _ in findings_of(plan, "JS491")] == [
         ("main/consumer/B/C", "the position that the consumer had does not come back"),
         (A, "4 messages that were deleted with the stream cannot be restored"),
@@ -130,11 +130,11 @@ def test_destroy(history_space: HistorySpace) -> None:
     assert not history_space.space.plan().has_changes
 
 
-# --- three-way ---------------------------------------------------------------------------------------------------
+# --- Later changes
 
 
 def test_other_fields_stay(history_space: HistorySpace) -> None:
-    """Fields that a later apply, or somebody else, changed are left as they are; only what this one changed goes back."""
+    """Fields that were changed later, by an apply or outside, stay."""
     apply(history_space.write({"name": "A", "max_age": "1h"}).space)
     number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
     apply(history_space.write({"name": "A", "max_age": "2h", "max_msgs": 7}).space)
@@ -150,17 +150,17 @@ def test_other_fields_stay(history_space: HistorySpace) -> None:
 
 
 def test_the_same_field_was_changed_by_an_apply(history_space: HistorySpace) -> None:
-    """It says what it was, what this apply made it, what it is now and who did that, changes nothing, and exits 3."""
+    """A field that a later apply changed is a conflict with exit code 3, and nothing changes."""
     apply(history_space.write({"name": "A", "max_age": "1h"}, {"name": "B", "max_age": "1h"}).space)
     number = apply(
         history_space.write({"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}).space
     )
     apply(history_space.write({"name": "A", "max_age": "3h"}, {"name": "B", "max_age": "2h"}).space)
-    ended = history_space.run("revert", str(number), "-y")
+    result = history_space.run("revert", str(number), "-y")
 
-    assert (ended.code, entries(history_space.space)[0]["id"]) == (3, 3)
-    assert "main/stream/A: was changed since (apply 3 of " in ended.err
-    assert "max_age was 1h before, 2h after it, and is 3h now" in ended.err
+    assert (result.code, entries(history_space.space)[0]["id"]) == (3, 3)
+    assert "main/stream/A: was changed since (apply 3 of " in result.err
+    assert "max_age was 1h before, 2h after it, and is 3h now" in result.err
     assert (history_space.config("B") or {})["max_age"] == 7_200_000_000_000
     assert history_space.run("revert", str(number), "-y", "--exclude", A).code == 0
     assert [
@@ -169,20 +169,20 @@ def test_the_same_field_was_changed_by_an_apply(history_space: HistorySpace) -> 
 
 
 def test_the_same_field_was_changed_outside(history_space: HistorySpace) -> None:
-    """What changed behind our back is no reason to write over it either."""
+    """A field that was changed outside jsplan is a conflict too."""
     apply(history_space.write({"name": "A", "max_age": "1h"}).space)
     number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
     history_space.change_outside("A", max_age=5_400_000_000_000)
-    with pytest.raises(ConflictError) as raised:
+    with pytest.raises(ConflictError) as error:
         undo(history_space.space, number)
 
-    assert [d.detail.splitlines()[0] for d in raised.value.diagnostics] == [
+    assert [d.detail.splitlines()[0] for d in error.value.diagnostics] == [
         "max_age was 1h before, 2h after it, and is 1h30m now"
     ]
 
 
-def test_what_was_made_was_changed_since(history_space: HistorySpace) -> None:
-    """A stream that the apply made is not deleted once somebody changed it, gave it consumers or made it anew."""
+def test_created_streams_that_were_changed_since(history_space: HistorySpace) -> None:
+    """A created stream that was changed, extended or recreated since is not deleted."""
     number = apply(history_space.write({"name": "A"}, {"name": "B"}, {"name": "C"}).space)
     history_space.change_outside("A", max_msgs=3)
     apply(
@@ -194,18 +194,18 @@ def test_what_was_made_was_changed_since(history_space: HistorySpace) -> None:
         replace=("main/stream/C",),
     )
     history_space.change_outside("A", max_msgs=4)
-    with pytest.raises(ConflictError) as raised:
+    with pytest.raises(ConflictError) as error:
         undo(history_space.space, number)
-    told = {d.address: f"{d.summary} {d.detail}" for d in raised.value.diagnostics}
+    details = {d.address: f"{d.summary} {d.detail}" for d in error.value.diagnostics}
 
-    assert "would be deleted max_msgs was 3 when last applied, and is 4" in told[A]
-    assert told["main/consumer/B/NEW"].startswith("was added since (apply 2 of ")
-    assert told["main/stream/C"].startswith("was recreated since (apply 2 of ")
+    assert "would be deleted max_msgs was 3 when last applied, and is 4" in details[A]
+    assert details["main/consumer/B/NEW"].startswith("was added since (apply 2 of ")
+    assert details["main/stream/C"].startswith("was recreated since (apply 2 of ")
     assert history_space.config("B") is not None
 
 
-def test_what_was_deleted_is_there_again(history_space: HistorySpace) -> None:
-    """Whatever somebody made in its place is not touched; what is as it was before is no work."""
+def test_deleted_streams_that_exist_again(history_space: HistorySpace) -> None:
+    """A stream that exists again is a conflict, unless it is as it was before."""
     apply(history_space.write({"name": "A", "max_msgs": 3}, {"name": "B"}).space)
     number = apply(history_space.write().space)
     with Raw(history_space.server.url) as raw:
@@ -224,27 +224,29 @@ def test_what_was_deleted_is_there_again(history_space: HistorySpace) -> None:
     )
 
 
-# --- what does not come back -------------------------------------------------------------------------------------
+# --- Deleted data
 
 
-def test_messages_do_not_come_back(history_space: HistorySpace) -> None:
-    """The number that an apply deleted is said when it is undone, and where that apply saved them."""
+def test_deleted_messages_are_reported(history_space: HistorySpace) -> None:
+    """A revert reports the deleted messages, and the backup that has them."""
     apply(history_space.write({"name": "A"}, {"name": "B", "consumers": [{"name": "C"}]}).space)
     history_space.publish("A", 5)
     history_space.publish("B", 2)
     saves = history_space.space.folder / "saves"
     number = apply(history_space.write({"name": "A", "max_msgs": 3}).space, backup=saves)
-    told = {a: (s, d) for a, s, d in findings_of(plan_undo(history_space.space, number), "JS491")}
+    details = {
+        a: (s, d) for a, s, d in findings_of(plan_undo(history_space.space, number), "JS491")
+    }
 
-    assert told[A][0] == "2 messages that were deleted cannot be restored"
+    assert details[A][0] == "2 messages that were deleted cannot be restored"
     assert (
-        told["main/stream/B"][0]
+        details["main/stream/B"][0]
         == "2 messages that were deleted with the stream cannot be restored"
     )
     folder = entry(history_space.space, number)["backup"]
     assert (
         f"--exclude main/stream/B and run: jsplan restore {folder} --target main/stream/B"
-        in told["main/stream/B"][1]
+        in details["main/stream/B"][1]
     )
     assert history_space.run("revert", str(number), "-y", "--exclude", "main/stream/B").code == 0
     assert history_space.run("restore", folder, "-y", "--target", "main/stream/B").code == 0
@@ -254,7 +256,7 @@ def test_messages_do_not_come_back(history_space: HistorySpace) -> None:
 
 
 def test_a_revert_has_hazards_as_any_plan(history_space: HistorySpace) -> None:
-    """Deleting what an apply made, with the messages that came since, needs permission with the number of them."""
+    """A revert that deletes new messages needs its hazard allowed."""
     number = apply(history_space.write({"name": "A"}).space)
     history_space.publish("A", 3)
     refused = history_space.run("revert", str(number), "-y")
@@ -264,9 +266,8 @@ def test_a_revert_has_hazards_as_any_plan(history_space: HistorySpace) -> None:
     )
     assert history_space.config("A") is not None
     assert history_space.run("revert", str(number)).code == 3
-    assert (
-        history_space.run("revert", str(number), "--allow-hazard", "DELETES_STREAM").code == 1
-    )  # nobody there to ask
+    # Without a terminal there is no approval.
+    assert history_space.run("revert", str(number), "--allow-hazard", "DELETES_STREAM").code == 1
     assert (
         history_space.run("revert", str(number), "-y", "--allow-hazard", "DELETES_STREAM").code == 0
     )
@@ -274,14 +275,14 @@ def test_a_revert_has_hazards_as_any_plan(history_space: HistorySpace) -> None:
 
 
 def test_a_guard_holds(history_space: HistorySpace) -> None:
-    """What prevent_destroy guards is not deleted by a revert either."""
+    """A revert does not delete what prevent_destroy guards."""
     number = apply(history_space.write({"name": "A", "lifecycle": {"prevent_destroy": True}}).space)
     with pytest.raises(RefusedError, match="prevent_destroy"):
         undo(history_space.space, number)
 
 
-def test_half_way(history_space: HistorySpace) -> None:
-    """Of an apply that failed half-way, what was done is undone."""
+def test_a_partial_apply(history_space: HistorySpace) -> None:
+    """A revert of a partial apply reverts the finished steps."""
     apply(history_space.write({"name": "A", "max_age": "1h"}).space)
     plan = history_space.write(
         {"name": "A", "max_age": "2h"}, {"name": "X", "subjects": ["x"]}
@@ -296,7 +297,7 @@ def test_half_way(history_space: HistorySpace) -> None:
 
 
 def test_an_offline_domain(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """Its part is deferred and said; the rest is undone, and the same revert later does what was left."""
+    """Changes in an offline domain are deferred, and the same revert makes them later."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["connections"]["hub"]["timeout"] = "2s"
     both: list[dict[str, Any]] = [
@@ -321,11 +322,11 @@ def test_an_offline_domain(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
         ] == [-1, -1]
 
 
-# --- what the files say ------------------------------------------------------------------------------------------
+# --- The files
 
 
-def test_the_files_say_otherwise(history_space: HistorySpace) -> None:
-    """For each field that the files bring back: the place, what they say, what to write. And what the next plan would be."""
+def test_files_that_still_have_the_change(history_space: HistorySpace) -> None:
+    """For each field that the files change again, a finding has the place and the text to write."""
     apply(
         history_space.write(
             {"name": "A", "max_age": "30d"},
@@ -334,26 +335,28 @@ def test_the_files_say_otherwise(history_space: HistorySpace) -> None:
     )
     number = apply(history_space.write({"name": "A", "max_age": "6d"}, {"name": "NEW"}).space)
     plan, _ = undo(history_space.space, number)
-    told = {a: (s, d) for a, s, d in findings_of(plan, "JS492")}
+    details = {a: (s, d) for a, s, d in findings_of(plan, "JS492")}
 
-    assert told[A][0] == "the files still contain the change: the next plan changes it again"
-    assert told[A][1].startswith("max_age: 6d in the files (jsplan.yaml:1:")
-    assert told[A][1].endswith("). To keep the live value, write: 30d")
-    assert told["main/stream/NEW"][0] == "the files still have it: the next plan creates it again"
-    assert told["main/stream/GONE"][0] == "no file has it: the next plan deletes it again"
-    assert told["main/stream/GONE"][1] == (
+    assert details[A][0] == "the files still contain the change: the next plan changes it again"
+    assert details[A][1].startswith("max_age: 6d in the files (jsplan.yaml:1:")
+    assert details[A][1].endswith("). To keep the live value, write: 30d")
+    assert (
+        details["main/stream/NEW"][0] == "the files still have it: the next plan creates it again"
+    )
+    assert details["main/stream/GONE"][0] == "no file has it: the next plan deletes it again"
+    assert details["main/stream/GONE"][1] == (
         'Put it back into the files:\nstreams:\n  - {"name": "GONE", "domain": "main", "subjects": ["g"], "max_bytes": "1MiB"}'
     )
-    places = [d.range for d in plan.diagnostics if d.code == "JS492" and d.address == A]
-    assert places[0] is not None
-    assert places[0].file == "jsplan.yaml"
+    positions = [d.range for d in plan.diagnostics if d.code == "JS492" and d.address == A]
+    assert positions[0] is not None
+    assert positions[0].file == "jsplan.yaml"
     assert plan.options["revert"]["next"] == {"add": 1, "change": 1, "destroy": 1}
     again = history_space.space.plan().summary
     assert (again["add"], again["change"], again["destroy"]) == (1, 1, 1)
 
 
-def test_what_it_says_to_write_is_right(history_space: HistorySpace) -> None:
-    """The files written as it says make the next plan empty, for streams, consumers and buckets."""
+def test_the_printed_files_make_the_plan_empty(history_space: HistorySpace) -> None:
+    """Files that are written as the findings say make the next plan empty."""
     kv = [{"bucket": "K", "history": 5, "ttl": "1h", "compression": True}]
     consumer = {"name": "C", "ack_policy": "explicit", "ack_wait": "10s", "filter_subject": "S"}
     apply(
@@ -376,8 +379,8 @@ def test_what_it_says_to_write_is_right(history_space: HistorySpace) -> None:
     assert not history_space.space.plan().has_changes
 
 
-def test_the_files_say_the_same(history_space: HistorySpace) -> None:
-    """Where the files were put back already there is nothing to say, and the next plan is empty."""
+def test_files_with_the_old_configuration(history_space: HistorySpace) -> None:
+    """Files with the old configuration give no finding, and the next plan is empty."""
     apply(history_space.write({"name": "A", "max_age": "30d"}).space)
     number = apply(history_space.write({"name": "A", "max_age": "6d"}).space)
     plan, _ = undo(history_space.write({"name": "A", "max_age": "30d"}).space, number)
@@ -386,20 +389,20 @@ def test_the_files_say_the_same(history_space: HistorySpace) -> None:
     assert not history_space.space.plan().has_changes
 
 
-# --- what cannot be asked for ------------------------------------------------------------------------------------
+# --- Refused reverts
 
 
-def test_what_changed_no_server(history_space: HistorySpace) -> None:
-    """The state commands and a refresh are not undone by a plan; it says how the state before is had."""
+def test_a_revert_of_a_state_command_is_refused(history_space: HistorySpace) -> None:
+    """A revert of a state command or a refresh is refused, with the command that helps."""
     apply(history_space.write({"name": "A"}).space)
     assert history_space.run("state", "rm", A).code == 0
-    with pytest.raises(JsplanError, match="state rm 2 changed no server") as raised:
+    with pytest.raises(JsplanError, match="state rm 2 changed no server") as error:
         undo(history_space.space, 2)
-    assert "jsplan state pull --serial 1" in str(raised.value.hint)
+    assert "jsplan state pull --serial 1" in str(error.value.hint)
 
 
 def test_only_a_part(history_space: HistorySpace) -> None:
-    """--target undoes only that; one that names nothing of the apply is wrong usage."""
+    """--target reverts one change; a target outside of the apply is wrong usage."""
     number = apply(history_space.write({"name": "A"}, {"name": "B"}).space)
     undo(history_space.space, number, targets=("main/stream/B",))
     assert (history_space.config("A") is None, history_space.config("B") is None) == (False, True)
@@ -407,20 +410,18 @@ def test_only_a_part(history_space: HistorySpace) -> None:
         undo(history_space.space, number, targets=("main/stream/X",))
 
 
-def test_a_domain_that_left(history_space: HistorySpace) -> None:
-    """What was applied to a domain that is no longer declared is said, and nothing is done."""
+def test_a_domain_that_was_removed(history_space: HistorySpace) -> None:
+    """A change in a domain that is no longer declared is a conflict."""
     number = apply(history_space.write({"name": "A"}).space)
     history_space.space.base["domains"] = {"other": history_space.space.base["domains"]["main"]}
     history_space.space.base["defaults"] = {"domain": "other"}
-    with pytest.raises(ConflictError) as raised:
+    with pytest.raises(ConflictError) as error:
         undo(history_space.write().space, number)
-    assert [d.summary for d in raised.value.diagnostics] == [
-        "its domain main is no longer declared"
-    ]
+    assert [d.summary for d in error.value.diagnostics] == ["its domain main is no longer declared"]
 
 
 def test_json(history_space: HistorySpace) -> None:
-    """Applied it prints the apply document, planned the plan; what stands in the way is in the error document."""
+    """With --json, a revert prints the plan, the apply document or the error document."""
     apply(history_space.write({"name": "A", "max_age": "1h"}).space)
     number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
     assert (
@@ -437,8 +438,8 @@ def test_json(history_space: HistorySpace) -> None:
     assert (refused["exit_code"], [d["code"] for d in refused["diagnostics"]]) == (3, ["JS307"])
 
 
-def test_messages_that_were_carried_over_stay(history_space: HistorySpace) -> None:
-    """A stream that was made anew with its messages is made anew as it was, again with all of them, and with its consumer's place."""
+def test_preserved_messages_stay(history_space: HistorySpace) -> None:
+    """A reverted replacement keeps all messages and the position of the consumer again."""
     body: dict[str, Any] = {
         "name": "A",
         "lifecycle": {"on_replace": "preserve"},
@@ -456,15 +457,17 @@ def test_messages_that_were_carried_over_stay(history_space: HistorySpace) -> No
 
 
 def test_a_restore_is_undone(history_space: HistorySpace) -> None:
-    """What a restore brought back goes again, counted; it is in the history as what it is."""
+    """The revert of a restore deletes the stream, with a hazard that counts its messages."""
     body: dict[str, Any] = {"name": "A"}
     apply(history_space.write(body).space)
     history_space.publish("A", 3)
-    gone = apply(history_space.write().space, backup=history_space.space.folder / "saves")
+    deletion = apply(history_space.write().space, backup=history_space.space.folder / "saves")
     history_space.write(body)
-    assert history_space.run("restore", entry(history_space.space, gone)["backup"], "-y").code == 0
+    assert (
+        history_space.run("restore", entry(history_space.space, deletion)["backup"], "-y").code == 0
+    )
     assert [e["operation"] for e in entries(history_space.space)] == ["restore", "apply", "apply"]
-    plan, _ = undo(history_space.space, gone + 1)
+    plan, _ = undo(history_space.space, deletion + 1)
 
     assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [
         ("DELETES_STREAM", 3)

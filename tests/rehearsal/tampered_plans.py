@@ -1,4 +1,4 @@
-"""Rehearses real plans below the guards: a plan is made as always, its requests are changed, and then it is tried."""
+"""Rehearsals of real plans whose requests were changed after planning."""
 
 from __future__ import annotations
 
@@ -27,24 +27,27 @@ Tamper = Callable[[dict[str, Any]], None]
 def rehearse_tampered(
     space: Space, tamper: dict[str, Tamper], *, api: str | None = None, **options: Any
 ) -> Plan:
-    """The plan of the workspace, rehearsed after each request in `tamper` (by address) was changed; `api` is sent instead of theirs."""
+    """Plan the workspace, change the requests of `tamper` by address, and rehearse.
+
+    `api` replaces the API of the changed requests.
+    """
     return run_until_complete(_rehearse(space, tamper, api, options))
 
 
 async def _rehearse(
     space: Space, tamper: dict[str, Tamper], api: str | None, options: dict[str, Any]
 ) -> Plan:
-    asked, observer = PlanOptions(**options), RecordingObserver()
-    async with open_context(space.load) as world, open_pool(world, read_only=True) as pool:
-        inputs = build_inputs(world, build_request(asked))
-        await refresh(world, inputs, pool, asked, observer)
+    plan_options, observer = PlanOptions(**options), RecordingObserver()
+    async with open_context(space.load) as context, open_pool(context, read_only=True) as pool:
+        inputs = build_inputs(context, build_request(plan_options))
+        await refresh(context, inputs, pool, plan_options, observer)
         plan = build_plan(inputs, decide_all(inputs))
         assert not plan.errored, plan.diagnostics
         for step in plan.steps:
             if step.address in tamper:
                 _change(step, tamper.pop(step.address), api)
         assert tamper == {}, f"no step of the plan is about {sorted(tamper)}"
-        await rehearse(plan, world.workspace, inputs.live, pool, observer)
+        await rehearse(plan, context.workspace, inputs.live, pool, observer)
     return plan
 
 
@@ -56,7 +59,7 @@ def _change(step: Step, tamper: Tamper, api: str | None) -> None:
 
 
 def refusals(plan: Plan) -> dict[str, str]:
-    """The err_code, in parentheses as messages have it, of each refusal in the plan by its resource."""
+    """Return the err_code of each refusal in the plan, by resource."""
     return {
         str(d.address): d.summary.rpartition("(")[2].rstrip(")")
         for d in plan.diagnostics
@@ -65,20 +68,20 @@ def refusals(plan: Plan) -> dict[str, str]:
 
 
 def create_on_server(server: Server, *requests: tuple[str, Any]) -> None:
-    """Have the server do what nobody manages; raises AssertionError if it refuses."""
+    """Create unmanaged objects on the server; raise AssertionError if it refuses."""
     with Raw(server.url, server.user, server.password) as raw:
         for subject, payload in requests:
             raw.api_ok(f"$JS.API.{subject}", payload)
 
 
 def with_fields(fields: dict[str, Any]) -> Tamper:
-    """Has a request ask for these fields too."""
+    """Return a change that adds these fields to a request."""
     return lambda config: config.update(fields)
 
 
 @contextmanager
 def temporary_folder(folder: Path) -> Iterator[None]:
-    """Everything that makes temporary folders meanwhile makes them there."""
+    """Create all temporary folders of the block in this folder."""
     folder.mkdir(exist_ok=True)
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
@@ -88,13 +91,13 @@ def temporary_folder(folder: Path) -> Iterator[None]:
 
 
 def leftover_files(folder: Path) -> list[str]:
-    """What is in the folder, and the processes whose command line names it."""
-    found = [str(path) for path in folder.iterdir()]
+    """Return the files in a folder, and the processes whose command line names it."""
+    leftovers = [str(path) for path in folder.iterdir()]
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
                 line = (
                     (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 )
-                found += [f"{entry.name} {line}"] if str(folder) in line else []
-    return found
+                leftovers += [f"{entry.name} {line}"] if str(folder) in line else []
+    return leftovers

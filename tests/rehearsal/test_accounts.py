@@ -33,7 +33,7 @@ OVERLAPS = {"subjects": ["orders.a"]}
 
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[Space]:
-    """One server with two accounts: domain hub is ACC's, domain own is B's, and domain import is hub again, reached through B."""
+    """A server with two accounts: ACC has domain hub, B has own and imports hub as import."""
 
     def layout(ports: Any) -> Layout:
         node = Node("server", ports("server"), domain="hub", extra=ACCOUNTS, login=LOGIN)
@@ -57,7 +57,7 @@ def space(tmp_path: Path) -> Iterator[Space]:
 
 @pytest.mark.matrix
 def test_accounts_of_one_server_are_rehearsed_apart(space: Space) -> None:
-    """What overlaps in one account does not in another of the same server."""
+    """Streams that overlap in one account do not overlap in another one."""
     space.write(streams=[{"name": "A", "domain": "hub"}, {"name": "A", "domain": "own"}])
 
     plan = rehearse_tampered(
@@ -70,10 +70,10 @@ def test_accounts_of_one_server_are_rehearsed_apart(space: Space) -> None:
 
 
 @pytest.mark.matrix
-def test_what_is_reached_through_an_import_is_rehearsed_in_the_exporting_account(
+def test_an_import_is_rehearsed_in_the_exporting_account(
     space: Space,
 ) -> None:
-    """A domain that is another way to one gets what that one has: the same streams refuse, whichever way they are asked."""
+    """A domain that is reached through an import has the streams of the exporting account."""
     space.write(
         streams=[
             {"name": "A", "domain": "import"},
@@ -91,8 +91,8 @@ def test_what_is_reached_through_an_import_is_rehearsed_in_the_exporting_account
     ] == [("import", 2, 0)]
 
 
-def test_two_ways_to_one_domain_meet_in_one_account(space: Space) -> None:
-    """Streams that are planned by two ways to one JetStream overlap with each other in the rehearsal, as they would there."""
+def test_two_connections_to_one_domain_are_one_account(space: Space) -> None:
+    """Streams that are planned over two connections to one domain overlap."""
     space.write(
         streams=[
             {"name": "A", "domain": "import", "subjects": ["a"]},

@@ -25,7 +25,7 @@ CLUSTER = Site(
     size=3,
     tags=(("ssd", "az:1"), ("ssd", "az:2"), ("az:3",)),
 )
-THERE: list[dict[str, Any]] = [
+APPLIED: list[dict[str, Any]] = [
     {
         "name": "EVERYWHERE",
         "num_replicas": 3,
@@ -44,7 +44,7 @@ def cluster() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def space(cluster: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Space:
-    """A workspace with the cluster as domain hub, and two streams applied."""
+    """A workspace with the cluster as domain hub, and two applied streams."""
     connections = {"hub": {"url": cluster["n-1"].url, "user": "A1", "password": "secret"}}
     base = {
         "jsplan": 1,
@@ -52,7 +52,7 @@ def space(cluster: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Space:
         "connections": connections,
         "domains": {"hub": {"connection": "hub"}},
     }
-    made = Space(tmp_path_factory.mktemp("space"), base).write(streams=THERE)
+    made = Space(tmp_path_factory.mktemp("space"), base).write(streams=APPLIED)
     assert made.apply()[1].exit_code == 0
     return made
 
@@ -61,8 +61,8 @@ def space(cluster: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Space:
 def test_replicas_tags_and_moves_are_rehearsed_on_a_cluster_of_the_same_size(
     space: Space, tmp_path: Path
 ) -> None:
-    """Three copies, tags that a live stream proves, scaling and moving: all of it is tried on three servers, and none is refused."""
-    everywhere, fast = THERE
+    """Replicas, proven tags, scaling and moving are rehearsed on three servers."""
+    everywhere, fast = APPLIED
     space.write(
         streams=[
             everywhere | {"num_replicas": 1, "description": "scaled"},
@@ -88,9 +88,13 @@ def test_replicas_tags_and_moves_are_rehearsed_on_a_cluster_of_the_same_size(
 
 @pytest.mark.matrix
 def test_more_replicas_than_the_cluster_has_servers_are_refused(space: Space) -> None:
-    """Planning cannot know how many servers a cluster has; five copies on three are refused in the rehearsal, on their resource."""
+    """Five replicas on three servers, which planning cannot know, are refused."""
     space.write(
-        streams=[*THERE, {"name": "FIVE", "num_replicas": 5}, {"name": "THREE", "num_replicas": 3}]
+        streams=[
+            *APPLIED,
+            {"name": "FIVE", "num_replicas": 5},
+            {"name": "THREE", "num_replicas": 3},
+        ]
     )
 
     plan = space.plan(rehearse=True)
@@ -98,11 +102,11 @@ def test_more_replicas_than_the_cluster_has_servers_are_refused(space: Space) ->
     assert refusals(plan) == {"hub/stream/FIVE": "10005"}
 
 
-def test_tags_that_no_stream_proves_are_said_and_not_refused(space: Space) -> None:
-    """A client cannot see the tags of a server: what is placed by an unknown one is a warning, and the rest of it is rehearsed."""
+def test_unproven_tags_are_a_warning(space: Space) -> None:
+    """Tags that no live stream proves give a warning, and the other steps are rehearsed."""
     space.write(
         streams=[
-            *THERE,
+            *APPLIED,
             {"name": "TAPE", "placement": {"tags": ["tape"]}},
             {"name": "ALL_FAST", "num_replicas": 3, "placement": {"tags": ["ssd"]}},
         ]
@@ -110,22 +114,22 @@ def test_tags_that_no_stream_proves_are_said_and_not_refused(space: Space) -> No
 
     plan = space.plan(rehearse=True)
 
-    said = {str(d.address): d.summary for d in plan.diagnostics}
+    summaries = {str(d.address): d.summary for d in plan.diagnostics}
     assert refusals(plan) == {}
-    assert said.keys() == {"hub/stream/TAPE", "hub/stream/ALL_FAST"}
-    assert said["hub/stream/TAPE"].startswith(
+    assert summaries.keys() == {"hub/stream/TAPE", "hub/stream/ALL_FAST"}
+    assert summaries["hub/stream/TAPE"].startswith(
         "not rehearsed: whether enough servers have the tags tape"
     )
 
 
-def test_what_is_placed_in_another_cluster_is_left_out(space: Space) -> None:
-    """Whether another cluster exists behind the same domain cannot be known: the step is left out with those that depend on it."""
+def test_a_step_in_another_cluster_is_left_out(space: Space) -> None:
+    """A step in another cluster is left out, with the steps that depend on it."""
     elsewhere = {
         "name": "WEST",
         "placement": {"cluster": "west"},
         "consumers": [{"name": "C", "ack_policy": "explicit"}],
     }
-    space.write(streams=[*THERE, elsewhere, {"name": "EAST", "placement": {"cluster": "east"}}])
+    space.write(streams=[*APPLIED, elsewhere, {"name": "EAST", "placement": {"cluster": "east"}}])
 
     plan = space.plan(rehearse=True)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Sandbox
 
-#: Says its version like a nats-server, and otherwise starts and never answers.
+#: A program that prints its version like a nats-server, and otherwise never answers.
 HANGS = f"""\
 #!/bin/sh
 [ "$1" = --version ] && exec "{PROGRAM}" --version
@@ -39,14 +39,14 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 def start_rehearsal(
     folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, program: Path
 ) -> subprocess.Popen[bytes]:
-    """A `jsplan plan --rehearse` whose embedded server is running."""
+    """Start `jsplan plan --rehearse` and wait for its embedded server."""
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setenv(binary.BINARY_VARIABLE, str(program))
     process = start_process(folder, "plan", "--rehearse")
     wait_for(
         lambda: (
-            any(".conf" in found for found in leftover_files(temporary))
+            any(".conf" in leftover for leftover in leftover_files(temporary))
             or process.poll() is not None
         ),
         "no server is started",
@@ -66,7 +66,7 @@ def hanging(tmp_path: Path) -> Path:
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
 )
-def test_nothing_is_left_of_a_rehearsal_that_is_ended_while_it_starts(
+def test_nothing_is_left_of_a_rehearsal_that_is_killed_at_its_start(
     clean_hub_leaf: Sandbox,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -74,7 +74,7 @@ def test_nothing_is_left_of_a_rehearsal_that_is_ended_while_it_starts(
     number: signal.Signals,
     code: int,
 ) -> None:
-    """Ctrl-C, SIGTERM and even kill -9 leave neither a process nor a folder, and nothing was written to the real servers."""
+    """No process, folder or write to the real servers is left after a signal or SIGKILL."""
     hub_leaf_space(tmp_path, clean_hub_leaf).write(
         streams=[{"name": "A", "domain": "hub"}, {"name": "B", "domain": "leaf"}]
     )
@@ -92,10 +92,10 @@ def test_nothing_is_left_of_a_rehearsal_that_is_ended_while_it_starts(
     assert writes(seen) == []
 
 
-def test_nothing_is_left_when_ctrl_c_comes_at_any_moment(
+def test_nothing_is_left_after_ctrl_c(
     clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C as soon as a real embedded server runs: the command ends as interrupted, or was done already; nothing is left either way."""
+    """Ctrl-C during a rehearsal leaves nothing, and the command ends as interrupted or done."""
     hub_leaf_space(tmp_path, clean_hub_leaf).write(
         streams=[{"name": f"S{n}", "domain": "hub"} for n in range(50)]
     )

@@ -26,7 +26,7 @@ STREAMS: list[dict[str, Any]] = [
     {"name": name, "domain": "hub", "subjects": [f"{name.lower()}.>"]}
     for name in ("OVERLAP", "COPIES", "STORED", "LIMITS", "MISNAMED", "CONSUMED", "JOBS", "ORIGIN")
 ]
-#: The first of each is there; the others are planned.
+#: The first consumer of each stream is live; the others are planned.
 JOBS: dict[str, Any] = {
     "retention": "workqueue",
     "consumers": [
@@ -52,7 +52,7 @@ MIRRORS = [
     {"name": "REACHES", "domain": "leaf", "mirror": {"name": "ORIGIN", "domain": "hub"}},
     {"name": "LISTENS", "domain": "leaf", "mirror": {"name": "ORIGIN", "domain": "hub"}},
 ]
-THERE = (
+LIVE = (
     "stream/STORED",
     "stream/LIMITS",
     "stream/MIRROR",
@@ -60,7 +60,7 @@ THERE = (
     "consumer/JOBS/MINE",
     "consumer/CONSUMED/FIXED",
 )
-#: What each request is made to ask for, and the err_code of the rule that forbids it.
+#: The forbidden fields of each request, and the err_code of their rule.
 FORBIDDEN: dict[str, tuple[dict[str, Any], str]] = {
     "hub/stream/OVERLAP": ({"subjects": ["wide.a"]}, "10065"),
     "hub/stream/COPIES": ({"num_replicas": 3}, "10074"),
@@ -85,25 +85,25 @@ FORBIDDEN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def streams(*touched: str) -> list[dict[str, Any]]:
-    """All streams; those that are named have a description, so that there is an update to forbid."""
+    """All streams; the named ones have a description, so that there is an update to change."""
     changed: dict[str, dict[str, Any]] = {name: {"description": "changed"} for name in touched}
     extra: dict[str, dict[str, Any]] = {"JOBS": JOBS, "CONSUMED": CONSUMED}
-    found = [
+    result = [
         stream | extra.get(stream["name"], {}) | changed.get(stream["name"], {})
         for stream in (*STREAMS, *MIRRORS)
     ]
     first, *rest = CONSUMED["consumers"]
-    found[5]["consumers"] = [first | changed.get("CONSUMED/FIXED", {}), *rest]
-    return found
+    result[5]["consumers"] = [first | changed.get("CONSUMED/FIXED", {}), *rest]
+    return result
 
 
 @pytest.mark.matrix
 def test_thirteen_rules_of_the_server_refuse_each_on_its_resource(
     clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:
-    """Thirteen requests of one plan that as many rules forbid: each refusal is on its resource, with its err_code and its place."""
+    """Each of thirteen forbidden requests of one plan is refused on its own resource."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams())
-    space.apply(targets=tuple(f"hub/{address}" for address in THERE))
+    space.apply(targets=tuple(f"hub/{address}" for address in LIVE))
     create_on_server(
         clean_hub_leaf["hub"],
         ("STREAM.CREATE.WIDE", {"name": "WIDE", "subjects": ["wide.>"]}),
@@ -112,7 +112,7 @@ def test_thirteen_rules_of_the_server_refuse_each_on_its_resource(
     space.write(streams=streams("STORED", "LIMITS", "MIRROR", "CONSUMED/FIXED"))
 
     plan = rehearse_tampered(
-        space, {address: with_fields(asked) for address, (asked, _) in FORBIDDEN.items()}
+        space, {address: with_fields(forbidden) for address, (forbidden, _) in FORBIDDEN.items()}
     )
 
     assert refusals(plan) == {address: err_code for address, (_, err_code) in FORBIDDEN.items()}
@@ -164,28 +164,28 @@ def limited_space(folder: Path, server: Server) -> Space:
 
 
 @pytest.mark.matrix
-def test_going_over_the_accounts_limits_is_refused_as_on_the_real_server(tmp_path: Path) -> None:
-    """The embedded account has the limits of the real one, and what is there already counts against them."""
+def test_the_limits_of_the_account_hold(tmp_path: Path) -> None:
+    """The embedded account has the limits of the real one, and live streams count."""
     with Sandbox.of_sites([Site("main", (LIMITED,))], "secret", binary=PROGRAM) as real:
         space = limited_space(tmp_path, real["main"])
-        there = {"name": "HALF", "max_bytes": 3500}
-        space.write(streams=[there]).apply()
+        live = {"name": "HALF", "max_bytes": 3500}
+        space.write(streams=[live]).apply()
         wanted = [{"name": name, "max_bytes": 10} for name in ("ENDLESS", "LARGE")]
         space.write(
-            streams=[there | {"consumers": [{"name": "MANY", "ack_policy": "explicit"}]}, *wanted]
+            streams=[live | {"consumers": [{"name": "MANY", "ack_policy": "explicit"}]}, *wanted]
         )
         plan = rehearse_tampered(
-            space, {address: with_fields(asked) for address, (asked, _) in BEYOND.items()}
+            space, {address: with_fields(forbidden) for address, (forbidden, _) in BEYOND.items()}
         )
         fits = rehearse_tampered(space, {}, targets=("main/stream/*", "main/consumer/**"))
         create_on_server(
             real["main"],
             *(
                 (f"STREAM.CREATE.{name}", {"name": name, "max_bytes": 3000})
-                for name in ("OTHERS", "THEIRS")
+                for name in ("OTHER", "UNMANAGED")
             ),
         )
-        space.write(streams=[there | {"description": "changed"}])
+        space.write(streams=[live | {"description": "changed"}])
         full = rehearse_tampered(space, {"main/stream/HALF": with_fields({"max_bytes": 4000})})
         more = rehearse_tampered(
             space,
@@ -200,10 +200,10 @@ def test_going_over_the_accounts_limits_is_refused_as_on_the_real_server(tmp_pat
 
 
 @pytest.mark.matrix
-def test_a_refusal_ends_the_command_with_1_and_says_where(
+def test_a_refusal_is_exit_code_1_with_its_place(
     clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]
 ) -> None:
-    """A field that only x_raw knows passes planning; the rehearsal shows that the server refuses it, or drops it if it is an old one."""
+    """An unknown field in x_raw is refused in the rehearsal, or dropped by an old server."""
     hub_leaf_space(tmp_path, clean_hub_leaf).write(
         streams=[
             {"name": "NEWER", "domain": "hub", "x_raw": {"from_the_future": 1}},
@@ -211,16 +211,16 @@ def test_a_refusal_ends_the_command_with_1_and_says_where(
         ]
     )
 
-    blind, ended = jsplan(tmp_path, "plan"), jsplan(tmp_path, "plan", "--rehearse", "-o", "p")
+    planned, rehearsed = jsplan(tmp_path, "plan"), jsplan(tmp_path, "plan", "--rehearse", "-o", "p")
 
-    says = (
+    expected = (
         "does not keep from_the_future"
         if server_version < (2, 12)
         else 'json: unknown field "from_the_future" (10025)'
     )
-    assert (blind.code, ended.code) == (0, 1)
-    assert says in ended.text
-    assert "Error: hub/stream/NEWER: " in ended.text
-    assert "at jsplan.yaml:1:" in ended.text
-    assert "2 steps, 1 refused." in ended.text
+    assert (planned.code, rehearsed.code) == (0, 1)
+    assert expected in rehearsed.text
+    assert "Error: hub/stream/NEWER: " in rehearsed.text
+    assert "at jsplan.yaml:1:" in rehearsed.text
+    assert "2 steps, 1 refused." in rehearsed.text
     assert not (tmp_path / "p").exists()

@@ -48,7 +48,7 @@ ALL_KINDS: dict[str, Any] = {
 def test_a_sound_plan_is_rehearsed_without_touching_the_real_servers(
     clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:
-    """Every step is tried on a hub and a leaf of this version; the real ones are only read, and nothing is left behind."""
+    """Every step is tried on a hub and a leaf of this version; the real ones are only read."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
 
     with audit_requests(clean_hub_leaf) as seen, temporary_folder(tmp_path / "tmp"):
@@ -70,10 +70,10 @@ def test_a_sound_plan_is_rehearsed_without_touching_the_real_servers(
 
 
 @pytest.mark.matrix
-def test_changes_and_deletions_are_rehearsed_against_what_is_live(
+def test_changes_and_deletions_are_rehearsed_from_the_live_objects(
     clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:
-    """Updates, replacements and deletions start from the live configuration, mirrors and consumers included; then apply does the same."""
+    """Updates, replacements and deletions are rehearsed from the live configuration."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
     space.apply()
     changed = [s | {"description": "changed"} for s in ALL_KINDS["streams"]]
@@ -99,7 +99,7 @@ def test_changes_and_deletions_are_rehearsed_against_what_is_live(
 def test_replacing_a_consumer_with_its_position_is_rehearsed_without_data(
     clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:
-    """A consumer that has a position is made anew on an empty stream without complaint; what the server refuses of the new one is shown."""
+    """The replacement of a consumer with a position is rehearsed on an empty stream."""
     hub, consumer = clean_hub_leaf["hub"], {"name": "C", "ack_policy": "explicit"}
     stream = {"name": "A", "domain": "hub", "subjects": ["a"]}
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
@@ -108,8 +108,8 @@ def test_replacing_a_consumer_with_its_position_is_rehearsed_without_data(
     space.apply()
     publish(hub.url, hub.user, hub.password, "a", *[b"x"] * 10)
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.subscribe("taken")
-        raw.publish("$JS.API.CONSUMER.MSG.NEXT.A.C", b'{"batch":4,"no_wait":true}', reply="taken")
+        raw.subscribe("acks")
+        raw.publish("$JS.API.CONSUMER.MSG.NEXT.A.C", b'{"batch":4,"no_wait":true}', reply="acks")
         for _ in range(4):
             raw.publish(raw.next_reply(), b"+ACK")
         raw.flush()
@@ -129,8 +129,8 @@ def test_replacing_a_consumer_with_its_position_is_rehearsed_without_data(
     assert refusals(refused) == {"hub/consumer/A/C": "10136"}
 
 
-def test_the_outcome_is_kept_in_a_saved_plan(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
-    """A saved plan says on which servers it was rehearsed, and is applied like any other."""
+def test_a_saved_plan_has_its_rehearsal(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """A saved plan has its rehearsal, and is applied like any other."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
     plan = space.plan(rehearse=True)
     save_plan(plan, tmp_path / "p")
@@ -143,7 +143,7 @@ def test_the_outcome_is_kept_in_a_saved_plan(clean_hub_leaf: Sandbox, tmp_path: 
 def test_a_plan_that_writes_nothing_needs_no_server(
     clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is nothing to try, nothing is started or looked for."""
+    """A plan without a write starts no server and needs none."""
     monkeypatch.setenv(binary.BINARY_VARIABLE, "/nowhere/nats-server")
 
     plan = hub_leaf_space(tmp_path, clean_hub_leaf).write().plan(rehearse=True)
@@ -154,7 +154,7 @@ def test_a_plan_that_writes_nothing_needs_no_server(
 def test_a_refusal_stops_an_apply_before_anything_is_changed(
     clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:
-    """Apply --rehearse ends with the plan's errors, and neither servers nor state have changed."""
+    """`apply --rehearse` ends with the errors of the plan and changes nothing."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
         streams=[
             {"name": "FINE", "domain": "leaf"},
@@ -172,7 +172,7 @@ def test_a_refusal_stops_an_apply_before_anything_is_changed(
 
 
 def test_everything_in_the_account_is_rebuilt(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
-    """Streams of other people, more than one page of a list has, are all in the way in the rehearsal as they are on the real servers."""
+    """Hundreds of unmanaged streams overlap in the rehearsal as on the real servers."""
     create_on_server(
         clean_hub_leaf["hub"],
         *((f"STREAM.CREATE.S{n}", {"name": f"S{n}", "subjects": [f"s.{n}"]}) for n in range(300)),
@@ -190,11 +190,11 @@ def test_everything_in_the_account_is_rebuilt(clean_hub_leaf: Sandbox, tmp_path:
     assert refusals(plan) == {f"hub/stream/{name}": "10065" for name in names}
 
 
-# --- what is live need not be what a server would create -------------------------------------------------------
+# --- Live streams that no server would create
 
 
 def create_odd_streams(server: Any, version: tuple[int, ...]) -> list[str]:
-    """Streams in states that no creation leads to; their names."""
+    """Create streams in states that no creation gives, and return their names."""
     with Raw(server.url, server.user, server.password, timeout=30) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.SEALED", {"name": "SEALED", "max_age": 10**12})
         raw.api_ok("$JS.API.STREAM.UPDATE.SEALED", {"name": "SEALED", "sealed": True})
@@ -208,7 +208,7 @@ def create_odd_streams(server: Any, version: tuple[int, ...]) -> list[str]:
         raw.api_ok("$JS.API.STREAM.CREATE.ALSO", {"name": "ALSO", "mirror": {"name": "FIRST"}})
         raw.api_ok(
             "$JS.API.STREAM.CREATE.LOST",
-            {"name": "LOST", "mirror": {"name": "GONE", "external": {"api": "$JS.nobody.API"}}},
+            {"name": "LOST", "mirror": {"name": "GONE", "external": {"api": "$JS.absent.API"}}},
         )
         for name, more in (
             ("STAYS", {"durable_name": "STAYS"}),
@@ -227,10 +227,10 @@ def create_odd_streams(server: Any, version: tuple[int, ...]) -> list[str]:
 
 
 @pytest.mark.matrix
-def test_what_no_creation_leads_to_is_rebuilt_all_the_same(
+def test_odd_live_objects_are_rebuilt(
     clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]
 ) -> None:
-    """Sealed streams, settings that only an update takes, copies of copies and of nothing, named and paused consumers are all there."""
+    """Sealed, promoted, orphaned and paused objects are rebuilt for the rehearsal."""
     hub = clean_hub_leaf["hub"]
     names = create_odd_streams(hub, server_version)
     configs = {
@@ -275,13 +275,13 @@ def test_what_no_creation_leads_to_is_rebuilt_all_the_same(
     }
 
 
-# --- other versions --------------------------------------------------------------------------------------------
+# --- Other versions
 
 
-def test_the_nearest_version_at_hand_stands_in_and_is_named(
+def test_the_nearest_installed_version_is_used_and_named(
     make_hub_leaf: MakeHubLeaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the same release at hand the nearest one is taken, with a warning per domain; with it there is none."""
+    """The nearest installed version is used, with a warning per domain if it differs."""
     old, new = versions.VERSIONS[2], versions.VERSIONS[-1]
     space = hub_leaf_space(tmp_path, make_hub_leaf(version=old)).write(**ALL_KINDS)
     monkeypatch.setenv(binary.BINARY_VARIABLE, str(versions.ensure_version(new)))
@@ -300,10 +300,10 @@ def test_the_nearest_version_at_hand_stands_in_and_is_named(
     assert same.diagnostics == []
 
 
-def test_what_an_old_server_does_not_know_is_left_out_and_said(
+def test_objects_that_an_old_server_cannot_have_are_left_out(
     make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Live things that cannot be rebuilt, and steps that depend on them, are warnings; what can be rehearsed is, and nothing is refused."""
+    """Objects that an old server cannot have are left out with a warning, with their steps."""
     server = make_server(domain="hub", version=versions.VERSIONS[-1])
     create_on_server(server, ("STREAM.CREATE.FAST", {"name": "FAST", "allow_batched": True}))
     monkeypatch.setenv(binary.BINARY_VARIABLE, str(versions.ensure_version(versions.VERSIONS[2])))
@@ -336,13 +336,13 @@ def test_what_an_old_server_does_not_know_is_left_out_and_said(
     assert len(plan.steps) == 4
 
 
-# --- when the rehearsal itself fails ---------------------------------------------------------------------------
+# --- Failures of the rehearsal
 
 
 def test_without_any_server_the_error_says_how_to_install_one(
     clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The embedded server is an extra: who does not have it is told how to get it, and no plan is shown as if it had been tried."""
+    """Without an embedded server the error says how to install one."""
     monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path / "empty"))
     monkeypatch.setenv("PATH", "/nowhere")
@@ -350,16 +350,16 @@ def test_without_any_server_the_error_says_how_to_install_one(
 
     with pytest.raises(
         SandboxError, match="the rehearsal failed: there is no nats-server"
-    ) as raised:
+    ) as error:
         hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS).plan(rehearse=True)
 
-    assert "jsplan[sandbox]" in str(raised.value.hint)
+    assert "jsplan[sandbox]" in str(error.value.hint)
 
 
 def test_a_server_that_does_not_start_is_an_error_of_the_rehearsal(
     clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that ends at once fails the rehearsal with its own last words, and leaves nothing behind."""
+    """A server that ends at once fails the rehearsal with its last output."""
     broken = tmp_path / "nats-server"
     broken.write_text(
         '#!/bin/sh\n[ "$1" = --version ] && echo "nats-server: v2.15.1" || echo "nats-server: out of luck"\n'
@@ -367,21 +367,21 @@ def test_a_server_that_does_not_start_is_an_error_of_the_rehearsal(
     broken.chmod(0o755)
     monkeypatch.setenv(binary.BINARY_VARIABLE, str(broken))
 
-    says = r"the rehearsal failed: nats-server hub .*out of luck"
-    with temporary_folder(tmp_path / "tmp"), pytest.raises(SandboxError, match=says) as raised:
+    expected = r"the rehearsal failed: nats-server hub .*out of luck"
+    with temporary_folder(tmp_path / "tmp"), pytest.raises(SandboxError, match=expected) as error:
         hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS).plan(rehearse=True)
 
-    assert raised.value.exit_code == 1
+    assert error.value.exit_code == 1
     assert leftover_files(tmp_path / "tmp") == []
 
 
-# --- larger than one machine, and shorter than a rehearsal ------------------------------------------------------
+# --- Large fleets and short-lived consumers
 
 
-def test_a_fleet_that_is_rehearsed_in_turns_is_rehearsed_whole(
+def test_a_fleet_is_rehearsed_in_turns(
     clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one server at a time every step is tried all the same, copies of the other domain included, and refusals are all there."""
+    """With one server at a time, every step is still tried."""
     monkeypatch.setattr(layout, "MAX_SERVERS", 1)
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
 
@@ -398,10 +398,8 @@ def test_a_fleet_that_is_rehearsed_in_turns_is_rehearsed_whole(
     assert (plan.rehearsal.steps, plan.rehearsal.refused, plan.rehearsal.not_tried) == (7, 2, 0)
 
 
-def test_a_domain_of_unknown_kind_is_taken_for_a_cluster(
-    clean_hub_leaf: Sandbox, tmp_path: Path
-) -> None:
-    """Behind a link and without a stream nobody knows whether a domain is a cluster: three copies are tried on one, and that is said."""
+def test_a_domain_of_unknown_kind_is_a_cluster(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """A domain that may be a cluster is rehearsed as one, with a warning."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
         streams=[{"name": "A", "domain": "leaf", "num_replicas": 3}]
     )
@@ -417,7 +415,7 @@ def test_a_domain_of_unknown_kind_is_taken_for_a_cluster(
 def test_a_consumer_that_expires_in_the_rehearsal_is_no_refusal(
     clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:
-    """A live consumer is used and stays, its stand-in is not: that the server deletes it meanwhile never shows as a refusal."""
+    """A consumer that expires during the rehearsal is no refusal."""
     hub = clean_hub_leaf["hub"]
     brief = {"name": "BRIEF", "ack_policy": "explicit", "inactive_threshold": "60ms"}
     space = hub_leaf_space(tmp_path, clean_hub_leaf)

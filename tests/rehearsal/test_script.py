@@ -35,7 +35,7 @@ def plan(*steps: Step) -> Plan:
 
 
 def test_preconditions_are_those_of_the_embedded_servers() -> None:
-    """A live fingerprint becomes that of what stands in for it; absent stays absent, and nothing is at stake without data."""
+    """A live fingerprint becomes the one of the embedded object; absent stays absent."""
     update = step("s1", A, "stream.update", {"fingerprint": "sha256:live", "max_deleted": 5})
     create = step("s2", B, "stream.create", {"fingerprint": "absent"})
 
@@ -49,12 +49,12 @@ def test_preconditions_are_those_of_the_embedded_servers() -> None:
 
 
 def test_steps_that_only_touch_state_are_passed_through() -> None:
-    """Who waits for a step that writes to no server waits for what that one waits for."""
+    """A dependency on a step that only changes state becomes its own dependencies."""
     first = step("s1", A, "stream.update", {"fingerprint": "sha256:live"})
-    noted = step("s2", A, "state.update", {"after_step": "s1"}, "s1")
+    state_only = step("s2", A, "state.update", {"after_step": "s1"}, "s1")
     last = step("s3", B, "stream.create", {"after_step": "s2"}, "s2")
 
-    script = build_steps(plan(first, noted, last), {}, {A: "sha256:embedded"})
+    script = build_steps(plan(first, state_only, last), {}, {A: "sha256:embedded"})
 
     assert [(s.id, s.depends_on, s.precondition) for s in script.steps] == [
         ("s1", [], {"fingerprint": "sha256:embedded"}),
@@ -62,8 +62,8 @@ def test_steps_that_only_touch_state_are_passed_through() -> None:
     ]
 
 
-def test_what_depends_on_something_left_out_is_left_out_too() -> None:
-    """One obstacle takes everything behind it along, and is the only reason given."""
+def test_dependents_of_a_left_out_step_are_left_out() -> None:
+    """A step that cannot be tried takes its dependents along, with one reason."""
     steps = (
         step("s1", A, "stream.update", {"fingerprint": "sha256:live"}),
         step("s2", B, "stream.create", {"fingerprint": "absent"}, "s1"),
@@ -84,15 +84,15 @@ def test_what_depends_on_something_left_out_is_left_out_too() -> None:
     )
 
 
-def test_what_a_step_remembers_is_about_the_staging_stream() -> None:
-    """A step that carries data over knows its object by when it was created; in a rehearsal that is when the stand-in was."""
-    carrying = step("s1", A, "consumer.replace", {"fingerprint": "sha256:live"})
-    carrying.params = {
+def test_parameters_refer_to_the_embedded_object() -> None:
+    """A step that knows its object by `created` gets the time of the embedded object."""
+    replacing = step("s1", A, "consumer.replace", {"fingerprint": "sha256:live"})
+    replacing.params = {
         "old": {"created": "yesterday", "config": {"name": "A"}},
         "from": ["yesterday", 5],
     }
 
-    script = build_steps(plan(carrying), {}, {A: "sha256:embedded"}, {"yesterday": "now"})
+    script = build_steps(plan(replacing), {}, {A: "sha256:embedded"}, {"yesterday": "now"})
 
     assert script.steps[0].params == {
         "old": {"created": "now", "config": {"name": "A"}},

@@ -62,30 +62,32 @@ def creating(key: str, name: str, **config: Any) -> Step:
     )
 
 
-def sites(*ones: Jetstream, steps: tuple[Step, ...] = ()) -> list[Site]:
-    return [site for turn in build_rehearsal_layout(ones, steps, PROGRAMS).rounds for site in turn]
+def sites(*domains: Jetstream, steps: tuple[Step, ...] = ()) -> list[Site]:
+    return [
+        site for turn in build_rehearsal_layout(domains, steps, PROGRAMS).rounds for site in turn
+    ]
 
 
 def test_leaves_are_linked_to_the_domain_that_the_connection_leads_to() -> None:
-    """The connected server's own domain is the hub of all others behind the same connection."""
-    found = {
+    """The domain of the connected server is the hub of all others on that connection."""
+    hubs = {
         site.name: site.hub
         for site in sites(jetstream("edge"), jetstream("hub", own=True), jetstream("shop"))
     }
 
-    assert found == {"edge": "hub", "hub": None, "shop": "hub"}
+    assert hubs == {"edge": "hub", "hub": None, "shop": "hub"}
 
 
 def test_each_domain_gets_the_version_that_is_nearest_to_its_own() -> None:
-    """A domain that tells no version is placed by its API level."""
-    ones = (
+    """A domain without a version gets a version by its API level."""
+    domains = (
         jetstream("hub", version="2.15.0"),
         jetstream("edge", version="2.12.3"),
         jetstream("far", level=2),
         jetstream("new", level=5),
     )
 
-    assert {site.name: str(site.binary) for site in sites(*ones)} == {
+    assert {site.name: str(site.binary) for site in sites(*domains)} == {
         "hub": "/new",
         "edge": "/old",
         "far": "/old",
@@ -94,7 +96,7 @@ def test_each_domain_gets_the_version_that_is_nearest_to_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "steps", "size"),
+    ("domain", "steps", "size"),
     [
         (jetstream("hub", server={"name": "n1"}), (creating("hub", "A", num_replicas=3),), 1),
         (
@@ -118,35 +120,33 @@ def test_each_domain_gets_the_version_that_is_nearest_to_its_own() -> None:
         (jetstream("hub"), (creating("hub", "A"),), 1),
     ],
 )
-def test_a_cluster_is_as_large_as_it_shows_itself(
-    one: Jetstream, steps: tuple[Step, ...], size: int
-) -> None:
-    """What the servers tell decides; where they do not, what the plan needs, and a single server stays one."""
-    [site] = sites(one, steps=steps)
+def test_the_size_of_a_cluster(domain: Jetstream, steps: tuple[Step, ...], size: int) -> None:
+    """The size of a cluster follows from the servers, or else from the plan."""
+    [site] = sites(domain, steps=steps)
 
     assert (site.size, site.cluster is None) == (size, size == 1)
 
 
-def test_tags_are_those_that_live_streams_prove() -> None:
-    """A server has the tags of the settled streams on it; one that no stream proves is given to all, and said."""
+def test_tags_follow_from_live_streams() -> None:
+    """Servers have the tags of their live streams; an unproven tag is given to all."""
     live = [
         stream("hub", "A", ["n1", "n2"], placement={"tags": ["ssd"]}),
         stream("hub", "B", ["n3"]),
     ]
-    one = jetstream("hub", server={"name": "n1", "cluster": "east"}, streams=live)
+    domain = jetstream("hub", server={"name": "n1", "cluster": "east"}, streams=live)
     steps = (
         creating("hub", "C", placement={"tags": ["ssd"]}, num_replicas=2),
         creating("hub", "D", placement={"tags": ["tape"]}),
     )
 
-    shape = build_rehearsal_layout([one], steps, PROGRAMS)
+    shape = build_rehearsal_layout([domain], steps, PROGRAMS)
 
     assert shape.rounds[0][0].tags == (("ssd", "tape"), ("ssd", "tape"), ("tape",))
     assert shape.unproven == {"hub/stream/D": {"tape"}}
 
 
 def test_the_account_has_the_limits_of_the_real_one() -> None:
-    """Limits that are none are left out; those per number of copies cannot be written down."""
+    """Unlimited values are left out, and limits per tier cannot be configured."""
     limits = {
         "max_memory": 0,
         "max_storage": 5,
@@ -172,12 +172,12 @@ def test_the_account_has_the_limits_of_the_real_one() -> None:
 
 
 def test_a_fleet_is_rehearsed_in_turns() -> None:
-    """No turn has more servers than a machine bears, every domain has its turn, and a leaf is linked where its hub takes part."""
-    ones = [jetstream("hub", own=True), *(jetstream(f"store-{n:03}") for n in range(1, 101))]
+    """Turns are bounded, every domain has one, and a leaf has its hub only in its turn."""
+    domains = [jetstream("hub", own=True), *(jetstream(f"store-{n:03}") for n in range(1, 101))]
 
-    turns = build_rehearsal_layout(ones, (), PROGRAMS).rounds
+    turns = build_rehearsal_layout(domains, (), PROGRAMS).rounds
 
     assert [len(turn) for turn in turns] == [24, 24, 24, 24, 5]
     assert {site.hub for site in turns[0][1:]} == {"hub"}
     assert {site.hub for turn in turns[1:] for site in turn} == {None}
-    assert {site.name for turn in turns for site in turn} == {one.key for one in ones}
+    assert {site.name for turn in turns for site in turn} == {domain.key for domain in domains}

@@ -1,4 +1,4 @@
-"""Every backend that state can be kept in, for the contract that all of them keep."""
+"""Every backend of the state, for the contract that all of them keep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class StateLocation:
-    """One place for state, and how a process of its own would open it."""
+    """One location of a state, which several processes can open."""
 
     kind: str
     path: Path
@@ -29,7 +29,7 @@ class StateLocation:
     bucket: str
 
     def open(self, workspace: str | None = "shop", environment: str | None = None) -> Backend:
-        """The backend as another process has it. A KV bucket is in the hub, and is reached through the leaf."""
+        """Open the backend as another process. A KV bucket is in the hub, behind the leaf."""
         assert workspace is not None
         if self.kind == "local":
             return LocalBackend(self.path, workspace, environment)
@@ -42,7 +42,7 @@ class StateLocation:
         )
 
     def overwrite(self, data: bytes) -> None:
-        """Write something over the document, past every lock."""
+        """Write over the document without the lock."""
         if self.kind == "local":
             self.path.parent.mkdir(exist_ok=True)
             self.path.write_bytes(data)
@@ -52,7 +52,7 @@ class StateLocation:
             raw.api_ok(f"$KV.{self.bucket}.shop", data)
 
     def hub(self) -> Raw:
-        """A client in the domain that has the bucket."""
+        """Return a client in the domain that has the bucket."""
         hub = self.sandbox["hub"]
         return Raw(hub.url, hub.user, hub.password)
 
@@ -64,10 +64,17 @@ def state_location(
     hub_leaf: Sandbox,
     monkeypatch: pytest.MonkeyPatch,
 ) -> StateLocation:
-    """A place of each kind with nothing in it. The last is a bucket as servers before 2.11 have it, and the fence for them."""
-    place = StateLocation(request.param, tmp_path / "deep" / "state.json", hub_leaf, new_bucket())
-    if place.kind == "kv-without-ttl":
-        with place.hub() as raw:
-            raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{place.bucket}", bucket_config(place.bucket))
+    """An empty location of each kind.
+
+    The last kind is a bucket as servers before 2.11 have it, with the fence for them.
+    """
+    location = StateLocation(
+        request.param, tmp_path / "deep" / "state.json", hub_leaf, new_bucket()
+    )
+    if location.kind == "kv-without-ttl":
+        with location.hub() as raw:
+            raw.api_ok(
+                f"$JS.API.STREAM.CREATE.KV_{location.bucket}", bucket_config(location.bucket)
+            )
         monkeypatch.setattr(Lease, "supports_fence_header", False)
-    return place
+    return location

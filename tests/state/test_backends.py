@@ -1,4 +1,4 @@
-"""What every backend does, wherever it keeps the state: one contract, each test for each of them."""
+"""The contract of every backend, with one test per rule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
 
 
 def entry(**fields: Any) -> Entry:
-    """An entry like those an apply writes."""
+    """An entry as an apply writes it."""
     return Entry({"name": "A", "max_age": 5}, {"name": "A"}, "2026-01-01T00:00:00Z", **fields)
 
 
@@ -50,7 +50,7 @@ def begin(address: Address) -> dict[str, Any]:
 
 @asynccontextmanager
 async def open_backend(state_location: StateLocation, *name: str | None) -> AsyncIterator[Backend]:
-    """The backend as a process of its own has it."""
+    """Open the backend as another process does."""
     backend = state_location.open(*name)
     try:
         yield backend
@@ -59,7 +59,7 @@ async def open_backend(state_location: StateLocation, *name: str | None) -> Asyn
 
 
 async def session(state_location: StateLocation, *changes: dict[str, Any]) -> State:
-    """One writing session from start to finish."""
+    """Run one writing session from start to finish."""
     async with (
         open_backend(state_location) as backend,
         backend.lock(LockInfo.for_this_process("apply"), 10 * SECOND),
@@ -76,7 +76,7 @@ async def kill_session(
     *changes: dict[str, Any],
     name: tuple[str, str | None] = ("shop", None),
 ) -> State:
-    """A session that ended after `flush` without anything more; its lock went with it."""
+    """Run a session that ends after `flush` without anything more; its lock is free."""
     async with (
         open_backend(state_location, *name) as backend,
         backend.lock(LockInfo.for_this_process("apply"), 10 * SECOND),
@@ -89,13 +89,13 @@ async def kill_session(
 
 
 async def read(state_location: StateLocation, *name: str | None) -> State:
-    """The state as somebody else sees it."""
+    """Return the state as another process reads it."""
     async with open_backend(state_location, *name) as backend:
         return await backend.read()
 
 
-async def test_nothing_yet(state_location: StateLocation) -> None:
-    """Where nothing was written is an empty state, and reading it makes nothing: no file, no bucket."""
+async def test_a_missing_state_is_empty(state_location: StateLocation) -> None:
+    """A missing state is empty, and reading it creates no file and no bucket."""
     state = await read(state_location)
 
     assert not state.exists
@@ -110,23 +110,23 @@ async def test_nothing_yet(state_location: StateLocation) -> None:
 
 
 async def test_round_trip(state_location: StateLocation) -> None:
-    """What was recorded is read again, with the lineage of the first session and a growing serial."""
+    """A session is read back with the first lineage and a growing serial."""
     first = await session(state_location, put(A))
     second = await session(
         state_location, put(B), {"domain": {"key": "hub", "server": {"name": "h1"}}}
     )
-    found = await read(state_location)
+    result = await read(state_location)
 
-    assert (first.serial, second.serial, found.serial) == (1, 2, 2)
-    assert found.lineage == first.lineage != ""
-    assert found.resources == {A: entry(), B: entry()}
-    assert found.domains == {"hub": {"name": "h1"}}
+    assert (first.serial, second.serial, result.serial) == (1, 2, 2)
+    assert result.lineage == first.lineage != ""
+    assert result.resources == {A: entry(), B: entry()}
+    assert result.domains == {"hub": {"name": "h1"}}
 
 
 async def test_each_environment_has_its_own(state_location: StateLocation) -> None:
-    """States of several workspaces and environments lie side by side in one bucket and know nothing of each other."""
+    """States of several workspaces and environments are independent in one bucket."""
     if state_location.kind == "local":
-        return  # a file has room for one
+        return  # a file holds one state
     names = [("shop", None), ("shop", "prod"), ("shop", "1"), ("shop", "1.1"), ("prod", None)]
     await asyncio.gather(
         *(
@@ -142,7 +142,7 @@ async def test_each_environment_has_its_own(state_location: StateLocation) -> No
 
 
 async def test_a_session_under_way_is_seen(state_location: StateLocation) -> None:
-    """Everything flushed is there for others at once; reading it takes no lock and disturbs nobody."""
+    """Flushed changes are visible to other processes, which read without a lock."""
     async with (
         open_backend(state_location) as backend,
         backend.lock(LockInfo.for_this_process("apply"), 0),
@@ -163,32 +163,32 @@ async def test_a_session_under_way_is_seen(state_location: StateLocation) -> Non
     assert (await read(state_location)).resources == {A: entry(), B: entry()}
 
 
-async def test_a_process_that_died_leaves_its_steps(state_location: StateLocation) -> None:
-    """What was journaled counts, also what began and has no end; the serial is that of the session that died."""
+async def test_the_steps_of_a_dead_process_count(state_location: StateLocation) -> None:
+    """Journaled steps of a dead process count, also without an end, under its serial."""
     await session(state_location, put(A))
     await kill_session(state_location, {"drop": str(A)}, begin(B))
-    found = await read(state_location)
+    result = await read(state_location)
 
-    assert found.resources == {}
-    assert list(found.pending) == [str(B)]
-    assert found.serial == 2
+    assert result.resources == {}
+    assert list(result.pending) == [str(B)]
+    assert result.serial == 2
 
 
-async def test_the_next_session_takes_over_what_a_dead_one_left(
+async def test_the_next_session_keeps_the_steps_of_a_dead_one(
     state_location: StateLocation,
 ) -> None:
-    """Its steps stay, under a serial of their own, and later ones come on top."""
+    """The steps of a dead session stay, and the next session has a new serial."""
     await kill_session(state_location, put(A))
     await kill_session(state_location, put(B))
     last = await session(state_location, {"drop": str(A)})
-    found = await read(state_location)
+    result = await read(state_location)
 
-    assert (last.serial, found.serial) == (3, 3)
-    assert found.resources == {B: entry()}
+    assert (last.serial, result.serial) == (3, 3)
+    assert result.resources == {B: entry()}
 
 
 async def test_many_steps_at_once(state_location: StateLocation) -> None:
-    """Steps that end together, each waiting for its own line: all of them are kept, in a state as large as they make it."""
+    """Many steps that end together are all stored."""
     addresses = [Address("hub", "stream", f"S{number:04}") for number in range(300)]
     async with (
         open_backend(state_location) as backend,
@@ -205,13 +205,13 @@ async def test_many_steps_at_once(state_location: StateLocation) -> None:
 
         await asyncio.gather(*map(step, addresses))
 
-    found = await read(state_location)
-    assert set(found.resources) == set(addresses)
-    assert found.pending == {}
+    result = await read(state_location)
+    assert set(result.resources) == set(addresses)
+    assert result.pending == {}
 
 
 async def test_a_large_state(state_location: StateLocation) -> None:
-    """Ten megabytes, which no message of a server takes, come back as they were; and again after the next session."""
+    """A state of ten megabytes, too large for one message, is read back unchanged."""
     noise = "".join(chr(33 + (number * 7919 % 89)) for number in range(1000))
     lines = [
         put(Address("hub", "stream", f"S{number}"), applied_at=f"{number}{noise}")
@@ -228,10 +228,10 @@ async def test_a_large_state(state_location: StateLocation) -> None:
 
 
 async def test_a_foreign_state(state_location: StateLocation) -> None:
-    """State of another workspace or environment is refused, and stays as it is."""
-    theirs = State("other", "prod")
-    theirs.begin_session()
-    data = dumps(theirs.to_json())
+    """The state of another workspace or environment is refused and stays unchanged."""
+    other = State("other", "prod")
+    other.begin_session()
+    data = dumps(other.to_json())
     state_location.overwrite(data)
 
     with pytest.raises(StateError, match="belongs to workspace other, environment prod"):
@@ -252,10 +252,10 @@ async def test_a_foreign_state(state_location: StateLocation) -> None:
         (b"[]", "not a jsplan state"),
     ],
 )
-async def test_what_is_no_state_of_ours(
+async def test_other_documents_are_refused(
     state_location: StateLocation, data: bytes, message: str
 ) -> None:
-    """A damaged, newer or other document is an error that says what it is; it is never taken for an empty one, never overwritten."""
+    """A damaged, newer or other document is an error, and is never overwritten."""
     state_location.overwrite(data)
 
     with pytest.raises(StateError, match=message):
@@ -266,20 +266,20 @@ async def test_what_is_no_state_of_ours(
 
 
 async def test_previous_serials_are_kept(state_location: StateLocation) -> None:
-    """The last nine before the present one can be had again; asking for another names those that are there."""
+    """The last nine serials can be read; the error for another one names them."""
     for number in range(12):
         await session(state_location, put(Address("hub", "stream", f"S{number}")))
     async with open_backend(state_location) as backend:
         for serial in range(3, 13):
             state = await backend.read_previous(serial)
             assert (state.serial, len(state.resources)) == (serial, serial)
-        with pytest.raises(StateError, match="serial 2 of") as failed:
+        with pytest.raises(StateError, match="serial 2 of") as error:
             await backend.read_previous(2)
-    assert str(failed.value.hint) == "Kept are: 3, 4, 5, 6, 7, 8, 9, 10, 11, 12."
+    assert str(error.value.hint) == "Kept are: 3, 4, 5, 6, 7, 8, 9, 10, 11, 12."
 
 
-async def test_a_document_is_put_in_place_whole(state_location: StateLocation) -> None:
-    """`replace` leaves nothing of what was there, not even of a session that died; and the next session goes on from it."""
+async def test_replace_writes_the_whole_document(state_location: StateLocation) -> None:
+    """`replace` leaves nothing of the old state or journal, and the next session follows it."""
     await session(state_location, put(A))
     await kill_session(state_location, put(B))
     async with (
@@ -296,24 +296,24 @@ async def test_a_document_is_put_in_place_whole(state_location: StateLocation) -
     assert (await read(state_location)).resources == {B: entry()}
 
 
-# --- the lock -------------------------------------------------------------------------------------------------
+# --- The lock
 
 
 async def test_the_lock_names_its_holder(state_location: StateLocation) -> None:
-    """Whoever comes second is told who holds it, where, for what and since when; afterwards it is free."""
+    """The error of a second process names the holder, and the lock is free afterwards."""
     info = LockInfo.for_this_process("destroy")
     async with open_backend(state_location) as first, open_backend(state_location) as second:
         async with first.lock(info, 0):
-            with pytest.raises(StateLockedError) as failed:
-                await _is_locked(second)
-        await _is_locked(second)
+            with pytest.raises(StateLockedError) as error:
+                await _require_free(second)
+        await _require_free(second)
 
     for part in (info.id, info.who, info.host, str(info.pid), "for destroy", info.since):
-        assert part in str(failed.value)
+        assert part in str(error.value)
 
 
 async def test_waiting_for_the_lock(state_location: StateLocation) -> None:
-    """With a timeout the second one waits, and goes on as soon as the first one is done."""
+    """A process that waits with a timeout continues as soon as the first one ends."""
     order: list[str] = []
     taken, release = asyncio.Event(), asyncio.Event()
 
@@ -338,13 +338,13 @@ async def test_waiting_for_the_lock(state_location: StateLocation) -> None:
     assert order == ["first ends", "second begins"]
 
 
-async def test_a_lock_is_let_go_when_its_holder_fails(state_location: StateLocation) -> None:
-    """An error under the lock and a task that is cancelled both leave it free, at once."""
+async def test_a_lock_is_released_when_its_holder_fails(state_location: StateLocation) -> None:
+    """An error or a cancelled task under the lock frees it at once."""
     async with open_backend(state_location) as backend:
         with pytest.raises(ZeroDivisionError):
             async with backend.lock(LockInfo.for_this_process("apply"), 0):
                 raise ZeroDivisionError
-        await _is_locked(backend)
+        await _require_free(backend)
         inside = asyncio.Event()
 
         async def hold() -> None:
@@ -357,11 +357,11 @@ async def test_a_lock_is_let_go_when_its_holder_fails(state_location: StateLocat
         holding.cancel()
         with pytest.raises(asyncio.CancelledError):
             await holding
-        await _is_locked(backend)
+        await _require_free(backend)
 
 
 async def test_a_holder_may_write(state_location: StateLocation) -> None:
-    """Under a lock just taken, a request to a server may take the time it asks for."""
+    """A new lock allows a request of any timeout."""
     async with (
         open_backend(state_location) as backend,
         backend.lock(LockInfo.for_this_process("apply"), 0),
@@ -370,7 +370,7 @@ async def test_a_holder_may_write(state_location: StateLocation) -> None:
 
 
 async def test_nothing_to_unlock(state_location: StateLocation) -> None:
-    """A lock that is not there, or not that one, is not taken away."""
+    """`unlock` of a missing or another lock is an error."""
     async with open_backend(state_location) as backend, open_backend(state_location) as other:
         with pytest.raises(StateError, match="is not locked"):
             await backend.unlock("some-id")
@@ -381,7 +381,7 @@ async def test_nothing_to_unlock(state_location: StateLocation) -> None:
             await backend.unlock("some-id")
 
 
-async def _is_locked(backend: Backend) -> None:
+async def _require_free(backend: Backend) -> None:
     async with backend.lock(LockInfo.for_this_process("apply"), 0):
         pass
 
@@ -394,7 +394,7 @@ def _stored(state_location: StateLocation) -> bytes:
 
 
 async def test_a_state_of_a_newer_minor_version(state_location: StateLocation) -> None:
-    """It is read, what it has besides is no matter, and it is never written: that would lose what this release does not know."""
+    """A newer minor version is read and never written, because fields would be lost."""
     backend = state_location.open()
     document = State("shop", None, lineage="l", serial=3).to_json() | {
         "format_version": "1.7",
@@ -415,7 +415,7 @@ async def test_a_state_of_a_newer_minor_version(state_location: StateLocation) -
 
 @pytest.mark.parametrize("serial", ["x", 5.0, -1, 2**60, None])
 async def test_a_serial_that_is_none(state_location: StateLocation, serial: Any) -> None:
-    """A serial that cannot be counted on is damage, said when the state is read."""
+    """A serial that is no valid number is damage."""
     backend = state_location.open()
     state_location.overwrite(
         dumps(State("shop", None, lineage="l", serial=3).to_json() | {"serial": serial})

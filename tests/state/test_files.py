@@ -1,4 +1,4 @@
-"""The files of a state beside the file itself: links, file systems without hard links, full disks, and what is no file."""
+"""State files behind links, on special file systems, full disks and odd paths."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def linked(tmp_path: Path, real: Path, name: str = "here") -> LocalBackend:
 
 
 def modes(folder: Path) -> dict[str, int]:
-    """The permissions of the files in a folder."""
+    """Return the permissions of the files in a folder."""
     return {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
 
 
 async def test_a_state_behind_a_link(tmp_path: Path, real: Path) -> None:
-    """A link stays one: document, journal, backups and lock are beside the real file, also where that is made by the first session."""
+    """A link stays a link; journal, backups and lock are beside the real file."""
     backend = linked(tmp_path, real)
     for address in (A, B):
         async with backend.lock(LockInfo.for_this_process("apply"), 0):
@@ -57,9 +57,9 @@ async def test_a_state_behind_a_link(tmp_path: Path, real: Path) -> None:
 
 
 async def test_two_links_to_one_state(tmp_path: Path, real: Path) -> None:
-    """Whoever has the lock through one link has it for all."""
-    one, other = linked(tmp_path, real, "one"), linked(tmp_path, real, "other")
-    async with one.lock(LockInfo.for_this_process("apply"), 0):
+    """A lock that is taken through one link holds for all."""
+    first, other = linked(tmp_path, real, "first"), linked(tmp_path, real, "other")
+    async with first.lock(LockInfo.for_this_process("apply"), 0):
         with pytest.raises(StateError, match="is locked by"):
             async with other.lock(LockInfo.for_this_process("apply"), 0):
                 pass
@@ -72,7 +72,7 @@ async def test_two_links_to_one_state(tmp_path: Path, real: Path) -> None:
 async def test_without_hard_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """A file system without hard links keeps the documents before all the same, as private copies."""
+    """A file system without hard links keeps earlier documents as private copies."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -92,7 +92,7 @@ async def test_without_hard_links(
 async def test_a_full_disk_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """What could not be written whole is removed again, the document is as it was, and the journal still has the steps."""
+    """On a full disk, partial files are removed, and the journal keeps the steps."""
     backend = LocalBackend(tmp_path / "state.json", "shop", None)
     await session(backend, put(A))
     before = backend.path.read_bytes()
@@ -117,10 +117,10 @@ def _fill_the_disk(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     monkeypatch.setattr(os, failing, full)
 
 
-async def test_a_pushed_document_that_does_not_fit_costs_no_journal(
+async def test_a_failed_push_keeps_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older document that cannot be put in place leaves the newer journal where it is."""
+    """An older document that cannot be written leaves the newer journal in place."""
     backend = LocalBackend(tmp_path / "state.json", "shop", None)
     older = await session(backend, put(A))
     newer = await backend.read()
@@ -139,9 +139,9 @@ async def test_a_pushed_document_that_does_not_fit_costs_no_journal(
     ["state.json.tmp", "state.json.backup.tmp", "state.json.journal", "state.json.lock.info"],
 )
 async def test_links_in_the_folder_are_not_followed(tmp_path: Path, name: str) -> None:
-    """A link that somebody put where a file of ours is to be written is replaced, and what it leads to is not touched."""
+    """A link in the place of a file of jsplan is replaced, and its target stays unchanged."""
     precious = tmp_path / "precious"
-    precious.write_text("as it was")
+    precious.write_text("original")
     backend = LocalBackend(tmp_path / "state" / "state.json", "shop", None)
     await session(backend, put(A))
     if name.endswith(".journal"):
@@ -164,26 +164,24 @@ def _device(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "what"),
+    ("make", "kind"),
     [(Path.mkdir, "a folder"), (_fifo, "a named pipe"), (_device, "a device")],
     ids=["folder", "pipe", "device"],
 )
 @pytest.mark.parametrize("name", ["state.json", "state.json.journal"])
-async def test_what_is_no_file(
-    tmp_path: Path, make: Callable[[Path], None], what: str, name: str
+async def test_special_files_are_refused(
+    tmp_path: Path, make: Callable[[Path], None], kind: str, name: str
 ) -> None:
-    """A folder, a named pipe or a device in the place of the state or its journal is refused in words, and never waited for."""
+    """A folder, pipe or device in the place of the state or its journal is refused at once."""
     make(tmp_path / name)
-    with pytest.raises(StateError, match=f"is {what}") as raised:
+    with pytest.raises(StateError, match=f"is {kind}") as raised:
         await asyncio.wait_for(LocalBackend(tmp_path / "state.json", "shop", None).read(), 10)
     assert "backend.local.path" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, _fifo, _device], ids=["folder", "pipe", "device"])
-async def test_what_is_no_file_is_not_replaced(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
-    """`state push --force` does not read the state first, and must not put a file in the place of a device either."""
+async def test_special_files_are_not_replaced(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """`state push --force` does not replace a device either."""
     path = tmp_path / "state.json"
     make(path)
     before = path.lstat().st_mode
@@ -197,8 +195,8 @@ async def test_what_is_no_file_is_not_replaced(
     assert path.lstat().st_mode == before
 
 
-async def test_a_pipe_that_says_who_holds_the_lock(tmp_path: Path) -> None:
-    """A named pipe where the lock's holder is written down says nothing, and is not waited for."""
+async def test_a_pipe_in_place_of_the_holder(tmp_path: Path) -> None:
+    """A named pipe in the place of the holder's file is ignored."""
     os.mkfifo(tmp_path / "state.json.lock.info")
 
     assert (

@@ -1,4 +1,4 @@
-"""The KV backend: what is in its bucket, and what happens when writes are torn, refused, late, or never answered."""
+"""The KV backend: its bucket, and torn, refused, late and unanswered writes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.matrix
 
 A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
-#: Large enough for a few parts, and different in each of its bytes from the next one.
+#: Large enough for a few parts, and hard to compress.
 NOISE = "".join(f"{number * 2654435761 % 4294967296:08x}" for number in range(80_000))
 
 
 @pytest.fixture
 def bucket() -> str:
-    """The name of a bucket that is not there."""
+    """The name of a bucket that does not exist."""
     return new_bucket()
 
 
@@ -51,7 +51,7 @@ def raw(server: Server) -> Iterator[Raw]:
 
 
 async def write_session(backend: KvBackend, *changes: dict[str, Any]) -> State:
-    """One session under the lock."""
+    """Run one session under the lock."""
     async with backend.lock(LockInfo.for_this_process("apply"), 10 * SECOND):
         state = await backend.read()
         await backend.start(state)
@@ -60,15 +60,15 @@ async def write_session(backend: KvBackend, *changes: dict[str, Any]) -> State:
         return state
 
 
-# --- the bucket -----------------------------------------------------------------------------------------------
+# --- The bucket
 
 
-async def test_the_bucket_that_is_made(
+async def test_the_created_bucket(
     server: Server, bucket: str, raw: Raw, server_version: tuple[int, ...]
 ) -> None:
-    """It is a bucket like those of other clients, with a history, lifetimes of single messages where the server knows them.
+    """The bucket has history, and TTLs of single messages where the server knows them.
 
-    Nothing marks the place where one of them ended: a lock that ran out is gone.
+    There are no delete markers: an expired lock is gone.
     """
     backend = kv_backend(server, bucket)
     await write_session(backend, put(A))
@@ -91,8 +91,8 @@ async def test_the_bucket_that_is_made(
     assert (config["max_age"], config["num_replicas"]) == (0, 1)
 
 
-async def test_what_lies_in_the_bucket(server: Server, bucket: str, raw: Raw) -> None:
-    """While somebody writes: the document, the lock that says who, and the journal. Afterwards the document, readable as it is."""
+async def test_the_content_of_the_bucket(server: Server, bucket: str, raw: Raw) -> None:
+    """The bucket has document, lock and journal during a session, and the document after it."""
     backend = kv_backend(server, bucket, environment="prod")
     info = LockInfo.for_this_process("apply")
     async with backend.lock(info, 0):
@@ -122,7 +122,7 @@ async def test_what_lies_in_the_bucket(server: Server, bucket: str, raw: Raw) ->
 async def test_a_bucket_that_cannot_keep_state(
     server: Server, bucket: str, raw: Raw, fields: dict[str, Any], why: str
 ) -> None:
-    """A bucket that deletes what is in it, or takes only small values, is refused before anything is written."""
+    """A bucket that deletes values, or takes only small ones, is refused before a write."""
     make_bucket(raw, bucket, **fields)
     backend = kv_backend(server, bucket)
     with pytest.raises(StateError, match=why):
@@ -133,7 +133,7 @@ async def test_a_bucket_that_cannot_keep_state(
 
 
 async def test_a_bucket_made_by_hand_is_marked(server: Server, bucket: str, raw: Raw) -> None:
-    """Once a workspace keeps its state in it everybody can see what it is; nothing else about it changes."""
+    """The first state in an existing bucket adds a tag and changes nothing else."""
     make_bucket(raw, bucket, metadata={"team": "ops"}, max_msgs_per_subject=5)
     before = raw.api_ok(f"$JS.API.STREAM.INFO.KV_{bucket}")["config"]
     for _ in range(2):
@@ -147,78 +147,78 @@ async def test_a_bucket_made_by_hand_is_marked(server: Server, bucket: str, raw:
 
 
 async def test_a_bucket_with_small_values(server: Server, bucket: str, raw: Raw) -> None:
-    """Documents and journals are cut to what the bucket takes."""
+    """Documents and journals are split into parts that the bucket takes."""
     make_bucket(raw, bucket, max_msg_size=8192)
     backend = kv_backend(server, bucket)
     await write_session(backend, put(A, applied_at=NOISE[:100_000]))
-    found = await backend.read()
+    result = await backend.read()
     await backend.close()
 
-    assert found.resources == {A: entry(applied_at=NOISE[:100_000])}
+    assert result.resources == {A: entry(applied_at=NOISE[:100_000])}
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["frozen", "no such domain"])
-async def test_a_domain_that_does_not_answer(make_server: MakeServer, there: bool) -> None:
-    """Neither reading nor locking takes silence for an empty state or a free lock."""
+@pytest.mark.parametrize("is_paused", [True, False], ids=["paused", "no such domain"])
+async def test_a_domain_that_does_not_answer(make_server: MakeServer, is_paused: bool) -> None:
+    """An unanswered read or lock is never taken for an empty state or a free lock."""
     server = make_server()
-    backend = kv_backend(server, "S", js_domain=None if there else "nowhere", timeout=SECOND)
-    if there:
+    backend = kv_backend(server, "S", js_domain=None if is_paused else "nowhere", timeout=SECOND)
+    if is_paused:
         await write_session(backend, put(A))
         server.pause()
     for step in (backend.read(), backend.lock(LockInfo.for_this_process("apply"), 0).__aenter__()):
-        with pytest.raises(StateError) as failed:
+        with pytest.raises(StateError) as error:
             await step
-        assert not isinstance(failed.value, StateLockedError)
+        assert not isinstance(error.value, StateLockedError)
     server.resume()
     await backend.close()
 
 
-async def test_the_server_is_not_there_at_all(make_server: MakeServer) -> None:
-    """A connection that cannot be made is an error of the state that says where it was to be, and what follows."""
+async def test_a_server_that_is_stopped(make_server: MakeServer) -> None:
+    """A failed connection is an error that names the bucket and the cause."""
     server = make_server()
     server.stop()
     backend = kv_backend(server, "S")
     with pytest.raises(
         StateError,
         match=r"cannot read the state shop in bucket S of domain there: .*cannot be reached",
-    ) as caught:
+    ) as error:
         await backend.read()
     await backend.close()
-    assert caught.value.hint
+    assert error.value.hint
 
 
-# --- large documents -----------------------------------------------------------------------------------------
+# --- Large documents
 
 
 class SimulatedKill(Exception):
-    """What a process does at kill -9: nothing more."""
+    """The end of a process by SIGKILL: nothing more runs."""
 
 
 def kill_after_puts(monkeypatch: pytest.MonkeyPatch, puts: int) -> None:
-    """Let a bucket be written so many times and not once more."""
-    left = [puts]
-    put_really, purge_really = Bucket.put, Bucket.purge
+    """Let a bucket be written `puts` times and not once more."""
+    remaining = [puts]
+    real_put, real_purge = Bucket.put, Bucket.purge
 
     async def put(
         bucket: Bucket, key: str, data: bytes, conditions: Mapping[str, str], *, timeout: float
     ) -> int:
-        if left[0] <= 0:
+        if remaining[0] <= 0:
             raise SimulatedKill
-        left[0] -= 1
-        return await put_really(bucket, key, data, conditions, timeout=timeout)
+        remaining[0] -= 1
+        return await real_put(bucket, key, data, conditions, timeout=timeout)
 
     async def purge(bucket: Bucket, pattern: str) -> None:
-        if left[0] <= 0:
+        if remaining[0] <= 0:
             raise SimulatedKill
-        left[0] -= 1
-        await purge_really(bucket, pattern)
+        remaining[0] -= 1
+        await real_purge(bucket, pattern)
 
     monkeypatch.setattr(Bucket, "put", put)
     monkeypatch.setattr(Bucket, "purge", purge)
 
 
 async def test_a_large_write_that_is_torn(server: Server, bucket: str, raw: Raw) -> None:
-    """Wherever the writer dies, the state is the old one with what was journaled, or the new one; the next session tidies up."""
+    """A writer that dies leaves the old or the new state; the next session cleans up."""
     first, total = kv_backend(server, bucket), 0
     await write_session(first, put(A, applied_at=NOISE))
     await first.close()
@@ -226,37 +226,38 @@ async def test_a_large_write_that_is_torn(server: Server, bucket: str, raw: Raw)
     assert parts > 1
 
     for puts in range(1, 40):
-        whole = False
+        completed = False
         with pytest.MonkeyPatch.context() as patch:
             kill_after_puts(patch, puts)
             dying = kv_backend(server, bucket)
             try:
                 await write_session(dying, put(A, applied_at=f"{puts}{NOISE}"))
-                whole = True
+                completed = True
             except SimulatedKill:
                 pass
             await dying.close()
         after = kv_backend(server, bucket)
-        found = (await after.read()).resources[A].applied_at
-        assert found in ({f"{puts}{NOISE}"} if whole else {NOISE, f"{puts}{NOISE}"}), puts
+        result = (await after.read()).resources[A].applied_at
+        assert result in ({f"{puts}{NOISE}"} if completed else {NOISE, f"{puts}{NOISE}"}), puts
+        # Remove the lock instead of waiting for the end of its lease.
         with Raw(server.url) as other:
             other.api_ok(
                 f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}._lock.shop"}
-            )  # its lease, without the wait
+            )
         await write_session(after, put(A, applied_at=NOISE))
         assert (await after.read()).resources[A].applied_at == NOISE
         await after.close()
-        if whole:
+        if completed:
             total = puts
             break
     assert total > parts + 3
     assert not [key for key in keys(raw, bucket) if key.startswith("_journal.")]
 
 
-async def test_parts_go_with_the_last_document_that_names_them(
+async def test_parts_are_removed_with_their_last_document(
     server: Server, bucket: str, raw: Raw
 ) -> None:
-    """Parts of serials that are kept stay, so that one can go back to them; older ones are removed."""
+    """The parts of kept serials stay, and older ones are removed."""
     backend = kv_backend(server, bucket)
     for number in range(13):
         await write_session(backend, put(A, applied_at=f"{number}{NOISE}"))
@@ -269,7 +270,7 @@ async def test_parts_go_with_the_last_document_that_names_them(
 
 
 async def test_a_part_is_missing(server: Server, bucket: str, raw: Raw) -> None:
-    """A document of which a part is gone is damaged, and says so; nothing is written over it."""
+    """A document with a missing part is damaged, and nothing is written over it."""
     backend = kv_backend(server, bucket)
     await write_session(backend, put(A, applied_at=NOISE))
     part = next(key for key in keys(raw, bucket) if key.startswith("_part.") and key.endswith(".2"))
@@ -285,7 +286,7 @@ async def test_a_part_is_missing(server: Server, bucket: str, raw: Raw) -> None:
 
 
 async def test_a_hole_in_the_journal(server: Server, bucket: str, raw: Raw) -> None:
-    """A journal of which a message is gone would tell something else: it is damaged."""
+    """A journal with a missing part is damaged."""
     backend = kv_backend(server, bucket)
     async with backend.lock(LockInfo.for_this_process("apply"), 0):
         state = await backend.read()
@@ -301,10 +302,10 @@ async def test_a_hole_in_the_journal(server: Server, bucket: str, raw: Raw) -> N
 
 
 async def test_a_journal_deleted_outside(server: Server, bucket: str, raw: Raw) -> None:
-    """A journal whose every piece was deleted with a client of buckets is none, whatever markers that left; the next session tidies up."""
+    """A journal deleted by another client counts as none; the next session cleans up."""
     backend = kv_backend(server, bucket)
     await write_session(backend, put(A))
-    raw.api_ok(f"$KV.{bucket}._journal.shop.7.1", b"what somebody tried\n")
+    raw.api_ok(f"$KV.{bucket}._journal.shop.7.1", b"not a journal\n")
     with pytest.raises(StateError, match="damaged"):
         await backend.read()
     raw.publish(f"$KV.{bucket}._journal.shop.7.1", headers={"KV-Operation": "DEL"})
@@ -317,25 +318,25 @@ async def test_a_journal_deleted_outside(server: Server, bucket: str, raw: Raw) 
     assert not [key for key in keys(raw, bucket) if key.startswith("_journal.")]
 
 
-async def test_keys_that_are_named_otherwise(server: Server, bucket: str, raw: Raw) -> None:
-    """What lies beside the journal and the parts under names that jsplan never gives is nobody's business, and stays."""
+async def test_keys_with_other_names_stay(server: Server, bucket: str, raw: Raw) -> None:
+    """Keys with names that jsplan never uses are ignored, and stay."""
     backend = kv_backend(server, bucket)
     await write_session(backend, put(A))
-    strange = {"_journal.shop.a.b", "_part.shop.a.b.c"}
-    for key in strange:
+    other_keys = {"_journal.shop.a.b", "_part.shop.a.b.c"}
+    for key in other_keys:
         raw.api_ok(f"$KV.{bucket}.{key}", b"mine")
 
     await write_session(backend, put(B, applied_at=NOISE))
     assert set((await backend.read()).resources) == {A, B}
     await backend.close()
-    assert strange <= set(keys(raw, bucket))
+    assert other_keys <= set(keys(raw, bucket))
 
 
-# --- who may write --------------------------------------------------------------------------------------------
+# --- Permission to write
 
 
 async def test_a_document_written_past_the_lock(server: Server, bucket: str, raw: Raw) -> None:
-    """Somebody puts a value under the key while a session is under way: it is not overwritten, and the journal stays."""
+    """A value that another client puts during a session is not overwritten."""
     backend = kv_backend(server, bucket)
     await write_session(backend, put(A))
     async with backend.lock(LockInfo.for_this_process("apply"), 0):
@@ -352,7 +353,7 @@ async def test_a_document_written_past_the_lock(server: Server, bucket: str, raw
 
 
 async def test_a_lock_is_renewed(server: Server, bucket: str, raw: Raw) -> None:
-    """A holder that works longer than its lease keeps the lock, and goes on writing under its newest revision."""
+    """A holder that works longer than its lease renews the lock and continues."""
     backend, other = kv_backend(server, bucket, lease=5 * SECOND), kv_backend(server, bucket)
     revisions = set()
     async with backend.lock(LockInfo.for_this_process("apply"), 0):
@@ -374,7 +375,7 @@ async def test_a_lock_is_renewed(server: Server, bucket: str, raw: Raw) -> None:
 
 
 async def test_something_else_in_place_of_the_lock(server: Server, bucket: str, raw: Raw) -> None:
-    """What is no lock of jsplan is not taken for a free one, nor overwritten."""
+    """A value that is no lock of jsplan is neither free nor overwritten."""
     make_bucket(raw, bucket)
     raw.api_ok(f"$KV.{bucket}._lock.shop", b"mine")
     backend = kv_backend(server, bucket)
@@ -390,10 +391,10 @@ async def test_something_else_in_place_of_the_lock(server: Server, bucket: str, 
 
 
 @pytest.mark.parametrize("lease", [1e308, -5, 0, "nan", None, True, [60]])
-async def test_a_lock_with_a_lease_that_is_none(
+async def test_a_lock_with_an_impossible_lease(
     server: Server, bucket: str, raw: Raw, lease: Any
 ) -> None:
-    """A lease that no `lock_ttl` gives makes it no lock: it is neither waited for nor taken over."""
+    """A lock with an impossible lease is neither awaited nor taken over."""
     make_bucket(raw, bucket)
     lock = {
         "lock": {"id": "x", "who": "a", "host": "b", "pid": 1, "operation": "c", "since": "d"},
@@ -408,7 +409,7 @@ async def test_a_lock_with_a_lease_that_is_none(
 
 
 async def test_a_lock_that_was_removed(server: Server, bucket: str) -> None:
-    """`unlock` ends the work of a holder that lives: it may not begin anything more, and what it writes is refused."""
+    """After `unlock` the old holder starts nothing, and its writes are refused."""
     backend, other = kv_backend(server, bucket), kv_backend(server, bucket)
     info = LockInfo.for_this_process("apply")
     async with backend.lock(info, 0):
@@ -426,7 +427,7 @@ async def test_a_lock_that_was_removed(server: Server, bucket: str) -> None:
     await asyncio.gather(backend.close(), other.close())
 
 
-# --- values that jsplan did not write ----------------------------------------------------------------------------
+# --- Values that jsplan did not write
 
 
 def _head(data: bytes = b"", **more: Any) -> dict[str, Any]:
@@ -462,10 +463,10 @@ def _head(data: bytes = b"", **more: Any) -> dict[str, Any]:
         ({"serial": 5.0}, "serial must be a whole number"),
     ],
 )
-async def test_a_head_that_promises_too_much(
+async def test_a_head_with_impossible_values(
     server: Server, bucket: str, raw: Raw, more: dict[str, Any], words: str
 ) -> None:
-    """A head is held against its schema, and parts are asked for up to the first that is missing."""
+    """A head must match its schema, and parts are read up to the first missing one."""
     make_bucket(raw, bucket)
     raw.api_ok(f"$KV.{bucket}.shop", _head(**more))
     backend = kv_backend(server, bucket)
@@ -476,7 +477,7 @@ async def test_a_head_that_promises_too_much(
 
 @pytest.mark.parametrize("size", [2, 1_000_000])
 async def test_parts_that_unpack_to_more(server: Server, bucket: str, raw: Raw, size: int) -> None:
-    """As much is unpacked as the head says and no more: a few kilobytes may stand for gigabytes."""
+    """Only as many bytes as the head says are unpacked, because kilobytes may become gigabytes."""
     make_bucket(raw, bucket)
     bomb = gzip.compress(b" " * 50_000_000)
     raw.api_ok(f"$KV.{bucket}._part.shop.5.ab.1", bomb)
@@ -487,11 +488,11 @@ async def test_parts_that_unpack_to_more(server: Server, bucket: str, raw: Raw, 
     await backend.close()
 
 
-# --- answers that do not come ---------------------------------------------------------------------------------
+# --- Late and missing answers
 
 
 async def test_answers_that_come_too_late(make_server: MakeServer) -> None:
-    """A server that stands still for longer than a request waits, and then carries it out: nothing is lost, doubled or taken away."""
+    """Requests that a paused server runs late lose nothing and are not doubled."""
     server = make_server()
     backend = kv_backend(server, "S", lease=16 * SECOND)
     async with backend.lock(LockInfo.for_this_process("apply"), 0):
@@ -510,13 +511,13 @@ async def test_answers_that_come_too_late(make_server: MakeServer) -> None:
         await backend.finish(state)
     assert set(seen.resources) == {A, B}
     assert (await backend.read()).serial == 1
-    async with backend.lock(LockInfo.for_this_process("apply"), 0):  # it was let go
+    async with backend.lock(LockInfo.for_this_process("apply"), 0):  # it was released
         pass
     await backend.close()
 
 
 async def test_a_server_that_is_restarted(make_server: MakeServer) -> None:
-    """A session goes on over a new connection, under the lock that it has."""
+    """A session continues over a new connection, under its lock."""
     server = make_server()
     backend = kv_backend(server, "S", lease=40 * SECOND)
     async with backend.lock(LockInfo.for_this_process("apply"), 0):
@@ -533,7 +534,7 @@ async def test_a_server_that_is_restarted(make_server: MakeServer) -> None:
 
 
 async def test_a_bucket_behind_a_link_that_breaks(make_hub_leaf: MakeHubLeaf) -> None:
-    """Without an answer until the lease is over, the holder stops: it may begin nothing more, long before somebody else may."""
+    """A holder that cannot renew its lease stops before another process may start."""
     sandbox = make_hub_leaf()
     backend = kv_backend(sandbox["leaf"], "S", js_domain="hub", lease=4 * SECOND)
     async with backend.lock(LockInfo.for_this_process("apply"), 0):
@@ -551,7 +552,7 @@ async def test_a_bucket_behind_a_link_that_breaks(make_hub_leaf: MakeHubLeaf) ->
 
 @pytest.mark.timeout(180)
 async def test_a_cluster_that_loses_the_leader_of_the_bucket(tmp_path: Path) -> None:
-    """The bucket has three copies there, and a session goes on under the same lock when the server that leads it is gone."""
+    """A session in a cluster continues under its lock without the leader of the bucket."""
     with Sandbox.cluster(binary=PROGRAM, folder=tmp_path / "cluster") as sandbox:
         await asyncio.to_thread(sandbox.start)
         servers = list(sandbox.servers.values())

@@ -1,4 +1,4 @@
-"""The local file backend: atomic, private, locked, and readable after a process died at any moment."""
+"""The local backend: atomic, private, locked, and readable after a death at any moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
 
 
 def entry(**fields: Any) -> Entry:
-    """An entry like those an apply writes."""
+    """An entry as an apply writes it."""
     return Entry({"name": "A", "max_age": 5}, {"name": "A"}, "2026-01-01T00:00:00Z", **fields)
 
 
@@ -38,7 +38,7 @@ def backend(tmp_path: Path) -> LocalBackend:
 
 
 async def session(backend: LocalBackend, *changes: dict[str, Any]) -> State:
-    """One writing session from start to finish."""
+    """Run one writing session from start to finish."""
     state = await backend.read()
     await backend.start(state)
     backend.append(state, *changes)
@@ -47,19 +47,19 @@ async def session(backend: LocalBackend, *changes: dict[str, Any]) -> State:
 
 
 async def take_lock(backend: LocalBackend, operation: str, timeout: int = 0) -> None:
-    """Take the lock and let it go; `timeout` is ns to wait for it."""
+    """Take the lock and release it; `timeout` is in ns."""
     async with backend.lock(LockInfo.for_this_process(operation), timeout):
         pass
 
 
-async def test_nothing_yet(backend: LocalBackend) -> None:
-    """A file that is not there is an empty state, and reading makes no file."""
+async def test_a_missing_file_is_empty(backend: LocalBackend) -> None:
+    """A missing file is an empty state, and reading creates no file."""
     assert not (await backend.read()).exists
     assert not backend.path.parent.exists()
 
 
 async def test_round_trip(backend: LocalBackend) -> None:
-    """What was recorded is read again, with the lineage of the first session and a growing serial."""
+    """A session is read back with the first lineage and a growing serial."""
     first = await session(backend, put(A))
     second = await session(backend, put(B), {"domain": {"key": "hub", "server": {"name": "h1"}}})
 
@@ -85,8 +85,8 @@ async def test_files_are_private(backend: LocalBackend) -> None:
     assert set(modes.values()) == {0o600}
 
 
-async def test_the_serial_before_is_kept(backend: LocalBackend) -> None:
-    """The document before the last one stays as a backup."""
+async def test_the_previous_serial_is_kept(backend: LocalBackend) -> None:
+    """The previous document stays as a backup."""
     await session(backend, put(A))
     before = backend.path.read_bytes()
     await session(backend, {"drop": str(A)})
@@ -95,8 +95,8 @@ async def test_the_serial_before_is_kept(backend: LocalBackend) -> None:
 
 
 @pytest.mark.parametrize("folded", [True, False])
-async def test_a_process_that_died_leaves_its_steps(backend: LocalBackend, folded: bool) -> None:
-    """Journal lines count, whether the process died before the fold or between the fold and the removal of the journal."""
+async def test_the_steps_of_a_dead_process_count(backend: LocalBackend, folded: bool) -> None:
+    """Journaled steps count if the process died before or after the fold of the journal."""
     await session(backend, put(A))
     state = await backend.read()
     await backend.start(state)
@@ -127,7 +127,7 @@ async def test_a_process_that_died_leaves_its_steps(backend: LocalBackend, folde
 
 
 async def test_a_torn_last_line(backend: LocalBackend) -> None:
-    """A line that was being written when the power went is a step whose end is not known; it stays pending."""
+    """A line that was cut off is a step with an unknown end, which stays pending."""
     state = await backend.read()
     await backend.start(state)
     backend.append(
@@ -151,8 +151,8 @@ async def test_a_torn_last_line(backend: LocalBackend) -> None:
     assert list(later.pending) == [str(A)]
 
 
-async def test_a_new_session_folds_what_a_dead_one_left(backend: LocalBackend) -> None:
-    """The next writer keeps the dead session's steps."""
+async def test_a_new_session_keeps_the_steps_of_a_dead_one(backend: LocalBackend) -> None:
+    """The next session keeps the steps of a dead one."""
     state = await backend.read()
     await backend.start(state)
     backend.append(state, put(A))
@@ -165,18 +165,18 @@ async def test_a_new_session_folds_what_a_dead_one_left(backend: LocalBackend) -
 
 
 async def test_every_cut_of_the_file_is_an_error(backend: LocalBackend) -> None:
-    """A state file cut anywhere is an error that says so; it is never taken for an empty one, and never overwritten."""
+    """A state file that is cut anywhere is damaged, and never overwritten."""
     await session(backend, put(A))
-    whole = backend.path.read_bytes()
-    for length in range(0, len(whole) - 2, 7):
-        backend.path.write_bytes(whole[:length])
+    content = backend.path.read_bytes()
+    for length in range(0, len(content) - 2, 7):
+        backend.path.write_bytes(content[:length])
         with pytest.raises(StateError, match="damaged"):
             await backend.read()
-        assert backend.path.read_bytes() == whole[:length]
+        assert backend.path.read_bytes() == content[:length]
 
 
 async def test_a_foreign_state(backend: LocalBackend) -> None:
-    """State of another workspace or environment is refused."""
+    """The state of another workspace or environment is refused."""
     await session(backend, put(A))
     for workspace, environment in (("other", None), ("shop", "prod")):
         with pytest.raises(StateError, match="belongs to workspace shop"):
@@ -192,7 +192,7 @@ async def test_a_foreign_state(backend: LocalBackend) -> None:
     ],
 )
 async def test_other_documents(backend: LocalBackend, text: bytes, message: str) -> None:
-    """Another document and a newer format are named as what they are."""
+    """Another document or a newer format is an error that names it."""
     backend.path.parent.mkdir()
     backend.path.write_bytes(text)
     with pytest.raises(StateError, match=message):
@@ -200,7 +200,7 @@ async def test_other_documents(backend: LocalBackend, text: bytes, message: str)
 
 
 async def test_the_lock_names_its_holder(backend: LocalBackend) -> None:
-    """Whoever comes second is told who holds the lock and since when."""
+    """The error of a second process names the holder and the time."""
     other = LocalBackend(backend.path, "shop", None)
     async with backend.lock(LockInfo.for_this_process("apply"), 0):
         with pytest.raises(StateLockedError, match=r"for apply since 20\d\d-"):
@@ -210,7 +210,7 @@ async def test_the_lock_names_its_holder(backend: LocalBackend) -> None:
 
 
 def test_the_lock_of_a_killed_process_is_free(backend: LocalBackend) -> None:
-    """The system frees the lock of a process that was killed; nobody has to clean up."""
+    """The lock of a killed process is free without any clean-up."""
     code = (
         "import asyncio, sys, pathlib; from jsplan.state import LocalBackend, LockInfo\n"
         "async def hold():\n"
@@ -238,24 +238,24 @@ def test_the_lock_of_a_killed_process_is_free(backend: LocalBackend) -> None:
 async def test_a_session_that_ends_while_it_is_read(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has read the document when its journal is folded and goes starts again, and never has the one without the other."""
+    """A read during the fold of the journal sees the document with the journal, or the new one."""
     state = await session(backend, put(A))
     await backend.start(state)
     backend.append(state, put(B))
-    path, lines = backend.path, backend._path_with_suffix(".journal")  # noqa: SLF001 - what lies on the disk is the question
+    path, lines = backend.path, backend._path_with_suffix(".journal")  # noqa: SLF001 - the test changes the file
     reader, read, after = (
         LocalBackend(path, "shop", None),
         LocalBackend._read_journal,  # noqa: SLF001
         dumps(state.to_json()),
     )
 
-    def late(self: LocalBackend) -> bytes:
+    def fold_first(self: LocalBackend) -> bytes:
         if lines.exists():
             path.with_name("next").write_bytes(after)
             path.with_name("next").replace(path)
             lines.unlink()
         return read(self)
 
-    monkeypatch.setattr(LocalBackend, "_read_journal", late)
+    monkeypatch.setattr(LocalBackend, "_read_journal", fold_first)
     assert (await reader.read()).resources.keys() == {A, B}
     await backend.close()

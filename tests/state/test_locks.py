@@ -1,4 +1,4 @@
-"""Locks between processes: never two inside, free again after a death, and no write by one who slept through its lease."""
+"""Locks between processes: one holder at a time, and no write after a lost lease."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ PUT = '{"domain": {"key": "hub", "server": {"name": "%s"}}}'
 
 
 def kv(server: Server, *, lease: float = 60, ttl: bool = True) -> dict[str, Any]:
-    """A bucket; without `ttl` its locks are leases that only a clock ends, as on servers before 2.11. `lease` is seconds."""
+    """A new bucket. Without `ttl` its locks end by the clock, as on servers before 2.11.
+
+    `lease` is in seconds.
+    """
     bucket = new_bucket()
     if not ttl:
         with Raw(server.url) as raw:
@@ -32,20 +35,20 @@ def kv(server: Server, *, lease: float = 60, ttl: bool = True) -> dict[str, Any]
 
 
 @pytest.fixture(params=["local", "kv", "kv-without-ttl"])
-def where(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> dict[str, Any]:
-    """Where the state is, for processes of their own."""
+def location(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> dict[str, Any]:
+    """The location of the state, as other processes open it."""
     if request.param == "local":
         return {"kind": "local", "path": str(tmp_path / "state.json")}
     return kv(server, ttl=request.param == "kv")
 
 
-def compete_for_lock(where: dict[str, Any], rounds: int, inside: Path) -> None:
-    """Two processes take the lock in turn, so many times each, and each time write a serial."""
-    with RemoteBackend(where) as one, RemoteBackend(where) as other:
-        for remote in (one, other):
+def compete_for_lock(location: dict[str, Any], rounds: int, inside: Path) -> None:
+    """Let two processes take the lock `rounds` times each, and write a serial each time."""
+    with RemoteBackend(location) as first, RemoteBackend(location) as other:
+        for remote in (first, other):
             remote.begin(f"take_often {rounds} {inside}")
-        assert [one.end(), other.end()] == [f"won {rounds}"] * 2
-    with RemoteBackend(where) as last:
+        assert [first.end(), other.end()] == [f"won {rounds}"] * 2
+    with RemoteBackend(location) as last:
         assert last.do("lock") == "ok"
         assert last.do("start") == "ok"
         assert last.do("append " + PUT % "last") == "ok"
@@ -53,44 +56,41 @@ def compete_for_lock(where: dict[str, Any], rounds: int, inside: Path) -> None:
         assert last.do("serial") == str(2 * rounds + 1)
 
 
-def test_two_processes_fight_for_the_lock(where: dict[str, Any], tmp_path: Path) -> None:
-    """Never are both inside, and no serial is written twice or lost."""
-    compete_for_lock(where, 10, tmp_path / "inside")
+def test_two_processes_compete_for_the_lock(location: dict[str, Any], tmp_path: Path) -> None:
+    """Two processes never hold the lock together, and no serial is lost or written twice."""
+    compete_for_lock(location, 10, tmp_path / "inside")
 
 
 @pytest.mark.soak
-def test_two_processes_fight_for_the_lock_two_hundred_times(
-    where: dict[str, Any], tmp_path: Path
-) -> None:
-    """Two hundred times in all, with the same outcome."""
-    compete_for_lock(where, 100, tmp_path / "inside")
+def test_two_processes_compete_two_hundred_times(location: dict[str, Any], tmp_path: Path) -> None:
+    """The same for two hundred locks."""
+    compete_for_lock(location, 100, tmp_path / "inside")
 
 
 @pytest.mark.parametrize("ttl", [True, False], ids=["ttl", "clock"])
-def test_the_lock_of_a_killed_holder_frees_itself(ttl: bool, server: Server) -> None:
-    """After kill -9 nobody gets in while the lease lasts, and somebody does soon after; what was journaled is there."""
-    where = kv(server, lease=4, ttl=ttl)
-    with RemoteBackend(where) as holder, RemoteBackend(where) as other:
+def test_the_lock_of_a_killed_holder_expires(ttl: bool, server: Server) -> None:
+    """After SIGKILL the lock stays until the lease ends, and the journal is read then."""
+    location = kv(server, lease=4, ttl=ttl)
+    with RemoteBackend(location) as holder, RemoteBackend(location) as other:
         assert holder.do("lock") == "ok"
         assert holder.do("start") == "ok"
-        assert holder.do("append " + PUT % "theirs") == "ok"
+        assert holder.do("append " + PUT % "holder") == "ok"
         holder.kill()
         killed = time.monotonic()
         assert "is locked by" in other.do("lock")
         assert other.do(f"lock {LOCK_TIMEOUT}") == "ok"
-        waited = time.monotonic() - killed
+        waited_seconds = time.monotonic() - killed
 
-        assert waited < 30, (
-            waited
-        )  # one lease and its margin; the rest is for a machine with other things to do
+        # One lease and its margin; the rest is for a busy machine.
+        assert waited_seconds < 30, waited_seconds
         assert other.do("start") == "ok"
-        assert other.do("names") == "theirs"
+        assert other.do("names") == "holder"
 
 
 def test_a_stopped_holder_is_fenced(server: Server) -> None:
-    """SIGSTOP for longer than the lease: when it wakes up it may not begin a request, and no write of it reaches the state."""
-    where = kv(server, lease=4)
-    with RemoteBackend(where) as holder, RemoteBackend(where) as other:
+    """A holder that was stopped for longer than its lease sends and writes nothing more."""
+    location = kv(server, lease=4)
+    with RemoteBackend(location) as holder, RemoteBackend(location) as other:
         assert holder.do("lock") == "ok"
         assert holder.do("start") == "ok"
         assert holder.do("append " + PUT % "first") == "ok"
@@ -109,20 +109,23 @@ def test_a_stopped_holder_is_fenced(server: Server) -> None:
         assert other.do("names") == "second"
 
 
-def test_a_stopped_holder_is_fenced_by_the_server(where: dict[str, Any], server: Server) -> None:
-    """Also one whose own clock says nothing: its lock was taken away, and what it sends then is refused. A file's lock stays."""
-    with RemoteBackend(where) as holder, RemoteBackend(where) as other:
+def test_a_stopped_holder_is_fenced_by_the_server(location: dict[str, Any], server: Server) -> None:
+    """The server refuses the writes of a holder whose lock was removed.
+
+    The lock of a file stays.
+    """
+    with RemoteBackend(location) as holder, RemoteBackend(location) as other:
         assert holder.do("lock") == "ok"
         assert holder.do("start") == "ok"
         holder.stop()
-        if where["kind"] == "local":
+        if location["kind"] == "local":
             assert "is locked by" in other.do("lock")
             assert "StateLockedError" in other.do(f"break_lock {held_id(other)}")
             return
         with Raw(server.url) as raw:
             raw.api_ok(
-                f"$JS.API.STREAM.PURGE.KV_{where['bucket']}",
-                {"filter": f"$KV.{where['bucket']}._lock.shop"},
+                f"$JS.API.STREAM.PURGE.KV_{location['bucket']}",
+                {"filter": f"$KV.{location['bucket']}._lock.shop"},
             )
         assert other.do(f"lock {LOCK_TIMEOUT}") == "ok"
         assert other.do("start") == "ok"
@@ -137,5 +140,5 @@ def test_a_stopped_holder_is_fenced_by_the_server(where: dict[str, Any], server:
 
 
 def held_id(other: RemoteBackend) -> str:
-    """The id of the lock that somebody else holds, as the message says it."""
+    """Return the id of the lock that another process holds, from the error message."""
     return other.do("lock").rpartition("lock ")[2].strip()
