@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.support.workspaces import Space
 
-#: Seconds that anything may take on a machine that is busy with other things.
+#: Seconds that one wait may take on a busy machine.
 TIMEOUT = 30.0
 STREAMS: list[dict[str, Any]] = [
     {

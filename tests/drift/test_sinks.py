@@ -114,7 +114,7 @@ async def deliver(delivery: Delivery, seconds: float = 20) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_webhook_is_what_slack_takes(hook: WebhookServer) -> None:
+async def test_a_webhook_has_the_form_of_slack(hook: WebhookServer) -> None:
     """Each notification is one POST in the form of Slack that cannot mention a user."""
     sink = Webhook(1, hook.url, {"X-Key": "k"})
     await sink.send([alert_event(1, says="was changed <!channel> & more"), alert_event(2)])
@@ -143,7 +143,7 @@ async def test_an_unreachable_webhook_is_a_failure_without_its_url(
 ) -> None:
     """A failure to connect does not print any part of the URL."""
     hook.close()
-    said = []
+    messages = []
     for url in (
         hook.url,
         f"http://no-such-host.invalid/{SECRET}",
@@ -152,10 +152,10 @@ async def test_an_unreachable_webhook_is_a_failure_without_its_url(
     ):
         with pytest.raises(SinkError) as error:
             await Webhook(1, url, {}).send([alert_event(1)])
-        said.append(str(error.value))
+        messages.append(str(error.value))
 
     assert not [
-        text for text in said if SECRET in text or "invalid/" in text or "127.0.0.1" in text
+        text for text in messages if SECRET in text or "invalid/" in text or "127.0.0.1" in text
     ]
 
 

@@ -93,7 +93,7 @@ def bucket_server() -> Iterator[BucketServer]:
     [("history",), ("ttl",), ("history", "ttl"), ("history", "ttl", "max_bytes")],
     ids="+".join,
 )
-def test_values_that_a_bucket_gives_up(
+def test_values_that_a_bucket_deletes(
     bucket_server: BucketServer, tmp_path: Path, fields: tuple[str, ...]
 ) -> None:
     """A lower history or TTL deletes as many values as planned; max_bytes deletes none."""
@@ -184,7 +184,7 @@ def consumed_stream(change_trial: ChangeTrial) -> tuple[Space, dict[str, Any]]:
     return change_trial.space, stream | {"consumers": [consumer]}
 
 
-def test_a_consumer_that_goes(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
+def test_a_deleted_consumer(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
     """The hazard of a deleted consumer counts 180 undelivered and 12 unacknowledged messages."""
     space, stream = consumed_stream(change_trial)
     info = consumer_info(filled_server, "S", "C")
@@ -201,7 +201,7 @@ def test_a_consumer_that_goes(filled_server: FilledServer, change_trial: ChangeT
     )
 
 
-def test_a_consumer_that_starts_over(
+def test_a_consumer_without_its_position(
     filled_server: FilledServer, change_trial: ChangeTrial
 ) -> None:
     """A consumer that is recreated without its position gets every message again."""

@@ -174,7 +174,7 @@ def test_a_mirror_that_becomes_a_collection(source_copy: SourceCopy) -> None:
     assert (hazard.messages, hazard.exact, arrived) == (ALL, True, ALL)
 
 
-def test_bounds_where_counting_takes_too_many_reads(source_copy: SourceCopy) -> None:
+def test_too_many_reads_give_bounds(source_copy: SourceCopy) -> None:
     """With a measure limit of 0 the number lies between the bounds."""
     source_copy.change_sources(A)
     downstream = {"name": "T", "allow_direct": True, "sources": [STAR]}

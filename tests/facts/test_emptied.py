@@ -68,7 +68,7 @@ def test_another_filter_behind_the_end(raw: Raw) -> None:
     assert remaining_count(raw, wanted) == wanted
 
 
-def test_one_of_two_goes(raw: Raw) -> None:
+def test_the_deletion_of_one_of_two(raw: Raw) -> None:
     """A deleted consumer behind the end deletes everything if there is a second one."""
     make(raw, "LATE", **behind_the_end(8))
     make(raw, "LATER", **behind_the_end(9))
@@ -78,7 +78,7 @@ def test_one_of_two_goes(raw: Raw) -> None:
     assert remaining_count(raw, wanted) == wanted
 
 
-def test_the_only_one_goes(raw: Raw) -> None:
+def test_the_deletion_of_the_only_one(raw: Raw) -> None:
     """The deletion of the only consumer behind the end deletes no message."""
     make(raw, "LATE", **behind_the_end(8))
     raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATE")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
 
 _number = itertools.count()
-#: Long enough that no test needs it to end, in ns.
+#: A lease that no test outlives, in ns.
 LONG_LEASE = 60_000_000_000
 
 
