@@ -3,7 +3,7 @@
 Compared with the server's mirror of the same stream, snapshot and restore, and a nats-py loop.
 
 A hub and a leaf on this machine, linked as leafnodes; the stream is in the leaf, its copies in the
-hub. Each has a connection of its own, or with `--through-hub` the leaf is read by way of the hub.
+hub. Each has a connection of its own, or with `--through-hub` the leaf is read through the hub.
 All paths take turns in one run, so that ratios hold also where absolute figures move; every copy is
 deleted before the next one begins, Spark is warm.
 
@@ -76,13 +76,13 @@ async def snapshot_restore(bench: Bench) -> float:
 async def loop(bench: Bench) -> float:
     """Copy a part with a plain script; return the seconds that the whole stream would take."""
     urls = {name: bench.sandbox[name] for name in ("hub", "leaf")}
-    away = await nats.connect(
+    leaf = await nats.connect(
         urls["leaf"].url, user=urls["leaf"].user, password=urls["leaf"].password
     )
-    home = await nats.connect(urls["hub"].url, user=urls["hub"].user, password=urls["hub"].password)
+    hub = await nats.connect(urls["hub"].url, user=urls["hub"].user, password=urls["hub"].password)
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["loop.>"]})
-    source = await away.jetstream().pull_subscribe("", durable="loop", stream="BENCH")
-    target, done, count = home.jetstream(), 0, min(LOOP, bench.count)
+    source = await leaf.jetstream().pull_subscribe("", durable="loop", stream="BENCH")
+    target, done, count = hub.jetstream(), 0, min(LOOP, bench.count)
     started = time.monotonic()
     while done < count:
         for message in await source.fetch(1000):
@@ -90,9 +90,9 @@ async def loop(bench: Bench) -> float:
             await message.ack()
             done += 1
     seconds = time.monotonic() - started
-    await away.jetstream().delete_consumer("BENCH", "loop")
-    await away.close()
-    await home.close()
+    await leaf.jetstream().delete_consumer("BENCH", "loop")
+    await leaf.close()
+    await hub.close()
     return seconds * bench.count / done
 
 

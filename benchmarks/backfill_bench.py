@@ -1,4 +1,4 @@
-"""What the paths of `backfill.py` share: the servers, the workspace, and the parts of a copy."""
+"""Servers, workspace and parts of a copy, shared by the benchmarks of backfills."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Silent:
         """Nothing."""
 
     def warn(self, text: str) -> None:
-        """A benchmark in which something goes wrong measures something else."""
+        """Raise: a benchmark in which something goes wrong measures something else."""
         raise SystemExit(f"the copy met a problem: {text}")
 
 
@@ -77,13 +77,13 @@ class Bench:
         return CopyTask(source, "leaf", "BENCH", spans, (), target, ingest_prefix, staging.name)
 
     async def clean(self) -> None:
-        """No copy is left, and the server has settled."""
+        """Delete every copy, and wait until the server has settled."""
         for name in await self.hub.stream_names():
             await self.hub.request(f"STREAM.DELETE.{name}")
         await asyncio.sleep(1)
 
     async def wait(self, stream: str, count: int) -> None:
-        """Until a stream of the hub has so many messages."""
+        """Wait until a stream of the hub has so many messages."""
         while True:
             if (await self.hub.request(f"STREAM.INFO.{stream}"))["state"]["messages"] >= count:
                 return

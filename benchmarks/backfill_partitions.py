@@ -51,7 +51,7 @@ async def many_origins(bench: Bench) -> float:
 
 
 async def many_sources(bench: Bench) -> float:
-    """What the server itself does: a stream with those twenty as its sources."""
+    """Copy with the server alone: a stream with those twenty as its sources."""
     sources = [
         {"name": f"BENCH{number:02d}", "external": {"api": "$JS.leaf.API"}}
         for number in range(ORIGINS)
@@ -82,7 +82,7 @@ async def _whole(bench: Bench, origins: tuple[BackfillSide, ...], order: str) ->
 
 
 def fill_many(connect: Callable[[], RawConnection], count: int, batch: Any) -> None:
-    """The messages of the benchmark in twenty streams. `batch` makes so many, from a number on."""
+    """Publish the messages of the benchmark, which `batch` makes, into twenty streams."""
     each = count // ORIGINS
     for number in range(ORIGINS):
         name, size = f"BENCH{number:02d}", each + (count - each * ORIGINS if number == 0 else 0)
@@ -104,5 +104,5 @@ def fill_many(connect: Callable[[], RawConnection], count: int, batch: Any) -> N
 
 
 def _under(rows: tuple[Any, Any, Any], prefix: str) -> tuple[Any, Any, Any]:
-    """The same messages under subjects of another stream."""
+    """Return the same messages under the subjects of another stream."""
     return pc.replace_substring(rows[0], b"bench.", f"{prefix}.".encode()), rows[1], rows[2]

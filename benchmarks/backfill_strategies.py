@@ -1,7 +1,7 @@
-"""Copies by the servers themselves, with `mode: exact`: what `auto` takes, and a source.
+"""Copies by the servers themselves, with `mode: exact`: the choice of `auto`, and a source.
 
-Both with everything around it that makes them exact: the comparison of both sides, and what is put
-right before and after.
+Both with everything that makes them exact: the comparison of both sides, and the settings that are
+changed before and after.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONFIG = {"name": "COPY", "subjects": ["copies.>"], "num_replicas": 1, "storage"
 
 
 async def whole_by_auto(bench: Bench) -> float:
-    """Copy the whole stream by the strategy that `auto` takes: a snapshot, restored and verified."""
+    """Copy the whole stream by the strategy of `auto`: a snapshot, restored and verified."""
     started = time.monotonic()
     info = await bench.leaf.request("STREAM.INFO.BENCH")
     levels = [(await api.request("INFO"))["api"]["level"] for api in (bench.leaf, bench.hub)]
@@ -37,7 +37,7 @@ async def whole_by_auto(bench: Bench) -> float:
     )
     assert choice.strategy == "snapshot", choice
     state = info["state"]
-    leg = OriginState(
+    origin_state = OriginState(
         "leaf/stream/BENCH",
         "hub/stream/COPY",
         info["created"],
@@ -48,7 +48,7 @@ async def whole_by_auto(bench: Bench) -> float:
         1,
     )
     await SnapshotRestore(
-        leg, bench.endpoints(), CONFIG, "bench/tools", lambda: None, lambda _: None
+        origin_state, bench.endpoints(), CONFIG, "bench/tools", lambda: None, lambda _: None
     ).run()
     seconds = time.monotonic() - started
     assert (await bench.hub.request("STREAM.INFO.COPY"))["state"]["messages"] == bench.count
@@ -56,7 +56,7 @@ async def whole_by_auto(bench: Bench) -> float:
 
 
 async def by_source(bench: Bench) -> float:
-    """A source of the target for as long as it takes, each message compared with the origin."""
+    """Copy with a temporary source of the target; each message is compared with the origin."""
     await bench.hub.request("STREAM.CREATE.COPY", CONFIG)
     started = time.monotonic()
     context, pinned = await bench.pin(ENTRY)

@@ -1,6 +1,6 @@
 """Measure how soon `jsplan drift watch` reports a change, and what `jsplan drift` costs.
 
-A hub and a leaf; somebody else changes a stream of either, and the time is taken from just before
+A hub and a leaf; another client changes a stream of either, and the time is taken from just before
 the request to the line that the job prints. Memory is the job's resident size before and after
 10,000 changes. `plan_scale.py` has drift next to plan and bare requests.
 
@@ -28,7 +28,7 @@ from jsplan.sandbox import Sandbox, Server
 
 
 def workspace(folder: Path, hub: Server) -> None:
-    """Two streams, one on each side of the link."""
+    """Return two streams, one on each side of the link."""
     document = {
         "jsplan": 1,
         "workspace": "bench",
@@ -49,7 +49,7 @@ def workspace(folder: Path, hub: Server) -> None:
 
 
 def change(server: Server, stream: str, number: int) -> None:
-    """Somebody else changes the stream."""
+    """Change the stream as another client."""
     answer = server.request(f"$JS.API.STREAM.INFO.{stream}")
     assert answer is not None
     server.request(
@@ -59,14 +59,14 @@ def change(server: Server, stream: str, number: int) -> None:
 
 
 def next_line(out: IO[bytes]) -> dict[str, Any]:
-    """The next notice."""
+    """Return the next notification."""
     notice = json.loads(out.readline())
     assert isinstance(notice, dict)
     return notice
 
 
 def latency(sandbox: Sandbox, folder: Path, changes: int) -> dict[str, Any]:
-    """Milliseconds from a change to its line, on the hub and behind the leafnode."""
+    """Return the milliseconds from a change to its line, on the hub and behind the leafnode."""
     job = begin(folder)
     assert job.stdout is not None
     found: dict[str, list[float]] = {"hub": [], "leaf": []}
@@ -89,7 +89,7 @@ def latency(sandbox: Sandbox, folder: Path, changes: int) -> dict[str, Any]:
 
 
 def begin(folder: Path) -> subprocess.Popen[bytes]:
-    """A job after its first full check."""
+    """Start a job and wait for its first full check."""
     words = [sys.executable, "-m", "jsplan", "drift", "watch", "--every", "1h", "--format", "json"]
     job = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert job.stderr is not None
@@ -108,7 +108,7 @@ def end(job: subprocess.Popen[bytes]) -> None:
 
 
 def mib(job: subprocess.Popen[bytes]) -> float:
-    """Resident memory."""
+    """Return the resident memory in MiB."""
     status = Path(f"/proc/{job.pid}/status").read_text()
     return round(
         next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
@@ -138,7 +138,7 @@ def memory(sandbox: Sandbox, folder: Path, events: int) -> dict[str, Any]:
 
 
 def cost(streams: int, repeat: int) -> dict[str, Any]:
-    """Seconds of plan and drift over so many unchanged streams with a consumer each, in turns."""
+    """Return the seconds of plan and drift over so many unchanged streams with a consumer each."""
     jsplan = [sys.executable, "-m", "jsplan"]
     with tempfile.TemporaryDirectory() as name, Sandbox.single() as sandbox:
         folder, url = Path(name), sandbox["server"].url

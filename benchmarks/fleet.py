@@ -1,13 +1,13 @@
 """Measure a fleet: a hub and N leaf servers with ten streams each, a source for each leaf.
 
 Plan and apply of everything, the empty plan after it, and the same plan with a tenth of the leaves
-frozen (SIGSTOP): they answer nothing, so each could cost a timeout; together they may cost one. All
+paused (SIGSTOP): they answer nothing, so each could cost a timeout; together they may cost one. All
 figures of one N come from the same run.
 
     python benchmarks/fleet.py [--sizes 10,50,100] [--repeat 3]
 
 Prints one JSON document: seconds are wall time of whole processes (medians for plans), memory is
-peak resident MiB. `timeouts` is what the frozen leaves add to an empty plan, in timeouts of a
+peak resident MiB. `timeouts` is what the paused leaves add to an empty plan, in timeouts of a
 request; `per_domain` is what one domain costs beyond a process that does nothing, and `growth`
 compares that of the largest fleet with that of the smallest.
 """
@@ -34,7 +34,7 @@ TIMEOUT = 10
 
 
 def workspace(folder: Path, sandbox: Sandbox, count: int) -> None:
-    """The fleet, as a person would write it."""
+    """Return the workspace of the fleet, as a person would write it."""
     hub = sandbox["hub"]
     lines = [
         "jsplan: 1",
@@ -52,7 +52,7 @@ def workspace(folder: Path, sandbox: Sandbox, count: int) -> None:
 
 
 def measure(count: int, repeat: int) -> dict[str, Any]:
-    """One fleet: everything new, nothing to do, a tenth of it frozen."""
+    """Measure one fleet: everything new, nothing to do, a tenth of it paused."""
     jsplan = [sys.executable, "-m", "jsplan"]
     out: dict[str, Any] = {"domains": count, "streams": STREAMS * count + 1}
     with tempfile.TemporaryDirectory() as name, run_fleet(leaf_names(count)) as sandbox:
@@ -64,18 +64,18 @@ def measure(count: int, repeat: int) -> dict[str, Any]:
         silent = [sandbox[store] for store in leaf_names(count)[: max(1, count // 10)]]
         for server in silent:
             server.pause()
-        out["frozen"] = len(silent)
-        out["plan_with_frozen"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, 1)
+        out["paused"] = len(silent)
+        out["plan_with_paused"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, 1)
         for server in silent:
             server.resume()
     out["timeouts"] = round(
-        (out["plan_with_frozen"]["seconds"] - out["empty_plan"]["seconds"]) / TIMEOUT, 2
+        (out["plan_with_paused"]["seconds"] - out["empty_plan"]["seconds"]) / TIMEOUT, 2
     )
     return out
 
 
 def per_domain(row: dict[str, Any], floor: dict[str, float]) -> dict[str, dict[str, float]]:
-    """What one domain costs beyond a process that does nothing: milliseconds, and KiB."""
+    """Return the milliseconds and KiB of one domain, beyond those of an idle process."""
     return {
         command: {
             "ms": round(1000 * (row[command]["seconds"] - floor["seconds"]) / row["domains"], 2),

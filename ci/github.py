@@ -1,4 +1,4 @@
-"""What the steps of `action.yml` do: plan on a pull request as one comment, apply after the merge exactly what was shown there.
+"""Steps of `action.yml`: plan on a pull request, and apply that plan after the merge.
 
 Standard library only, and jsplan as a command, so that nothing but jsplan has to be installed.
 Everything comes from the environment, as a runner sets it; each step is a word: `python github.py
@@ -6,8 +6,8 @@ plan|comment|approval|apply`.
 
 The comment is the record of what was approved: its last line names the plan by its sha256, the
 commit it was made for and the run that keeps the file. Only comments of the action's own author
-count, since anybody may write on a public pull request, and only as that author left them: GitHub
-lets everyone with write permission edit them.
+count, since any account may write on a public pull request, and only as that author left them:
+GitHub lets everyone with write permission edit them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGEST = 65_500
 #: Exit codes of `jsplan plan` with which there is a plan: none to do, some to do, some that lint
 #: refuses.
 PLANNED = (0, 2, 3)
-#: What an exit code of `jsplan apply` means to whoever merged.
+#: The sentence for each exit code of `jsplan apply`.
 ENDS = {
     0: "Done.",
     3: "Refused, and nothing was changed: a hazard is not allowed. Allow it in the files or in `arguments`, and open a pull request again.",
@@ -49,7 +49,7 @@ _EDITOR = (
 
 
 class Refused(Exception):
-    """The step ends here; the message says why and what helps. `status` is that of GitHub's answer, if it was one."""
+    """Ends the step; the message says why and what helps. `status` is GitHub's, if it answered."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class Refused(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """Do one step; returns the exit code."""
+    """Run one step; return the exit code."""
     steps = {"plan": plan, "comment": comment, "approval": approval, "apply": apply, "end": end}
     try:
         return steps[arguments[0]]()
@@ -67,7 +67,10 @@ def main(arguments: list[str]) -> int:
 
 
 def plan() -> int:
-    """Make the plan, its comment and its page in $FOLDER; never fails, since the comment is to say what went wrong."""
+    """Make the plan, its comment and its page in $FOLDER.
+
+    Never fails: the comment says what went wrong.
+    """
     folder = _folder()
     file = folder / "jsplan.plan"
     done = _jsplan(
@@ -96,7 +99,7 @@ def plan() -> int:
 
 
 def comment() -> int:
-    """Write the plan on the pull request: over the comment of the last time, if there is one."""
+    """Write the plan on the pull request, over the previous comment if there is one."""
     event = _event()
     if "pull_request" not in event:
         print("This is no pull request: the plan is in the summary of the job.")
@@ -133,7 +136,7 @@ def comment() -> int:
 
 
 def approval() -> int:
-    """Find what was approved: the plan that the merged pull request shows, if it is one of the commit that was merged."""
+    """Find the plan of the merged pull request, and check that it is one of the merged commit."""
     hub = GitHub()
     pull = _merged(hub)
     number, head = pull["number"], pull["head"]["sha"]
@@ -164,7 +167,7 @@ def approval() -> int:
 
 
 def apply() -> int:
-    """Apply the file that was kept if it is the plan that was approved, and say on the pull request how that ended."""
+    """Apply the kept file if it is the approved plan, and report the end on the pull request."""
     file, approved = _folder() / "jsplan.plan", os.environ["SHA256"]
     kept = _sha256(file)
     if kept != approved:
@@ -183,24 +186,24 @@ def apply() -> int:
 
 
 def end() -> int:
-    """End as the plan did: with its exit code, but that changes are no failure."""
+    """End with the exit code of the plan; changes are no failure."""
     code = int(os.environ["CODE"])
     return 0 if code == PLANNED[1] else code
 
 
 class GitHub:
-    """Requests to the repository's own part of the API, as the runner's token may make them."""
+    """Requests to the API of the repository, with the token of the runner."""
 
     def __init__(self) -> None:
         self._base = f"{os.environ['GITHUB_API_URL']}/repos/{os.environ['GITHUB_REPOSITORY']}"
         self._token = os.environ["GH_TOKEN"]
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """One request; raises Refused with GitHub's words when it is not taken."""
+        """Send one request; raise Refused with GitHub's words if it is refused."""
         return self._ask(method, f"{self._base}/{path}", path, body)
 
     def query(self, text: str, **variables: str) -> Any:
-        """One GraphQL query, for what the other API does not have; raises Refused as `ask` does."""
+        """Send one GraphQL query, for what the REST API lacks; raise Refused as `ask` does."""
         said = self._ask(
             "POST",
             os.environ["GITHUB_GRAPHQL_URL"],
@@ -235,7 +238,7 @@ class GitHub:
             raise Refused(f"GitHub does not answer to {method} {path}: {error}") from None
 
     def every(self, path: str) -> list[dict[str, Any]]:
-        """All pages of a list."""
+        """Return all pages of a list."""
         found: list[dict[str, Any]] = []
         for page in range(1, 100):
             some = self.ask("GET", f"{path}?per_page=100&page={page}")
@@ -246,7 +249,10 @@ class GitHub:
 
 
 def _sticky(hub: GitHub, number: int) -> list[dict[str, Any]]:
-    """Our comments about this workspace, the oldest first: by the author of the action, with our record as their last line."""
+    """Return the action's comments on this workspace, the oldest first.
+
+    They are written by the author of the action and end with its record.
+    """
     author, mark = os.environ["COMMENT_AUTHOR"], f"<!-- jsplan-action key={_key()} "
     return [
         one
@@ -256,12 +262,12 @@ def _sticky(hub: GitHub, number: int) -> list[dict[str, Any]]:
 
 
 def _last(body: str) -> str:
-    """The last line. Whatever a plan quotes stands before it."""
+    """Return the last line. Whatever a plan quotes stands before it."""
     return body.rstrip().rpartition("\n")[2].strip()
 
 
 def _record_of(body: str) -> dict[str, str]:
-    """What the last line of a comment says of its plan."""
+    """Parse the record of a plan from the last line of a comment."""
     found = re.fullmatch(
         r"<!-- jsplan-action key=\S+ sha256=([0-9a-f]{64}|none) changes=(true|false) commit=([0-9a-f]{40,64}) run=(\d+) -->",
         _last(body),
@@ -274,7 +280,7 @@ def _record_of(body: str) -> dict[str, str]:
 
 
 def _merged(hub: GitHub) -> dict[str, Any]:
-    """The pull request that this run is about: of the event, or the one whose merge is the commit that was pushed."""
+    """Return the pull request of the event, or the one that was merged as the pushed commit."""
     event, commit = _event(), os.environ["GITHUB_SHA"]
     if "pull_request" in event:
         pull: dict[str, Any] = event["pull_request"]
@@ -290,7 +296,10 @@ def _merged(hub: GitHub) -> dict[str, Any]:
 
 
 def _require_unedited(hub: GitHub, comment: dict[str, Any], number: int) -> None:
-    """Raise Refused if another account than its author edited the comment last. `updated_at` does not say who did."""
+    """Raise Refused if another account than its author edited the comment last.
+
+    `updated_at` does not say who did.
+    """
     found = hub.query(_EDITOR, id=comment["node_id"])["node"]
     editor = (found or {}).get("editor") or {}
     login = str(editor.get("login", "")) + ("[bot]" if editor.get("__typename") == "Bot" else "")
@@ -301,7 +310,7 @@ def _require_unedited(hub: GitHub, comment: dict[str, Any], number: int) -> None
 
 
 def _require_run(hub: GitHub, run: str, commit: str) -> None:
-    """Raise Refused unless the run that keeps the plan is one of a pull request, and of this commit.
+    """Raise Refused unless the plan was made by a run of the pull request, for this commit.
 
     A workflow on any branch may keep a file under the name of a plan.
     """
@@ -314,10 +323,10 @@ def _require_run(hub: GitHub, run: str, commit: str) -> None:
 
 
 def _reviewed(hub: GitHub, pull: dict[str, Any], shown_at: str) -> None:
-    """Raise Refused unless somebody who may write, and did not make the change, approved this very commit after its plan was shown.
+    """Raise Refused unless a reviewer approved this very commit after its plan was shown.
 
-    A review of an account without write permission counts neither for nor against: anybody may
-    review a public pull request.
+    The reviewer has write permission and made no part of the change. A review of an account without
+    write permission counts neither for nor against: any account may review a public pull request.
     """
     number, head = pull["number"], pull["head"]["sha"]
     latest: dict[str, dict[str, Any]] = {}
@@ -354,7 +363,10 @@ def _reviewed(hub: GitHub, pull: dict[str, Any], shown_at: str) -> None:
 
 
 def _may_write(hub: GitHub, login: str) -> bool:
-    """Whether the account has write permission now. What a review says of its author's association does not tell."""
+    """Check whether the account has write permission now.
+
+    The author's association in a review does not say that.
+    """
     try:
         found = hub.ask("GET", f"collaborators/{urllib.parse.quote(login, safe='')}/permission")
     except Refused as refused:
@@ -365,7 +377,7 @@ def _may_write(hub: GitHub, login: str) -> bool:
 
 
 def _authors(hub: GitHub, pull: dict[str, Any]) -> set[str]:
-    """Who opened the pull request, and who wrote or committed what is in it."""
+    """Return the accounts that opened the pull request, or wrote or committed a part of it."""
     people = [pull.get("user")]
     for commit in hub.every(f"pulls/{pull['number']}/commits"):
         people += [commit.get("author"), commit.get("committer")]
@@ -373,7 +385,7 @@ def _authors(hub: GitHub, pull: dict[str, Any]) -> set[str]:
 
 
 def _jsplan(*words: str) -> subprocess.CompletedProcess[str]:
-    """One command of jsplan; what it says to people is in the log of the job, too."""
+    """Run one command of jsplan; its messages are in the log of the job too."""
     environment = ["--env", name] if (name := os.environ.get("ENVIRONMENT")) else []
     command = [*shlex.split(os.environ.get("JSPLAN", "jsplan")), "--no-color", *environment, *words]
     done = subprocess.run(
@@ -395,7 +407,7 @@ def _jsplan(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _sha256(file: Path) -> str:
-    """What a plan says that it is. Whether that is true of the rest of it is seen by `jsplan apply`, before anything else."""
+    """Return the sha256 that a plan claims. `jsplan apply` checks it against the plan."""
     return str(json.loads(file.read_bytes())["sha256"])
 
 
@@ -420,7 +432,7 @@ def _folder() -> Path:
 
 
 def _key() -> str:
-    """Which workspace this is about, among several in one repository. No two folders and environments have the same."""
+    """Return a key for the workspace. Different folders and environments have different keys."""
     folder, environment = (
         posixpath.normpath(os.environ.get("DIRECTORY") or "."),
         os.environ.get("ENVIRONMENT", ""),
@@ -448,13 +460,13 @@ def _output(**values: str) -> None:
 
 
 def _block(text: str) -> str:
-    """Output as it was printed, its end if it is long; nothing in it ends the block."""
+    """Quote output as it was printed, or its end if it is long; nothing in it ends the block."""
     fence = "~" * max([3, *(len(run) + 1 for run in re.findall("~{3,}", text))])
     return f"{fence}\n{text.strip()[-50_000:]}\n{fence}\n"
 
 
 def _escaped(text: str) -> str:
-    """As the message of a workflow command."""
+    """Escape a text for the message of a workflow command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
