@@ -1,14 +1,14 @@
-"""Runs one acceptance case on real servers: what it plans, what it changes, and that the second plan is empty.
+"""One acceptance case on real servers: its plan, its changes, and an empty second plan.
 
 A case is a YAML file under tests/cases:
 
     about: one sentence that says what is expected
     level: 2                        # API level the case needs (0: every server)
-    streams: {hub/stream/A: {…}}    # made by raw requests before anything else, by nobody we know
+    streams: {hub/stream/A: {…}}    # made by raw requests before anything else, unmanaged
     publish: [[hub, subject, n]]    # n messages, after `streams` and `first`
     first: {streams: […]}           # sections of a workspace that is applied before
-    tamper: {hub/stream/A: {…}}     # then somebody sets these fields behind our back; null deletes it
-    again: {hub/stream/A: {…}}      # and makes it anew
+    tamper: {hub/stream/A: {…}}     # then changed outside jsplan; null deletes it
+    again: {hub/stream/A: {…}}      # and created again outside jsplan
     desired: {streams: […]}         # the workspace that is planned
     options: {adopt: true}          # planning options
     expect:
@@ -47,7 +47,7 @@ CASES = Path(__file__).parent.parent / "cases"
 
 @dataclass
 class Case:
-    """One file, with the servers it runs on."""
+    """One case file and the servers that it runs on."""
 
     text: dict[str, Any]
     space: Space
@@ -64,7 +64,7 @@ class Case:
         )
 
     def run(self) -> None:
-        """The whole sequence."""
+        """Run the whole sequence."""
         with self.raw:
             self._prepare()
             expect = self.text["expect"]
@@ -144,7 +144,7 @@ class Case:
         assert "error" not in answer, answer
 
     def live(self, address: Address) -> dict[str, Any]:
-        """The raw INFO answer, errors included."""
+        """Return the raw INFO answer, errors included."""
         verb = (
             f"CONSUMER.INFO.{address.stream}.{address.consumer}"
             if address.kind == "consumer"
@@ -203,7 +203,7 @@ class Case:
                 assert {name: config.get(name) for name in fields} == fields
 
     def _check_predictions(self, plan: Plan) -> None:
-        """What the plan showed as `after` is what the server has: the tables know the defaults."""
+        """Check that the server has what the plan showed as `after`: the tables know the defaults."""
         for change in plan.resource_changes:
             address = Address.parse(change.address)
             if change.change.after is not None and change.change.actions != ["forget"]:
@@ -226,7 +226,7 @@ class Case:
 
 
 def action_of(change: ResourceChange) -> str:
-    """One word for the actions of a change, as the cases write them."""
+    """Name the actions of a change in one word, as the cases write them."""
     word = "replace" if len(change.change.actions) == 2 else change.change.actions[0]
     if change.change.importing:
         return "import" if word == "no-op" else f"import+{word}"

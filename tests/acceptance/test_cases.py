@@ -1,4 +1,4 @@
-"""Every file under tests/cases, on a real hub and leaf. Adding a case is adding a file."""
+"""Every file under tests/cases, on a real hub and leaf. A new file is a new case."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = sorted(CASES.rglob("*.yaml"))
 @pytest.mark.matrix
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CASES)))
 def test_case(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """The planned changes and hazards match, the apply succeeds, live is what was asked for, the second plan is empty."""
+    """A case has the expected changes, hazards and live fields, and an empty second plan."""
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
         level = (raw.api("$JS.API.INFO").get("api") or {}).get("level", 0)
@@ -31,7 +31,7 @@ def test_case(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
 
 
 def test_every_case_says_what_it_expects() -> None:
-    """A case without a sentence or without an expectation proves nothing."""
+    """Every case has a sentence and at least one expectation."""
     texts = {path: read_yaml(path.read_text("utf-8")) for path in FILES}
 
     assert len(texts) >= 40

@@ -1,5 +1,6 @@
-"""Every configuration that the suite knows, as raw requests, each under a name and with subjects of its own so that one server
-holds all of them at once.
+"""Every configuration of the suite as raw requests.
+
+Each has a name and subjects of its own, so that one server can hold all of them at once.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ class KnownConfig:
 
 
 def configs_of_cases(folder: Path, level: int) -> list[KnownConfig]:
-    """What every file under tests/cases makes: by raw requests, before, and as it is desired; streams come first.
+    """Return what every file under tests/cases makes, in each of its states, streams first.
 
-    Each of these states of a case has its own mark; what stands in another one (somebody else's stream) is found there.
+    The states are the raw requests, the workspace before and the desired workspace. Each has its own
+    mark, so that it cannot be confused with another stream of the same name.
     """
     found: list[KnownConfig] = []
     for number, path in enumerate(sorted(CASES.rglob("*.yaml"))):
@@ -102,7 +104,7 @@ def _create_order(known: KnownConfig) -> tuple[bool, bool, Address]:
 
 
 def _declared(folder: Path, sections: dict[str, Any], level: int) -> _State:
-    """The resources of a workspace as they are sent when they are made."""
+    """Return the resources of a workspace as they are sent when they are created."""
     folder.mkdir(exist_ok=True)
     (folder / "jsplan.yaml").write_text(json.dumps(_BASE | sections), "utf-8")
     try:
@@ -127,7 +129,7 @@ def _with_name(address: Address, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _isolate(address: Address, config: dict[str, Any], mark: str) -> KnownConfig:
-    """The configuration under a name of its own, with subjects that nobody else has."""
+    """Return the configuration under a name and subjects of its own."""
     stream, own = _stream(address.stream, mark), _with_name(address, config)
     if address.kind == "consumer":
         config = _consumer(own, address.stream, mark)
@@ -165,7 +167,7 @@ def _consumer(config: dict[str, Any], stream: str, mark: str) -> dict[str, Any]:
 
 
 def with_long_threshold(config: dict[str, Any]) -> dict[str, Any]:
-    """A consumer that nobody uses and that is still there when it is looked for."""
+    """Return a consumer that stays on the server although it is not used."""
     durable = bool(config.get("durable_name"))
     threshold = config.get("inactive_threshold") or 0
     if (durable and not threshold) or threshold >= MINUTE:
@@ -187,7 +189,7 @@ def _subject(subject: str, mark: str) -> str:
 
 
 def measured_configs() -> Iterator[KnownConfig]:
-    """Both configurations of each of the measured updates, on a server without a domain."""
+    """Return both configurations of each measured update, on a server without a domain."""
     seen = set()
     for case in cases():
         for config in (case.before, case.after):
@@ -198,7 +200,7 @@ def measured_configs() -> Iterator[KnownConfig]:
 
 
 def measured_updates() -> Iterator[tuple[KnownConfig, KnownConfig]]:
-    """Each of the measured updates: what is made, and what it is to become."""
+    """Return each measured update: the first configuration, and the second."""
     for number, case in enumerate(cases()):
         yield (
             _measured(case.kind, case.before, f"u{number}"),

@@ -28,30 +28,33 @@ LONG_AGO = "2026-01-01"
 
 
 class RoundTrip:
-    """One workspace, its servers, and what was made on them by raw requests."""
+    """One workspace, its servers, and the streams that raw requests created on them."""
 
     def __init__(self, space: Space, raw: Raw) -> None:
         self.space, self.raw = space.write(), raw
         self.configs: list[KnownConfig] = []
 
     def ask(self, domain: str, verb: str, payload: Any = None) -> dict[str, Any]:
-        """One request; the domain main has no name on its server."""
+        """Send one request; the domain main has no name on its server."""
         prefix = "$JS.API" if domain == "main" else f"$JS.{domain}.API"
         return self.raw.api(f"{prefix}.{verb}", payload)
 
     def level(self, domain: str) -> int:
-        """The API level of the domain's server."""
+        """Return the API level of the domain's server."""
         return int((self.ask(domain, "INFO").get("api") or {}).get("level", 0))
 
     def make(self, known: KnownConfig) -> bool:
-        """Whether the server takes it."""
+        """Create the object; return whether the server takes it."""
         taken = "error" not in self.ask(known.address.domain, *known.create_request)
         if taken:
             self.configs.append(known)
         return taken
 
     def update(self, known: KnownConfig) -> bool:
-        """Whether the server takes it as an update of what has been made under that name, which then says whether it is durable."""
+        """Update the object of that name; return whether the server takes it.
+
+        The configuration of the answer replaces the known one: it says whether a consumer is durable.
+        """
         address = known.address
         verb = (
             f"STREAM.UPDATE.{address.stream}"
@@ -71,7 +74,7 @@ class RoundTrip:
         return "error" not in answer
 
     def live(self, address: Address) -> dict[str, Any]:
-        """The configuration in the form in which two that mean the same are equal; a pause that is over is none."""
+        """Return the configuration in one form for all that mean the same; a past pause is none."""
         verb = (
             f"CONSUMER.INFO.{address.stream}.{address.consumer}"
             if address.kind == "consumer"
@@ -83,7 +86,7 @@ class RoundTrip:
         }
 
     def adopt(self) -> str:
-        """Import all with a new file, and find that the plan is empty; the text of the file.
+        """Import all with a new file, check that the plan is empty, and return the text of the file.
 
         Consumers that are not durable are named one by one: `--all` leaves them out.
         """
@@ -104,7 +107,7 @@ class RoundTrip:
         return path.read_text("utf-8")
 
     def adopt_and_recreate(self) -> str:
-        """Adopt, destroy, apply: everything is as it was. The text of the file."""
+        """Adopt, destroy and apply: everything is as before. Return the text of the file."""
         before = {one.address: self.live(one.address) for one in self.configs}
         text = self.adopt()
         assert self.space.apply(destroy=True, allow_hazards=DELETION_HAZARDS)[1].exit_code == 0

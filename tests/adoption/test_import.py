@@ -1,4 +1,4 @@
-"""`jsplan import --generate-config` on real servers: what is taken, what is left out and said, and that nothing is ever overwritten."""
+"""`jsplan import --generate-config` on real servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BUCKET = {
 
 
 class Shop:
-    """A hub with streams that nobody manages, a leaf, and the command line over both."""
+    """A hub with unmanaged streams, a leaf, and the command line over both."""
 
     def __init__(self, space: Space, raw: Raw, capsys: pytest.CaptureFixture[str]) -> None:
         self.space, self.raw, self.capsys = space.write(), raw, capsys
@@ -51,7 +51,7 @@ class Shop:
         return self.space.folder / "found.jsplan.yaml"
 
     def run(self, *line: str) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr of one command."""
+        """Return exit code, stdout and stderr of one command."""
         self.capsys.readouterr()
         code = main(["-C", str(self.space.folder), *line])
         captured = self.capsys.readouterr()
@@ -61,7 +61,7 @@ class Shop:
         return self.run("import", *line, "--generate-config", str(self.file), "-y")
 
     def require_empty_plan(self) -> None:
-        """The plan is empty, and says so to scripts."""
+        """Check that the plan is empty, in its text and its exit code."""
         code, out, err = self.run("plan", "--detailed-exitcode")
         assert (code, out.strip()) == (0, "No changes. Your streams match the configuration."), err
 
@@ -77,7 +77,7 @@ def shop(
 
 @pytest.mark.matrix
 def test_everything_in_one_command(shop: Shop) -> None:
-    """Streams, consumers, buckets and stores of two domains are one file as a person would write it; the plan after it is empty."""
+    """One import writes streams, consumers and buckets of two domains; the next plan is empty."""
     shop.stream(
         "hub", "ORDERS", subjects=["ORDERS.*"], max_age=365 * 24 * HOUR, max_bytes=10 * 1024**2
     )
@@ -125,7 +125,7 @@ kv:
 
 
 def test_what_is_named_and_nothing_else(shop: Shop) -> None:
-    """Globs, domains, labels and single addresses limit what is taken, and a second file takes what is left."""
+    """Globs, domains, labels and addresses limit an import; a second file takes the rest."""
     for domain in ("hub", "leaf"):
         shop.stream(domain, "A", subjects=[f"{domain}.a"])
         shop.stream(domain, "TMP", subjects=[f"{domain}.tmp"])
@@ -176,7 +176,7 @@ def test_what_is_named_and_nothing_else(shop: Shop) -> None:
 def test_refusals(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, line: list[str], code: int, says: str
 ) -> None:
-    """What cannot be done is said with what to do; no file is made, none is touched, and nothing is in state."""
+    """An import that is refused says what to do, writes no file and changes no state."""
     shop.stream("hub", "A", subjects=["a"])
     monkeypatch.chdir(shop.space.folder)
     before = {path: path.read_bytes() for path in shop.space.folder.iterdir() if path.is_file()}
@@ -189,7 +189,7 @@ def test_refusals(
 
 
 def test_a_file_without_approval_is_removed(shop: Shop) -> None:
-    """Without an approval nothing is adopted, and no file stays behind that would claim so."""
+    """An import that is not approved adopts nothing and leaves no file behind."""
     shop.stream("hub", "A", subjects=["a"])
     code, out, err = shop.run("import", "--all", "--generate-config", str(shop.file), "--no-input")
     assert (code, "hub/stream/A will be imported unchanged" in out) == (1, True)
@@ -198,7 +198,7 @@ def test_a_file_without_approval_is_removed(shop: Shop) -> None:
 
 
 def test_a_file_of_a_plan_that_came_too_late_goes_again(shop: Shop) -> None:
-    """What somebody changed while it was looked at is not adopted, and no file claims that it was."""
+    """An import whose resource changes during the apply removes its file again."""
     shop.stream("hub", "A", subjects=["a"])
 
     def slowly(plan: Plan) -> None:
@@ -214,7 +214,7 @@ def test_a_file_of_a_plan_that_came_too_late_goes_again(shop: Shop) -> None:
 
 
 def test_what_is_left_out_is_said(shop: Shop) -> None:
-    """Consumers that come and go, jsplan's own, another workspace's, and what `drift: ignore` names stay out, each with the reason."""
+    """An import reports what it leaves out, with the reason."""
     shop.space.base["drift"] = {"ignore": ["hub/stream/TMP_*"]}
     shop.space.base["backend"] = {"kv": {"domain": "hub", "bucket": "PLANS"}}
     shop.space.write(streams=[{"name": "OURS", "domain": "hub"}])
@@ -254,7 +254,7 @@ def test_what_is_left_out_is_said(shop: Shop) -> None:
 
 
 def test_beside_what_is_there_already(shop: Shop) -> None:
-    """Streams and defaults that the workspace has stay what they are: no `defaults:` is written over them, and the plan is empty."""
+    """An import keeps the streams and defaults of the workspace, and the plan is empty."""
     shop.space.write(
         streams=[{"name": "OURS", "domain": "hub", "subjects": ["ours"]}],
         defaults={"domain": "hub", "stream": {"max_age": "1h"}},
@@ -279,7 +279,7 @@ def test_beside_what_is_there_already(shop: Shop) -> None:
 
 
 def test_a_difference_in_older_files_is_refused(shop: Shop) -> None:
-    """Where an older file says something else than what is live, nothing is adopted and the new file goes, unless `--adopt` is given."""
+    """A stream that differs from an older file is adopted only with `--adopt`."""
     shop.stream("hub", "A", subjects=["a"])
     shop.stream("hub", "B", subjects=["b"])
     shop.space.write(streams=[{"name": "A", "domain": "hub", "subjects": ["a"], "max_age": "1h"}])
@@ -291,7 +291,7 @@ def test_a_difference_in_older_files_is_refused(shop: Shop) -> None:
 
 
 def test_nothing_is_written_to_a_server(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adoption asks, and changes nothing: no verb that writes leaves this process."""
+    """An import sends no writing request."""
     shop.stream("hub", "A", subjects=["a"])
     verbs: set[str] = set()
     send = DomainApi.request
@@ -315,7 +315,7 @@ def test_nothing_is_written_to_a_server(shop: Shop, monkeypatch: pytest.MonkeyPa
 
 
 def test_json_has_one_document(shop: Shop) -> None:
-    """With --json stdout is the apply's document alone; what is new is said on stderr."""
+    """With --json stdout has the document of the apply alone."""
     shop.stream("hub", "A", subjects=["a"])
     code, out, err = shop.run(
         "import", "--all", "--generate-config", str(shop.file), "-y", "--json"
@@ -328,7 +328,7 @@ def test_json_has_one_document(shop: Shop) -> None:
 def test_an_empty_domain_is_no_error(
     tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where nothing is, nothing is written, and that is said."""
+    """An import of an empty domain writes no file and says so."""
     with Raw(server.url) as raw:
         shop = Shop(single_space(tmp_path, server), raw, capsys)
         code, out, err = shop.adopt("--all", "--domain", "main")
@@ -340,7 +340,10 @@ def test_an_empty_domain_is_no_error(
 def test_two_hundred_domains(
     tmp_path: Path, make_server: MakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """200 JetStreams with equal streams, each an account of one server, are adopted with a file of a few lines."""
+    """An import of 200 domains with equal streams writes a file of a few lines.
+
+    Each domain is an account of one server.
+    """
     names = [f"store-{number:03d}" for number in range(1, 201)]
     accounts = "".join(
         f"  {name}: {{jetstream: enabled, users: [{{user: {name}, password: p}}]}}\n"
@@ -387,7 +390,7 @@ streams:
 def test_an_offline_domain_is_deferred(
     tmp_path: Path, make_hub_leaf: MakeHubLeaf, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What cannot be read is not guessed: the selector leaves the leaf out, and it is adopted by a second import when it is back."""
+    """An import leaves an offline domain out; a second import adopts it later."""
     sandbox = make_hub_leaf(leaves=("east", "west"))
     hub = sandbox["hub"]
     space = hub_leaf_space(tmp_path, sandbox)
@@ -413,7 +416,7 @@ def test_an_offline_domain_is_deferred(
 def test_what_another_account_lets_us_reach(
     tmp_path: Path, make_server: MakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is behind another account's import is not listed, which is said; what is named there is adopted."""
+    """Streams behind another account's import are adopted only when they are named."""
     accounts = """
       A: {jetstream: enabled, users: [{user: a, password: p}], exports: [{service: "$JS.API.>"}]}
       B: {jetstream: enabled, users: [{user: b, password: p}],
@@ -446,7 +449,7 @@ def test_what_another_account_lets_us_reach(
 
 
 def test_a_file_that_does_not_fit_into_the_workspace(shop: Shop) -> None:
-    """The finding is about a file that is removed again: the message says so, and points to no line of it."""
+    """An error in the generated file points to no line of it, since the file is removed."""
     shop.stream("hub", "A", subjects=["a"])
     shop.space.write(overrides=[{"address": "hub/stream/*", "max_msgs": "many"}])
     code, _, err = shop.adopt("hub/stream/A")
@@ -458,7 +461,7 @@ def test_a_file_that_does_not_fit_into_the_workspace(shop: Shop) -> None:
 
 
 def test_what_others_decide_is_not_missed(shop: Shop) -> None:
-    """A bucket and a sealed stream that refuse new messages by subject are adopted, with all else."""
+    """Buckets and sealed streams that refuse new messages by subject are adopted."""
     fields = {"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True}
     shop.stream("hub", "KV_STRICT", subjects=["$KV.STRICT.>"], **BUCKET | fields)
     made = shop.stream("hub", "CLOSED", subjects=["closed.>"], **fields)["config"]
@@ -471,7 +474,7 @@ def test_what_others_decide_is_not_missed(shop: Shop) -> None:
 
 
 def test_a_bucket_may_refuse_values_by_key(shop: Shop) -> None:
-    """What makes a bucket brings `discard: new`, which refusing by key needs: the files say one word."""
+    """A bucket may refuse values by key without naming `discard: new`, which it implies."""
     shop.space.write(
         kv=[{"bucket": "ONCE", "domain": "hub", "history": 2, "discard_new_per_subject": True}]
     )
@@ -481,7 +484,7 @@ def test_a_bucket_may_refuse_values_by_key(shop: Shop) -> None:
 
 
 def test_one_that_cannot_be_declared_is_named_and_the_others_are_adopted(shop: Shop) -> None:
-    """Where the workspace makes something impossible of one stream, it alone is left out, with the reason."""
+    """A stream that the workspace cannot declare is left out alone, with the reason."""
     for name in ("A", "B", "C"):
         shop.stream("hub", name, subjects=[name.lower()])
         shop.consumer("hub", name, "W", durable_name="W")
@@ -497,7 +500,7 @@ def test_one_that_cannot_be_declared_is_named_and_the_others_are_adopted(shop: S
 
 
 def test_one_that_was_named_is_not_left_out(shop: Shop) -> None:
-    """Whoever names an address wants it: nothing is adopted without it."""
+    """An import that names an address which cannot be adopted adopts nothing."""
     for name in ("A", "B"):
         shop.stream("hub", name, subjects=[name.lower()])
     shop.space.write(

@@ -1,4 +1,4 @@
-"""Adoption of everything that the suite knows: imported with a file, the plan is empty; destroyed and applied, it is there again."""
+"""Adoption of every known configuration: the plan is empty, and a new apply restores it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.matrix
 
 
 def test_every_acceptance_case(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """Every configuration of the acceptance cases that the server takes survives adoption and a new beginning, all at once."""
+    """Every configuration of the acceptance cases survives adoption, destroy and apply."""
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
         trip = RoundTrip(hub_leaf_space(tmp_path, clean_hub_leaf), raw)
@@ -44,7 +44,7 @@ def test_every_acceptance_case(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
 
 
 def test_every_measured_configuration(tmp_path: Path, server: Server) -> None:
-    """Both sides of every measured update survive it too, on a server without a domain."""
+    """Both sides of every measured update survive adoption, destroy and apply."""
     with Raw(server.url) as raw:
         trip = _beside_origins(tmp_path, server, raw)
         everything = list(measured_configs())
@@ -55,7 +55,7 @@ def test_every_measured_configuration(tmp_path: Path, server: Server) -> None:
 
 
 def _beside_origins(folder: Path, server: Server, raw: Raw) -> RoundTrip:
-    """With the streams that the measured mirrors and sources copy, and the one that the consumers belong to."""
+    """Add the streams that the measured mirrors, sources and consumers refer to."""
     for name in ORIGINS:
         raw.api_ok(
             f"$JS.API.STREAM.CREATE.{name}",
@@ -66,7 +66,7 @@ def _beside_origins(folder: Path, server: Server, raw: Raw) -> RoundTrip:
 
 
 def test_every_measured_update(tmp_path: Path, server: Server) -> None:
-    """What updates have made of streams and consumers, which no create could make in one go, is adopted as it is."""
+    """A configuration that only updates can reach is adopted unchanged."""
     with Raw(server.url) as raw:
         trip = _beside_origins(tmp_path, server, raw)
         made = [(old, new) for old, new in measured_updates() if trip.make(old)]
@@ -76,7 +76,7 @@ def test_every_measured_update(tmp_path: Path, server: Server) -> None:
 
 
 def test_what_a_file_cannot_make(tmp_path: Path, server: Server) -> None:
-    """A stream and a store that clients have sealed cannot be made so, and are adopted as they are all the same."""
+    """Sealed streams and stores are adopted unchanged, although no file can create them."""
     with Raw(server.url) as raw:
         trip = RoundTrip(single_space(tmp_path, server), raw)
         for name, subjects in (("OLD", ["old"]), ("OBJ_OLD", ["$O.OLD.C.>", "$O.OLD.M.>"])):
@@ -89,7 +89,7 @@ def test_what_a_file_cannot_make(tmp_path: Path, server: Server) -> None:
 
 
 def test_texts_that_look_like_references(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """Keys and values with `${`, with signs of YAML and with characters that are not seen come back as they were, in several domains."""
+    """Keys and values with `${`, YAML syntax or invisible characters survive an import."""
     signs = [
         "${",
         "$${",
