@@ -27,7 +27,7 @@ SAMPLE = {
     "create/stream-with-defaults", "create/sources-from-labels", "replace/storage-recreated", "replace/by-request",
     "adopt/differs-and-adopted", "adopt/equal", "delete/forgotten", "delete/consumers-go-with-their-stream", "delete/origin-of-a-mirror",
     "drift/changed", "drift/missing", "kv/words-in-place", "kv/sources", "object_store/words-in-place", "object_store/sealed-by-the-files",
-    "pause/somebody-elses", "update/one-way-field", "update/mirror-promotion", "update/source-added",
+    "pause/not-in-the-files", "update/one-way-field", "update/mirror-promotion", "update/source-added",
 }  # fmt: skip
 
 
