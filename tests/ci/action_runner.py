@@ -1,5 +1,6 @@
-"""Runs `action.yml` as a runner of GitHub would: its own shell steps with their conditions and environment. Of the actions of
-others only what they are asked for is done: artifacts are folders.
+"""Runs `action.yml` as a runner of GitHub would: shell steps, conditions and environment.
+
+Of the actions of others only what they are asked for is done: artifacts are folders.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ACTION_INPUTS = {
 
 @dataclass
 class JobResult:
-    """How a job ended: the exit code of the step that failed or 0, what was printed, the outputs, the names of the steps that ran."""
+    """The end of a job: exit code (that of the failed step), log, outputs and steps that ran."""
 
     code: int
     log: str
@@ -43,7 +44,10 @@ class JobResult:
 
 @dataclass
 class Runner:
-    """A runner with its artifacts. `environ` is what the job's own `env:` gives; with `installs` it lets pip say what it would do."""
+    """A runner with its artifacts.
+
+    `environ` is what the job's own `env:` gives; with `installs` it lets pip say what it would do.
+    """
 
     folder: Path
     api: str
@@ -52,13 +56,13 @@ class Runner:
     installs: bool = False
 
     def artifact_folder(self, run: int, name: str) -> Path:
-        """Where an artifact of a run is kept."""
+        """Return the folder of an artifact of a run."""
         return self.folder / "artifacts" / str(run) / name
 
     def run_job(
         self, workspace: Path, event: dict[str, Any], *, commit: str = "0" * 40, **given: str
     ) -> JobResult:
-        """One job with the action as its only step."""
+        """Run one job with the action as its only step."""
         self.run_id += 1
         inputs = {name: str(row.get("default", "")) for name, row in ACTION["inputs"].items()} | {
             name.replace("_", "-"): value for name, value in given.items()

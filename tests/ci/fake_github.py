@@ -1,4 +1,4 @@
-"""As much of GitHub's API as the action asks: comments and reviews of pull requests, and which one a commit is the merge of."""
+"""The part of GitHub's API that the action asks: comments, reviews and merged pull requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ BOT = "github-actions[bot]"
 
 @dataclass
 class FakeGitHub:
-    """The repository shop/streams. A token that is not `writer` may only read; `per_page` is at most so many."""
+    """The repository shop/streams.
+
+    A token that is not `writer` may only read; `per_page` is at most so many.
+    """
 
     comments: list[dict[str, Any]] = field(default_factory=list)
     reviews: list[dict[str, Any]] = field(default_factory=list)
@@ -32,7 +35,7 @@ class FakeGitHub:
     _number: int = 0
     _clock: int = 0
 
-    def __enter__(self) -> FakeGitHub:  # noqa: PYI034 - nobody derives from it
+    def __enter__(self) -> FakeGitHub:  # noqa: PYI034 - no class derives from it
         forge = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -74,11 +77,11 @@ class FakeGitHub:
 
     @property
     def url(self) -> str:
-        """The base of the API."""
+        """Return the base URL of the API."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def add_comment(self, number: int, login: str, body: str) -> None:
-        """Somebody comments."""
+        """Add a comment of an account."""
         self._number += 1
         self.comments.append(
             {
@@ -93,7 +96,7 @@ class FakeGitHub:
         )
 
     def edit_comment(self, body: str, editor: dict[str, str] | None = None) -> None:
-        """An account with write permission edits the last comment."""
+        """Edit the last comment as an account with write permission."""
         self.comments[-1] |= {
             "body": body,
             "updated_at": self.next_time(),
@@ -101,12 +104,12 @@ class FakeGitHub:
         }
 
     def next_time(self) -> str:
-        """The time, a second later each time it is asked."""
+        """Return a time that is a second later with each call."""
         self._clock += 1
         return f"2026-01-31T12:{self._clock // 60:02}:{self._clock % 60:02}Z"
 
     def action_comments(self, number: int) -> list[str]:
-        """What the action has written on a pull request."""
+        """Return the comments of the action on a pull request."""
         return [
             one["body"]
             for one in self.comments
@@ -116,7 +119,7 @@ class FakeGitHub:
     def handle_request(
         self, method: str, path: str, body: dict[str, Any] | None, token: str
     ) -> tuple[int, Any]:
-        """The answer to a request, with its status."""
+        """Return the answer to a request, with its status."""
         parts = urlsplit(path)
         rest = parts.path.removeprefix("/repos/shop/streams/")
         if parts.path == "/graphql" and body is not None:

@@ -1,4 +1,4 @@
-"""The GitHub Action as it is shipped, on a real server; the API that it asks is played."""
+"""The shipped GitHub Action on a real server, with a fake of GitHub's API."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ ACCOUNTS = (
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Server]:
-    """A server with one account and a password."""
+    """Start a server with one account and a password."""
     with start_servers(ACCOUNTS, User("SHOP", "shop", PASSWORD), binary=PROGRAM) as sandbox:
         assert isinstance(sandbox, Sandbox)
         yield sandbox["hub"]
 
 
 class Shop:
-    """A repository with a workspace in `streams/`, a runner, a forge and a server."""
+    """A repository with a workspace in `streams/`, a runner, a fake of GitHub and a server."""
 
     def __init__(self, folder: Path, hub: Server, forge: FakeGitHub) -> None:
         self.hub, self.forge, self.folder = hub, forge, folder
@@ -52,7 +52,7 @@ class Shop:
             delete_all_streams(raw)
 
     def write(self, *streams: dict[str, Any], **more: Any) -> Shop:
-        """What the files of the repository declare now."""
+        """Write what the files of the repository declare."""
         connection = {"url": self.hub.url, "user": "shop", "password": "${env.SHOP_PASSWORD}"}
         text: dict[str, Any] = {
             "jsplan": 1,
@@ -70,7 +70,7 @@ class Shop:
         return self
 
     def plan(self, **given: str) -> JobResult:
-        """The job on the pull request."""
+        """Run the job on the pull request."""
         event = {
             "pull_request": {
                 "number": 7,
@@ -82,12 +82,12 @@ class Shop:
         return self.job(event, command="plan", **given)
 
     def apply(self, *, head: str = HEAD, merged: bool = True, **given: str) -> JobResult:
-        """The job when it was closed."""
+        """Run the job of the closed pull request."""
         pull = {"number": 7, "head": {"sha": head}, "merged": merged, "user": {"login": "dev"}}
         return self.job({"pull_request": pull}, command="apply", **given)
 
     def job(self, event: dict[str, Any], **given: str) -> JobResult:
-        """One job; nothing that it leaves anywhere holds the password."""
+        """Run one job, and check that nothing that it leaves holds the password."""
         done = self.runner.run_job(
             self.folder / "repo", event, commit=MERGE, working_directory="streams", **given
         )
@@ -105,14 +105,14 @@ class Shop:
         return done
 
     def shown(self) -> str:
-        """A comment with a plan without changes, as the action writes it, and the run that keeps it; without making a plan."""
+        """Add a comment with a plan without changes, as the action writes it; return its run."""
         body = f"No changes.\n\n<!-- jsplan-action key=streams sha256={'e' * 64} changes=false commit={HEAD} run=5 -->\n"
         self.forge.add_comment(7, BOT, body)
         self.forge.runs[5] = {"event": "pull_request", "head_sha": HEAD}
         return body
 
     def streams(self) -> dict[str, Any]:
-        """What is on the server, by name."""
+        """Return the streams of the server, by name."""
         with Raw(self.hub.url, "shop", PASSWORD) as raw:
             found = raw.api_ok("$JS.API.STREAM.LIST", {"offset": 0})["streams"]
         return {stream["config"]["name"]: stream["config"] for stream in found or ()}
@@ -120,7 +120,7 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path: Path, hub: Server) -> Iterator[Shop]:
-    """An empty repository and an empty server."""
+    """Set up an empty repository and an empty server."""
     with FakeGitHub() as forge:
         yield Shop(tmp_path, hub, forge)
 
@@ -135,7 +135,7 @@ def test_from_the_pull_request_to_the_server(shop: Shop) -> None:
     assert [body.splitlines()[0] for body in shop.forge.action_comments(7)] == [
         f"<!-- jsplan:shop:{first.outputs['plan']['sha256']} -->"
     ]
-    shop.forge.add_comment(7, "somebody", "Make it 30 days, please.")
+    shop.forge.add_comment(7, "dave", "Make it 30 days, please.")
 
     second = shop.write(ORDERS | {"max_age": "30d"}).plan()
     (body,) = shop.forge.action_comments(7)
@@ -169,7 +169,10 @@ def test_from_the_pull_request_to_the_server(shop: Shop) -> None:
 
 
 def test_nothing_to_do_is_nothing_to_apply(shop: Shop) -> None:
-    """The action installs jsplan from itself; a plan without changes passes, and its merge fetches and applies nothing."""
+    """A plan without changes passes, and its merge applies nothing.
+
+    The action installs jsplan from itself.
+    """
     shop.runner.installs = True
     done = shop.write().plan()
     shop.runner.installs = False
@@ -184,7 +187,7 @@ def test_nothing_to_do_is_nothing_to_apply(shop: Shop) -> None:
 
 
 def test_what_is_not_what_was_approved_is_not_applied(shop: Shop) -> None:
-    """Another plan, an edited plan, another commit, a comment of somebody else, no merge: each is refused in words."""
+    """A merge is refused if its plan, its commit or its comment is not the approved one."""
     approved = shop.write(ORDERS).plan().outputs["plan"]["sha256"]
     kept = shop.runner.artifact_folder(shop.runner.run_id, "jsplan-streams") / "jsplan.plan"
     good, run = kept.read_bytes(), shop.runner.run_id
@@ -244,7 +247,7 @@ def test_what_is_not_what_was_approved_is_not_applied(shop: Shop) -> None:
 
 
 def test_a_server_that_moved_on_makes_a_plan_stale(shop: Shop) -> None:
-    """What was changed on the server after the plan was approved stops the apply, and the pull request says so."""
+    """A change on the server after the approval stops the apply, and the pull request says so."""
     shop.write(ORDERS).plan()
     shop.apply()
     shop.write(ORDERS | {"max_age": "30d"}).plan()
@@ -261,7 +264,7 @@ def test_a_server_that_moved_on_makes_a_plan_stale(shop: Shop) -> None:
 
 
 def test_a_plan_that_fails_is_shown_and_never_applied(shop: Shop) -> None:
-    """Errors of the files are on the pull request, the job fails as jsplan did, and a merge applies nothing."""
+    """A plan with errors is shown and fails the job, and its merge applies nothing."""
     done = shop.write({"name": "ORDERS", "max_agee": 5}).plan()
     (body,) = shop.forge.action_comments(7)
 
@@ -274,7 +277,7 @@ def test_a_plan_that_fails_is_shown_and_never_applied(shop: Shop) -> None:
 
 
 def test_pushed_merges_are_found_and_other_pushes_refused(shop: Shop) -> None:
-    """After a push the pull request is found by its merge commit; a commit that is no merge was approved by nobody."""
+    """A push applies the plan of the pull request that it merged; any other push is refused."""
     shop.write(ORDERS).plan()
     pushed = {"ref": "refs/heads/main"}
     refused = shop.job(pushed, command="apply")
@@ -298,7 +301,7 @@ def test_pushed_merges_are_found_and_other_pushes_refused(shop: Shop) -> None:
 
 
 def test_reviews_of_the_merged_commit_count(shop: Shop) -> None:
-    """With `require-review` the last word of each reviewer counts: approved as it was merged and shown, and nobody wants changes."""
+    """`require-review` wants an approval of the merged commit, given after its plan was shown."""
     shop.write().plan()
 
     def after(*said: tuple[str, str, str]) -> JobResult:
@@ -326,7 +329,7 @@ def test_reviews_of_the_merged_commit_count(shop: Shop) -> None:
 
 
 def test_who_may_approve(shop: Shop) -> None:
-    """An approval counts if its author may write to the repository now and made no part of the change."""
+    """An approval counts if its author may write now and made no part of the change."""
     shop.shown()
     forge = shop.forge
     forge.commits = [
@@ -357,14 +360,14 @@ def test_who_may_approve(shop: Shop) -> None:
         return "" if done.code == 0 else done.log
 
     forge.permissions["reader"] = "read"
-    assert "(stranger may not write to this repository)" in after("stranger", association="NONE")
+    assert "(guest may not write to this repository)" in after("guest", association="NONE")
     assert "(reader may not write to this repository)" in after(
         "reader", association="COLLABORATOR"
     )
     assert "(dev is an author of the change, bob is an author of the change)" in after(
         "dev", "bob", association="OWNER"
     )
-    assert after("ann", "stranger") == ""
+    assert after("ann", "guest") == ""
     forge.reviews = [
         {
             "user": {"login": "reader"},
@@ -379,7 +382,7 @@ def test_who_may_approve(shop: Shop) -> None:
 
 
 def test_a_comment_that_another_account_edited_is_not_believed(shop: Shop) -> None:
-    """Everyone with write permission may edit the action's comment; then nothing is applied until the action writes it again."""
+    """A comment that another account edited approves nothing until the action writes it again."""
     body = shop.shown()
     for editor in (
         {"__typename": "User", "login": "mallory"},
@@ -392,7 +395,10 @@ def test_a_comment_that_another_account_edited_is_not_believed(shop: Shop) -> No
 
 
 def test_the_run_that_keeps_the_plan_is_one_of_the_pull_request(shop: Shop) -> None:
-    """A workflow on another branch may keep a file under the same name and name its run."""
+    """The run that keeps the plan must be one of the pull request.
+
+    A workflow on another branch may keep a file under the same name and name its run.
+    """
     shop.shown()
     for event, commit in (("push", HEAD), ("pull_request", "c" * 40), ("workflow_dispatch", HEAD)):
         shop.forge.runs[5] = {"event": event, "head_sha": commit}
@@ -405,7 +411,7 @@ def test_the_run_that_keeps_the_plan_is_one_of_the_pull_request(shop: Shop) -> N
 
 
 def test_each_workspace_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No two pairs of folder and environment share comment and artifact; spellings of one folder do."""
+    """Each folder and environment has its own comment; spellings of one folder share it."""
 
     def key(folder: str, environment: str = "") -> str:
         monkeypatch.setenv("DIRECTORY", folder)
@@ -439,7 +445,10 @@ def test_each_workspace_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_folder_of_the_checkout_does_not_replace_pip(shop: Shop) -> None:
-    """The install step runs in the checkout, whose files are those of the pull request."""
+    """The install step ignores a folder `pip` of the checkout.
+
+    It runs in the checkout, whose files are those of the pull request.
+    """
     package = shop.folder / "repo" / "pip"
     package.mkdir()
     (package / "__init__.py").write_text("", encoding="utf-8")
@@ -450,8 +459,8 @@ def test_a_folder_of_the_checkout_does_not_replace_pip(shop: Shop) -> None:
 
 
 def test_a_fork_may_not_comment_and_still_sees_its_plan(shop: Shop) -> None:
-    """Where the token only reads, the plan is in the summary of the job, with a warning, and the job passes."""
-    shop.forge.writer = "somebody with rights"
+    """A token that only reads puts the plan into the summary of the job, with a warning."""
+    shop.forge.writer = "a token with rights"
     done = shop.write(ORDERS).plan()
 
     assert done.code == 0
@@ -464,7 +473,7 @@ def test_a_fork_may_not_comment_and_still_sees_its_plan(shop: Shop) -> None:
 
 
 def test_a_very_large_plan_fits_into_its_comment(shop: Shop) -> None:
-    """Four hundred streams and everything that the action adds stay below what GitHub takes, the record included."""
+    """The plan of four hundred streams fits into a comment of GitHub, its record included."""
     streams = [
         {"name": f"S{n:03}", "subjects": [f"s{n:03}.a", f"s{n:03}.b"], "description": "x" * 150}
         for n in range(400)
@@ -478,7 +487,7 @@ def test_a_very_large_plan_fits_into_its_comment(shop: Shop) -> None:
 
 
 def test_the_action_is_whole() -> None:
-    """Every input is described, every one that a step names exists, and every step has a name or is somebody else's."""
+    """Every input of the action is described, and every input that a step names exists."""
     text = json.dumps(ACTION)
     named = set(re.findall(r"\binputs\.([\w-]+)", text))
 
