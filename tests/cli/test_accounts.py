@@ -1,4 +1,4 @@
-"""`jsplan access` and `jsplan domains` as a user types them: what is printed where, exit codes, and nothing secret."""
+"""`jsplan access` and `jsplan domains`: output, exit codes, and no secret in either."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ NOWHERE = ["--var", "hub=nats://127.0.0.1:1", "--var", "leaf=nats://127.0.0.1:1"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The example of static accounts."""
+    """Copy the example of static accounts."""
     shutil.copy(EXAMPLE / "jsplan.yaml", tmp_path)
     return tmp_path
 
 
 @pytest.fixture(scope="module")
 def accounts_without_exports() -> Iterator[Sandbox]:
-    """The accounts of the example without any export."""
+    """Return the accounts of the example without any export."""
     accounts = static_accounts({"ACC": "", "IMPORT_MIRROR": "", "IMPORT_CLIENT": ""})
     with start_servers(accounts, static_user("ACC"), binary=PROGRAM) as sandbox:
         yield sandbox
 
 
 def test_access_prints_without_a_server(folder: Path) -> None:
-    """Server configuration, nsc commands, or both, on stdout, and the same as a document; no password anywhere."""
+    """`jsplan access` prints server configuration, nsc commands or both, without any password."""
     both, config, nsc = (
         jsplan(folder, "access", *more) for more in ([], ["--style", "config"], ["--style", "nsc"])
     )
@@ -66,7 +66,7 @@ def test_access_prints_without_a_server(folder: Path) -> None:
 def test_a_check_that_finds_something_missing(
     folder: Path, accounts_without_exports: Sandbox
 ) -> None:
-    """Exit 1, a line for each subject with what needs it, and a last line to grep; a password is nowhere."""
+    """`jsplan access --check` exits with 1 and prints a line for each missing subject."""
     url = accounts_without_exports["hub"].url
     ended = jsplan(folder, "access", "--check", "--var", f"hub={url}", "--var", f"leaf={url}")
     assert ended.code == 1
@@ -110,13 +110,13 @@ def test_a_check_that_finds_something_missing(
     ],
 )
 def test_what_goes_wrong_is_said(words: list[str], code: int, said: str, folder: Path) -> None:
-    """Wrong words are exit 64 with a suggestion; servers that cannot be reached leave every subject unknown, which is no success."""
+    """Wrong words exit with 64; servers that do not answer leave every subject unknown."""
     ended = jsplan(folder, *words)
     assert (ended.code, said in ended.text) == (code, True), ended
 
 
 def test_a_connection_without_an_account(folder: Path) -> None:
-    """The line that is missing is named, with where to write it."""
+    """The missing account of a connection is an error that names where to write it."""
     text = (folder / "jsplan.yaml").read_text("utf-8").replace(", account: IMPORT_MIRROR", "")
     (folder / "jsplan.yaml").write_text(text, encoding="utf-8")
     ended = jsplan(folder, "access")
@@ -127,7 +127,7 @@ def test_a_connection_without_an_account(folder: Path) -> None:
 
 
 def test_discovered_domains_are_yaml(tmp_path: Path, accounts_without_exports: Sandbox) -> None:
-    """What goes to stdout is YAML with the domains; the same as a document; user and password come from the environment."""
+    """`jsplan domains` prints YAML with the domains on stdout, or a document."""
     environ = {
         "NATS_URL": accounts_without_exports["hub"].url,
         "NATS_USER": "acc",

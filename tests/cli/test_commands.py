@@ -26,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 class RecordedCalls:
-    """Stands in for the workflows: what the command line handed over, and what comes back."""
+    """A replacement of the workflows that records the calls of the command line."""
 
     def __init__(self, plan: Plan) -> None:
         self.answer = plan
@@ -70,7 +70,7 @@ class RecordedCalls:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> RecordedCalls:
-    """The workflows replaced: only the command line is tested here."""
+    """Replace the workflows: only the command line is tested here."""
     made = RecordedCalls(samples.fleet(3))
     monkeypatch.setattr("jsplan.workflows.plan.plan", made.plan)
     monkeypatch.setattr("jsplan.workflows.apply.apply", made.apply)
@@ -81,7 +81,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> RecordedCalls:
 
 @pytest.fixture
 def no_changes(calls: RecordedCalls) -> RecordedCalls:
-    """Workflows that find nothing to do."""
+    """Replace the workflows by ones that find nothing to do."""
     calls.answer = samples.plan(samples.resource("hub/stream/A", ["no-op"]))
     calls.result = ApplyResult("p1")
     return calls
@@ -120,7 +120,10 @@ def test_defaults_are_those_of_the_workflows(calls: RecordedCalls) -> None:
 def test_global_options_arrive_from_both_sides(
     calls: RecordedCalls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Options before and after the command add up, or the nearer one wins; files are those of the shell's folder."""
+    """Options before and after the command add up, or the nearer one wins.
+
+    Files are those of the shell's folder.
+    """
     monkeypatch.chdir(tmp_path)
     main(
         [
@@ -150,7 +153,7 @@ def test_global_options_arrive_from_both_sides(
 def test_options_from_the_environment(
     calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JSPLAN_<COMMAND>_<OPTION> and JSPLAN_ENV are read; the command line wins over them, wherever it stands."""
+    """The command line wins over JSPLAN_<COMMAND>_<OPTION> and JSPLAN_ENV."""
     monkeypatch.setenv("JSPLAN_ENV", "prod")
     monkeypatch.setenv("JSPLAN_PLAN_TARGET", "hub/stream/A hub/stream/B")
     monkeypatch.setenv("JSPLAN_PLAN_ADOPT", "1")
@@ -170,7 +173,7 @@ def test_options_from_the_environment(
 def test_a_variable_of_the_workspace_is_no_option(
     calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JSPLAN_VAR_file sets the variable `file`; it must not be read as --var-file, in whatever case."""
+    """JSPLAN_VAR_file sets the variable `file` and is never read as --var-file."""
     monkeypatch.setenv("JSPLAN_VAR_FILE", "30d")
     monkeypatch.setenv("JSPLAN_VAR", "30d")
 
@@ -239,7 +242,7 @@ def test_a_saved_plan_can_be_shown(calls: RecordedCalls, capsys: Capture, tmp_pa
 def test_how_to_apply_names_the_same_workspace(
     calls: RecordedCalls, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command that plan -o prints works where it is typed: with the folder, environment and variables of the command line."""
+    """The command that `plan -o` prints names the folder, environment and variables of the plan."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JSPLAN_ENV", "dev")
     main(
@@ -278,7 +281,7 @@ def test_what_is_no_plan_is_not_shown(capsys: Capture, tmp_path: Path) -> None:
     "line", [["apply"], ["apply", "--no-input"], ["destroy"], ["import", "hub/stream/A"]]
 )
 def test_without_a_terminal(line: list[str], calls: RecordedCalls, capsys: Capture) -> None:
-    """Without a terminal nothing is asked: the plan is shown and refused with exit 1, naming the flag."""
+    """Without a terminal an apply is refused with exit code 1 and names the flag."""
     assert main(line) == 1
     captured = capsys.readouterr()
 
@@ -358,7 +361,7 @@ def test_a_saved_plan_refuses_options_of_the_environment(
     ],
 )
 def test_import_addresses(line: str, addresses: tuple[str, ...], calls: RecordedCalls) -> None:
-    """Addresses arrive as they are; --all is everything, or everything of the domains."""
+    """Addresses reach the workflow unchanged; --all is everything, or everything of the domains."""
     assert main([*line.split(), "-y"]) == 0
     assert calls.rest == addresses
 
@@ -429,7 +432,7 @@ def test_state_commands(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_init_and_validate(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new workspace of either template is valid, is named after its folder, and is not overwritten."""
+    """A new workspace of either template is valid, named after its folder, and not overwritten."""
     monkeypatch.setenv("ACC_PASSWORD", "acc")
     for template in ("single", "hub-and-leaf"):
         folder = str(tmp_path / template)
@@ -452,7 +455,7 @@ class Terminal(StringIO):
 
 @pytest.fixture
 def terminal_approval(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Approval]:
-    """An approval at a terminal where somebody typed this line."""
+    """Simulate a terminal on which the user typed this line."""
 
     def make(answer: str) -> Approval:
         monkeypatch.setattr(sys, "stdin", Terminal(answer))
@@ -484,7 +487,7 @@ def test_nothing_else_approves(answer: str, terminal_approval: Callable[[str], A
 def test_what_will_be_refused_is_not_asked_about(
     terminal_approval: Callable[[str], Approval], capsys: Capture
 ) -> None:
-    """A plan with a hazard that nobody allowed is shown; asking would be in vain, since the workflow refuses it next."""
+    """A plan with a hazard that is not allowed is shown, and no approval is asked for."""
     approval = terminal_approval("no\n")
     approval(samples.fleet(10))
 

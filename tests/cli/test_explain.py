@@ -1,4 +1,4 @@
-"""`jsplan explain` has words for every code, and names the closest ones of a code that does not exist."""
+"""`jsplan explain` explains every code, and names the closest ones of an unknown code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_code_has_an_explanation() -> None:
 
 
 def test_every_explanation_is_complete() -> None:
-    """Meaning, cause and what to do are sentences, and the meaning is a short one."""
+    """Meaning, cause and what to do of every code are sentences, and the meaning is a short one."""
     for found in list_explanations():
         for text in (found.title, found.why, found.fix):
             assert text[-1] in ".)", (found.code, text)
@@ -37,7 +37,7 @@ def test_every_explanation_is_complete() -> None:
 
 
 def test_the_tables_are_in_order() -> None:
-    """A code stands where its number says."""
+    """The codes of each table are in ascending order."""
     for table in (FILE_CODES, SERVER_CODES):
         assert list(table) == sorted(table)
     assert list(EXIT_CODES) == [int(code) for code in ExitCode]
@@ -122,7 +122,7 @@ def test_an_unknown_code_is_wrong_usage(code: str, close: str, capsys: Capture) 
 def test_an_error_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """After the findings of a failed command comes the command that explains the first error, once."""
+    """After the findings of a failed command comes `jsplan explain` with the first error, once."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jsplan.yaml").write_text("jsplan: 1\nworkspace: A B\nfoo: 1\n")
 

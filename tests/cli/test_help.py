@@ -1,4 +1,4 @@
-"""Help is found the ways people look for it, and wrong usage names the command that it is about."""
+"""Help is found in every usual way, and wrong usage names the command that it is about."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_every_command_has_examples(path: str, command: click.Command) -> None:
     ("path", "command"), EVERY_COMMAND, ids=[path for path, _ in EVERY_COMMAND]
 )
 def test_every_value_is_explained(path: str, command: click.Command) -> None:
-    """A word that stands for a value explains itself, has a line under Values, or is in the text of the command."""
+    """Every value of an option is explained by its name, under Values, or in the text."""
     with click.Context(command, info_name=path) as ctx:
         page = command.get_help(ctx)
         usage = " ".join(command.collect_usage_pieces(ctx))
@@ -170,7 +170,7 @@ def test_the_help_of_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_usage_names_its_command(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is wrong points to the help of the command that was typed."""
+    """Wrong usage points to the help of the command that was typed."""
     assert main(words) == 64
     assert said in capsys.readouterr().err
 

@@ -122,7 +122,7 @@ def test_the_traceback_on_request(
     ["nats://acc:s3cret@hub:4222", "tls://s3cret@hub", "two: nats://a:s3cret@b nats://c:s3cret@d"],
 )
 def test_no_password_of_a_url_is_printed(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever put a URL with credentials into a message: it loses them, in text, tracebacks and JSON."""
+    """No output shows the credentials of a URL: neither text nor traceback nor JSON."""
     _exit_code(JsplanError(text, hint=text), Settings(format="json"))
     _exit_code(ValueError(text), Settings(verbose=1))
     captured = capsys.readouterr()
@@ -132,7 +132,7 @@ def test_no_password_of_a_url_is_printed(text: str, capsys: pytest.CaptureFixtur
 
 
 def test_an_error_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """With JSON an error is a document on stdout and in the file of --json-into, and still told on stderr."""
+    """With --json an error is a document on stdout and in --json-into, and a message on stderr."""
     _exit_code(ConfigError([FINDING]), Settings(format="json", json_into=tmp_path / "out.json"))
     captured = capsys.readouterr()
     document = json.loads(captured.out)
@@ -151,7 +151,7 @@ def test_an_error_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 def test_a_json_file_that_cannot_be_written_hides_no_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """What went wrong first is told, also when --json-into fails too."""
+    """A first error is printed also when --json-into fails too."""
     assert (
         _exit_code(StalePlanError("stale"), Settings(json_into=tmp_path / "no" / "out.json")) == 4
     )
@@ -159,7 +159,7 @@ def test_a_json_file_that_cannot_be_written_hides_no_error(
 
 
 class _FullDisk(io.StringIO):
-    """A stream onto a disk without room."""
+    """A stream onto a full disk."""
 
     def write(self, text: str) -> int:  # noqa: ARG002 - the signature of a stream
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -169,7 +169,7 @@ class _FullDisk(io.StringIO):
 def test_a_full_disk_is_no_bug(
     line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A result that cannot be written is exit 1 with the reason, in text and with JSON, and without a traceback."""
+    """A result that cannot be written exits with 1 and the reason, without a traceback."""
     monkeypatch.setattr(sys, "stdout", _FullDisk())
 
     assert main(line) == 1
@@ -179,7 +179,7 @@ def test_a_full_disk_is_no_bug(
 def test_a_log_on_a_full_disk_costs_no_result(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cannot be told on stderr changes neither the result nor the exit code."""
+    """A message that stderr cannot take changes neither the result nor the exit code."""
     monkeypatch.setattr(sys, "stderr", _FullDisk())
 
     assert _exit_code(RefusedError("x"), Settings(format="json")) == 3

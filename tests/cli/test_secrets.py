@@ -1,4 +1,7 @@
-"""What comes from `${env.X}` is in no output, no file and no log; every text field of connections, backend and sinks in turn."""
+"""A value of `${env.X}` is in no output, no file and no log.
+
+Every text field of connections, backend and sinks is tried in turn.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def own_logging() -> Iterator[None]:
 
 
 def with_secret(where: str, url: str) -> dict[str, Any]:
-    """A workspace with `${env.SECRET}` at one place."""
+    """Write a workspace with `${env.SECRET}` at one place."""
     document: dict[str, Any] = {
         "jsplan": 1,
         "workspace": "shop",
@@ -105,14 +108,14 @@ def with_secret(where: str, url: str) -> dict[str, Any]:
 
 
 def run(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """One command, with everything that it logs; its exit code and what it printed."""
+    """Run one command, with everything that it logs; return its exit code and its output."""
     code = main(["-C", str(folder), "-vv", *words])
     printed = capsys.readouterr()
     return code, printed.out + printed.err
 
 
 def assert_hidden(text: str) -> None:
-    """Neither the secret nor, without regard to capitals, a part of it."""
+    """Check that the text holds no part of the secret, in capitals or not."""
     assert SECRET.lower() not in text.lower(), text
     assert "A" * 20 not in text, text
 
@@ -125,7 +128,7 @@ def test_a_value_of_the_environment_is_nowhere(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever is wrong with it, and however far each command gets without a server."""
+    """No command without a server prints or logs a value of the environment."""
     monkeypatch.setenv("SECRET", value)
     (tmp_path / "jsplan.yaml").write_text(json.dumps(with_secret(where, CLOSED)), encoding="utf-8")
     for words in COMMANDS:
@@ -148,7 +151,7 @@ def test_a_value_of_the_environment_is_nowhere(
 def test_files_that_commands_write_are_for_their_owner(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A plan and a document have the configuration of the servers: whatever the umask is, only the owner reads a new one."""
+    """Files that commands write can be read by their owner alone, whatever the umask is."""
     (tmp_path / "jsplan.yaml").write_text(
         json.dumps(
             {
@@ -190,7 +193,7 @@ def test_a_value_of_the_environment_is_in_no_document(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a server, all of them at once: in every format of every command, in every file, and in the state in the bucket."""
+    """With a server, no document of any command and no state holds a value of the environment."""
     port = server.url.rpartition(":")[2]
     monkeypatch.setenv("URL", f"nats://{SECRET}:x{SECRET}@127.0.0.1:{port}")
     for name in ("BUCKET", "INBOX", "ACCOUNT", "SUBJECT", "FILE"):

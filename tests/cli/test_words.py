@@ -26,7 +26,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_lists_options_apart_from_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    """What stands in the usage line without dashes is no option, whatever click's release thinks."""
+    """Arguments without dashes are not listed as options, with any release of click."""
     assert main(["backup", "--help"]) == 0
     out = capsys.readouterr().out
 
@@ -204,7 +204,7 @@ def test_completing_words() -> None:
 
 @pytest.mark.parametrize("line", [["--help"], ["plan", "--help"], ["version"]])
 def test_help_loads_nothing_heavy(line: list[str]) -> None:
-    """Help imports click and our own tables: no terminal library, no client, no parser, no asyncio."""
+    """Help imports click and jsplan's own tables alone, so that it is quick."""
     log = _run("-X", "importtime", "-m", "jsplan", *line).stderr
     loaded = {
         row.rsplit("|", 1)[-1].strip().split(".")[0]
