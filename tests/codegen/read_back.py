@@ -1,4 +1,4 @@
-"""Reads a written file back: what the workspace makes of it, as a plan would see it."""
+"""Reads a generated file back, as a plan would see it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def domains(*keys: str, **labels: str) -> dict[str, Domain]:
-    """Domains over one connection, named as they are called; `hub="core"` gives a label."""
+    """Return domains over one connection, named as they are called; `hub="core"` gives a label."""
     return {
         key: Domain(
             key, "hub", key, f"$JS.{key}.API", frozenset({labels[key]} if key in labels else ())
@@ -32,7 +32,7 @@ def domains(*keys: str, **labels: str) -> dict[str, Domain]:
 
 
 def workspace(folder: Path, text: str, world: CodegenContext, **sections: Any) -> Workspace:
-    """A workspace with these domains that reads the text beside its own sections. Raises ConfigError."""
+    """Load a workspace with these domains and the text. Raises ConfigError."""
     declared = {
         key: {"connection": d.connection, "labels": sorted(d.labels)}
         for key, d in world.domains.items()
@@ -49,7 +49,7 @@ def workspace(folder: Path, text: str, world: CodegenContext, **sections: Any) -
 
 
 def planned_configs(found: Workspace, level: int = NEWEST_LEVEL) -> dict[Address, Config]:
-    """What each resource of the workspace would be on an empty server, in compact form."""
+    """Return what each resource of the workspace would be on an empty server, in compact form."""
     topology = build_topology(found)
     assert [one for one in topology.diagnostics if one.severity == "error"] == []
     out = {}
@@ -70,7 +70,7 @@ def planned_configs(found: Workspace, level: int = NEWEST_LEVEL) -> dict[Address
 def config_on_server(
     address: Address, config: Config, level: int = NEWEST_LEVEL
 ) -> ResourceToWrite:
-    """The resource as a server of the level would show it after a create of this configuration."""
+    """Return the resource as a server of the level would show it after a create."""
     table = table_of(address)
     return ResourceToWrite(
         address, table.with_defaults(expected_new(table, config, level, {}), level), complete=True
@@ -80,7 +80,7 @@ def config_on_server(
 def read_back(
     folder: Path, found: list[ResourceToWrite], world: CodegenContext, **sections: Any
 ) -> str:
-    """Write, read, compare: the workspace means exactly what was found. The text."""
+    """Write, read and compare: the workspace means exactly what was found. Return the text."""
     written = generate_document(found, world)
     assert written.notes == ()
     expected = {one.address: table_of(one.address).compact(dict(one.config)) for one in found}

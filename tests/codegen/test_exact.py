@@ -1,4 +1,4 @@
-"""What is written means exactly what was found, whatever that is, and whoever reads the YAML."""
+"""A generated file means exactly what was found, for every reader of YAML."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ODD = [
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=strategies.streams("S", NEWEST_LEVEL))
 def test_any_stream(body: dict[str, Any]) -> None:
-    """A stream that the server would take is written so that the plan after it is empty, and an empty server would get exactly it."""
+    """Any stream that the server takes is written so that the plan after it is empty."""
     after = expected_new(STREAM, body, NEWEST_LEVEL, {})
     if [
         *check_stream(body),
@@ -70,7 +70,10 @@ VALUES: dict[str, list[Any]] = {
 
 
 def every_pair(name: str) -> Iterator[dict[str, Any]]:
-    """Streams with each two values of two fields that the server would take, beside what clients give the bucket of the name."""
+    """Return streams with each two values of two fields that the server would take.
+
+    They also have what clients give the bucket of that name.
+    """
     values = [
         (row.name, value)
         for row in STREAM.rows
@@ -105,7 +108,7 @@ def every_pair(name: str) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["S", "KV_B", "OBJ_B"])
 def test_every_two_fields(kind: str, tmp_path: Path) -> None:
-    """What clients, updates and other tools have made of a bucket or a stream is written whole, also where others decide a field."""
+    """Any two fields of a bucket or stream are written, also where clients would choose others."""
     configs = {json.dumps(config, sort_keys=True): config for config in every_pair(kind)}
     found = [
         ResourceToWrite(
@@ -120,7 +123,7 @@ def test_every_two_fields(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_bucket_that_copies_a_stream_is_named(tmp_path: Path) -> None:
-    """The words of a bucket name buckets alone: another origin stays as it is, and that is said."""
+    """A bucket entry names buckets alone; an origin of another kind is kept, with a note."""
     found = config_on_server(
         Address("hub", "kv", "B"),
         {"name": "KV_B", "mirror": {"name": "O"}, "deny_delete": True, "allow_rollup_hdrs": True},
@@ -132,7 +135,7 @@ def test_a_bucket_that_copies_a_stream_is_named(tmp_path: Path) -> None:
 
 
 def _rename_stream(config: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    """The same under another name, with what its subjects and transforms say of the name."""
+    """Rename the stream, and its name in subjects and transforms."""
     text = (
         json.dumps(config)
         .replace(f"$KV.{old[3:]}.", f"$KV.{new[3:]}.")
@@ -147,7 +150,7 @@ def _rename_stream(config: dict[str, Any], old: str, new: str) -> dict[str, Any]
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=strategies.consumers("C", "S", NEWEST_LEVEL))
 def test_any_consumer(body: dict[str, Any]) -> None:
-    """The same for a consumer of a stream with and without limits for it."""
+    """Any consumer of a stream, with limits for consumers or without, is written exactly."""
     limits = {"inactive_threshold": 6000 * strategies.SECOND, "max_ack_pending": 50}
     for around in ({}, limits):
         stream = STREAM.compact({"name": "S", "subjects": ["S.>"], "consumer_limits": around})
@@ -170,7 +173,7 @@ def test_any_consumer(body: dict[str, Any]) -> None:
 
 
 def test_text_survives_every_reader(tmp_path: Path) -> None:
-    """What looks like a number, a date, a reference or a piece of YAML is read as the text that it is, by jsplan and by YAML 1.1."""
+    """Text that looks like a number, a date or a reference is read as text, by YAML 1.1 too."""
     for text in ODD:
         assert yaml.safe_load(format_flow({"a": [text], text: text})) == {
             "a": [text],
@@ -222,7 +225,7 @@ def test_units_are_exact(tmp_path: Path) -> None:
 
 
 def test_buckets_in_their_own_words(tmp_path: Path) -> None:
-    """A bucket as every client makes it is one line; what its maker chose otherwise is named, and so is what no word covers."""
+    """A bucket is one line; only what differs from a client's choice is named."""
     words = {"history": 5, "ttl": 7 * 86_400 * 10**9}
     found = [
         bucket_resource(Address("hub", "kv", "CONFIG"), words),
@@ -262,7 +265,7 @@ def test_buckets_in_their_own_words(tmp_path: Path) -> None:
 
 
 def test_what_this_release_does_not_know(tmp_path: Path) -> None:
-    """A field of a newer server is passed through; inside of an object, where the files have no place for it, it is named."""
+    """A field of a newer server is passed through; inside of an object it is named in a note."""
     config = {
         "name": "S",
         "subjects": ["s"],

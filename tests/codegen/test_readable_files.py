@@ -1,4 +1,4 @@
-"""How a person would write it: one entry for a fleet, defaults said once, origins by domain, selectors in the workspace's words."""
+"""Generated files are short: one entry for a fleet, defaults once, origins by domain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SALES = {
 def stream_in_stores(
     name: str, config: dict[str, Any], *, without: tuple[str, ...] = ()
 ) -> list[ResourceToWrite]:
-    """The same stream in the stores; `{}` in its subjects is each one's name."""
+    """Return the same stream in the stores; `{}` in its subjects is the name of each store."""
     return [
         config_on_server(
             Address(key, "stream", name),
@@ -42,7 +42,7 @@ def stream_in_stores(
 
 
 def test_two_hundred_domains_are_a_few_lines(tmp_path: Path) -> None:
-    """Equal streams and consumers in 200 domains, and a stream in the hub that collects them, are a file of a dozen lines."""
+    """Equal streams in 200 domains, and a stream that sources them, are a dozen lines."""
     found = stream_in_stores("SALES", SALES | {"subjects": ["sales.{}.>"]}) + stream_in_stores(
         "AUDIT", {"name": "AUDIT", "subjects": ["audit"]}
     )
@@ -74,7 +74,7 @@ def test_two_hundred_domains_are_a_few_lines(tmp_path: Path) -> None:
 
 
 def test_what_differs_somewhere_is_an_entry_of_its_own(tmp_path: Path) -> None:
-    """A store with another limit, one without the consumer and one without anything are each said, and no more than is so."""
+    """Stores that differ have entries of their own, which say only what differs."""
     found = stream_in_stores("SALES", SALES, without=("store-017", "store-099"))
     found.append(
         config_on_server(
@@ -116,7 +116,7 @@ def test_what_differs_somewhere_is_an_entry_of_its_own(tmp_path: Path) -> None:
     ids=str,
 )
 def test_selectors_match_exactly(keys: tuple[str, ...], expected: str | list[str]) -> None:
-    """A selector is short, in the workspace's words, and matches what it should and nothing else."""
+    """A selector is short, in the workspace's words, and matches exactly its domains."""
     found = shortest_selector(keys, FLEET.domains)
     assert found == expected
     node = from_plain(found, (Source(Path("x"), "x"), 0, 0))
@@ -124,7 +124,7 @@ def test_selectors_match_exactly(keys: tuple[str, ...], expected: str | list[str
 
 
 def test_a_default_is_said_once(tmp_path: Path) -> None:
-    """What nearly all entries of a kind say is in `defaults:`, and who does not say it names the server's own value."""
+    """A value of nearly all entries is in `defaults:`; the others name the server's own value."""
     found = [
         config_on_server(
             Address("hub", "stream", f"S{n}"),
@@ -150,7 +150,7 @@ def test_a_default_is_said_once(tmp_path: Path) -> None:
 
 
 def test_defaults_that_are_there_already(tmp_path: Path) -> None:
-    """Where the workspace has defaults, no others are written, and each entry says what it needs to be what it is beside them."""
+    """A workspace that has defaults gets no others; each entry says what differs from them."""
     standing = {"num_replicas": 3, "max_age": "1h", "storage": "${var.where}"}
     world = CodegenContext(
         domains("hub"), existing_defaults={"stream": standing}, extractable_kinds=frozenset()
@@ -178,7 +178,7 @@ def test_defaults_that_are_there_already(tmp_path: Path) -> None:
 
 
 def test_origins_by_domain_and_otherwise(tmp_path: Path) -> None:
-    """An origin in a domain of the workspace is named by it, with a delivery prefix where it has one; another keeps its `external`."""
+    """An origin in a domain of the workspace is named by it; another one keeps its `external`."""
     world = CodegenContext(domains("hub", "leaf"))
     origins = [
         {"name": "A", "external": {"api": "$JS.leaf.API"}},
@@ -213,7 +213,7 @@ streams:
 
 
 def test_settings_and_comments_of_a_caller() -> None:
-    """Whoever converts may add guards and a remark to an entry."""
+    """A converter may add guards and a comment to an entry."""
     one = ResourceToWrite(
         Address("hub", "stream", "A"),
         {"name": "A"},
@@ -236,7 +236,7 @@ def test_nothing_is_a_file_too() -> None:
 
 
 def test_names_and_texts_with_the_domain_in_them(tmp_path: Path) -> None:
-    """Where the domain's name is in the stream's own name, consumers included, the fleet is one entry all the same."""
+    """A fleet is one entry also where the domain's name is part of names and texts."""
     keys = ("s1", "s2", "s3")
     found = [
         config_on_server(
@@ -282,7 +282,10 @@ consumers:
 
 
 def test_origins_in_other_accounts(tmp_path: Path) -> None:
-    """An origin that an `imports` row reaches is named by its domain; its usual delivery prefix is the row's, another one is written."""
+    """An origin that an `imports` row reaches is named by its domain.
+
+    Its usual delivery prefix is the row's; another one is written.
+    """
     sections = {
         "connections": {"a": {"url": "nats://a"}, "b": {"url": "nats://b"}},
         "domains": {"hub": {"connection": "a"}, "mine": {"connection": "b"}},
