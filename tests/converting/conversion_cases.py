@@ -1,4 +1,4 @@
-"""Configurations in the words of other tools, beside what those tools would have sent to a server."""
+"""Configurations of other tools, each with the requests that the tool sends for it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Case:
 
     @property
     def resources(self) -> int:
-        """How many configurations it has."""
+        """Count the configurations of the case."""
         return len(self.streams) + len(self.consumers)
 
 
 def cases(name: str, version: tuple[int, ...] = (99,)) -> list[Case]:
-    """All cases of one file that a server of the version can have."""
+    """Return all cases of one file that a server of the version can have."""
     document = read_yaml((FOLDER / f"{name}.yaml").read_text("utf-8"))
     return [
         Case(
@@ -73,7 +73,7 @@ def create_all(raw: Raw, found: list[Case]) -> None:
 def plan_adoption(
     tool: Tool, source: Path, folder: Path, server: Server, **more: Any
 ) -> tuple[ConvertResult, Space, Plan]:
-    """The files converted into a workspace of one domain, and its plan against what is there."""
+    """Convert the files into a workspace of one domain, and plan it against the server."""
     space = single_space(folder, server).write(include=["converted.yaml"])
     (folder / "converted.yaml").write_text("streams: []\n", "utf-8")
     made = convert(tool, source, ConvertTarget(space.load, "test"), **more)
@@ -82,7 +82,7 @@ def plan_adoption(
 
 
 def adoption_differences(plan: Plan) -> dict[str, Any]:
-    """Each resource that the plan would not simply take as it is, with what differs."""
+    """Return each resource that the plan would not import unchanged, with what differs."""
     return {
         str(change.address): (
             change.change.actions,

@@ -30,7 +30,7 @@ def note_texts(made: ConvertResult) -> str:
 
 
 def require_adopted(made: ConvertResult, space: Space, plan: Plan, found: list[Case]) -> None:
-    """Everything is imported as it is, nothing else is planned, the notes of the cases were said, and after that nothing is left."""
+    """Check that everything is imported unchanged, with the notes of the cases and nothing else."""
     assert {} == adoption_differences(plan)
     assert (
         sum(case.resources for case in found)
@@ -50,7 +50,7 @@ def require_adopted(made: ConvertResult, space: Space, plan: Plan, found: list[C
 def test_what_nack_made_is_adopted_unchanged(
     name: str, server: Server, server_version: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Custom resources of the documentation, converted, give an empty plan against what the controller sends for them."""
+    """Converted custom resources give an empty plan against what the controller of NACK sends."""
     found = cases(name, server_version)
     source = tmp_path / "manifests"
     source.mkdir()
@@ -68,7 +68,7 @@ def test_what_nack_made_is_adopted_unchanged(
 def test_what_terraform_made_is_adopted_unchanged(
     server: Server, server_version: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """HCL of the documentation, converted, gives an empty plan against what the provider sends for it."""
+    """Converted HCL gives an empty plan against what the Terraform provider sends."""
     found = cases("terraform", server_version)
     source = tmp_path / "module"
     source.mkdir()
@@ -130,7 +130,7 @@ def save_as_cli(raw: Raw, case: Case, number: int, folder: Path) -> None:
 def test_what_the_cli_made_is_adopted_unchanged(
     server: Server, server_version: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """What the nats CLI saves in all its ways, converted, gives an empty plan against what it was saved from."""
+    """Converted files of the nats CLI give an empty plan against what they were saved from."""
     found = cases("nats", server_version)
     source = tmp_path / "saved"
     source.mkdir()
@@ -149,5 +149,5 @@ def test_what_the_cli_made_is_adopted_unchanged(
     [("nats", ["nats"]), ("nack", ["nack", "nack_loop"]), ("terraform", ["terraform"])],
 )
 def test_there_are_configurations_enough(tool: str, files: list[str]) -> None:
-    """Each tool is tried with at least twenty configurations."""
+    """Each tool has at least twenty configurations."""
     assert sum(case.resources for name in files for case in cases(name)) >= 20, tool

@@ -15,7 +15,7 @@ STREAMS = '[{"name": "ORDERS", "subjects": ["ORDERS.*"]}, {"hello": 1}]'
 
 @pytest.fixture
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one file of the nats CLI, beside which the command is typed."""
+    """Make a folder with one file of the nats CLI, in which the command is typed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "streams.json").write_text(STREAMS, "utf-8")
@@ -25,7 +25,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_file_is_on_stdout_and_what_is_left_out_on_stderr(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Stdout is the file to the letter, so that it can be redirected; notes name the file as it was given."""
+    """Stdout has the file alone, so that it can be redirected; stderr has the notes."""
     assert 0 == main(["convert", "nats", "saved"])
 
     out, err = capsys.readouterr()
@@ -54,7 +54,10 @@ def test_a_file_is_written_once_and_can_be_planned(
 
 
 def test_what_comes_next_is_what_works(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A whole workspace under another name is renamed first, a file that no include matches is named; else the plan is next."""
+    """The suggested next command works for every name of the new file.
+
+    A whole workspace under another name is renamed first, and a file that no include matches is named.
+    """
     assert 0 == main(["convert", "nats", "saved", "-o", "nats.jsplan.yaml"])
     whole = capsys.readouterr().out
     (saved / "nats.jsplan.yaml").rename(saved / "jsplan.yaml")
@@ -86,7 +89,7 @@ def test_what_comes_next_is_what_works(saved: Path, capsys: pytest.CaptureFixtur
 def test_files_of_another_tool(
     saved: Path, tool: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file of something else is said to be that, not read line by line."""
+    """A file of another tool is reported as such, in one line."""
     (saved / "nack.yaml").write_text("kind: Stream\n---\nkind: Stream\n", "utf-8")
 
     assert 1 == main(["convert", tool, "nack.yaml"])
@@ -98,7 +101,7 @@ def test_files_of_another_tool(
 def test_references_between_resources_of_a_module(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The name of a bucket is known where another resource uses it; of what is left out no attribute is spoken of."""
+    """A reference to another resource of the module is resolved."""
     (saved / "main.tf").write_text(
         """resource "jetstream_kv_bucket" "cfg" { name = "CONFIG" }
         resource "jetstream_obj_bucket" "files" { name = "${jetstream_kv_bucket.cfg.name}-FILES" }
@@ -118,7 +121,10 @@ def test_references_between_resources_of_a_module(
 
 
 def test_an_empty_file_is_no_workspace(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`> jsplan.yaml` makes the file before the command begins: the text is a whole workspace all the same."""
+    """An empty file counts as no workspace.
+
+    The shell creates it for `> jsplan.yaml` before the command begins.
+    """
     (saved / "jsplan.yaml").write_text("", "utf-8")
 
     assert 0 == main(["convert", "nats", "saved"])
@@ -160,7 +166,7 @@ def test_the_same_of_many_is_said_once(saved: Path, capsys: pytest.CaptureFixtur
 def test_what_cannot_be_read_ends_with_1_and_writes_nothing(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every broken file is named with its place; neither stdout nor the file has anything."""
+    """Every broken file is named with its place; nothing is written."""
     (saved / "saved" / "broken.json").write_text('{"name": ', "utf-8")
 
     assert 1 == main(["convert", "nats", "saved", "-o", "new.yaml"])

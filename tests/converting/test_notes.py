@@ -29,7 +29,7 @@ SUFFIX: dict[str, str] = {"nats": "json", "nack": "yaml", "terraform": "tf"}
 def convert_file(
     folder: Path, tool: Tool, text: str, *, domain: str | None = None, name: str = "", **more: Any
 ) -> ConvertResult:
-    """One file of the other tool, converted for the workspace in the folder's `shop`, if there is one."""
+    """Convert one file of the other tool, for the workspace in `shop` if there is one."""
     source = folder / "source"
     source.mkdir(exist_ok=True)
     (source / (name or f"a.{SUFFIX[tool]}")).write_text(text, "utf-8")
@@ -46,7 +46,7 @@ def note_texts(made: ConvertResult) -> list[str]:
 
 
 def new_workspace(folder: Path, made: ConvertResult) -> Workspace:
-    """What was converted as a workspace of its own; raises if that is not valid."""
+    """Load the conversion as a workspace of its own; raise if that is not valid."""
     shop = folder / "shop"
     shop.mkdir()
     (shop / "jsplan.yaml").write_text(made.text, "utf-8")
@@ -146,7 +146,7 @@ def write_workspace(folder: Path) -> None:
 def test_what_is_left_out_is_reported_with_its_place(
     tool: Tool, text: str, place: str | None, summary: str | None, tmp_path: Path
 ) -> None:
-    """Each thing that is not carried over is a warning with file, line and column; what is complete has none."""
+    """A setting that is not converted is a warning with file, line and column."""
     made = convert_file(tmp_path, tool, text)
 
     found = [one for one in made.diagnostics if one.code == "JS180"]
@@ -163,7 +163,7 @@ def test_what_is_left_out_is_reported_with_its_place(
 
 
 def test_the_same_twice_is_one_and_a_difference_is_reported(tmp_path: Path) -> None:
-    """A stream that two files have is taken from the first; that the second differs is told with both places."""
+    """A stream in two files is taken from the first; a difference is reported with both places."""
     convert_file(tmp_path, "nats", '{"name": "A", "subjects": ["a"]}', name="1.json")
     same = convert_file(
         tmp_path,
@@ -181,7 +181,7 @@ def test_the_same_twice_is_one_and_a_difference_is_reported(tmp_path: Path) -> N
 
 
 def test_what_the_server_or_mqtt_made_is_left_out(tmp_path: Path) -> None:
-    """Streams of MQTT and consumers of copies are not declared, and that is told."""
+    """Streams of MQTT and consumers of mirrors are left out with a note."""
     text = (
         '[{"name": "$MQTT_msgs", "subjects": ["$MQTT.msgs.>"]}, {"name": "A", "subjects": ["a"]},'
     )
@@ -221,7 +221,7 @@ def test_what_the_server_or_mqtt_made_is_left_out(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_an_error_with_its_place(
     tool: Tool, text: str, words: str, tmp_path: Path
 ) -> None:
-    """Files that are broken, or have a value that cannot be, fail the conversion with file and line."""
+    """A file that cannot be converted is an error with file and line."""
     with pytest.raises(ConfigError) as raised:
         convert_file(tmp_path, tool, text)
 
@@ -239,7 +239,7 @@ def test_what_cannot_be_read_is_an_error_with_its_place(
     ],
 )
 def test_a_folder_without_files_is_reported(tool: Tool, words: str, tmp_path: Path) -> None:
-    """An empty folder, a path that does not exist and a file of something else are one line each."""
+    """An empty folder, a missing path and a file of another tool are one line each."""
     target = ConvertTarget(LoadOptions(tmp_path / "shop"), "shop")
     (tmp_path / "empty").mkdir()
     other = tmp_path / f"other.{'yaml' if tool == 'nack' else 'json'}"
@@ -275,7 +275,7 @@ def test_without_python_hcl2_both_ways_out_are_said(
 
 
 def test_a_new_workspace_is_complete(tmp_path: Path) -> None:
-    """Without a workspace the text is one: it is valid, and leads where the provider led."""
+    """Without a workspace the text is a valid one with the provider's connection."""
     provider = 'provider "jetstream" {\n  servers = "nats://u:secret@one:4222,two:4222"\n  password = "secret"\n  credentials = "./a.creds"\n}\n'  # noqa: E501
     made = convert_file(tmp_path, "terraform", provider + STREAM)
     workspace = new_workspace(tmp_path, made)
@@ -291,7 +291,10 @@ def test_a_new_workspace_is_complete(tmp_path: Path) -> None:
 
 
 def test_accounts_and_domains_of_nack_become_connections_and_domains(tmp_path: Path) -> None:
-    """An Account is a connection with files and variables in place of its secrets; jsDomain is a domain."""
+    """An Account of NACK becomes a connection with files and variables for its secrets.
+
+    jsDomain becomes a domain.
+    """
     account = API + "kind: Account\nmetadata: {name: app}\nspec:\n  name: app\n"
     account += "  servers: ['nats://u:secret@hub:4222']\n  creds: {secret: {name: s}, file: app.creds}\n  tls: {secret: {name: t}, ca: ca.crt}\n"  # noqa: E501
     text = "---\n".join(
@@ -319,7 +322,10 @@ def test_accounts_and_domains_of_nack_become_connections_and_domains(tmp_path: P
 
 
 def test_what_a_resource_of_nack_connects_with_is_its_connection(tmp_path: Path) -> None:
-    """Servers and files beside a resource are those of the connection; others' that differ, and an Account that is not there, are told."""
+    """Servers and files beside a resource of NACK become its connection.
+
+    Others that differ, and an Account that does not exist, are reported.
+    """
     texts = [
         ", servers: ['nats://one'], creds: /a.creds",
         ", servers: ['nats://two']",
@@ -359,7 +365,7 @@ def test_aliases_of_the_provider_are_connections(tmp_path: Path) -> None:
     ("domain", "address"), [("hub", "hub/stream/A"), ("edge", "edge/stream/A")]
 )
 def test_in_a_workspace_its_domains_are_taken(domain: str, address: str, tmp_path: Path) -> None:
-    """With a workspace the text has resources alone, in the domain that was named, and says what its defaults would change."""
+    """With a workspace the text has resources alone, in the domain that was named."""
     write_workspace(tmp_path)
     made = convert_file(tmp_path, "terraform", STREAM, domain=domain)
 
@@ -370,7 +376,7 @@ def test_in_a_workspace_its_domains_are_taken(domain: str, address: str, tmp_pat
 
 
 def test_a_domain_that_the_workspace_lacks_is_wrong_usage(tmp_path: Path) -> None:
-    """Several domains and none named, one that does not exist, and a jsDomain that nobody has are told apart."""
+    """A domain that the workspace lacks is wrong usage, and the message says which is missing."""
     write_workspace(tmp_path)
     text = NACK_STREAM % ", jsDomain: leaf"
 
@@ -384,23 +390,26 @@ def test_a_domain_that_the_workspace_lacks_is_wrong_usage(tmp_path: Path) -> Non
             convert_file(tmp_path, "nats", source, **more)
 
 
-@pytest.mark.parametrize(("told_so", "age"), [(None, None), (True, "1y"), (False, None)])
+@pytest.mark.parametrize(("control_loop", "age"), [(None, None), (True, "1y"), (False, None)])
 def test_no_max_age_is_what_the_controller_makes_of_it(
-    told_so: bool | None, age: str | None, tmp_path: Path
+    control_loop: bool | None, age: str | None, tmp_path: Path
 ) -> None:
-    """A year with the control loop, for ever without; where nobody says which, nothing is written and both are told."""
+    """A missing maxAge is a year with the control loop and unlimited without.
+
+    Where the user does not say which it is, nothing is written and both are reported.
+    """
     made = convert_file(
-        tmp_path, "nack", (NACK_STREAM % "").replace(", maxAge: 1h", ""), control_loop=told_so
+        tmp_path, "nack", (NACK_STREAM % "").replace(", maxAge: 1h", ""), control_loop=control_loop
     )
 
     assert (age is not None) == ("max_age: 1y" in made.text)
-    assert {None: ["JS183"], True: ["JS181"], False: []}[told_so] == [
+    assert {None: ["JS183"], True: ["JS181"], False: []}[control_loop] == [
         found.code for found in made.diagnostics
     ]
 
 
 def test_finalizers_are_a_sign_of_the_control_loop(tmp_path: Path) -> None:
-    """What only the control loop leaves on a resource decides where nobody says how it runs."""
+    """Finalizers on a resource show that the control loop runs."""
     text = (
         (NACK_STREAM % "")
         .replace(", maxAge: 1h", "")
@@ -440,7 +449,7 @@ def resource(kind: str, **more: Any) -> dict[str, Any]:
 
 
 def terraform_document(shape: str) -> str:
-    """A stream and its consumer, which is in a module, as Terraform writes them."""
+    """Return a stream and its consumer, which is in a module, as Terraform writes them."""
     if shape == "state":
         one, two = (
             resource("stream", instances=[{"attributes": ATTRIBUTES}]),
@@ -465,7 +474,10 @@ def terraform_document(shape: str) -> str:
 
 @pytest.mark.parametrize("shape", ["show", "plan", "state"])
 def test_json_of_terraform_says_what_is_there(shape: str, tmp_path: Path) -> None:
-    """`show -json` of a state or a plan, child modules included, and a state itself give the same; no default is filled in."""
+    """`show -json` of a state or a plan, and a state itself, give the same text.
+
+    Child modules are included, and no default is filled in.
+    """
     made = convert_file(tmp_path, "terraform", terraform_document(shape), name="show.json")
     declared = new_workspace(tmp_path, made).resources
     stream, consumer = (
@@ -485,7 +497,7 @@ def test_json_of_terraform_says_what_is_there(shape: str, tmp_path: Path) -> Non
 
 
 def test_a_state_of_old_terraform_is_refused(tmp_path: Path) -> None:
-    """A state of version 3 has another shape; what to do instead is said."""
+    """A state of version 3 is refused, and the message says what to do instead."""
     with pytest.raises(ConfigError) as raised:
         convert_file(
             tmp_path,
@@ -498,7 +510,7 @@ def test_a_state_of_old_terraform_is_refused(tmp_path: Path) -> None:
 
 
 def test_values_of_variables_come_from_tfvars(tmp_path: Path) -> None:
-    """terraform.tfvars and *.auto.tfvars count as Terraform takes them, and count more than defaults."""
+    """terraform.tfvars and *.auto.tfvars win over defaults, as in Terraform."""
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "terraform.tfvars").write_text('keep = 60\nname = "B"\n', "utf-8")
     (tmp_path / "source" / "z.auto.tfvars").write_text("keep = 120\n", "utf-8")
@@ -535,7 +547,7 @@ NAMED = base64.b64encode(b'{"name": "A"}').decode()
 def test_a_damaged_file_of_nats_backup_is_left_out(
     packed: dict[str, str], summary: str, tmp_path: Path
 ) -> None:
-    """A configuration that cannot be read, or that is not what its checksum says, is a note, and the rest is converted."""
+    """A damaged file of `nats backup` is left out with a note, and the rest is converted."""
     whole = {"name": "B", "subjects": ["b"]}
     made = convert_file(
         tmp_path,
@@ -549,7 +561,10 @@ def test_a_damaged_file_of_nats_backup_is_left_out(
 
 @pytest.mark.parametrize("tool", ["terraform", "nack", "nats"])
 def test_no_acknowledgements_stay_written(tool: Tool, tmp_path: Path) -> None:
-    """`ack_policy: none` is the server's default too, and is kept: left out, the next plan would warn that it was forgotten."""
+    """`ack_policy: none` is written although it is the default.
+
+    Left out, the next plan would warn that it was forgotten.
+    """
     nack = "kind: Consumer\nmetadata: {name: c}\nspec: {streamName: A, durableName: C, ackPolicy: none}\n"
     words = 'stream_id = jetstream_stream.A.id\n  durable_name = "C"\n  deliver_all = true\n  ack_policy = "none"'
     text = {

@@ -42,19 +42,19 @@ Any_ = st.SearchStrategy[Any]
 
 
 def body(words: Iterable[str], **more: Any) -> Any_:
-    """A mapping of some of the words to anything."""
+    """Draw a mapping of some of the words to anything."""
     return st.dictionaries(st.sampled_from(sorted(words)), VALUES, max_size=5).map(
         lambda found: {**more, **found}
     )
 
 
 def nest(key: str, inner: Any_, **more: Any) -> Any_:
-    """A mapping that has something under a key."""
+    """Draw a mapping that has something under a key."""
     return inner.map(lambda found: {**more, key: found})
 
 
 def documents(tool: Tool) -> Any_:
-    """Documents of the tool whose words have any values at all."""
+    """Draw documents of the tool whose words have any values."""
     if tool == "nats":
         consumer = body([*CONSUMER_TABLE.by_name, "stream_seq", "start_time"], durable_name="C")
         return st.lists(
@@ -93,7 +93,7 @@ def documents(tool: Tool) -> Any_:
 
 
 def convert_or_refuse(tool: Tool, text: str, suffix: str) -> None:
-    """Convert, or be told why not; anything else is a bug."""
+    """Convert, or be refused with a message; any other exception is a bug."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"a.{suffix}"
         path.write_text(text, "utf-8")
@@ -106,7 +106,7 @@ def convert_or_refuse(tool: Tool, text: str, suffix: str) -> None:
 
 @pytest.mark.parametrize("tool", ["nats", "nack", "terraform"])
 def test_any_document_is_converted_or_refused_in_words(tool: Tool) -> None:
-    """Whatever the words of a document hold, it becomes a file, or an error with a place; never a traceback."""
+    """Any document becomes a file, or an error with a place; never a traceback."""
 
     @settings(max_examples=80, deadline=None)
     @given(documents(tool))
@@ -138,7 +138,7 @@ PLACES = (
 
 @pytest.mark.parametrize("expression", HCL)
 def test_any_expression_is_evaluated_or_reported(expression: str) -> None:
-    """In each place where HCL takes an expression, one that cannot be worked out is a note or an error, never a traceback."""
+    """Any expression of HCL is evaluated, or becomes a note or an error; never a traceback."""
     text = 'variable "x" { default = 5 }\nvariable "none" {}\nlocals {\n  y = ["a"]\n  loop = local.loop\n}\n'
     for place in PLACES:
         fields = {"name": f'"{place}"', "subjects": f'["{place}"]'} | {place: expression}
