@@ -1,4 +1,4 @@
-"""One reader, who does what a page says and looks at what is printed."""
+"""A reader who runs the commands of a page and compares what is printed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAMS = {"jsplan": [sys.executable, "-m", "jsplan"], "python": [sys.executabl
 
 
 class PageReader:
-    """A reader in a folder of their own. `urls` are those of the servers that stand for the documented ones."""
+    """A reader in a folder of their own; `urls` are those of the documented servers."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class PageReader:
         return text
 
     def run_command(self, command: str) -> str:
-        """Do one command and return what it left on the screen."""
+        """Run one command and return what it left on the screen."""
         words = shlex.split(command)
         if words[0] == "cd":
             self.folder /= words[1]
@@ -75,7 +75,7 @@ class PageReader:
 
 
 def normalize_output(text: str) -> list[str]:
-    """The lines without what differs from run to run: seconds, times, and the order of steps that run at once."""
+    """Return the lines without seconds, times and the order of steps that run at once."""
     timeless = re.sub(r"20\d\d-\d\d-\d\dT[\d:.]+Z", "TIME", text.strip("\n"))
     timeless = re.sub(r"(JSPLAN_STAGING_\w+_)[0-9a-f]{8}\b", r"\1ID", timeless)
     lines = re.sub(r"\(\d+\.\ds\)$", "(0.0s)", timeless, flags=re.MULTILINE).split("\n")

@@ -26,7 +26,7 @@ _ENDS = {">", "|", "||", "&&", "<", "#"}
 
 
 def words(command: str) -> list[str]:
-    """The arguments, without what the shell would do with the output."""
+    """Return the arguments, without what the shell would do with the output."""
     out: list[str] = []
     for word in shlex.split(command, comments=True)[1:]:
         if word in _ENDS:
@@ -38,7 +38,7 @@ def words(command: str) -> list[str]:
 def parse(
     command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None
 ) -> None:
-    """Parse a command line down to its last command without running it; raises click's error or AssertionError."""
+    """Parse a command line down to its last command; raise click's error or AssertionError."""
     more: dict[str, Any] = {} if parent else {"obj": Settings()}
     context = command.make_context(name, list(arguments), parent, **more)
     if not isinstance(command, LazyGroup):
@@ -54,7 +54,7 @@ def parse(
 def test_commands_on_the_pages_exist(
     page: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Every `jsplan …` that a page shows has only commands, options and values that this release takes."""
+    """Every `jsplan …` on a page has only commands, options and values of this release."""
     monkeypatch.chdir(tmp_path)
 
     parse(root, "jsplan", words(command))
@@ -78,7 +78,10 @@ def test_there_are_commands_to_check() -> None:
 
 
 def test_only_ways_to_install_that_exist() -> None:
-    """Nothing is published yet: pages and examples install a clone, and name no release of the action."""
+    """Pages and examples install a clone, and name no release of the action.
+
+    Nothing is published yet.
+    """
     shown = [path for path in (ROOT / "examples").rglob("*") if path.suffix in (".yml", ".yaml")]
     found = re.compile(r"pipx? install (?:--quiet )?[\"']?jsplan|OWNER/jsplan@v\d")
 

@@ -31,7 +31,7 @@ def test_the_pictures_show_what_the_demo_prints() -> None:
 
 
 def test_the_readme_shows_a_part_of_it() -> None:
-    """The block of the README that is said to be from the demo is a part of what the demo prints."""
+    """The block of the README that names the demo is a part of what the demo prints."""
     shown = [block.text for block in blocks(ROOT / "README.md") if block.before == "<!-- demo -->"]
 
     assert 1 == len(shown)

@@ -11,12 +11,12 @@ from tools import make_docs
 
 @pytest.mark.parametrize("name", make_docs.pages())
 def test_generated_pages_are_current(name: str) -> None:
-    """What tools/make_docs.py would write is what lies in docs/reference; else: make docs-pages."""
+    """The pages in docs/reference are what tools/make_docs.py writes; else: make docs-pages."""
     assert make_docs.pages()[name] == (make_docs.FOLDER / name).read_text(encoding="utf-8")
 
 
 def test_codes_are_in_order() -> None:
-    """A reader finds a code where its number says."""
+    """Codes are in ascending order."""
     text = make_docs.pages()["diagnostics.md"]
     for table in text.split("\n## ")[1:]:
         codes = re.findall(r"^\| (JS\d{3}) ", table, re.MULTILINE)

@@ -12,12 +12,12 @@ _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 def text_of(page: Path) -> str:
-    """The page without its code, in which brackets mean something else."""
+    """Return the page without its code, in which brackets mean something else."""
     return _CODE.sub("", page.read_text(encoding="utf-8"))
 
 
 def anchors(page: Path) -> set[str]:
-    """What `#…` can lead to on a page."""
+    """Return the anchors of a page."""
     headings: list[str] = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {
         re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())

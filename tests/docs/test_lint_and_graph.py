@@ -37,7 +37,10 @@ def test_the_page_shows_what_is_printed(
 def test_the_picture_is_of_this_release(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """docs/images/graph.svg is examples/edge-fleet; else: jsplan -C examples/edge-fleet -e large graph --format svg."""
+    """The picture docs/images/graph.svg is the current one of examples/edge-fleet.
+
+    Else: jsplan -C examples/edge-fleet -e large graph --format svg.
+    """
     monkeypatch.setenv("ACC_PASSWORD", "acc")
     picture = run(
         capsys,

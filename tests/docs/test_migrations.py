@@ -1,4 +1,4 @@
-"""Plays the pages on other tools, on servers that have what those tools make of the files on the page."""
+"""Plays the pages on other tools, on servers that have the resources of those tools."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MADE: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
 
 
 def create_resources(sandbox: Sandbox, tool: str) -> None:
-    """Make what the other tool makes."""
+    """Create what the other tool creates."""
     hub = sandbox["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
         for domain, name, config in MADE[tool]:
@@ -58,7 +58,7 @@ def create_resources(sandbox: Sandbox, tool: str) -> None:
 def test_the_page_of_a_tool_shows_what_is_printed(
     tool: str, clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:
-    """Each command on the page prints what the page says, and everything is imported as it is."""
+    """Each command prints what the page says, and everything is imported unchanged."""
     create_resources(clean_hub_leaf, tool)
     walk = PageReader(tmp_path, {name: clean_hub_leaf[name].url for name in ("hub", "leaf")})
     shown = ""

@@ -21,12 +21,12 @@ PAGE = ROOT / "docs" / "how-to" / "reports.md"
 
 
 def normalize_report(text: str) -> str:
-    """A report without what passes."""
+    """Return a report without what differs from run to run."""
     return _PASSING.sub("·", text).rstrip("\n")
 
 
 def test_the_reports_are_what_is_written(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
-    """docs/reports holds what a plan of that change on real servers looks like today; else: make reports."""
+    """The reports in docs/reports are what a plan on real servers prints; else: make reports."""
     made = render_reports(clean_hub_leaf, tmp_path)
 
     assert normalize_report((REPORTS / "plan.txt").read_text(encoding="utf-8")) == normalize_report(
@@ -47,7 +47,7 @@ def test_the_page_shows_the_comment() -> None:
 
 
 def test_the_workflow_on_the_page_is_the_example() -> None:
-    """The workflow of docs/how-to/ci.md is examples/github/jsplan.yml, and gives the action what it takes."""
+    """The workflow on the page is examples/github/jsplan.yml, with valid inputs of the action."""
     (shown,) = [block.text for block in blocks(ROOT / "docs" / "how-to" / "ci.md") if block.title]
     text = (ROOT / "examples" / "github" / "jsplan.yml").read_text(encoding="utf-8")
     inputs = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))["inputs"]

@@ -1,4 +1,4 @@
-"""Plays the pages that lead a reader step by step, on real servers. README is played in `tests/install`."""
+"""Plays the step-by-step pages on real servers. README is played in `tests/install`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGES = [
 def test_what_the_page_shows_is_what_is_printed(
     page: str, clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:
-    """Each command on the page prints, on real servers, what the page says that it prints."""
+    """Each command on the page prints what the page says."""
     play_page(
         PageReader(tmp_path, {name: clean_hub_leaf[name].url for name in ("hub", "leaf")}), page
     )
@@ -50,7 +50,7 @@ def test_the_page_shows_all_of_sandbox_up(page: str, hub_leaf: Sandbox) -> None:
 
 
 def normalize_output(text: str) -> str:
-    """The text without what differs from run to run."""
+    """Return the text without what differs from run to run."""
     text = re.sub(r"(?m)^data: .*$", "data: FOLDER", text)
     return re.sub(
         r"nats-server [\d.]+", "nats-server VERSION", re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", text)
