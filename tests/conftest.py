@@ -1,4 +1,4 @@
-"""Fixtures that everything shares: real servers, and an environment in which nothing of the developer's shows through."""
+"""Shared fixtures: real servers, and an environment without the developer's settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Server
 
-# One seeded sample, the same everywhere: what is found by chance is found by `make soak`, and not in somebody else's change.
+# One seeded sample, the same everywhere: only `make soak` finds by chance, no unrelated change does.
 settings.register_profile(
     "seeded", derandomize=True, database=None, deadline=None
 )  # no test depends on how fast the machine is
@@ -71,7 +71,7 @@ class MakeHubLeaf(Protocol):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep standard error as it is while nothing is captured yet; let Spark start with the classes that are prepared."""
+    """Keep standard error until pytest captures it; let Spark start with the prepared classes."""
     config.stash[STANDARD_ERROR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
     if find_spec("pyspark") and spark_classes.archive_path().exists():
         os.environ.setdefault(
@@ -81,7 +81,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
-    """Print where each thread is and end the process: a test that waits for a thread, or holds the interpreter, would outlast a signal."""
+    """Print where each thread is and end the process.
+
+    A signal is not enough for a test that waits for a thread, or that holds the interpreter.
+    """
     faulthandler.dump_traceback_later(
         settings.timeout, exit=True, file=item.config.stash[STANDARD_ERROR]
     )
@@ -90,14 +93,14 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_cancel_timer() -> bool:
-    """The test has ended."""
+    """Do nothing more: the test has ended."""
     faulthandler.cancel_dump_traceback_later()
     return True
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever is chosen: no test of the matrix, by its own mark or its file's, is allowed more time than that."""
+    """Refuse a test of the matrix that is allowed more time, by its own mark or its file's."""
     for item in items:
         allowed = item.get_closest_marker("timeout")
         if (
@@ -111,7 +114,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many sequences (tests/sequences) were played, by how they ended; with workers only this process can."""
+    """Print how many sequences (tests/sequences) were played, by how they ended.
+
+    With workers only this process can.
+    """
     reports = [
         report
         for found in terminalreporter.stats.values()
@@ -135,7 +141,10 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def clean_environment(_homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No NATS_*, JSPLAN_* or colour variable, and a home of its own; only which nats-server to use stays decided."""
+    """Remove NATS_*, JSPLAN_* and colour variables, and give each test a home of its own.
+
+    Only the choice of the nats-server stays.
+    """
     secrets.clear_secrets()
     for name in list(os.environ):
         if name.startswith(("NATS_", "JSPLAN_")) or name in {
@@ -158,13 +167,16 @@ def clean_environment(_homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def server_version() -> tuple[int, ...]:
-    """The version of the nats-server under test, as (2, 15, 1)."""
+    """Return the version of the nats-server under test, as (2, 15, 1)."""
     return tuple(int(part) for part in binary.read_version(PROGRAM).split("-")[0].split("."))
 
 
 @pytest.fixture(scope="session")
 def hub_leaf() -> Iterator[Sandbox]:
-    """A hub and a leaf for all tests of this worker: name what you create uniquely, or use `clean_hub_leaf`."""
+    """Share a hub and a leaf among all tests of this worker.
+
+    Name what you create uniquely, or use `clean_hub_leaf`.
+    """
     with Sandbox.hub_and_leaf(binary=PROGRAM) as sandbox:
         yield sandbox
 

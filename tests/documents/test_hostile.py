@@ -42,7 +42,7 @@ ROUNDS = 150
 
 
 def with_checksum(document: dict[str, Any]) -> dict[str, Any]:
-    """A plan whose checksum fits."""
+    """Return a plan whose checksum fits."""
     body = {key: value for key, value in document.items() if key != "sha256"}
     return body | {"sha256": digest(body).removeprefix("sha256:")}
 
@@ -157,7 +157,7 @@ def test_as_it_was_written(kind: str, tmp_path: Path) -> None:
 )
 @given(seed=st.integers(0, 2**32))
 def test_a_mutated_document(kind: str, seed: int, tmp_path: Path) -> None:
-    """A document that was changed by hand is read as it says, or refused with an error of ours: never another exception."""
+    """A mutated document is read, or refused with an error of jsplan; no other exception."""
     document, read = READERS[kind]
     found = mutate(document, Random(seed))
     try:
@@ -169,7 +169,7 @@ def test_a_mutated_document(kind: str, seed: int, tmp_path: Path) -> None:
 
 
 def test_one_that_is_too_deep() -> None:
-    """What is nested deeper than any document of ours is refused before anything walks through it."""
+    """A document that is nested too deeply is refused before any recursion."""
     for levels in (65, 900, 100_000):
         with pytest.raises(JsplanError, match="is damaged"):
             parse(b'{"x":' * levels + b"1" + b"}" * levels, "p.plan", "hint")
@@ -178,7 +178,7 @@ def test_one_that_is_too_deep() -> None:
 
 @pytest.mark.parametrize("pretty", [True, False])
 def test_invisible_characters_are_escaped(pretty: bool) -> None:
-    """JSON that is printed shows characters that a terminal does not show, and means the same as before; other letters stay."""
+    """Printed JSON escapes invisible characters and keeps all other letters."""
     document = {
         "ORD\u200bERS": ["\x7f", "\x85", "\ufeff", "\U000e0041", "\u202e", "é 日本 \U0001f680"]
     }
@@ -190,7 +190,7 @@ def test_invisible_characters_are_escaped(pretty: bool) -> None:
 
 
 def test_what_is_wrong_is_said_without_its_value() -> None:
-    """The file, the place in it and what is expected are named; the value, which may be secret or long, is not."""
+    """An error of a document names the file and the place, but not the value."""
     secret = "hunter2" * 100
     for place, words in (
         ({"mode": secret}, "mode must be one of normal, destroy, refresh-only, restore, revert"),
@@ -215,7 +215,7 @@ def test_the_schemas_know_every_field() -> None:
 
 
 def test_numbers_with_a_fraction_are_no_counts() -> None:
-    """5.0 is refused where something is counted: serials and sequences become parts of keys and addresses."""
+    """A number with a fraction, such as 5.0, is refused for serials and sequences."""
     assert (
         find_flaw(valid_documents.state() | {"serial": 5.0}, "state")
         == "serial must be a whole number"

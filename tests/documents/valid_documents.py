@@ -223,7 +223,7 @@ _COUNTS = {
 _POSITION = CONSUMER_POSITION | {"num_ack_pending": 0, "num_redelivered": 0}
 MANIFEST: dict[str, Any] = {
     "format_version": "1.0", "kind": "backup", "jsplan_version": "0.1.0", "workspace": "shop", "environment": None, "id": "b1",
-    "started_at": AT, "finished_at": AT, "complete": True, "missing": [{"address": "leaf/**", "reason": "away"}],
+    "started_at": AT, "finished_at": AT, "complete": True, "missing": [{"address": "leaf/**", "reason": "offline"}],
     "streams": [
         {
             "address": "hub/stream/ORDERS", "config": samples.STREAM, "created": CREATED, "before": _COUNTS, "after": _COUNTS,
