@@ -1,4 +1,4 @@
-"""The example of a backfill on a cluster: a standalone Spark master, two workers with Pythons of their own, one of which is killed."""
+"""The example of a backfill on a standalone Spark cluster, one worker of which is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT = 60_000
 
 
 def shipped() -> ModuleType:
-    """The script of the example."""
+    """Import the script of the example."""
     spec = importlib.util.spec_from_file_location("example_cluster", EXAMPLE / "cluster.py")
     assert spec is not None
     assert spec.loader is not None
@@ -36,8 +36,9 @@ def shipped() -> ModuleType:
 def test_a_worker_is_killed_in_the_middle(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The job file on spark-submit copies every message once, in order, though the worker that copies is killed with all that it runs; no
-    password is in the job, and the workers take theirs from their environment and from files of their own.
+    """A job copies every message once and in order, although the worker that copies is killed.
+
+    No password is in the job: the workers read theirs from their environment and from files.
     """
     example: Any = shipped()
     example.unpack(tmp_path)
@@ -68,8 +69,10 @@ def test_a_worker_is_killed_in_the_middle(
 @pytest.mark.download
 @pytest.mark.timeout(1200)
 def test_partitions_and_a_fleet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Job files of an entry in lanes, with SQL and a function, whose worker is killed, and of a fleet of which a store is away at first:
-    every message once, each subject in its order; what was away is brought by the same job later; no password is in either.
+    """Jobs with partitions and of a fleet copy every message once, each subject in its order.
+
+    A worker is killed, and a store is offline at first: the same job copies it later. The entry with
+    partitions has SQL and a function. No password is in either job.
     """
     example: Any = shipped()
     example.unpack(tmp_path)
@@ -78,7 +81,7 @@ def test_partitions_and_a_fleet(tmp_path: Path, capfd: pytest.CaptureFixture[str
         for store in example.STORES:
             example.fill(sandbox[store], 2000, "SALES", f"sales.{store}")
         with example.cluster(tmp_path, sandbox["leaf"]) as (master, workers):
-            lanes = example.story(tmp_path, sandbox["hub"], master, workers, "orders-clean")
+            partitioned = example.story(tmp_path, sandbox["hub"], master, workers, "orders-clean")
             scripts = (tmp_path / "job.py").read_text("utf-8")
             fleet = example.story(
                 tmp_path, sandbox["hub"], master, [], "sales-history", sandbox["store-2"]
@@ -89,7 +92,7 @@ def test_partitions_and_a_fleet(tmp_path: Path, capfd: pytest.CaptureFixture[str
             read_all(sandbox["hub"], "$JS.API", name) for name in ("ORDERS_CLEAN", "ALL_SALES")
         )
 
-    assert (lanes, fleet) == (0, 0), said
+    assert (partitioned, fleet) == (0, 0), said
     assert "is killed]" in said
     assert "store-2/stream/SALES  deferred:" in said
     assert sorted(int(data) for *_, data in clean) == [n for n in range(1, COUNT + 1) if n % 10]

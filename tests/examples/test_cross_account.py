@@ -1,4 +1,4 @@
-"""What the seed documents set up between accounts converges on real servers, and large flows pass: the shipped examples."""
+"""The shipped examples with several accounts converge on real servers, and large flows pass."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ COUNT, SIZE = 50_000, 1024
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the example is copied to."""
+    """Copy the example into a folder of the test."""
     return tmp_path
 
 
 def without_system(text: str) -> str:
-    """A server configuration without what the sandbox writes itself: ports, names, stores and links."""
+    """Return a server configuration without ports, names, stores and links of the sandbox."""
     return text[text.index("accounts {") :]
 
 
 def converge(load: LoadOptions, count: int) -> None:
-    """Apply creates everything, the second plan is empty, nothing drifted."""
+    """Apply everything; check that the second plan is empty and nothing drifted."""
     first, result = apply(load, PlanOptions(), approve, RecordingObserver())
     assert [d.summary for d in first.diagnostics] == []
     assert (result.exit_code, first.summary["add"]) == (0, count)
@@ -68,7 +68,7 @@ def converge(load: LoadOptions, count: int) -> None:
 
 @pytest.fixture
 def static(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions]]:
-    """Hub and leaf with the accounts of the example, and its workspace."""
+    """Start the hub and the leaf of the example, with its accounts and workspace."""
     shutil.copy(EXAMPLE / "static/jsplan.yaml", folder)
     accounts = (EXAMPLE / "static/accounts.conf").read_text("utf-8")
     login, remotes = User("ACC", "acc", "acc"), [("admin:admin", "SYS"), ("acc:acc", "ACC")]
@@ -88,7 +88,7 @@ def static(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions]]:
 
 
 def answer(raw: Raw, subject: str) -> dict[str, Any]:
-    """What is answered, nothing as long as nobody listens."""
+    """Return the answer of a request, or nothing while no listener is there."""
     try:
         return raw.api(subject)
     except NoResponders:
@@ -97,7 +97,10 @@ def answer(raw: Raw, subject: str) -> dict[str, Any]:
 
 @pytest.mark.matrix
 def test_static_accounts_converge_and_copy(static: tuple[Sandbox, LoadOptions]) -> None:
-    """50,000 messages and 50 MB go from the leaf to the hub and on into the other account, all of them and through a filter."""
+    """50,000 messages and 50 MB go from the leaf to the hub and into the other account.
+
+    All of them go through one flow, a part through a flow with a filter.
+    """
     sandbox, load = static
     converge(load, 6)
     hub, leaf = sandbox["hub"].url, sandbox["leaf"].url
@@ -113,7 +116,10 @@ def test_static_accounts_converge_and_copy(static: tuple[Sandbox, LoadOptions]) 
 
 
 def test_a_consumer_serves_clients_of_another_account(static: tuple[Sandbox, LoadOptions]) -> None:
-    """A client of IMPORT_CLIENT on the leaf takes messages of `dur` on the hub and acknowledges them; plan sees no change in that."""
+    """A client of another account on the leaf takes and acknowledges messages of a hub consumer.
+
+    A later plan sees no change in that.
+    """
     sandbox, load = static
     converge(load, 6)
     with Raw(sandbox["leaf"].url, "acc", "acc") as raw:
@@ -140,7 +146,7 @@ def test_a_consumer_serves_clients_of_another_account(static: tuple[Sandbox, Loa
 def test_the_accounts_of_the_example_are_what_access_prints(
     static: tuple[Sandbox, LoadOptions],
 ) -> None:
-    """accounts.conf has exactly the exports and imports that `jsplan access` prints, and the check finds all of them."""
+    """The file accounts.conf has exactly the exports and imports that `jsplan access` prints."""
     _, load = static
     shipped = "".join((EXAMPLE / "static/accounts.conf").read_text("utf-8").split())
     printed = access(load, RecordingObserver())
@@ -156,7 +162,10 @@ def test_the_accounts_of_the_example_are_what_access_prints(
 
 @pytest.fixture
 def jwt(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions, dict[str, Path]]]:
-    """A, B and C of the sharing tutorial with what `jsplan access` says they need, and a leaf that joins A with its creds."""
+    """Start A, B and C of the sharing tutorial, and a leaf that joins A with its creds.
+
+    The accounts have what `jsplan access` says they need.
+    """
     shutil.copy(EXAMPLE / "jwt/jsplan.yaml", folder)
     operator = Operator()
     a, b, c = operator.account("A"), operator.account("B", NO_JETSTREAM), operator.account("C")
@@ -182,7 +191,7 @@ def jwt(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions, dict[str, Path]]]:
 
 @pytest.mark.matrix
 def test_jwt_accounts_converge_and_copy(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]]) -> None:
-    """The same between accounts of an operator, and onto a leaf that joins with creds: filtered and not, 50,000 messages and 50 MB."""
+    """Flows between accounts of an operator, and onto a leaf, copy 50,000 messages and 50 MB."""
     sandbox, load, creds = jwt
     converge(load, 8)
     with Raw(sandbox["hub"].url, creds=creds["A"], timeout=60) as raw:
@@ -200,7 +209,7 @@ def test_jwt_accounts_converge_and_copy(jwt: tuple[Sandbox, LoadOptions, dict[st
 def test_b_uses_consumers_in_the_jetstream_of_a(
     jwt: tuple[Sandbox, LoadOptions, dict[str, Path]],
 ) -> None:
-    """B, without JetStream, pulls with `b`; `bb` pushes 5 MB to it, with flow control that B answers and acks that arrive."""
+    """B, without JetStream, pulls with `b`; `bb` pushes 5 MB to it with flow control and acks."""
     sandbox, load, creds = jwt
     converge(load, 8)
     url, count = sandbox["hub"].url, 500
@@ -237,7 +246,10 @@ def test_b_uses_consumers_in_the_jetstream_of_a(
 def test_access_between_operator_accounts(
     jwt: tuple[Sandbox, LoadOptions, dict[str, Path]],
 ) -> None:
-    """What was printed is there, but for what cannot be tried without harm, which the system account knows. No secret is shown."""
+    """The check finds every printed subject, and the system account those that it cannot try.
+
+    No secret is shown.
+    """
     _, load, creds = jwt
     apply(load, PlanOptions(), approve, RecordingObserver())
     found = access(load, RecordingObserver(), ask=True)
@@ -260,7 +272,7 @@ def test_access_between_operator_accounts(
 
 
 def test_keys_stand_for_names(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]]) -> None:
-    """Without `account:` the creds files tell the accounts' keys, and all that is printed is as complete."""
+    """Without `account:` the creds files give the accounts' keys, and the output is as complete."""
     _, load, creds = jwt
     named = access(load, RecordingObserver())
     text = (load.directory / "jsplan.yaml").read_text("utf-8")

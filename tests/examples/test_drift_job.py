@@ -1,4 +1,4 @@
-"""The drift job as it is shipped: the permissions on a real server, and files that name only what exists."""
+"""The shipped drift job: its permissions on a real server, and names that exist."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ accounts {
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Server]:
-    """A server with exactly the permissions of the example."""
+    """Start a server with exactly the permissions of the example."""
     with start_servers(
         f"{TEXT}{ACCOUNTS}", User("SHOP", "admin", "admin"), binary=PROGRAM
     ) as sandbox:
@@ -78,14 +78,14 @@ def hub() -> Iterator[Server]:
 
 
 def allowed(block: str) -> list[str]:
-    """The subjects that a user of the block may publish."""
+    """Return the subjects that a user of the block may publish."""
     found = re.search(rf"{block} = \{{\s*publish: \{{allow: \[(.*?)\]\}}", TEXT, re.DOTALL)
     assert found is not None
     return re.findall(r'"([^"]+)"', found[1])
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether a NATS pattern takes a subject."""
+    """Check whether a NATS pattern matches a subject."""
     wanted, tokens = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         wanted, tokens = (
@@ -98,7 +98,7 @@ def matches(pattern: str, subject: str) -> bool:
 
 
 class Shop:
-    """The example in a folder of its own, as one of its users; `sent` are the subjects that jsplan published."""
+    """The example in its own folder, as one of its users; `sent` has the published subjects."""
 
     def __init__(self, folder: Path, hub: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         shutil.copy(EXAMPLE / "jsplan.yaml", folder)
@@ -122,7 +122,7 @@ class Shop:
         self._patch.setattr(NatsConnection, name, recorded)
 
     def load(self, user: str) -> LoadOptions:
-        """How to load it as this user; what was sent so far is forgotten."""
+        """Return the load options of this user, and forget the subjects sent so far."""
         self.sent.clear()
         for name in ("SHOP_USER", "SHOP_PASSWORD"):
             self._patch.setenv(name, user)
@@ -130,14 +130,17 @@ class Shop:
 
 
 def unused(block: str, sent: set[str]) -> list[str]:
-    """Permissions about the server itself that nothing was sent for."""
+    """Return the permissions of the server itself that no request used."""
     own = [pattern for pattern in allowed(block) if not pattern.startswith("$JS.*.")]
     return [pattern for pattern in own if not any(matches(pattern, subject) for subject in sent)]
 
 
 @pytest.mark.parametrize("block", ["JSPLAN_PLAN", "JSPLAN_DRIFT", "JSPLAN_APPLY"])
 def test_leaves_are_asked_as_the_hub_is(block: str) -> None:
-    """What a user may ask of the server he may ask of the domains behind it, but for the state, which is on the server."""
+    """A user may ask the domains of the leaves what it may ask the hub, but for the state.
+
+    The state is in the hub.
+    """
     own = {
         p.removeprefix("$JS.API.")
         for p in allowed(block)
@@ -151,7 +154,7 @@ def test_leaves_are_asked_as_the_hub_is(block: str) -> None:
 def test_the_permissions_are_what_is_sent(
     hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Apply, plan, drift and the watch work on a server that permits exactly this; what drift may publish is used to the last line."""
+    """Apply, plan, drift and the watch need exactly the permissions of the example."""
     shop = Shop(tmp_path, hub, monkeypatch)
     load = shop.load("deploy")
     assert apply(load, PlanOptions(), approve, RecordingObserver())[1].exit_code == 0
@@ -186,7 +189,10 @@ def test_the_permissions_are_what_is_sent(
         if not any(matches(p, subject) for p in allowed("JSPLAN_PLAN"))
     ] == []
 
-    with Raw(hub.url, "admin", "admin") as admin, Raw(hub.url, "admin", "admin", timeout=30) as ear:
+    with (
+        Raw(hub.url, "admin", "admin") as admin,
+        Raw(hub.url, "admin", "admin", timeout=30) as listener,
+    ):
         admin.api_ok(
             "$JS.API.CONSUMER.CREATE.ORDERS.X",
             {"stream_name": "ORDERS", "config": {"name": "X", "durable_name": "X"}},
@@ -198,7 +204,7 @@ def test_the_permissions_are_what_is_sent(
         )
         assert unused("JSPLAN_DRIFT", shop.sent) == ["ops.drift"]  # that is seen below
 
-        ear.subscribe("ops.drift")
+        listener.subscribe("ops.drift")
         job = WatchJob(tmp_path, "--every", "1h")
         try:
             assert job.wait_until_ready().next_alert_key() == (
@@ -210,7 +216,7 @@ def test_the_permissions_are_what_is_sent(
             admin.api_ok("$JS.API.STREAM.UPDATE.ORDERS", config | {"max_msgs": 9})
             assert job.next_alert_key() == ("opened", "changed", "hub/stream/ORDERS")
             assert job.seen[-1]["by"]["user"] == "admin"
-            said = [json.loads(ear.next_message()[2])["alert"]["address"] for _ in range(2)]
+            said = [json.loads(listener.next_message()[2])["alert"]["address"] for _ in range(2)]
         finally:
             job.stop(signal.SIGTERM)
     assert said == ["hub/consumer/ORDERS/X", "hub/stream/ORDERS"]
@@ -219,7 +225,7 @@ def test_the_permissions_are_what_is_sent(
 def test_names_that_may_not_be_asked_for(
     hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user who may not ask for the domains of its account still learns that one never answered."""
+    """A user who may not ask for domain names still learns that a domain never answered."""
     shop = Shop(tmp_path, hub, monkeypatch)
     text = (
         (tmp_path / "jsplan.yaml")
@@ -241,7 +247,7 @@ def test_names_that_may_not_be_asked_for(
 
 @pytest.mark.parametrize("user", ["plan", "drift"])
 def test_who_only_looks_can_change_nothing(hub: Server, user: str) -> None:
-    """The server refuses every writing request of the users plan and drift, and messages of other people's streams to drift."""
+    """The users plan and drift may send no writing request, and drift may read no message."""
     writing = [
         pattern for pattern in allowed("JSPLAN_APPLY") if pattern not in allowed("JSPLAN_PLAN")
     ]
@@ -269,7 +275,7 @@ def test_files_are_yaml(path: Path) -> None:
 
 
 def command_lines() -> list[list[str]]:
-    """The arguments of every command line of jsplan in the example."""
+    """Return the arguments of every command line of jsplan in the example."""
     found = [
         found
         for path in FILES
@@ -303,7 +309,7 @@ def _lists(node: Any) -> Iterator[list[str]]:
 
 
 def test_every_command_line_exists() -> None:
-    """Commands and options in manifests, units, crontab and workflow are ones that jsplan has."""
+    """Every command line of the example has only commands and options of jsplan."""
     found = command_lines()
     assert len(found) >= 7
     for arguments in found:

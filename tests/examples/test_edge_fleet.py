@@ -1,4 +1,4 @@
-"""The edge fleet as it is shipped: 20 real leaf servers, and the same files for 500 shops of which few are there."""
+"""The shipped edge fleet with 20 real leaf servers, and planned for 500 shops."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SHOPS = 20
 
 @pytest.fixture(scope="module")
 def shops() -> Iterator[Fleet]:
-    """A hub and 20 leaves."""
+    """Start a hub and 20 leaves."""
     with running(leaf_names(SHOPS), binary=PROGRAM) as sandbox:
         yield Fleet(sandbox)
 
 
 def example(folder: Path, shops: Fleet, monkeypatch: pytest.MonkeyPatch, size: str) -> LoadOptions:
-    """The example in a folder of its own, pointed at the test's hub."""
+    """Copy the example and point it at the test's hub."""
     shutil.copy(EXAMPLE, folder)
     monkeypatch.setenv("ACC_PASSWORD", "acc")
     hub = f"hub={shops.sandbox['hub'].url}"
@@ -45,7 +45,7 @@ def example(folder: Path, shops: Fleet, monkeypatch: pytest.MonkeyPatch, size: s
 
 @pytest.mark.matrix
 def test_twenty_shops(shops: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty shops converge in waves; what each sells arrives in the hub, and what the hub says in each shop."""
+    """Twenty shops converge in waves; sales arrive in the hub, and prices in each shop."""
     load = example(tmp_path, shops.clean(), monkeypatch, "small")
     first, result = apply(
         load, PlanOptions(waves=("label:canary", "10%", "100%")), approve, RecordingObserver()
@@ -70,13 +70,13 @@ def test_twenty_shops(shops: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_five_hundred_shops(shops: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written for 500 shops and with 20 of them there: those are made, the others are left for later, all in one bounded plan."""
+    """A plan for 500 shops creates the 20 that are there and defers the others."""
     load = example(tmp_path, shops.clean(), monkeypatch, "large")
     assert len([address for address in validate(load).resources if address.name == "SALES"]) == 500
     first, result = apply(load, PlanOptions(), approve, RecordingObserver())
-    away = {item.address.partition("/")[0] for item in first.deferred}
+    offline = {item.address.partition("/")[0] for item in first.deferred}
 
-    assert (len(away), len(first.deferred)) == (500 - SHOPS, 3 * (500 - SHOPS))
+    assert (len(offline), len(first.deferred)) == (500 - SHOPS, 3 * (500 - SHOPS))
     assert (result.exit_code, result.summary["added"]) == (0, 3 * SHOPS + 3)
     assert len(shops.ask("STREAM.INFO.ALL_SALES")["config"]["sources"]) == 500, (
         "a source may be made before its origin is there"

@@ -1,4 +1,4 @@
-"""What the seed documents set up within one account converges on real servers, from the examples as they are shipped."""
+"""The shipped examples of one account converge on real servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def converge(load: LoadOptions, count: int) -> None:
-    """Apply creates everything, the second plan is empty, nothing drifted."""
+    """Apply everything; check that the second plan is empty and nothing drifted."""
     first, result = apply(load, PlanOptions(), approve, RecordingObserver())
     again = plan(load, PlanOptions(), RecordingObserver())
     found = drift(load, DriftOptions(), RecordingObserver())
@@ -44,7 +44,7 @@ def converge(load: LoadOptions, count: int) -> None:
 
 
 def test_orders(tmp_path: Path, server: Server) -> None:
-    """ORDERS with NEW, DISPATCH and MONITOR, and LOGS with TAIL, are what the technical preview describes."""
+    """ORDERS and LOGS with their consumers become what the technical preview describes."""
     shutil.copy(ROOT / "examples/orders/jsplan.yaml", tmp_path)
     converge(LoadOptions(tmp_path, variables=(f"url={server.url}",)), 6)
     with Raw(server.url) as raw:
@@ -74,7 +74,7 @@ def test_orders(tmp_path: Path, server: Server) -> None:
 
 
 def hub_and_leaf(folder: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> LoadOptions:
-    """The example, pointed at the test's servers."""
+    """Copy the example and point it at the test's servers."""
     shutil.copy(ROOT / "examples/hub-and-leaf/jsplan.yaml", folder)
     monkeypatch.setenv("ACC_PASSWORD", "acc")
     return LoadOptions(folder, variables=(f"hub={sandbox['hub'].url}",), environ=os.environ)
@@ -83,7 +83,7 @@ def hub_and_leaf(folder: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 def test_hub_and_leaf(
     tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """test, backup-test-leaf, aggregate-test-leaf and dur converge, and messages published to the leaf arrive in both copies."""
+    """The hub and leaf example converges, and messages of the leaf arrive in both copies."""
     converge(hub_and_leaf(tmp_path, clean_hub_leaf, monkeypatch), 4)
     hub, leaf = clean_hub_leaf["hub"], clean_hub_leaf["leaf"]
     publish(
@@ -114,7 +114,7 @@ def test_templates_plan(
     server: Server,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What `init` writes can be planned as it is, once it is pointed at a server."""
+    """Templates of `init` can be planned unchanged, once they point at a server."""
     written = init(tmp_path, template, "shop")
     url = (server if template == "single" else clean_hub_leaf["hub"]).url
     text = written[0].read_text("utf-8")

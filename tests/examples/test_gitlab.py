@@ -1,4 +1,4 @@
-"""The GitLab example as it is shipped: its scripts on a real server; the API that they ask is played."""
+"""The shipped GitLab example: its scripts on a real server, with a fake of GitLab's API."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ACCOUNTS = "accounts { SHOP: { jetstream: enabled, users: [{user: shop, password
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Server]:
-    """A server with the account of the example."""
+    """Start a server with the account of the example."""
     with start_servers(ACCOUNTS, User("SHOP", "shop", "shop"), binary=PROGRAM) as sandbox:
         assert isinstance(sandbox, Sandbox)
         yield sandbox["hub"]
@@ -45,7 +45,7 @@ def hub() -> Iterator[Server]:
 
 @contextmanager
 def gitlab(notes: list[dict[str, Any]]) -> Iterator[str]:
-    """As much of the API as is asked: who am I, and the notes of one merge request."""
+    """Serve the part of the API that is asked: the own user, and the notes of one merge request."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -87,7 +87,7 @@ def gitlab(notes: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def run(job: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """The script of a job, as a runner of GitLab runs it."""
+    """Run the script of a job as a runner of GitLab does."""
     base = {
         name: value
         for name, value in os.environ.items()
@@ -110,7 +110,7 @@ def run(job: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[s
 
 
 def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> None:
-    """A merge request has one note however often it is planned, and the button applies what its pipeline planned, once."""
+    """A merge request has one note, and the button applies the plan of its pipeline, once."""
     for name in ("jsplan.yaml", "report.py"):
         shutil.copy(EXAMPLE / name, tmp_path)
     foreign = {"id": 1, "author": {"id": 9}, "body": "<!-- jsplan:shop:0 -->\nnot ours"}

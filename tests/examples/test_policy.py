@@ -1,4 +1,7 @@
-"""The policy as it is shipped, on plans of real servers. Rego is run by `regopy`; conftest reads the same `deny`."""
+"""The shipped policy on plans of real servers.
+
+Rego is run by `regopy`; conftest reads the same `deny`.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,14 @@ THURSDAY, FRIDAY = (datetime(2025, 11, day, 23, 30, tzinfo=UTC) for day in (20, 
 
 
 def evaluate_policy(query: str, document: Any, data: dict[str, Any]) -> Any:
-    """What a query of the policy gives for a document, as conftest would ask it."""
+    """Return the result of a query of the policy for a document, as conftest would ask it."""
     return ask(
         query, document, data, {"friday.rego": (POLICY / "friday.rego").read_text(encoding="utf-8")}
     )
 
 
 def denials(document: Any, when: datetime, **data: Any) -> list[str]:
-    """Why a plan is refused at a time."""
+    """Return the reasons to refuse a plan at a time."""
     return sorted(
         evaluate_policy(
             "data.main.deny", document, {"now_ns": int(when.timestamp()) * 10**9, **data}
@@ -46,7 +49,10 @@ def denials(document: Any, when: datetime, **data: Any) -> list[str]:
 
 @pytest.fixture(scope="module")
 def plans(hub_leaf: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Plans of one change in two environments: a deletion, a replacement, fewer messages, a longer age, a new stream."""
+    """Plan one change in two environments.
+
+    A deletion, a replacement, fewer messages, a longer age, and a new stream.
+    """
     folder: Path = tmp_path_factory.mktemp("policy")
     space = hub_leaf_space(folder, hub_leaf)
     environments: dict[str, Any] = {"prod": {}, "staging": {}}
@@ -85,7 +91,7 @@ def plans(hub_leaf: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def test_nothing_is_deleted_in_prod_on_a_friday(plans: dict[str, Any]) -> None:
-    """On a Friday a plan for prod is refused for each deletion, by name; what adds or keeps is not mentioned."""
+    """On a Friday a plan for prod is refused for each deletion, and for nothing else."""
     said = denials(plans["prod"], FRIDAY)
 
     assert [re.split(r"[: ]", line)[0] for line in said] == [
@@ -105,7 +111,7 @@ def test_other_days_and_other_places_are_free(plans: dict[str, Any]) -> None:
 
 
 def test_it_is_friday_where_people_are(plans: dict[str, Any]) -> None:
-    """With the data of the example the day is that of Berlin, where it is Friday already, and the weekend counts too."""
+    """With the data of the example the day is that of Berlin, and the weekend counts too."""
     data = yaml.safe_load((EXAMPLE / "days.yaml").read_text(encoding="utf-8"))
 
     assert len(denials(plans["prod"], THURSDAY, **data)) == 3
@@ -113,7 +119,7 @@ def test_it_is_friday_where_people_are(plans: dict[str, Any]) -> None:
 
 
 def test_without_data_it_is_today(plans: dict[str, Any]) -> None:
-    """What day it is comes from the clock."""
+    """Without data the day is that of the clock."""
     before = f"{datetime.now(UTC):%A}"
     today = evaluate_policy("data.main.today", plans["prod"], {})
 
