@@ -1,7 +1,7 @@
-"""The measured update rules as cases: what `from` becomes, what `to` does to it, on each server version.
+"""The measured update rules as cases: `from`, `to`, and the effect on each server version.
 
 The two JSON files say what five servers answered to a raw update that replaces the whole configuration. What the tables
-predict for the same pair is worked out here by the planner's own functions.
+predict for the same pair is computed here by the planner's own functions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jsplan.resources.fields import Config, strip_metadata
 DATA = Path(__file__).parent.parent / "data"
 #: The API level of each measured version.
 LEVELS = {"2.10.26": 0, "2.11.11": 1, "2.12.8": 3, "2.14.6": 4, "2.15.1": 5}
-#: What the server takes as it is sent raw, and jsplan replaces all the same, with the reason.
+#: Raw updates that the server takes, and for which jsplan replaces all the same, with the reason.
 ACCEPTED_BUT_REPLACED = {
     "consumer name / durable_name named ephemeral -> durable": "it keeps the threshold after which it is deleted",
     "consumer name / durable_name durable -> named ephemeral": "it expires after the next restart of the server",
@@ -32,7 +32,7 @@ ACCEPTED_BUT_REPLACED = {
     "consumer mem_storage true->false": "up to 2.12 the next restart forgets the consumer",
     "consumer direct false->true": "internal to the server; refused since 2.14",
 }
-#: Refused as they are sent raw, and never sent so by jsplan: it sends the server's own document with what changes.
+#: Refused as raw updates, and never sent so by jsplan: it sends the server's own document with what changes.
 REFUSED_ONLY_RAW = {
     "stream sealed update description on sealed": "what sealing turned on is left out",
     "stream sealed update max_age on sealed": "what sealing turned on is left out",
@@ -45,7 +45,7 @@ REFUSED_BY_SURROUNDINGS = {
     "stream consumer_limits set inactive_threshold, existing durable without": "JS436",
     "consumer deliver_subject change (active subscriber)": "JS435",
 }
-#: Carried out by a call of its own, not by the update.
+#: Executed by a call of its own, not by the update.
 IGNORED_FIELDS = ("pause_until",)
 
 
@@ -66,12 +66,12 @@ class Case:
 
     @property
     def table(self) -> Table:
-        """The table of the kind."""
+        """Return the table of the kind."""
         return STREAM if self.kind == "stream" else CONSUMER
 
 
 def cases() -> list[Case]:
-    """All cases of both files."""
+    """Return all cases of both files."""
     found = []
     for kind in ("stream", "consumer"):
         text = json.loads((DATA / f"{kind}_update_rules.json").read_text("utf-8"))
@@ -92,15 +92,16 @@ def cases() -> list[Case]:
 
 
 def with_name(kind: str, config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with the name that the planner always writes."""
+    """Add the name, which the planner always writes, to the configuration."""
     return config if kind == "stream" else {"name": "c"} | config
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the tables say of one update: `effect` is none, in_place, one_way, replace or ignored; `after` is compact.
+    """The prediction of the tables for one update.
 
-    `predicted_changes` is what the server would echo of it, with what it takes and does nothing about.
+    `effect` is none, in_place, one_way, replace or ignored; `after` is compact. `predicted_changes` is what the server
+    would echo of it, with what it takes and does nothing about.
     """
 
     effect: str
@@ -112,7 +113,10 @@ class Prediction:
 def predict(
     table: Table, to: Config, live: Config, level: int, around: Config | None = None
 ) -> Prediction:
-    """What an update of the live configuration (raw) to exactly `to` does, by the planner's own functions."""
+    """Predict an update of the live configuration (raw) to exactly `to`.
+
+    The planner's own functions do it.
+    """
     before = table.compact(live)
     target = expected_update(
         table, to, before, live, None, level=level, inherited=around or {}, ignore=()
@@ -128,7 +132,10 @@ def predict(
 
 
 def inherited_from_origin(case: Case) -> Config:
-    """What the origin decides for a mirror in the same JetStream; ORGD alone allows direct reads."""
+    """Return the fields that a mirror in the same JetStream takes over from its origin.
+
+    ORGD alone allows direct reads.
+    """
     mirror = case.after.get("mirror")
     return (
         {"mirror_direct": mirror["name"] == "ORGD"} if mirror and not mirror.get("external") else {}
@@ -136,7 +143,10 @@ def inherited_from_origin(case: Case) -> Config:
 
 
 def problems(case: Case, body: Config, before: Config | None, level: int) -> list[str]:
-    """What plan says against one configuration on a single server, beside what its surroundings add."""
+    """Return the errors of plan for one configuration on a single server.
+
+    Those of its surroundings are not among them.
+    """
     place = ServerContext(level, standalone=True, stream={"name": "S", "subjects": ["s.>"]})
     if case.kind == "stream":
         return [
@@ -158,9 +168,9 @@ def problems(case: Case, body: Config, before: Config | None, level: int) -> lis
 
 
 def check_outcome(case: Case, live: Config, outcome: Mapping[str, Any], level: int) -> None:
-    """Compare what a server did (as the data files write it) with what is predicted from `live`, the raw echo before.
+    """Compare the answer of a server with what is predicted from `live`, the raw echo before.
 
-    Raises AssertionError where they differ.
+    The answer is written as in the data files. Raises AssertionError where they differ.
     """
     if any(
         needed > level
@@ -193,7 +203,7 @@ def check_outcome(case: Case, live: Config, outcome: Mapping[str, Any], level: i
 
 
 def echoed_changes(table: Table, changes: Mapping[str, list[Any]]) -> dict[str, tuple[Any, Any]]:
-    """The changes of an echo in compact form, without those that mean nothing."""
+    """Return the changes of an echo in compact form, without those that mean nothing."""
     pairs = {
         name: tuple(table.compact({name: value}).get(name) for value in pair)
         for name, pair in changes.items()
@@ -204,7 +214,7 @@ def echoed_changes(table: Table, changes: Mapping[str, list[Any]]) -> dict[str, 
 def predicted_changes(
     table: Table, live: Config, prediction: Prediction
 ) -> dict[str, tuple[Any, Any]]:
-    """The changes of the echo that are predicted, in compact form."""
+    """Return the predicted changes of the echo, in compact form."""
     before, after = table.compact(live), prediction.requested
     names = changed_names(before, after)
     return {
@@ -213,14 +223,14 @@ def predicted_changes(
 
 
 def sealed_config(config: Config, level: int) -> Config:
-    """What sealing makes of a stream, compact."""
+    """Return the compact configuration of a stream after it is sealed."""
     after = dict(config) | {"sealed": True}
     STREAM.fill_derived(after, level)
     return after
 
 
 def without_server_metadata(raw: Config) -> Config:
-    """The server's echo without what it puts into metadata itself."""
+    """Return the server's echo without the metadata that it adds itself."""
     out = {name: value for name, value in raw.items() if name != "metadata"}
     metadata = strip_metadata(raw.get("metadata") or {})
     return out | ({"metadata": metadata} if metadata else {})

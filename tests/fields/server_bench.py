@@ -1,6 +1,6 @@
-"""A real server as the judge of the tables: what it takes, what it makes of it, what an update does.
+"""A real server that judges the tables: what it takes, echoes and updates.
 
-Everything is sent as jsplan sends it; what is expected comes from the checks and the tables alone.
+Everything is sent as jsplan sends it; the expectations come from the checks and the tables alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ IDLE = 20.0
 
 @dataclass
 class ServerBench:
-    """The server, at its API level; `counts` says how often each thing happened, so that a run can prove it saw all."""
+    """The server, at its API level; `counts` proves that a run saw every kind of answer."""
 
     level: int
     server: Server
@@ -57,7 +57,10 @@ class ServerBench:
 
     @property
     def raw(self) -> Raw:
-        """A connection. The server hangs up on one that was quiet too long: other tests may have been at work in between."""
+        """Return a connection that is fresh enough.
+
+        The server closes one that was quiet too long: other tests may have run in between.
+        """
         if self._raw is None or time.monotonic() - self._used > IDLE:
             self.close()
             self._raw = Raw(self.server.url, self.server.user, self.server.password, timeout=30)
@@ -65,7 +68,7 @@ class ServerBench:
         return self._raw
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._raw is not None:
             self._raw.close()
 
@@ -87,11 +90,11 @@ class ServerBench:
 
     @property
     def permanent_streams(self) -> set[str]:
-        """The streams that stay for all tests."""
+        """Create the streams that stay for all tests."""
         return {*ORIGINS, *PARENTS}
 
     def live(self, address: Address) -> Config:
-        """The configuration of an object of the domain without a name, as the server shows it."""
+        """Return the configuration of an object as the server shows it."""
         name = (
             f"CONSUMER.INFO.{address.stream}.{address.consumer}"
             if address.kind == "consumer"
@@ -103,20 +106,23 @@ class ServerBench:
 
     @contextmanager
     def listening(self, subject: str | None) -> Iterator[None]:
-        """Somebody else listens on the subject meanwhile; nobody does on None."""
+        """Listen on the subject with another client meanwhile, or with none for None."""
         with Raw(self.server.url) as other:
             if subject:
                 other.subscribe(subject)
             yield
 
     def count(self, what: str) -> None:
-        """Remember that it happened."""
+        """Count one event."""
         self.counts[what] = self.counts.get(what, 0) + 1
 
     # --- streams ---------------------------------------------------------------------------------------------
 
     def stream(self, old: Body, new: Body) -> None:
-        """Make `old`, update it to `new`: each answer, each echo and each class is as predicted; AssertionError if not."""
+        """Create `old` and update it to `new`: answers, echoes and classes are as predicted.
+
+        Raises AssertionError if not.
+        """
         sent = build_create(STREAM, old, self.level)
         answer = self.raw.api(f"$JS.API.STREAM.CREATE.{old['name']}", sent)
         try:
@@ -161,7 +167,7 @@ class ServerBench:
     # --- consumers -------------------------------------------------------------------------------------------
 
     def consumer(self, stream: str, old: Body, new: Body) -> None:
-        """The same for a consumer of one of the `PARENTS`."""
+        """Do the same for a consumer of one of the `PARENTS`."""
         api, limits = (
             f"CONSUMER.CREATE.{stream}.{old['name']}",
             PARENTS[stream].get("consumer_limits", {}),
@@ -211,7 +217,10 @@ class ServerBench:
     def _check_created(
         self, table: Table, predicted: list[str], answer: dict[str, Any], body: Body
     ) -> bool:
-        """Whether it was made, as predicted. What the server does not know is refused since 2.12, and before that dropped."""
+        """Check that the object was created, or refused, as predicted; return whether it was.
+
+        A field that the server does not know is refused since 2.12, and was dropped before.
+        """
         self.count("create refused" if "error" in answer else "create taken")
         if unknown := self._unknown_fields(table, body):
             names = {path.split(".")[0] for path in unknown}
@@ -228,7 +237,7 @@ class ServerBench:
         return "error" not in answer
 
     def _check_echo(self, table: Table, body: Body, raw: Config, around: Config) -> None:
-        """The echo is the predicted one: the same fields, and the same values once normalised."""
+        """Check that the echo has the predicted fields, with the same values once normalised."""
         expected, live = expected_new(table, body, self.level, around), table.compact(raw)
         assert expected == live, (dict(body), differences(expected, live))
         assert table.with_defaults(expected, self.level).keys() == without_server_metadata(
@@ -279,7 +288,7 @@ class ServerBench:
 
 
 def inherited_from_origin(body: Body) -> Config:
-    """What the origin decides for a mirror in this JetStream."""
+    """Return the fields that a mirror in this JetStream takes over from its origin."""
     mirror = body.get("mirror")
     return (
         {"mirror_direct": mirror["name"] == "ORGD"} if mirror and not mirror.get("external") else {}
@@ -287,7 +296,10 @@ def inherited_from_origin(body: Body) -> Config:
 
 
 def has_uncounted_fields(raw: Config) -> bool:
-    """Newer words of older fields, and consumers of origins: older servers do not know them, and `_nats.req.level` does not say so."""
+    """Check for newer words of older fields, and for consumers of origins.
+
+    Older servers do not know them, and `_nats.req.level` does not say so.
+    """
     origins = [raw.get("mirror") or {}, *(raw.get("sources") or ())]
     return raw.get("priority_policy") == "prioritized" or any(
         "consumer" in origin for origin in origins
@@ -295,7 +307,10 @@ def has_uncounted_fields(raw: Config) -> bool:
 
 
 def empty_fields(raw: Config) -> set[str]:
-    """A placement without a wish, and a transform of everything into what it is anyway: echoed, and the same as none."""
+    """Return the names of fields that are echoed and mean the same as none.
+
+    These are a placement without a wish, and a transform that changes nothing.
+    """
     return {
         name
         for name in ("placement", "subject_transform")
@@ -304,7 +319,7 @@ def empty_fields(raw: Config) -> set[str]:
 
 
 def differences(expected: Config, found: Config) -> str:
-    """What is expected and found where the two differ, for reading."""
+    """Return what is expected and what is found where the two differ."""
     names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
     return json.dumps(
         {name: [expected.get(name), found.get(name)] for name in names}, ensure_ascii=False

@@ -1,7 +1,7 @@
-"""Random configurations of streams and consumers, drawn from the field tables: one strategy per type of row.
+"""Random configurations of streams and consumers, drawn from the field tables.
 
-Most values are legal on their own; which of them go together is for the server to say. Names, subjects and origins are
-drawn here because the tables do not know what else is on the server.
+There is one strategy for each type of row. Most values are legal on their own; which of them go together is for the server
+to say. Names, subjects and origins are drawn here because the tables do not know what else is on the server.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _BY_TYPE: dict[str, Callable[[Field], st.SearchStrategy[Any]]] = {
 }
 
 
-#: Inactivity after which a consumer goes: shorter ones would take it away in the middle of a test.
+#: Inactivity after which a consumer goes: shorter ones would delete it in the middle of a test.
 _LONG = [0, 3000 * SECOND, 6000 * SECOND, 6100 * SECOND, 36000 * SECOND]
 
 
@@ -71,7 +71,10 @@ def _rows(
     most: int,
     without: tuple[str, ...] = (),
 ) -> st.SearchStrategy[dict[str, Any]]:
-    """A few rows of the table with values; `known` are the strategies of rows that the types do not describe."""
+    """Draw a few rows of the table with values.
+
+    `known` are the strategies of rows that the types do not describe.
+    """
     rows = [
         row
         for row in table.rows
@@ -127,7 +130,7 @@ def _origin(name: str, level: int) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def streams(name: str, level: int) -> st.SearchStrategy[dict[str, Any]]:
-    """Bodies of one stream, as files may hold them (API units), for a server of this level."""
+    """Draw bodies of one stream, as files may hold them (API units), for a server of this level."""
     known: dict[str, st.SearchStrategy[Any]] = {
         "subjects": _subjects(name),
         "mirror": _origin(name, level),
@@ -158,7 +161,7 @@ def streams(name: str, level: int) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def consumers(name: str, stream: str, level: int) -> st.SearchStrategy[dict[str, Any]]:
-    """Bodies of one consumer of the stream, as files may hold them (API units)."""
+    """Draw bodies of one consumer of the stream, as files may hold them (API units)."""
     filters = st.sampled_from([f"{stream}.a", f"{stream}.b", f"{stream}.*", f"{stream}.>", "zzz"])
     known: dict[str, st.SearchStrategy[Any]] = {
         "filter_subject": filters | st.just(""),
@@ -193,7 +196,7 @@ _KEPT = ("name", "durable_name", "inactive_threshold")
 def pairs(
     strategy: st.SearchStrategy[dict[str, Any]],
 ) -> st.SearchStrategy[tuple[dict[str, Any], dict[str, Any]]]:
-    """A body, and what it becomes: some rows of it, some of another."""
+    """Draw a body and a second one: some rows of the first, some of another."""
 
     def mixed(
         drawn: tuple[dict[str, Any], dict[str, Any], int],

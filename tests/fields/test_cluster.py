@@ -1,4 +1,4 @@
-"""What only a cluster does: copies, placement, and updates that have to wait for each other."""
+"""Behaviour of a cluster alone: replicas, placement, and updates that wait for each other."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Sandbox]:
-    """Three servers with tags."""
+    """Start three servers with tags."""
     with Sandbox.cluster(binary=PROGRAM, extra='server_tags: ["az:a", "ssd"]') as sandbox:
         yield sandbox
 
 
 @pytest.fixture
 def space(cluster: Sandbox, tmp_path: Path) -> Space:
-    """A workspace whose one domain is the cluster, which has no stream."""
+    """Write a workspace whose one domain is the cluster, which has no stream."""
     server = cluster["n1"]
     delete_streams(server)
     connection = {"url": server.url, "user": server.user, "password": server.password}
@@ -40,7 +40,10 @@ def space(cluster: Sandbox, tmp_path: Path) -> Space:
 
 
 def delete_streams(server: Server) -> None:
-    """Delete every stream. One that is just being scaled is deleted without an answer up to 2.14."""
+    """Delete every stream.
+
+    Up to 2.14 a stream that is just being scaled is deleted without an answer.
+    """
     for _ in range(10):
         with (
             contextlib.suppress(TimeoutError),
@@ -52,7 +55,7 @@ def delete_streams(server: Server) -> None:
 
 
 def apply_streams(space: Space, *streams: dict[str, Any]) -> Plan:
-    """Apply these streams; the plan that was carried out, after which nothing is left to do."""
+    """Apply these streams and return the plan; check that nothing is left to do."""
     plan, result = space.write(streams=list(streams)).apply(allow_hazards=("REMOVES_SUBJECTS",))
     assert result.exit_code == 0, result
     again = space.plan()
@@ -61,13 +64,13 @@ def apply_streams(space: Space, *streams: dict[str, Any]) -> Plan:
 
 
 def titles(plan: Plan) -> list[str]:
-    """What the steps are called."""
+    """Return the titles of the steps."""
     return [step.title for step in plan.steps]
 
 
 @pytest.mark.matrix
 def test_a_stream_is_moved_and_then_scaled_up(space: Space) -> None:
-    """Both in one update are refused (10123): it is moved while it is small, and scaled when that is done."""
+    """A stream is moved first and scaled up after that: both in one update are refused (10123)."""
     apply_streams(space, {"name": "A", "num_replicas": 1})
 
     plan = apply_streams(
@@ -88,7 +91,7 @@ def test_a_stream_is_moved_and_then_scaled_up(space: Space) -> None:
 
 @pytest.mark.matrix
 def test_a_stream_is_scaled_down_and_then_moved(space: Space) -> None:
-    """The copies that are not wanted go first, so that they are not moved; the plan shows one update."""
+    """A stream is scaled down first, so that fewer replicas move; the plan shows one update."""
     apply_streams(space, {"name": "A", "num_replicas": 3})
 
     plan = apply_streams(space, {"name": "A", "placement": {"tags": ["az:a", "ssd"]}})
@@ -105,7 +108,10 @@ def test_a_stream_is_scaled_down_and_then_moved(space: Space) -> None:
 
 
 def test_subjects_are_swapped_by_streams_that_move_and_scale(space: Space) -> None:
-    """The part before the update also comes before the step that parks its subjects, and is not undone by it."""
+    """Streams that move, scale and swap their subjects are updated in an order that works.
+
+    The part before the update also comes before the step that parks its subjects, and is not undone by it.
+    """
     apply_streams(space, {"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]})
 
     changed = {"num_replicas": 3, "placement": {"tags": ["ssd"]}}
@@ -120,7 +126,7 @@ def test_subjects_are_swapped_by_streams_that_move_and_scale(space: Space) -> No
 
 @pytest.mark.matrix
 def test_one_change_after_the_other_waits_for_the_cluster(space: Space) -> None:
-    """An apply right after another one waits until the stream is scaled, where the server would refuse it (10226, 10124)."""
+    """An apply waits until the cluster has scaled a stream for the one before (10226, 10124)."""
     space.write(streams=[{"name": "A"}]).apply()
     for streams in (
         [{"name": "A", "num_replicas": 3}],
@@ -132,7 +138,7 @@ def test_one_change_after_the_other_waits_for_the_cluster(space: Space) -> None:
 
 @pytest.mark.matrix
 def test_removing_a_placement_is_no_move(space: Space) -> None:
-    """Only a new placement makes the cluster move anything, so nothing has to be split."""
+    """Removing a placement is one update, since only a new placement moves a stream."""
     apply_streams(space, {"name": "A", "placement": {"tags": ["ssd"]}})
 
     assert titles(apply_streams(space, {"name": "A", "num_replicas": 3})) == [
@@ -152,7 +158,7 @@ def test_removing_a_placement_is_no_move(space: Space) -> None:
 def test_replicas_of_a_consumer_fit_its_stream(
     stream: dict[str, Any], consumer: dict[str, Any], says: str, space: Space
 ) -> None:
-    """At most as many as the stream; as many, where messages go when they are acknowledged."""
+    """A consumer has at most the replicas of its stream, and as many in an interest stream."""
     consumers = [{"name": "C", "ack_policy": "explicit"} | consumer]
     plan = space.write(streams=[{"name": "A", "consumers": consumers} | stream]).plan()
 
@@ -163,7 +169,7 @@ def test_replicas_of_a_consumer_fit_its_stream(
 
 @pytest.mark.matrix
 def test_replicas_are_no_error_in_a_cluster(space: Space) -> None:
-    """A stream of three copies with a consumer of one is what a cluster is for."""
+    """A consumer with one replica is no error for a stream with three in a cluster."""
     apply_streams(
         space, {"name": "A", "num_replicas": 3, "consumers": [{"name": "C", "num_replicas": 1}]}
     )
@@ -171,7 +177,7 @@ def test_replicas_are_no_error_in_a_cluster(space: Space) -> None:
 
 @pytest.mark.matrix
 def test_consumers_wait_for_their_stream_to_be_scaled(space: Space) -> None:
-    """While a stream is scaled no consumer can be made (10023 on 2.15): the new one waits, the old one goes before."""
+    """A new consumer waits while its stream is scaled (10023 on 2.15); a deleted one does not."""
     apply_streams(space, {"name": "A", "consumers": [{"name": "OLD"}, {"name": "KEPT"}]})
 
     consumers = [

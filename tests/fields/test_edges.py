@@ -1,4 +1,4 @@
-"""The edges of every row: what the files take of one field is what the server takes, on each version, word by word."""
+"""Values at the edges of every row: files and server take the same, on each version."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ PULL, PUSH = {"ack_policy": "explicit"}, {"ack_policy": "explicit", "deliver_sub
 
 
 def edge_values(row: Field) -> tuple[Any, ...]:
-    """Values at the edges of what a row allows, and beyond."""
+    """Draw values at the edges of what a row allows, and beyond."""
     if row.type == "enum":
         return ("", *row.values, *(value.upper() for value in row.values), "nonsense")
     if row.name == "inactive_threshold":
         return (
             *(n for n in NUMBERS if n <= 0),
             3_600_000_000_000,
-        )  # shorter ones take the consumer away in the middle
+        )  # shorter ones delete the consumer in the middle
     if row.name == "priority_groups":
         return ([],)  # 2.11 takes a group without a name where it takes no other
     return VALUES.get(row.type, ())
@@ -71,7 +71,7 @@ CASES = [
 
 
 def parse_value(row: Field, value: Any) -> tuple[bool, Any]:
-    """Whether the files take the value, and what becomes of it."""
+    """Parse the value; return whether the files take it, and what it becomes."""
     try:
         return True, row.parse(value)
     except ValueError:
@@ -79,7 +79,7 @@ def parse_value(row: Field, value: Any) -> tuple[bool, Any]:
 
 
 def is_accepted(bench: ServerBench, table: Table, config: dict[str, Any]) -> bool:
-    """Whether the server takes the configuration exactly as it is."""
+    """Check whether the server takes the configuration exactly and unchanged."""
     consumer = table is CONSUMER
     api = "CONSUMER.{}.PLAIN.U" if consumer else "STREAM.{}.U"
     payload = {"stream_name": "PLAIN", "action": "create", "config": config} if consumer else config
@@ -90,7 +90,7 @@ def is_accepted(bench: ServerBench, table: Table, config: dict[str, Any]) -> boo
 
 
 def body_of(table: Table, base: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """One stream or consumer called U."""
+    """Return one stream or consumer called U."""
     name = (
         {"name": "U", "subjects": ["U.>"]}
         if table is STREAM
@@ -103,7 +103,10 @@ def body_of(table: Table, base: dict[str, Any], **more: Any) -> dict[str, Any]:
 def test_files_take_what_the_server_takes(
     bench: ServerBench, table: Table, row: Field, base: dict[str, Any]
 ) -> None:
-    """A value that the server takes is none that the files refuse; one that they take is kept, or was a predicted refusal."""
+    """A value of one field is taken by the files if the server takes it, and refused if not.
+
+    One that the files take is kept by the server, or was a predicted refusal.
+    """
     for value in edge_values(row) if row.level <= bench.level else ():
         known, value_sent = parse_value(row, value)
         if not known:
@@ -122,7 +125,7 @@ def test_files_take_what_the_server_takes(
 
 @pytest.mark.parametrize("row", CONSUMER_LIMITS.rows, ids=lambda row: row.name)
 def test_limits_for_consumers_at_their_edges(bench: ServerBench, row: Field) -> None:
-    """The same for what a stream says of its consumers."""
+    """Limits for consumers are taken by the files if the server takes them."""
     for value in VALUES["int"]:
         known, value_sent = parse_value(row, value)
         assert known or not is_accepted(
@@ -135,10 +138,10 @@ def test_limits_for_consumers_at_their_edges(bench: ServerBench, row: Field) -> 
 
 
 def test_a_heartbeat_of_its_own(bench: ServerBench) -> None:
-    """`ack_policy: flow_control` brings a heartbeat of one second, so that any other that is written stops nothing."""
+    """A heartbeat beside `ack_policy: flow_control`, which implies one second, stops no apply."""
     for beat in (
         (0, 1, 30_000_000_000) if bench.level >= 4 else ()
-    ):  # nobody knows that policy before 2.14
+    ):  # no server knows that policy before 2.14
         bench.consumer(
             "PLAIN",
             body_of(CONSUMER, PUSH, ack_policy="flow_control", idle_heartbeat=beat),

@@ -1,4 +1,4 @@
-"""Whole workspaces of random streams and consumers, by way of plan and apply: they converge, from nothing and from each other.
+"""Random workspaces converge through plan and apply, from nothing and from each other.
 
 What the server refuses must have been an error of the files or of the plan; those resources are taken out, the rest must
 go through. `make soak` takes JSPLAN_EXAMPLES workspaces.
@@ -44,7 +44,7 @@ Pair = tuple[Body, Body]
 
 
 def stream_pairs() -> st.SearchStrategy[Pair]:
-    """A stream with up to two consumers, and what becomes of them."""
+    """Draw a stream with up to two consumers, and what becomes of them."""
     consumers = [strategies.pairs(strategies.consumers(f"C{n}", NAME, NEWEST)) for n in range(2)]
     return st.tuples(
         strategies.pairs(strategies.streams(NAME, NEWEST)),
@@ -61,7 +61,7 @@ def _combine(drawn: tuple[Pair, tuple[Pair, ...], int]) -> Pair:
 
 
 def draw_batches(count: int, *, seeded: bool) -> Iterator[list[Pair]]:
-    """So many drawn pairs in batches, each stream with a name of its own. No server takes part in this."""
+    """Draw so many pairs in batches, each stream with a name of its own. No server is needed."""
     found: list[Pair] = []
 
     @settings(
@@ -84,7 +84,10 @@ def draw_batches(count: int, *, seeded: bool) -> Iterator[list[Pair]]:
 @pytest.mark.timeout(300)
 @pytest.mark.matrix
 def test_any_workspace_converges(bench: ServerBench) -> None:
-    """Apply succeeds, live is what plan showed, nothing is left to do; the same from there to any other workspace."""
+    """Apply succeeds, live is what plan showed, and the next plan is empty, for any workspace.
+
+    The same holds from there to any other workspace.
+    """
     for batch in draw_batches(SEEDED, seeded=True):
         converge(bench, batch)
     assert (
@@ -94,13 +97,13 @@ def test_any_workspace_converges(bench: ServerBench) -> None:
 
 @pytest.mark.soak
 def test_soak_any_workspace_converges(bench: ServerBench) -> None:
-    """The same with ever new workspaces."""
+    """New random workspaces converge."""
     for batch in draw_batches(MANY, seeded=False):
         converge(bench, batch)
 
 
 def converge(bench: ServerBench, drawn: list[Pair]) -> None:
-    """From nothing to the first of each pair, and from there to the second."""
+    """Converge from nothing to the first of each pair, and from there to the second."""
     for name in set(names_of(bench.raw)) - bench.permanent_streams:
         bench.raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
     with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +115,7 @@ def converge(bench: ServerBench, drawn: list[Pair]) -> None:
 def apply_legal(
     bench: ServerBench, space: Space, wanted: list[Body], fallback: list[Body]
 ) -> list[Body]:
-    """Apply what of it is legal, and prove that it holds. Returns what was applied.
+    """Apply the legal part of the bodies, and check the result. Returns what was applied.
 
     What plan refuses stays as `fallback` has it, or is left out.
     """
@@ -138,7 +141,10 @@ def apply_legal(
 
 
 def legal(space: Space, wanted: list[Body], fallback: list[Body]) -> tuple[list[Body], Plan]:
-    """The bodies without what files or plan refuse, and the plan for the rest. Each round takes out what was named."""
+    """Return the bodies without those that files or plan refuse, and the plan for the rest.
+
+    Each round takes out what was named.
+    """
     bodies = [dict(body) for body in wanted]
     safe = {body["name"]: body for body in fallback}
     for _ in range(6):
@@ -167,12 +173,15 @@ def legal(space: Space, wanted: list[Body], fallback: list[Body]) -> tuple[list[
 
 
 def replaceable_consumers(body: Body) -> list[Body]:
-    """Its consumers, which may be made anew."""
+    """Return its consumers, which may be recreated."""
     return [consumer | {"lifecycle": {"on_replace": "recreate"}} for consumer in body["consumers"]]
 
 
 def without_refused(body: Body, wrong: set[str | None], safe: dict[str, Body]) -> Body | None:
-    """A stream without the consumers that were refused; one that was refused itself as it was before, or not at all."""
+    """Return a stream without the consumers that were refused.
+
+    One that was refused itself is returned as it was before, or not at all.
+    """
     if f"main/stream/{body['name']}" in wrong:
         return safe.pop(body["name"], None)
     kept = [

@@ -1,4 +1,4 @@
-"""Random configurations and random changes of them: the real server does what the checks and the tables say.
+"""Random configurations and changes: the real server does what the checks and tables say.
 
 The seeded run is the same on every machine; `make soak` takes JSPLAN_EXAMPLES (or many) new ones each time.
 """
@@ -43,7 +43,7 @@ CONSUMER_PAIRS = st.sampled_from(sorted(PARENTS)).flatmap(
 @SEEDED
 @given(pair=STREAM_PAIRS)
 def test_streams_are_what_the_table_says(bench: ServerBench, pair: Pair) -> None:
-    """Refusals are predicted, echoes are predicted field by field, and an update is taken exactly as classified."""
+    """Refusals, echoes and updates of random streams are as the table predicts."""
     bench.stream(*pair)
 
 
@@ -52,7 +52,10 @@ def test_streams_are_what_the_table_says(bench: ServerBench, pair: Pair) -> None
 @SEEDED
 @given(drawn=CONSUMER_PAIRS)
 def test_consumers_are_what_the_table_says(bench: ServerBench, drawn: tuple[str, Pair]) -> None:
-    """The same for consumers in streams of every retention, under limits, and in memory."""
+    """Refusals, echoes and updates of random consumers are as the table predicts.
+
+    Their streams have every retention, limits for consumers, and memory storage.
+    """
     stream, pair = drawn
     bench.consumer(stream, *pair)
 
@@ -61,7 +64,7 @@ def test_consumers_are_what_the_table_says(bench: ServerBench, drawn: tuple[str,
 @OPEN_ENDED
 @given(pair=STREAM_PAIRS)
 def test_soak_streams(bench: ServerBench, pair: Pair) -> None:
-    """However many configurations are tried, the server agrees."""
+    """Refusals, echoes and updates of many random streams are as the table predicts."""
     bench.stream(*pair)
 
 
@@ -69,6 +72,6 @@ def test_soak_streams(bench: ServerBench, pair: Pair) -> None:
 @OPEN_ENDED
 @given(drawn=CONSUMER_PAIRS)
 def test_soak_consumers(bench: ServerBench, drawn: tuple[str, Pair]) -> None:
-    """However many consumers are tried, the server agrees."""
+    """Refusals, echoes and updates of many random consumers are as the table predicts."""
     stream, pair = drawn
     bench.consumer(stream, *pair)

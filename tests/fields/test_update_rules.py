@@ -1,4 +1,4 @@
-"""187 measured updates of streams and consumers: what the tables predict is what five servers did, and what this one does."""
+"""187 measured updates: the tables predict what five servers did, and what this one does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ VERSION = binary.read_version(PROGRAM)
 
 
 def test_all_cases_are_there() -> None:
-    """120 cases of streams and 67 of consumers, each with the answers of five versions; no exception names a case that is not."""
+    """120 cases of streams and 67 of consumers have the answers of five versions.
+
+    No exception names a case that does not exist.
+    """
     assert len([case for case in ALL if case.kind == "stream"]) == 120
     assert len([case for case in ALL if case.kind == "consumer"]) == 67
     assert all(case.measured.keys() == measured_rules.LEVELS.keys() for case in ALL)
@@ -36,7 +39,7 @@ def test_all_cases_are_there() -> None:
 @pytest.mark.parametrize("version", measured_rules.LEVELS)
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_the_tables_predict_what_was_measured(case: Case, version: str) -> None:
-    """Class, refusal and echo of each measured update follow from the tables alone, for every level."""
+    """The tables predict class, refusal and echo of each measured update, for every level."""
     level, outcome = measured_rules.LEVELS[version], case.measured[version]
     if outcome["outcome"] == "create_failed":
         assert any(needed > level for _, needed in case.table.required_levels(case.before))
@@ -50,7 +53,7 @@ def test_the_tables_predict_what_was_measured(case: Case, version: str) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_this_server_does_what_was_measured_and_predicted(case: Case, bench: ServerBench) -> None:
-    """The raw update of each case is answered as measured on this version, and as the tables predict at its level."""
+    """This server answers each raw update as it was measured, and as the tables predict."""
     outcome, live = play_on_server(case, bench.raw, bench)
     if VERSION in case.measured:
         assert summary(outcome) == summary(case.measured[VERSION])
@@ -59,7 +62,7 @@ def test_this_server_does_what_was_measured_and_predicted(case: Case, bench: Ser
 
 
 def summary(outcome: dict[str, Any]) -> tuple[Any, ...]:
-    """Outcome, error code and changed values; the server's own metadata aside."""
+    """Return outcome, error code and changed values, without the server's own metadata."""
     changes = {
         name: pair
         for name, pair in (outcome.get("echo_changes") or {}).items()
@@ -75,7 +78,10 @@ def summary(outcome: dict[str, Any]) -> tuple[Any, ...]:
 def play_on_server(
     case: Case, raw: Raw, bench: ServerBench
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the server did, as the data files write it, and its echo before the update (empty if it made nothing)."""
+    """Return what the server did, as the data files write it, and its echo before the update.
+
+    The echo is empty if the server created nothing.
+    """
     return _stream(case, raw) if case.kind == "stream" else _consumer(case, raw, bench)
 
 
