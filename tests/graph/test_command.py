@@ -25,7 +25,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_each_format_is_made(tmp_path: Path, capsys: Capture) -> None:
-    """Mermaid by itself, dot, SVG and JSON when asked for; anything else is not."""
+    """Each format is printed when asked for, and Mermaid is the default."""
     folder = str(write_workspace(tmp_path, **STORES))
     out = {}
     for name in ("", "mermaid", "dot", "svg", "json"):
@@ -93,7 +93,10 @@ def test_a_file_that_is_no_plan_is_reported(tmp_path: Path, capsys: Capture) -> 
 def test_a_plan_is_drawn_with_what_becomes_of_things(
     clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture
 ) -> None:
-    """Created, updated, replaced, deleted and deferred things have their fate; of an updated stream's flows only what comes or goes."""
+    """A plan is drawn with the created, updated, replaced, deleted and deferred resources.
+
+    Of the flows of an updated stream only those that come or go are marked.
+    """
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
 
     def streams(**more: Any) -> list[dict[str, Any]]:

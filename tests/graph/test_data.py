@@ -1,4 +1,4 @@
-"""What a graph holds, before it is drawn."""
+"""The data of a graph, before it is drawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_streams_consumers_and_flows_are_in_it(tmp_path: Path) -> None:
-    """Each stream has its subjects, limits and consumers, each flow its filter; both ends are nodes."""
+    """The data have each stream with its consumers and flows, and both ends of each flow."""
     graph = build_graph(
         tmp_path,
         streams=[
@@ -62,7 +62,7 @@ def test_streams_consumers_and_flows_are_in_it(tmp_path: Path) -> None:
 
 
 def test_buckets_are_shown_without_the_subjects_that_they_all_have(tmp_path: Path) -> None:
-    """A bucket is its name and its limits; a bucket that collects another one is a flow between buckets."""
+    """A bucket has no subjects; a bucket that sources another one is a flow between buckets."""
     graph = build_graph(
         tmp_path,
         kv=[{"bucket": "K", "ttl": "1h"}, {"bucket": "L", "sources": [{"name": "K"}]}],
@@ -78,7 +78,7 @@ def test_buckets_are_shown_without_the_subjects_that_they_all_have(tmp_path: Pat
 
 
 def test_what_others_own_is_drawn_as_theirs(tmp_path: Path) -> None:
-    """The stream of a foreign consumer, an origin in no file, and one behind a prefix that no file explains are outside."""
+    """Streams and origins that the workspace does not declare are drawn outside of it."""
     graph = build_graph(
         tmp_path,
         consumers=[{"stream": "THEIRS", "name": "TAP", "ack_policy": "none"}],
@@ -103,7 +103,7 @@ def test_what_others_own_is_drawn_as_theirs(tmp_path: Path) -> None:
 
 
 def test_another_way_to_a_domain_is_that_domain(tmp_path: Path) -> None:
-    """What is declared over `same_as` stands in the domain that it really is in."""
+    """A resource that is declared over `same_as` stands in the domain that it really is in."""
     domains = {
         "hub": {"connection": "acc"},
         "by-b": {"connection": "b", "api_prefix": "JS.hub.API", "same_as": "hub"},
@@ -123,7 +123,7 @@ def test_another_way_to_a_domain_is_that_domain(tmp_path: Path) -> None:
 
 
 def test_a_transform_is_shown_on_the_flow(tmp_path: Path) -> None:
-    """The label says which subjects pass and what they become; where all pass as they are there is none."""
+    """The label of a flow names the subjects that pass, and what a transform makes of them."""
     transforms = [{"src": "a.*", "dest": "b.{{wildcard(1)}}"}]
     graph = build_graph(
         tmp_path,
@@ -138,7 +138,7 @@ def test_a_transform_is_shown_on_the_flow(tmp_path: Path) -> None:
 
 
 def test_targets_bring_their_neighbours(tmp_path: Path) -> None:
-    """What is named is drawn with its origins and copies, and nothing else; what names nothing is wrong usage."""
+    """A target is drawn with its origins and downstream streams; an unknown one is wrong usage."""
     streams: list[dict[str, Any]] = [
         {"name": "A", "domain": "leaf", "subjects": ["a"]},
         {"name": "B", "mirror": {"name": "A", "domain": "leaf"}},
@@ -164,7 +164,10 @@ def test_wrong_files_are_reported(tmp_path: Path) -> None:
 
 
 def test_two_hundred_stores_are_one(tmp_path: Path) -> None:
-    """Domains that differ in their names alone are one, with their number, and so are their flows."""
+    """Domains that differ in their names alone are one node with their number.
+
+    So are their flows.
+    """
     graph = fold_graph(build_graph(tmp_path, **STORES))
 
     assert [(c.title, c.count) for c in graph.domain_groups] == [
@@ -183,7 +186,7 @@ def test_two_hundred_stores_are_one(tmp_path: Path) -> None:
 
 
 def test_a_store_that_differs_stands_alone(tmp_path: Path) -> None:
-    """One domain with another limit is drawn apart, and the others have a gap in their range."""
+    """A domain with another limit is drawn apart, and the others have a gap in their range."""
     other = {"store-017": {"connection": "acc", "labels": ["edge"], "vars": {"keep": "90d"}}}
     graph = fold_graph(build_graph(tmp_path, **(STORES | {"domains": STORES["domains"] | other})))
 
@@ -196,7 +199,7 @@ def test_a_store_that_differs_stands_alone(tmp_path: Path) -> None:
 
 
 def test_few_domains_are_written_out(tmp_path: Path) -> None:
-    """Three that are alike are three."""
+    """Three domains that are alike are drawn as three."""
     domains = {
         "hub": {"connection": "acc"},
         "store-{1..3}": {"connection": "acc", "labels": ["edge"], "vars": {"keep": "1d"}},
@@ -208,7 +211,7 @@ def test_few_domains_are_written_out(tmp_path: Path) -> None:
 
 
 def test_numbered_streams_are_one(tmp_path: Path) -> None:
-    """Streams of one domain that differ in a number are one; another limit, or another flow, keeps one apart."""
+    """Streams that differ in a number are one node, if their limits and flows agree."""
     streams: list[dict[str, Any]] = [
         {"name": f"S{n}", "subjects": [f"s.{n}.>"], "max_age": "1d"} for n in range(1, 9)
     ]
@@ -225,7 +228,7 @@ def test_numbered_streams_are_one(tmp_path: Path) -> None:
 
 
 def test_sources_of_numbered_streams_are_one_flow(tmp_path: Path) -> None:
-    """A stream that collects them has one flow, with their number."""
+    """A stream that sources numbered streams has one flow, with their number."""
     streams: list[dict[str, Any]] = [
         {"name": f"S{n}", "subjects": [f"s.{n}.>"]} for n in range(1, 6)
     ]

@@ -1,4 +1,4 @@
-"""Where things are put: nothing lies on anything else, and most flows go to the right."""
+"""The layout of a graph: nothing overlaps, and most flows go to the right."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check(graph: Graph) -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Any few domains with any few streams, and any flows, circles included."""
+    """Draw any few domains with any few streams and any flows, circles included."""
     domains = [f"d{n}" for n in range(draw(st.integers(1, 5)))]
     nodes = [
         Node(
@@ -131,7 +131,7 @@ def test_columns_follow_the_flows() -> None:
 
 
 def test_a_long_chain_is_no_recursion() -> None:
-    """Ten thousand keys one after the other, closed to a circle, are laid out."""
+    """A chain of ten thousand keys that is closed to a circle is laid out without recursion."""
     keys = list(range(10_000))
     edges = [*((n, n + 1) for n in keys[:-1]), (9_999, 0)]
 

@@ -27,7 +27,7 @@ def svg_texts(svg: str) -> list[str]:
 
 @pytest.fixture
 def odd() -> Graph:
-    """A graph whose every word is odd."""
+    """Return a graph whose every word is odd."""
     node = Node(
         f"hub/stream/{ODD}",
         "hub",
@@ -49,7 +49,7 @@ def odd() -> Graph:
 
 
 def test_svg_is_complete_and_needs_nothing(tmp_path: Path) -> None:
-    """Every stream, subject, consumer and filter is in it; it has no script, no link and no picture of somebody else's."""
+    """The SVG has every stream, subject, consumer and filter, and no script, link or picture."""
     svg = graph_svg.render(build_graph(tmp_path, **STORES))
     found = svg_texts(svg)
 
@@ -76,7 +76,7 @@ def test_svg_is_complete_and_needs_nothing(tmp_path: Path) -> None:
 
 
 def test_svg_shows_what_becomes_of_things(odd: Graph) -> None:
-    """What is planned has its sign in words, on streams and on consumers, and in the legend."""
+    """A planned change is named on its stream or consumer and in the legend."""
     odd.nodes[0] = Node(
         "hub/stream/A",
         "hub",
@@ -94,7 +94,7 @@ def test_svg_shows_what_becomes_of_things(odd: Graph) -> None:
 
 
 def test_svg_takes_odd_names(odd: Graph) -> None:
-    """It stays well-formed, shows the name letter by letter, and control characters as escapes."""
+    """The SVG with odd names stays well-formed and escapes control characters."""
     svg = graph_svg.render(odd)
 
     ET.fromstring(svg)  # noqa: S314 - our own
@@ -103,7 +103,7 @@ def test_svg_takes_odd_names(odd: Graph) -> None:
 
 
 def test_an_empty_workspace_is_an_empty_picture(tmp_path: Path) -> None:
-    """Nothing declared is drawn as nothing, in every language."""
+    """An empty workspace is an empty picture in every language."""
     graph = build_graph(tmp_path)
 
     ET.fromstring(graph_svg.render(graph))  # noqa: S314 - our own
