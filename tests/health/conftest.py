@@ -1,4 +1,4 @@
-"""A hub with two accounts and a leaf whose link can be cut, each reached over a connection of its own."""
+"""A hub with two accounts and a leaf whose link can be cut, each over its own connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUTES = {"hub": ("hub", "a"), "leaf": ("leaf", "a"), "other": ("hub", "b")}
 
 
 def accounts() -> str:
-    """A owns the streams, B imports some of what a copy of them needs."""
+    """Return accounts: A owns the streams, B imports some of what a copy of them needs."""
     services = [
         (f"$JS.hub.API.CONSUMER.CREATE.{name}", f"JS.a.API.CONSUMER.CREATE.{name}")
         for name in CREATES
@@ -55,13 +55,13 @@ class LinkedServers:
     raws: dict[str, Raw] = field(default_factory=dict)
 
     def request(self, way: str, verb: str, payload: Any = None) -> dict[str, Any]:
-        """One request to the JetStream of a way, which succeeds."""
+        """Send one request to the JetStream of a way, which succeeds."""
         return self.raws[way].api_ok(f"$JS.API.{verb}", payload)
 
     def stream(
         self, way: str, name: str, messages: int = 0, *, size: int = 8, **config: Any
     ) -> None:
-        """A stream that stores `<name>.>`, with messages of so many bytes."""
+        """Create a stream that stores `<name>.>`, with messages of so many bytes."""
         self.request(
             way, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config
         )
@@ -73,7 +73,7 @@ class LinkedServers:
             assert b'"seq"' in self.raws[way].request(subject, bytes(size))[1]
 
     def state(self, way: str, stream: str) -> dict[str, Any]:
-        """The state of a stream."""
+        """Return the state of a stream."""
         found = self.request(way, f"STREAM.INFO.{stream}")["state"]
         assert isinstance(found, dict)
         return found
@@ -83,20 +83,23 @@ class LinkedServers:
         self.sandbox["hub"].wait_until(ready, what, seconds)
 
     def wait_until_copied(self, way: str, stream: str, last: int) -> None:
-        """Wait until a copy has had so much."""
+        """Wait until a downstream stream has so many messages."""
         self.wait_until(
             lambda: self.state(way, stream)["last_seq"] >= last, f"have {last} messages in {stream}"
         )
 
     def is_linked(self) -> bool:
-        """Whether the hub reaches its leaf, and the leaf its hub. Raises OSError where nobody says no and nobody answers."""
+        """Check whether the hub reaches its leaf, and the leaf its hub.
+
+        Raises OSError if a side neither answers nor reports that no responder is there.
+        """
         return all(
             self.sandbox[way].request(f"$JS.{to}.API.INFO") is not None
             for way, to in (("hub", "leaf"), ("leaf", "hub"))
         )
 
     def clean(self) -> LinkedServers:
-        """The link up, no stream anywhere."""
+        """Restore the link and delete every stream."""
         self.relay.mend()
         self.wait_until(self.is_linked, "be linked")
         for raw in self.raws.values():
@@ -104,7 +107,7 @@ class LinkedServers:
         return self
 
     def space(self, folder: Path) -> Space:
-        """A workspace over all of it; requests are waited for 2 s."""
+        """Write a workspace over all of it; requests are waited for 2 s."""
         connections = {
             key: {
                 "url": self.sandbox[server].url,
@@ -177,5 +180,5 @@ def _linked_servers() -> Iterator[LinkedServers]:
 
 @pytest.fixture
 def linked_servers(_linked_servers: LinkedServers) -> LinkedServers:
-    """All of it running, linked and empty."""
+    """Start all of it, linked and empty."""
     return _linked_servers.clean()

@@ -45,7 +45,7 @@ STARTED = (
 
 
 def drift_replication(space: Space) -> dict[str, Any]:
-    """The replication part of a drift run, by copy."""
+    """Return the replication part of a drift run, by downstream stream."""
     return {
         flow["to"]: flow
         for flow in drift(space.load, DriftOptions(), RecordingObserver()).replication
@@ -53,7 +53,7 @@ def drift_replication(space: Space) -> dict[str, Any]:
 
 
 def mirrors_and_sources() -> list[dict[str, Any]]:
-    """Everything that is copied in this country."""
+    """Return all mirrors and sources of the workspace."""
     nope = {"name": "O", "external": {"api": "$JS.nope.API"}}
 
     def copy(
@@ -93,7 +93,7 @@ def mirrors_and_sources() -> list[dict[str, Any]]:
 
 
 def origins(linked_servers: LinkedServers) -> None:
-    """Nobody manages them: what becomes of them is their owners' business."""
+    """Create the origins, which are unmanaged: what becomes of them is their owners' business."""
     for name, messages, size in (
         ("FULL", 30, 100_000),
         ("UNMADE", 2, 8),
@@ -115,7 +115,7 @@ def origins(linked_servers: LinkedServers) -> None:
 
 @pytest.mark.matrix
 def test_every_cause_is_named(linked_servers: LinkedServers, tmp_path: Path) -> None:
-    """Each way to fail is named within 15 seconds of its beginning, beside flows that are well whatever their sequences are."""
+    """Each cause of a failure is named within 15 seconds; the other flows stay healthy."""
     origins(linked_servers)
     space = linked_servers.space(tmp_path).write(streams=mirrors_and_sources())
     space.apply(allow_hazards=("DELETES_MESSAGES",))

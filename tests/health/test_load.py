@@ -27,7 +27,10 @@ KEPT = {"max_msgs": 20_000, "max_bytes": 32 << 20}
 
 
 def mirrors_and_sources() -> list[dict[str, Any]]:
-    """Mirrors and sources in both directions, over a link and between accounts, with filters and transforms."""
+    """Return mirrors and sources in both directions, over a link and between accounts.
+
+    Some have filters and transforms.
+    """
     renamed = [{"src": "H.a", "dest": "t.a"}, {"src": "H.b", "dest": "t.b"}]
     small = {"max_msgs": 1000}
     return [
@@ -59,7 +62,7 @@ def mirrors_and_sources() -> list[dict[str, Any]]:
 
 @contextmanager
 def under_load(linked_servers: LinkedServers, seed: int) -> Iterator[None]:
-    """Publishers in bursts, and somebody who purges and deletes, until it is over."""
+    """Publish in bursts, purge and delete until it is over."""
     over = threading.Event()
     failed: list[BaseException] = []
 
@@ -100,7 +103,7 @@ def _burst(raw: Raw, stream: str, chance: random.Random) -> None:
 
 
 def require_healthy(linked_servers: LinkedServers, folder: Path, seconds: float, seed: int) -> int:
-    """Look again and again; how often. Every flow is healthy every time."""
+    """Look again and again, and return how often. Every flow is healthy every time."""
     for way, name in BUSY:
         linked_servers.stream(way, name, 1, **KEPT)
     space = linked_servers.space(folder).write(streams=mirrors_and_sources())
@@ -118,12 +121,12 @@ def require_healthy(linked_servers: LinkedServers, folder: Path, seconds: float,
 
 
 def test_flows_under_load_are_healthy(linked_servers: LinkedServers, tmp_path: Path) -> None:
-    """While publishers, purges and deletions go on, every flow that moves is healthy: a sample of what the soak does."""
+    """Every flow that moves is healthy under load: a sample of what the soak does."""
     assert require_healthy(linked_servers, tmp_path, 3, seed=8) >= 2
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_ten_minutes_under_load(linked_servers: LinkedServers, tmp_path: Path) -> None:
-    """In ten minutes under load no flow is ever called unhealthy."""
+    """In ten minutes under load no flow is called unhealthy."""
     assert require_healthy(linked_servers, tmp_path, 600, seed=int(time.time())) > 20

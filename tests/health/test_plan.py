@@ -21,7 +21,7 @@ CODE = "JS457"
 
 @contextmanager
 def record_samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[set[str]]]:
-    """The further looks that are taken meanwhile: at which copies. What they ask for goes to the servers in one go."""
+    """Record the downstream streams of each further round of samples."""
     taken: list[set[str]] = []
     look = ReplicationSampler.take_samples
 
@@ -35,14 +35,14 @@ def record_samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[set[str]]]:
 
 
 def replication_warnings(space: Space) -> dict[str | None, str]:
-    """What a plan says about copies that do not follow."""
+    """Return the warnings of a plan about replication that does not follow."""
     return {d.address: d.summary for d in space.plan().diagnostics if d.code == CODE}
 
 
 def test_a_plan_looks_once_and_only_where_sequences_differ(
     linked_servers: LinkedServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies that have everything cost nothing; for the others there is one look, and what that proves is a warning with its line."""
+    """A plan takes a second sample only of flows that lag, and warns of what that proves."""
     linked_servers.stream("hub", "O", 5)
     linked_servers.stream("hub", "TWICE", 5)
     space = linked_servers.space(tmp_path).write(
@@ -63,18 +63,18 @@ def test_a_plan_looks_once_and_only_where_sequences_differ(
         found = space.plan()
 
     assert one == [{"leaf/stream/AGAIN"}]
-    told = [d for d in found.diagnostics if d.code == CODE]
-    assert [(d.severity, d.address, d.range is not None) for d in told] == [
+    stalled = [d for d in found.diagnostics if d.code == CODE]
+    assert [(d.severity, d.address, d.range is not None) for d in stalled] == [
         ("warning", "leaf/stream/AGAIN", True)
     ]
-    assert told[0].summary.startswith(
+    assert stalled[0].summary.startswith(
         "its mirror hub/stream/TWICE is not followed: origin re-created: "
     )
     assert (found.errored, found.has_changes) == (False, False)
 
 
 def test_another_server_answers(linked_servers: LinkedServers, tmp_path: Path) -> None:
-    """A queue that is drained on purpose is said by plan and drift, until somebody mutes it; then it is listed with who does."""
+    """A work queue that a source drains is reported by plan and drift, until it is muted."""
     linked_servers.stream("hub", "QUEUE", 2, retention="workqueue")
     streams = [{"name": "DRAIN", "sources": [{"name": "QUEUE", "domain": "hub"}]}]
     space = linked_servers.space(tmp_path).write(streams=streams)
@@ -109,7 +109,7 @@ def test_another_server_answers(linked_servers: LinkedServers, tmp_path: Path) -
 def test_a_plan_that_mends_it_does_not_complain(
     linked_servers: LinkedServers, tmp_path: Path
 ) -> None:
-    """Where the plan changes what is copied, what is wrong with the old source is no news."""
+    """A plan that changes the source of a stream does not warn of the old one."""
     linked_servers.stream("hub", "O", 1)
     space = linked_servers.space(tmp_path).write(
         streams=[{"name": "S", "sources": [{"name": "O", "external": {"api": "$JS.nope.API"}}]}]

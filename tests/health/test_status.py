@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def create_streams(linked_servers: LinkedServers, folder: Path) -> Space:
-    """A stream with a consumer in the hub, copied to the leaf; something that nobody manages beside it."""
+    """Create a stream with a consumer, its mirror in the leaf, and unmanaged streams."""
     worker = {"name": "NEW", "ack_policy": "explicit"}
     space = linked_servers.space(folder).write(
         streams=[
@@ -45,7 +45,7 @@ def create_streams(linked_servers: LinkedServers, folder: Path) -> Space:
 def test_status_shows_what_is_there(
     linked_servers: LinkedServers, tmp_path: Path, server_version: tuple[int, ...]
 ) -> None:
-    """Domains with version and use, streams with their counts, consumers with their places, flows: as the servers have them."""
+    """Status shows domains, streams, consumers and flows as the servers have them."""
     found = status(create_streams(linked_servers, tmp_path).load, RecordingObserver())
 
     domains = {d["domain"]: d for d in found.domains}
@@ -81,7 +81,7 @@ def test_status_shows_what_is_there(
 def test_status_on_the_command_line(
     linked_servers: LinkedServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--json` prints the document of the schema, `--target` leaves the rest out, text ends with the summary."""
+    """`--json` prints a valid document, `--target` limits it, and text ends with the summary."""
     create_streams(linked_servers, tmp_path)
     assert main(["-C", str(tmp_path), "status", "--json", "--target", "leaf/**"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -95,7 +95,10 @@ def test_status_on_the_command_line(
 
 
 def test_watching(linked_servers: LinkedServers, tmp_path: Path) -> None:
-    """`--watch` prints one document per line until Ctrl-C, goes on without a server, and knows from earlier looks what does not move."""
+    """`--watch` prints one document per line until Ctrl-C.
+
+    It continues without a server, and knows from earlier samples what does not move.
+    """
     for name in ("FULL", "UNDELIVERED"):
         linked_servers.stream("hub", name, 2)
     strays = [
@@ -131,7 +134,7 @@ def _until_named(lines: Any) -> dict[str, Any]:
 def test_what_an_offline_domain_leaves_unknown(
     linked_servers: LinkedServers, tmp_path: Path
 ) -> None:
-    """Seen through the hub alone, a leaf behind a cut link is offline: of what it gives nothing is known, and nothing is unhealthy."""
+    """Behind a cut link a leaf is offline, and its flows are neither healthy nor unhealthy."""
     space = linked_servers.space(tmp_path)
     space.base["domains"]["leaf"] = {"connection": "hub", "may_be_offline": "7d"}
     linked_servers.stream("leaf", "FAR", 1)

@@ -31,7 +31,7 @@ SAMPLE = ReplicationSample(
 
 
 def flow(kind: str = "mirror", **config: Any) -> Flow:
-    """A flow from hub to leaf."""
+    """Return a flow from hub to leaf."""
     origin, copy = Address("hub", "stream", "O"), Address("leaf", "stream", "C")
     return Flow(
         copy,
@@ -46,7 +46,7 @@ def flow(kind: str = "mirror", **config: Any) -> Flow:
 
 
 def lagging_sample(at: float, **more: Any) -> ReplicationSample:
-    """A look at a mirror that lacks ten messages, or is at another `position`."""
+    """Return a sample of a mirror that lacks ten messages, or is at another `position`."""
     place = more.pop("position", 90)
     return replace(
         SAMPLE,
@@ -67,23 +67,23 @@ def lagging_sample(at: float, **more: Any) -> ReplicationSample:
 def stalled_samples(
     seconds: float = STALLED_AFTER, looks: int = MIN_SAMPLES, **more: Any
 ) -> list[ReplicationSample]:
-    """Looks at a mirror that does not move, evenly over the time."""
+    """Return samples of a mirror that does not move, evenly over the time."""
     return [lagging_sample(seconds * i / (looks - 1), **more) for i in range(looks)]
 
 
 def cause(found: Any) -> str | None:
-    """The words by which it is known."""
+    """Return the words of a cause."""
     return found.cause.partition(":")[0] or None
 
 
 def test_one_that_has_everything_is_healthy_at_once() -> None:
-    """Equal sequences and a recent heartbeat need no second look."""
+    """A flow with equal sequences and a recent heartbeat is healthy without a second sample."""
     assert assess(flow(), [SAMPLE]).healthy is True
     assert is_in_sync(flow(), SAMPLE)
 
 
 def test_one_that_is_behind_and_moves_is_healthy() -> None:
-    """However far behind: it is enough that it got on between two looks."""
+    """A flow that moves between two samples is healthy, however large its lag."""
     first, second = lagging_sample(0, position=1), lagging_sample(0.6, position=2)
 
     assert not assess(flow(), [first]).is_conclusive
@@ -95,19 +95,19 @@ def test_one_that_is_behind_and_moves_is_healthy() -> None:
     [(STALLED_AFTER - 1, MIN_SAMPLES), (STALLED_AFTER, MIN_SAMPLES - 1), (0.0, 2)],
 )
 def test_patience_is_time_and_looks(seconds: float, looks: int) -> None:
-    """Too little time, or too few looks in it, prove nothing: a busy machine takes its looks slowly."""
+    """A flow is stalled only after enough time and enough samples: a busy machine is slow."""
     found = assess(flow(imported=True), stalled_samples(seconds, looks))
 
     assert (found.healthy, found.is_conclusive) == (None, False)
 
 
 def test_heard_and_not_moving_is_flow_control() -> None:
-    """It hears heartbeats, messages wait, none comes."""
+    """A flow that hears heartbeats and does not move is stopped by flow control."""
     assert cause(assess(flow(imported=True), stalled_samples())) == "flow control stalled"
 
 
 def test_silent_with_a_closed_way_is_the_link() -> None:
-    """Nothing is heard, and where the copy is nobody answers for the origin."""
+    """A flow that hears nothing, and whose origin does not answer its side, has no link."""
     looks = stalled_samples(active=9 * SECOND, answers=False, apart=True)
 
     assert cause(assess(flow(), looks)) == "link down"
@@ -123,14 +123,17 @@ def test_silent_with_a_closed_way_is_the_link() -> None:
 
 @pytest.mark.parametrize("active", [-1, 9 * SECOND])
 def test_silent_between_accounts_of_one_server_is_an_export(active: int) -> None:
-    """There is no link that could be down, and nothing ever came."""
+    """A silent flow between accounts of one server lacks an export, since there is no link."""
     looks = stalled_samples(active=active, lag=0, position=0, answers=None)
 
     assert cause(assess(flow(imported=True), looks)) == "export missing"
 
 
 def test_a_copy_ahead_of_its_origin_is_looked_at_twice() -> None:
-    """Both ends are read at once, so that the copy may seem ahead; only an earlier copy proves that the origin is another."""
+    """A mirror ahead of its origin proves another origin only with an earlier sample.
+
+    Both ends are read at once, so that the mirror may seem ahead.
+    """
     ahead = replace(SAMPLE, position=101, stored=101, messages=101)
     later = replace(
         SAMPLE,
@@ -150,7 +153,7 @@ def test_a_copy_ahead_of_its_origin_is_looked_at_twice() -> None:
     "look", [replace(SAMPLE, messages=108), replace(SAMPLE, first_ts="2026-01-02T00:00:00Z")]
 )
 def test_a_mirror_with_messages_of_two_origins_is_known(look: ReplicationSample) -> None:
-    """More messages than sequences, or another message under the first sequence, are left over from an origin that is no more."""
+    """A mirror with messages of an earlier origin is known by its counts or its first message."""
     assert cause(assess(flow(), [look])) == "origin re-created"
 
 
@@ -168,12 +171,15 @@ def test_a_mirror_with_messages_of_two_origins_is_known(look: ReplicationSample)
     ids=["gaps at the end", "purged", "begins later", "filtered"],
 )
 def test_nothing_to_copy_is_healthy(look: ReplicationSample, config: dict[str, Any]) -> None:
-    """Sequences that differ although nothing waits are no reason to worry."""
+    """A flow without pending messages is healthy, although its sequences differ."""
     assert assess(flow(**config), [look]).healthy is True
 
 
 def test_a_source_without_a_position_is_believed_while_it_hears_something() -> None:
-    """Servers before 2.15 do not say how far a source is; then a heartbeat and nothing pending have to do."""
+    """A source without a position is healthy with a heartbeat and no pending messages.
+
+    Servers before 2.15 do not say how far a source is.
+    """
     look = replace(SAMPLE, position=None)
 
     assert assess(flow("source"), [look]).healthy is True
@@ -193,7 +199,7 @@ def test_a_source_without_a_position_is_believed_while_it_hears_something() -> N
 
 
 def test_a_queue_is_drained_unless_the_source_names_its_consumer() -> None:
-    """Who names the consumer says that the copy is one of the queue's workers."""
+    """A source drains a work queue unless it names the consumer that it reads with."""
     look = replace(SAMPLE, origin=replace(ORIGIN, workqueue=True, messages=0))
 
     assert cause(assess(flow("source"), [look])) == "draining a workqueue"
@@ -201,12 +207,12 @@ def test_a_queue_is_drained_unless_the_source_names_its_consumer() -> None:
 
 
 def test_nothing_is_missing_while_a_server_comes_back() -> None:
-    """A copy that has everything, hears nothing and has an open way is being set up again, and no reason to wake anybody."""
+    """A flow that has everything and is being set up again is healthy."""
     assert assess(flow(), [replace(SAMPLE, active=-1)]).healthy is True
 
 
 def test_a_glance_says_only_what_it_proves() -> None:
-    """Two looks in a row prove ten seconds of silence, not that something stands still."""
+    """Two samples in a row prove ten seconds of silence, not a stalled flow."""
     still = [lagging_sample(0), lagging_sample(0.01)]
     silent = [
         lagging_sample(0, active=11 * SECOND, answers=False, apart=True),
@@ -218,7 +224,10 @@ def test_a_glance_says_only_what_it_proves() -> None:
 
 
 def test_how_far_behind() -> None:
-    """The lag counts from where the copy is, or from the first message that is left; nothing waits where a filter lets nothing pass."""
+    """The lag counts from the position, or from the first message that is left.
+
+    A filter that lets nothing pass leaves no lag.
+    """
     dropped = replace(lagging_sample(0), origin=replace(ORIGIN, first=95, messages=6))
     looks = (SAMPLE, lagging_sample(0), dropped, lagging_sample(0, waiting=False))
 
