@@ -1,4 +1,4 @@
-"""Environments as users have them: empty, with the wheel that this tree builds, and nothing of ours on the path."""
+"""Environments as users have them: empty, with the wheel of this tree alone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ class Installation:
 
     @property
     def program(self) -> Path:
-        """The `jsplan` that pip has installed."""
+        """Return the `jsplan` that pip has installed."""
         return self.folder / "bin" / "jsplan"
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of a bare machine: no PYTHONPATH, and no nats-server on PATH but its own."""
+        """Return the variables of a bare machine.
+
+        No PYTHONPATH, and no nats-server on PATH but its own.
+        """
         home = self.folder.parent / "home"
         home.mkdir(exist_ok=True)
         return {

@@ -24,7 +24,7 @@ README = "README.md"
 
 
 def set_up(home: Path, pip_cache: Path) -> tuple[list[str], dict[str, str]]:
-    """Do what README says before its first `jsplan`; returns the lines, and the variables that are set after them."""
+    """Run what README says before its first `jsplan`; return the lines and the variables."""
     (block,) = [
         block for block in blocks(ROOT / README) if block.language == "shell" and UP in block.text
     ]
@@ -52,7 +52,7 @@ def set_up(home: Path, pip_cache: Path) -> tuple[list[str], dict[str, str]]:
 
 @contextmanager
 def servers(variables: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Keep `jsplan sandbox up` running, on free ports; gives the URL of each server."""
+    """Keep `jsplan sandbox up` running on free ports; give the URL of each server."""
     command = [*UP.split(), "--free-ports"]
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -71,7 +71,7 @@ def servers(variables: dict[str, str]) -> Iterator[dict[str, str]]:
 
 
 def test_the_first_five_minutes(pip_cache: Path, tmp_path: Path) -> None:
-    """What README has a reader install is enough for every command that it shows, and each prints what it shows."""
+    """README's installation is enough for every command that it shows, with the shown output."""
     home = tmp_path / "home"
     home.mkdir()
 

@@ -1,4 +1,7 @@
-"""The wheel in empty environments, without extras and with `sandbox`: every command works there, or says what to install."""
+"""The wheel in empty environments, without extras and with `sandbox`.
+
+Every command works there, or says what to install.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ class Shop:
         (self.folder / "jsplan.yaml").write_text(text + more, encoding="utf-8")
 
     def run(self, command: str, code: int = 0) -> str:
-        """Run a command that has to end with this exit code; returns all that it said."""
+        """Run a command that has to end with this exit code; return its output."""
         ended = self._installed.jsplan(self.folder, *command.split())
         assert ended.code == code, (
             f"jsplan {command}: exit code {ended.code}\n{ended.out}{ended.err}"
@@ -61,7 +64,7 @@ class Shop:
         return ended.text
 
     def newest_apply(self) -> int:
-        """The number of what was applied last, as `history` lists it."""
+        """Return the number of the last apply, as `history` lists it."""
         ended = self._installed.jsplan(self.folder, "history", "--json")
         return max(int(entry["id"]) for entry in json.loads(ended.out)["entries"])
 
@@ -69,7 +72,7 @@ class Shop:
 def test_every_command_works_in_an_empty_environment(
     pip_cache: Path, clean_hub_leaf: Sandbox, tmp_path: Path
 ) -> None:
-    """From the first plan to the last destroy nothing is missing; what needs an extra is refused with the line to install it."""
+    """Every command works without extras, or names the extra that it needs."""
     shop = open_shop("", pip_cache, clean_hub_leaf, tmp_path)
 
     plan_and_apply(shop)
@@ -99,7 +102,7 @@ def open_shop(extras: str, pip_cache: Path, servers: Sandbox, folder: Path) -> S
 
 
 def plan_and_apply(shop: Shop) -> None:
-    """The commands of every day."""
+    """Run the commands of every day."""
     assert "valid" in shop.run("validate")
     assert "Plan: 4 to add" in shop.run("plan -o first.plan")
     assert "Apply complete! Resources: 4 added" in shop.run("apply first.plan")
@@ -111,7 +114,7 @@ def plan_and_apply(shop: Shop) -> None:
 
 
 def adopt_and_undo(shop: Shop, servers: Sandbox) -> None:
-    """Adoption of what others have made, and the way back from an apply."""
+    """Adopt unmanaged resources, and undo an apply."""
     with Raw(servers["hub"].url, "acc", "acc") as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.FOUND", {"name": "FOUND", "subjects": ["found.>"]})
     assert "1 to import" in shop.run(
@@ -125,7 +128,7 @@ def adopt_and_undo(shop: Shop, servers: Sandbox) -> None:
 
 
 def copying_is_refused(shop: Shop) -> None:
-    """An entry can be planned and looked at; copying its messages says what to install, before anything is changed."""
+    """A backfill can be planned; its run says what to install, before anything is changed."""
     shop.declare("8d", BACKFILL)
     assert "history" in shop.run("backfill status")
     for command in (
@@ -140,7 +143,7 @@ def copying_is_refused(shop: Shop) -> None:
 
 
 def save_destroy_and_bring_back(shop: Shop) -> None:
-    """A backup, the end of everything, and the way back from that."""
+    """Save a backup, destroy everything, and restore it."""
     shop.run("backup ** saved")
     gone = shop.run(
         "destroy -y --allow-hazard DELETES_STREAM --allow-hazard BREAKS_REPLICATION --allow-hazard REMOVES_SUBJECTS"
