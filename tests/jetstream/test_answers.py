@@ -1,4 +1,4 @@
-"""Answers that are JSON and yet none of JetStream's: every command says so in words, and none takes them for facts or waits for ever."""
+"""Answers that are JSON but not JetStream's: each command refuses them with a message."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ JsonPath = tuple[str | int, ...]
 
 
 class Scene:
-    """A workspace in the impostor's domain, its state in a bucket there, with streams to plan, look at and import."""
+    """A workspace whose domain and state are behind an impostor of a server."""
 
     def __init__(self, folder: Path, impostor: FakeApi, server: Server) -> None:
         self.folder, self.impostor, self.server = folder, impostor, server
@@ -80,7 +80,7 @@ class Scene:
         }
 
     def begin(self) -> None:
-        """Applied once, with something that others made beside it; the files say something else by now."""
+        """Apply once, add unmanaged streams, and change the files."""
         with Raw(self.server.url) as raw:
             delete_all_streams(raw)
         self.document["backend"] = {
@@ -95,11 +95,11 @@ class Scene:
         self.write(CHANGED)
 
     def write(self, bodies: list[dict[str, Any]]) -> None:
-        """Replace the file."""
+        """Write the file."""
         (self.folder / "jsplan.yaml").write_text(json.dumps(self.document | {"streams": bodies}))
 
     def run(self, command: str) -> int:
-        """Run it as the command line does."""
+        """Run a command as the command line does."""
         (self.folder / "found.jsplan.yaml").unlink(missing_ok=True)
         return main(
             [
@@ -112,7 +112,7 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, server: Server) -> Iterator[Scene]:
-    """A scene whose impostor says nothing but the truth as yet."""
+    """Set up a scene whose impostor changes nothing yet."""
     with FakeApi(server) as impostor:
         made = Scene(tmp_path, impostor, server)
         made.begin()
@@ -121,7 +121,7 @@ def scene(tmp_path: Path, server: Server) -> Iterator[Scene]:
 
 
 def paths(value: Any, so_far: JsonPath = ()) -> Iterator[JsonPath]:
-    """Every place in a document, itself included."""
+    """Return every path in a document, the root included."""
     yield so_far
     items = (
         value.items()
@@ -135,7 +135,7 @@ def paths(value: Any, so_far: JsonPath = ()) -> Iterator[JsonPath]:
 
 
 def replace_at(answer: Any, path: JsonPath, value: Any) -> Any:
-    """The answer with something else in one place, if it has that place."""
+    """Replace one place of the answer, if it has that place."""
     if not path:
         return value
     out = copy.deepcopy(answer)
@@ -150,7 +150,7 @@ def replace_at(answer: Any, path: JsonPath, value: Any) -> Any:
 
 
 def change_answer(api: str, path: JsonPath, value: Any, asked: str, answer: Any) -> Any:
-    """What is answered: something else in one place of the answer to one request."""
+    """Change one place of the answer to one request."""
     return replace_at(answer, path, value) if asked == api else answer
 
 
@@ -160,7 +160,7 @@ def check(
     choice: list[tuple[str, JsonPath, Any]],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Run the command with each of the changed answers: it ends with a code of its own, in words."""
+    """Run the command with each of the changed answers: it ends with its own code and a message."""
     for api, path, value in choice:
         if command in ("apply", "import"):
             scene.impostor.change_answer = unchanged_answer
@@ -175,7 +175,7 @@ def check(
 
 
 def wrong_answers(scene: Scene, command: str) -> list[tuple[str, JsonPath, Any]]:
-    """Each place in each answer that the command reads, with each wrong value."""
+    """Return each place in each answer that the command reads, with each wrong value."""
     scene.run(command)
     return [
         (api, path, value)
@@ -200,7 +200,7 @@ def test_some_answers_of_the_wrong_shape(
 
 
 def newer_document(value: Any, *, nested: bool = True) -> Any:
-    """A document of a newer server: fields more, and words for its fields that this release does not know."""
+    """Return a document of a newer server, with unknown fields and unknown words for its fields."""
     if isinstance(value, list):
         return [newer_document(each, nested=nested) for each in value] if nested else value
     if not isinstance(value, dict):
@@ -243,7 +243,7 @@ def test_a_newer_server(scene: Scene, command: str, capfd: pytest.CaptureFixture
 def test_an_answer_that_is_none(
     scene: Scene, answer: Any, words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The error names the domain, the request, and what is wrong with the answer, and says what to do; nothing is planned."""
+    """An answer that is none is an error with domain and request, and nothing is planned."""
     scene.impostor.change_answer = lambda api, real: answer if api == "STREAM.INFO.A" else real
 
     assert scene.run("plan") == 1
@@ -258,7 +258,7 @@ def test_an_answer_that_is_none(
 def test_a_newer_configuration(
     scene: Scene, more: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A field that happens to be called as the one that holds a configuration, and another kind of storage, are no bug."""
+    """A newer configuration with another `config` field or kind of storage is no bug."""
     scene.impostor.change_answer = lambda api, real: (
         real | {"config": real["config"] | more} if api == "STREAM.INFO.A" else real
     )
@@ -270,7 +270,7 @@ def test_a_newer_configuration(
 
 
 def test_a_time_that_is_none(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
-    """When an answer was made is calculated with."""
+    """An answer with an invalid time is an error in words."""
     scene.impostor.change_answer = lambda api, real: (
         real | {"ts": "x"} if api == "STREAM.INFO.A" else real
     )
@@ -280,7 +280,7 @@ def test_a_time_that_is_none(scene: Scene, capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_an_answer_about_something_else(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
-    """What is said of another stream is not taken for the one that was asked for."""
+    """An answer about another stream is not taken for the requested one."""
     scene.impostor.change_answer = lambda api, real: (
         replace_at(real, ("config", "name"), "EVIL") if api == "STREAM.INFO.A" else real
     )
@@ -298,7 +298,10 @@ def test_lists_without_an_end(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A list that says that it has a thousand million elements ends with the page that brings nothing new, or after the most pages."""
+    """A list that claims a thousand million elements ends.
+
+    It ends with the first page without a new element, or after the most pages.
+    """
     monkeypatch.setattr(api_module, "MAX_PAGES", 20)
     count, pages = itertools.count(), dict[str, Any]()
 
@@ -328,13 +331,13 @@ def test_lists_without_an_end(
 def test_many_answers_of_the_wrong_shape(
     scene: Scene, command: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A larger sample."""
+    """A larger sample of wrong values ends with a message."""
     found = wrong_answers(scene, command)
     check(scene, command, random.Random(1).sample(found, min(1_500, len(found))), capfd)
 
 
 async def test_a_greeting_of_other_types_is_not_believed(server: Server) -> None:
-    """What a server says of itself in another type counts as not said."""
+    """A value of a server's greeting that has another type counts as missing."""
     link = NatsConnection(ConnectionSettings(key="main", url=server.url, shown="it"))
     await link.open()
     try:

@@ -39,7 +39,7 @@ PLAIN = Domain("main", "main", None, "$JS.API")
 async def linked(
     server: Server, *, timeout: float = 5.0, **settings: str
 ) -> AsyncIterator[NatsConnection]:
-    """An open connection to a server."""
+    """Open a connection to a server."""
     entry: dict[str, Any] = {"url": server.url, "timeout": int(timeout * SECOND), **settings}
     link = NatsConnection(resolve_settings(Connection("main", **entry), {}))
     await link.open()
@@ -50,7 +50,7 @@ async def linked(
 
 
 async def test_answers_and_refusals(server: Server) -> None:
-    """An answer is the server's JSON; a refusal carries its err_code, and says which domain and which request."""
+    """An answer is the server's JSON; a refusal has its err_code, the domain and the request."""
     async with linked(server) as link:
         api = DomainApi(PLAIN, link, read_only=False)
         assert (await api.request("INFO"))["type"].endswith("account_info_response")
@@ -64,7 +64,7 @@ async def test_answers_and_refusals(server: Server) -> None:
 
 
 async def test_a_store_that_was_not_created_is_tried_once_more(server: Server) -> None:
-    """A refused store left nothing behind, so the stream is created again; a second refusal is reported."""
+    """A stream that the server could not store is created once more; then it is an error."""
     refused = b'{"error": {"code": 500, "err_code": 10049, "description": "error creating store"}}'
     domain = Domain("main", "main", None, "$JS.played.API")
     connection = await nats.connect(server.url)
@@ -125,7 +125,7 @@ async def test_names_page_by_page(server: Server) -> None:
 
 
 async def test_no_responder_and_no_answer(server: Server) -> None:
-    """An unknown domain is nobody, at once; a frozen server is silence, for as long as the timeout; a killed one is a lost connection."""
+    """An unknown domain has no responder, a paused server times out, a killed one is lost."""
     async with linked(server, timeout=0.3) as link:
         with pytest.raises(NoRespondersError, match=r"domain other does not answer"):
             await DomainApi(
@@ -140,7 +140,10 @@ async def test_no_responder_and_no_answer(server: Server) -> None:
 
 
 async def test_who_leads_is_not_known_yet(server: Server) -> None:
-    """While a cluster elects a leader nobody answers for one object: that is asked again. Only where all is silent the domain is away."""
+    """A request about one object is repeated while a cluster elects its leader.
+
+    Only where no request is answered the domain is offline.
+    """
     unheard = {"slow.API.CONSUMER.INFO.A.C": 1, "slow.API.STREAM.INFO.A": 10**6, "slow.API.INFO": 0}
     domain, between = Domain("main", "main", None, "slow.API"), await nats.connect(server.url)
 
@@ -172,7 +175,7 @@ async def test_who_leads_is_not_known_yet(server: Server) -> None:
 
 
 async def test_a_denied_request_ends_at_once(make_server: MakeServer) -> None:
-    """The server says that a user may not publish; whoever waits for that answer, and only who does, is told at once."""
+    """A request that the server does not permit ends at once, and the others continue."""
     extra = 'no_auth_user: a\nauthorization {users: [{user: a, password: a, permissions: {publish: {deny: ["$JS.API.STREAM.CREATE.>"]}}}]}'
     async with linked(make_server(extra=extra), user="a", password="a") as link:
         api = DomainApi(PLAIN, link, read_only=False)
@@ -189,7 +192,10 @@ async def test_a_denied_request_ends_at_once(make_server: MakeServer) -> None:
 
 
 async def test_a_denial_names_what_the_server_checks(make_server: MakeServer) -> None:
-    """Permission for `$JS.main.API` is none for the server's own domain, which it checks as `$JS.API`: the hint has the name that helps."""
+    """A denied request names the subject that the server checks.
+
+    Permission for `$JS.main.API` is none for the server's own domain, which it checks as `$JS.API`.
+    """
     extra = 'no_auth_user: a\nauthorization {users: [{user: a, password: a, permissions: {publish: {allow: ["$JS.main.API.>"]}}}]}'
     async with linked(
         make_server(domain="main", extra=extra), user="a", password="a", timeout=60
@@ -202,7 +208,7 @@ async def test_a_denial_names_what_the_server_checks(make_server: MakeServer) ->
 
 
 async def test_a_user_that_may_not_receive_answers(make_server: MakeServer) -> None:
-    """A user without its inbox hears nothing; that is said at once, and is no domain that is away."""
+    """A user without permission for its inbox is an error at once, and no offline domain."""
     extra = 'no_auth_user: b\nauthorization {users: [{user: b, password: b}, {user: a, password: a, permissions: {subscribe: {deny: [">"]}}}]}'  # noqa: E501
     async with linked(make_server(extra=extra), user="a", password="a", timeout=60) as link:
         with pytest.raises(NotPermittedError, match="may not receive answers") as denied:
@@ -211,7 +217,7 @@ async def test_a_user_that_may_not_receive_answers(make_server: MakeServer) -> N
 
 
 async def test_a_connection_that_is_lost(make_server: MakeServer) -> None:
-    """A server that dies under a request is an error in words, not a foreign exception, and closing afterwards is quiet."""
+    """A server that dies under a request is an ApiError, and closing afterwards is quiet."""
     server = make_server()
     async with linked(server, timeout=0.5) as link:
         api = DomainApi(PLAIN, link, read_only=True)
@@ -222,7 +228,7 @@ async def test_a_connection_that_is_lost(make_server: MakeServer) -> None:
 
 
 async def test_every_connection_is_asked_once(clean_hub_leaf: Sandbox) -> None:
-    """Connections are opened once, in parallel; one that fails is kept with its error and does not disturb the others."""
+    """Connections are opened once, in parallel; a failure is kept and disturbs no other."""
     hub = clean_hub_leaf["hub"]
     connections = {
         "hub": Connection("hub", url=hub.url, user=hub.user, password=hub.password),

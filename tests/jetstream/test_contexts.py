@@ -14,7 +14,7 @@ from jsplan.units import SECOND
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home with two contexts of the nats CLI, `shop` selected."""
+    """Write a home with two contexts of the nats CLI, `shop` selected."""
     write(
         tmp_path,
         "shop",
@@ -44,7 +44,7 @@ def write(home: Path, name: str, context: Any) -> None:
 
 
 def test_a_connection_that_names_a_url_ignores_everything_else(home: Path) -> None:
-    """Neither NATS_* nor the selected context has a say in it."""
+    """A connection that names a URL ignores NATS_* and the selected context."""
     environ = {
         "HOME": str(home),
         "NATS_USER": "env",
@@ -87,7 +87,10 @@ def test_a_connection_that_names_a_context(home: Path) -> None:
 
 
 def test_a_connection_that_names_nothing(home: Path) -> None:
-    """The selected context fills it, NATS_* wins over that, what the files say wins over both; with none it is the local server."""
+    """An empty connection takes the selected context, then NATS_*, then the files.
+
+    Without any of them it is the local server.
+    """
     environ = {"HOME": str(home)}
     assert resolve_settings(Connection("hub"), environ).url == "nats://shop:4222"
     assert (
@@ -131,7 +134,7 @@ def test_xdg_config_home(home: Path) -> None:
     ids=["missing", "no-json", "nested", "list", "nsc", "number"],
 )
 def test_a_context_that_cannot_be_used(home: Path, context: Any, words: list[str]) -> None:
-    """Each says which context, and what to do."""
+    """A context that cannot be used is an error that names it and says what to do."""
     if context is not None:
         write(home, "broken", context)
     with pytest.raises(ConnectError) as caught:
@@ -153,6 +156,6 @@ def test_a_context_that_cannot_be_used(home: Path, context: Any, words: list[str
     ],
 )
 def test_urls_are_shown_without_secrets(url: str, shown: str) -> None:
-    """Whatever stands before the last @ of a URL is not shown, in lists neither, and not in the repr of a target."""
+    """A URL is shown without all that stands before its last @, in lists and in reprs too."""
     assert redact_url(url) == shown
     assert "p@" not in repr(resolve_settings(Connection("hub", url=url, password="p@"), {}))

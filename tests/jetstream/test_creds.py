@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def creds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A creds file as `nsc` writes it."""
+    """Write a creds file as `nsc` does."""
     return tmp_path_factory.mktemp("creds") / "a.creds"
 
 
 @pytest.fixture(scope="module")
 def operator_server(creds: Path) -> Iterator[Server]:
-    """A server of a JWT operator that lets in who has that file."""
+    """Start a server of a JWT operator that accepts the user of that file."""
     operator = Operator()
     login = User("A", None, None, operator.account("A").creds(creds.parent, creds.stem))
     with Sandbox(
@@ -60,7 +60,7 @@ def _changed(creds: Path, folder: Path, old: bytes, new: bytes) -> Path:
 async def test_a_creds_file_of_any_system(
     operator_server: Server, creds: Path, tmp_path: Path, line_end: bytes
 ) -> None:
-    """A creds file that came by way of Windows logs in as well."""
+    """A creds file with line ends of Windows logs in as well."""
     assert b"account_info_response" in await _answer(
         operator_server, _changed(creds, tmp_path, b"\n", line_end)
     )
@@ -78,7 +78,7 @@ async def test_a_creds_file_of_any_system(
 async def test_a_damaged_creds_file(
     operator_server: Server, creds: Path, tmp_path: Path, old: bytes, new: bytes, words: str
 ) -> None:
-    """What is wrong with the file is said, and is neither waited for without end nor taken for a refusal of the server."""
+    """A damaged creds file is an error about the file, not a timeout or a refusal of the server."""
     with pytest.raises(ConnectError, match=words) as failed:
         await _answer(operator_server, _changed(creds, tmp_path, old, new))
     assert "connection main" in str(failed.value)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-#: Seconds. What the tests give an exchange, and what is far above it on any machine and far below the time that it would take without.
+#: Seconds: what the tests give an exchange, and a bound that is far above it and far below the time without a deadline.
 DEADLINE, LONG = 0.3, 20.0
 
 
@@ -42,7 +42,7 @@ async def by_wire(wanted: ConnectionSettings) -> None:
 
 
 def dripping(before: bytes, drop: bytes) -> Callable[[ListeningServer, socket.socket], None]:
-    """Send one text, then another again and again: each read gets something, and nothing ever ends."""
+    """Send one text, then another again and again, so that the answer never ends."""
 
     def serve(server: ListeningServer, stream: socket.socket) -> None:
         stream.sendall(before)
@@ -67,7 +67,7 @@ GREETINGS = {
 @pytest.mark.parametrize("connect", [by_link, by_wire], ids=lambda way: way.__name__)
 @pytest.mark.parametrize("kind", GREETINGS)
 async def test_a_greeting_that_never_ends(connect: Any, kind: str) -> None:
-    """The whole greeting has one deadline, whatever comes: the connection counts as one that cannot be reached."""
+    """The whole greeting of a server has one deadline, also if it never ends."""
     begun = time.monotonic()
     with (
         ListeningServer(GREETINGS[kind]) as server,
@@ -81,7 +81,7 @@ async def test_a_greeting_that_never_ends(connect: Any, kind: str) -> None:
 async def test_a_server_that_does_not_let_go(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of an encrypted connection does not wait for a server that says nothing any more."""
+    """The end of an encrypted connection does not wait for a silent server."""
     monkeypatch.setattr(links, "CLOSE_TIMEOUT", 0.05)
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))

@@ -28,7 +28,7 @@ MAIN = Domain("main", "main", None, "$JS.API")
     ],
 )
 async def test_a_sealed_connection_sends_nothing_that_writes(server: Server, subject: str) -> None:
-    """Whatever code asks for it, a request, a collected request and a message that are no reading requests never leave."""
+    """A sealed connection sends no request that writes, and no message."""
     async with Pool(
         {"main": Connection("main", url=server.url)}, {}, read_only=True, guarded=True
     ) as pool:
@@ -42,7 +42,7 @@ async def test_a_sealed_connection_sends_nothing_that_writes(server: Server, sub
 
 
 async def test_a_sealed_pool_has_no_writing_api(server: Server) -> None:
-    """Of a sealed connection no API that may write can be made, and its own refuses verbs that write."""
+    """A sealed pool makes no API that may write, and its own API refuses verbs that write."""
     async with Pool(
         {"main": Connection("main", url=server.url)}, {}, read_only=False, guarded=True
     ) as pool:

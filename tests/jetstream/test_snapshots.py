@@ -64,7 +64,10 @@ def fill(
     prefix: str = "$JS.API",
     **config: Any,
 ) -> None:
-    """A stream with a gap, headers, and two consumers of which one has pending, acked and redelivered messages."""
+    """Create a stream with a gap, headers, and two consumers.
+
+    One of them has pending, acked and redelivered messages.
+    """
     raw.api_ok(
         f"{prefix}.STREAM.CREATE.{name}",
         {"name": name, "subjects": [f"{name}.*"], "allow_direct": True, **config},
@@ -91,7 +94,7 @@ def fill(
 
 
 def all_messages(raw: Raw, name: str, prefix: str = "$JS.API") -> list[dict[str, Any]]:
-    """Every message with sequence, time, subject, headers and payload."""
+    """Return every message with sequence, time, subject, headers and payload."""
     state = raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]
     found = [
         raw.api(f"{prefix}.STREAM.MSG.GET.{name}", {"seq": seq})
@@ -117,7 +120,7 @@ async def archive(api: DomainApi, name: str = "S", **options: Any) -> tuple[Snap
 @pytest.mark.matrix
 @pytest.mark.parametrize(("messages", "size"), [(0, 0), (1, 1), (30, 90_000), (3000, 300)])
 async def test_what_was_deleted_comes_back_equal(server: Server, messages: int, size: int) -> None:
-    """A stream of any size, empty, in one chunk or in many, is the same after snapshot, deletion and restore."""
+    """A stream of any size is the same after snapshot, deletion and restore."""
     async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
@@ -156,7 +159,7 @@ async def test_what_was_deleted_comes_back_equal(server: Server, messages: int, 
 async def test_from_one_domain_into_another_without_a_file(
     clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
 ) -> None:
-    """A snapshot of the hub pours into a restore in the leaf, over one connection, with gaps, headers and consumers."""
+    """A snapshot of the hub is restored in the leaf over one connection, without a file."""
     hub = clean_hub_leaf["hub"]
     async with open_link(hub, user=hub.user, password=hub.password) as link:
         with Raw(hub.url, hub.user, hub.password) as raw:
@@ -193,7 +196,7 @@ async def test_without_its_consumers(server: Server) -> None:
 
 @pytest.mark.matrix
 async def test_memory_streams_before_2_15(server: Server, server_version: tuple[int, ...]) -> None:
-    """A memory stream is refused in its own way before 2.15, and comes back as it was from then on."""
+    """A memory stream is refused before 2.15, and restored unchanged from then on."""
     async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
@@ -228,7 +231,7 @@ async def test_an_existing_stream_stays_unchanged(server: Server) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("harm", ["cut", "flipped", "not compressed", "consumer", "source fails"])
 async def test_a_failed_restore_leaves_nothing(server: Server, harm: str) -> None:
-    """Whatever ends a restore, no part of the stream stays, and the name is free for the next one."""
+    """A restore that fails leaves no part of the stream, and its name is free for the next one."""
     async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
@@ -267,7 +270,7 @@ async def test_a_failed_restore_leaves_nothing(server: Server, harm: str) -> Non
 
 @pytest.mark.matrix
 async def test_a_cancelled_restore_leaves_nothing(server: Server) -> None:
-    """Ctrl-C in the middle removes what is there of the stream, at once."""
+    """A cancelled restore removes its stream at once."""
     async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
@@ -292,7 +295,7 @@ async def test_a_cancelled_restore_leaves_nothing(server: Server) -> None:
 
 @pytest.mark.matrix
 async def test_a_snapshot_without_a_reader_ends(server: Server) -> None:
-    """A taker that goes away in the middle leaves no trace: the next snapshot waits until the server has noticed, and is whole."""
+    """A snapshot whose reader stops leaves no trace: the next one is whole."""
     async with open_link(server) as link:
         api = api_of(link, read_only=True)
         with Raw(server.url) as raw:
@@ -307,7 +310,7 @@ async def test_a_snapshot_without_a_reader_ends(server: Server) -> None:
 
 
 async def test_a_stalled_reader_gets_an_error(server: Server) -> None:
-    """A taker that takes nothing for too long gets the server's 408, in words."""
+    """A reader that takes nothing for too long gets the server's 408, in words."""
     async with open_link(server) as link:
         with Raw(server.url) as raw:
             fill(raw, messages=200, size=50_000)
@@ -326,7 +329,10 @@ async def test_a_stalled_reader_gets_an_error(server: Server) -> None:
 
 
 async def answered_by(server: Server, *messages: tuple[str, str, bytes]) -> Snapshot:
-    """The snapshot that somebody at `FAKE` delivers: messages with their reply subject, status and payload."""
+    """Take a snapshot that a client at `FAKE` delivers.
+
+    It sends messages with their reply subject, status and payload.
+    """
     player = await nats.connect(server.url)
 
     async def play(request: Msg) -> None:
@@ -351,7 +357,7 @@ async def answered_by(server: Server, *messages: tuple[str, str, bytes]) -> Snap
 
 
 async def test_a_lost_chunk_is_noticed(server: Server) -> None:
-    """Chunks are numbered: one that did not come is an error, not a short archive."""
+    """A lost chunk is an error, since chunks are numbered."""
     with pytest.raises(
         ApiError,
         match=r"snapshot of stream S in domain fake lost a chunk on the way, after 10 bytes",
@@ -360,7 +366,7 @@ async def test_a_lost_chunk_is_noticed(server: Server) -> None:
 
 
 async def test_an_archive_that_is_cut_off(server: Server) -> None:
-    """An end in the middle of a frame is an error, whatever the server says of it."""
+    """An archive that ends within a frame is an error, whatever the server says of it."""
     for status in ("", "204"):
         with pytest.raises(
             ApiError,
@@ -371,7 +377,7 @@ async def test_an_archive_that_is_cut_off(server: Server) -> None:
 
 
 async def test_silence_is_an_error(server: Server) -> None:
-    """Nothing at all points to the import it cannot come over; nothing more, to the link."""
+    """A snapshot without any chunk points to the missing import; one that stops, to the link."""
     with pytest.raises(ApiTimeoutError, match="nothing came") as caught:
         await answered_by(server)
     assert "an import of another account" in str(caught.value.hint)
@@ -381,7 +387,7 @@ async def test_silence_is_an_error(server: Server) -> None:
 
 
 async def test_a_restore_that_the_server_gave_up(server: Server) -> None:
-    """Chunks that nobody takes are an error in words; nothing is left, and no answer is waited for."""
+    """A restore whose chunks no server takes is an error, and leaves nothing."""
     async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
@@ -400,7 +406,7 @@ async def test_a_restore_that_the_server_gave_up(server: Server) -> None:
 
 
 def test_frames_in_pieces_of_any_size() -> None:
-    """Where frames end, what they hold and what they are does not depend on how they arrive."""
+    """The frames of a snapshot are the same however their chunks arrive."""
     stream = (
         BEGIN
         + frame(0x00, b"crc." + b"\x80\x02" + b"\x1cNATSARC1" + bytes(50))
@@ -421,7 +427,7 @@ def test_frames_in_pieces_of_any_size() -> None:
 
 
 def test_what_is_no_such_stream_is_never_whole() -> None:
-    """Something else, nothing, and a stream that begins without its beginning are not whole."""
+    """Data that are no whole snapshot of a stream are not taken for one."""
     for data in (
         b"",
         b"hello world, this is text" * 9,

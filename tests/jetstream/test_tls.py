@@ -27,7 +27,7 @@ SECRET = "top-secret"
 
 @pytest.fixture(scope="module")
 def pems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An authority and certificates that it issued, as files."""
+    """Write an authority and certificates that it issued."""
     folder, authority = tmp_path_factory.mktemp("pems"), trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     for name, issued in (
@@ -41,7 +41,7 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def secure(pems: dict[str, str]) -> Iterator[Callable[[str], int]]:
-    """The ports of servers with TLS, by what their `tls` block says besides."""
+    """Return the ports of servers with TLS, by the further settings of their `tls` block."""
     made: dict[str, Sandbox] = {}
 
     def port(more: str) -> int:
@@ -64,13 +64,13 @@ def secure(pems: dict[str, str]) -> Iterator[Callable[[str], int]]:
 
 
 def target(url: str, **settings: Any) -> ConnectionSettings:
-    """Settings with a password, wherever they lead."""
+    """Return settings with a password, for any address."""
     login: dict[str, Any] = {"user": "u", "password": SECRET}
     return ConnectionSettings("main", url, redact_url(url), timeout=0.5, **(login | settings))
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - nothing tells when it becomes true
+    while not condition():  # noqa: ASYNC110 - nothing announces when it becomes true
         await asyncio.sleep(0.01)
 
 
@@ -131,7 +131,7 @@ def fill_settings(settings: dict[str, Any], pems: dict[str, str]) -> dict[str, A
 async def test_a_server_without_tls_sees_no_credential(
     connect: Any, spelling: str, pems: dict[str, str]
 ) -> None:
-    """However TLS is asked for, and whoever connects: a server that does not offer it is sent nothing, and the message says so."""
+    """A server that does not offer TLS is sent no credential, and the message says so."""
     url, settings = SPELLINGS[spelling]
     with ListeningServer(serve_greeting()) as server:
         with pytest.raises(ConnectError) as refused:
@@ -147,7 +147,7 @@ async def test_a_server_without_tls_sees_no_credential(
 @pytest.mark.parametrize("connect", CLIENTS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("offer", ["tls_required", "tls_available"])
 async def test_a_server_that_only_promises_tls_sees_no_credential(connect: Any, offer: str) -> None:
-    """Between the promise and the handshake nothing is sent either."""
+    """A server that only promises TLS is sent no credential before the handshake."""
 
     def serve(server: ListeningServer, stream: socket.socket) -> None:
         stream.sendall(info_line(**{offer: True}))
@@ -193,7 +193,10 @@ async def test_a_server_with_tls(
     pems: dict[str, str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is reached encrypted, also where it would take a connection in the clear; nothing is logged about it, by asyncio neither."""
+    """A server with TLS is reached encrypted, also where it would accept a plain connection.
+
+    Nothing is logged about it, not even by asyncio.
+    """
     extra, settings = SERVERS[kind]
     await connect(
         target(
@@ -208,7 +211,7 @@ async def test_a_server_with_tls(
 async def test_a_link_that_comes_back_to_a_server_without_tls(
     secure: Callable[[str], int], pems: dict[str, str]
 ) -> None:
-    """The connection is lost instead: the server that took the other's place is sent nothing, and the error says why."""
+    """A link that comes back to a server without TLS is lost: the server is sent nothing."""
     with Relay() as relay, ListeningServer(serve_greeting()) as plain:
         relay.target = secure("tls { TLS }")
         link = NatsConnection(target(f"nats://127.0.0.1:{relay.port}", ca=pems["ca.pem"]))
@@ -230,7 +233,7 @@ async def test_a_link_that_comes_back_to_a_server_without_tls(
 async def test_a_listener_that_comes_back_to_a_server_without_tls(
     secure: Callable[[str], int], pems: dict[str, str]
 ) -> None:
-    """However often it tries, it sends nothing and counts as not listening."""
+    """A listener that comes back to a server without TLS sends nothing and is not listening."""
     with Relay() as relay, ListeningServer(serve_greeting()) as plain:
         relay.target = secure("tls { TLS }")
         wanted = target(f"nats://127.0.0.1:{relay.port}", ca=pems["ca.pem"])
