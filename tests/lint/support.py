@@ -1,4 +1,4 @@
-"""Workspaces for the rules: read from data, looked at without a server."""
+"""Workspaces for the rules: read from data, and linted without a server."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ HEAD: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One file: `bad` has what is to be found, `good` looks alike and has it not.
+    """One file: `bad` has the findings, `good` looks alike and has none.
 
-    `find` is part of what is said, by address; `live` are configurations on the servers.
+    `find` is a part of each message, by address; `live` are configurations on the servers.
     """
 
     path: Path
@@ -50,17 +50,17 @@ class Case:
         return self.path.stem[:5].upper()
 
     def view(self, which: str, folder: Path) -> View:
-        """The workspace of one side."""
+        """Return the workspace of one side."""
         return view(self.text[which], folder, self.text.get("live", {}))
 
 
 def cases() -> list[Case]:
-    """Every case, by name."""
+    """Return every case, by name."""
     return [Case(path, read_yaml(path.read_text("utf-8"))) for path in sorted(CASES.glob("*.yaml"))]
 
 
 def view(sections: dict[str, Any], folder: Path, live: dict[str, Any] | None = None) -> View:
-    """A view of a workspace that consists of the head and these sections."""
+    """Return a view of a workspace that consists of the head and these sections."""
     (folder / "jsplan.yaml").write_text(
         yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8"
     )
@@ -75,5 +75,5 @@ def view(sections: dict[str, Any], folder: Path, live: dict[str, Any] | None = N
 
 
 def lint_findings(sections: dict[str, Any], folder: Path) -> Report:
-    """What all rules say of a workspace."""
+    """Return the findings of all rules on a workspace."""
     return run_rules(view(sections, folder), RULES)

@@ -35,7 +35,7 @@ TWICE: list[dict[str, Any]] = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A workspace with a warning, a note, and one that is ignored."""
+    """Write a workspace with a warning, a note, and a finding that is ignored."""
     write(tmp_path, streams=[*TWICE, {"name": "B", "subjects": ["b"]}])
     return tmp_path
 
@@ -49,7 +49,10 @@ def write(folder: Path, **sections: Any) -> None:
 def test_findings_are_reported_with_their_place_and_what_to_do(
     folder: Path, capsys: Capture
 ) -> None:
-    """The text has one paragraph for each finding, the worst first, and a line with their number; it is no failure."""
+    """The text has one paragraph for each finding, the worst first, and their number.
+
+    Findings are no failure.
+    """
     assert main(["-C", str(folder), "lint"]) == 0
     out = capsys.readouterr().out
 
@@ -83,13 +86,13 @@ def test_nothing_to_say_is_said(tmp_path: Path, capsys: Capture) -> None:
     ("fail_on", "code"), [("error", 0), ("warning", 3), ("note", 3), ("never", 0)]
 )
 def test_what_fails_is_a_choice(folder: Path, fail_on: str, code: int, capsys: Capture) -> None:
-    """--fail-on ends with 3 from the severity on that it names."""
+    """--fail-on exits with 3 on findings of this severity or higher."""
     assert main(["-C", str(folder), "lint", "--fail-on", fail_on]) == code
     assert "Lint: 1 warning" in capsys.readouterr().out
 
 
 def test_an_error_is_refused(folder: Path, capsys: Capture) -> None:
-    """What the files make an error ends with 3, and says so."""
+    """A finding that the files make an error exits with 3, and says so."""
     write(folder, streams=TWICE, lint={"JS201": "error"})
 
     assert main(["-C", str(folder), "lint"]) == 3
@@ -115,7 +118,7 @@ def test_json_has_all_of_it(folder: Path, capsys: Capture) -> None:
 
 
 def test_sarif_is_sarif(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fits the schema; each result names its rule, its place from the current folder, and why it is suppressed."""
+    """SARIF fits its schema; each result has its rule, its place and why it is suppressed."""
     monkeypatch.chdir(folder.parent)
     assert main(["-C", str(folder), "lint", "--format", "sarif"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -178,7 +181,7 @@ def test_a_fingerprint_follows_the_finding(folder: Path, capsys: Capture) -> Non
 
 
 def test_wrong_files_are_findings_too(folder: Path, capsys: Capture) -> None:
-    """In SARIF and as annotations an invalid file is told at its line, and the command ends with 1 as ever."""
+    """An invalid file is a SARIF result and an annotation at its line, and exits with 1."""
     write(folder, streams=[{"name": "A", "max_ages": "1d"}])
     assert main(["-C", str(folder), "lint", "--format", "sarif"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -257,7 +260,10 @@ def test_an_unknown_code_is_wrong_usage(capsys: Capture) -> None:
 def test_servers_are_read_when_asked_for(
     clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture
 ) -> None:
-    """With --live a stream that is in no file is seen to store the same subject, and a source that changes to start again."""
+    """With --live a stream in no file is found to store the same subject.
+
+    A source that changes is found to start again.
+    """
     hub = clean_hub_leaf["hub"]
     source = {"name": "A", "external": {"api": "$JS.leaf.API"}}
     with Raw(hub.url, hub.user, hub.password) as raw:
@@ -299,7 +305,7 @@ def test_servers_are_read_when_asked_for(
 
 @pytest.mark.timeout(180)
 def test_a_cluster_is_seen(tmp_path: Path, capsys: Capture) -> None:
-    """That one copy is little is known from the servers before any stream is there, and not from the files alone."""
+    """With --live a single replica is a finding in a cluster that has no stream yet."""
     with Sandbox.cluster(binary=PROGRAM) as cluster:
         server = cluster["n1"]
         connections = {"acc": {"url": server.url, "user": server.user, "password": server.password}}
@@ -323,7 +329,7 @@ def test_a_cluster_is_seen(tmp_path: Path, capsys: Capture) -> None:
 def test_an_offline_domain_is_reported(
     clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture
 ) -> None:
-    """What is found about it is found in the files alone, which is said; the rest goes on."""
+    """With --live an offline domain is reported, and linted from the files alone."""
     streams = [
         {"name": "A", "domain": domain, "subjects": ["a"], "max_age": "1d"}
         for domain in ("hub", "leaf")
@@ -334,9 +340,9 @@ def test_an_offline_domain_is_reported(
     hub.wait_until(lambda: _gone(hub.url, hub.user, hub.password), "notice that the leaf is gone")
 
     assert main(["-C", str(space.folder), "lint", "--live"]) == 0
-    told = capsys.readouterr()
-    assert "domain leaf is offline" in told.err
-    assert "[JS201]" in told.out
+    printed = capsys.readouterr()
+    assert "domain leaf is offline" in printed.err
+    assert "[JS201]" in printed.out
 
 
 def _gone(url: str, user: str | None, password: str | None) -> bool:

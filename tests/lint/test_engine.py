@@ -1,4 +1,4 @@
-"""Severities, ignores and places: what is made of a hit, whatever the rule."""
+"""Severities, ignores and places of findings, whatever the rule."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_files_set_the_severity(tmp_path: Path) -> None:
 
 
 def test_an_ignored_finding_keeps_its_reason(tmp_path: Path) -> None:
-    """It is no finding any more, and is told apart from those with the reason of the files."""
+    """An ignored finding is kept apart from the findings, with the reason of the files."""
     ignore = {"lint": {"ignore": [{"code": "JS220", "reason": "a museum"}]}}
     report = lint_findings(
         {"streams": [{"name": "A", "subjects": ["a"]} | ignore, {"name": "B", "subjects": ["b"]}]},
@@ -53,7 +53,7 @@ def test_an_ignored_finding_keeps_its_reason(tmp_path: Path) -> None:
 
 
 def test_any_of_the_streams_concerned_may_ignore(tmp_path: Path) -> None:
-    """A finding about two streams is told at one of them; the reason may stand at the other."""
+    """A finding about two streams is at one of them; the ignore may stand at the other."""
     ignore = {"lint": {"ignore": [{"code": "JS201", "reason": "the leaf denies it"}]}}
     streams = [
         {"name": "A", "subjects": ["a"], "max_age": "1d"},
@@ -67,7 +67,7 @@ def test_any_of_the_streams_concerned_may_ignore(tmp_path: Path) -> None:
 
 
 def test_an_ignore_of_many_domains_is_used_by_one_of_them(tmp_path: Path) -> None:
-    """What is written once for a fleet is used if it is needed anywhere in it, and told once if nowhere."""
+    """An ignore for a fleet is used if one domain needs it, and reported once if none does."""
     head = {
         "domains": FLEET
         | {"store-2": {"connection": "acc", "labels": ["edge"], "vars": {"window": "1d"}}}
@@ -116,7 +116,7 @@ def test_a_finding_is_reported_at_its_field(tmp_path: Path) -> None:
 
 
 def test_only_what_is_in_focus_is_reported(tmp_path: Path) -> None:
-    """With a focus the rest of the graph is looked at, and nothing said of it."""
+    """Findings outside the focus are not reported."""
     seen = view(
         {"streams": [{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]}, tmp_path
     )
@@ -128,7 +128,7 @@ def test_only_what_is_in_focus_is_reported(tmp_path: Path) -> None:
 
 
 def test_rules_are_chosen_by_the_severity_that_they_have_here(tmp_path: Path) -> None:
-    """A rule that the files make an error is among the errors, and no warning any more."""
+    """A rule that the files make an error counts as an error, and not as a warning."""
     seen = view(BARE | {"lint": {"JS201": "error", "JS220": "warning"}}, tmp_path)
 
     assert [rule.code for rule in enabled_rules(seen, RULES, ["error"])] == ["JS201"]
@@ -138,7 +138,10 @@ def test_rules_are_chosen_by_the_severity_that_they_have_here(tmp_path: Path) ->
 
 
 def test_a_server_says_whether_it_is_a_cluster(tmp_path: Path) -> None:
-    """One copy is told where the server is in a cluster, and not where it is alone, whatever other streams ask for."""
+    """A single replica is a finding only where the server is in a cluster.
+
+    The replicas of other streams do not count then.
+    """
     streams = [
         {"name": "A", "subjects": ["a"], "max_age": "1d"},
         {"name": "B", "subjects": ["b"], "max_age": "1d", "num_replicas": 3},
@@ -155,7 +158,10 @@ def test_a_server_says_whether_it_is_a_cluster(tmp_path: Path) -> None:
 
 
 def test_an_older_server_has_the_window_that_newer_ones_lost(tmp_path: Path) -> None:
-    """That a stream with sources has no duplicate window is told where the server is 2.14 or newer, or nobody asked."""
+    """A stream with sources and no window is a finding on 2.14 or newer.
+
+    It is one too if the server was not asked.
+    """
     streams = [
         {"name": "A", "subjects": ["a"]},
         {"name": "B", "subjects": ["b"], "sources": [{"name": "A"}]},
@@ -168,7 +174,7 @@ def test_an_older_server_has_the_window_that_newer_ones_lost(tmp_path: Path) -> 
 
 
 def test_a_fleet_that_shares_a_subject_is_one_finding(tmp_path: Path) -> None:
-    """Three hundred stores that all store one subject are told once, not once for each pair."""
+    """Three hundred stores that store one subject are one finding, not one for each pair."""
     fleet = {"store-{001..300}": {"connection": "acc", "labels": ["edge"]}}
     report = lint_findings(
         {
@@ -186,7 +192,7 @@ def test_a_fleet_that_shares_a_subject_is_one_finding(tmp_path: Path) -> None:
 
 
 def test_a_severity_of_no_rule_is_reported(tmp_path: Path) -> None:
-    """A code under `lint:` that is none sets nothing, and is told with its place and the nearest one; it is no error."""
+    """An unknown code under `lint:` is a finding with the nearest code, and no error."""
     seen = view(BARE, tmp_path)
     path = tmp_path / "jsplan.yaml"
     path.write_text(path.read_text() + "lint: {JS299: error}\n")
@@ -204,7 +210,7 @@ def test_a_severity_of_no_rule_is_reported(tmp_path: Path) -> None:
 def test_circles_of_copies_are_among_the_findings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the graph itself shows, a circle over two domains, is told by lint too."""
+    """A circle over two domains, which the graph itself shows, is a finding of lint too."""
     sections = {
         "streams": [
             {

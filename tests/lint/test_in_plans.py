@@ -1,4 +1,4 @@
-"""What plan and apply make of advice: warnings on what changes, a refusal where the files make it an error."""
+"""Findings of lint in plan and apply: warnings on changes, and errors that refuse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def advice(plan: Plan) -> list[tuple[str, str, str | None]]:
 
 
 def test_a_plan_warns_of_what_it_makes(space: Space) -> None:
-    """Warnings stand in the plan that creates, and no longer in the one that finds nothing to do; notes never do."""
+    """A plan that creates has warnings, and no notes; the empty plan after it has neither."""
     plan, result = space.write(streams=[STREAM]).apply()
     assert advice(plan) == [("warning", "JS240", "main/consumer/A/C")]
     assert result.exit_code == 0
@@ -41,7 +41,7 @@ def test_a_plan_warns_of_what_it_makes(space: Space) -> None:
 
 
 def test_a_plan_warns_of_what_it_changes(space: Space) -> None:
-    """An update is a reason to say it again, for what is updated and for nothing else."""
+    """A plan that updates has the warnings of the updated resource alone."""
     other = {"name": "B", "consumers": [{"name": "D"}]}
     space.write(streams=[STREAM, other]).apply()
     changed = STREAM | {"consumers": [{"name": "C", "description": "another"}]}
@@ -52,7 +52,7 @@ def test_a_plan_warns_of_what_it_changes(space: Space) -> None:
 
 
 def test_an_ignored_warning_is_not_in_the_plan(space: Space) -> None:
-    """The reason in the files counts there too, and an ignore that this plan does not need is not told."""
+    """An ignored warning is not in the plan, nor is an ignore that the plan does not need."""
     ignore = {
         "lint": {
             "ignore": [{"code": "JS240", "reason": "a tail"}, {"code": "JS254", "reason": "unused"}]
@@ -64,7 +64,10 @@ def test_an_ignored_warning_is_not_in_the_plan(space: Space) -> None:
 
 
 def test_an_error_refuses_the_apply(space: Space, server: Server) -> None:
-    """The plan is sound and shown, ends with 3, and its apply ends with 3 before the first write."""
+    """A finding that the files make an error refuses the apply before its first write.
+
+    The plan is shown; both exit with 3.
+    """
     space.write(streams=[STREAM], **ERROR)
     plan = space.plan()
     assert advice(plan) == [("error", "JS240", "main/consumer/A/C")]
@@ -83,7 +86,7 @@ def test_an_error_refuses_the_apply(space: Space, server: Server) -> None:
 
 
 def test_an_error_on_what_stays_refuses_too(space: Space) -> None:
-    """What was applied before the files made it an error stops the next change, wherever that is."""
+    """A finding that the files make an error refuses any change, also where nothing changes."""
     space.write(streams=[STREAM]).apply()
     space.write(streams=[STREAM, {"name": "B"}], **ERROR)
 
@@ -92,7 +95,7 @@ def test_an_error_on_what_stays_refuses_too(space: Space) -> None:
 
 
 def test_a_destroy_is_not_advised(space: Space) -> None:
-    """What goes needs no advice, and no error keeps it."""
+    """A destroy has no warnings, and no lint error refuses it."""
     space.write(streams=[STREAM]).apply()
     space.write(streams=[STREAM], **ERROR)
 

@@ -1,4 +1,4 @@
-"""Lint on whatever there is: every acceptance case, the workspace of the contract, and workspaces of random fields."""
+"""Lint of every acceptance case, of the contract's workspace and of random workspaces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = sorted((Path(__file__).parents[1] / "cases").rglob("*.yaml"))
 
 
 def check_findings(folder: Path, sections: dict[str, Any], head: dict[str, Any] = HEAD) -> None:
-    """Lint a workspace, if it is one at all, and look at what every finding has to have."""
+    """Lint a workspace, if it is valid, and check every finding."""
     (folder / "jsplan.yaml").write_text(json.dumps(head | sections), encoding="utf-8")
     try:
         workspace = load(
@@ -45,7 +45,7 @@ def check_findings(folder: Path, sections: dict[str, Any], head: dict[str, Any] 
 
 
 def test_no_acceptance_case_is_too_much(tmp_path: Path) -> None:
-    """Whatever is planned and applied elsewhere in these tests can be advised on."""
+    """Every acceptance case can be linted."""
     for path in CASES:
         text = read_yaml(path.read_text("utf-8"))
         for side in ("first", "desired"):
@@ -122,5 +122,5 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=100, deadline=None)
 @given(written=sections())
 def test_any_workspace_can_be_judged(written: dict[str, Any], folder: Path) -> None:
-    """Whatever the fields and flows, circles included, every rule comes to an end, and its findings have a place and an advice."""
+    """Lint ends on any fields and flows, circles included; each finding has place and advice."""
     check_findings(folder, written)

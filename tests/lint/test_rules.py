@@ -1,4 +1,4 @@
-"""Every rule on what it is for, and on what looks alike; the cases are data."""
+"""Every rule on the workspace that it is for, and on one that looks alike; cases are data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = cases()
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.path.stem)
 def test_what_a_rule_is_for_is_found(case: Case, tmp_path: Path) -> None:
-    """The first workspace of a case has the finding at each place, and nowhere else, in words that name what is wrong."""
+    """The first workspace of a case has the finding at each place, and nowhere else."""
     report = run_rules(case.view("bad", tmp_path), RULES)
     found = {d.address: d.summary for d in report.findings if d.code == case.code}
 
@@ -52,5 +52,5 @@ def test_every_rule_has_a_case_and_an_explanation() -> None:
 
 
 def test_no_rule_is_an_error_by_itself() -> None:
-    """What the server accepts is a warning or a note, unless the files ask for more."""
+    """No rule is an error by itself: the server accepts all of it."""
     assert {rule.level for rule in RULES} == {"note", "warning"}

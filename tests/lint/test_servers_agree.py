@@ -1,4 +1,4 @@
-"""What the rules claim, asked of real servers: that they accept what is found, and do with it what the rule says."""
+"""The claims of the rules on real servers: they accept it, and do what the rule says."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LintServers:
         return int(self.api(domain, f"STREAM.INFO.{name}")["state"]["messages"])
 
     def wait_until_copying(self, domain: str, name: str) -> None:
-        """Wait until every origin of a copy is heard of."""
+        """Wait until every origin of a mirror or source is known."""
 
         def heard() -> bool:
             info = self.api(domain, f"STREAM.INFO.{name}")
@@ -67,7 +67,7 @@ class LintServers:
 
 
 def wait_until(ready: Callable[[], bool], timeout: float = 30.0) -> None:
-    """Ask again and again; the bound is for a machine that is very busy."""
+    """Ask again and again; the limit is for a machine that is very busy."""
     end = time.monotonic() + timeout
     while not ready():
         assert time.monotonic() < end
@@ -83,7 +83,10 @@ def lint_servers(clean_hub_leaf: Sandbox) -> Iterator[LintServers]:
 
 @pytest.mark.parametrize("case", SINGLE_ACCOUNT_CASES, ids=lambda case: case.path.stem)
 def test_what_is_found_is_accepted(case: Case, lint_servers: LintServers, tmp_path: Path) -> None:
-    """A server takes every stream and consumer that a case has a finding for: lint is advice, and no second validation."""
+    """A server takes every stream and consumer that a case has a finding for.
+
+    Lint is advice, and no second validation.
+    """
     seen = case.view("bad", tmp_path)
     for address in sorted(
         seen.topology.bodies,
@@ -102,7 +105,7 @@ def test_what_is_found_is_accepted(case: Case, lint_servers: LintServers, tmp_pa
 
 
 def test_object_stores_cross_and_buckets_do_not(lint_servers: LintServers) -> None:
-    """JS201: a chunk for an object store is stored in both domains, a key of a bucket in its own."""
+    """JS201: a chunk of an object store is stored in both domains, a key of a bucket in its own."""
     for domain in ("hub", "leaf"):
         lint_servers.stream(domain, "OBJ_B", subjects=["$O.B.C.>", "$O.B.M.>"])
         lint_servers.stream(domain, "KV_B", subjects=["$KV.B.>"])
@@ -239,7 +242,7 @@ def test_a_stream_too_small_acknowledges_what_it_removes(lint_servers: LintServe
 
 
 def test_a_glued_star_is_a_letter(lint_servers: LintServers) -> None:
-    """JS227: what is published to orders1 is nobody's, although a stream has orders*."""
+    """JS227: no stream stores messages to orders1, although one has orders*."""
     lint_servers.stream("hub", "A", subjects=["orders*"])
 
     with pytest.raises(NoResponders):
@@ -283,7 +286,7 @@ def test_given_up_work_stays(lint_servers: LintServers, clean_hub_leaf: Sandbox)
         assert lint_servers.raw.next_message()[2] == b"x"
         lint_servers.raw.publish(
             "$JS.hub.API.CONSUMER.MSG.NEXT.Q.C", b"", reply="taken"
-        )  # somebody has to want it again
+        )  # a consumer has to ask for it again
         listener.next_message()
         lint_servers.raw.unsubscribe()
 
