@@ -1,4 +1,7 @@
-"""Golden texts: each view is compared with a file that people have read. JSPLAN_GOLDEN=1 writes them anew."""
+"""Golden texts: each view is compared with a file that people have read.
+
+JSPLAN_GOLDEN=1 writes the files again.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 from tests.render.texts import Compare, View, text_of
 
 GOLDEN = Path(__file__).parent / "golden"
-#: Read once: the tests themselves run without the environment of whoever starts them.
+#: Read once: the tests themselves run without the developer's environment.
 WRITE = bool(os.environ.get("JSPLAN_GOLDEN"))
 
 

@@ -12,7 +12,7 @@ EVIL = 'hub/stream/"><script>alert("x")</script><img src=x onerror=alert(1)>\x1b
 
 
 def many(count: int) -> Plan:
-    """So many changes that all differ, in forty domains; some cost something, some are destroyed."""
+    """Return so many changes that all differ, in forty domains, some of them with hazards."""
     changes = []
     for number in range(count):
         address = f"d{number % 40:02}/stream/S{number:04}"
@@ -51,7 +51,7 @@ def many(count: int) -> Plan:
 
 
 def hostile() -> Plan:
-    """A plan whose every foreign word tries to be more than a word."""
+    """Return a plan whose every foreign word tries to be markup or code."""
     field = FieldChange(
         'metadata["</pre><script>"]', "~~~\n</code>", "</script><b>&amp;`~~~~~~`", "in_place"
     )
@@ -92,7 +92,7 @@ def hostile() -> Plan:
 
 
 class Page(HTMLParser):
-    """A page as its tags, what they are given, and the text in them; the changes with their own."""
+    """A page as its tags, their attributes, and the text in them; the changes with their own."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -78,7 +78,7 @@ def resource(
     severity: Severity | None = None,
     previous: str | None = None,
 ) -> ResourceChange:
-    """One element of `resource_changes` with the parts that a test cares for."""
+    """Return one element of `resource_changes` with the parts that a test cares for."""
     domain, kind, name = address.split("/", 2)
     change = Change(
         actions,
@@ -104,7 +104,7 @@ def resource(
 
 
 def plan(*changes: ResourceChange, **more: Any) -> Plan:
-    """A plan of these resources, with a step for each that changes."""
+    """Return a plan of these resources, with a step for each that changes."""
     changing = [c for c in changes if c.change.actions != ["no-op"] or c.change.importing]
     steps = [
         Step(
@@ -322,7 +322,7 @@ def _update_hazards() -> tuple[Hazard, ...]:
 
 
 def fleet(size: int) -> Plan:
-    """The same small change in many domains, one of them with a hazard."""
+    """Return the same small change in many domains, one of them with a hazard."""
     change = (FieldChange("max_age", 30 * DAY, 90 * DAY, "in_place"),)
     changes = [
         resource(
@@ -336,7 +336,10 @@ def fleet(size: int) -> Plan:
 
 
 def store_opening(size: int) -> Plan:
-    """So many new stores: a stream in each, a source for each in the aggregate, some of them away, findings in all."""
+    """Return so many new stores: a stream in each, and a source for each in the aggregate.
+
+    Half of them are offline, and there are findings on all.
+    """
     stores = [f"store-{n:03}" for n in range(1, size + 1)]
     apis = [f"$JS.{s}.API" for s in stores]
     source = [
@@ -353,7 +356,7 @@ def store_opening(size: int) -> Plan:
     gone = [
         (s, f"domain {s} is offline: no responders on $JS.{s}.API") for s in stores[size // 2 :]
     ]
-    away = [Deferred(f"{s}/stream/{name}", reason) for s, reason in gone for name in "AB"]
+    deferred = [Deferred(f"{s}/stream/{name}", reason) for s, reason in gone for name in "AB"]
     odd = [
         Diagnostic("warning", "JS999", f"{s} is odd", "Look at it.", f"{s}/stream/SALES")
         for s in stores
@@ -365,7 +368,7 @@ def store_opening(size: int) -> Plan:
     every = resource(
         "hub/stream/ALL_SALES", ["update"], before=STREAM, after=STREAM, fields=tuple(source)
     )
-    return plan(every, *made, deferred=away, diagnostics=[*odd, *rates])
+    return plan(every, *made, deferred=deferred, diagnostics=[*odd, *rates])
 
 
 def partial_apply() -> ApplyResult:

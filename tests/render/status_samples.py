@@ -1,4 +1,4 @@
-"""Status documents as the views and the schema see them: a small country with all that can be wrong, and a fleet."""
+"""Status documents for the views and the schema: all that can be wrong, and a fleet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_LIMITS = dict.fromkeys(("max_streams", "max_consumers", "max_memory", "max_st
 
 
 def domain(key: str, *, offline_reason: str = "", **more: Any) -> dict[str, Any]:
-    """One element of `domains`; `away` is why it does not answer."""
+    """One element of `domains`; `offline` is why it does not answer."""
     there = {
         "domain": key,
         "js_domain": key,
@@ -49,7 +49,7 @@ def domain(key: str, *, offline_reason: str = "", **more: Any) -> dict[str, Any]
 
 
 def stream(address: str, messages: int = 1200, **more: Any) -> dict[str, Any]:
-    """One element of `streams`."""
+    """Return one element of `streams`."""
     return {
         "address": address,
         "type": "stream",
@@ -67,7 +67,7 @@ def stream(address: str, messages: int = 1200, **more: Any) -> dict[str, Any]:
 
 
 def consumer(address: str, **more: Any) -> dict[str, Any]:
-    """One element of `consumers`."""
+    """Return one element of `consumers`."""
     place = {"consumer_seq": 1000, "stream_seq": 1100}
     return {
         "address": address,
@@ -82,7 +82,7 @@ def consumer(address: str, **more: Any) -> dict[str, Any]:
 
 
 def flow(origin: str, to: str, cause: str | None = None, **more: Any) -> dict[str, Any]:
-    """One element of `replication`."""
+    """Return one element of `replication`."""
     return {
         "from": origin,
         "to": to,
@@ -97,12 +97,12 @@ def flow(origin: str, to: str, cause: str | None = None, **more: Any) -> dict[st
 
 
 def status(**parts: Any) -> Status:
-    """A document with these parts."""
+    """Return a document with these parts."""
     return Status("0.1.0", "shop", "prod", "2026-01-31T12:00:00Z", "s1", **parts)
 
 
 def two_domains() -> Status:
-    """Two domains, one with limits; a flow of each kind."""
+    """Return two domains, one of them with limits, and a flow of each kind."""
     limits = NO_LIMITS | {"max_storage": 10 << 30, "max_streams": 100, "max_memory": 1 << 30}
     stalled = "flow control stalled: the origin waits for an answer before it sends more, and none reaches it"
     return status(
@@ -148,19 +148,19 @@ def two_domains() -> Status:
 
 
 def fleet(stores: int) -> Status:
-    """A hub that sources from many stores, three of which are away and one of which was set up anew."""
+    """Return a hub that sources from many stores: three are offline, one was set up again."""
     names = [f"store-{number:03}" for number in range(1, stores + 1)]
-    gone, anew = set(names[16:18]) | {names[-9]}, names[7]
+    gone, reset = set(names[16:18]) | {names[-9]}, names[7]
     there = [name for name in names if name not in gone]
     was = "origin re-created: the downstream has messages of a deleted stream SALES"
     recreated = f"{was}, and receives only higher sequences of the new one"
-    away = {name: f"not known: the origin's domain {name} is offline" for name in gone}
+    unknown = {name: f"not known: the origin's domain {name} is offline" for name in gone}
     flows = [
         flow(
             f"{name}/stream/SALES",
             "hub/stream/ALL_SALES",
-            recreated if name == anew else away.get(name),
-            healthy=None if name in gone else name != anew,
+            recreated if name == reset else unknown.get(name),
+            healthy=None if name in gone else name != reset,
             active=None if name in gone else SECOND,
         )
         for name in names

@@ -1,4 +1,4 @@
-"""What sources leave out of a fleet is said once."""
+"""Backfills of a fleet are grouped into one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jsplan.render.backfill_groups import group_backfills
 
 
 def planned_backfill(number: int, **fields: Any) -> dict[str, Any]:
-    """History that a source of hub/stream/ALL leaves out of one shop."""
+    """Return a backfill of the history that a source of hub/stream/ALL leaves out of one shop."""
     origin = f"store-{number:03}/stream/SALES"
     return {
         "name": f"{origin}>hub/stream/ALL",
@@ -25,7 +25,7 @@ def planned_backfill(number: int, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_fleet_is_one_line() -> None:
-    """With the sums, the domains, and the command for each of them."""
+    """Equal backfills of a fleet are one, with sums, domains and one command."""
     [(found, where)] = group_backfills([planned_backfill(number) for number in range(1, 21)])
 
     assert where == "in 20 domains: store-{001..020}"
@@ -41,7 +41,7 @@ def test_a_fleet_is_one_line() -> None:
 
 
 def test_what_differs_is_said_apart() -> None:
-    """Another reason, another target, or whether apply copies it; and a few are written out."""
+    """A backfill with another reason, target or `runs` stays apart, and a few are written out."""
     jobs = [planned_backfill(number) for number in range(1, 21)]
     jobs[3]["reason"], jobs[4]["runs"], jobs[5]["to"] = (
         "it begins at sequence 9",
@@ -59,7 +59,7 @@ def test_what_differs_is_said_apart() -> None:
 
 
 def test_what_is_not_known_has_no_sum() -> None:
-    """Where nobody can tell how much one of them is, nobody can tell how much all are."""
+    """A group has a sum only if every one of its backfills has the number."""
     [(found, _)] = group_backfills(
         [
             planned_backfill(1, messages=None, bytes=None, estimate=None),
@@ -71,12 +71,12 @@ def test_what_is_not_known_has_no_sum() -> None:
 
 
 def test_entries_are_said_one_by_one() -> None:
-    """They have names of their own; what only waits, or turns out to be nothing, is not said here."""
+    """Backfills of entries are not grouped, nor are those that only wait or copy nothing."""
     entries = [
         {"name": f"entry-{number}", "from": [], "to": {}, "messages": 1} for number in range(10)
     ]
     silent = [
-        planned_backfill(1, runs=False, waits="domain store-001 is away"),
+        planned_backfill(1, runs=False, waits="domain store-001 is offline"),
         planned_backfill(2, runs=False, messages=0),
     ]
 

@@ -1,4 +1,4 @@
-"""Names, descriptions and metadata with characters that are not seen, and with what a log takes for commands."""
+"""Names and texts with invisible characters, and with what a log takes for commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOSTILE = "".join(c for c in HIDDEN if c not in "\x00\ud800" and unicodedata.cat
 
 
 def test_no_hidden_character_is_left() -> None:
-    """Each is shown as an escape of its own, and what fonts draw is left alone."""
+    """Each invisible character is shown as an escape, and visible ones are left alone."""
     shown = [safe(f"A{character}B") for character in HIDDEN]
     assert all(
         re.fullmatch(r"A\\(?:[ntr]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})B", text)
@@ -60,7 +60,10 @@ def test_no_hidden_character_is_left() -> None:
     ],
 )
 def test_what_a_log_takes_for_a_command_is_shown_and_not_done(text: str) -> None:
-    """A runner of GitHub looks at the beginning of lines and for `##[` anywhere; one of GitLab wants carriage returns and escapes."""
+    """A line that a log takes for a command is shown and not executed.
+
+    A runner of GitHub looks at the beginning of lines and for `##[` anywhere; one of GitLab wants carriage returns and escapes.
+    """
     for view in (safe, safe_html, quote_json):
         assert "##[" not in view(text)
         assert not view(text).lstrip().startswith("::")
@@ -70,7 +73,7 @@ def test_what_a_log_takes_for_a_command_is_shown_and_not_done(text: str) -> None
 def test_no_view_shows_hidden_characters(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Names and texts of servers and of files: in text, markdown and pages, and XML stays well-formed."""
+    """No view shows a hidden character of a name or text, and XML stays well-formed."""
     names = [
         "ORD\u200bERS",
         "ORD\ufeffERS",

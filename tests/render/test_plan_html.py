@@ -31,12 +31,12 @@ PLANS = {
 
 @pytest.fixture(params=PLANS)
 def plan(request: pytest.FixtureRequest) -> Plan:
-    """Each of the plans."""
+    """Return each of the plans."""
     return PLANS[request.param]
 
 
 def changed_addresses(plan: Plan) -> list[ResourceChange]:
-    """What the document says changes, read without any view."""
+    """Return the changed addresses of the document, read without any view."""
     return [
         r
         for r in plan.resource_changes
@@ -45,7 +45,7 @@ def changed_addresses(plan: Plan) -> list[ResourceChange]:
 
 
 def test_every_change_is_on_the_page(plan: Plan) -> None:
-    """The rows are those of the plan document: each address, what becomes of it, its domain, its kind and its hazards."""
+    """The page has a row for each change, with its action, domain, kind and hazards."""
     rows = Page(plan_html.render(plan, verbose=True)).rows
     changes = changed_addresses(plan)
 
@@ -73,7 +73,7 @@ def _become(resource: ResourceChange) -> str:
 
 
 def test_what_is_alike_is_one_row_that_lists_all() -> None:
-    """Two hundred stores are two rows; each store is named in one, and can be filtered for."""
+    """Equal changes are one row that lists all of them."""
     found = Page(plan_html.render(samples.fleet(200)))
 
     assert [int(row["data-count"]) for row in found.rows] == [1, 199]
@@ -83,7 +83,7 @@ def test_what_is_alike_is_one_row_that_lists_all() -> None:
 
 
 def test_nothing_is_only_counted() -> None:
-    """What the terminal counts is on the page one by one: every finding, and every resource that was left for later."""
+    """The page lists every finding and every deferred resource, which the terminal only counts."""
     plan = samples.store_opening(500)
     text = Page(plan_html.render(plan)).text
 
@@ -92,7 +92,7 @@ def test_nothing_is_only_counted() -> None:
 
 
 def test_each_id_is_one_and_each_link_leads_to_one(plan: Plan) -> None:
-    """Nothing is called the same twice, and links go nowhere else than to changes of this page."""
+    """Ids are unique, and links lead to changes of this page."""
     given = Page(plan_html.render(plan)).attributes
     ids = [value for name, value in given if name == "id"]
 
@@ -101,7 +101,7 @@ def test_each_id_is_one_and_each_link_leads_to_one(plan: Plan) -> None:
 
 
 def test_it_stands_alone_and_is_harmless(plan: Plan) -> None:
-    """One file that loads nothing: one script and one style, those that its own policy names by their hash."""
+    """The page loads nothing: its policy names its one script and one style by their hash."""
     found = Page(plan_html.render(plan))
     policy = next(
         value
@@ -120,7 +120,7 @@ def test_it_stands_alone_and_is_harmless(plan: Plan) -> None:
 
 
 def test_foreign_words_are_text() -> None:
-    """What looks like markup in a name, a value or a finding is read as it is written."""
+    """Markup in a name, a value or a finding is read as text."""
     found = Page(plan_html.render(plans.hostile()))
 
     assert (
@@ -132,7 +132,10 @@ def test_foreign_words_are_text() -> None:
 
 
 def test_what_costs_comes_first() -> None:
-    """The hazards stand before every change, those that stop an apply first; of the changes what is destroyed is first."""
+    """Hazards stand before the changes, and deletions before other changes.
+
+    The hazards that stop an apply are the first.
+    """
     text = Page(plan_html.render(samples.everything())).text
     words = [
         "DELETES_STREAM",
@@ -149,7 +152,7 @@ def test_what_costs_comes_first() -> None:
 
 
 def test_quiet_and_broken_plans() -> None:
-    """Without changes there is nothing to filter, and the line that scripts know; errors stand before everything."""
+    """An empty plan has no filter and the line that scripts know; errors stand first."""
     quiet, broken = Page(plan_html.render(samples.plan())), samples.everything()
     broken.errored = True
 
@@ -163,7 +166,7 @@ def test_quiet_and_broken_plans() -> None:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[MiniRacer]:
-    """The page's own script in V8, without a document."""
+    """Run the page's own script in V8, without a document."""
     racer = MiniRacer()
     try:
         racer.eval(html_page.read_asset("plan.js"))
@@ -173,7 +176,7 @@ def engine() -> Iterator[MiniRacer]:
 
 
 def rows_of(plan: Plan) -> list[dict[str, Any]]:
-    """The rows as the script reads them from the elements."""
+    """Return the rows as the script reads them from the elements."""
     return [
         {
             "action": row["data-action"],
@@ -188,7 +191,7 @@ def rows_of(plan: Plan) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["everything", "many"])
 def test_the_filter_shows_what_the_document_says(name: str, engine: MiniRacer) -> None:
-    """For every combination of choices the script shows exactly the changes that the document has, by a count of its own."""
+    """The filter shows exactly the changes of the document, for every combination of choices."""
     plan = PLANS[name]
     engine.eval(f"rows = {json.dumps(rows_of(plan))}; null")
     actions, domains = ("", "update", "destroy", "create"), ("", "hub", "d07", "leaf")
@@ -219,7 +222,7 @@ def _has(hazard: Any, choice: str) -> bool:
 
 
 def _text(row: plan_rows.Row) -> str:
-    """What is said of one change in the terminal."""
+    """Return the text of one change in the terminal."""
     tag = ", ".join(dict.fromkeys(hazard.code for hazard in row.members[0].hazards))
     return "\n".join(
         [tag, row.head.plain, *(line.plain for line in [*row.fields, *row.hazards])]
@@ -227,7 +230,7 @@ def _text(row: plan_rows.Row) -> str:
 
 
 def test_kinds_and_domains_of_groups(engine: MiniRacer) -> None:
-    """A row that stands for many domains is found by each of them, and a kind that is not there finds nothing."""
+    """A row for many domains is found by each of them; an unknown kind finds nothing."""
     rows = json.dumps(rows_of(samples.fleet(200)))
 
     def count(**choices: str) -> Any:

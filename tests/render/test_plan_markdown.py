@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def tokens(text: str) -> list[Token]:
-    """What a reader of CommonMark makes of a page, inline pieces included."""
+    """Return the tokens of a page as a reader of CommonMark sees them, inline ones included."""
     found = MarkdownIt("commonmark").parse(text)
     return [piece for token in found for piece in (token, *(token.children or ()))]
 
 
 def test_everything_has_its_place(golden: Compare) -> None:
-    """Hazards come first, then what deletes, and each part of a plan has its words."""
+    """Hazards come first, then deletions, and each part of a plan has its heading."""
     text = golden(
         "plan_markdown",
         lambda console: print(
@@ -57,7 +57,7 @@ def test_the_mark_names_workspace_environment_and_plan() -> None:
 
 
 def test_what_is_alike_is_said_once() -> None:
-    """The same change in two hundred domains is one item; with -v each has its own."""
+    """Equal changes in two hundred domains are one item; with -v each has its own."""
     text = plan_markdown.render(samples.fleet(200))
 
     assert text.count("will be updated in place") == 2
@@ -70,7 +70,10 @@ def test_what_is_alike_is_said_once() -> None:
 
 @pytest.mark.parametrize("count", [250, 2_000, 4_000])
 def test_it_fits_into_a_comment(count: int) -> None:
-    """However many changes, the page stays below what GitHub takes, shows what is destroyed, and counts what it leaves out."""
+    """A page of any number of changes fits into a comment and counts what it leaves out.
+
+    Deletions are always shown.
+    """
     plan = plans.many(count)
     text = plan_markdown.render(plan)
     said = re.search(
@@ -124,7 +127,7 @@ def test_foreign_words_stay_words() -> None:
 
 
 def test_the_page_of_the_sample_is_what_is_meant() -> None:
-    """A reader of CommonMark finds a block for each change with fields, an item for each of the others, and no raw HTML but ours."""
+    """A reader of CommonMark finds a block or item for each change, and no raw HTML but ours."""
     found = tokens(plan_markdown.render(samples.everything()))
 
     assert [token.info for token in found if token.type == "fence"] == ["diff"] * 5 + [""] * 3
@@ -139,7 +142,7 @@ def test_the_page_of_the_sample_is_what_is_meant() -> None:
 
 
 def test_an_empty_and_a_broken_plan_say_so() -> None:
-    """No changes is the line that scripts know; a plan with errors says that first, with what is wrong."""
+    """An empty plan has the line that scripts know; one with errors begins with them."""
     broken = replace(samples.everything(), errored=True)
 
     assert "No changes. Your streams match the configuration." in plan_markdown.render(
@@ -152,7 +155,7 @@ def test_an_empty_and_a_broken_plan_say_so() -> None:
 
 
 def test_a_way_back_says_what_it_undoes() -> None:
-    """A plan that undoes an apply says which on both pages, and that the files still say otherwise."""
+    """A plan that undoes an apply names it on both pages, and that the files differ."""
     undone = {
         "operation": "apply",
         "id": "a1b2",
@@ -187,10 +190,10 @@ def test_a_block_cannot_be_ended_from_inside() -> None:
 
 
 def test_in_few_words_before_not_at_all() -> None:
-    """While all pieces fit in few words none is left out; then details for the first ones are worth a third of the room."""
+    """Short items come before details: details get a third of the size that is left."""
     pieces = [markdown.PageItem("b" * 10, "f" * 30) for _ in range(10)]
 
-    assert [markdown.fit_items(pieces, room).shortened for room in (300, 299, 140, 100)] == [
+    assert [markdown.fit_items(pieces, size).shortened for size in (300, 299, 140, 100)] == [
         0,
         1,
         8,

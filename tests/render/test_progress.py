@@ -21,7 +21,7 @@ FAILED = StepFinished(
 
 
 def test_plain_lines() -> None:
-    """A log gets a line per phase and per finished step, counted, with the error of one that failed."""
+    """A log gets a line per phase and finished step, counted, with the error of a failed one."""
     stream = StringIO()
     progress = PlainProgress(stream)
     progress.phase("Reading 2 domains")
@@ -40,7 +40,7 @@ def test_plain_lines() -> None:
 
 
 def test_many_steps_are_counted() -> None:
-    """A log of five thousand steps has twenty lines of progress, and one for each step that did not go well."""
+    """A log of five thousand steps has twenty lines of progress, and one for each failed step."""
     stream = StringIO()
     progress = PlainProgress(stream)
     progress.event(ApplyStarted(5000))
@@ -72,14 +72,14 @@ def test_json_lines() -> None:
 
 
 def test_progress_survives_a_closed_stream() -> None:
-    """A log that went away must not end an apply."""
+    """A log whose reader has ended does not end an apply."""
     stream = StringIO()
     stream.close()
     PlainProgress(stream).phase("Reading")
 
 
 def test_data_that_moves_is_a_bar_on_a_terminal_only() -> None:
-    """Bytes are a bar with amount and speed for who looks, no more than the total, gone with its step; and no line in a log."""
+    """Moved bytes are a bar with amount and speed on a terminal, and no line in a log."""
     stream = StringIO()
     live = LiveProgress(Console(file=stream, force_terminal=True, width=120))
     live.event(ApplyStarted(2, "stream"))
@@ -108,7 +108,7 @@ def test_data_that_moves_is_a_bar_on_a_terminal_only() -> None:
 
 
 def test_live_picture() -> None:
-    """A terminal shows what is under way, keeps a line for each end, and is clean after stop."""
+    """A terminal shows the running steps, keeps a line for each end, and is clean after stop."""
     stream = StringIO()
     console = Console(file=stream, force_terminal=True, color_system=None, width=80)
     progress = LiveProgress(console)

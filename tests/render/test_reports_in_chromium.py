@@ -22,20 +22,20 @@ SHOWN = "[...document.querySelectorAll('details.change:not([hidden])')]"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A Chromium, installed if there is none."""
+    """Start a Chromium, installed if there is none."""
     with Browser(chromium.ensure_chromium()) as found:
         yield found
 
 
 def choose(**values: str) -> str:
-    """A statement that fills in the form as a person would."""
+    """Return a statement that fills in the form as a person would."""
     lines = [f"form.elements[{name!r}].value = {value!r};" for name, value in values.items()]
     event = "form.dispatchEvent(new Event('input', {bubbles: true}))"
     return f"const form = document.getElementById('filter'); {' '.join(lines)} {event}"
 
 
 def shown(browser: Browser, **values: str) -> list[Any]:
-    """The ids of the rows that are left by these choices, after clearing all others."""
+    """Return the ids of the rows that are left by these choices, after clearing all others."""
     browser.run("document.getElementById('filter').reset()")
     browser.timed(choose(**values))
     ids = browser.run(f"{SHOWN}.map(row => row.id)")
@@ -46,7 +46,7 @@ def shown(browser: Browser, **values: str) -> list[Any]:
 def test_two_thousand_changes_open_and_filter_within_a_second(
     browser: Browser, tmp_path: Path
 ) -> None:
-    """A page of 2,000 changes is drawn within a second, and so is what is left by each filter; the best of five counts."""
+    """A page of 2,000 changes is drawn and filtered within a second, the best of five."""
     plan, path = plans.many(2_000), tmp_path / "plan.html"
     path.write_text(plan_html.render(plan), encoding="utf-8")
     opened = min(browser.open(path) for _ in range(5))
@@ -74,7 +74,7 @@ def test_two_thousand_changes_open_and_filter_within_a_second(
 
 
 def test_filters_show_what_the_plan_says(browser: Browser, tmp_path: Path) -> None:
-    """Each choice leaves exactly the changes that the document has, says how many, and hides headings without any."""
+    """Each filter leaves exactly the changes of the document, and hides empty headings."""
     plan, path = plans.many(300), tmp_path / "plan.html"
     path.write_text(plan_html.render(plan), encoding="utf-8")
     browser.open(path)
@@ -101,7 +101,10 @@ def test_filters_show_what_the_plan_says(browser: Browser, tmp_path: Path) -> No
 
 
 def test_hazards_lead_to_their_changes(browser: Browser, tmp_path: Path) -> None:
-    """A click on a hazard shows and opens its change although it is filtered away; all are opened and closed at once."""
+    """A click on a hazard shows and opens its change, although a filter hides it.
+
+    All are opened and closed at once.
+    """
     path = tmp_path / "plan.html"
     path.write_text(plan_html.render(plans.many(300)), encoding="utf-8")
     browser.open(path)
@@ -147,7 +150,7 @@ def test_dark_and_light(browser: Browser, tmp_path: Path) -> None:
 def test_foreign_words_run_nothing_and_load_nothing(
     browser: Browser, name: str, tmp_path: Path
 ) -> None:
-    """A page full of words that look like scripts and pictures runs none of them and asks nobody for anything."""
+    """A page full of hostile words runs none of them and requests nothing."""
     drift = samples.drift()
     drift.resource_drift[0].address = drift.mutes[0]["reason"] = plans.EVIL
     path = tmp_path / f"{name}.html"
@@ -164,7 +167,7 @@ def test_foreign_words_run_nothing_and_load_nothing(
 
 
 def test_the_policy_of_the_page_holds(browser: Browser, tmp_path: Path) -> None:
-    """Had anything foreign got through, the browser would not run it: an inline script and a handler are refused."""
+    """The policy of the page refuses an inline script and a handler."""
     text = plan_html.render(samples.everything())
     path = tmp_path / "plan.html"
     evil = "<script>window.evil = 1</script><img src='data:,' onerror='window.evil = 2'>"
@@ -176,7 +179,7 @@ def test_the_policy_of_the_page_holds(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_drift_can_be_filtered(browser: Browser, tmp_path: Path) -> None:
-    """The report of drift shows what has the words and the severity that are asked for."""
+    """The report of drift is filtered by words and severity."""
     path = tmp_path / "drift.html"
     path.write_text(drift_html.render(samples.drift()), encoding="utf-8")
     browser.open(path)

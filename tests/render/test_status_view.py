@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def test_a_small_country(golden: Compare) -> None:
-    """Limits, a domain that should answer and does not, causes, other people's consumers: all of it on one screen."""
+    """Limits, offline domains, causes and unmanaged consumers are all on one screen."""
     golden("status", lambda console: status_text.render(samples.two_domains(), console))
 
 
 def test_a_fleet_is_a_screen(golden: Compare) -> None:
-    """Two hundred stores that are alike are one line each in domains, flows, streams and consumers; the odd ones are written out."""
+    """Two hundred stores that are alike are one line in each table; the others are written out."""
     text = golden("status_fleet", lambda console: status_text.render(samples.fleet(200), console))
 
     assert len(text.splitlines()) < 40
@@ -35,14 +35,14 @@ def test_a_fleet_is_a_screen(golden: Compare) -> None:
         max(
             len(line)
             for line in text.splitlines()
-            if not line.lstrip().startswith(("!", "?", "away"))
+            if not line.lstrip().startswith(("!", "?", "offline"))
         )
         <= 100
     )
 
 
 def test_verbose_writes_every_domain() -> None:
-    """With -v nothing is put together."""
+    """With -v each domain has its own lines."""
     text = text_of(lambda console: status_text.render(samples.fleet(30), console, verbose=True))
 
     assert text.count("/consumer/SALES/TILL") == 27
@@ -53,7 +53,7 @@ def test_verbose_writes_every_domain() -> None:
     "found", [samples.two_domains(), samples.fleet(200)], ids=["country", "fleet"]
 )
 def test_the_document_is_as_promised(found: Status) -> None:
-    """What `status --json` prints is what the schema says, and no top-level field is missing from it."""
+    """The document of `status --json` is valid, and has every field of the schema."""
     schema, document = schemas()["status-v1.json"], orjson.loads(dumps(found.to_json()))
 
     jsonschema.Draft202012Validator(schema).validate(document)
@@ -61,7 +61,7 @@ def test_the_document_is_as_promised(found: Status) -> None:
 
 
 def terminal(width: int, height: int) -> tuple[Console, StringIO]:
-    """A terminal of that size, and what it got."""
+    """Return a terminal of that size, and its output."""
     stream = StringIO()
     return Console(
         file=stream, width=width, height=height, force_terminal=True, color_system=None
@@ -69,7 +69,7 @@ def terminal(width: int, height: int) -> tuple[Console, StringIO]:
 
 
 def test_a_frame_fits_the_terminal() -> None:
-    """What does not fit the height is counted, nothing scrolls."""
+    """A frame fits the height of the terminal: it counts what it leaves out."""
     console, stream = terminal(100, 20)
     Frames(console).show(samples.fleet(200))
 

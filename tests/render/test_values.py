@@ -49,7 +49,7 @@ def test_top_level() -> None:
     [(0, "0B"), (2**20, "1MiB"), (1572864, "1.50MiB"), (1572865, "1.50MiB (1572865)")],
 )
 def test_sizes_show_the_exact_number_where_the_unit_rounds(number: int, text: str) -> None:
-    """What is shown can be written into a file and means the same, or the exact bytes follow."""
+    """A size shows its exact bytes where the unit rounds."""
     assert size(number) == text
 
 
@@ -71,12 +71,12 @@ def test_safe_text() -> None:
     ],
 )
 def test_ranges_of_names(names: list[str], text: str) -> None:
-    """Runs of three and more are written as the files write ranges; nothing is left out and nothing is added."""
+    """Runs of three and more names are written as ranges, which mean exactly those names."""
     assert compress_names(names) == text
 
 
 def test_resources_that_only_look_alike_are_kept_apart() -> None:
-    """Two changes are one paragraph only if they differ in nothing but the name of their own domain."""
+    """Two changes are one paragraph only if they differ in the name of their domain alone."""
     alike = [
         samples.resource(
             f"d{n}/stream/S",
@@ -85,7 +85,7 @@ def test_resources_that_only_look_alike_are_kept_apart() -> None:
         )
         for n in range(6)
     ]
-    alike[3].change.fields[0].after = "of somebody else"
+    alike[3].change.fields[0].after = "of another owner"
     found = group_domains.group_resources(alike)
 
     assert [[r.domain for r in group.members] for group in found] == [
@@ -100,7 +100,7 @@ def test_resources_that_only_look_alike_are_kept_apart() -> None:
 
 
 def test_a_domain_is_a_word() -> None:
-    """A domain's name inside of other words is no name: domains called a to e have the same change of max_age."""
+    """A domain's name within another word is no name: domains a to e have one change of max_age."""
     change = (FieldChange("max_age", 1, 2, "in_place"),)
     found = group_domains.group_resources(
         [samples.resource(f"{name}/stream/S", ["update"], fields=change) for name in "abcde"]
@@ -111,7 +111,7 @@ def test_a_domain_is_a_word() -> None:
 
 
 def test_one_flag_permits_a_group_and_nothing_else() -> None:
-    """The hazards of a group add up; its flag is a glob unless that would permit something outside of the group too."""
+    """The flag of a group is a glob unless that would permit a hazard outside of the group."""
     age = (FieldChange("max_age", 2, 1, "in_place"),)
     alike = [
         samples.resource(f"store-{n:03}/stream/SALES", ["update"], fields=age) for n in range(1, 6)

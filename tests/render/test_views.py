@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def test_a_plan_with_everything(golden: Compare) -> None:
-    """Every action, effect, hazard, drift, deferral and finding reads as people have agreed to read it."""
+    """A plan with every action, effect, hazard, drift, deferral and finding has its golden text."""
     text = golden(
         "plan_everything", lambda console: plan_text.render(samples.everything(), console)
     )
@@ -49,7 +49,7 @@ def test_a_plan_without_changes_is_one_line() -> None:
 
 
 def test_nothing_to_destroy_is_said_as_such() -> None:
-    """A destroy of a workspace that manages nothing says that, and not that streams are as they should be."""
+    """A destroy of a workspace that manages nothing says that there is nothing to destroy."""
     nothing = samples.plan(mode="destroy")
 
     assert (
@@ -59,12 +59,12 @@ def test_nothing_to_destroy_is_said_as_such() -> None:
 
 
 def test_a_fleet_is_one_paragraph(golden: Compare) -> None:
-    """The same change in two hundred domains is written once; the one with a hazard is written out."""
+    """The same change in two hundred domains is written once; one with a hazard is written out."""
     golden("plan_fleet", lambda console: plan_text.render(samples.fleet(200), console))
 
 
 def test_opening_many_stores_is_a_page(golden: Compare) -> None:
-    """New streams, new sources, what is away and what is found: each is said once for all stores that it holds for."""
+    """New streams, sources, deferrals and findings of many stores are each one line."""
     text = golden(
         "plan_opening", lambda console: plan_text.render(samples.store_opening(500), console)
     )
@@ -110,7 +110,7 @@ def test_a_destroy_plan(golden: Compare) -> None:
 
 
 def test_an_errored_plan_never_says_no_changes() -> None:
-    """A plan with errors ends with the error, not with good news."""
+    """A plan with errors ends with the errors and never says that there are no changes."""
     broken = samples.plan(
         errored=True, diagnostics=[Diagnostic("error", "JS410", "wrong environment")]
     )
@@ -121,7 +121,7 @@ def test_an_errored_plan_never_says_no_changes() -> None:
 
 
 def test_refresh_only_shows_all_drift() -> None:
-    """With --refresh-only drift is what the plan is about, so all of it is shown, and that nothing is sent."""
+    """With --refresh-only all drift is shown, and that nothing is sent."""
     found = samples.everything()
     step = replace(found.steps[0], op="state.update")
     plan = samples.plan(mode="refresh-only", resource_drift=found.resource_drift, steps=[step])
@@ -139,12 +139,12 @@ def test_an_apply_that_went_well() -> None:
 
 
 def test_an_apply_in_part(golden: Compare) -> None:
-    """What failed, what never answered and what was left out are told apart."""
+    """An apply in part shows failed, unanswered and skipped steps apart."""
     golden("apply_partial", lambda console: apply_text.render(samples.partial_apply(), console))
 
 
 def test_failures_in_many_domains_are_one() -> None:
-    """The same refusal in forty stores is said once, with the stores; another one keeps its own words."""
+    """The same refusal in forty stores is one line with the stores; another one stays apart."""
     steps = [
         StepResult(
             f"s{n}",
@@ -167,7 +167,7 @@ def test_failures_in_many_domains_are_one() -> None:
 
 
 def test_what_is_not_done_for_offline_domains() -> None:
-    """An offline domain is no failure of anything: it is said with its steps, many such domains together."""
+    """Steps of offline domains are no failures, and many such domains are one line."""
     steps = [
         StepResult(
             f"s{n}",
@@ -185,9 +185,9 @@ def test_what_is_not_done_for_offline_domains() -> None:
 
 
 def test_offline_domains_are_listed_together() -> None:
-    """Drift names the domains that it could not read by what it says of them, and what nothing excuses by itself."""
+    """Drift groups excused offline domains by reason and lists each of the others."""
     week = 7 * 86400 * SECOND
-    away = [
+    offline = [
         {
             "domain": f"s-{n:02}",
             "reason": f"no responders on $JS.s-{n:02}.API",
@@ -196,7 +196,7 @@ def test_offline_domains_are_listed_together() -> None:
         }
         for n in range(30)
     ]
-    away.append(
+    offline.append(
         {
             "domain": "x",
             "reason": "no answer",
@@ -206,7 +206,7 @@ def test_offline_domains_are_listed_together() -> None:
         }
     )
     text = text_of(
-        lambda console: drift_text.render(replace(samples.drift(), offline=away), console)
+        lambda console: drift_text.render(replace(samples.drift(), offline=offline), console)
     )
 
     assert (
@@ -269,7 +269,7 @@ def test_findings(golden: Compare) -> None:
 
 
 def test_foreign_text_cannot_move_the_cursor() -> None:
-    """Control characters, direction overrides and rich markup from a server are shown, not obeyed."""
+    """Control characters, direction overrides and rich markup of a server are shown as text."""
     evil = "\x1b[2J[red]\u202eabc\nyes\ud800\x9b"
     change = samples.resource(
         "hub/stream/[bold]X",
@@ -322,7 +322,7 @@ def test_foreign_text_cannot_move_the_cursor() -> None:
     ],
 )
 def test_a_field_line(field: FieldChange, line: str) -> None:
-    """A field reads `path: before -> after` in the units of its row, with what the change means; what is unknown yet is said to be."""
+    """A field is `path: before -> after` in the units of its row, with what the change means."""
     change = samples.resource("hub/stream/A", ["update"], fields=(field,))
 
     assert line in [row.strip() for row in resource_text.render(change).plain().splitlines()]
@@ -356,12 +356,12 @@ def test_a_field_line(field: FieldChange, line: str) -> None:
     ],
 )
 def test_the_amount_of_a_hazard(hazard: Hazard, amount: str) -> None:
-    """A hazard shows its numbers once: bounds where they are not exact, and nothing that its sentence says already."""
+    """A hazard shows its numbers once, as bounds where they are not exact."""
     assert resource_text.format_amount(hazard) == amount
 
 
 def test_a_big_plan_is_written_out() -> None:
-    """A thousand changes that all differ are all there."""
+    """A thousand changes that all differ are all written out."""
     changes = [
         samples.resource(
             f"hub/stream/S{n}",

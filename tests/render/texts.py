@@ -1,4 +1,4 @@
-"""What a view prints, and how it is compared with the golden files."""
+"""The text of a view, and its comparison with the golden files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Compare = Callable[[str, View], str]
 
 
 def text_of(view: View, *, width: int = 100) -> str:
-    """What a view prints where there is no terminal."""
+    """Return the text of a view where there is no terminal."""
     stream = StringIO()
     view(Console(file=stream, width=width, force_terminal=False, color_system=None))
     return stream.getvalue()
