@@ -59,7 +59,7 @@ def test_a_new_bucket_is_what_nats_go_makes(
 def test_a_stream_is_shown_in_the_words_that_made_it(
     address: Address, words: dict[str, Any], stream: dict[str, Any]
 ) -> None:
-    """Also from the full configuration as the server gives it; what goes without saying is left out."""
+    """A stream is shown in the words of its bucket, without those that go without saying."""
     table = KV if address.kind == "kv" else OBJECT_STORE
     full = STREAM.with_defaults(STREAM.compact({"name": address.stream} | stream))
 
@@ -98,7 +98,7 @@ def test_a_stream_is_shown_in_the_words_that_made_it(
     ],
 )
 def test_sources_are_other_buckets(origin: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Their names get the prefix, and their keys become keys of this bucket unless they are, or the files say how."""
+    """Sources of a bucket are other buckets; their keys become keys of this one by default."""
     assert lower(CONFIG, {"sources": [origin]})["sources"] == [expected]
 
 
@@ -177,7 +177,7 @@ def test_what_is_wrong_is_said_in_words(
     words: str,
     workspace: Loader,  # noqa: F811
 ) -> None:
-    """What the server would refuse of the stream is refused in the files, by the name that the files have for it."""
+    """An error of a bucket's stream is reported in the words of the bucket."""
     found = workspace.single_finding(text + "\n")
 
     assert found.code == code

@@ -1,4 +1,4 @@
-"""KV buckets on real servers: what jsplan makes serves clients, and what clients make is adopted."""
+"""KV buckets on real servers: clients use those of jsplan, and jsplan adopts theirs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_client(
 
 
 def changes(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Address to actions, with `import` in front where something is adopted."""
+    """Return the actions by address, with `import` in front of an adoption."""
     return {
         c.address: (*(["import"] if c.change.importing else []), *c.change.actions)
         for c in plan.resource_changes
@@ -52,14 +52,14 @@ def changes(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def config(server: Server, stream: str) -> dict[str, Any]:
-    """The live configuration, by a request of our own."""
+    """Return the live configuration, by a raw request."""
     with Raw(server.url, server.user, server.password) as raw:
         found: dict[str, Any] = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
         return found
 
 
 def is_converged(space: Space) -> bool:
-    """Whether nothing is left to do and nothing has drifted."""
+    """Check whether the next plan is empty and nothing has drifted."""
     return (
         not space.plan().steps
         and not drift(space.load, DriftOptions(), RecordingObserver()).resource_drift
@@ -68,7 +68,7 @@ def is_converged(space: Space) -> bool:
 
 @pytest.mark.matrix
 def test_a_client_works_with_a_bucket_of_ours(tmp_path: Path, server: Server) -> None:
-    """nats-py puts, gets, deletes and purges in it, and its history is as long as the files say."""
+    """A nats-py client puts, gets, deletes and purges in a bucket of jsplan."""
     space = single_space(tmp_path, server).write(
         kv=[{"bucket": "CONFIG", "history": 3, "ttl": "1h", "max_value_size": "1KiB"}]
     )
@@ -100,7 +100,7 @@ def test_a_client_works_with_a_bucket_of_ours(tmp_path: Path, server: Server) ->
 def test_a_bucket_of_nats_py_is_adopted_without_a_difference(
     tmp_path: Path, server: Server
 ) -> None:
-    """What nats-py chooses otherwise than nats.go is kept, and the values are there afterwards."""
+    """A bucket of nats-py is adopted with its own choices and all its values."""
 
     async def make(js: JetStreamContext) -> None:
         bucket = await js.create_key_value(
@@ -153,7 +153,7 @@ def test_a_changed_word_leaves_the_choices_of_the_maker_alone(
 def test_a_field_that_the_files_name_is_no_longer_the_makers(
     tmp_path: Path, server: Server
 ) -> None:
-    """allow_direct of a nats-py bucket changes once the files name it, and stays when the line goes."""
+    """A field that the files name is changed, and stays when its line is removed."""
     with_client(server, lambda js: js.create_key_value(bucket="CONFIG"))
     space = single_space(tmp_path, server).write(kv=[{"bucket": "CONFIG"}])
     space.apply()
@@ -169,7 +169,7 @@ def test_a_field_that_the_files_name_is_no_longer_the_makers(
 
 
 def test_the_terminal_shows_a_bucket_in_its_own_words(tmp_path: Path, server: Server) -> None:
-    """A new bucket, a changed one and a drifted one are told as history, ttl and compression, not as stream fields."""
+    """The terminal shows buckets as history, ttl and compression, not as stream fields."""
     words = {
         "bucket": "CONFIG",
         "history": 2,
@@ -200,7 +200,7 @@ def test_the_terminal_shows_a_bucket_in_its_own_words(tmp_path: Path, server: Se
 
 
 def test_a_plan_has_whole_stream_configurations(tmp_path: Path, server: Server) -> None:
-    """`before` and `after` are what the server has and will have; only the fields are in the bucket's words."""
+    """A plan of a bucket has whole stream configurations as `before` and `after`."""
     space = single_space(tmp_path, server).write(kv=[{"bucket": "CONFIG", "history": 2}])
     space.apply()
     (change,) = space.write(kv=[{"bucket": "CONFIG", "history": 3}]).plan().resource_changes
@@ -217,7 +217,10 @@ def test_a_plan_has_whole_stream_configurations(tmp_path: Path, server: Server) 
 
 
 def test_a_mirror_beside_an_origin_without_direct_reads(tmp_path: Path, server: Server) -> None:
-    """The server decides whether such a copy answers reads: neither an error of the apply nor a change afterwards."""
+    """A mirror of a bucket without direct reads is applied without a later change.
+
+    The server decides whether it answers reads.
+    """
     with_client(server, lambda js: js.create_key_value(bucket="CONFIG"))
     space = single_space(tmp_path, server).write(
         kv=[{"bucket": "COPY", "mirror": {"name": "CONFIG"}}]
@@ -229,7 +232,7 @@ def test_a_mirror_beside_an_origin_without_direct_reads(tmp_path: Path, server: 
 
 
 def test_values_flow_from_bucket_to_bucket(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """A copy on the leaf has the hub's values; a bucket that collects others has them under its own keys."""
+    """A mirror on the leaf has the hub's values; a bucket with sources has its own keys."""
     hub, leaf = clean_hub_leaf["hub"], clean_hub_leaf["leaf"]
     mirror = {"bucket": "CONFIG", "domain": "leaf", "mirror": {"name": "CONFIG", "domain": "hub"}}
     collected = {"bucket": "ALL", "domain": "hub", "sources": [{"name": "CONFIG"}]}
@@ -267,7 +270,7 @@ def test_values_flow_from_bucket_to_bucket(tmp_path: Path, clean_hub_leaf: Sandb
 def test_limit_markers_need_a_server_that_knows_them(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """On an older server the plan names the word, the level that it needs and the one that is there, and its place in the files."""
+    """On an older server the plan names the word that needs a newer one, with its place."""
     plan = (
         single_space(tmp_path, server)
         .write(kv=[{"bucket": "CONFIG", "limit_marker_ttl": "10m"}])
@@ -287,7 +290,7 @@ def test_limit_markers_need_a_server_that_knows_them(
 def test_every_word_converges_and_changes(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
-    """Made with every word, changed in every word, and left with none: after each apply nothing is left to do."""
+    """A bucket with every word converges, as do a change of every word and one without any."""
     marker = {"limit_marker_ttl": "10m"} if server_version >= (2, 11) else {}
     all_words: dict[str, Any] = {
         "history": 5,
@@ -327,7 +330,7 @@ def test_every_word_converges_and_changes(
 
 
 def test_a_configuration_file_of_the_nats_cli_is_a_bucket(tmp_path: Path, server: Server) -> None:
-    """`nats stream info KV_CONFIG --json` beside an entry is taken in the bucket's words, and keys beside it win."""
+    """A configuration file of the nats CLI is read as a bucket, and keys beside it win."""
     with_client(server, lambda js: js.create_key_value(bucket="CONFIG", history=5, ttl=60))
     (tmp_path / "config.json").write_text(
         json.dumps({"config": config(server, "KV_CONFIG"), "created": "2026-01-01T00:00:00Z"}),
@@ -344,7 +347,7 @@ def test_a_configuration_file_of_the_nats_cli_is_a_bucket(tmp_path: Path, server
 
 
 def test_unmanaged_buckets_are_listed_as_what_they_are(tmp_path: Path, server: Server) -> None:
-    """Buckets and object stores of others are found by drift under their own kinds."""
+    """Unmanaged buckets and object stores are drift under their own kinds."""
 
     async def make(js: JetStreamContext) -> None:
         await js.create_key_value(bucket="THEIRS")

@@ -1,4 +1,4 @@
-"""Object stores on real servers: what jsplan makes serves clients, and what clients make is adopted."""
+"""Object stores on real servers: clients use those of jsplan, and jsplan adopts theirs."""
 
 from __future__ import annotations
 
