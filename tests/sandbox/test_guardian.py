@@ -26,7 +26,7 @@ PROGRAM = """
 
 
 def start(then: str) -> tuple[subprocess.Popen[str], list[int], Path]:
-    """A Python process that runs a hub and a leaf and then does something; the pids of its children and its folder."""
+    """Start a process that runs a hub and a leaf; return it, its children and its folder."""
     source = textwrap.dedent(PROGRAM) + then
     process = subprocess.Popen(
         [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -42,13 +42,13 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # Where nobody reaps orphans, a killed process stays in the table as a zombie.
+    # Where no process reaps orphans, a killed process stays in the table as a zombie.
     status = Path(f"/proc/{pid}/stat")
     return not status.exists() or status.read_text(encoding="utf-8").rsplit(") ", 1)[1][0] != "Z"
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether the condition comes true; the limit is only there to end a test that fails."""
+    """Wait until the condition is true; the limit only ends a test that fails."""
     end = time.monotonic() + 20
     while not condition():
         if time.monotonic() > end:
@@ -58,7 +58,7 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 
 def test_nothing_is_left_after_kill_9() -> None:
-    """When the Python process is killed, its servers, its guardian and its temporary folder go as well."""
+    """Servers, guardian and temporary folder of a killed Python process are removed too."""
     process, pids, folder = start("time.sleep(60)")
     assert all(alive(pid) for pid in pids)
 
@@ -80,10 +80,10 @@ def test_nothing_is_left_after_the_whole_process_group_is_killed() -> None:
     assert eventually(lambda: not folder.exists())
 
 
-def test_a_frozen_server_does_not_survive_either() -> None:
-    """A server that is halted when its owner is killed ends too."""
+def test_a_paused_server_does_not_survive_either() -> None:
+    """A server that is paused when its owner is killed ends too."""
     process, pids, _ = start(
-        "sandbox['leaf'].pause(); print('frozen', file=sys.stderr); time.sleep(60)"
+        "sandbox['leaf'].pause(); print('paused', file=sys.stderr); time.sleep(60)"
     )
 
     process.kill()
@@ -102,7 +102,7 @@ def test_a_program_that_forgets_its_sandbox_leaves_nothing() -> None:
 
 
 def test_a_server_outlives_the_thread_that_started_it() -> None:
-    """Servers belong to the process, not to the thread: one started in a worker thread stays up after it ended."""
+    """A server that a worker thread started stays up after the thread ended."""
     sandbox = Sandbox.single()
     worker = threading.Thread(target=sandbox.start)
     worker.start()

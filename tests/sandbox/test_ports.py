@@ -19,7 +19,7 @@ def test_a_listener_has_one_port_for_good() -> None:
 
 
 def test_a_held_port_is_given_only_once() -> None:
-    """While it is held, somebody who does not share it on purpose cannot bind the port; released, it can be bound."""
+    """A held port can be bound only with the option to share it; released, by any process."""
     ports = Ports()
     port = ports("hub")
 
@@ -42,7 +42,7 @@ def test_a_port_that_was_asked_for_is_used() -> None:
 
 
 def test_a_port_in_use_is_reported() -> None:
-    """Asking for a port on which somebody listens raises SandboxError that names port and listener."""
+    """A port on which another process listens is an error that names port and listener."""
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SandboxError, match=f"port {port} for hub.leafnodes"):

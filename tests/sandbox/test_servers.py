@@ -24,14 +24,14 @@ def client(server: Server, timeout: float = 5.0) -> Raw:
 
 
 def test_a_single_server_answers_without_credentials_and_without_a_domain(server: Server) -> None:
-    """A single server lets anybody use $JS.API and belongs to no domain."""
+    """A single server lets every client use $JS.API and belongs to no domain."""
     with client(server) as raw:
         assert "domain" not in raw.api_ok("$JS.API.INFO")
         assert raw.info["server_name"] == "server-server"
 
 
 def test_a_server_with_a_domain_answers_its_prefix(make_server: MakeServer) -> None:
-    """A server that was given a domain answers under $JS.<domain>.API, as the user of its JetStream account."""
+    """A server with a domain answers under $JS.<domain>.API."""
     server = make_server(domain="plant", accounts=True)
 
     with client(server) as raw:
@@ -40,7 +40,7 @@ def test_a_server_with_a_domain_answers_its_prefix(make_server: MakeServer) -> N
 
 
 def test_jetstream_can_be_left_out(make_server: MakeServer) -> None:
-    """A server without JetStream accepts clients and has nobody behind $JS.API."""
+    """A server without JetStream accepts clients and has no responder behind $JS.API."""
     with client(make_server(jetstream=False)) as raw, pytest.raises(NoResponders):
         raw.api("$JS.API.INFO")
 
@@ -68,7 +68,7 @@ def test_a_refused_configuration_is_reported_in_the_servers_words(make_server: M
 
 
 def test_stored_messages_and_the_port_survive_a_restart(make_server: MakeServer) -> None:
-    """After stop and start the server has the same URL, another pid, and what was acknowledged before."""
+    """A restarted server has the same URL and every acknowledged message."""
     server = make_server()
     with client(server) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
@@ -83,7 +83,7 @@ def test_stored_messages_and_the_port_survive_a_restart(make_server: MakeServer)
 
 
 def test_a_killed_server_is_down_until_it_is_started_again(make_server: MakeServer) -> None:
-    """After kill nobody accepts connections and the pid is gone; start brings the stream back."""
+    """A killed server accepts no connection until it is started again."""
     server = make_server()
     with client(server) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
@@ -100,8 +100,8 @@ def test_a_killed_server_is_down_until_it_is_started_again(make_server: MakeServ
         assert ["KEPT"] == streams(raw)
 
 
-def test_a_frozen_server_is_silent_and_continues_when_thawed(make_server: MakeServer) -> None:
-    """A frozen server keeps its connections and answers nothing; thawed, it does what it was sent meanwhile."""
+def test_a_paused_server_is_silent_and_continues_when_resumed(make_server: MakeServer) -> None:
+    """A paused server keeps its connections; resumed, it answers what it was sent meanwhile."""
     server = make_server()
     with client(server, timeout=0.3) as raw, client(server) as patient:
         patient.subscribe("echo")
@@ -109,13 +109,13 @@ def test_a_frozen_server_is_silent_and_continues_when_thawed(make_server: MakeSe
         assert (True, True) == (server.is_running, server.paused)
         with pytest.raises(TimeoutError):
             raw.api("$JS.API.INFO")
-        patient.publish("echo", b"sent while frozen")
+        patient.publish("echo", b"sent while paused")
         server.resume()
-        assert patient.next_message()[2] == b"sent while frozen"
+        assert patient.next_message()[2] == b"sent while paused"
 
 
-def test_a_frozen_server_can_be_stopped(make_server: MakeServer) -> None:
-    """Stopping does not need a thaw first."""
+def test_a_paused_server_can_be_stopped(make_server: MakeServer) -> None:
+    """A paused server can be stopped without being resumed."""
     server = make_server()
     server.pause()
 
@@ -139,7 +139,7 @@ def test_stopping_and_starting_twice_changes_nothing(make_server: MakeServer) ->
 
 
 def test_a_folder_of_ones_own_is_kept(tmp_path: Path) -> None:
-    """With `folder` configuration, log and data are still there when the sandbox is closed, and a second one goes on."""
+    """A sandbox with `folder` keeps configuration, log and data, and a second one uses them."""
     for _ in range(2):
         with Sandbox.single(folder=tmp_path / "kept") as sandbox, client(sandbox["server"]) as raw:
             raw.api_ok("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})

@@ -64,7 +64,7 @@ def test_a_single_server_has_no_accounts_unless_asked() -> None:
     ("strict", "line"), [(None, None), (True, "strict: true"), (False, "strict: false")]
 )
 def test_strictness_is_written_only_when_it_is_given(strict: bool | None, line: str | None) -> None:
-    """Servers before 2.11 do not know the option, so that it is left out unless somebody wants it."""
+    """Strictness is written only when it is given: servers before 2.11 do not know it."""
     text = texts(shapes.single(PORTS, strict=strict))["server"]
 
     assert line in text if line else "strict" not in text

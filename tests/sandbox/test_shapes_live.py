@@ -37,7 +37,7 @@ def wait_for_messages(server: Server, stream: str, count: int) -> None:
 
 @pytest.mark.matrix
 def test_messages_flow_from_the_hub_to_the_leaf_and_back(clean_hub_leaf: Sandbox) -> None:
-    """A mirror on the leaf copies the hub's stream and a source on the hub copies the mirror, across the leafnode link."""
+    """A mirror on the leaf copies the hub's stream, and a source on the hub copies the mirror."""
     hub, leaf = clean_hub_leaf["hub"], clean_hub_leaf["leaf"]
     ask(hub, "$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
     ask(leaf, "$JS.API.STREAM.CREATE.COPY", MIRROR)
@@ -73,7 +73,7 @@ def test_every_leaf_is_a_domain_of_its_own(make_hub_leaf: MakeHubLeaf) -> None:
 
 
 def test_a_stopped_leaf_has_no_responders_and_comes_back(make_hub_leaf: MakeHubLeaf) -> None:
-    """While the leaf is down nobody answers its prefix at the hub; wait_ready returns when it is linked again."""
+    """A stopped leaf has no responders at the hub; wait_ready returns when it is linked again."""
     sandbox = make_hub_leaf()
     hub, leaf = sandbox["hub"], sandbox["leaf"]
 
@@ -97,8 +97,8 @@ def test_a_hub_that_comes_back_is_found_by_its_leaf(make_hub_leaf: MakeHubLeaf) 
     assert ask(sandbox["leaf"], "$JS.hub.API.INFO")["domain"] == "hub"
 
 
-def test_a_frozen_leaf_does_not_answer_but_is_still_known(make_hub_leaf: MakeHubLeaf) -> None:
-    """Behind a frozen leaf a request at the hub times out: interest is there, an answer is not."""
+def test_a_paused_leaf_does_not_answer_but_is_still_known(make_hub_leaf: MakeHubLeaf) -> None:
+    """A request to a paused leaf times out at the hub: interest is there, an answer is not."""
     sandbox = make_hub_leaf()
     hub = sandbox["hub"]
     sandbox["leaf"].pause()
@@ -112,7 +112,7 @@ def test_a_frozen_leaf_does_not_answer_but_is_still_known(make_hub_leaf: MakeHub
 
 
 def test_extra_text_goes_to_the_server_it_is_for(make_hub_leaf: MakeHubLeaf) -> None:
-    """`extra` is by server name: what the hub is told the leaf does not hear."""
+    """`extra` is by server name: the configuration of the hub does not reach the leaf."""
     sandbox = make_hub_leaf(extra={"hub": "max_payload: 4321"})
 
     assert (4321, 1 << 20) == (

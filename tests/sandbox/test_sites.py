@@ -30,7 +30,7 @@ def texts(*wanted: Site) -> dict[str, str]:
 
 
 def test_a_site_says_its_cluster_its_tags_and_its_accounts() -> None:
-    """Each server of a cluster has the cluster's name, its own tags, and every account with its limits."""
+    """Each server of a cluster has the cluster's name, its own tags, and every account."""
     found = texts(LEAF, HUB)
 
     assert list(found) == ["hub-1", "hub-2", "hub-3", "edge"]
@@ -64,7 +64,7 @@ def api(
 
 @pytest.mark.matrix
 def test_a_cluster_with_tags_and_a_leaf_with_limits_come_up_as_written() -> None:
-    """A stream is placed on the servers with its tags, the account may not go over its limits, and the leaf's domain is reached."""
+    """Tags place a stream, the account has its limits, and the leaf's domain is reached."""
     with Sandbox.of_sites([HUB, LEAF], "secret", binary=PROGRAM) as sandbox:
         made = api(
             sandbox,

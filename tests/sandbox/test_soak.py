@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.soak
 def test_the_link_comes_back_whatever_is_done_to_its_ends(make_hub_leaf: MakeHubLeaf) -> None:
-    """After fifty stops, kills and freezes of either end, each domain still answers at the other's server."""
+    """Each domain answers at the other's server after fifty stops, kills and pauses of either."""
     sandbox = make_hub_leaf()
     chance = random.Random(7)
 
@@ -33,7 +33,10 @@ def test_the_link_comes_back_whatever_is_done_to_its_ends(make_hub_leaf: MakeHub
 @pytest.mark.soak
 @pytest.mark.parametrize("version", versions.VERSIONS)
 def test_a_cluster_always_begins_whole(version: str) -> None:
-    """Forty fresh clusters of three take three copies of a stream at once; 2.10 sometimes begins one without its third server."""
+    """Forty new clusters of three take three replicas of a stream at once.
+
+    2.10 sometimes begins one without its third server.
+    """
     for _ in range(40):
         with Sandbox.cluster(binary=versions.ensure_version(version)) as sandbox:
             server = sandbox["n1"]

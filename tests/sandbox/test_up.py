@@ -33,7 +33,7 @@ PROGRAM = textwrap.dedent("""
 
 
 def test_a_description_is_enough_to_connect(hub_leaf: Sandbox) -> None:
-    """URL, user and password as described reach the domain as described."""
+    """URL, user and password of the description reach the domain."""
     described = describe(hub_leaf)
 
     hub, leaf = described.servers
@@ -46,14 +46,14 @@ def test_a_description_is_enough_to_connect(hub_leaf: Sandbox) -> None:
 
 
 def test_a_server_without_accounts_has_no_users_to_describe() -> None:
-    """Where anybody may connect there are no users to list."""
+    """A sandbox without accounts describes no users."""
     with Sandbox.single() as sandbox:
         assert describe(sandbox).users == ()
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
 def test_up_runs_until_a_signal_and_ends_in_order(ended_by: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM stop every server, after which the caller goes on normally."""
+    """Ctrl-C and SIGTERM stop every server, after which the caller continues normally."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -71,7 +71,7 @@ def test_up_runs_until_a_signal_and_ends_in_order(ended_by: signal.Signals) -> N
 
 
 def test_up_ends_when_one_of_its_servers_does() -> None:
-    """A server that ends by itself is told; the others are stopped."""
+    """A server that ends by itself is an error; the others are stopped."""
     sandbox = make_sandbox("hub-and-leaf")
 
     def kill_leaf(described: SandboxDescription) -> None:
@@ -83,7 +83,7 @@ def test_up_ends_when_one_of_its_servers_does() -> None:
 
 
 def test_up_can_be_ended_from_another_thread(tmp_path: Path) -> None:
-    """Outside of the main thread the event ends it, and no signal handler is touched."""
+    """Outside of the main thread the event ends it, and no signal handler is changed."""
     stop, before = threading.Event(), signal.getsignal(signal.SIGINT)
     sandbox = make_sandbox("single", domain="plant", folder=tmp_path)
     thread = threading.Thread(

@@ -34,14 +34,14 @@ def program(folder: Path, version: str) -> Path:
 def test_the_nearest_version_is_of_the_same_minor_release(
     wanted: str, at_hand: list[str], taken: str
 ) -> None:
-    """The same minor release wins, else the nearest one, and of two that are equally far the newer."""
+    """The same minor release is nearest; of two equally far versions the newer one is."""
     assert versions.nearest_version(wanted, at_hand) == taken
 
 
 def test_everything_that_needs_no_download_is_at_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Servers on PATH, in this Python environment and in the cache are all found under their versions."""
+    """Servers on PATH, of this Python environment and in the cache are found by version."""
     monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
@@ -58,7 +58,7 @@ def test_everything_that_needs_no_download_is_at_hand(
 
 
 def test_the_variable_names_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who names a server in $JSPLAN_NATS_SERVER gets that one, also where others are nearer."""
+    """$JSPLAN_NATS_SERVER is the only server found, also where others are nearer."""
     named = versions.ensure_version(versions.VERSIONS[-1])
     monkeypatch.setenv(binary.BINARY_VARIABLE, str(named))
 
@@ -69,7 +69,7 @@ def test_the_variable_names_the_only_one(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_download_that_hangs_ends(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a pip that never ends nor another process that hangs in one is waited for without end."""
+    """A download has a deadline, also while another process holds the lock."""
     pip = tmp_path / "python"
     pip.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
     pip.chmod(0o755)
