@@ -18,7 +18,7 @@ KEY = "ADXJSK7I2VHJORTGIWCJC6L2JJEQ644ESFWTCKC6DKEHY5O5GBLBZWAJ"
 def required_access(
     folder: Path, text: str, head: str = DOMAINS + ROW, accounts: dict[str, str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """What a workspace needs, as `kind subject -> user`, and the codes of what was found."""
+    """Return what a workspace needs, as `kind subject -> user`, and the codes of the findings."""
     (folder / "jsplan.yaml").write_text(head + text, encoding="utf-8")
     workspace = load(LoadOptions(folder))
     found, diagnostics = compute_grants(
@@ -43,7 +43,7 @@ FLOW = [
     ],
 )  # fmt: skip
 def test_a_copy_asks_with_its_one_filter(more: str, suffix: str, tmp_path: Path) -> None:
-    """Exactly one filter is in the subject that makes the copy's consumer, as it is on real servers; none or several are not."""
+    """The subject of a copy's consumer has its filter if there is exactly one, as on servers."""
     assert required_access(tmp_path, MIRROR % more) == (
         [line % suffix if "%s" in line else line for line in FLOW],
         [],
@@ -59,7 +59,7 @@ def test_a_prefix_below_the_row_is_covered_by_it_and_another_is_not(tmp_path: Pa
 
 
 def test_consumers_that_others_use(tmp_path: Path) -> None:
-    """A pull consumer needs its requests and acks, a push consumer its subject, and flow control and acks where it has them."""
+    """A pull consumer needs requests and acks; a push consumer its subject and its replies."""
     row = ROW.replace("}]", ", consumers: [S/pull, S/push, S/silent, T/unknown]}]")
     text = """\
 streams:
@@ -86,7 +86,7 @@ streams:
 
 
 def test_what_is_managed_through_an_import(tmp_path: Path) -> None:
-    """For a stream declared in a `same_as` domain of another account, that account needs what jsplan asks for it."""
+    """A stream in a `same_as` domain of another account needs what jsplan asks for it."""
     found, _ = required_access(tmp_path, "streams: [{name: S, domain: hub-by-b, subjects: [s]}]\n")
     verbs = ["INFO", "STREAM.CREATE.S", "STREAM.DELETE.S", "STREAM.INFO.S", "STREAM.UPDATE.S"]
     assert found == [f"service $JS.hub.API.{verb} -> B" for verb in verbs]
@@ -107,7 +107,7 @@ def test_what_is_managed_through_an_import(tmp_path: Path) -> None:
 def test_what_cannot_be_worked_out(
     text: str, head: str, accounts: dict[str, str], expected: list[str], tmp_path: Path
 ) -> None:
-    """Nothing is needed inside one account; an unknown account, and an owner that no connection reaches, are said."""
+    """Nothing is needed inside one account; an unknown account or owner is reported."""
     assert required_access(tmp_path, text, head, accounts) == ([], expected)
 
 
@@ -143,7 +143,7 @@ def test_an_export_within_another_is_not_written_twice() -> None:
 
 
 def test_a_key_in_a_delivery_subject_is_a_token() -> None:
-    """Accounts that have their key in the subject share one export, which gives each of them only its own."""
+    """Accounts with their key in a delivery subject share one export, each for its own key."""
     other = KEY.replace("ADXJ", "AAKR")
     found = [grant_of("B", f"toaccount.{other}.>"), grant_of("C", f"toaccount.{KEY}.>")]
     assert [(e.subject, e.token_position) for e in collect_exports("A", found)] == [
@@ -159,7 +159,7 @@ def test_a_key_in_a_delivery_subject_is_a_token() -> None:
 
 
 def test_names_that_are_no_words_are_quoted() -> None:
-    """An account's name that the server's configuration, or a shell, would read as something else is put in quotes."""
+    """Names that a server configuration or a shell would read as something else are quoted."""
     odd = Grant("1 A", "B", "service", "x.>", "y.>", "a", "b")
     assert (
         render_account_config("B", [odd])

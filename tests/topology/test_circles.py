@@ -63,7 +63,10 @@ BACK = "imports: [{from: hub, into: hub-imp, api: JS.acc@hub.API, deliver: d}, {
 
 @pytest.mark.parametrize("name", CASES)
 def test_circles_of_copies(name: str, resolved: Resolved) -> None:
-    """A circle is an error where it surely copies nothing, or without end, a warning where it may, and nothing where filters part it."""
+    """A circle of flows is an error if it surely copies nothing or without end.
+
+    It is a warning where it may, and nothing where filters part it.
+    """
     text, expected = CASES[name]
     topology = resolved("streams:\n" + text, DOMAINS + BACK)
     assert [(d.severity, d.code) for d in topology.diagnostics] == expected
@@ -71,7 +74,7 @@ def test_circles_of_copies(name: str, resolved: Resolved) -> None:
 
 
 def test_a_fleet_is_looked_through_quickly(resolved: Resolved) -> None:
-    """Two hundred leaves that send up and get something down are no circle, and each of two hundred that are one is named once."""
+    """Two hundred leaves that send and receive are no circle; each circle is named once."""
     head = 'jsplan: 1\nworkspace: test\ndomains: {hub: {}, "s-{001..200}": {labels: [edge]}}\n'
     apart = """
         streams:

@@ -1,4 +1,4 @@
-"""What nats-server calls a cycle: the model of it against real servers, stream by stream."""
+"""The cycles that nats-server refuses: the model of them against real servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ REFUSED = "detected cycle"
 
 
 def any_stream(rng: random.Random, name: str) -> dict[str, Any]:
-    """A mirror, or a stream with up to four sources and perhaps subjects of its own; filters meet these or not."""
+    """Draw a mirror, or a stream with up to four sources and perhaps subjects of its own.
+
+    Filters meet these or not.
+    """
     others = [other for other in NAMES if other != name]
     elsewhere = {"external": {"api": "JS.elsewhere.API", "deliver": "elsewhere"}}
     renamed = {"subject_transforms": [{"src": "t.>", "dest": "u.>"}]}
@@ -51,7 +54,10 @@ def any_stream(rng: random.Random, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_model_is_the_server(seed: int, server: Server) -> None:
-    """For streams that copy each other at random, made in any order and then updated: both refuse the same, both take the same."""
+    """The model and the server refuse the same random streams, and take the same.
+
+    The streams copy each other, are created in any order, and are then updated.
+    """
     rng, there = random.Random(seed), dict[str, dict[str, Any]]()
     refused = 0
     with Raw(server.url) as raw:
@@ -72,7 +78,7 @@ def test_the_model_is_the_server(seed: int, server: Server) -> None:
 
 
 def is_taken(raw: Raw, verb: str, wanted: dict[str, Any], there: dict[str, dict[str, Any]]) -> bool:
-    """Whether the server takes it, which the model has to say too."""
+    """Check that server and model agree; return whether they take the stream."""
     answer = raw.api(f"$JS.API.STREAM.{verb}.{wanted['name']}", wanted)
     said = answer.get("error", {}).get("description", "")
     assert "error" not in answer or REFUSED in said, answer
@@ -85,7 +91,7 @@ def is_taken(raw: Raw, verb: str, wanted: dict[str, Any], there: dict[str, dict[
 
 
 def test_sources_are_put_in_an_order_that_the_server_takes() -> None:
-    """As they are where that does; else copies before their origins, at any distance that an order can make up for."""
+    """Sources are put in an order that the server takes, and kept where it takes them already."""
     streams: dict[str, dict[str, Any]] = {
         "O": {"name": "O", "subjects": ["o"]},
         "M": {"name": "M", "mirror": {"name": "O"}},

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def mirror(topology: Topology, text: str) -> dict[str, Any]:
-    """The mirror of one resource as the server gets it, but for a computed prefix."""
+    """Return the mirror of one resource as the server gets it, but for a computed prefix."""
     found: dict[str, Any] = topology.bodies[Address.parse(text)]["mirror"]
     return found
 
 
 def findings(topology: Topology) -> list[tuple[str, str]]:
-    """Code and severity of everything that was found."""
+    """Return code and severity of every finding."""
     return [(d.severity, d.code) for d in topology.diagnostics]
 
 
@@ -32,7 +32,7 @@ def test_a_domain_of_the_account_is_reached_by_its_name(resolved: Resolved) -> N
 
 @pytest.mark.parametrize("domain", ["hub", "hub-by-b"])
 def test_an_import_is_used_for_another_account(domain: str, resolved: Resolved) -> None:
-    """Between accounts the imports row gives the prefix, whichever way to the origin's domain is named."""
+    """Between accounts the imports row gives the prefix, however the origin's domain is named."""
     topology = resolved(
         f"streams: [{{name: C, domain: hub-imp, mirror: {{name: S, domain: {domain}}}}}]"
     )
@@ -50,7 +50,10 @@ def test_an_import_is_used_for_another_account(domain: str, resolved: Resolved) 
 
 
 def test_sources_get_a_prefix_each(resolved: Resolved) -> None:
-    """The prefix of a source ends with its origin, so that two of them never share one; filters belong to what a source is."""
+    """The prefix of a source ends with its origin, so that no two sources share one.
+
+    Filters belong to the identity of a source.
+    """
     topology = resolved("""
         streams:
           - name: C
@@ -66,7 +69,7 @@ def test_sources_get_a_prefix_each(resolved: Resolved) -> None:
 
 
 def test_a_written_prefix_is_the_last_word(resolved: Resolved) -> None:
-    """`deliver:` goes out as it is, and nothing is computed."""
+    """A written `deliver:` is sent unchanged, and nothing is computed."""
     topology = resolved(
         "streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: hub, deliver: deliver.acc.hub.mine}}]"
     )
@@ -81,7 +84,7 @@ def test_a_written_prefix_is_the_last_word(resolved: Resolved) -> None:
     ("own", "target"), [("hub", "hub"), ("hub", "hub-by-b"), ("hub-by-b", "hub")]
 )
 def test_the_own_domain_is_no_external(own: str, target: str, resolved: Resolved) -> None:
-    """A reference to the JetStream that the stream lives in goes out without `external`, however both are named."""
+    """A reference to the stream's own JetStream is sent without `external`."""
     topology = resolved(
         f"streams: [{{name: C, domain: {own}, mirror: {{name: S, domain: {target}}}}}, {{name: S, domain: {own}}}]"
     )
@@ -91,7 +94,7 @@ def test_the_own_domain_is_no_external(own: str, target: str, resolved: Resolved
 
 
 def test_an_import_that_only_a_domain_names(resolved: Resolved) -> None:
-    """Where no row exists, the prefix of a domain over the same connection is what the account calls the origin."""
+    """Without a row the prefix is that of a domain over the same connection."""
     head = DOMAINS + '  theirs: {connection: imp, api_prefix: "JS.other.API", js_domain: far}\n'
     topology = resolved(
         "streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: theirs, deliver: d.x}}]",
@@ -109,11 +112,11 @@ def test_an_import_that_only_a_domain_names(resolved: Resolved) -> None:
         ("JS.acc@hub.API", "hub/stream/S"),
         ("$JS.leaf.API", "leaf/stream/S"),
         ("$JS.hub.API", None),
-        ("JS.nobody.API", None),
+        ("JS.unknown.API", None),
     ],
 )
 def test_a_raw_external_is_understood(api: str, origin: str | None, resolved: Resolved) -> None:
-    """What is written as `external` goes out as it is; the edge is drawn where the files know where it leads."""
+    """A written `external` is sent unchanged; its flow is drawn where the files know the origin."""
     external = f'{{api: "{api}", deliver: d.x}}'
     topology = resolved(
         f"streams: [{{name: C, domain: hub-imp, mirror: {{name: S, external: {external}}}}}]"
@@ -147,7 +150,7 @@ NO_ROW = "streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: %s}}]"
 def test_what_cannot_be_reached_is_said(
     head: str, text: str, expected: list[tuple[str, str]], resolved: Resolved
 ) -> None:
-    """An error where jsplan cannot know the way, a warning where the server takes it and nothing would arrive; both with their line."""
+    """An unknown way to an origin is an error; one that copies nothing is a warning."""
     topology = resolved(text, head)
     assert findings(topology) == expected
     assert all(d.range is not None and d.detail for d in topology.diagnostics)
