@@ -23,7 +23,7 @@ NAMES = st.text(
 
 @st.composite
 def addresses(draw: st.DrawFn) -> Address:
-    """Any address."""
+    """Draw any address."""
     kind = draw(st.sampled_from(KINDS))
     name = draw(NAMES)
     return Address(draw(NAMES), kind, f"{name}/{draw(NAMES)}" if kind == "consumer" else name)
@@ -31,7 +31,7 @@ def addresses(draw: st.DrawFn) -> Address:
 
 @given(addresses())
 def test_addresses_read_back(address: Address) -> None:
-    """An address is read from its own text; the text is its own glob, and the globs of its parts name it."""
+    """An address is read from its own text, and its text and parts are globs that match it."""
     assert Address.parse(str(address)) == address
     assert matches(str(address), address)
     assert matches("**", address)
@@ -76,7 +76,7 @@ def test_no_addresses(text: str) -> None:
     ],
 )
 def test_globs(glob: str, text: str, fits: bool) -> None:
-    """`*` stays within one part, `**` crosses parts, `?` is one character, and nothing else is special."""
+    """`*` stays within one part, `**` crosses parts, `?` is one character."""
     assert matches(glob, text) == fits
 
 
@@ -99,7 +99,7 @@ def test_globs(glob: str, text: str, fits: bool) -> None:
 def test_what_moves_keeps_what_the_wildcards_stood_for(
     origin: str, to: str, old: str, new: str
 ) -> None:
-    """Wildcards of both sides stand for the same parts, also where they are only part of a name."""
+    """Wildcards of both sides stand for the same parts, also within a name."""
     assert move_address(origin, to, Address.parse(old)) == Address.parse(new)
 
 
@@ -119,13 +119,13 @@ def test_what_moves_keeps_what_the_wildcards_stood_for(
     ],
 )
 def test_moves_that_change_the_domain_alone(origin: str, to: str, kept: bool) -> None:
-    """Only a move that leaves kind and name as they are keeps what its wildcards stand for on the server."""
+    """A move keeps its wildcards only if it leaves kind and name unchanged."""
     assert changes_only_domain(origin, to) == kept
 
 
 @given(addresses(), NAMES)
 def test_moving_there_and_back(address: Address, domain: str) -> None:
-    """A renamed domain renames every address of it, and the way back is the same with the sides exchanged."""
+    """A renamed domain renames its addresses, and the way back exchanges the sides."""
     assume(not is_glob(domain))
     there = move_address(f"{address.domain}/**", f"{domain}/**", address)
 
@@ -134,7 +134,7 @@ def test_moving_there_and_back(address: Address, domain: str) -> None:
 
 
 def test_sides_with_different_wildcards() -> None:
-    """Where it is not clear what stands for what, it is an error; names are never made up."""
+    """A move with ambiguous wildcards is an error; names are never made up."""
     for origin, to in (
         ("leaf/**", "edge/stream/A"),
         ("leaf/*/*", "edge/**"),
@@ -145,7 +145,7 @@ def test_sides_with_different_wildcards() -> None:
 
 
 def fits(glob: str, text: str) -> bool:
-    """Whether a glob matches, written down once more in the simplest way."""
+    """Check whether a glob matches, written once more in the simplest way."""
     if not glob:
         return not text
     if glob.startswith("**"):
@@ -163,7 +163,7 @@ def fits(glob: str, text: str) -> bool:
 @settings(max_examples=400)
 @given(st.text("ab/*?", max_size=9), st.text("ab/", max_size=9))
 def test_globs_match_what_they_say(glob: str, text: str) -> None:
-    """Whatever wildcards follow each other, also across parts."""
+    """Globs match what they say, whatever wildcards follow each other."""
     assert matches(glob, text) == fits(glob, text)
 
 
@@ -191,7 +191,7 @@ def test_wildcards_stand_for_the_longest_text(glob: str, text: str) -> None:
 )
 @pytest.mark.timeout(20)
 def test_a_glob_of_many_wildcards_ends(glob: str) -> None:
-    """The time grows with the text and the glob, not with every way to lay the wildcards."""
+    """The time to match a glob grows with text and glob, not with their combinations."""
     for text in (
         f"hub/stream/{'a' * 250}",
         "a/" * 120 + "b",

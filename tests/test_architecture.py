@@ -1,4 +1,4 @@
-"""What the house rules say and neither ruff nor import-linter can check."""
+"""Rules of the tree that neither ruff nor import-linter can check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = sorted((ROOT / "jsplan").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
-#: Who may import what, by the folder or module under jsplan/; nobody else may, not even inside a function.
+#: Who may import what, by the folder or module under jsplan/; no other module may, not even inside a function.
 ALLOWED = {
     "click": ("cli", "render"),
     "rich": ("cli", "render"),
@@ -95,7 +95,7 @@ def test_annotations_are_never_evaluated() -> None:
 
 
 def test_functions_stay_short() -> None:
-    """No function of the package is longer than sixty lines."""
+    """Every function of the package has at most LONGEST_FUNCTION lines."""
     lengths = {
         f"{package_of(path)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
         for path in PACKAGE
@@ -106,7 +106,7 @@ def test_functions_stay_short() -> None:
 
 
 def test_files_stay_readable() -> None:
-    """No file of the package grows beyond what one reads in a sitting."""
+    """Every file of the package has at most LONGEST_FILE lines."""
     lengths = {
         package_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE
     }

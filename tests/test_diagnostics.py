@@ -16,12 +16,12 @@ NAMES = st.text(min_size=1) | st.sampled_from(
 
 @given(NAMES)
 def test_a_name_is_one_word_of_a_command(name: str) -> None:
-    """A shell that reads a suggested command sees the name as it is, and nothing of it as its own language."""
+    """A shell reads a name in a suggested command as one word, unchanged."""
     assert shlex.split(f"jsplan {quote_shell(name)} end") == ["jsplan", name, "end"]
 
 
 def test_addresses_and_globs_stay_readable() -> None:
-    """What people write every day has no quotes."""
+    """Ordinary addresses and globs have no quotes."""
     for word in (
         "hub/stream/ORDERS",
         "store-00*/stream/SALES",

@@ -18,7 +18,7 @@ PATTERNS = st.builds(
 
 
 def accepts(pattern: str, subject: str) -> bool:
-    """Whether a pattern matches a literal, written down once more in the simplest way."""
+    """Check whether a pattern matches a literal, written once more in the simplest way."""
     if pattern == ">":
         return bool(subject)
     head, _, rest = pattern.partition(".")
@@ -35,7 +35,7 @@ def members(pattern: str) -> set[str]:
 @settings(max_examples=300)
 @given(PATTERNS, PATTERNS)
 def test_overlap_and_cover_are_what_the_sets_say(one: str, other: str) -> None:
-    """Two patterns overlap when some subject matches both; one is within the other when all of its subjects are."""
+    """Two patterns overlap if a subject matches both, and cover as the sets of their subjects."""
     assert overlaps(one, other) == overlaps(other, one) == bool(members(one) & members(other))
     if is_subset(one, other):
         assert members(one) <= members(other)
@@ -60,7 +60,10 @@ def test_the_tree_finds_what_comparing_all_finds(patterns: list[str], subject: s
 
 
 def test_subjects_of_thousands_of_parts() -> None:
-    """The server takes any length that fits into a line of its protocol; nothing here recurses over the parts."""
+    """Subjects of thousands of parts are compared without recursion.
+
+    The server takes any length that fits into a line of its protocol.
+    """
     tree = SubjectTree[str]()
     long = ".".join("a" * 5000)
     for subject in (long, f"*{long[1:]}", f"{long}.>", "a.>"):

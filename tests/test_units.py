@@ -13,7 +13,7 @@ INT64 = 2**63 - 1
 
 @given(st.integers(min_value=-INT64, max_value=INT64))
 def test_durations_read_back(ns: int) -> None:
-    """What is printed for a duration means exactly the same number when it is read, and integers are nanoseconds."""
+    """A printed duration is read as the same number, and integers are nanoseconds."""
     assert units.parse_duration(units.format_duration(ns)) == ns
     assert units.parse_duration(ns) == ns
 
@@ -52,7 +52,7 @@ def test_no_durations(text: object) -> None:
 
 @given(st.integers(min_value=0, max_value=6), st.integers(min_value=-7, max_value=7))
 def test_sizes_read_back(power: int, count: int) -> None:
-    """Exact sizes are printed in their largest unit and mean the same when they are read; both spellings are 1024-based."""
+    """A printed size is read as the same number; both spellings are 1024-based."""
     size = count * 1024**power
 
     assert units.parse_size(units.format_size(size)) == size
@@ -89,7 +89,7 @@ def test_no_sizes(text: object) -> None:
     st.integers(min_value=0, max_value=10**9 - 1),
 )
 def test_instants_are_equal_in_every_zone(moment: datetime, minutes: int, ns: int) -> None:
-    """An instant is the same text whatever zone it was written in, with every digit of its nanoseconds that counts."""
+    """An instant has the same text whatever zone it was written in, with all its nanoseconds."""
     utc = moment.replace(microsecond=0, tzinfo=UTC)
     local = utc.astimezone(timezone(timedelta(minutes=minutes)))
     text = f"{local.replace(tzinfo=None).isoformat()}.{ns:09}{local.isoformat()[19:]}"

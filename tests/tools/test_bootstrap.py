@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def test_the_newest_released_pip_is_chosen() -> None:
-    """Versions count as numbers; betas, sdists and other packages are passed over; links may be relative."""
+    """The newest released wheel is taken: no betas, sdists or other packages.
+
+    Versions count as numbers, and links may be relative.
+    """
     page = """
         <a href="../../files/pip-9.0.3-py3-none-any.whl#sha256=aa">x</a>
         <a href="../../files/pip-26.1-py3-none-any.whl#sha256=bb" data-requires-python="&gt;=3.9">x</a>
@@ -49,8 +52,8 @@ def test_settings_come_from_the_environment_before_the_files(tmp_path: Path) -> 
         bootstrap.index_url(environment | {"PIP_CONFIG_FILE": str(named)}) == "https://named/simple"
     )
     assert (
-        bootstrap.index_url(environment | {"PIP_INDEX_URL": "https://told/simple"})
-        == "https://told/simple"
+        bootstrap.index_url(environment | {"PIP_INDEX_URL": "https://given/simple"})
+        == "https://given/simple"
     )
 
 
@@ -73,7 +76,7 @@ def test_an_interpreter_that_does_not_run_is_not_usable(tmp_path: Path) -> None:
 
 @pytest.fixture
 def index() -> Iterator[str]:
-    """A package index that wants a login and offers one damaged wheel."""
+    """Serve a package index that wants a login and offers one damaged wheel."""
     offered = f"pip-1.0-py3-none-any.whl#sha256={hashlib.sha256(b'whole').hexdigest()}"
 
     class Handler(BaseHTTPRequestHandler):
@@ -96,7 +99,7 @@ def index() -> Iterator[str]:
 
 
 def test_a_damaged_download_is_not_run(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The login in the index URL is sent, and a wheel that is not what the index promised is refused."""
+    """The login of the index URL is sent, and a damaged wheel is refused."""
     monkeypatch.setenv("PIP_INDEX_URL", index)
 
     with pytest.raises(ValueError, match=r"pip-1\.0-py3-none-any\.whl is damaged"):
