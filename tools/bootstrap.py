@@ -75,7 +75,7 @@ def prepare(lock: str) -> None:
 
 
 def fingerprint(lock: str) -> str:
-    """What the environment depends on, as one line of text."""
+    """Describe all that the environment depends on, as one line of text."""
     # The place counts too: a virtual environment that was copied or moved has scripts that point
     # elsewhere.
     digest = hashlib.sha256(f"{lock}\n{VENV}\n".encode())
@@ -85,7 +85,7 @@ def fingerprint(lock: str) -> str:
 
 
 def is_usable(python: Path) -> bool:
-    """Whether this interpreter runs and is new enough."""
+    """Check whether this interpreter runs and is new enough."""
     check = f"import sys; sys.exit(sys.version_info < {MIN_PYTHON})"
     try:
         return (
@@ -96,7 +96,7 @@ def is_usable(python: Path) -> bool:
 
 
 def make_environment() -> None:
-    """An empty `.venv` without pip; raises SetupError."""
+    """Make an empty `.venv` without pip; raises SetupError."""
     done = subprocess.run(
         [sys.executable, "-m", "venv", "--clear", "--without-pip", VENV],
         capture_output=True,
@@ -118,7 +118,7 @@ def make_environment() -> None:
 
 
 def has_pip() -> bool:
-    """Whether the environment has a pip that works."""
+    """Check whether the environment has a pip that works."""
     return (
         subprocess.run(
             [VENV_PYTHON, "-m", "pip", "--version"], capture_output=True, check=False
@@ -247,9 +247,9 @@ def index_url(environment: Mapping[str, str]) -> str:
 
 def setting(name: str, environment: Mapping[str, str]) -> str | None:
     """Return a setting of pip, from `PIP_<NAME>` or the last configuration file, or None."""
-    told = environment.get("PIP_" + name.upper().replace("-", "_"))
-    if told:
-        return told
+    given = environment.get("PIP_" + name.upper().replace("-", "_"))
+    if given:
+        return given
     parser = configparser.RawConfigParser()
     parser.read(configuration_files(environment), encoding="utf-8")
     for section in ("install", "global"):
@@ -259,7 +259,7 @@ def setting(name: str, environment: Mapping[str, str]) -> str | None:
 
 
 def configuration_files(environment: Mapping[str, str]) -> list[str]:
-    """Where pip looks for its configuration, the most general first."""
+    """Return the configuration files of pip, the most general first."""
     home = Path(environment.get("HOME", "/"))
     own = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
     named = environment.get("PIP_CONFIG_FILE")

@@ -2,7 +2,7 @@
 
 The retired words are the table "Retired words" of that page. They are looked for in everything
 that a reader of the project meets: names, comments, strings and docstrings of `jsplan/`, the
-pages, examples and schemas. What another library calls its own (`frozen=True`) is no name of ours.
+pages, examples and schemas. Names of other libraries, such as keywords of a call, are not.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class PlannedEdits:
 
 
 def summarize_plan(made: Plan) -> PlannedEdits:
-    """What the page says of a plan."""
+    """Summarize a plan for the page."""
     codes = sorted({d.code for d in made.diagnostics if d.severity == "error"})
     if made.errored or codes:
         return PlannedEdits(codes=codes)

@@ -86,7 +86,7 @@ def render_reports(sandbox: Sandbox, folder: Path) -> dict[str, str]:
 
 
 async def publish(leaf: Server) -> None:
-    """What the streams of the leaf hold before the change."""
+    """Publish the messages that the streams of the leaf hold before the change."""
     connection = await nats.connect(leaf.url, user=leaf.user, password=leaf.password)
     stream = connection.jetstream()
     for subject, number in MESSAGES:

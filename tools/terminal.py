@@ -21,7 +21,7 @@ _CONTROL = re.compile(r"\x1b\[(\??\d*(?:;\d+)*)([A-Za-z])|([\r\n])")
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """How a command ended, and the lines that it left on the screen, colours kept."""
+    """The end of a command: its exit code, and the lines on the screen, with colours."""
 
     exit_code: int
     lines: list[str]
