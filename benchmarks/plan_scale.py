@@ -51,7 +51,7 @@ asyncio.run(main())
 
 
 def workspace(folder: Path, url: str, count: int) -> None:
-    """A workspace written as a person would write it, one block per stream."""
+    """Write a workspace as a person would, one block per stream."""
     lines = [
         "jsplan: 1",
         "workspace: scale",
@@ -71,7 +71,7 @@ def workspace(folder: Path, url: str, count: int) -> None:
 
 
 def run(words: list[str], folder: Path) -> tuple[float, float]:
-    """Wall seconds and peak resident MiB of one process."""
+    """Return wall seconds and peak resident MiB of one process."""
     code = (
         "import resource, subprocess, sys, time; t = time.monotonic(); "
         "done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); "
@@ -85,7 +85,7 @@ def run(words: list[str], folder: Path) -> tuple[float, float]:
 
 
 def median(words: list[str], folder: Path, repeat: int) -> dict[str, float]:
-    """Medians over several runs."""
+    """Return medians over several runs."""
     runs = [run(words, folder) for _ in range(repeat)]
     return {
         "seconds": round(statistics.median(s for s, _ in runs), 3),
@@ -94,7 +94,7 @@ def median(words: list[str], folder: Path, repeat: int) -> dict[str, float]:
 
 
 def measure(count: int, repeat: int) -> dict[str, Any]:
-    """Apply of creates, then plans of nothing to change, each next to the bare requests."""
+    """Measure an apply that creates and empty plans, each next to the bare requests."""
     jsplan, bare = [sys.executable, "-m", "jsplan"], [sys.executable, "-c", BARE]
     out: dict[str, Any] = {"streams": count, "consumers": count}
     with tempfile.TemporaryDirectory() as name, Sandbox.single() as sandbox:

@@ -1,7 +1,7 @@
 """Find a headless Chromium for the tests of reports, or install Debian's; print its path.
 
-`JSPLAN_CHROMIUM` names one; else one on PATH is taken. It is 60 MB to fetch, so only what is marked
-`download` asks for it.
+`JSPLAN_CHROMIUM` names one; else one on PATH is taken. It is 60 MB to fetch, so only tests marked
+`download` ask for it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ PACKAGE = "chromium-headless-shell"
 
 
 class ChromiumNotFoundError(Exception):
-    """There is none, and none can be installed; the message says what helps."""
+    """No Chromium can be found or installed; the message says what helps."""
 
 
 def find_chromium() -> str | None:
-    """The program, if there is one already."""
+    """Return the program, if there is one already."""
     named = os.environ.get(VARIABLE)
     return named or next((path for path in map(shutil.which, PROGRAM_NAMES) if path), None)
 
 
 def ensure_chromium() -> str:
-    """The program, installed if need be; raises NoChromium."""
+    """Return the program, installed if need be; raises ChromiumNotFoundError."""
     found = find_chromium()
     if found is None:
         install_chromium()
@@ -47,7 +47,7 @@ def ensure_chromium() -> str:
 
 
 def install_chromium() -> None:
-    """Debian's package, as root or by sudo; raises NoChromium."""
+    """Install Debian's package, as root or with sudo; raises ChromiumNotFoundError."""
     apt = shutil.which("apt-get")
     rights = [] if os.geteuid() == 0 else [path, "-n"] if (path := shutil.which("sudo")) else None
     if apt is None or rights is None:
@@ -63,7 +63,7 @@ def install_chromium() -> None:
 
 
 def main() -> int:
-    """Print the path; returns the exit code."""
+    """Print the path; return the exit code."""
     try:
         print(ensure_chromium())
     except ChromiumNotFoundError as error:

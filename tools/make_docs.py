@@ -105,7 +105,7 @@ def wrap_prose(page: str) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A markdown table; bars in cells are escaped."""
+    """Return a markdown table; bars in cells are escaped."""
     head = list(head)
     lines = [
         head,
@@ -119,7 +119,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def commands() -> str:
-    """The click tree: every command that this release has, with its options."""
+    """Describe every command of this release with its options."""
     context = click.Context(root, info_name="jsplan")
     parts = [NOTE.format(source="jsplan/cli"), "# Commands and options\n\n", _COMMANDS_INTRO]
     parts += [
@@ -209,7 +209,7 @@ def _help(option: click.Option, context: click.Context) -> str:
 
 
 def exit_codes() -> str:
-    """The table of exit codes, which errors end with which, and which one wins."""
+    """Return the table of exit codes, their errors, and their precedence."""
     rows = [(int(code), *EXIT_CODES[int(code)], _classes(code)) for code in ExitCode]
     order = ", ".join(
         str(int(code)) for code in errors.PRECEDENCE if code not in (ExitCode.USAGE, ExitCode.OK)
@@ -224,7 +224,7 @@ def exit_codes() -> str:
 
 
 def _classes(code: ExitCode) -> str:
-    """The public exceptions that carry this code themselves rather than by their base."""
+    """Return the public exceptions that have this code themselves, not from their base."""
     known = [
         cls
         for cls in vars(errors).values()
@@ -240,7 +240,7 @@ def _classes(code: ExitCode) -> str:
 
 
 def diagnostics() -> str:
-    """Every code that a finding can carry."""
+    """Describe every code of a finding."""
     parts = [
         NOTE.format(source="jsplan/codes"),
         "# Codes of findings\n\n",
@@ -270,7 +270,7 @@ _EXPLAIN = "`jsplan explain {example}` prints one of these texts.\n\n"
 
 
 def lint() -> str:
-    """Every rule of lint, with what it is for."""
+    """Describe every rule of lint."""
     head = NOTE.format(source="jsplan/lint/rules and tests/lint/cases") + "# Lint\n\n" + _LINT_INTRO
     rows = [
         (f"[{rule.code}](#{rule.code.lower()})", rule.level, rule.title)
@@ -308,7 +308,7 @@ The examples have the domains `hub` and `leaf` over one connection; `hub` is the
 
 
 def hazards() -> str:
-    """The closed list of hazards."""
+    """Return the closed list of hazards."""
     effect = {True: "blocks", False: "warns"}
     rows = [(f"`{code}`", effect[HAZARDS[code]], *text) for code, text in HAZARD_TEXTS.items()]
     head = NOTE.format(source="jsplan/codes/hazards.py") + "# Hazards\n\n" + _HAZARDS_INTRO
@@ -329,7 +329,7 @@ none. The list is closed: other findings are [diagnostics](diagnostics.md) and s
 
 
 def streams() -> str:
-    """The fields of streams and of the objects nested in them."""
+    """Describe the fields of streams and of the objects nested in them."""
     parts = [
         NOTE.format(source="jsplan/resources"),
         "# Fields of streams\n\n",
@@ -368,7 +368,7 @@ _ORIGIN_NOTE = """Instead of `external`, write `domain:` with the name of a doma
 
 
 def consumers() -> str:
-    """The fields of consumers."""
+    """Describe the fields of consumers."""
     head = NOTE.format(source="jsplan/resources") + "# Fields of consumers\n\n"
     return head + _FIELDS_INTRO + _CONSUMER_NOTE + fields(TABLES["consumer"])
 
@@ -380,7 +380,7 @@ the server may expire; then `inactive_threshold` is required. `pause_until` is c
 
 
 def buckets() -> str:
-    """The fields of KV buckets and object stores, and the stream fields allowed beside them."""
+    """Describe the fields of KV buckets and object stores, and the stream fields beside them."""
     parts = [
         NOTE.format(source="jsplan/resources"),
         "# Fields of KV buckets and object stores\n\n",
@@ -411,7 +411,7 @@ make it when jsplan makes the bucket, and is left unchanged when another client 
 
 
 def fields(rows: Table) -> str:
-    """One table of fields."""
+    """Return one table of fields."""
     head = ("field", "type", "default", "a change", "since", "meaning")
     cells = [
         (f"`{r.name}`", _type(r), _default(r), _change(r), LEVEL_NAMES.get(r.level, ""), r.doc)
@@ -457,7 +457,7 @@ def _change(row: Field) -> str:
 
 
 def documents() -> str:
-    """state/SPEC.md as a page of the site."""
+    """Return state/SPEC.md as a page of the site."""
     return NOTE.format(source="state/SPEC.md") + (ROOT / "state" / "SPEC.md").read_text(
         encoding="utf-8"
     )

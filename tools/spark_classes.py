@@ -43,7 +43,7 @@ BACKFILLS: Final = (
 
 
 def archive_path() -> Path:
-    """The archive of this environment."""
+    """Return the path of the archive of this environment."""
     return Path(sys.prefix) / f"spark-{version('pyspark')}.jsa"
 
 
@@ -104,7 +104,7 @@ def run_backfills(folder: Path) -> None:
 
 
 def run_jsplan(folder: Path, *words: str) -> None:
-    """One command in this process, so that all of them have the same Java."""
+    """Run one command in this process, so that all of them have the same Java."""
     from jsplan.cli.main import main as cli  # noqa: PLC0415 - tests read this module when they start
 
     with (
