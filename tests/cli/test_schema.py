@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[2] / "state" / "schema"
 def test_a_schema_is_printed_as_it_ships(
     document: str, more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The text is JSON already, and is the file that the wheel has."""
+    """The printed schema is the file in the wheel, byte for byte."""
     assert main(["schema", document, *more]) == 0
 
     assert json.loads(capsys.readouterr().out) == json.loads(
@@ -28,13 +28,13 @@ def test_a_schema_is_printed_as_it_ships(
 
 
 def test_the_schema_of_workspaces_goes_without_saying(capsys: pytest.CaptureFixture[str]) -> None:
-    """It needs no workspace around it, and its bytes are those of the file."""
+    """The schema of workspaces is printed without a workspace."""
     assert main(["schema"]) == 0
 
     assert capsys.readouterr().out == (FOLDER / "workspace-v1.json").read_text("utf-8")
 
 
 def test_another_word_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 64, and the words that there are."""
+    """An unknown schema is wrong usage, and the message lists the known ones."""
     assert main(["schema", "bucket"]) == 64
     assert "workspace" in capsys.readouterr().err

@@ -35,18 +35,18 @@ class Block:
 
     @property
     def commands(self) -> list[tuple[str, str]]:
-        """For a console: each command with what it prints."""
+        """Return each command of a console block with what it prints."""
         parts = re.split(r"^\$ (.*)\n", self.text, flags=re.MULTILINE)
         return list(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def name(page: Path) -> str:
-    """The page as people call it."""
+    """Return the name of the page as people call it."""
     return page.relative_to(ROOT).as_posix()
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Every block of code on the page, in order."""
+    """Return every block of code on the page, in order."""
     text = page.read_text(encoding="utf-8")
     for found in _BLOCK.finditer(text):
         yield Block(

@@ -38,7 +38,7 @@ WANTED = {
 
 @pytest.fixture
 def saved(clean_hub_leaf: Sandbox, tmp_path: Path) -> bytes:
-    """A plan with one of everything, made on real servers and saved."""
+    """Save a plan with one of everything, made on real servers."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     kept, leaf = {"name": "KEPT", "domain": "hub"}, clean_hub_leaf["leaf"]
     store = {"name": "STORE", "domain": "leaf", "lifecycle": {"on_replace": "recreate"}}
@@ -64,7 +64,7 @@ def saved(clean_hub_leaf: Sandbox, tmp_path: Path) -> bytes:
 
 
 def test_the_questions_of_the_page_are_answered(saved: bytes) -> None:
-    """Each jq one-liner, taken from the page, gives the right answer about a real plan."""
+    """Each jq one-liner of the page gives the right answer about a real plan."""
     plan = orjson.loads(re.sub(rb"stored 20[\dTZ:.-]+(?: to 20[\dTZ:.-]+)?", b"stored TIME", saved))
 
     assert set(QUESTIONS) == set(WANTED)

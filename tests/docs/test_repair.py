@@ -30,7 +30,7 @@ BACK = next(number for number, block in enumerate(REST) if block.language == "ya
 
 @pytest.fixture
 def page_reader(clean_hub_leaf: Sandbox, tmp_path: Path) -> PageReader:
-    """A reader whose replacement of a stream with messages was interrupted."""
+    """Return a reader whose replacement of a stream with messages was interrupted."""
     hub = clean_hub_leaf["hub"]
     reader = PageReader(tmp_path, {"hub": hub.url})
     reader.write(BEFORE)
@@ -46,7 +46,7 @@ def page_reader(clean_hub_leaf: Sandbox, tmp_path: Path) -> PageReader:
 
 @pytest.mark.parametrize("section", [REST[:BACK], REST[BACK:]], ids=["finish", "go back"])
 def test_the_page_ends_the_replacement(section: list[Block], page_reader: PageReader) -> None:
-    """Each command of either way out prints what the page says that it prints."""
+    """Each command of either repair prints what the page says."""
     for block in section:
         if block.language == "yaml":
             page_reader.write(block)

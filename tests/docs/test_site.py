@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_the_site_is_complete_without_a_network(tmp_path: Path) -> None:
-    """`mkdocs build --strict` finds nothing to say, and no page loads anything from elsewhere."""
+    """`mkdocs build --strict` has no warning, and no page loads anything from the network."""
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""One real server for all tests of the fields, and a level that the tables are asked for."""
+"""One real server for all tests of the fields, and the API level for the tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def bench() -> Iterator[ServerBench]:
-    """The worker's own server with the streams that copies and consumers need."""
+    """Return the worker's own server with the streams that copies and consumers need."""
     with (
         Sandbox.single(binary=PROGRAM) as sandbox,
         ServerBench.on_server(sandbox["server"]) as bench,

@@ -34,7 +34,7 @@ STORES: dict[str, Any] = {
 
 
 def write_workspace(folder: Path, **sections: Any) -> Path:
-    """A workspace with these sections over the head."""
+    """Write a workspace with these sections over the head."""
     (folder / "jsplan.yaml").write_text(
         yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8"
     )
@@ -42,5 +42,5 @@ def write_workspace(folder: Path, **sections: Any) -> Path:
 
 
 def build_graph(folder: Path, *targets: str, **sections: Any) -> Graph:
-    """Its graph."""
+    """Return the graph of the workspace."""
     return build_workspace_graph(LoadOptions(write_workspace(folder, **sections)), targets)

@@ -12,7 +12,7 @@ NO_LIMITS = dict.fromkeys(("max_streams", "max_consumers", "max_memory", "max_st
 
 
 def domain(key: str, *, offline_reason: str = "", **more: Any) -> dict[str, Any]:
-    """One element of `domains`; `offline` is why it does not answer."""
+    """Return one element of `domains`; `offline_reason` is why it does not answer."""
     there = {
         "domain": key,
         "js_domain": key,

@@ -1,4 +1,4 @@
-"""Workspaces that lead nowhere: what references mean is decided without a server."""
+"""Workspaces without a server: references are resolved from the files alone."""
 
 from __future__ import annotations
 
