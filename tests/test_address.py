@@ -96,9 +96,7 @@ def test_globs(glob: str, text: str, fits: bool) -> None:
         ),
     ],
 )
-def test_what_moves_keeps_what_the_wildcards_stood_for(
-    origin: str, to: str, old: str, new: str
-) -> None:
+def test_a_move_keeps_the_text_of_its_wildcards(origin: str, to: str, old: str, new: str) -> None:
     """Wildcards of both sides stand for the same parts, also within a name."""
     assert move_address(origin, to, Address.parse(old)) == Address.parse(new)
 
@@ -162,7 +160,7 @@ def fits(glob: str, text: str) -> bool:
 
 @settings(max_examples=400)
 @given(st.text("ab/*?", max_size=9), st.text("ab/", max_size=9))
-def test_globs_match_what_they_say(glob: str, text: str) -> None:
+def test_any_glob_matches_what_it_says(glob: str, text: str) -> None:
     """Globs match what they say, whatever wildcards follow each other."""
     assert matches(glob, text) == fits(glob, text)
 

@@ -78,7 +78,7 @@ def test_only_workflows_start_an_event_loop() -> None:
     }
 
 
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_has_a_docstring() -> None:
     """Each file of the package begins with a docstring."""
     assert [] == [package_of(path) for path in PACKAGE if not ast.get_docstring(tree(path))]
 

@@ -124,7 +124,7 @@ kv:
     shop.require_empty_plan()
 
 
-def test_what_is_named_and_nothing_else(shop: Shop) -> None:
+def test_an_import_is_limited_to_what_is_named(shop: Shop) -> None:
     """Globs, domains, labels and addresses limit an import; a second file takes the rest."""
     for domain in ("hub", "leaf"):
         shop.stream(domain, "A", subjects=[f"{domain}.a"])
@@ -197,7 +197,7 @@ def test_a_file_without_approval_is_removed(shop: Shop) -> None:
     assert not shop.file.exists()
 
 
-def test_a_file_of_a_plan_that_came_too_late_goes_again(shop: Shop) -> None:
+def test_a_stale_import_removes_its_file(shop: Shop) -> None:
     """An import whose resource changes during the apply removes its file again."""
     shop.stream("hub", "A", subjects=["a"])
 
@@ -213,7 +213,7 @@ def test_a_file_of_a_plan_that_came_too_late_goes_again(shop: Shop) -> None:
     shop.require_empty_plan()
 
 
-def test_what_is_left_out_is_said(shop: Shop) -> None:
+def test_left_out_resources_are_reported(shop: Shop) -> None:
     """An import reports what it leaves out, with the reason."""
     shop.space.base["drift"] = {"ignore": ["hub/stream/TMP_*"]}
     shop.space.base["backend"] = {"kv": {"domain": "hub", "bucket": "PLANS"}}
@@ -253,7 +253,7 @@ def test_what_is_left_out_is_said(shop: Shop) -> None:
     shop.require_empty_plan()
 
 
-def test_beside_what_is_there_already(shop: Shop) -> None:
+def test_streams_and_defaults_of_the_workspace_are_kept(shop: Shop) -> None:
     """An import keeps the streams and defaults of the workspace, and the plan is empty."""
     shop.space.write(
         streams=[{"name": "OURS", "domain": "hub", "subjects": ["ours"]}],
@@ -413,7 +413,7 @@ def test_an_offline_domain_is_deferred(
         shop.require_empty_plan()
 
 
-def test_what_another_account_lets_us_reach(
+def test_streams_of_another_account(
     tmp_path: Path, make_server: MakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Streams behind another account's import are adopted only when they are named."""
@@ -460,7 +460,7 @@ def test_a_file_that_does_not_fit_into_the_workspace(shop: Shop) -> None:
     assert not shop.file.exists()
 
 
-def test_what_others_decide_is_not_missed(shop: Shop) -> None:
+def test_buckets_and_sealed_streams_that_refuse_by_subject(shop: Shop) -> None:
     """Buckets and sealed streams that refuse new messages by subject are adopted."""
     fields = {"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True}
     shop.stream("hub", "KV_STRICT", subjects=["$KV.STRICT.>"], **BUCKET | fields)
@@ -483,7 +483,7 @@ def test_a_bucket_may_refuse_values_by_key(shop: Shop) -> None:
     shop.require_empty_plan()
 
 
-def test_one_that_cannot_be_declared_is_named_and_the_others_are_adopted(shop: Shop) -> None:
+def test_a_stream_that_cannot_be_declared_is_left_out(shop: Shop) -> None:
     """A stream that the workspace cannot declare is left out alone, with the reason."""
     for name in ("A", "B", "C"):
         shop.stream("hub", name, subjects=[name.lower()])
@@ -499,7 +499,7 @@ def test_one_that_cannot_be_declared_is_named_and_the_others_are_adopted(shop: S
     assert "{name: B" not in shop.file.read_text("utf-8")
 
 
-def test_one_that_was_named_is_not_left_out(shop: Shop) -> None:
+def test_a_named_stream_is_not_left_out(shop: Shop) -> None:
     """An import that names an address which cannot be adopted adopts nothing."""
     for name in ("A", "B"):
         shop.stream("hub", name, subjects=[name.lower()])

@@ -75,7 +75,7 @@ def test_every_measured_update(tmp_path: Path, server: Server) -> None:
         trip.adopt()
 
 
-def test_what_a_file_cannot_make(tmp_path: Path, server: Server) -> None:
+def test_sealed_streams_and_stores(tmp_path: Path, server: Server) -> None:
     """Sealed streams and stores are adopted unchanged, although no file can create them."""
     with Raw(server.url) as raw:
         trip = RoundTrip(single_space(tmp_path, server), raw)

@@ -168,7 +168,7 @@ def test_from_the_pull_request_to_the_server(shop: Shop) -> None:
     )
 
 
-def test_nothing_to_do_is_nothing_to_apply(shop: Shop) -> None:
+def test_a_plan_without_changes_applies_nothing(shop: Shop) -> None:
     """A plan without changes passes, and its merge applies nothing.
 
     The action installs jsplan from itself.
@@ -186,7 +186,7 @@ def test_nothing_to_do_is_nothing_to_apply(shop: Shop) -> None:
     assert ended.ran[-1] == "Find what was approved"
 
 
-def test_what_is_not_what_was_approved_is_not_applied(shop: Shop) -> None:
+def test_only_the_approved_plan_is_applied(shop: Shop) -> None:
     """A merge is refused if its plan, its commit or its comment is not the approved one."""
     approved = shop.write(ORDERS).plan().outputs["plan"]["sha256"]
     kept = shop.runner.artifact_folder(shop.runner.run_id, "jsplan-streams") / "jsplan.plan"
@@ -246,7 +246,7 @@ def test_what_is_not_what_was_approved_is_not_applied(shop: Shop) -> None:
     assert shop.streams() == {}
 
 
-def test_a_server_that_moved_on_makes_a_plan_stale(shop: Shop) -> None:
+def test_a_changed_server_makes_a_plan_stale(shop: Shop) -> None:
     """A change on the server after the approval stops the apply, and the pull request says so."""
     shop.write(ORDERS).plan()
     shop.apply()
@@ -381,7 +381,7 @@ def test_who_may_approve(shop: Shop) -> None:
     assert "(ann may not write to this repository)" in after("ann")
 
 
-def test_a_comment_that_another_account_edited_is_not_believed(shop: Shop) -> None:
+def test_a_comment_that_another_account_edited_is_refused(shop: Shop) -> None:
     """A comment that another account edited approves nothing until the action writes it again."""
     body = shop.shown()
     for editor in (
@@ -486,7 +486,7 @@ def test_a_very_large_plan_fits_into_its_comment(shop: Shop) -> None:
     assert body.splitlines()[-1].startswith("<!-- jsplan-action key=streams sha256=")
 
 
-def test_the_action_is_whole() -> None:
+def test_inputs_and_steps_of_the_action_are_complete() -> None:
     """Every input of the action is described, and every input that a step names exists."""
     text = json.dumps(ACTION)
     named = set(re.findall(r"\binputs\.([\w-]+)", text))

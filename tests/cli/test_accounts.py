@@ -109,7 +109,9 @@ def test_a_check_that_finds_something_missing(
         ),
     ],
 )
-def test_what_goes_wrong_is_said(words: list[str], code: int, said: str, folder: Path) -> None:
+def test_wrong_words_and_silent_servers_are_reported(
+    words: list[str], code: int, said: str, folder: Path
+) -> None:
     """Wrong words exit with 64; servers that do not answer leave every subject unknown."""
     ended = jsplan(folder, *words)
     assert (ended.code, said in ended.text) == (code, True), ended

@@ -268,7 +268,7 @@ def test_how_to_apply_names_the_same_workspace(
     assert "\n  jsplan -e prod apply p\n" in capsys.readouterr().err
 
 
-def test_what_is_no_plan_is_not_shown(capsys: Capture, tmp_path: Path) -> None:
+def test_a_file_that_is_no_plan_is_refused(capsys: Capture, tmp_path: Path) -> None:
     """A file that is missing or something else is an error that names it."""
     (tmp_path / "p.json").write_text("{}")
 
@@ -484,7 +484,7 @@ def test_nothing_else_approves(answer: str, terminal_approval: Callable[[str], A
         approval(samples.plan(samples.resource("hub/stream/A", ["create"], after=samples.STREAM)))
 
 
-def test_what_will_be_refused_is_not_asked_about(
+def test_a_refused_plan_asks_for_no_approval(
     terminal_approval: Callable[[str], Approval], capsys: Capture
 ) -> None:
     """A plan with a hazard that is not allowed is shown, and no approval is asked for."""
@@ -515,7 +515,7 @@ def test_a_closed_pipe_changes_no_exit_code(
     assert main(["plan", "--detailed-exitcode"]) == 2
 
 
-def test_what_a_terminal_cannot_spell_is_escaped() -> None:
+def test_characters_outside_of_the_encoding_are_escaped() -> None:
     """A name that the output's encoding does not have is escaped instead of ending the command."""
 
     class Ascii(StringIO):

@@ -201,7 +201,7 @@ def test_the_sandbox_says_that_it_stopped(words: list[str]) -> None:
     assert (rest, process.returncode) == ("Stopped.\n", 0)
 
 
-def test_below_what_a_terminal_shows_for_ctrl_c(
+def test_the_last_line_begins_below_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a terminal the last line begins on a line of its own."""
@@ -218,7 +218,7 @@ def test_a_fleet_says_where_its_hub_is(hub_leaf: Sandbox) -> None:
     )
 
 
-def test_paths_are_shown_as_they_are_seen_from_here(
+def test_paths_are_relative_to_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file below the folder where the command was typed is named without that folder."""

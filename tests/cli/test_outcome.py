@@ -66,7 +66,7 @@ def test_exit_codes(error: BaseException, code: int) -> None:
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (2, 2)])
-def test_what_a_command_returns_is_its_exit_code(returned: int | None, code: int) -> None:
+def test_the_result_of_a_command_is_its_exit_code(returned: int | None, code: int) -> None:
     """A command that returns nothing has done its work."""
     assert exit_status.run_to_exit_code(lambda: returned, Settings(), []) == code
 

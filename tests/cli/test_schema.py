@@ -27,7 +27,7 @@ def test_a_schema_is_printed_as_it_ships(
     )
 
 
-def test_the_schema_of_workspaces_goes_without_saying(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_schema_of_workspaces_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     """The schema of workspaces is printed without a workspace."""
     assert main(["schema"]) == 0
 

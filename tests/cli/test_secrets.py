@@ -121,7 +121,7 @@ def assert_hidden(text: str) -> None:
 
 
 @pytest.mark.parametrize(("where", "value"), FIELDS)
-def test_a_value_of_the_environment_is_nowhere(
+def test_no_output_has_a_value_of_the_environment(
     where: str,
     value: str,
     tmp_path: Path,
@@ -148,7 +148,7 @@ def test_a_value_of_the_environment_is_nowhere(
         assert_hidden(file.read_text("utf-8") if file.is_file() else "")
 
 
-def test_files_that_commands_write_are_for_their_owner(
+def test_only_the_owner_reads_written_files(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Files that commands write can be read by their owner alone, whatever the umask is."""
@@ -187,7 +187,7 @@ def test_files_that_commands_write_are_for_their_owner(
     assert modes == {"a.plan": "0o600", "a.json": "0o600", "old.json": "0o640"}
 
 
-def test_a_value_of_the_environment_is_in_no_document(
+def test_no_document_has_a_value_of_the_environment(
     server: Server,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

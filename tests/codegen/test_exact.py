@@ -264,7 +264,7 @@ def test_buckets_in_their_own_words(tmp_path: Path) -> None:
     assert "{bucket: ASSETS, max_bytes: 1GiB, compression: true}" in written.text
 
 
-def test_what_this_release_does_not_know(tmp_path: Path) -> None:
+def test_fields_of_newer_servers(tmp_path: Path) -> None:
     """A field of a newer server is passed through; inside of an object it is named in a note."""
     config = {
         "name": "S",

@@ -73,7 +73,7 @@ def test_two_hundred_domains_are_a_few_lines(tmp_path: Path) -> None:
     assert read[Address("store-017", "stream", "SALES")]["subjects"] == ["sales.store-017.>"]
 
 
-def test_what_differs_somewhere_is_an_entry_of_its_own(tmp_path: Path) -> None:
+def test_stores_that_differ_have_entries_of_their_own(tmp_path: Path) -> None:
     """Stores that differ have entries of their own, which say only what differs."""
     found = stream_in_stores("SALES", SALES, without=("store-017", "store-099"))
     found.append(
@@ -123,7 +123,7 @@ def test_selectors_match_exactly(keys: tuple[str, ...], expected: str | list[str
     assert sorted(DomainSelectors(FLEET.domains, Findings()).select(node)) == sorted(keys)
 
 
-def test_a_default_is_said_once(tmp_path: Path) -> None:
+def test_a_default_is_written_once(tmp_path: Path) -> None:
     """A value of nearly all entries is in `defaults:`; the others name the server's own value."""
     found = [
         config_on_server(
@@ -149,7 +149,7 @@ def test_a_default_is_said_once(tmp_path: Path) -> None:
     assert "- {name: TWO, domain: leaf, subjects: [two]}" in text
 
 
-def test_defaults_that_are_there_already(tmp_path: Path) -> None:
+def test_defaults_of_the_workspace_are_kept(tmp_path: Path) -> None:
     """A workspace that has defaults gets no others; each entry says what differs from them."""
     standing = {"num_replicas": 3, "max_age": "1h", "storage": "${var.where}"}
     world = CodegenContext(
@@ -225,7 +225,7 @@ def test_settings_and_comments_of_a_caller() -> None:
     )
 
 
-def test_nothing_is_a_file_too() -> None:
+def test_an_empty_import_is_an_empty_text() -> None:
     """Nothing found is an empty text, not an error."""
     assert (
         generate_document(

@@ -47,7 +47,7 @@ def require_adopted(made: ConvertResult, space: Space, plan: Plan, found: list[C
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ["nack", "nack_loop"])
-def test_what_nack_made_is_adopted_unchanged(
+def test_resources_of_nack_are_adopted_unchanged(
     name: str, server: Server, server_version: tuple[int, ...], tmp_path: Path
 ) -> None:
     """Converted custom resources give an empty plan against what the controller of NACK sends."""
@@ -65,7 +65,7 @@ def test_what_nack_made_is_adopted_unchanged(
 
 
 @pytest.mark.matrix
-def test_what_terraform_made_is_adopted_unchanged(
+def test_resources_of_terraform_are_adopted_unchanged(
     server: Server, server_version: tuple[int, ...], tmp_path: Path
 ) -> None:
     """Converted HCL gives an empty plan against what the Terraform provider sends."""
@@ -127,7 +127,7 @@ def save_as_cli(raw: Raw, case: Case, number: int, folder: Path) -> None:
 
 
 @pytest.mark.matrix
-def test_what_the_cli_made_is_adopted_unchanged(
+def test_resources_of_the_cli_are_adopted_unchanged(
     server: Server, server_version: tuple[int, ...], tmp_path: Path
 ) -> None:
     """Converted files of the nats CLI give an empty plan against what they were saved from."""

@@ -22,7 +22,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_file_is_on_stdout_and_what_is_left_out_on_stderr(
+def test_the_file_is_on_stdout_and_notes_on_stderr(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Stdout has the file alone, so that it can be redirected; stderr has the notes."""
@@ -53,7 +53,7 @@ def test_a_file_is_written_once_and_can_be_planned(
     assert "hub: {connection: main}" in (saved / "shop" / "jsplan.yaml").read_text("utf-8")
 
 
-def test_what_comes_next_is_what_works(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_suggested_command_works(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The suggested next command works for every name of the new file.
 
     A whole workspace under another name is renamed first, and a file that no include matches is named.
@@ -147,7 +147,7 @@ def test_json_has_the_text_and_every_note(saved: Path, capsys: pytest.CaptureFix
     assert "" == err
 
 
-def test_the_same_of_many_is_said_once(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_notes_are_one(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A default that differs for many resources is one note that names some of them."""
     (saved / "main.tf").write_text(
         'resource "jetstream_stream" "s" {\n  count    = 9\n  name     = "S${count.index}"\n  subjects = ["s.${count.index}"]\n}\n',
@@ -163,7 +163,7 @@ def test_the_same_of_many_is_said_once(saved: Path, capsys: pytest.CaptureFixtur
     )
 
 
-def test_what_cannot_be_read_ends_with_1_and_writes_nothing(
+def test_a_broken_file_exits_with_1_and_writes_nothing(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every broken file is named with its place; nothing is written."""

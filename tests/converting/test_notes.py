@@ -143,7 +143,7 @@ def write_workspace(folder: Path) -> None:
         ),
     ],
 )
-def test_what_is_left_out_is_reported_with_its_place(
+def test_left_out_settings_are_reported_with_their_place(
     tool: Tool, text: str, place: str | None, summary: str | None, tmp_path: Path
 ) -> None:
     """A setting that is not converted is a warning with file, line and column."""
@@ -162,7 +162,7 @@ def test_what_is_left_out_is_reported_with_its_place(
     )
 
 
-def test_the_same_twice_is_one_and_a_difference_is_reported(tmp_path: Path) -> None:
+def test_a_stream_in_two_files_is_converted_once(tmp_path: Path) -> None:
     """A stream in two files is taken from the first; a difference is reported with both places."""
     convert_file(tmp_path, "nats", '{"name": "A", "subjects": ["a"]}', name="1.json")
     same = convert_file(
@@ -180,7 +180,7 @@ def test_the_same_twice_is_one_and_a_difference_is_reported(tmp_path: Path) -> N
     assert "subjects: [a]" in other.text
 
 
-def test_what_the_server_or_mqtt_made_is_left_out(tmp_path: Path) -> None:
+def test_internal_streams_and_consumers_are_left_out(tmp_path: Path) -> None:
     """Streams of MQTT and consumers of mirrors are left out with a note."""
     text = (
         '[{"name": "$MQTT_msgs", "subjects": ["$MQTT.msgs.>"]}, {"name": "A", "subjects": ["a"]},'
@@ -218,7 +218,7 @@ def test_what_the_server_or_mqtt_made_is_left_out(tmp_path: Path) -> None:
         ("nats", '{"name": ', "broken YAML"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_with_its_place(
+def test_a_broken_file_is_an_error_with_its_place(
     tool: Tool, text: str, words: str, tmp_path: Path
 ) -> None:
     """A file that cannot be converted is an error with file and line."""
@@ -254,7 +254,7 @@ def test_a_folder_without_files_is_reported(tool: Tool, words: str, tmp_path: Pa
             convert(tool, path, target)
 
 
-def test_without_python_hcl2_both_ways_out_are_said(
+def test_without_python_hcl2_the_error_names_both_ways_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HCL needs an extra; a state does not."""
@@ -321,7 +321,7 @@ def test_accounts_and_domains_of_nack_become_connections_and_domains(tmp_path: P
     assert ["leaf/stream/A"] == guarded
 
 
-def test_what_a_resource_of_nack_connects_with_is_its_connection(tmp_path: Path) -> None:
+def test_servers_of_a_resource_of_nack_become_its_connection(tmp_path: Path) -> None:
     """Servers and files beside a resource of NACK become its connection.
 
     Others that differ, and an Account that does not exist, are reported.
@@ -391,7 +391,7 @@ def test_a_domain_that_the_workspace_lacks_is_wrong_usage(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("control_loop", "age"), [(None, None), (True, "1y"), (False, None)])
-def test_no_max_age_is_what_the_controller_makes_of_it(
+def test_a_missing_max_age_depends_on_the_control_loop(
     control_loop: bool | None, age: str | None, tmp_path: Path
 ) -> None:
     """A missing maxAge is a year with the control loop and unlimited without.
@@ -473,7 +473,7 @@ def terraform_document(shape: str) -> str:
 
 
 @pytest.mark.parametrize("shape", ["show", "plan", "state"])
-def test_json_of_terraform_says_what_is_there(shape: str, tmp_path: Path) -> None:
+def test_each_json_of_terraform_gives_the_same_text(shape: str, tmp_path: Path) -> None:
     """`show -json` of a state or a plan, and a state itself, give the same text.
 
     Child modules are included, and no default is filled in.
@@ -560,7 +560,7 @@ def test_a_damaged_file_of_nats_backup_is_left_out(
 
 
 @pytest.mark.parametrize("tool", ["terraform", "nack", "nats"])
-def test_no_acknowledgements_stay_written(tool: Tool, tmp_path: Path) -> None:
+def test_ack_policy_none_is_written(tool: Tool, tmp_path: Path) -> None:
     """`ack_policy: none` is written although it is the default.
 
     Left out, the next plan would warn that it was forgotten.

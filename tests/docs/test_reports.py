@@ -25,7 +25,7 @@ def normalize_report(text: str) -> str:
     return _PASSING.sub("·", text).rstrip("\n")
 
 
-def test_the_reports_are_what_is_written(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_the_reports_are_current(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """The reports in docs/reports are what a plan on real servers prints; else: make reports."""
     made = render_reports(clean_hub_leaf, tmp_path)
 

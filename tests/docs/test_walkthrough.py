@@ -25,9 +25,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", [f"docs/{page}" for page in PAGES])
-def test_what_the_page_shows_is_what_is_printed(
-    page: str, clean_hub_leaf: Sandbox, tmp_path: Path
-) -> None:
+def test_the_page_shows_what_is_printed(page: str, clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Each command on the page prints what the page says."""
     play_page(
         PageReader(tmp_path, {name: clean_hub_leaf[name].url for name in ("hub", "leaf")}), page

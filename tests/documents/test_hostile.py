@@ -141,7 +141,7 @@ READERS: dict[str, tuple[Any, Callable[[bytes, Path], None]]] = {
 
 
 @pytest.mark.parametrize("kind", [kind for kind in READERS if kind not in ("parts", "commit")])
-def test_as_it_was_written(kind: str, tmp_path: Path) -> None:
+def test_documents_are_valid_before_mutation(kind: str, tmp_path: Path) -> None:
     """The documents that are mutated are read without an error before."""
     document, read = READERS[kind]
     document = with_checksum(document) if kind == "plan" else document
@@ -168,7 +168,7 @@ def test_a_mutated_document(kind: str, seed: int, tmp_path: Path) -> None:
         read(data, tmp_path)
 
 
-def test_one_that_is_too_deep() -> None:
+def test_a_document_that_is_nested_too_deeply() -> None:
     """A document that is nested too deeply is refused before any recursion."""
     for levels in (65, 900, 100_000):
         with pytest.raises(JsplanError, match="is damaged"):
@@ -189,7 +189,7 @@ def test_invisible_characters_are_escaped(pretty: bool) -> None:
     assert "é 日本 \U0001f680" in text
 
 
-def test_what_is_wrong_is_said_without_its_value() -> None:
+def test_errors_do_not_show_the_value() -> None:
     """An error of a document names the file and the place, but not the value."""
     secret = "hunter2" * 100
     for place, words in (
@@ -226,7 +226,7 @@ def test_numbers_with_a_fraction_are_no_counts() -> None:
     )
 
 
-def test_what_may_not_be_empty() -> None:
+def test_objects_without_fields() -> None:
     """An object that must have fields is no object without any; one that may have none is."""
     assert (
         find_flaw(valid_documents.LOCK | {"lock": {}}, "lock")

@@ -143,7 +143,7 @@ def test_a_consumer_serves_clients_of_another_account(static: tuple[Sandbox, Loa
     assert plan(load, PlanOptions(), RecordingObserver()).steps == []
 
 
-def test_the_accounts_of_the_example_are_what_access_prints(
+def test_access_prints_the_accounts_of_the_example(
     static: tuple[Sandbox, LoadOptions],
 ) -> None:
     """The file accounts.conf has exactly the exports and imports that `jsplan access` prints."""

@@ -151,7 +151,7 @@ def test_leaves_are_asked_as_the_hub_is(block: str) -> None:
 
 
 @pytest.mark.matrix
-def test_the_permissions_are_what_is_sent(
+def test_the_permissions_are_those_that_requests_need(
     hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Apply, plan, drift and the watch need exactly the permissions of the example."""
@@ -222,7 +222,7 @@ def test_the_permissions_are_what_is_sent(
     assert said == ["hub/consumer/ORDERS/X", "hub/stream/ORDERS"]
 
 
-def test_names_that_may_not_be_asked_for(
+def test_a_user_who_may_not_ask_for_domain_names(
     hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user who may not ask for domain names still learns that a domain never answered."""
@@ -246,7 +246,7 @@ def test_names_that_may_not_be_asked_for(
 
 
 @pytest.mark.parametrize("user", ["plan", "drift"])
-def test_who_only_looks_can_change_nothing(hub: Server, user: str) -> None:
+def test_users_that_read_cannot_write(hub: Server, user: str) -> None:
     """The users plan and drift may send no writing request, and drift may read no message."""
     writing = [
         pattern for pattern in allowed("JSPLAN_APPLY") if pattern not in allowed("JSPLAN_PLAN")

@@ -147,7 +147,7 @@ def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> No
         assert raw.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]["subjects"] == ["ORDERS.*"]
 
 
-def test_the_pipeline_is_whole() -> None:
+def test_jobs_of_the_pipeline_are_complete() -> None:
     """Only jobs of the default branch apply, by hand, and need the plan of their own pipeline."""
     apply = PIPELINE["apply"]
 

@@ -103,14 +103,14 @@ def test_nothing_is_deleted_in_prod_on_a_friday(plans: dict[str, Any]) -> None:
     assert re.search(r"deletes 15 of 20 messages .* and today is Friday", said[2])
 
 
-def test_other_days_and_other_places_are_free(plans: dict[str, Any]) -> None:
+def test_other_days_and_environments_are_free(plans: dict[str, Any]) -> None:
     """On a Thursday prod may be changed, and staging on any day."""
     assert denials(plans["prod"], THURSDAY) == []
     assert denials(plans["staging"], FRIDAY) == []
     assert len(denials(plans["staging"], FRIDAY, production=["staging"])) == 3
 
 
-def test_it_is_friday_where_people_are(plans: dict[str, Any]) -> None:
+def test_the_day_is_that_of_the_time_zone(plans: dict[str, Any]) -> None:
     """With the data of the example the day is that of Berlin, and the weekend counts too."""
     data = yaml.safe_load((EXAMPLE / "days.yaml").read_text(encoding="utf-8"))
 
@@ -118,7 +118,7 @@ def test_it_is_friday_where_people_are(plans: dict[str, Any]) -> None:
     assert "today is Saturday" in denials(plans["prod"], FRIDAY, **data)[0]
 
 
-def test_without_data_it_is_today(plans: dict[str, Any]) -> None:
+def test_without_data_the_day_is_that_of_the_clock(plans: dict[str, Any]) -> None:
     """Without data the day is that of the clock."""
     before = f"{datetime.now(UTC):%A}"
     today = evaluate_policy("data.main.today", plans["prod"], {})

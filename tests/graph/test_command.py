@@ -90,7 +90,7 @@ def test_a_file_that_is_no_plan_is_reported(tmp_path: Path, capsys: Capture) -> 
     assert "is not a jsplan plan document" in capsys.readouterr().err
 
 
-def test_a_plan_is_drawn_with_what_becomes_of_things(
+def test_a_plan_is_drawn_with_its_actions(
     clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture
 ) -> None:
     """A plan is drawn with the created, updated, replaced, deleted and deferred resources.

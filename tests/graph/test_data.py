@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_streams_consumers_and_flows_are_in_it(tmp_path: Path) -> None:
+def test_the_data_have_streams_consumers_and_flows(tmp_path: Path) -> None:
     """The data have each stream with its consumers and flows, and both ends of each flow."""
     graph = build_graph(
         tmp_path,
@@ -61,7 +61,7 @@ def test_streams_consumers_and_flows_are_in_it(tmp_path: Path) -> None:
     ]
 
 
-def test_buckets_are_shown_without_the_subjects_that_they_all_have(tmp_path: Path) -> None:
+def test_buckets_are_shown_without_subjects(tmp_path: Path) -> None:
     """A bucket has no subjects; a bucket that sources another one is a flow between buckets."""
     graph = build_graph(
         tmp_path,
@@ -77,7 +77,7 @@ def test_buckets_are_shown_without_the_subjects_that_they_all_have(tmp_path: Pat
     assert [(link.origin, link.downstream) for link in graph.links] == [("hub/kv/K", "hub/kv/L")]
 
 
-def test_what_others_own_is_drawn_as_theirs(tmp_path: Path) -> None:
+def test_undeclared_streams_are_drawn_outside(tmp_path: Path) -> None:
     """Streams and origins that the workspace does not declare are drawn outside of it."""
     graph = build_graph(
         tmp_path,
@@ -102,7 +102,7 @@ def test_what_others_own_is_drawn_as_theirs(tmp_path: Path) -> None:
     assert {cluster.key for cluster in graph.domain_groups} == {"hub", "leaf", "JS.far.API"}
 
 
-def test_another_way_to_a_domain_is_that_domain(tmp_path: Path) -> None:
+def test_a_second_name_of_a_domain_is_that_domain(tmp_path: Path) -> None:
     """A resource that is declared over `same_as` stands in the domain that it really is in."""
     domains = {
         "hub": {"connection": "acc"},
@@ -137,7 +137,7 @@ def test_a_transform_is_shown_on_the_flow(tmp_path: Path) -> None:
     assert [link.label for link in graph.links] == ["a.* → b.{{wildcard(1)}}", ""]
 
 
-def test_targets_bring_their_neighbours(tmp_path: Path) -> None:
+def test_targets_are_drawn_with_their_neighbours(tmp_path: Path) -> None:
     """A target is drawn with its origins and downstream streams; an unknown one is wrong usage."""
     streams: list[dict[str, Any]] = [
         {"name": "A", "domain": "leaf", "subjects": ["a"]},

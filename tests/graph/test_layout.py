@@ -94,7 +94,7 @@ def test_a_fleet_is_laid_out(tmp_path: Path) -> None:
     check(graph)
 
 
-def test_what_is_collected_goes_to_the_right(tmp_path: Path) -> None:
+def test_origins_are_left_of_a_collecting_hub(tmp_path: Path) -> None:
     """Stores are left of the hub that sources them, also where it distributes something to them."""
     layout = arrange(fold_graph(build_graph(tmp_path, **STORES)))
 

@@ -75,7 +75,7 @@ def test_svg_is_complete_and_needs_nothing(tmp_path: Path) -> None:
     )
 
 
-def test_svg_shows_what_becomes_of_things(odd: Graph) -> None:
+def test_svg_shows_planned_changes(odd: Graph) -> None:
     """A planned change is named on its stream or consumer and in the legend."""
     odd.nodes[0] = Node(
         "hub/stream/A",

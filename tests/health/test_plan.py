@@ -39,7 +39,7 @@ def replication_warnings(space: Space) -> dict[str | None, str]:
     return {d.address: d.summary for d in space.plan().diagnostics if d.code == CODE}
 
 
-def test_a_plan_looks_once_and_only_where_sequences_differ(
+def test_a_plan_samples_only_flows_that_lag(
     linked_servers: LinkedServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan takes a second sample only of flows that lag, and warns of what that proves."""
@@ -73,7 +73,9 @@ def test_a_plan_looks_once_and_only_where_sequences_differ(
     assert (found.errored, found.has_changes) == (False, False)
 
 
-def test_another_server_answers(linked_servers: LinkedServers, tmp_path: Path) -> None:
+def test_a_drained_queue_is_reported_until_muted(
+    linked_servers: LinkedServers, tmp_path: Path
+) -> None:
     """A work queue that a source drains is reported by plan and drift, until it is muted."""
     linked_servers.stream("hub", "QUEUE", 2, retention="workqueue")
     streams = [{"name": "DRAIN", "sources": [{"name": "QUEUE", "domain": "hub"}]}]
@@ -106,7 +108,7 @@ def test_another_server_answers(linked_servers: LinkedServers, tmp_path: Path) -
     )
 
 
-def test_a_plan_that_mends_it_does_not_complain(
+def test_a_plan_that_changes_the_source_does_not_warn(
     linked_servers: LinkedServers, tmp_path: Path
 ) -> None:
     """A plan that changes the source of a stream does not warn of the old one."""

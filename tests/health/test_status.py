@@ -131,7 +131,7 @@ def _until_named(lines: Any) -> dict[str, Any]:
     return found
 
 
-def test_what_an_offline_domain_leaves_unknown(
+def test_flows_of_an_offline_domain_are_unknown(
     linked_servers: LinkedServers, tmp_path: Path
 ) -> None:
     """Behind a cut link a leaf is offline, and its flows are neither healthy nor unhealthy."""

@@ -76,13 +76,13 @@ def cause(found: Any) -> str | None:
     return found.cause.partition(":")[0] or None
 
 
-def test_one_that_has_everything_is_healthy_at_once() -> None:
+def test_a_flow_without_lag_is_healthy_at_once() -> None:
     """A flow with equal sequences and a recent heartbeat is healthy without a second sample."""
     assert assess(flow(), [SAMPLE]).healthy is True
     assert is_in_sync(flow(), SAMPLE)
 
 
-def test_one_that_is_behind_and_moves_is_healthy() -> None:
+def test_a_flow_that_moves_is_healthy() -> None:
     """A flow that moves between two samples is healthy, however large its lag."""
     first, second = lagging_sample(0, position=1), lagging_sample(0.6, position=2)
 
@@ -94,19 +94,19 @@ def test_one_that_is_behind_and_moves_is_healthy() -> None:
     ("seconds", "looks"),
     [(STALLED_AFTER - 1, MIN_SAMPLES), (STALLED_AFTER, MIN_SAMPLES - 1), (0.0, 2)],
 )
-def test_patience_is_time_and_looks(seconds: float, looks: int) -> None:
+def test_a_stall_needs_time_and_samples(seconds: float, looks: int) -> None:
     """A flow is stalled only after enough time and enough samples: a busy machine is slow."""
     found = assess(flow(imported=True), stalled_samples(seconds, looks))
 
     assert (found.healthy, found.is_conclusive) == (None, False)
 
 
-def test_heard_and_not_moving_is_flow_control() -> None:
+def test_heartbeats_without_messages_are_flow_control() -> None:
     """A flow that hears heartbeats and does not move is stopped by flow control."""
     assert cause(assess(flow(imported=True), stalled_samples())) == "flow control stalled"
 
 
-def test_silent_with_a_closed_way_is_the_link() -> None:
+def test_silence_without_a_responder_is_the_link() -> None:
     """A flow that hears nothing, and whose origin does not answer its side, has no link."""
     looks = stalled_samples(active=9 * SECOND, answers=False, apart=True)
 
@@ -122,14 +122,14 @@ def test_silent_with_a_closed_way_is_the_link() -> None:
 
 
 @pytest.mark.parametrize("active", [-1, 9 * SECOND])
-def test_silent_between_accounts_of_one_server_is_an_export(active: int) -> None:
+def test_silence_between_accounts_of_one_server_is_an_export(active: int) -> None:
     """A silent flow between accounts of one server lacks an export, since there is no link."""
     looks = stalled_samples(active=active, lag=0, position=0, answers=None)
 
     assert cause(assess(flow(imported=True), looks)) == "export missing"
 
 
-def test_a_copy_ahead_of_its_origin_is_looked_at_twice() -> None:
+def test_a_mirror_ahead_of_its_origin_is_sampled_twice() -> None:
     """A mirror ahead of its origin proves another origin only with an earlier sample.
 
     Both ends are read at once, so that the mirror may seem ahead.
@@ -175,7 +175,7 @@ def test_nothing_to_copy_is_healthy(look: ReplicationSample, config: dict[str, A
     assert assess(flow(**config), [look]).healthy is True
 
 
-def test_a_source_without_a_position_is_believed_while_it_hears_something() -> None:
+def test_a_source_without_a_position_is_judged_by_its_heartbeat() -> None:
     """A source without a position is healthy with a heartbeat and no pending messages.
 
     Servers before 2.15 do not say how far a source is.
@@ -206,12 +206,12 @@ def test_a_queue_is_drained_unless_the_source_names_its_consumer() -> None:
     assert assess(flow("source", consumer={"name": "worker"}), [look]).healthy is True
 
 
-def test_nothing_is_missing_while_a_server_comes_back() -> None:
+def test_a_flow_that_is_set_up_again_is_healthy() -> None:
     """A flow that has everything and is being set up again is healthy."""
     assert assess(flow(), [replace(SAMPLE, active=-1)]).healthy is True
 
 
-def test_a_glance_says_only_what_it_proves() -> None:
+def test_two_samples_in_a_row_prove_silence_only() -> None:
     """Two samples in a row prove ten seconds of silence, not a stalled flow."""
     still = [lagging_sample(0), lagging_sample(0.01)]
     silent = [
@@ -223,7 +223,7 @@ def test_a_glance_says_only_what_it_proves() -> None:
     assert cause(assess(flow(), silent, quick=True)) == "link down"
 
 
-def test_how_far_behind() -> None:
+def test_the_lag() -> None:
     """The lag counts from the position, or from the first message that is left.
 
     A filter that lets nothing pass leaves no lag.

@@ -240,7 +240,7 @@ def test_a_newer_server(scene: Scene, command: str, capfd: pytest.CaptureFixture
         ({"config": {"name": "EVIL"}}, "created is missing, expected a value"),
     ],
 )
-def test_an_answer_that_is_none(
+def test_an_invalid_answer(
     scene: Scene, answer: Any, words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """An answer that is none is an error with domain and request, and nothing is planned."""
@@ -269,7 +269,7 @@ def test_a_newer_configuration(
     assert code == (0 if "config" in more else code), shown
 
 
-def test_a_time_that_is_none(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_time(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
     """An answer with an invalid time is an error in words."""
     scene.impostor.change_answer = lambda api, real: (
         real | {"ts": "x"} if api == "STREAM.INFO.A" else real
@@ -279,7 +279,7 @@ def test_a_time_that_is_none(scene: Scene, capfd: pytest.CaptureFixture[str]) ->
     assert "ts is 'x', expected" in " ".join("".join(capfd.readouterr()).split())
 
 
-def test_an_answer_about_something_else(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_about_another_stream(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
     """An answer about another stream is not taken for the requested one."""
     scene.impostor.change_answer = lambda api, real: (
         replace_at(real, ("config", "name"), "EVIL") if api == "STREAM.INFO.A" else real
@@ -336,7 +336,7 @@ def test_many_answers_of_the_wrong_shape(
     check(scene, command, random.Random(1).sample(found, min(1_500, len(found))), capfd)
 
 
-async def test_a_greeting_of_other_types_is_not_believed(server: Server) -> None:
+async def test_a_greeting_of_other_types_counts_as_missing(server: Server) -> None:
     """A value of a server's greeting that has another type counts as missing."""
     link = NatsConnection(ConnectionSettings(key="main", url=server.url, shown="it"))
     await link.open()

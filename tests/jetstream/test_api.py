@@ -63,7 +63,7 @@ async def test_answers_and_refusals(server: Server) -> None:
         assert (caught.value.code, caught.value.err_code) == (404, STREAM_NOT_FOUND)
 
 
-async def test_a_store_that_was_not_created_is_tried_once_more(server: Server) -> None:
+async def test_a_stream_that_was_not_stored_is_created_once_more(server: Server) -> None:
     """A stream that the server could not store is created once more; then it is an error."""
     refused = b'{"error": {"code": 500, "err_code": 10049, "description": "error creating store"}}'
     domain = Domain("main", "main", None, "$JS.played.API")
@@ -139,7 +139,7 @@ async def test_no_responder_and_no_answer(server: Server) -> None:
         server.resume()
 
 
-async def test_who_leads_is_not_known_yet(server: Server) -> None:
+async def test_requests_during_the_election_of_a_leader(server: Server) -> None:
     """A request about one object is repeated while a cluster elects its leader.
 
     Only where no request is answered the domain is offline.

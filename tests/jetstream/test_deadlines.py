@@ -78,9 +78,7 @@ async def test_a_greeting_that_never_ends(connect: Any, kind: str) -> None:
     assert time.monotonic() - begun < LONG
 
 
-async def test_a_server_that_does_not_let_go(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_does_not_close(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of an encrypted connection does not wait for a silent server."""
     monkeypatch.setattr(links, "CLOSE_TIMEOUT", 0.05)
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

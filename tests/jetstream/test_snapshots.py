@@ -119,7 +119,7 @@ async def archive(api: DomainApi, name: str = "S", **options: Any) -> tuple[Snap
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("messages", "size"), [(0, 0), (1, 1), (30, 90_000), (3000, 300)])
-async def test_what_was_deleted_comes_back_equal(server: Server, messages: int, size: int) -> None:
+async def test_a_deleted_stream_is_restored_equal(server: Server, messages: int, size: int) -> None:
     """A stream of any size is the same after snapshot, deletion and restore."""
     async with open_link(server) as link:
         api = api_of(link)
@@ -426,7 +426,7 @@ def test_frames_in_pieces_of_any_size() -> None:
         ) == (True, len(stream), 256 + 100, "natsarc1")
 
 
-def test_what_is_no_such_stream_is_never_whole() -> None:
+def test_other_data_are_never_a_whole_stream() -> None:
     """Data that are no whole snapshot of a stream are not taken for one."""
     for data in (
         b"",

@@ -72,7 +72,7 @@ def test_everything_is_shown_with_v(folder: Path, capsys: Capture) -> None:
     assert "reason: a museum: all of it" in capsys.readouterr().out
 
 
-def test_nothing_to_say_is_said(tmp_path: Path, capsys: Capture) -> None:
+def test_no_findings_are_one_line(tmp_path: Path, capsys: Capture) -> None:
     """A workspace without findings has one line."""
     write(tmp_path, streams=[{"name": "A", "subjects": ["a"], "max_age": "1d"}])
     assert main(["-C", str(tmp_path), "lint"]) == 0
@@ -85,7 +85,9 @@ def test_nothing_to_say_is_said(tmp_path: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("fail_on", "code"), [("error", 0), ("warning", 3), ("note", 3), ("never", 0)]
 )
-def test_what_fails_is_a_choice(folder: Path, fail_on: str, code: int, capsys: Capture) -> None:
+def test_fail_on_chooses_the_severity(
+    folder: Path, fail_on: str, code: int, capsys: Capture
+) -> None:
     """--fail-on exits with 3 on findings of this severity or higher."""
     assert main(["-C", str(folder), "lint", "--fail-on", fail_on]) == code
     assert "Lint: 1 warning" in capsys.readouterr().out
@@ -117,7 +119,7 @@ def test_json_has_all_of_it(folder: Path, capsys: Capture) -> None:
     assert document["findings"][0]["range"]["file"] == "jsplan.yaml"
 
 
-def test_sarif_is_sarif(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sarif_is_valid(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """SARIF fits its schema; each result has its rule, its place and why it is suppressed."""
     monkeypatch.chdir(folder.parent)
     assert main(["-C", str(folder), "lint", "--format", "sarif"]) == 0

@@ -137,7 +137,7 @@ def test_rules_are_chosen_by_the_severity_that_they_have_here(tmp_path: Path) ->
     assert "JS201" not in warnings
 
 
-def test_a_server_says_whether_it_is_a_cluster(tmp_path: Path) -> None:
+def test_a_single_replica_is_found_in_a_cluster(tmp_path: Path) -> None:
     """A single replica is a finding only where the server is in a cluster.
 
     The replicas of other streams do not count then.
@@ -157,7 +157,7 @@ def test_a_server_says_whether_it_is_a_cluster(tmp_path: Path) -> None:
     assert found == {"C1": ["hub/stream/A"], "": []}
 
 
-def test_an_older_server_has_the_window_that_newer_ones_lost(tmp_path: Path) -> None:
+def test_a_missing_window_is_found_on_newer_servers(tmp_path: Path) -> None:
     """A stream with sources and no window is a finding on 2.14 or newer.
 
     It is one too if the server was not asked.

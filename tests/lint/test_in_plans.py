@@ -31,7 +31,7 @@ def advice(plan: Plan) -> list[tuple[str, str, str | None]]:
     return [(d.severity, d.code, d.address) for d in plan.diagnostics if d.code.startswith("JS2")]
 
 
-def test_a_plan_warns_of_what_it_makes(space: Space) -> None:
+def test_a_plan_warns_of_what_it_creates(space: Space) -> None:
     """A plan that creates has warnings, and no notes; the empty plan after it has neither."""
     plan, result = space.write(streams=[STREAM]).apply()
     assert advice(plan) == [("warning", "JS240", "main/consumer/A/C")]
@@ -85,7 +85,7 @@ def test_an_error_refuses_the_apply(space: Space, server: Server) -> None:
         assert raw.api_ok("$JS.API.STREAM.NAMES")["streams"] is None
 
 
-def test_an_error_on_what_stays_refuses_too(space: Space) -> None:
+def test_an_error_on_an_unchanged_stream_refuses_too(space: Space) -> None:
     """A finding that the files make an error refuses any change, also where nothing changes."""
     space.write(streams=[STREAM]).apply()
     space.write(streams=[STREAM, {"name": "B"}], **ERROR)

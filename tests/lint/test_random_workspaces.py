@@ -44,7 +44,7 @@ def check_findings(folder: Path, sections: dict[str, Any], head: dict[str, Any] 
         assert found.severity in ("warning", "info")
 
 
-def test_no_acceptance_case_is_too_much(tmp_path: Path) -> None:
+def test_every_acceptance_case_can_be_linted(tmp_path: Path) -> None:
     """Every acceptance case can be linted."""
     for path in CASES:
         text = read_yaml(path.read_text("utf-8"))
@@ -121,6 +121,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=100, deadline=None)
 @given(written=sections())
-def test_any_workspace_can_be_judged(written: dict[str, Any], folder: Path) -> None:
+def test_any_workspace_can_be_linted(written: dict[str, Any], folder: Path) -> None:
     """Lint ends on any fields and flows, circles included; each finding has place and advice."""
     check_findings(folder, written)

@@ -18,7 +18,7 @@ ALL = cases()
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.path.stem)
-def test_what_a_rule_is_for_is_found(case: Case, tmp_path: Path) -> None:
+def test_the_first_workspace_has_the_findings(case: Case, tmp_path: Path) -> None:
     """The first workspace of a case has the finding at each place, and nowhere else."""
     report = run_rules(case.view("bad", tmp_path), RULES)
     found = {d.address: d.summary for d in report.findings if d.code == case.code}
@@ -32,7 +32,7 @@ def test_what_a_rule_is_for_is_found(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.path.stem)
-def test_what_looks_alike_is_not_found(case: Case, tmp_path: Path) -> None:
+def test_the_second_workspace_has_none(case: Case, tmp_path: Path) -> None:
     """The second workspace of a case does not have the finding."""
     report = run_rules(case.view("good", tmp_path), RULES)
 

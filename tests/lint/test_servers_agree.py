@@ -82,7 +82,9 @@ def lint_servers(clean_hub_leaf: Sandbox) -> Iterator[LintServers]:
 
 
 @pytest.mark.parametrize("case", SINGLE_ACCOUNT_CASES, ids=lambda case: case.path.stem)
-def test_what_is_found_is_accepted(case: Case, lint_servers: LintServers, tmp_path: Path) -> None:
+def test_servers_accept_every_finding(
+    case: Case, lint_servers: LintServers, tmp_path: Path
+) -> None:
     """A server takes every stream and consumer that a case has a finding for.
 
     Lint is advice, and no second validation.
@@ -143,7 +145,7 @@ def test_two_streams_republish_to_each_other(lint_servers: LintServers) -> None:
     wait_until(lambda: lint_servers.messages("hub", "A") > 50)
 
 
-def test_what_is_delivered_can_be_stored(lint_servers: LintServers) -> None:
+def test_deliveries_to_a_mirror_can_be_stored(lint_servers: LintServers) -> None:
     """JS204: a stream of the delivery prefix gets what is on its way to a mirror."""
     lint_servers.stream("leaf", "S", subjects=["sales.>"])
     lint_servers.stream("hub", "LOG", subjects=["deliver.>"])

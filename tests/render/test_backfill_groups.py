@@ -40,7 +40,7 @@ def test_a_fleet_is_one_line() -> None:
     )
 
 
-def test_what_differs_is_said_apart() -> None:
+def test_backfills_that_differ_stay_apart() -> None:
     """A backfill with another reason, target or `runs` stays apart, and a few are written out."""
     jobs = [planned_backfill(number) for number in range(1, 21)]
     jobs[3]["reason"], jobs[4]["runs"], jobs[5]["to"] = (
@@ -58,7 +58,7 @@ def test_what_differs_is_said_apart() -> None:
     assert [where for _, where in group_backfills(jobs[:3])] == ["", "", ""]
 
 
-def test_what_is_not_known_has_no_sum() -> None:
+def test_unknown_numbers_have_no_sum() -> None:
     """A group has a sum only if every one of its backfills has the number."""
     [(found, _)] = group_backfills(
         [
@@ -70,7 +70,7 @@ def test_what_is_not_known_has_no_sum() -> None:
     assert (found["messages"], found["bytes"], found["estimate"]) == (None, None, None)
 
 
-def test_entries_are_said_one_by_one() -> None:
+def test_entries_stay_apart() -> None:
     """Backfills of entries are not grouped, nor are those that only wait or copy nothing."""
     entries = [
         {"name": f"entry-{number}", "from": [], "to": {}, "messages": 1} for number in range(10)

@@ -59,7 +59,7 @@ def test_no_hidden_character_is_left() -> None:
         "\t::x",
     ],
 )
-def test_what_a_log_takes_for_a_command_is_shown_and_not_done(text: str) -> None:
+def test_commands_of_a_log_are_shown_and_not_executed(text: str) -> None:
     """A line that a log takes for a command is shown and not executed.
 
     A runner of GitHub looks at the beginning of lines and for `##[` anywhere; one of GitLab wants carriage returns and escapes.

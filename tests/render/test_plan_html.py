@@ -72,7 +72,7 @@ def _become(resource: ResourceChange) -> str:
     )
 
 
-def test_what_is_alike_is_one_row_that_lists_all() -> None:
+def test_equal_changes_are_one_row() -> None:
     """Equal changes are one row that lists all of them."""
     found = Page(plan_html.render(samples.fleet(200)))
 
@@ -82,7 +82,7 @@ def test_what_is_alike_is_one_row_that_lists_all() -> None:
         assert found.text.count(f"store-{number:03}/stream/SALES") >= 1
 
 
-def test_nothing_is_only_counted() -> None:
+def test_findings_and_deferrals_are_listed() -> None:
     """The page lists every finding and every deferred resource, which the terminal only counts."""
     plan = samples.store_opening(500)
     text = Page(plan_html.render(plan)).text
@@ -100,7 +100,7 @@ def test_each_id_is_one_and_each_link_leads_to_one(plan: Plan) -> None:
     assert {f"#{value}" for value in ids} >= {value for name, value in given if name == "href"}
 
 
-def test_it_stands_alone_and_is_harmless(plan: Plan) -> None:
+def test_the_page_loads_nothing(plan: Plan) -> None:
     """The page loads nothing: its policy names its one script and one style by their hash."""
     found = Page(plan_html.render(plan))
     policy = next(
@@ -131,7 +131,7 @@ def test_foreign_words_are_text() -> None:
     assert len(found.rows) == 2
 
 
-def test_what_costs_comes_first() -> None:
+def test_hazards_come_first() -> None:
     """Hazards stand before the changes, and deletions before other changes.
 
     The hazards that stop an apply are the first.
@@ -151,7 +151,7 @@ def test_what_costs_comes_first() -> None:
     assert text.index("MOVES_DATA") < text.index("can never be turned off again allowed")
 
 
-def test_quiet_and_broken_plans() -> None:
+def test_empty_plans_and_plans_with_errors() -> None:
     """An empty plan has no filter and the line that scripts know; errors stand first."""
     quiet, broken = Page(plan_html.render(samples.plan())), samples.everything()
     broken.errored = True

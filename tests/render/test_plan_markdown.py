@@ -56,7 +56,7 @@ def test_the_mark_names_workspace_environment_and_plan() -> None:
     assert plan_rows.marker(replace(plan, environment=None), "0").startswith("<!-- jsplan:shop:0")
 
 
-def test_what_is_alike_is_said_once() -> None:
+def test_equal_changes_are_one_item() -> None:
     """Equal changes in two hundred domains are one item; with -v each has its own."""
     text = plan_markdown.render(samples.fleet(200))
 
@@ -126,7 +126,7 @@ def test_foreign_words_stay_words() -> None:
     assert [token.content.count("@all") for token in found if token.type == "fence"] == [0, 2, 4, 2]
 
 
-def test_the_page_of_the_sample_is_what_is_meant() -> None:
+def test_markdown_of_the_sample_is_well_formed() -> None:
     """A reader of CommonMark finds a block or item for each change, and no raw HTML but ours."""
     found = tokens(plan_markdown.render(samples.everything()))
 
@@ -141,7 +141,7 @@ def test_the_page_of_the_sample_is_what_is_meant() -> None:
     ]
 
 
-def test_an_empty_and_a_broken_plan_say_so() -> None:
+def test_an_empty_plan_and_a_plan_with_errors() -> None:
     """An empty plan has the line that scripts know; one with errors begins with them."""
     broken = replace(samples.everything(), errored=True)
 
@@ -154,7 +154,7 @@ def test_an_empty_and_a_broken_plan_say_so() -> None:
     )
 
 
-def test_a_way_back_says_what_it_undoes() -> None:
+def test_an_undo_names_the_apply() -> None:
     """A plan that undoes an apply names it on both pages, and that the files differ."""
     undone = {
         "operation": "apply",
@@ -189,7 +189,7 @@ def test_a_block_cannot_be_ended_from_inside() -> None:
     assert lines[0] == lines[-1] == "~~~~~~"
 
 
-def test_in_few_words_before_not_at_all() -> None:
+def test_items_are_shortened_before_they_are_left_out() -> None:
     """Short items come before details: details get a third of the size that is left."""
     pieces = [markdown.PageItem("b" * 10, "f" * 30) for _ in range(10)]
 

@@ -78,7 +78,7 @@ def test_progress_survives_a_closed_stream() -> None:
     PlainProgress(stream).phase("Reading")
 
 
-def test_data_that_moves_is_a_bar_on_a_terminal_only() -> None:
+def test_moved_bytes_are_a_bar_on_a_terminal_only() -> None:
     """Moved bytes are a bar with amount and speed on a terminal, and no line in a log."""
     stream = StringIO()
     live = LiveProgress(Console(file=stream, force_terminal=True, width=120))

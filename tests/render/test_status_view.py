@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.render.texts import Compare
 
 
-def test_a_small_country(golden: Compare) -> None:
+def test_two_domains(golden: Compare) -> None:
     """Limits, offline domains, causes and unmanaged consumers are all on one screen."""
     golden("status", lambda console: status_text.render(samples.two_domains(), console))
 
@@ -52,7 +52,7 @@ def test_verbose_writes_every_domain() -> None:
 @pytest.mark.parametrize(
     "found", [samples.two_domains(), samples.fleet(200)], ids=["country", "fleet"]
 )
-def test_the_document_is_as_promised(found: Status) -> None:
+def test_the_document_is_valid(found: Status) -> None:
     """The document of `status --json` is valid, and has every field of the schema."""
     schema, document = schemas()["status-v1.json"], orjson.loads(dumps(found.to_json()))
 

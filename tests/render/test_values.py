@@ -99,7 +99,7 @@ def test_resources_that_only_look_alike_are_kept_apart() -> None:
     assert found[1].resource is alike[3]
 
 
-def test_a_domain_is_a_word() -> None:
+def test_a_domain_is_a_whole_word() -> None:
     """A domain's name within another word is no name: domains a to e have one change of max_age."""
     change = (FieldChange("max_age", 1, 2, "in_place"),)
     found = group_domains.group_resources(

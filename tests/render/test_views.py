@@ -166,7 +166,7 @@ def test_failures_in_many_domains_are_one() -> None:
     assert text.count("Error:") == 2
 
 
-def test_what_is_not_done_for_offline_domains() -> None:
+def test_skipped_steps_of_offline_domains() -> None:
     """Steps of offline domains are no failures, and many such domains are one line."""
     steps = [
         StepResult(

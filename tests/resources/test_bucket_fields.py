@@ -102,7 +102,7 @@ def test_sources_are_other_buckets(origin: dict[str, Any], expected: dict[str, A
     assert lower(CONFIG, {"sources": [origin]})["sources"] == [expected]
 
 
-def test_what_the_files_name_is_not_filled_in() -> None:
+def test_named_fields_are_not_filled_in() -> None:
     """A stream field beside the words wins over what nats.go would choose."""
     lowered = lower(CONFIG, {"allow_direct": False, "discard": "old", "compression": None})
 
@@ -171,7 +171,7 @@ def test_a_sentence_about_the_stream_speaks_of_the_bucket() -> None:
         ("streams: [{name: OBJ_A}]", "JS132", "object_stores"),
     ],
 )
-def test_what_is_wrong_is_said_in_words(
+def test_errors_are_in_the_words_of_the_bucket(
     text: str,
     code: str,
     words: str,

@@ -135,9 +135,7 @@ def test_a_bucket_of_nats_py_is_adopted_without_a_difference(
     assert with_client(server, value).value == b"value"
 
 
-def test_a_changed_word_leaves_the_choices_of_the_maker_alone(
-    tmp_path: Path, server: Server
-) -> None:
+def test_a_changed_word_leaves_the_choices_of_the_client(tmp_path: Path, server: Server) -> None:
     """An update of a nats-py bucket changes what the files say and nothing else."""
     with_client(server, lambda js: js.create_key_value(bucket="CONFIG", history=2))
     before = config(server, "KV_CONFIG")
@@ -150,9 +148,7 @@ def test_a_changed_word_leaves_the_choices_of_the_maker_alone(
     assert is_converged(space)
 
 
-def test_a_field_that_the_files_name_is_no_longer_the_makers(
-    tmp_path: Path, server: Server
-) -> None:
+def test_a_field_that_the_files_name_is_managed(tmp_path: Path, server: Server) -> None:
     """A field that the files name is changed, and stays when its line is removed."""
     with_client(server, lambda js: js.create_key_value(bucket="CONFIG"))
     space = single_space(tmp_path, server).write(kv=[{"bucket": "CONFIG"}])
@@ -346,7 +342,7 @@ def test_a_configuration_file_of_the_nats_cli_is_a_bucket(tmp_path: Path, server
     assert [f.path for c in space.plan().resource_changes for f in c.change.fields] == ["history"]
 
 
-def test_unmanaged_buckets_are_listed_as_what_they_are(tmp_path: Path, server: Server) -> None:
+def test_unmanaged_buckets_are_listed_under_their_kinds(tmp_path: Path, server: Server) -> None:
     """Unmanaged buckets and object stores are drift under their own kinds."""
 
     async def make(js: JetStreamContext) -> None:

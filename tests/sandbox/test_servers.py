@@ -159,7 +159,7 @@ def test_a_temporary_folder_is_removed(make_server: MakeServer) -> None:
     assert not sandbox.folder.exists()
 
 
-def test_what_is_reserved_does_not_depend_on_the_disk(server: Server) -> None:
+def test_reservations_do_not_depend_on_the_disk(server: Server) -> None:
     """A stream may reserve a terabyte, so that examples run on small machines."""
     with client(server) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.BIG", {"name": "BIG", "max_bytes": 1 << 40})
@@ -171,7 +171,7 @@ async def test_a_sandbox_serves_async_code_without_a_thread(make_server: MakeSer
         assert json.loads(raw.request("$JS.API.INFO")[1])["streams"] == 0
 
 
-def test_a_server_that_ended_before_anybody_looked_is_not_ready(make_server: MakeServer) -> None:
+def test_a_server_that_ended_at_once_is_not_ready(make_server: MakeServer) -> None:
     """wait_until and wait_ready count on what was started, not on what happens to run."""
     with Sandbox.single() as sandbox:
         os.kill(sandbox["server"].pid, signal.SIGKILL)

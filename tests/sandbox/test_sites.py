@@ -29,7 +29,7 @@ def texts(*wanted: Site) -> dict[str, str]:
     return {node.name: render_server_config(node, "/data") for node in layout.nodes}
 
 
-def test_a_site_says_its_cluster_its_tags_and_its_accounts() -> None:
+def test_a_site_has_cluster_tags_and_accounts() -> None:
     """Each server of a cluster has the cluster's name, its own tags, and every account."""
     found = texts(LEAF, HUB)
 

@@ -57,7 +57,7 @@ def test_everything_that_needs_no_download_is_at_hand(
     assert list(found.values()) == [binary.find_in_wheel()]
 
 
-def test_the_variable_names_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_names_the_only_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """$JSPLAN_NATS_SERVER is the only server found, also where others are nearer."""
     named = versions.ensure_version(versions.VERSIONS[-1])
     monkeypatch.setenv(binary.BINARY_VARIABLE, str(named))

@@ -58,7 +58,7 @@ def test_a_prefix_below_the_row_is_covered_by_it_and_another_is_not(tmp_path: Pa
     assert beside[-1] == "stream elsewhere.> -> IMP"
 
 
-def test_consumers_that_others_use(tmp_path: Path) -> None:
+def test_consumers_of_other_accounts(tmp_path: Path) -> None:
     """A pull consumer needs requests and acks; a push consumer its subject and its replies."""
     row = ROW.replace("}]", ", consumers: [S/pull, S/push, S/silent, T/unknown]}]")
     text = """\
@@ -85,7 +85,7 @@ streams:
     )
 
 
-def test_what_is_managed_through_an_import(tmp_path: Path) -> None:
+def test_streams_that_are_managed_through_an_import(tmp_path: Path) -> None:
     """A stream in a `same_as` domain of another account needs what jsplan asks for it."""
     found, _ = required_access(tmp_path, "streams: [{name: S, domain: hub-by-b, subjects: [s]}]\n")
     verbs = ["INFO", "STREAM.CREATE.S", "STREAM.DELETE.S", "STREAM.INFO.S", "STREAM.UPDATE.S"]
@@ -104,7 +104,7 @@ def test_what_is_managed_through_an_import(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_worked_out(
+def test_unknown_accounts_and_owners(
     text: str, head: str, accounts: dict[str, str], expected: list[str], tmp_path: Path
 ) -> None:
     """Nothing is needed inside one account; an unknown account or owner is reported."""

@@ -53,7 +53,7 @@ def any_stream(rng: random.Random, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_model_is_the_server(seed: int, server: Server) -> None:
+def test_the_model_agrees_with_the_server(seed: int, server: Server) -> None:
     """The model and the server refuse the same random streams, and take the same.
 
     The streams copy each other, are created in any order, and are then updated.

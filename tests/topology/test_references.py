@@ -147,7 +147,7 @@ NO_ROW = "streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: %s}}]"
         (DOMAINS + ROW, NO_ROW % "hub", []),
     ],
 )
-def test_what_cannot_be_reached_is_said(
+def test_unreachable_origins_are_reported(
     head: str, text: str, expected: list[tuple[str, str]], resolved: Resolved
 ) -> None:
     """An unknown way to an origin is an error; one that copies nothing is a warning."""
