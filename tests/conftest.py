@@ -43,7 +43,7 @@ _number = itertools.count()
 
 
 class MakeServer(Protocol):
-    """Starts a fresh single server; see `Sandbox.single`."""
+    """A factory of fresh single servers; see `Sandbox.single`."""
 
     def __call__(
         self,
@@ -58,7 +58,7 @@ class MakeServer(Protocol):
 
 
 class MakeHubLeaf(Protocol):
-    """Starts a fresh hub with leaves; see `Sandbox.hub_and_leaf`."""
+    """A factory of fresh hubs with leaves; see `Sandbox.hub_and_leaf`."""
 
     def __call__(
         self,

@@ -56,7 +56,7 @@ def test_addresses_read_back(address: Address) -> None:
     ],
 )
 def test_no_addresses(text: str) -> None:
-    """Anything else is an error that quotes it."""
+    """A text that is no address is an error that quotes it."""
     with pytest.raises(ValueError, match="is not a"):
         Address.parse(text)
 

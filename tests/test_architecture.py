@@ -32,7 +32,7 @@ def package_of(path: Path) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """The top names of everything that the file imports, wherever in it."""
+    """Return the top names of everything that the file imports, wherever in it."""
     found = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -52,7 +52,7 @@ def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 @pytest.mark.parametrize("library", ALLOWED)
 def test_a_library_is_known_only_where_it_belongs(library: str) -> None:
-    """The terminal stays in cli and render, the wire in jetstream, sandbox and backfill/spark."""
+    """The terminal is imported in cli and render, the client in jetstream, sandbox and Spark."""
     homes = tuple(f"jsplan/{home}" for home in ALLOWED[library])
 
     assert [] == [

@@ -35,7 +35,7 @@ def test_addresses_and_globs_stay_readable() -> None:
     st.lists(st.text() | st.sampled_from(["a\nstreams: []", "a\rb: 1", "a\u2028b: 1", "a\x85b: 1"]))
 )
 def test_a_comment_stays_a_comment(lines: list[str]) -> None:
-    """Text with line breaks in it adds nothing to a generated file."""
+    """A comment with line breaks stays a comment in a generated file."""
     for made in (
         list(format_comments(lines)),
         [*format_section("streams", [(tuple(lines), {"name": "A"})])][1:-1],

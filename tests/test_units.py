@@ -36,7 +36,7 @@ def test_durations_read_back(ns: int) -> None:
     ],
 )
 def test_durations_as_people_write_them(text: str, ns: int) -> None:
-    """Every unit of the nats CLI, sums and fractions."""
+    """A duration has any unit of the nats CLI, sums and fractions."""
     assert units.parse_duration(text) == ns
 
 
@@ -45,7 +45,7 @@ def test_durations_as_people_write_them(text: str, ns: int) -> None:
     ["", "5", "s", "5 s", "1h-5m", "1x", "0.5ns", "300y", "1e3s", True, 1.5, None, [1], 2**63],
 )
 def test_no_durations(text: object) -> None:
-    """Anything else is an error that quotes it; nothing is rounded and nothing overflows."""
+    """A text that is no duration is an error that quotes it; none is rounded or overflows."""
     with pytest.raises(ValueError, match=r"duration|finer|longer"):
         units.parse_duration(text)
 
@@ -72,13 +72,13 @@ def test_sizes_read_back(power: int, count: int) -> None:
     ],
 )
 def test_sizes_as_people_write_them(text: str, size: int) -> None:
-    """Units in any case, with a blank, with a fraction that comes out even, also below zero."""
+    """A size has a unit in any case, a blank, or a fraction that is a whole number of bytes."""
     assert units.parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "1XB", "1.1B", "8EiB", "1e3", True, 2.0, None, 2**63])
 def test_no_sizes(text: object) -> None:
-    """Anything else is an error; 8 EiB is one more than the server can count."""
+    """A text that is no size is an error; 8 EiB is one more than the server can count."""
     with pytest.raises(ValueError, match=r"size|finer|larger"):
         units.parse_size(text)
 
@@ -114,7 +114,7 @@ def test_instants_are_equal_in_every_zone(moment: datetime, minutes: int, ns: in
     ],
 )
 def test_no_instants(text: object) -> None:
-    """Dates without a time, times without a zone, and what no calendar has."""
+    """A date without a time, a time without a zone, and an impossible date are errors."""
     with pytest.raises(ValueError, match="not a time"):
         units.parse_time(text)
 
@@ -128,5 +128,5 @@ def test_no_instants(text: object) -> None:
     ],
 )
 def test_the_next_instant_is_a_nanosecond_later(text: str, after: str) -> None:
-    """Also where seconds, days and years end."""
+    """The next instant is a nanosecond later, also at the end of a second, day or year."""
     assert units.next_instant(text) == after

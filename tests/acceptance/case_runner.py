@@ -55,7 +55,7 @@ class Case:
 
     @classmethod
     def load(cls, path: Path, folder: Path, sandbox: Sandbox) -> Case:
-        """Read the file; the servers must be empty."""
+        """Read the file, for servers that are empty."""
         hub = sandbox["hub"]
         return cls(
             read_yaml(path.read_text("utf-8")),

@@ -48,7 +48,7 @@ class KnownConfig:
 
     @property
     def create_request(self) -> tuple[str, dict[str, Any]]:
-        """The verb that makes it, and what is sent with it."""
+        """Return the verb that creates it, and the payload."""
         stream = self.address.stream
         if self.address.kind != "consumer":
             return f"STREAM.CREATE.{stream}", self.config
@@ -215,7 +215,7 @@ def _measured(kind: str, config: dict[str, Any], mark: str) -> KnownConfig:
 
 
 def _measured_stream(config: dict[str, Any], mark: str) -> KnownConfig:
-    """Only its own name and subjects change: the origins that it names are there."""
+    """Change its own name and subjects only: the origins that it names are there."""
     out = config | {"name": mark}
     if out.get("subjects"):
         out["subjects"] = [_subject(subject, mark) for subject in out["subjects"]]

@@ -1,4 +1,4 @@
-"""The way of a configuration through adoption, and back."""
+"""Adoption of a configuration, and a new apply after a destroy."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_plan_options_arrive(calls: RecordedCalls) -> None:
 
 
 def test_defaults_are_those_of_the_workflows(calls: RecordedCalls) -> None:
-    """Without options the workflow gets its own defaults, so that both APIs agree."""
+    """Without options the workflow gets its own defaults, so that both interfaces agree."""
     assert main(["plan"]) == 0
     assert calls.options == PlanOptions()
     main(["destroy", "-y"])
@@ -184,7 +184,7 @@ def test_a_variable_of_the_workspace_is_no_option(
 
 
 def test_a_plan_with_changes(calls: RecordedCalls, capsys: Capture) -> None:
-    """The plan goes to stdout, progress to stderr; 2 only with --detailed-exitcode."""
+    """The plan goes to stdout and progress to stderr; 2 is for --detailed-exitcode only."""
     assert main(["plan"]) == 0
     captured = capsys.readouterr()
 
@@ -194,13 +194,13 @@ def test_a_plan_with_changes(calls: RecordedCalls, capsys: Capture) -> None:
 
 
 def test_a_plan_without_changes(no_changes: RecordedCalls, capsys: Capture) -> None:
-    """Nothing to change is one line and 0."""
+    """A plan without changes prints one line and exits with 0."""
     assert main(["plan", "--detailed-exitcode"]) == 0
     assert capsys.readouterr().out == "No changes. Your streams match the configuration.\n"
 
 
 def test_a_plan_with_errors(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -> None:
-    """A plan with errors is shown, not saved, and exits 1."""
+    """A plan with errors is shown, not saved, and exits with 1."""
     calls.answer.errored = True
 
     assert main(["plan", "--detailed-exitcode", "-o", str(tmp_path / "p.json")]) == 1
@@ -209,7 +209,7 @@ def test_a_plan_with_errors(calls: RecordedCalls, capsys: Capture, tmp_path: Pat
 
 
 def test_a_plan_as_json(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -> None:
-    """Stdout is the plan document, and --json-into writes the same beside text."""
+    """With --json stdout has the plan document; --json-into writes the same beside the text."""
     main(["plan", "--json"])
     document = json.loads(capsys.readouterr().out)
     main(["plan", "--json-into", str(tmp_path / "p.json")])
@@ -222,14 +222,14 @@ def test_a_plan_as_json(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -
 def test_a_json_file_that_cannot_be_is_refused_at_once(
     calls: RecordedCalls, capsys: Capture, tmp_path: Path
 ) -> None:
-    """An apply whose result could not be written does not begin."""
+    """An apply whose result cannot be written does not begin."""
     assert main(["apply", "-y", "--json-into", str(tmp_path / "no" / "out.json")]) == 1
     assert calls.load is None
     assert "there is no such folder" in capsys.readouterr().err
 
 
 def test_a_saved_plan_can_be_shown(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -> None:
-    """Plan -o writes the document and says how to apply it; show prints it again."""
+    """`plan -o` writes the document and says how to apply it; `show` prints it again."""
     file = tmp_path / "p.json"
     main(["plan", "-o", str(file)])
     first = capsys.readouterr()
@@ -269,7 +269,7 @@ def test_how_to_apply_names_the_same_workspace(
 
 
 def test_a_file_that_is_no_plan_is_refused(capsys: Capture, tmp_path: Path) -> None:
-    """A file that is missing or something else is an error that names it."""
+    """A file that is missing or no plan is an error that names it."""
     (tmp_path / "p.json").write_text("{}")
 
     assert main(["show", str(tmp_path / "p.json")]) == 1
@@ -298,27 +298,27 @@ def test_an_approved_apply(calls: RecordedCalls, capsys: Capture) -> None:
 
 
 def test_an_apply_without_changes(no_changes: RecordedCalls, capsys: Capture) -> None:
-    """Nothing to change needs no approval and is said in the usual words."""
+    """An apply without changes needs no approval and prints the line of a plan without changes."""
     assert main(["apply"]) == 0
     assert capsys.readouterr().out == "No changes. Your streams match the configuration.\n"
 
 
 def test_an_apply_in_part(calls: RecordedCalls) -> None:
-    """The exit code is the result's own."""
+    """An apply in part exits with the code of its result."""
     calls.result = samples.partial_apply()
 
     assert main(["apply", "-y"]) == 6
 
 
 def test_an_apply_as_json(calls: RecordedCalls, capsys: Capture) -> None:
-    """Stdout holds the apply document alone."""
+    """With --json stdout has the document of the apply alone."""
     main(["apply", "-y", "--json"])
 
     assert json.loads(capsys.readouterr().out) == calls.result.to_json()
 
 
 def test_a_saved_plan_asks_nothing(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -> None:
-    """A saved plan is applied without a question; it may be given hazards and how to work."""
+    """A saved plan is applied without a question, with the given hazards and parallelism."""
     file = tmp_path / "p.json"
 
     assert (
@@ -346,7 +346,7 @@ def test_a_saved_plan_asks_nothing(calls: RecordedCalls, capsys: Capture, tmp_pa
 def test_a_saved_plan_refuses_options_of_the_environment(
     calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An option given through the environment is no less given."""
+    """A saved plan refuses an option of the environment as it does one of the command line."""
     monkeypatch.setenv("JSPLAN_APPLY_ADOPT", "1")
 
     assert main(["apply", "p.json"]) == 64
@@ -373,7 +373,7 @@ def test_import_addresses(line: str, addresses: tuple[str, ...], calls: Recorded
 def test_drift(
     value: str, causes: set[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Drift hands on what fails, prints its document and exits as it says."""
+    """Drift passes --fail-on on, prints its document, and exits with the code of the result."""
     seen: list[DriftOptions] = []
 
     def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Any:
@@ -498,7 +498,7 @@ def test_a_refused_plan_asks_for_no_approval(
 
 
 class ClosedStream(StringIO):
-    """A stream whose reader has gone."""
+    """A stream whose reader has ended."""
 
     encoding = "ascii"
 
@@ -516,7 +516,7 @@ def test_a_closed_pipe_changes_no_exit_code(
 
 
 def test_characters_outside_of_the_encoding_are_escaped() -> None:
-    """A name that the output's encoding does not have is escaped instead of ending the command."""
+    """A character that the encoding of the terminal lacks is escaped."""
 
     class Ascii(StringIO):
         encoding = "ascii"

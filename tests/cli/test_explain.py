@@ -20,7 +20,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_every_code_has_an_explanation() -> None:
-    """Findings, lint rules, hazards and exit codes are all there, each once."""
+    """Each finding, lint rule, hazard and exit code is explained once."""
     known = [found.code for found in list_explanations()]
 
     assert len(known) == len(set(known))
@@ -68,7 +68,7 @@ def test_a_code_is_explained(
 
 
 def test_a_hazard_says_how_to_allow_it(capsys: Capture) -> None:
-    """The flag is there for a hazard that stops an apply, and only for such a one."""
+    """The flag that allows a hazard is explained for those that stop an apply, and for no other."""
     assert main(["explain", "DELETES_STREAM"]) == 0
     assert "--allow-hazard DELETES_STREAM:ADDRESS" in capsys.readouterr().out
 
@@ -86,7 +86,7 @@ def test_a_lint_rule_reads_the_same_in_lint(capsys: Capture) -> None:
 
 
 def test_json(capsys: Capture) -> None:
-    """One code is one document, and all codes are one, too."""
+    """With --json one code is a document, and all codes together are one."""
     assert main(["explain", "JS438", "--json"]) == 0
     one = json.loads(capsys.readouterr().out)
     assert (one["kind"], one["code"], one["title"]) == ("explanation", "JS438", CODES["JS438"])
@@ -111,7 +111,7 @@ def test_all_codes_are_listed(capsys: Capture) -> None:
     [("JS4388", "JS438"), ("DELETE_MESSAGES", "DELETES_MESSAGES"), ("JS39", "JS")],
 )
 def test_an_unknown_code_is_wrong_usage(code: str, close: str, capsys: Capture) -> None:
-    """It ends with 64 and the closest codes."""
+    """An unknown code exits with 64 and names the closest ones."""
     assert main(["explain", code]) == 64
 
     err = capsys.readouterr().err

@@ -54,7 +54,7 @@ EVERY_COMMAND = _every_command()
 
 
 def test_commands_are_listed_by_section(capsys: pytest.CaptureFixture[str]) -> None:
-    """The five sections follow each other, and each command is under its own."""
+    """Each command is listed under its own of five sections."""
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
 
@@ -66,7 +66,7 @@ def test_commands_are_listed_by_section(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_global_options_are_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """`jsplan help options` lists all of them, and no other help lists one."""
+    """`jsplan help options` lists the global options, and no other help does."""
     assert main(["help", "options"]) == 0
     page = capsys.readouterr().out
 
@@ -87,7 +87,7 @@ def test_global_options_are_listed_once(capsys: pytest.CaptureFixture[str]) -> N
     ("path", "command"), EVERY_COMMAND, ids=[path for path, _ in EVERY_COMMAND]
 )
 def test_every_command_has_examples(path: str, command: click.Command) -> None:
-    """One to three of them, each a line that runs the command or one of its own."""
+    """Every command has one to three examples, each of which runs it."""
     examples = getattr(command, "examples", ())
 
     assert 1 <= len(examples) <= 3
@@ -127,7 +127,7 @@ def test_every_value_is_explained(path: str, command: click.Command) -> None:
 
 
 def test_help_leaves_out_options_that_do_not_matter(capsys: pytest.CaptureFixture[str]) -> None:
-    """`destroy` lists nothing that concerns only creating and changing."""
+    """The help of `destroy` has no option that concerns only creating and changing."""
     assert main(["destroy", "--help"]) == 0
     out = capsys.readouterr().out
 
@@ -148,7 +148,7 @@ def test_hazards_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_help_of_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """Help without a command lists all of them, and knows commands of commands."""
+    """Help without a command lists all commands, and those of commands."""
     assert main(["help"]) == 0
     listed = capsys.readouterr().out
     assert [name for name in COMMANDS if f"\n  {name} " not in listed] == []
@@ -177,7 +177,7 @@ def test_wrong_usage_names_its_command(
 
 @pytest.mark.parametrize("words", [["up", "single"], ["fleet", "1"]])
 def test_the_sandbox_says_that_it_stopped(words: list[str]) -> None:
-    """Ctrl-C ends the servers, and the last line says so."""
+    """Ctrl-C ends the servers of the sandbox, and the last line says so."""
     command = [
         sys.executable,
         "-m",
@@ -204,7 +204,7 @@ def test_the_sandbox_says_that_it_stopped(words: list[str]) -> None:
 def test_the_last_line_begins_below_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a terminal the last line begins on a line of its own."""
+    """On a terminal the last line is below the characters of Ctrl-C."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     sandbox_commands._print_stopped(Output(Settings(no_color=True)))  # noqa: SLF001 - a terminal is not needed for one line
 
@@ -212,7 +212,7 @@ def test_the_last_line_begins_below_ctrl_c(
 
 
 def test_a_fleet_says_where_its_hub_is(hub_leaf: Sandbox) -> None:
-    """The line has what a workspace needs."""
+    """The line of a fleet has the URL of its hub, as a workspace needs it."""
     assert describe_access(hub_leaf, 1).startswith(
         f"{hub_leaf['hub'].url} is the hub of 1 leaves; user acc"
     )
@@ -221,7 +221,7 @@ def test_a_fleet_says_where_its_hub_is(hub_leaf: Sandbox) -> None:
 def test_paths_are_relative_to_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file below the folder where the command was typed is named without that folder."""
+    """A file below the current folder is shown without that folder."""
     monkeypatch.chdir(tmp_path)
     assert display_path(tmp_path / "a/found.jsplan.yaml") == "a/found.jsplan.yaml"
     assert display_path(tmp_path.parent / "x") == str(tmp_path.parent / "x")

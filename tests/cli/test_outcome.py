@@ -61,18 +61,18 @@ def _exit_code(error: BaseException, settings: Settings | None = None) -> int:
     ],
 )
 def test_exit_codes(error: BaseException, code: int) -> None:
-    """Every way a command can end has the exit code of the one table."""
+    """Each end of a command has the exit code of the table."""
     assert _exit_code(error) == code
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (2, 2)])
 def test_the_result_of_a_command_is_its_exit_code(returned: int | None, code: int) -> None:
-    """A command that returns nothing has done its work."""
+    """A command that returns nothing exits with 0."""
     assert exit_status.run_to_exit_code(lambda: returned, Settings(), []) == code
 
 
 def test_an_error_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """Message and hint go to stderr; stdout stays empty."""
+    """The message and hint of an error go to stderr, and stdout stays empty."""
     _exit_code(JsplanError("it broke", hint="Mend it."))
     captured = capsys.readouterr()
 
@@ -81,7 +81,7 @@ def test_an_error_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_all_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not only the first finding is printed, each with its place; then their count and a hint."""
+    """All findings are printed with their places, then their number and a hint."""
     _exit_code(ConfigError([FINDING, FINDING]))
 
     one = "Error: hub/stream/A: unknown key [JS101]\n  at a.yaml:3:5\n  Remove it.\n"
@@ -89,7 +89,7 @@ def test_all_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_finding_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    """A single finding stands alone."""
+    """A single finding is printed without a number."""
     _exit_code(ConfigError([FINDING]))
 
     one = "Error: hub/stream/A: unknown key [JS101]\n  at a.yaml:3:5\n  Remove it.\n"
@@ -97,7 +97,7 @@ def test_one_finding_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_bug_is_reported_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unexpected exception is one calm line without a traceback."""
+    """An unexpected exception is one line without a traceback."""
     _exit_code(KeyError("name"))
     err = capsys.readouterr().err
 
@@ -196,7 +196,7 @@ def test_a_folder_that_was_deleted(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A shell may stand in a folder that is gone; what needs none still works."""
+    """A command that needs no folder works in a folder that was deleted."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

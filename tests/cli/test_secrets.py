@@ -67,7 +67,7 @@ COMMANDS = (
 
 @pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
-    """`-vv` sets the process's logging; what was there before comes back."""
+    """Restore the logging of the process, which `-vv` sets."""
     root = logging.getLogger()
     before = root.handlers[:], root.level
     yield

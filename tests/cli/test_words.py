@@ -35,7 +35,7 @@ def test_help_lists_options_apart_from_arguments(capsys: pytest.CaptureFixture[s
 
 
 def test_no_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """The bare word prints the same help."""
+    """Without a command the help is printed."""
     assert main([]) == 0
     assert "Everyday:" in capsys.readouterr().out
 
@@ -71,7 +71,7 @@ def _commands(group: click.Command, path: str) -> list[tuple[str, click.Command]
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_options_are_named_as_they_are_written(path: str, command: click.Command) -> None:
-    """The variable of an option is its name: --allow-hazard of plan is JSPLAN_PLAN_ALLOW_HAZARD."""
+    """The variable of an option has its name, such as JSPLAN_PLAN_ALLOW_HAZARD of plan."""
     for param in command.params:
         if isinstance(param, click.Option):
             longest = max(param.opts, key=len)
@@ -116,7 +116,7 @@ def test_options_are_named_as_they_are_written(path: str, command: click.Command
     ],
 )
 def test_wrong_usage(line: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Wrong usage is exit 64, with what is wrong on stderr and nothing on stdout."""
+    """Wrong usage exits with 64, with the reason on stderr and nothing on stdout."""
     assert main(line) == 64
     captured = capsys.readouterr()
 
@@ -126,7 +126,7 @@ def test_wrong_usage(line: list[str], says: str, capsys: pytest.CaptureFixture[s
 
 
 def test_wrong_usage_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """With JSON asked for, stdout holds one JSON document also when the command line is wrong."""
+    """With --json wrong usage is one JSON document on stdout."""
     assert main(["plan", "--taget", "--json"]) == 64
     document = json.loads(capsys.readouterr().out)
 
@@ -138,7 +138,7 @@ def test_wrong_usage_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_version(
     line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ways print the version, also where JSPLAN_VERSION pins it for an installer."""
+    """The version is printed for --version and for the command, also if JSPLAN_VERSION pins it."""
     monkeypatch.setenv("JSPLAN_VERSION", "0.1.0")
 
     assert main(line) == 0
@@ -163,7 +163,7 @@ def test_global_options_work_before_and_after(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each shell gets a script that calls us back."""
+    """Each shell gets a completion script that calls jsplan."""
     assert main(["completion", shell]) == 0
     assert "_JSPLAN_COMPLETE" in capsys.readouterr().out
 
@@ -186,7 +186,7 @@ def _run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_completing_words() -> None:
-    """The shell's question is answered with commands of this release and with options."""
+    """A shell completes the commands and options of this release."""
     words = _run(
         "-m", "jsplan", COMP_WORDS="jsplan pl", COMP_CWORD="1", _JSPLAN_COMPLETE="bash_complete"
     ).stdout
@@ -233,7 +233,7 @@ def test_a_module_run_returns_the_exit_code() -> None:
     ],
 )
 def test_color_variables(env: dict[str, str], colored: bool) -> None:
-    """FORCE_COLOR colours where there is no terminal, NO_COLOR wins over it, and a 0 is no yes."""
+    """FORCE_COLOR colours without a terminal, NO_COLOR wins over it, and 0 counts as unset."""
     assert ("\x1b[" in _run("-m", "jsplan", "pln", **env).stderr) is colored
 
 

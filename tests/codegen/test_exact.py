@@ -197,12 +197,12 @@ def test_text_survives_every_reader(tmp_path: Path) -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(max_size=20))
 def test_any_text(text: str) -> None:
-    """Any text that UTF-8 can say comes back from YAML as it was."""
+    """Any text of UTF-8 is read back from YAML unchanged."""
     assert yaml.safe_load(format_flow([text])) == [text]
 
 
 def test_units_are_exact(tmp_path: Path) -> None:
-    """Times and sizes that no unit fits are written exactly all the same."""
+    """Times and sizes that fit no unit are written exactly."""
     ages = [1, 999, 1_000_000_001, 90_061_000_000_001, 86_400_000_000_000 * 365]
     sizes = [1, 1000, 1023, 1024, 1536, 1024**3 + 1, 3 * 1024**4]
     found = [

@@ -226,7 +226,7 @@ def test_settings_and_comments_of_a_caller() -> None:
 
 
 def test_an_empty_import_is_an_empty_text() -> None:
-    """Nothing found is an empty text, not an error."""
+    """An import that finds nothing writes an empty text."""
     assert (
         generate_document(
             [], CodegenContext({"hub": Domain("hub", "hub", None, "$JS.API")})

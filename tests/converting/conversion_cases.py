@@ -57,7 +57,7 @@ def cases(name: str, version: tuple[int, ...] = (99,)) -> list[Case]:
 
 
 def create_all(raw: Raw, found: list[Case]) -> None:
-    """Make everything as the other tool does."""
+    """Create everything as the other tool does."""
     for case in found:
         for stream in case.streams:
             raw.api_ok(f"$JS.API.STREAM.CREATE.{stream['name']}", stream)

@@ -93,7 +93,7 @@ def write_backup_file(file: Path, kind: str, body: dict[str, Any]) -> None:
 
 
 def save_as_cli(raw: Raw, case: Case, number: int, folder: Path) -> None:
-    """Save what the nats CLI saves of a case."""
+    """Write the files that the nats CLI saves of a case."""
     if case.source is not None:
         (folder / f"{number:02}.json").write_text(case.source, "utf-8")
         return

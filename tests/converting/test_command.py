@@ -37,7 +37,7 @@ def test_the_file_is_on_stdout_and_notes_on_stderr(
 def test_a_file_is_written_once_and_can_be_planned(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """-o makes a new file and says what comes next; what is there is never overwritten."""
+    """-o writes a new file and suggests the next command; no file is overwritten."""
     (saved / "shop").mkdir()
     command = ["convert", "nats", "saved", "-o", "shop/jsplan.yaml", "--domain", "hub"]
     assert 0 == main(command)
@@ -132,7 +132,7 @@ def test_an_empty_file_is_no_workspace(saved: Path, capsys: pytest.CaptureFixtur
 
 
 def test_json_has_the_text_and_every_note(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One document: the text, the addresses, and each note with its place; nothing on stderr."""
+    """The document has the text, the addresses, and each note with its place."""
     assert 0 == main(["convert", "nats", "saved", "--json"])
 
     out, err = capsys.readouterr()
@@ -179,6 +179,6 @@ def test_a_broken_file_exits_with_1_and_writes_nothing(
 def test_a_tool_that_is_not_known_is_wrong_usage(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The tools are three; a word near one of them is suggested."""
+    """An unknown tool is wrong usage, and the closest name is suggested."""
     assert 64 == main(["convert", "terrform", "saved"])
     assert "terraform" in capsys.readouterr().err

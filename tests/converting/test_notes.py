@@ -257,7 +257,7 @@ def test_a_folder_without_files_is_reported(tool: Tool, words: str, tmp_path: Pa
 def test_without_python_hcl2_the_error_names_both_ways_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HCL needs an extra; a state does not."""
+    """HCL needs the extra; a state of Terraform does not."""
     monkeypatch.setitem(sys.modules, "hcl2", None)
     state = '{"version": 4, "terraform_version": "1.9", "resources": [{"mode": "managed", "type": "jetstream_stream", "name": "A",'
     state += ' "instances": [{"attributes": {"name": "A", "subjects": ["a"], "max_age": -1, "duplicate_window": 120}}]}]}'

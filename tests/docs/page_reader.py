@@ -40,7 +40,7 @@ class PageReader:
         )
 
     def write(self, block: Block) -> None:
-        """Keep a titled block under its title."""
+        """Write a titled block into the file of its title."""
         path = self.root / block.title
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self._here(block.text), encoding="utf-8")
@@ -86,7 +86,7 @@ def normalize_output(text: str) -> list[str]:
 
 
 def play_page(walk: PageReader, page: str) -> None:
-    """Do what a page says, and compare what each command prints with what the page shows."""
+    """Run the commands of a page, and compare what each prints with what the page shows."""
     for block in blocks(ROOT / page):
         if block.title and block.language in ("yaml", "python"):
             walk.write(block)

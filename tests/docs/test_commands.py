@@ -61,7 +61,7 @@ def test_commands_on_the_pages_exist(
 
 
 def test_the_check_finds_what_is_wrong() -> None:
-    """An unknown command, an unknown option and a bad value are not taken."""
+    """An unknown command, an unknown option and a bad value are found."""
     for line in (
         "jsplan reverse 1",
         "jsplan plan --nonsense",

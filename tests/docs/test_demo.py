@@ -9,7 +9,7 @@ from tools.make_demo_svg import IMAGES, run_demo
 
 
 def normalize_output(text: str) -> list[str]:
-    """The lines without ports and seconds, and with steps that run at once in one order."""
+    """Return the lines without ports and seconds, with simultaneous steps in one order."""
     lines = re.sub(
         r"127\.0\.0\.1:\d+|\(\d+\.\ds\)$|in \d+ s|in \d+\.\ds \([\d,]+/s\)",
         "·",
@@ -24,7 +24,7 @@ def normalize_output(text: str) -> list[str]:
 
 @pytest.mark.timeout(300)
 def test_the_pictures_show_what_the_demo_prints() -> None:
-    """`make demo` ends well, and docs/images/demo.txt is what it prints; else: make demo-svg."""
+    """`make demo` succeeds, and docs/images/demo.txt is its output; else: make demo-svg."""
     assert normalize_output((IMAGES / "demo.txt").read_text(encoding="utf-8")) == normalize_output(
         run_demo().plain
     )

@@ -24,7 +24,7 @@ def test_codes_are_in_order() -> None:
 
 
 def test_every_code_is_explained() -> None:
-    """The codes that appear in the package and those in its tables are the same."""
+    """The codes in the package are those of its tables."""
     sources = [path for path in (ROOT / "jsplan").rglob("*.py") if path.parent.name != "codes"]
     used = {
         code

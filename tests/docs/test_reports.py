@@ -38,7 +38,7 @@ def test_the_reports_are_current(clean_hub_leaf: Sandbox, tmp_path: Path) -> Non
 
 
 def test_the_page_shows_the_comment() -> None:
-    """The markdown on the page is that of docs/reports, whole."""
+    """The page shows the whole markdown of docs/reports."""
     (shown,) = [block.text for block in blocks(PAGE) if block.language == "markdown"]
 
     assert normalize_report(shown) == normalize_report(

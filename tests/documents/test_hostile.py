@@ -207,7 +207,7 @@ def test_errors_do_not_show_the_value() -> None:
 
 
 def test_the_schemas_know_every_field() -> None:
-    """Every field of a server's configuration that the tables know has a type in the schema."""
+    """Every field of a server's configuration in the tables has a type in the schema."""
     from jsplan.resources import TABLES  # noqa: PLC0415 - only here
 
     known = schemas()["state-v1.json"]["$defs"]["config"]["properties"]
@@ -227,7 +227,7 @@ def test_numbers_with_a_fraction_are_no_counts() -> None:
 
 
 def test_objects_without_fields() -> None:
-    """An object that must have fields is no object without any; one that may have none is."""
+    """An object with required fields is refused empty; one without them may be empty."""
     assert (
         find_flaw(valid_documents.LOCK | {"lock": {}}, "lock")
         == "lock lacks host, id, operation, pid, since, who"

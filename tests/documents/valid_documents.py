@@ -117,7 +117,7 @@ def plan() -> dict[str, Any]:
 
 
 def state() -> dict[str, Any]:
-    """A state in the middle of everything."""
+    """A state with every part of a running apply."""
     found = samples.state()
     old = {"config": samples.STREAM, "created": CREATED}
     consumers = {

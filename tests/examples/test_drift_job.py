@@ -268,7 +268,7 @@ FILES = [path for path in sorted(EXAMPLE.rglob("*")) if path.suffix in (".yaml",
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(EXAMPLE).as_posix())
 def test_files_are_yaml(path: Path) -> None:
-    """Each is what its reader reads."""
+    """Each file of the example is valid YAML."""
     assert all(
         isinstance(document, dict) for document in yaml.safe_load_all(path.read_text("utf-8"))
     )

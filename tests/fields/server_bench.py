@@ -75,7 +75,7 @@ class ServerBench:
     @classmethod
     @contextmanager
     def on_server(cls, server: Server) -> Iterator[ServerBench]:
-        """Prepare an empty server."""
+        """Start the bench on an empty server."""
         bench = cls(0, server)
         bench.level = (bench.raw.api_ok("$JS.API.INFO").get("api") or {}).get("level", 0)
         for name in ORIGINS:

@@ -70,7 +70,7 @@ def test_json_goes_into_a_file_too(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_a_target_is_drawn_alone(tmp_path: Path, capsys: Capture) -> None:
-    """--target takes a glob; one that names nothing is wrong usage."""
+    """--target draws what its glob matches; one that matches nothing is wrong usage."""
     folder = str(
         write_workspace(
             tmp_path, streams=[{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]

@@ -155,7 +155,7 @@ def test_targets_are_drawn_with_their_neighbours(tmp_path: Path) -> None:
 
 
 def test_wrong_files_are_reported(tmp_path: Path) -> None:
-    """A workspace that does not validate is not drawn."""
+    """A workspace that is not valid is not drawn."""
     with pytest.raises(ConfigError):
         build_graph(tmp_path, streams=[{"name": "A", "max_ages": 1}])
 

@@ -78,7 +78,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 @settings(max_examples=150, deadline=None)
 @given(graphs())
 def test_nothing_lies_on_anything_else(graph: Graph) -> None:
-    """Whatever the graph, cards are inside their domain, and neither cards nor domains overlap."""
+    """Cards are inside their domain, and neither cards nor domains overlap, for any graph."""
     check(graph)
 
 
@@ -95,14 +95,14 @@ def test_a_fleet_is_laid_out(tmp_path: Path) -> None:
 
 
 def test_origins_are_left_of_a_collecting_hub(tmp_path: Path) -> None:
-    """Stores are left of the hub that sources them, also where it distributes something to them."""
+    """Stores are left of the hub that sources them, also if they mirror the hub."""
     layout = arrange(fold_graph(build_graph(tmp_path, **STORES)))
 
     assert layout.clusters["store-{001..200}"].right < layout.clusters["hub"].x
 
 
 def test_copies_are_right_of_their_origins(tmp_path: Path) -> None:
-    """Inside of a domain a chain of copies is read from left to right, too."""
+    """A chain of downstream streams within a domain is read from left to right."""
     layout = arrange(
         build_graph(
             tmp_path,
@@ -119,7 +119,7 @@ def test_copies_are_right_of_their_origins(tmp_path: Path) -> None:
 
 
 def test_columns_follow_the_flows() -> None:
-    """Each key is behind all that flow into it; of a circle the last flow is turned."""
+    """Each key is right of those that flow into it; the last flow of a circle is turned."""
     assert assign_columns("abcd", [("a", "b"), ("b", "c"), ("a", "c")]) == [
         ["a", "d"],
         ["b"],
@@ -142,7 +142,7 @@ def test_a_long_chain_is_no_recursion() -> None:
 
 
 def test_long_texts_are_cut_in_their_middle() -> None:
-    """A card is never wider than it may be; both ends of a long subject are kept."""
+    """A card has a greatest width; both ends of a long subject are kept."""
     subject = "factory.north.line.7.machine.42.sensor.temperature.celsius.raw.unfiltered"
     found = build_card(Node("a", "d", "stream", "N" * 200, (subject,)))
     shown = found.rows[1].text
@@ -157,7 +157,7 @@ def test_long_texts_are_cut_in_their_middle() -> None:
 
 
 def test_many_subjects_are_counted() -> None:
-    """A card writes out a few and says how many more there are."""
+    """A card lists a few subjects and the number of the others."""
     rows = build_card(Node("a", "d", "stream", "A", tuple(f"s{n}" for n in range(40)))).rows
 
     assert len(rows) == 10

@@ -112,7 +112,7 @@ def test_an_empty_workspace_is_an_empty_picture(tmp_path: Path) -> None:
 
 
 def test_mermaid_has_subgraphs_nodes_and_flows(tmp_path: Path) -> None:
-    """Domains are subgraphs; each line is one of the few forms that the language has."""
+    """Mermaid has a subgraph for each domain, and only lines of known forms."""
     text = graph_mermaid.render(build_graph(tmp_path, **STORES))
 
     assert 'subgraph d0["store-{001..200} ×200"]' in text
@@ -122,7 +122,7 @@ def test_mermaid_has_subgraphs_nodes_and_flows(tmp_path: Path) -> None:
 
 
 def test_mermaid_takes_odd_names(odd: Graph) -> None:
-    """Quotes, entities and markup of names are written as entities, and colours are classes."""
+    """Mermaid has quotes, entities and markup of names as entities, and colours as classes."""
     text = graph_mermaid.render(odd)
 
     check_mermaid(text)
@@ -151,7 +151,7 @@ def check_mermaid(text: str) -> None:
 
 
 def test_dot_has_clusters_nodes_and_flows(tmp_path: Path) -> None:
-    """Domains are clusters; each statement is one of the few forms that the language has."""
+    """Dot has a cluster for each domain, and only statements of known forms."""
     text = graph_dot.render(build_graph(tmp_path, **STORES))
 
     assert 'label="store-{001..200} ×200"' in text
@@ -160,7 +160,7 @@ def test_dot_has_clusters_nodes_and_flows(tmp_path: Path) -> None:
 
 
 def test_dot_takes_odd_names(odd: Graph) -> None:
-    """Quotes and backslashes of names are escaped."""
+    """Dot has quotes and backslashes of names escaped."""
     text = graph_dot.render(odd)
 
     check_dot(text)

@@ -1,4 +1,4 @@
-"""README's first five minutes, in the environment that README sets up and with nothing else."""
+"""README's first five minutes, in the environment that README sets up."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def wrong_answers(scene: Scene, command: str) -> list[tuple[str, JsonPath, Any]]
 def test_some_answers_of_the_wrong_shape(
     scene: Scene, command: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A seeded sample of wrong values in real answers."""
+    """A sample of wrong values in real answers ends with a message."""
     found = wrong_answers(scene, command)
     check(
         scene,
@@ -216,7 +216,7 @@ def newer_document(value: Any, *, nested: bool = True) -> Any:
 
 @pytest.mark.parametrize("command", ["plan", "status", "drift", "state", "import"])
 def test_a_newer_server(scene: Scene, command: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Unknown fields and unknown words for known fields are no reason to refuse an answer."""
+    """Unknown fields, and unknown words for known fields, are no reason to refuse an answer."""
     truth = scene.run(command)
     scene.begin()
     scene.impostor.change_answer = lambda _, answer: newer_document(answer)

@@ -89,7 +89,7 @@ async def test_a_stream_that_was_not_stored_is_created_once_more(server: Server)
 
 
 async def test_reading_only(server: Server) -> None:
-    """A client that may only read cannot be made to send anything else."""
+    """A client that may only read refuses to send a writing request."""
     async with linked(server) as link:
         api = DomainApi(PLAIN, link, read_only=True)
         for request in (

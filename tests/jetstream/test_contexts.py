@@ -65,7 +65,7 @@ def test_a_connection_that_names_a_url_ignores_everything_else(home: Path) -> No
 
 
 def test_a_connection_that_names_a_context(home: Path) -> None:
-    """The context is read as the nats CLI reads it; NATS_* has no say, and keys beside it win."""
+    """A context is read as the nats CLI does; keys beside it win, and NATS_* is ignored."""
     environ = {
         "HOME": str(home),
         "NATS_USER": "env",

@@ -260,7 +260,7 @@ async def test_a_listener_that_comes_back_to_a_server_without_tls(
 
 
 async def test_a_server_that_the_cluster_announces_without_tls(pems: dict[str, str]) -> None:
-    """A server whose address came from another one is held to the same rule."""
+    """A server that the cluster announces is sent no credential without TLS either."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pems["server.pem"], pems["server.key"])
 

@@ -46,7 +46,7 @@ class Case:
 
     @property
     def code(self) -> str:
-        """The code of the rule, from the file's name."""
+        """Return the code of the rule, from the file's name."""
         return self.path.stem[:5].upper()
 
     def view(self, which: str, folder: Path) -> View:

@@ -102,7 +102,7 @@ def test_an_error_is_refused(folder: Path, capsys: Capture) -> None:
 
 
 def test_json_has_all_of_it(folder: Path, capsys: Capture) -> None:
-    """The document holds findings, what is ignored with its reason, and the numbers."""
+    """The document has the findings, the ignored ones with their reason, and the numbers."""
     assert main(["-C", str(folder), "lint", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
 
@@ -146,7 +146,7 @@ def test_sarif_is_valid(folder: Path, capsys: Capture, monkeypatch: pytest.Monke
 def test_a_folder_whose_name_is_not_utf8(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its bytes are escaped as URIs escape them."""
+    """A folder whose name is not UTF-8 is escaped in the URI of a result."""
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
     write(folder, streams=TWICE)
@@ -157,7 +157,7 @@ def test_a_folder_whose_name_is_not_utf8(
 
 
 def test_a_fingerprint_follows_the_finding(folder: Path, capsys: Capture) -> None:
-    """Lines above a finding do not make it another one."""
+    """A finding keeps its fingerprint when lines are added above it."""
 
     def fingerprints() -> dict[str, tuple[str, int]]:
         assert main(["-C", str(folder), "lint", "--format", "sarif"]) == 0
@@ -200,7 +200,7 @@ def test_wrong_files_are_findings_too(folder: Path, capsys: Capture) -> None:
 def test_annotations_are_one_line_each(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GitHub gets a command for each finding, with what has a meaning in it escaped."""
+    """Each finding is one annotation of GitHub, with special characters escaped."""
     monkeypatch.chdir(folder)
     write(
         folder,
@@ -223,7 +223,7 @@ def test_annotations_are_one_line_each(
 
 
 def test_a_code_is_explained(capsys: Capture) -> None:
-    """--explain says what, why, what to do, and how to ignore it; in JSON too; small letters do."""
+    """--explain says what a code means, why, what to do, and how to ignore it."""
     assert main(["lint", "--explain", "js201"]) == 0
     out = capsys.readouterr().out
     for word in (
@@ -253,7 +253,7 @@ def test_all_rules_are_listed(capsys: Capture) -> None:
 
 
 def test_an_unknown_code_is_wrong_usage(capsys: Capture) -> None:
-    """A code that is none of lint's ends with 64 and the closest ones."""
+    """A code that is no rule exits with 64 and names the closest ones."""
     assert main(["lint", "--explain", "JS2011"]) == 64
 
     assert 'there is no lint rule "JS2011". The closest are JS2' in capsys.readouterr().err

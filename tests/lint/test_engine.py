@@ -29,7 +29,7 @@ def finding_texts(found: list[Any]) -> set[tuple[str, str, str]]:
 
 
 def test_the_files_set_the_severity(tmp_path: Path) -> None:
-    """A note can be made a warning or an error, or left out, for the whole workspace."""
+    """The files can make a note a warning or an error, or leave it out."""
     for level, severity in (("warning", "warning"), ("error", "error")):
         report = lint_findings(BARE | {"lint": {"JS220": level}}, tmp_path)
         assert finding_texts(report.findings) == {(severity, "JS220", "hub/stream/A")}
@@ -91,7 +91,7 @@ def test_an_ignore_of_many_domains_is_used_by_one_of_them(tmp_path: Path) -> Non
 
 
 def test_a_misspelt_code_is_corrected(tmp_path: Path) -> None:
-    """An ignore of a code that is none says which was meant, at its place in the file."""
+    """An ignore of an unknown code is a finding at its place, with the nearest code."""
     stream = {
         "name": "A",
         "subjects": ["a"],
@@ -106,7 +106,7 @@ def test_a_misspelt_code_is_corrected(tmp_path: Path) -> None:
 
 
 def test_a_finding_is_reported_at_its_field(tmp_path: Path) -> None:
-    """The place is that of the field's line, under the name that the files use for it."""
+    """A finding points to the line of its field, under the name in the files."""
     report = lint_findings({"kv": [{"bucket": "K", "ttl": "1h"}]}, tmp_path)
     (found,) = [d for d in report.findings if d.code == "JS233"]
     lines = (tmp_path / "jsplan.yaml").read_text().splitlines()

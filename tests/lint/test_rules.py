@@ -40,7 +40,7 @@ def test_the_second_workspace_has_none(case: Case, tmp_path: Path) -> None:
 
 
 def test_every_rule_has_a_case_and_an_explanation() -> None:
-    """Codes, rules and cases are the same set; each rule says why and what to do."""
+    """Codes, rules and cases are the same set, and each rule is explained."""
     assert (
         {rule.code for rule in RULES} | {UNUSED_IGNORE} == set(LINT) == {case.code for case in ALL}
     )

@@ -121,7 +121,7 @@ def test_object_stores_cross_and_buckets_do_not(lint_servers: LintServers) -> No
 
 
 def test_a_message_comes_by_both_ways(lint_servers: LintServers) -> None:
-    """JS202: what a stream stores and sources is in it twice."""
+    """JS202: a stream that stores a subject and sources it has each message twice."""
     lint_servers.stream("leaf", "S", subjects=["sales.>"])
     lint_servers.stream(
         "hub",
@@ -137,7 +137,7 @@ def test_a_message_comes_by_both_ways(lint_servers: LintServers) -> None:
 
 
 def test_two_streams_republish_to_each_other(lint_servers: LintServers) -> None:
-    """JS203: one message becomes many."""
+    """JS203: one message becomes many in two streams that republish to each other."""
     lint_servers.stream("hub", "A", subjects=["a.>"], republish={"src": "a.>", "dest": "b.>"})
     lint_servers.stream("hub", "B", subjects=["b.>"], republish={"src": "b.>", "dest": "a.>"})
     lint_servers.publish("a.x")
@@ -146,7 +146,7 @@ def test_two_streams_republish_to_each_other(lint_servers: LintServers) -> None:
 
 
 def test_deliveries_to_a_mirror_can_be_stored(lint_servers: LintServers) -> None:
-    """JS204: a stream of the delivery prefix gets what is on its way to a mirror."""
+    """JS204: a stream of the delivery prefix stores messages on their way to a mirror."""
     lint_servers.stream("leaf", "S", subjects=["sales.>"])
     lint_servers.stream("hub", "LOG", subjects=["deliver.>"])
     lint_servers.stream(
@@ -162,7 +162,7 @@ def test_deliveries_to_a_mirror_can_be_stored(lint_servers: LintServers) -> None
 
 
 def test_ids_of_another_origin_are_duplicates(lint_servers: LintServers) -> None:
-    """JS209: with a window the second of two equal ids never arrives; without one it does."""
+    """JS209: with a window the second of two equal ids does not arrive; without one it does."""
     lint_servers.stream("hub", "A", subjects=["a"])
     lint_servers.stream("hub", "B", subjects=["b"])
     sources = [{"name": "A"}, {"name": "B"}]
@@ -198,7 +198,7 @@ def test_publishers_to_a_stream_with_sources_may_repeat_themselves(
 
 
 def test_a_copy_keeps_what_expires(lint_servers: LintServers) -> None:
-    """JS211: of a message with a life time only the copies that allow it let go."""
+    """JS211: a message that expires stays in copies that do not allow expiry."""
     lint_servers.stream("hub", "A", subjects=["a"], allow_msg_ttl=True)
     lint_servers.stream("hub", "KEEPS", mirror={"name": "A"})
     lint_servers.stream("hub", "FOLLOWS", mirror={"name": "A"}, allow_msg_ttl=True)
@@ -214,7 +214,7 @@ def test_a_copy_keeps_what_expires(lint_servers: LintServers) -> None:
 
 
 def test_a_stream_in_memory_does_not_outlive_its_server(server: Server) -> None:
-    """JS212: after a restart of a single server there is no such stream any more."""
+    """JS212: a stream in memory is gone after a restart of a single server."""
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "storage": "memory"})
     server.stop()
@@ -225,7 +225,7 @@ def test_a_stream_in_memory_does_not_outlive_its_server(server: Server) -> None:
 
 
 def test_a_mirror_without_interest_stays_empty(lint_servers: LintServers) -> None:
-    """JS214: a mirror with interest retention goes past every message."""
+    """JS214: a mirror with interest retention stays empty."""
     lint_servers.stream("hub", "A", subjects=["a"])
     lint_servers.stream("hub", "M", mirror={"name": "A"}, retention="interest")
     lint_servers.wait_until_copying("hub", "M")
@@ -236,7 +236,7 @@ def test_a_mirror_without_interest_stays_empty(lint_servers: LintServers) -> Non
 
 
 def test_a_stream_too_small_acknowledges_what_it_removes(lint_servers: LintServers) -> None:
-    """JS226: ten bytes are taken, and no message fits."""
+    """JS226: a stream of ten bytes is accepted, and no message fits."""
     lint_servers.stream("hub", "A", subjects=["a"], max_bytes=10)
     lint_servers.publish("a")
 
@@ -254,14 +254,14 @@ def test_a_glued_star_is_a_letter(lint_servers: LintServers) -> None:
 
 
 def test_the_default_is_no_acknowledgement(lint_servers: LintServers) -> None:
-    """JS240: a consumer whose policy is left out has none."""
+    """JS240: a consumer without a policy has no acknowledgement."""
     lint_servers.stream("hub", "A", subjects=["a"])
 
     assert lint_servers.consumer("hub", "A", "C")["ack_policy"] == "none"
 
 
 def test_a_durable_consumer_expires(lint_servers: LintServers) -> None:
-    """JS245: a threshold ends it, be it that of its stream."""
+    """JS245: a durable consumer is deleted after its threshold, or that of its stream."""
     lint_servers.stream(
         "hub", "A", subjects=["a"], consumer_limits={"inactive_threshold": MINUTE // 300}
     )
@@ -274,7 +274,7 @@ def test_a_durable_consumer_expires(lint_servers: LintServers) -> None:
 
 
 def test_given_up_work_stays(lint_servers: LintServers, clean_hub_leaf: Sandbox) -> None:
-    """JS253: the server says that it gives up, and the message is still there."""
+    """JS253: the server stops delivering a message, which stays in the stream."""
     hub = clean_hub_leaf["hub"]
     lint_servers.stream("hub", "Q", subjects=["q"], retention="workqueue")
     lint_servers.consumer(
@@ -296,5 +296,5 @@ def test_given_up_work_stays(lint_servers: LintServers, clean_hub_leaf: Sandbox)
 
 
 def test_there_are_cases_to_ask_for() -> None:
-    """Nearly every case is asked; those that are not need a second account."""
+    """Nearly every case is asked of servers; the others need a second account."""
     assert len(SINGLE_ACCOUNT_CASES) > 35

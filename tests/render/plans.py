@@ -123,7 +123,7 @@ class Page(HTMLParser):
             self._nested.pop()
 
     def handle_data(self, data: str) -> None:
-        """Collect what is read, whole and by row."""
+        """Collect the text, whole and by row."""
         self.texts[self.inside] = self.texts.get(self.inside, "") + data
         if self.inside in ("script", "style"):
             return

@@ -405,7 +405,7 @@ def partial_apply() -> ApplyResult:
 
 
 def complete_apply() -> ApplyResult:
-    """Everything went well."""
+    """An apply whose steps all succeeded."""
     steps = [StepResult("s1", "hub/stream/A", "stream.create", "done")]
     return ApplyResult(
         "p1",

@@ -46,7 +46,7 @@ def test_everything_has_its_place(golden: Compare) -> None:
 
 
 def test_the_mark_names_workspace_environment_and_plan() -> None:
-    """The first line is what a comment is found by, and holds the sha256 of the saved plan."""
+    """The first line names the workspace and holds the sha256 of the saved plan."""
     plan = samples.everything()
 
     assert (
@@ -96,7 +96,7 @@ def test_it_fits_into_a_comment(count: int) -> None:
 
 
 def test_one_endless_change_does_not_push_out_the_others() -> None:
-    """A change with a thousand fields is cut after so many lines, and says so."""
+    """A change with a thousand fields is cut after a number of lines, and says so."""
     fields = tuple(
         FieldChange(f'metadata["k{n}"]', None, "x" * 50, "in_place") for n in range(1000)
     )
@@ -110,7 +110,7 @@ def test_one_endless_change_does_not_push_out_the_others() -> None:
 
 
 def test_foreign_words_stay_words() -> None:
-    """Names from servers neither open HTML, nor end a block, nor notify anybody."""
+    """Names of servers neither open HTML, nor end a block, nor mention an account."""
     text = plan_markdown.render(plans.hostile())
     found = tokens(text)
     page = plans.Page("".join(token.content for token in found if token.type.startswith("html_")))

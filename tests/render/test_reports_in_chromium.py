@@ -126,7 +126,7 @@ def test_hazards_lead_to_their_changes(browser: Browser, tmp_path: Path) -> None
 
 
 def test_dark_and_light(browser: Browser, tmp_path: Path) -> None:
-    """The page follows what a person prefers, and the button turns it round."""
+    """The page follows the preferred colour scheme, and the button switches it."""
     path = tmp_path / "plan.html"
     path.write_text(plan_html.render(samples.everything()), encoding="utf-8")
     background = "getComputedStyle(document.body).backgroundColor"

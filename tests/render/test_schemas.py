@@ -70,7 +70,7 @@ def test_a_plan_survives_the_way_through_json() -> None:
 
 
 def test_an_unknown_hazard_is_no_plan() -> None:
-    """The list of hazards is closed."""
+    """A plan with an unknown hazard is refused."""
     document = samples.everything().to_json()
     document["resource_changes"][3]["hazards"][0]["code"] = "EATS_LUNCH"
 

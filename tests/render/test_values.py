@@ -40,7 +40,7 @@ def test_unknown_kinds_have_no_rows() -> None:
 
 
 def test_top_level() -> None:
-    """The top-level field of a path is what stands before the first dot or bracket."""
+    """The top-level field of a path ends at the first dot or bracket."""
     assert [top_level(p) for p in ("a", "a.b", 'a["x"].b')] == ["a", "a", "a"]
 
 
@@ -145,13 +145,13 @@ def test_one_flag_permits_a_group_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_resource_is_described_by_nothing(kind: str) -> None:
-    """A resource that says no more than its name has no lines."""
+    """A resource with nothing but a name has no lines."""
     name = "bucket" if kind in ("kv", "object_store") else "name"
 
     assert non_default_leaves(kind, "S/X" if kind == "consumer" else "X", {name: "X"}) == []
 
 
 def test_json_is_sorted_and_survives_half_a_surrogate() -> None:
-    """A name that no UTF-8 can hold is escaped instead of ending the command."""
+    """A name that is no valid UTF-8 is escaped."""
     assert dumps({"b": 1, "a": "\ud800"}) == '{\n  "a": "\\ud800",\n  "b": 1\n}\n'
     assert dumps({"b": 1, "a": "ü"}) == '{\n  "a": "ü",\n  "b": 1\n}\n'

@@ -36,7 +36,7 @@ def test_a_plan_with_everything(golden: Compare) -> None:
 
 
 def test_a_plan_without_changes_is_one_line() -> None:
-    """Ten thousand resources that do not change cost nothing and are not mentioned."""
+    """Ten thousand unchanged resources are not mentioned."""
     unchanged = samples.plan(
         *[samples.resource(f"hub/stream/S{n}", ["no-op"]) for n in range(10_000)]
     )
@@ -95,7 +95,7 @@ def test_verbose_writes_out_the_fleet() -> None:
 
 
 def test_a_destroy_plan(golden: Compare) -> None:
-    """Destroying says so in its first line."""
+    """A destroy says so in its first line."""
     gone = samples.resource("hub/stream/A", ["delete"], before=samples.STREAM)
     guard = Diagnostic(
         "error",
@@ -132,7 +132,7 @@ def test_refresh_only_shows_all_drift() -> None:
 
 
 def test_an_apply_that_went_well() -> None:
-    """Success is the line that scripts look for, and nothing else."""
+    """A successful apply is the one line that scripts look for."""
     text = text_of(lambda console: apply_text.render(samples.complete_apply(), console))
 
     assert text == "Apply complete! Resources: 2 added, 1 changed, 1 replaced, 0 destroyed.\n"
@@ -220,7 +220,7 @@ def test_offline_domains_are_listed_together() -> None:
 
 
 def test_drift(golden: Compare) -> None:
-    """Each kind of finding has its section and the greppable line is there."""
+    """Each kind of finding has its section, and the summary line is there."""
     text = golden(
         "drift", lambda console: drift_text.render(samples.drift(), console, verbose=True)
     )
@@ -229,7 +229,7 @@ def test_drift(golden: Compare) -> None:
 
 
 def test_no_drift() -> None:
-    """Nothing found is said in words and in the greppable line."""
+    """Drift without findings is said in words and in the summary line."""
     quiet = replace(
         samples.drift(),
         resource_drift=[],

@@ -49,7 +49,7 @@ CLIENT_CONFIGS: list[tuple[Address, dict[str, Any], dict[str, Any]]] = [
 def test_a_new_bucket_is_what_nats_go_makes(
     address: Address, words: dict[str, Any], stream: dict[str, Any]
 ) -> None:
-    """Field by field, nothing more and nothing less."""
+    """A new bucket has exactly the fields that nats.go sends."""
     lowered = lower(address, words)
 
     assert lowered | client_defaults(address.kind, lowered) == stream
@@ -111,7 +111,7 @@ def test_named_fields_are_not_filled_in() -> None:
 
 
 def test_other_kinds_are_not_touched() -> None:
-    """A stream is a stream, in both directions."""
+    """A stream is not changed by the words of buckets."""
     body = {"max_age": 1, "compression": "s2"}
 
     assert lower(Address("hub", "stream", "A"), body) == body
@@ -146,12 +146,12 @@ AUTOMATIC = [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}]
 def test_changes_are_shown_in_words(
     path: str, before: Any, after: Any, expected: tuple[str, Any, Any]
 ) -> None:
-    """The path has the bucket's word, the values are as the files would say them."""
+    """A change has the bucket's word in its path, and the values of the files."""
     assert lift_change("kv", "CONFIG", path, before, after) == expected
 
 
 def test_a_sentence_about_the_stream_speaks_of_the_bucket() -> None:
-    """Whole words only."""
+    """Words of a message about the stream are replaced only whole."""
     assert (
         with_aliases("kv", "max_age is longer than max_age_of") == "ttl is longer than max_age_of"
     )

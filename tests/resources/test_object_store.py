@@ -41,7 +41,7 @@ def test_a_client_works_with_a_store_of_ours(tmp_path: Path, server: Server) -> 
 
 @pytest.mark.matrix
 def test_a_store_of_nats_py_is_adopted_without_a_difference(tmp_path: Path, server: Server) -> None:
-    """Neither its configuration nor what it holds changes."""
+    """A store of nats-py is adopted with its configuration and its objects."""
 
     async def make(js: JetStreamContext) -> None:
         store = await js.create_object_store("ASSETS", description="files", ttl=3600)
@@ -67,7 +67,7 @@ def test_a_store_of_nats_py_is_adopted_without_a_difference(tmp_path: Path, serv
 def test_a_store_that_a_client_sealed_is_neither_opened_nor_replaced(
     tmp_path: Path, server: Server
 ) -> None:
-    """Sealing is what clients do at run time; the files need not say it."""
+    """A store that a client sealed needs no change in the files."""
     space = single_space(tmp_path, server).write(object_stores=[{"bucket": "ASSETS"}])
     space.apply()
 

@@ -11,7 +11,7 @@ from jsplan.sandbox import binary, versions
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A program called nats-server that is none."""
+    """Write a program called nats-server that is none."""
     path = tmp_path / "bin" / "nats-server"
     path.parent.mkdir()
     path.write_text("#!/bin/sh\necho something else\n", encoding="utf-8")
@@ -74,7 +74,7 @@ def test_the_version_is_what_the_program_says(server_version: tuple[int, ...]) -
 
 
 def test_another_program_has_no_version(program: Path) -> None:
-    """A program that does not say which nats-server it is, is none."""
+    """A program that prints no version of nats-server has none."""
     with pytest.raises(SandboxError, match="is no nats-server"):
         binary.read_version(program)
 
@@ -128,7 +128,7 @@ def test_a_version_that_cannot_be_installed_leaves_nothing_that_looks_installed(
 
 @pytest.mark.download
 def test_every_supported_version_can_be_had() -> None:
-    """Each version of the matrix is downloaded once and says its own number."""
+    """Each version of the matrix is downloaded once and prints its own number."""
     assert list(versions.VERSIONS) == [
         binary.read_version(versions.ensure_version(version)) for version in versions.VERSIONS
     ]

@@ -70,7 +70,7 @@ def test_nothing_is_left_after_kill_9() -> None:
 
 
 def test_nothing_is_left_after_the_whole_process_group_is_killed() -> None:
-    """A killed process group takes neither the guardian nor its duty with it."""
+    """A killed process group leaves the guardian running until it has removed everything."""
     process, pids, folder = start("time.sleep(60)")
 
     os.killpg(process.pid, signal.SIGKILL)
@@ -93,7 +93,7 @@ def test_a_paused_server_does_not_survive_either() -> None:
 
 
 def test_a_program_that_forgets_its_sandbox_leaves_nothing() -> None:
-    """At the normal end of the process whatever is still running is stopped."""
+    """A process that ends normally stops its servers."""
     process, pids, folder = start("sys.exit(3)")
 
     assert process.wait() == 3

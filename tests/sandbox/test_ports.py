@@ -10,7 +10,7 @@ from jsplan.sandbox.ports import HOST, Ports
 
 
 def test_a_listener_has_one_port_for_good() -> None:
-    """The same name gives the same port, another name another one."""
+    """Each listener name has one port, and no two names share one."""
     ports = Ports()
 
     assert ports("hub") == ports("hub") != ports("leaf")

@@ -55,7 +55,7 @@ def test_the_strict_flag_decides_about_unknown_fields(
 
 
 def test_extra_text_reaches_the_server(make_server: MakeServer) -> None:
-    """Raw configuration text is part of what the server runs with."""
+    """Extra configuration text is in the configuration of the server."""
     assert make_server(extra="max_payload: 4321").info()["max_payload"] == 4321
 
 
@@ -166,13 +166,13 @@ def test_reservations_do_not_depend_on_the_disk(server: Server) -> None:
 
 
 async def test_a_sandbox_serves_async_code_without_a_thread(make_server: MakeServer) -> None:
-    """Inside of an event loop it is the same plain context manager."""
+    """A sandbox is a plain context manager in an event loop too."""
     with Sandbox.single() as sandbox, client(sandbox["server"]) as raw:
         assert json.loads(raw.request("$JS.API.INFO")[1])["streams"] == 0
 
 
 def test_a_server_that_ended_at_once_is_not_ready(make_server: MakeServer) -> None:
-    """wait_until and wait_ready count on what was started, not on what happens to run."""
+    """wait_until and wait_ready fail if a started server has ended."""
     with Sandbox.single() as sandbox:
         os.kill(sandbox["server"].pid, signal.SIGKILL)
         while sandbox["server"].is_running:

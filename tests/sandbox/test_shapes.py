@@ -52,7 +52,7 @@ def test_the_leaf_links_both_accounts_to_the_hub() -> None:
 
 
 def test_a_single_server_has_no_accounts_unless_asked() -> None:
-    """Only with `accounts` are the accounts included, and the user named."""
+    """Only with `accounts` a single server includes the accounts and names the user."""
     plain, accounts = shapes.single(PORTS), shapes.single(PORTS, accounts=True)
 
     assert "include" not in texts(plain)["server"]

@@ -58,7 +58,7 @@ def test_settings_come_from_the_environment_before_the_files(tmp_path: Path) -> 
 
 
 def test_the_fingerprint_depends_on_the_lock() -> None:
-    """Another lock file is another environment; the same one is the same."""
+    """The fingerprint changes with the lock file."""
     assert (
         bootstrap.fingerprint("dev")
         == bootstrap.fingerprint("dev")
@@ -67,7 +67,7 @@ def test_the_fingerprint_depends_on_the_lock() -> None:
 
 
 def test_an_interpreter_that_does_not_run_is_not_usable(tmp_path: Path) -> None:
-    """A dangling link, as a removed Python leaves it in `.venv`, counts as no environment."""
+    """A dangling link to a removed Python in `.venv` counts as no environment."""
     link = tmp_path / "python"
     link.symlink_to(tmp_path / "gone")
 
@@ -90,7 +90,7 @@ def index() -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Stay quiet."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever).start()

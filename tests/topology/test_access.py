@@ -112,7 +112,7 @@ def test_unknown_accounts_and_owners(
 
 
 def grant_of(user: str, subject: str, *, streamed: bool = False) -> Grant:
-    """One service, or a stream where the subject is a delivery subject."""
+    """Return one service, or a stream where the subject is a delivery subject."""
     return Grant(
         "A",
         user,

@@ -6,7 +6,7 @@ from tests.topology.conftest import DOMAINS, Resolved
 
 
 def stream(name: str, domain: str, *sources: str, **more: str) -> str:
-    """One line of `streams:`."""
+    """Return one line of `streams:`."""
     extra = "".join(f", {key}: {value}" for key, value in more.items())
     return f"  - {{name: {name}, domain: {domain}, sources: [{', '.join(sources)}]{extra}}}\n"
 
