@@ -57,7 +57,7 @@ Path_ = Callable[["Bench"], Awaitable[float]]
 
 
 async def mirror(bench: Bench) -> float:
-    """The server's own replication."""
+    """Copy with the server's own mirror."""
     started = time.monotonic()
     config = {"name": "COPY", "mirror": {"name": "BENCH", "external": {"api": "$JS.leaf.API"}}}
     await bench.hub.request("STREAM.CREATE.COPY", config)
@@ -66,7 +66,7 @@ async def mirror(bench: Bench) -> float:
 
 
 async def snapshot_restore(bench: Bench) -> float:
-    """STREAM.SNAPSHOT at the leaf, STREAM.RESTORE in the hub, through this process."""
+    """Copy with STREAM.SNAPSHOT at the leaf and STREAM.RESTORE in the hub, through this process."""
     started = time.monotonic()
     async with open_snapshot(bench.leaf, "BENCH") as taken:
         await restore_stream(bench.hub, taken.config, taken.state, taken.chunks)
@@ -97,13 +97,13 @@ async def loop(bench: Bench) -> float:
 
 
 def measured(task: CopyTask) -> Iterator[dict[str, Any]]:
-    """The task of a copy, and how much memory its process had at most."""
+    """Run the task of a copy, and measure the peak memory of its process."""
     yield from run_copy_task(task)
     yield {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 async def staging(bench: Bench) -> float:
-    """The fused Spark task of a backfill, from the leaf into a staging stream in the hub."""
+    """Copy the leaf into a staging stream in the hub, with the fused Spark task of a backfill."""
     started = time.monotonic()
     stage = await bench.create_staging()
     task = bench.copy_task(stage, stage.ingest_prefix)
@@ -154,7 +154,7 @@ async def end_to_end(bench: Bench) -> float:
 
 
 def _publish(target: ConnectionSettings, ended: threading.Event) -> None:
-    """Another writer: a hundred messages a second, each acknowledged."""
+    """Publish as another writer: a hundred messages a second, each acknowledged."""
     wire = RawConnection(target)
     while not ended.wait(0.01):
         wire.request("others.a", b"x" * 100)
@@ -173,7 +173,7 @@ def _target(server: Any) -> ConnectionSettings:
 
 
 def fill(server: Any, count: int, size: int, *, many: bool = False) -> None:
-    """Publish messages on a hundred subjects; `many`: the same number also in twenty streams."""
+    """Publish messages on a hundred subjects; with `many` as many also into twenty streams."""
     wire = RawConnection(_target(server))
     asyncio.run(_create(server))
     batches = (_batch(first, min(BATCH, count - first), size) for first in range(0, count, BATCH))
@@ -218,7 +218,7 @@ PATHS: dict[str, Path_] = {
 async def turns(
     folder: Path, sandbox: Sandbox, count: int, repeat: int, only: list[str]
 ) -> dict[str, Any]:
-    """Every path, `repeat` times, one after the other."""
+    """Time every path, `repeat` times, one after the other."""
     load = LoadOptions(folder, environ=dict(os.environ))
     async with open_context(load) as context, open_pool(context, read_only=False) as pool:
         await pool.open({domain.connection for domain in context.workspace.domains.values()})
@@ -240,7 +240,7 @@ async def turns(
 
 
 def report(seconds: dict[str, list[float]], count: int, memory: float) -> dict[str, Any]:
-    """Rates, and ratios within each turn."""
+    """Return rates, and ratios within each turn."""
     out: dict[str, Any] = {"messages": count, "peak MiB of the Python worker": round(memory)}
     for name, taken in seconds.items():
         ratios = sorted(one / other for one, other in zip(seconds["mirror"], taken, strict=True))
@@ -257,7 +257,7 @@ def report(seconds: dict[str, list[float]], count: int, memory: float) -> dict[s
 def run(
     count: int, size: int, repeat: int, only: list[str], *, through_hub: bool
 ) -> dict[str, Any]:
-    """One size of messages, on servers of its own."""
+    """Measure one size of messages, on servers of its own."""
     with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as folder:
         fill(sandbox["leaf"], count, size, many=any(name.startswith("20 ") for name in only))
         (Path(folder) / "jsplan.yaml").write_text(

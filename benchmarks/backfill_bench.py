@@ -22,10 +22,10 @@ class Silent:
     """An observer that shows nothing."""
 
     def phase(self, text: str) -> None:
-        """Nothing."""
+        """Show no phase."""
 
     def event(self, event: object) -> None:
-        """Nothing."""
+        """Show no event."""
 
     def warn(self, text: str) -> None:
         """Raise: a benchmark in which something goes wrong measures something else."""

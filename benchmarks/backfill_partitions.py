@@ -42,7 +42,7 @@ async def shuffled(bench: Bench) -> float:
 
 
 async def many_origins(bench: Bench) -> float:
-    """A whole backfill of twenty streams with as many messages together."""
+    """Run a whole backfill of twenty streams that hold as many messages together."""
     return await _whole(
         bench,
         tuple(BackfillSide("leaf", f"BENCH{number:02d}") for number in range(ORIGINS)),

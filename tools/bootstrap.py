@@ -154,7 +154,7 @@ def install_pip() -> None:
 
 
 def pip_install_commands() -> Iterator[list[str | Path]]:
-    """Commands that may install pip into the environment, the most ordinary first."""
+    """Return commands that may install pip into the environment, the most ordinary first."""
     yield [VENV_PYTHON, "-m", "ensurepip", "--default-pip"]
     yield [sys.executable, "-m", "pip", "--python", VENV_PYTHON, "install", "--quiet", "pip"]
     for name in ("pip3", "pip"):
@@ -241,7 +241,7 @@ def fetch(url: str) -> bytes:
 
 
 def index_url(environment: Mapping[str, str]) -> str:
-    """The package index that pip would use."""
+    """Return the package index that pip would use."""
     return setting("index-url", environment) or "https://pypi.org/simple"
 
 
@@ -283,7 +283,7 @@ def run_pip(*arguments: str) -> None:
 
 
 def print_progress(text: str) -> None:
-    """Tell the person who waits."""
+    """Print progress for the user who waits."""
     print(text, file=sys.stderr, flush=True)
 
 

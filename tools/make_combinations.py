@@ -92,12 +92,12 @@ def edit_title(name: str) -> Callable[[Callable[[Body], None]], Callable[[Body],
 
 
 def consumer(stream: Body, name: str) -> Body:
-    """A consumer of the stream."""
+    """Return a consumer of the stream."""
     return next(c for c in stream["consumers"] if c["name"] == name)
 
 
 def filtered(name: str, letters: str) -> Body:
-    """A consumer of these subjects."""
+    """Return a consumer of these subjects."""
     subjects = [f"s.{letter}" for letter in letters]
     one: Body = (
         {"filter_subject": subjects[0]} if len(subjects) == 1 else {"filter_subjects": subjects}
@@ -183,7 +183,7 @@ def _recreate(stream: Body) -> None:
 
 
 def base_stream(retention: str) -> Body:
-    """The stream before any edit."""
+    """Return the stream before any edit."""
     return {
         "name": NAME,
         "subjects": ["s.*"],
@@ -207,7 +207,7 @@ class PlannedEdits:
 
     @property
     def touched(self) -> set[str]:
-        """The objects that steps are about."""
+        """Return the objects of the steps."""
         return {name for _, _, name in self.steps}
 
 
@@ -237,7 +237,7 @@ def _short(address: str) -> str:
 
 
 def describe_pair(one: PlannedEdits, other: PlannedEdits, both: PlannedEdits) -> list[str]:
-    """Refused, split, ordered, counted: what holds for two edits in one plan."""
+    """Describe two edits in one plan: refused, split, ordered, counted."""
     if both.codes:
         return [f"refused {', '.join(both.codes)}"]
     words = []
@@ -266,7 +266,7 @@ def _has_cross_dependency(one: PlannedEdits, other: PlannedEdits, both: PlannedE
 
 
 def make_page(url: Mapping[str, Any], folder: Path) -> str:
-    """The page, from plans against a server without a stream; the stream is gone afterwards."""
+    """Return the page, from plans against a server without a stream; delete the stream again."""
     parts = [NOTE.format(source="plans of pairs of edits (tools/make_combinations.py)"), _INTRO]
     for retention in ("limits", "interest", "workqueue"):
         parts.append(f"\n## A stream that keeps by {retention}\n\n")
@@ -334,7 +334,7 @@ def _section(connection: Body, home: Path, retention: str) -> str:
 
 
 def _changes(before: Body, name: str) -> set[str]:
-    """The fields of the stream that an edit sets; consumers are one that never collides."""
+    """Return the fields of the stream that an edit sets; consumers are one that never collides."""
     wanted = copy.deepcopy(before)
     EDITS[name](wanted)
     return {
@@ -352,7 +352,7 @@ def _format_list(words: Iterable[str]) -> str:
 
 
 def _format_cells(found: PlannedEdits) -> tuple[str, str]:
-    """The hazards, and the steps in order; the chain that replaces a stream is one."""
+    """Format the hazards and the steps in order; the chain that replaces a stream is one."""
     steps: list[str] = []
     for _, op, name in found.steps:
         text = _CHAIN_TEXT if op in REPLACEMENT_OPS else f"{op} {name}"
@@ -388,7 +388,7 @@ def _write(home: Path, connection: Body, stream: Body | None) -> None:
 
 
 async def _publish_and_consume(connection: Body) -> None:
-    """Two messages on each subject; each consumer takes one and acknowledges it."""
+    """Publish two messages on each subject; each consumer takes one and acknowledges it."""
     client = await nats.connect(
         connection["url"], user=connection["user"], password=connection["password"]
     )

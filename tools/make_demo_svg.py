@@ -51,7 +51,7 @@ def run_demo() -> Recording:
 
 
 def render_svg(lines: list[str], columns: int = COLUMNS) -> str:
-    """The lines as SVG."""
+    """Draw the lines as SVG."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(
             record=True,

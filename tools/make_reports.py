@@ -61,7 +61,7 @@ MESSAGES = (("ORDERS.received", 1203), ("legacy.a", 40), ("stats.a", 7))
 
 
 def write(folder: Path, url: str, streams: list[dict[str, Any]]) -> None:
-    """The workspace that is planned, as JSON."""
+    """Return the workspace that is planned, as JSON."""
     connection = {"url": url, "user": "acc", "password": "acc"}
     text = {
         "jsplan": 1,
@@ -96,7 +96,7 @@ async def publish(leaf: Server) -> None:
 
 
 def take_screenshot(page: Path, picture: Path, scheme: str) -> None:
-    """A picture of the page, for eyes that like it light or dark."""
+    """Take a picture of the page, in the light or dark colour scheme."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         dark = (
             ["--blink-settings=preferredColorScheme=0"]

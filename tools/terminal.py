@@ -28,7 +28,7 @@ class Recording:
 
     @property
     def plain(self) -> str:
-        """The lines without colours and without blanks at their ends, as a file would have them."""
+        """Return the lines without colours and trailing blanks, as a file would have them."""
         texts = [Text.from_ansi(line).plain.rstrip() for line in self.lines]
         return "\n".join(texts).strip("\n") + "\n"
 
