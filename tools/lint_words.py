@@ -1,8 +1,8 @@
 """`make lint`: keep the words, docstrings and line lengths that `docs/glossary.md` asks for.
 
 The retired words are the table "Retired words" of that page. They are looked for in everything
-that a reader of the project meets: names, comments, strings and docstrings of `jsplan/`, the
-pages, examples and schemas. Names of other libraries, such as keywords of a call, are not.
+that a reader of the project meets: names, comments, strings and docstrings of the package, its
+tests and tools, the pages, examples and schemas. Names that other libraries define are not.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ GLOSSARY: Final = "docs/glossary.md"
 HEADING: Final = "## Retired words"
 SEARCHED: Final = (
     "jsplan",
+    "tests",
+    "ci",
+    "tools",
+    "benchmarks",
     "docs",
     "state",
     "examples",
