@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jsplan.address import Address
 from jsplan.backfill.options import BackfillOptions
-from jsplan.backfill.planned_ranges import has_nothing_to_copy
 from jsplan.backfill.schedule import describe_closed_window, describe_interrupted_run
 from jsplan.backfill.spark_extra import require_spark
 from jsplan.backfill.windows import SYSTEM_CLOCK, Clock
@@ -32,14 +30,14 @@ def require_runnable(world: Context, plan: Plan, options: PlanOptions) -> None:
     """
     if not options.backfill:
         _require_snapshot_possible(world, plan)
-    if not (plan.runnable_backfills and options.backfill):
+    if not (plan.backfills and options.backfill):
         return
     try:
         require_spark()
         from jsplan.backfill.partitioned_run import load_transform_spec  # noqa: PLC0415 - as above
         from jsplan.backfill.pinning import resolve_entry  # noqa: PLC0415 - only for backfills
 
-        for entry in plan.runnable_backfills:
+        for entry in plan.backfills:
             load_transform_spec(world, resolve_entry(world, _build_options(entry)))
     except NotAvailableError as error:
         hint = f"{error.hint} Or skip the backfills: --no-backfill"
@@ -79,11 +77,11 @@ async def run_planned_backfills(
     deferred = {
         entry["name"]: _find_deferral(plan, entry, result, options)
         or _closed_window_result(world, entry, options)
-        for entry in plan.runnable_backfills
+        for entry in plan.backfills
     }
     results = deferred | (done or {})
     if runnable := {
-        entry["name"]: entry for entry in plan.runnable_backfills if results[entry["name"]] is None
+        entry["name"]: entry for entry in plan.backfills if results[entry["name"]] is None
     }:
         entry_options = {
             name: _build_options(entry, tuple(plan.allowed_hazards), options.clock)
@@ -91,12 +89,7 @@ async def run_planned_backfills(
         }
         results |= await _run_entries(world, pool, entry_options, observer)
         result.state |= {"serial": world.state.serial}
-    uncopied = [
-        (entry["name"], _uncopied_result(entry, options))
-        for entry in plan.backfills
-        if entry not in plan.runnable_backfills and not has_nothing_to_copy(entry)
-    ]
-    for name, entry_result in [*results.items(), *uncopied]:
+    for name, entry_result in results.items():
         result.backfills.append({"name": name, **(entry_result or {})})
         if entry_result is not None and entry_result["status"] == "failed":
             result.exit_code = int(
@@ -109,8 +102,6 @@ def _find_deferral(
     plan: Plan, entry: dict[str, Any], result: ApplyResult, options: PlanOptions
 ) -> dict[str, Any] | None:
     """Return the result of a backfill that does not run now; None if it runs."""
-    if not options.backfill and not entry.get("declared", True):
-        return _skipped_result(entry)
     if not options.backfill:
         late = (
             "its target was created empty, so a snapshot is not possible any more; "
@@ -145,40 +136,11 @@ def _find_deferral(
     )
 
 
-def _skipped_result(entry: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "status": "skipped",
-        "error": "skipped by --no-backfill, and not planned again; "
-        f"run it with: {entry['command']}",
-    }
-
-
-def _uncopied_result(entry: dict[str, Any], options: PlanOptions) -> dict[str, Any]:
-    """Return the result of history that an apply does not copy."""
-    if "waits" in entry and not options.backfill:
-        return _skipped_result(entry)
-    if "waits" in entry:
-        return {
-            "status": "deferred",
-            "error": f"{entry['waits']}; the skipped history is planned when it is back",
-        }
-    by_hand = f". To copy it unchanged: {entry['command']}" if "command" in entry else ""
-    return {"status": "deferred", "error": f"{entry['reason']}{by_hand}"}
-
-
 def _build_options(
     entry: dict[str, Any], allow: tuple[str, ...] = (), clock: Clock = SYSTEM_CLOCK
 ) -> BackfillOptions:
-    """Build the options of a run for an element of the plan: by name, or by two addresses."""
-    if entry.get("declared", True):
-        return BackfillOptions(name=entry["name"], allow_hazards=allow, clock=clock)
-    origin, target = (
-        str(Address.of_stream(side["domain"], side["stream"]))
-        for side in (entry["from"][0], entry["to"])
-    )
-    return BackfillOptions(
-        origin=origin, target=target, allow_hazards=allow, clock=clock, include_skipped=False
-    )
+    """Build the options of a run for an element of the plan."""
+    return BackfillOptions(name=entry["name"], allow_hazards=allow, clock=clock)
 
 
 def _closed_window_result(

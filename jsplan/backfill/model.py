@@ -15,8 +15,6 @@ from jsplan.errors import StateError
 
 #: A gap list has the bounds of this many ranges at most; further gaps are only counted.
 MAX_LISTED_RANGES: Final = 1000
-#: The status of source history that the user skipped (`--no-backfill`): it is not planned again.
-SKIPPED: Final = "skipped"
 
 
 class SeqRange(NamedTuple):
@@ -38,12 +36,11 @@ class OriginState:
     `origin` and `target` are addresses. `created` distinguishes the origin from another stream of
     the same name. `first` to `last` are its sequences. `target_created` and `target_next` are the
     identity of the target and its next sequence; they are empty until the first run of a planned
-    range. `status` is `planned`, `skipped` or `done`. `copied` counts messages. `gaps` are ranges
+    range. `status` is `planned` or `done`. `copied` counts messages. `gaps` are ranges
     that were deleted before they could be copied (the first of them; `gap_messages` counts all).
     `skipped` are sequences of messages that are too large. `strategy` stays the same when a run is
     resumed. `seconds` is the time of copying. `archive` is the folder that is read instead of the
     origin, as written in the files; a `target` that is no address is a folder that is written.
-    `source` is the key of the target's source that skips this range; empty for a declared entry.
     """
 
     origin: str
@@ -63,7 +60,6 @@ class OriginState:
     strategy: str = "spark"
     seconds: float = 0.0
     archive: str = ""
-    source: str = ""
 
     @property
     def origin_address(self) -> Address:
@@ -92,9 +88,7 @@ class BackfillState:
     """The state of one entry.
 
     `entry_hash` is the hash of the entry when its range was pinned. `done_at` is RFC 3339.
-    `planned`: a plan pinned it, and no run has started. `unmeasured` are sources that skip history
-    of an origin that was offline: `{source, filters, status}` with `end_seq`, or with a time
-    `before`.
+    `planned`: a plan pinned it, and no run has started.
     """
 
     name: str
@@ -103,7 +97,6 @@ class BackfillState:
     pinned_at: str
     done_at: str = ""
     planned: bool = False
-    unmeasured: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def is_new(self) -> bool:
@@ -124,7 +117,6 @@ class BackfillState:
             raw["pinned_at"],
             raw.get("done_at", ""),
             raw.get("planned", False),
-            [dict(source) for source in raw.get("unmeasured", ())],
         )
 
 

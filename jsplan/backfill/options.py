@@ -14,7 +14,7 @@ class BackfillOptions:
 
     `reset_range` pins the range again. `fail_on_gap` makes a gap exit code 2. `allow_hazards` is as
     in `apply`. `lock_timeout` is in ns. `master` is that of Spark (None: `local[*]`). `clock` is
-    that of the time window. `include_skipped` also copies history that was skipped in a plan.
+    that of the time window.
     """
 
     name: str | None = None
@@ -26,7 +26,6 @@ class BackfillOptions:
     lock_timeout: int = 10 * SECOND
     master: str | None = None
     clock: Clock = SYSTEM_CLOCK
-    include_skipped: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,12 @@ offline then.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
-from jsplan.backfill.model import BackfillState, OriginState, match_origin_states
+from jsplan.backfill.model import BackfillState, match_origin_states
 from jsplan.backfill.partitioned_run import needs_partitions
-from jsplan.backfill.pinning import Endpoints, load_stored_state, pin_ranges, require_valid_target
-from jsplan.backfill.protocol.stream_info import find_first_seq_at, parse_time
+from jsplan.backfill.pinning import load_stored_state, pin_ranges, require_valid_target
 from jsplan.backfill.strategy_copy import select_strategy
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.config.model import Backfill
@@ -68,9 +65,7 @@ async def complete_state(
     `whole` adds every origin of the entry, also those that the plan could not read. Raises
     JsplanError for an origin that cannot be read and a target that cannot be filled, and ApiError.
     """
-    record.origins += [await _pin_unread(world, pool, entry, one) for one in record.unmeasured]
-    record.unmeasured = []
-    if whole and not any(origin_state.source for origin_state in record.origins):
+    if whole:
         matched = zip(entry.origins, match_origin_states(record, entry.origins), strict=True)
         record.origins = [
             origin_state
@@ -80,36 +75,6 @@ async def complete_state(
     if entry.target.parquet is None:
         await _complete_target(world, pool, entry, record)
     record.planned = False
-
-
-async def _pin_unread(
-    world: Context, pool: Pool, entry: Backfill, unread: dict[str, Any]
-) -> OriginState:
-    """Pin the skipped history of a source whose origin was offline when it was planned."""
-    side = replace(entry.origins[0], filters=tuple(unread["filters"]))
-    origin_state = (await pin_ranges(world, pool, replace(entry, origins=(side,)))).origins[0]
-    endpoints = Endpoints.of_origin(world, pool, origin_state)
-    end = (
-        int(unread["end_seq"])
-        if "end_seq" in unread
-        else await asyncio.to_thread(_find_seq_before, endpoints, side.stream, unread["before"])
-    )
-    origin_state.last, origin_state.source = min(origin_state.last, end), unread["source"]
-    return origin_state
-
-
-def _find_seq_before(endpoints: Endpoints, stream: str, time: str) -> int:
-    """Find the last sequence before a time."""
-    connection = endpoints.source_endpoint.open()
-    try:
-        return (
-            find_first_seq_at(
-                connection, endpoints.source_endpoint.api_prefix, stream, parse_time(time)
-            )
-            - 1
-        )
-    finally:
-        connection.close()
 
 
 async def _complete_target(

@@ -1,7 +1,6 @@
 """The ranges of the backfills of a plan, stored in state before the first change.
 
-A resumed apply copies exactly these ranges. Skipped history is stored too, so that it is not
-planned again.
+A resumed apply copies exactly these ranges.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.address import Address
 from jsplan.backfill.model import (
-    SKIPPED,
     BackfillState,
     OriginState,
     find_stored_state,
     hash_config,
-    make_ad_hoc_entry,
     match_origin_states,
 )
 from jsplan.errors import JsplanError, StalePlanError
@@ -46,22 +43,15 @@ class PlannedRanges:
             world.backend.append(world.state, {"backfill": record.to_json()})
 
 
-def collect_planned_ranges(world: Context, plan: Plan, *, backfill: bool) -> PlannedRanges:
-    """Collect the states that a plan changes. `backfill` False skips the history of sources.
+def collect_planned_ranges(world: Context, plan: Plan) -> PlannedRanges:
+    """Collect the states that a plan changes.
 
     Raises StalePlanError if an entry has changed since it was planned.
     """
     ranges = PlannedRanges()
     for planned in plan.backfills:
-        if planned.get("declared", True):
-            record, new = _pin_entry(world, plan, planned)
-        elif planned["runs"] or "waits" in planned or has_nothing_to_copy(planned):
-            record, new = _pin_sources(world, plan, planned, "planned" if backfill else SKIPPED)
-        else:
-            continue
-        if record.to_json() != world.state.backfills.get(record.name) and (
-            record.origins or record.unmeasured or record.done_at
-        ):
+        record, new = _pin_entry(world, plan, planned)
+        if record.origins and record.to_json() != world.state.backfills.get(record.name):
             ranges.states.append(record)
             ranges.new_origins += new
     return ranges
@@ -74,7 +64,7 @@ def _pin_entry(
     world: Context, plan: Plan, planned: PlannedBackfill
 ) -> tuple[BackfillState, list[OriginState]]:
     entry = world.workspace.backfills.get(planned["name"])
-    if entry is None or planned.get("entry_hash", hash_config(entry)) != hash_config(entry):
+    if entry is None or planned["entry_hash"] != hash_config(entry):
         raise StalePlanError(
             f"backfill {planned['name']} was changed in the files after this plan was made. "
             "Nothing was changed",
@@ -131,125 +121,6 @@ def _build_planned_origin(
         "",
         0,
     )
-
-
-# --- sources --------------------------------------------------------------------------------------
-
-
-def _pin_sources(
-    world: Context, plan: Plan, planned: PlannedBackfill, status: str
-) -> tuple[BackfillState, list[OriginState]]:
-    origin = Address.of_stream(planned["from"][0]["domain"], planned["from"][0]["stream"])
-    entry = make_ad_hoc_entry(
-        origin, Address.of_stream(planned["to"]["domain"], planned["to"]["stream"])
-    )
-    record = find_stored_state(world.state.backfills, entry) or BackfillState(
-        entry.name, hash_config(entry), [], plan.timestamp, planned=True
-    )
-    if has_nothing_to_copy(planned):
-        return _drop_sources(
-            record, {side["source"] for side in planned["from"]}, plan.timestamp
-        ), []
-    new = [
-        origin_state
-        for side in planned["from"]
-        if (
-            origin_state := _pin_source(
-                record, side, str(entry.target), planned["to"].get("created", "")
-            )
-        )
-        is not None
-    ]
-    if new:
-        record.pinned_at = plan.timestamp
-    keys = {side["source"] for side in planned["from"]}
-    for origin_state in record.origins:
-        origin_state.status = (
-            status
-            if origin_state.source in keys and origin_state.status != "done"
-            else origin_state.status
-        )
-    for one in record.unmeasured:
-        one["status"] = status if one["source"] in keys else one["status"]
-    return record, new
-
-
-def has_nothing_to_copy(planned: PlannedBackfill) -> bool:
-    """Check whether the plan found that a source skips no history."""
-    return not planned.get("declared", True) and not planned["runs"] and planned["messages"] == 0
-
-
-def _drop_sources(record: BackfillState, keys: set[str], now: str) -> BackfillState:
-    """Drop sources that need no check any more."""
-    record.unmeasured = [one for one in record.unmeasured if one["source"] not in keys]
-    if not record.unmeasured and all(
-        origin_state.status == "done" for origin_state in record.origins
-    ):
-        record.planned, record.done_at = False, record.done_at or now
-    return record
-
-
-def _pin_source(
-    record: BackfillState, side: PlannedBackfill, target: str, target_created: str
-) -> OriginState | None:
-    """Store the skipped history of one source in the state, instead of its earlier range.
-
-    Returns the origin state if it is new.
-    """
-    key, span, filters = side["source"], side.get("range"), list(side.get("filter_subjects", ()))
-    record.unmeasured = [one for one in record.unmeasured if one["source"] != key]
-    if span is None:
-        end = {name: side[name] for name in ("end_seq", "before") if name in side}
-        record.origins = [
-            origin_state
-            for origin_state in record.origins
-            if origin_state.source != key or origin_state.status == "done"
-        ]
-        record.unmeasured.append({"source": key, "filters": filters, "status": "planned"} | end)
-        record.planned, record.done_at = True, ""
-        return None
-    if any(
-        origin_state.source == key
-        and {
-            "first": origin_state.first,
-            "last": origin_state.last,
-            "created": origin_state.created,
-        }
-        == span
-        for origin_state in record.origins
-    ):
-        return None
-    added = OriginState(
-        _origin_address(side),
-        target,
-        span["created"],
-        span["first"],
-        span["last"],
-        filters,
-        "",
-        0,
-        source=key,
-    )
-    same = [
-        origin_state
-        for origin_state in record.origins
-        if origin_state.created == added.created
-        and origin_state.target_created in ("", target_created)
-    ]
-    record.origins = [
-        *(
-            origin_state
-            for origin_state in same
-            if origin_state.source != key or origin_state.status == "done"
-        ),
-        added,
-    ]
-    record.planned, record.done_at = True, ""
-    return added
-
-
-def _origin_address(side: PlannedBackfill) -> str:
-    return str(Address.of_stream(side["domain"], side["stream"]))
 
 
 # --- check ----------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from jsplan.address import Address
 from jsplan.backfill.copy_factory import create_copy
-from jsplan.backfill.model import SKIPPED
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.origin_copy import OriginCopy, RunContext
 from jsplan.backfill.parquet.export import ParquetExport
@@ -136,8 +135,6 @@ class BackfillRun:
         result = BackfillResult(self.entry.name)
         context = self._build_context(record)
         for origin in record.origins:
-            if origin.status == SKIPPED and not self.options.include_skipped:
-                continue
             copy = await create_copy(self.world, self.pool, context, origin)
             try:
                 await self._run_origin(record, origin, copy)

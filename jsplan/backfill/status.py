@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from jsplan.address import BACKFILL_INCOMPLETE, Address
-from jsplan.backfill.model import SKIPPED, BackfillState, hash_config
+from jsplan.backfill.model import BackfillState, hash_config
 from jsplan.backfill.parquet.location import find_orphaned_attempts
 from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.temporary_source import find_temporary_source, read_owner
@@ -63,9 +63,6 @@ def _build_entry_status(
     status = EntryStatus(name, "", record.pinned_at, record.done_at, stored["origins"])
     done = bool(record.done_at) or (
         bool(record.origins) and all(origin.status == "done" for origin in record.origins)
-    )
-    status.skipped = any(origin.status == SKIPPED for origin in record.origins) or any(
-        one["status"] == SKIPPED for one in record.unmeasured
     )
     if declared is None and ">" not in name:
         status.status = "missing"

@@ -104,6 +104,11 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
         "No new subject of its stream matches its filter.",
         "Inform its owner, or keep a subject that its filter matches.",
     ),
+    "JS475": CodeText(
+        "A new source leaves out messages of its origin.",
+        "It begins at its `opt_start_seq` or `opt_start_time`. Apply does not copy what is before.",
+        "Nothing, or copy the messages after the apply with the command that the message prints.",
+    ),
     "JS480": CodeText(
         "A domain is offline for longer than its `may_be_offline`.",
         "Its link or its server is down. Changes to it stay deferred.",

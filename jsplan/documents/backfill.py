@@ -232,7 +232,7 @@ class EntryStatus:
 
     `status` is new (never run), started, done, changed (the entry differs from state) or missing
     (in no file). `origins` are as in state. `next` is the command that resumes it; it is empty when
-    nothing is pending. `skipped`: a plan listed it, and was applied with --no-backfill.
+    nothing is pending.
     """
 
     name: str
@@ -242,7 +242,6 @@ class EntryStatus:
     origins: list[dict[str, Any]] = field(default_factory=list)
     orphans: list[Orphan] = field(default_factory=list)
     next: str = ""
-    skipped: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The element of `entries`."""
@@ -259,7 +258,7 @@ class EntryStatus:
             }
             for origin in self.origins
         ]
-        out = {
+        return {
             "name": self.name,
             "status": self.status,
             "pinned_at": self.pinned_at or None,
@@ -268,7 +267,6 @@ class EntryStatus:
             "orphans": [orphan.to_json() for orphan in self.orphans],
             "next": self.next or None,
         }
-        return out | ({"skipped": True} if self.skipped else {})
 
 
 @dataclass(slots=True)

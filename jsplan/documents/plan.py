@@ -401,15 +401,10 @@ class Plan:
             "replace_deletes": sum(1 for r in replaced if r.change.actions == ["delete", "create"]),
             "destroy": actions.count(("delete",)),
             "forget": actions.count(("forget",)),
-            "backfill": len(self.runnable_backfills),
+            "backfill": len(self.backfills),
             "deferred": len(self.deferred),
             "hazards": sum(1 for r in self.resource_changes for h in r.hazards if h.blocking),
         }
-
-    @property
-    def runnable_backfills(self) -> list[dict[str, Any]]:
-        """The elements of `backfills` that an apply runs; the others are for information."""
-        return [backfill for backfill in self.backfills if backfill.get("runs", True)]
 
     @property
     def has_changes(self) -> bool:

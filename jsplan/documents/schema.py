@@ -380,7 +380,6 @@ BACKFILL_ENTRY = object_of(
             )
         ),
     },
-    {"skipped": FLAG},
 )
 BACKFILL_RUN = HEAD | {
     "kind": one_of("backfill"),

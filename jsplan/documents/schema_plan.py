@@ -181,42 +181,24 @@ _BOUNDS: dict[str, Schema] = {
     "end_seq": UINT64,
     "start_time": INSTANT,
     "end_time": INSTANT,
-    "before": INSTANT,
     "filter_subjects": list_of(TEXT),
-    "created": TEXT,
 }
 _ENDPOINT: Schema = {"anyOf": [object_of(_STREAM, _BOUNDS), object_of({"parquet": TEXT})]}
-_AMOUNT: dict[str, Schema] = {
-    "messages": or_null(UINT64),
-    "bytes": or_null(UINT64),
-    "estimate": or_null(ESTIMATE),
-}
-_COPY: dict[str, Schema] = {
-    "name": TEXT,
-    "strategy": one_of("native", "snapshot", "spark"),
-    "reason": TEXT,
-} | _AMOUNT
-BACKFILL: Schema = {
-    "anyOf": [
-        object_of(
-            _COPY | {"from": list_of(_ENDPOINT, minItems=1), "to": _ENDPOINT, "entry_hash": TEXT},
-            {"declared": one_of(True), "runs": FLAG},
-        ),
-        object_of(
-            _COPY
-            | {
-                "from": list_of(object_of(_STREAM | {"source": TEXT}, _BOUNDS), minItems=1),
-                "to": object_of(_STREAM, {"created": TEXT}),
-                "declared": one_of(False),
-                "runs": FLAG,
-            },
-            {"waits": TEXT, "command": TEXT},
-        ),
-    ],
-    "description": "Elements of `from` have the `range` that apply pins: `first`, `last` and the "
-    "origin's `created`. `entry_hash`: the hash of the entry. `declared` false: history that a "
-    "source does not copy. With `runs` false apply does not copy it either, and `waits` says why.",
-}
+BACKFILL = object_of(
+    {
+        "name": TEXT,
+        "from": list_of(_ENDPOINT, minItems=1),
+        "to": _ENDPOINT,
+        "entry_hash": TEXT,
+        "strategy": one_of("native", "snapshot", "spark"),
+        "reason": TEXT,
+        "messages": or_null(UINT64),
+        "bytes": or_null(UINT64),
+        "estimate": or_null(ESTIMATE),
+    },
+    description="Elements of `from` have the `range` that apply pins: `first`, `last` and the "
+    "origin's `created`. `entry_hash`: the hash of the entry.",
+)
 REHEARSAL = object_of(
     {
         "servers": list_of(

@@ -167,7 +167,7 @@ BACKFILL_ORIGIN = object_of(
     | dict.fromkeys(("first", "last", "target_next"), INT63)
     | {"origin": STREAM_ADDRESS},
     {
-        "status": one_of("planned", "done", "skipped"),
+        "status": one_of("planned", "done"),
         "copied": COUNT,
         "gaps": list_of(SEQ_RANGE),
         "skipped": list_of(INT63),
@@ -176,20 +176,11 @@ BACKFILL_ORIGIN = object_of(
         "strategy": one_of("native", "snapshot", "spark"),
         "seconds": SECONDS,
         "archive": TEXT,
-        "source": TEXT,
     },
 )
 PINNED_RANGE = object_of(
     {"name": TEXT, "entry_hash": TEXT, "origins": list_of(BACKFILL_ORIGIN), "pinned_at": TEXT},
-    {
-        "done_at": TEXT,
-        "planned": FLAG,
-        "unmeasured": list_of(
-            object_of(
-                _FILTERS | {"source": TEXT, "status": TEXT}, {"end_seq": UINT64, "before": INSTANT}
-            )
-        ),
-    },
+    {"done_at": TEXT, "planned": FLAG},
     "The pinned range of an entry of `backfills:`, and its progress.",
 )
 

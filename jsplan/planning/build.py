@@ -38,7 +38,7 @@ from jsplan.planning.replication import checks
 from jsplan.planning.replication.impact import plan_downstream
 from jsplan.planning.replication.removed_sources import bound_uncopied
 from jsplan.planning.server_rules import check_server_rules
-from jsplan.planning.source_history import deferred_source_history, list_source_history
+from jsplan.planning.source_history import diagnose_source_history
 from jsplan.planning.steps import build_steps
 from jsplan.planning.stream_preconditions import expect_streams
 from jsplan.resources.fields import Config
@@ -85,7 +85,7 @@ def build_plan(
     offline = sorted(a for a in inputs.selected if not inputs.live.is_reachable(a.domain))
     plan = _empty_plan(inputs)
     plan.deferred = [Deferred(str(a), inputs.live.domains[a.domain].offline_text) for a in offline]
-    plan.deferred += [*defer_backfills(inputs), *deferred_source_history(inputs, decisions)]
+    plan.deferred += defer_backfills(inputs)
     plan.diagnostics = [*_diagnostics(inputs, decisions), *lint_findings]
     plan.errored = any(d.severity == "error" and not is_refusal(d) for d in plan.diagnostics)
     changes = [
@@ -110,11 +110,7 @@ def build_plan(
         bound_deletions(inputs, decisions, plan.steps)
         expect_streams(inputs, decisions, plan.steps)
         bound_uncopied(inputs, decisions, plan.steps)
-    plan.backfills = (
-        [*plan_backfills(inputs, decisions), *list_source_history(inputs, decisions)]
-        if not plan.errored
-        else []
-    )
+    plan.backfills = plan_backfills(inputs, decisions) if not plan.errored else []
     plan.complete = not (inputs.request.targets or inputs.request.excludes or plan.deferred)
     plan.applyable = (
         bool(plan.steps) and not plan.errored and not any(is_refusal(d) for d in plan.diagnostics)
@@ -211,6 +207,7 @@ def _diagnostics(
     found += _check_planned_origins(inputs, decisions)
     found += checks.check_unverified_downstream(inputs, decisions)
     found += diagnose_impossible(inputs)
+    found += diagnose_source_history(inputs, decisions)
     return [
         *found,
         *interest.check_placeholders(inputs, decisions),

@@ -260,7 +260,6 @@ def _render_entry(lines: Lines, entry: EntryStatus) -> None:
         (safe(entry.name), "strong"),
         "  ",
         (words + when, role),
-        ", skipped by --no-backfill" if entry.skipped else "",
     )
     for origin in entry.origins:
         lines.add(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from jsplan import units
 from jsplan.diagnostics import quote_shell
 from jsplan.render import diagnostics_text, group_domains, resource_text, summary
-from jsplan.render.backfill_groups import group_backfills
 from jsplan.render.escape import quote_json, safe
 from jsplan.render.fold import fold_sources
 from jsplan.render.lines import Lines
@@ -188,19 +187,15 @@ def _resources(groups: list[group_domains.Group], console: Console, *, verbose: 
 
 
 def render_backfills(plan: Plan) -> Lines:
-    """Render each backfill with its endpoints, amount and strategy, then skipped history."""
+    """Render each backfill with its endpoints, amount and strategy."""
     lines = Lines()
-    for job, where in group_backfills(plan.backfills):
-        mark, what = ("  > ", "import"), f"backfill {safe(str(job['name']))}"
-        if not job.get("declared", True):
-            mark, what = ("  > ", "import") if job["runs"] else ("  ? ", "warn"), "earlier messages"
+    for job in plan.backfills:
         ends = f"{_format_endpoint(job.get('from'))} -> {_format_endpoint(job.get('to'))}"
         lines.add(
             0,
-            mark,
-            (what, "strong"),
+            ("  > ", "import"),
+            (f"backfill {safe(str(job['name']))}", "strong"),
             f" {ends} [{', '.join(format_amount(job))}]",
-            (safe(f" {where}" if where else ""), "strong"),
         )
         guess = job.get("estimate")
         for words in filter(
@@ -208,27 +203,8 @@ def render_backfills(plan: Plan) -> Lines:
             (job.get("reason"), f"the time is an estimate, {guess['basis']}" if guess else None),
         ):
             lines.add(resource_text.BODY_INDENT, (safe(str(words)), "dim"))
-        if job.get("command"):
-            lines.add(
-                resource_text.BODY_INDENT,
-                f"{_undeclared_outcome(plan, job)}: {safe(str(job['command']))}",
-            )
-        elif not job.get("declared", True):
-            lines.add(resource_text.BODY_INDENT, "Apply does not copy them.")
         lines.blank()
     return lines
-
-
-def _undeclared_outcome(plan: Plan, job: Mapping[str, Any]) -> str:
-    """Describe the default for history that no entry names, before the command that copies it."""
-    if not job["runs"]:
-        return "Apply does not copy them. To copy them"
-    if not plan.options.get("backfill", True):
-        return "Skipped by --no-backfill, and not planned again. To copy them"
-    return (
-        "Apply copies them. With --no-backfill they are skipped, and not planned again. To "
-        "copy them"
-    )
 
 
 def format_amount(job: Mapping[str, Any]) -> list[str]:

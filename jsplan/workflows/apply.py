@@ -223,12 +223,12 @@ async def execute_plan(
     )
     apis, lost = await _open_domains(context, pool, plan)
     await _require_as_planned(plan, apis, lost)
-    ranges = collect_planned_ranges(context, plan, backfill=options.backfill)
+    ranges = collect_planned_ranges(context, plan)
     await require_unchanged_origins(context, pool, ranges.new_origins)
     if (
         not plan.steps
         and plan.mode != "refresh-only"
-        and not (plan.runnable_backfills and options.backfill)
+        and not (plan.backfills and options.backfill)
         and not ranges.states
     ):
         return _build_result(plan, context, [], {}, interrupted=False)

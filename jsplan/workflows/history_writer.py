@@ -58,7 +58,7 @@ class HistoryWriter:
             "summary": plan.summary,
             "result": "started",
         }
-        backfills = [each["name"] for each in plan.runnable_backfills]
+        backfills = [each["name"] for each in plan.backfills]
         entry |= {"backfills": backfills} if backfills else {}
         entry |= {"reverts": plan.options["revert"]["id"]} if "revert" in plan.options else {}
         writer = cls(context, plan, entry, dict(context.state.resources))

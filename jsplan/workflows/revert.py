@@ -116,8 +116,7 @@ async def _build_plan(
         context, pool, decided.targets, plan, options.planning
     )
     plan.diagnostics += [*decided.notes, *files]
-    # A revert copies nothing; the plan says how to.
-    plan.backfills = [job | {"runs": False} for job in plan.backfills if "waits" not in job]
+    plan.backfills = []  # a revert copies nothing
     plan.options["revert"] = {
         **{name: entry[name] for name in ("id", "operation", "at", "who", "host")},
         "next": next_summary,

@@ -30,11 +30,10 @@ FLOWS = {
 BACKFILL_ORIGIN: dict[str, Any] = {
     "origin": "leaf/stream/A", "target": "hub/stream/B", "created": CREATED, "first": 1, "last": 90, "filters": ["a.>"], "skipped": [5],
     "target_created": CREATED, "target_next": 1, "status": "planned", "copied": 3, "gaps": [[1, 2]], "target_last": 0, "gap_messages": 2,
-    "strategy": "spark", "seconds": 1.5, "archive": "", "source": "",
+    "strategy": "spark", "seconds": 1.5, "archive": "",
 }  # fmt: skip
 PINNED_RANGE: dict[str, Any] = {
     "name": "history", "entry_hash": "0" * 32, "origins": [BACKFILL_ORIGIN], "pinned_at": AT, "done_at": "", "planned": True,
-    "unmeasured": [{"source": "SALES", "filters": [], "status": "planned", "before": AT}],
 }  # fmt: skip
 CHANGE: dict[str, Any] = {
     "address": "hub/stream/ORDERS", "actions": ["update"], "reason": "update_because_config_changed", "status": "done", "error": None,

@@ -100,8 +100,7 @@ def _backfill() -> dict[str, Any]:
         gaps=[[2, 3]],
         skipped=[4],
     )
-    unread = {"source": "S", "filters": [], "status": "planned", "end_seq": 5}
-    return BackfillState("b", "x", [origin], "2026-01-01T00:00:00Z", unmeasured=[unread]).to_json()
+    return BackfillState("b", "x", [origin], "2026-01-01T00:00:00Z").to_json()
 
 
 def seeds() -> list[Document]:
