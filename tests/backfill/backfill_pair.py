@@ -1,4 +1,4 @@
-"""Backfills between an embedded hub and leaf, and what both sides hold afterwards, asked without any code of jsplan."""
+"""Backfills between an embedded hub and leaf, and raw reads of both sides."""
 
 from __future__ import annotations
 
@@ -57,46 +57,46 @@ class StoredMessage:
 
     @property
     def origin(self) -> str | None:
-        """Where it says that it comes from."""
+        """The value of its `Jsplan-Origin` header."""
         found = ORIGIN_HEADER.search(self.headers)
         return found[1].decode() if found else None
 
     @property
     def without_added_headers(self) -> Row:
-        """Without what the copy and servers add: what has to be as it was."""
+        """Subject, headers and payload without the headers that the copy and servers add."""
         block = SOURCE_HEADER.sub(b"", ORIGIN_HEADER.sub(b"", self.headers))
         return self.subject.encode(), b"" if block == b"NATS/1.0\r\n\r\n" else block, self.data
 
 
 class ThreadEngine(SparkRunner):
-    """Runs the very same tasks in threads of this process: what is tested with it is not Spark, which other tests start."""
+    """Runs the tasks of a backfill in threads of this process, without Spark."""
 
     async def session(self) -> Any:
-        """There is none."""
+        """Return no session."""
 
-    async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:  # noqa: ARG002 - it is what `SparkRunner` has
-        """Each task to its end."""
+    async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:  # noqa: ARG002 - the signature of `SparkRunner`
+        """Run each task to its end."""
         return [await asyncio.to_thread(_run_task, task) for task in tasks]
 
     async def count_slots(self) -> int:
-        """Two lanes, also on a machine with one core."""
+        """Return two partitions, also on a machine with one core."""
         return 2
 
-    async def run_partitions(self, job: PartitionPlan, name: str) -> list[dict[str, Any]]:  # noqa: ARG002 - it is what `SparkRunner` has
-        """A copy in lanes, with a writer for each."""
+    async def run_partitions(self, job: PartitionPlan, name: str) -> list[dict[str, Any]]:  # noqa: ARG002 - the signature of `SparkRunner`
+        """Copy in partitions, with a writer for each."""
         return await asyncio.to_thread(run_partitions, job)
 
 
 def verify_counts(load: LoadOptions, name: str = "x") -> dict[str, int]:
-    """What verify counts of an entry, without what it counts none of."""
+    """Return the counts of `verify` for an entry, without zeros."""
     counts: Counter[str] = Counter()
-    for leg in backfill.verify(load, VerifyOptions(name=name), RecordingObserver()).origins:
-        counts.update(leg.counts)
+    for origin in backfill.verify(load, VerifyOptions(name=name), RecordingObserver()).origins:
+        counts.update(origin.counts)
     return {kind: count for kind, count in counts.items() if count}
 
 
 def export_parquet(pair: Pair, spark: SparkSession, name: str) -> DataFrame:
-    """All of the origin as Parquet in this folder, written by Spark alone and read back."""
+    """Export the origin as Parquet with Spark alone, and read it back."""
     hub, folder = pair.sandbox["hub"], str(pair.space.folder / name)
     options = {
         "url": hub.url,
@@ -112,7 +112,7 @@ def export_parquet(pair: Pair, spark: SparkSession, name: str) -> DataFrame:
 def interrupt_run(
     pair: Pair, name: str, copy: Callable[[CopyTask], Iterable[Any]], wrote: int
 ) -> None:
-    """Let a run end without a word after its task, which the run calls by this name, has written so many messages to its stage."""
+    """Let a run die after the task that it calls by this name has staged so many messages."""
 
     def dying_copy(task: CopyTask) -> Any:
         list(copy(replace(task, spans=(SeqRange(1, wrote),))))
@@ -130,7 +130,7 @@ def _run_task(task: Task) -> list[dict[str, Any]]:
 
 @contextmanager
 def without_spark() -> Iterator[None]:
-    """Backfills inside run their tasks in threads."""
+    """Run the tasks of backfills in threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jsplan.backfill.run.SparkRunner", ThreadEngine)
         yield
@@ -146,7 +146,7 @@ class Pair:
 
     @classmethod
     def create(cls, folder: Path, sandbox: Sandbox, **entry: Any) -> Pair:
-        """With one entry, `x`, that copies `S` into `T`."""
+        """Create a workspace with one entry, `x`, that copies `S` into `T`."""
         pair = cls(hub_leaf_space(folder, sandbox), sandbox)
         pair.write_entry(**entry)
         return pair
@@ -159,13 +159,13 @@ class Pair:
         self.space.write(backfills=[self.entry])
 
     def run(self, *, observer: RecordingObserver | None = None, **options: Any) -> OriginResult:
-        """Run the entry, without Spark; what became of its only origin."""
+        """Run the entry without Spark and return the result of its only origin."""
         return self.result(observer=observer, **options).origins[0]
 
     def result(
         self, *, observer: RecordingObserver | None = None, **options: Any
     ) -> BackfillResult:
-        """Run the entry, without Spark."""
+        """Run the entry without Spark."""
         with without_spark():
             return backfill.run(
                 self.space.load,
@@ -175,18 +175,18 @@ class Pair:
 
     @contextmanager
     def raw(self, domain: str = "hub") -> Iterator[Raw]:
-        """A connection to one of the servers."""
+        """Open a raw connection to one of the servers."""
         server = self.sandbox[domain]
         with Raw(server.url, server.user, server.password, timeout=20) as raw:
             yield raw
 
     def ask(self, domain: str, verb: str, payload: Any = None) -> dict[str, Any]:
-        """A request to a domain that has to be granted."""
+        """Send a request that has to succeed."""
         with self.raw(domain) as raw:
             return raw.api_ok(f"$JS.{domain}.API.{verb}", payload)
 
     def stream(self, domain: str, name: str, rows: Sequence[Row] = (), **config: Any) -> None:
-        """Make a stream with these messages, each acknowledged."""
+        """Create a stream with these messages, each acknowledged."""
         self.ask(
             domain,
             f"STREAM.CREATE.{name}",
@@ -195,7 +195,7 @@ class Pair:
         self.publish(domain, rows)
 
     def publish(self, domain: str, rows: Sequence[Row]) -> None:
-        """Publish, each message acknowledged."""
+        """Publish messages, each acknowledged."""
         with self.raw(domain) as raw:
             inbox = f"_INBOX.{id(rows)}"
             raw.subscribe(inbox)
@@ -206,13 +206,13 @@ class Pair:
                 assert "error" not in ack, ack
 
     def raw_info(self, domain: str, name: str) -> dict[str, Any] | None:
-        """STREAM.INFO; None where there is none."""
+        """Return the answer to STREAM.INFO, or None if the stream does not exist."""
         with self.raw(domain) as raw:
             answer: dict[str, Any] = raw.api(f"$JS.{domain}.API.STREAM.INFO.{name}")
         return None if "error" in answer else answer
 
     def update(self, domain: str, name: str, **config: Any) -> None:
-        """Change a stream's configuration; None takes a field out."""
+        """Change the configuration of a stream. None removes a field."""
         wanted = self.ask(domain, f"STREAM.INFO.{name}")["config"] | config
         self.ask(
             domain,
@@ -226,26 +226,26 @@ class Pair:
             self.ask(domain, f"STREAM.MSG.DELETE.{name}", {"seq": seq})
 
     def state(self, domain: str, name: str) -> dict[str, Any]:
-        """A stream's state."""
+        """Return the state of a stream."""
         found: dict[str, Any] = self.ask(domain, f"STREAM.INFO.{name}")["state"]
         return found
 
     def stored(self, domain: str, name: str) -> list[StoredMessage]:
-        """All messages of a small stream."""
+        """Return all messages of a small stream."""
         found = []
         with self.raw(domain) as raw:
             state = raw.api_ok(f"$JS.{domain}.API.STREAM.INFO.{name}")["state"]
             for seq in range(state["first_seq"], state["last_seq"] + 1):
                 answer = raw.api(f"$JS.{domain}.API.STREAM.MSG.GET.{name}", {"seq": seq})
                 if "message" in answer:
-                    said = answer["message"]
-                    blocks = (base64.b64decode(said.get(part, "")) for part in ("hdrs", "data"))
-                    found.append(StoredMessage(seq, said["time"], said["subject"], *blocks))
+                    message = answer["message"]
+                    blocks = (base64.b64decode(message.get(part, "")) for part in ("hdrs", "data"))
+                    found.append(StoredMessage(seq, message["time"], message["subject"], *blocks))
         return found
 
     @property
     def state_record(self) -> dict[str, Any]:
-        """What state keeps of the entry."""
+        """The record of the entry in state."""
         found: dict[str, Any] = json.loads(
             (self.space.folder / "state" / "test.json").read_text("utf-8")
         )["backfills"]["x"]
@@ -254,8 +254,10 @@ class Pair:
     def require_copied(
         self, *, seqs: Sequence[int] | None = None, others: int = 0
     ) -> list[StoredMessage]:
-        """The target has every message of the origin (or those with these sequences) once, in order, as they were, and `others` besides;
-        nothing is left behind. The copies.
+        """Require each message of the origin once in the target, in order; return the copies.
+
+        `seqs` limits the messages of the origin. `others` counts further messages of the
+        target.
         """
         origin = [one for one in self.stored("leaf", "S") if seqs is None or one.seq in seqs]
         target = self.stored("hub", "T")
@@ -271,8 +273,10 @@ class Pair:
         return copies
 
     def require_nothing_left(self, readers: int = 0) -> None:
-        """No staging stream, no source of ours and no consumer is on either server; but at most so many `readers` of connections that
-        were lost, which the server takes away by itself after some seconds.
+        """Require that no staging stream, source of jsplan or consumer is left on the servers.
+
+        `readers` allows consumers of lost connections, which the server removes after
+        some seconds.
         """
         for domain in self.sandbox.servers:
             with self.raw(domain) as raw:
@@ -288,20 +292,20 @@ class Pair:
 
 
 def with_nanoseconds(time: str) -> str:
-    """A time as `Jsplan-Origin` has it: always nine digits."""
+    """Return a time as `Jsplan-Origin` has it, with nine digits."""
     whole, _, fraction = time.removesuffix("Z").partition(".")
     return f"{whole}.{fraction.ljust(9, '0')}Z"
 
 
 def numbered_rows(count: int, first: int = 1, subject: bytes = b"s.x") -> list[Row]:
-    """So many messages that hold their number."""
+    """Return so many messages that hold their number."""
     return [(subject, b"", b"%d" % number) for number in range(first, first + count)]
 
 
 def create_bulk_stream(
     server: Server, name: str, count: int, size: int = 100, **config: Any
 ) -> None:
-    """A stream of so many messages, numbered in their payload and in a header."""
+    """Create a stream of so many messages, numbered in their payload and in a header."""
     wire = RawConnection(connection_target(server))
     try:
         wire.request(
@@ -321,16 +325,16 @@ def create_bulk_stream(
 
 def _rows(subject: str, first: int, last: int, size: int) -> tuple[Any, Any, Any]:
     numbers = pa.array(range(first, last + 1), pa.int64())
-    said = format_numbers(numbers)
+    texts = format_numbers(numbers)
     return (
         pa.repeat(pa.scalar(subject.encode(), BYTES), len(numbers)),
-        concat_rows(b"NATS/1.0\r\nNumber: ", said, b"\r\n\r\n"),
-        concat_rows(said, b" ", b"." * size),
+        concat_rows(b"NATS/1.0\r\nNumber: ", texts, b"\r\n\r\n"),
+        concat_rows(texts, b" ", b"." * size),
     )
 
 
 def read_all(server: Server, api_prefix: str, name: str) -> list[tuple[int, bytes, bytes, bytes]]:
-    """Sequence, subject, headers and payload of every message of a large stream."""
+    """Read sequence, subject, headers and payload of every message of a large stream."""
     found: list[tuple[int, bytes, bytes, bytes]] = []
     for batch in read(
         lambda: RawConnection(connection_target(server)), ReadRequest(api_prefix, name, 1, 1 << 60)
@@ -345,7 +349,7 @@ def read_all(server: Server, api_prefix: str, name: str) -> list[tuple[int, byte
 
 
 def duplicated_origins(found: Sequence[StoredMessage]) -> list[str]:
-    """Origins that are there more than once."""
+    """Return the origins that occur more than once."""
     return [
         origin
         for origin, count in Counter(one.origin for one in found if one.origin).items()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def connection_target(server: Server, **settings: Any) -> ConnectionSettings:
-    """How to reach a server as its JetStream user."""
+    """Return the settings that connect to a server as its JetStream user."""
     return ConnectionSettings(
         **(
             {
@@ -41,13 +41,15 @@ def connection_target(server: Server, **settings: Any) -> ConnectionSettings:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, hub_leaf: Sandbox) -> Iterator[SparkSession]:
-    """One session for all tests of a worker: starting it takes longer than most of them. Its tasks know the way to the worker's hub."""
-    from jsplan.backfill.spark.session import start_session  # noqa: PLC0415 - only where Spark is wanted
+    """One Spark session for all tests of a worker, since it takes long to start.
+
+    Its tasks can connect to the hub of the worker.
+    """
+    from jsplan.backfill.spark.session import start_session  # noqa: PLC0415 - only tests with Spark import it
 
     folder = tmp_path_factory.mktemp("spark")
-    os.environ["HUB_PASSWORD"] = str(
-        shapes.ACC.password
-    )  # its workers have the environment of this moment
+    # Workers get the environment that the session starts with.
+    os.environ["HUB_PASSWORD"] = str(shapes.ACC.password)
     export_connection(connection_target(hub_leaf["hub"]))
     settings = {
         "spark.sql.shuffle.partitions": "2",
@@ -61,7 +63,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory, hub_leaf: Sandbox) -> Iterat
 
 @pytest.fixture
 def start_secured_server() -> Iterator[Callable[[str], Server]]:
-    """Starts servers that let in only whom the configuration text names; the sandbox itself could not ask them whether they are ready."""
+    """Starts servers with the given authorization.
+
+    The sandbox itself cannot ask them if they are ready.
+    """
     made: list[Sandbox] = []
 
     def make(extra: str) -> Server:
@@ -77,7 +82,7 @@ def start_secured_server() -> Iterator[Callable[[str], Server]]:
 
 
 def _wait_for_greeting(server: Server) -> None:
-    """Wait until it greets whoever connects."""
+    """Wait until the server greets a new connection."""
     end = time.monotonic() + 30
     while True:
         try:
@@ -92,7 +97,7 @@ def _wait_for_greeting(server: Server) -> None:
 
 @pytest.fixture
 def open_connection() -> Iterator[Connect]:
-    """Opens wires, which are closed after the test."""
+    """Opens connections that are closed after the test."""
     opened: list[RawConnection] = []
 
     def make(server: Server, **settings: Any) -> RawConnection:
@@ -100,5 +105,5 @@ def open_connection() -> Iterator[Connect]:
         return opened[-1]
 
     yield make
-    for wire in opened:
-        wire.close()
+    for connection in opened:
+        connection.close()

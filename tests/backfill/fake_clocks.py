@@ -1,4 +1,4 @@
-"""A clock for tests of windows: nobody waits for it, and it moves on only where a test lets it."""
+"""Clocks for tests of windows. They wait for nothing and advance when a test lets them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from jsplan.backfill.windows import Clock
 
 
 def local_time(text: str) -> float:
-    """A local time of a winter's day."""
+    """Return a local time of a winter day."""
     return datetime.fromisoformat(f"2026-01-15T{text}").timestamp()
 
 
 @dataclass
 class SteppingClock(Clock):
-    """Begins at `time`. Whoever waits comes at once to when that is over; each look of a task, which is in a thread of its own, takes
-    `step` seconds, but only the first `max_steps` of them: how often tasks look depends on how fast they are. `readings` are what they saw.
+    """A clock that begins at `time` and passes each wait at once.
+
+    Each reading of a task, which runs in a thread of its own, takes `step` seconds. Only
+    the first `max_steps` readings do, since the number of readings depends on the speed
+    of the machine. `readings` are the times that tasks read.
     """
 
     time: float
@@ -27,7 +30,7 @@ class SteppingClock(Clock):
     readings: list[float] = field(default_factory=list)
 
     def now(self) -> float:
-        """What it shows; it goes on behind whoever copies."""
+        """Return the time, and advance it after a reading of a task."""
         shown = self.time
         if threading.current_thread() is not threading.main_thread():
             self.readings.append(shown)
@@ -35,36 +38,38 @@ class SteppingClock(Clock):
         return shown
 
     def sleep_for(self, seconds: float) -> float:
-        """It is later at once."""
+        """Advance the time at once."""
         self.time += seconds
         return 0.0
 
     @property
     def display_time(self) -> str:
-        """As HH:MM."""
+        """The time as HH:MM."""
         return f"{datetime.fromtimestamp(self.time):%H:%M}"  # noqa: DTZ006 - windows are local
 
 
 class SkewedClock(Clock):
-    """A clock that in other processes is `ahead` seconds from their second look on, until somebody has waited here: their window closes
-    in its middle, and before ours.
+    """A clock that is `ahead` seconds in other processes from their second reading on.
+
+    Their window closes in its middle, before the window of this process. After the first
+    wait in this process all clocks agree.
     """
 
     def __init__(self, time: float, ahead: float) -> None:
         self._time = time
         self._ahead = ahead
         self._owner = os.getpid()
-        self._looks = 0
+        self._readings = 0
 
     def now(self) -> float:
-        """What it shows in this process."""
+        """Return the time of this process."""
         if os.getpid() == self._owner:
             return self._time
-        self._looks += 1
-        return self._time + (self._ahead if self._looks > 1 else 0.0)
+        self._readings += 1
+        return self._time + (self._ahead if self._readings > 1 else 0.0)
 
     def sleep_for(self, seconds: float) -> float:
-        """It is later at once, and right everywhere."""
+        """Advance the time at once, and remove the skew."""
         self._time += seconds
         self._ahead = 0.0
         return 0.0

@@ -1,4 +1,4 @@
-"""Kills what takes part in a backfill when so much of it is staged: never after some time, which says nothing about where a copy is."""
+"""Kills of processes during a backfill, by the number of staged messages and never by time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 
 def await_progress(pair: Pair, count: int, done: threading.Event | None = None) -> bool:
-    """Wait until the target and a stage that is being written have so many messages of the copy; False when `done` comes first."""
+    """Wait until target and unsealed staging stream have so many messages of the copy.
+
+    Return False when `done` is set before.
+    """
     end = time.monotonic() + 120
     while time.monotonic() < end and not (done is not None and done.is_set()):
-        with (
-            suppress(OSError, AssertionError),
-            pair.raw("hub") as raw,
-        ):  # a hub that was killed a moment ago
+        # A killed hub does not answer until it has started again.
+        with suppress(OSError, AssertionError), pair.raw("hub") as raw:
             infos = raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"] or []
             writing = [
                 i
@@ -48,7 +49,10 @@ def await_progress(pair: Pair, count: int, done: threading.Event | None = None) 
 def run_and_strike(
     reached: Callable[[threading.Event], bool], strike: Callable[[], None], run: Callable[[], Any]
 ) -> Any:
-    """Run to the end, and strike once when it is so far: `reached` waits for that, and is False when the event comes first."""
+    """Run to the end, and call `strike` once when `reached` returns True.
+
+    `reached` returns False when its event is set before.
+    """
 
     def wait() -> bool:
         if not reached(done):
@@ -69,7 +73,7 @@ def run_and_strike(
 
 @dataclass(frozen=True)
 class SparkWorkers:
-    """The Python processes of a Spark: the daemon and what it forked, and the JVM that it belongs to."""
+    """The Python processes of a Spark: the daemon, its forks and their JVM."""
 
     jvm: int
     daemon: int
@@ -77,24 +81,24 @@ class SparkWorkers:
 
     @classmethod
     def of_process(cls, pid: int) -> SparkWorkers:
-        """Those of a driver, or of a JVM."""
+        """Find those of a driver or of a JVM."""
         found = [p for p in _descendants(pid) if "pyspark.daemon" in _command_line(p)]
         daemon = next(p for p in found if "pyspark.daemon" not in _command_line(_parent(p)))
         return cls(_parent(daemon), daemon, tuple(p for p in found if _parent(p) == daemon))
 
     def kill(self) -> None:
-        """The workers die, the daemon goes on."""
+        """Kill the workers, but not the daemon."""
         for pid in self.forked:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """All of them fall asleep: with a JVM that ends the workers would, too."""
+        """Pause all processes. The JVM too, since workers end with their JVM."""
         for pid in (*self.forked, self.daemon, self.jvm):
             os.kill(pid, signal.SIGSTOP)
 
     def wake(self) -> None:
-        """The workers go on where they were. Once they have begun to wait for something again, all of them die."""
+        """Resume the workers, and kill all processes once each worker has waited again."""
         before = {pid: _voluntary_switches(pid) for pid in self.forked}
         for pid in self.forked:
             os.kill(pid, signal.SIGCONT)
@@ -107,7 +111,7 @@ class SparkWorkers:
 
 
 def _voluntary_switches(pid: int) -> int:
-    """How often a process has begun to wait by itself."""
+    """Count how often a process has begun to wait by itself."""
     lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
     return next(
         int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches")
@@ -150,7 +154,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def require_complete(pair: Pair, count: int, live: int = 0) -> None:
-    """The target has every message of the copy once, in order, with payload, headers and where it comes from, and `live` of others."""
+    """Require each message of the copy once, in order and unchanged, and `live` others."""
     origin = read_all(pair.sandbox["hub"], "$JS.leaf.API", "S")
     target = read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
     copies = [
@@ -158,8 +162,8 @@ def require_complete(pair: Pair, count: int, live: int = 0) -> None:
     ]
     assert [data for _, _, data in copies] == [row[3] for row in origin]
     assert len(origin) == count
-    for (subject, headers, _), (seq, said, block, _) in zip(copies, origin, strict=True):
-        assert subject == said
+    for (subject, headers, _), (seq, expected, block, _) in zip(copies, origin, strict=True):
+        assert subject == expected
         assert headers.startswith(block[:-2] + f"Jsplan-Origin: leaf/S/{seq}/20".encode())
     assert [int(data) for _, subject, _, data in target if subject == b"t.live"] == list(
         range(1, live + 1)

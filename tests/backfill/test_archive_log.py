@@ -42,8 +42,8 @@ NAMES = [
 ]  # fmt: skip
 
 
-def archive(folder: Path, commit: Any, staged: str = NAME) -> Path:
-    """An archive with this commit in its log, and one file that its attempt left."""
+def write_archive(folder: Path, commit: Any, staged: str = NAME) -> Path:
+    """Write an archive with this commit in its log, and one file that its attempt left."""
     log = folder / "archive" / "_jsplan"
     log.mkdir(parents=True)
     (log / "commit-000001.json").write_text(json.dumps(commit))
@@ -52,9 +52,9 @@ def archive(folder: Path, commit: Any, staged: str = NAME) -> Path:
     return log.parent
 
 
-def test_a_file_that_waits_is_moved_to_its_day(tmp_path: Path) -> None:
-    """The log that all the cases here change is a good one."""
-    folder = archive(tmp_path, COMMIT)
+def test_a_committed_file_is_moved_to_its_day(tmp_path: Path) -> None:
+    """The log that the other tests change is valid: its file is moved to its day."""
+    folder = write_archive(tmp_path, COMMIT)
     Archive.read(folder).finish_commits()
 
     assert (folder / NAME).read_text() == "data"
@@ -63,8 +63,8 @@ def test_a_file_that_waits_is_moved_to_its_day(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_log_names_nothing_outside_of_its_archive(tmp_path: Path, name: Any) -> None:
-    """A file's name that jsplan never writes is refused, and no file is moved."""
-    folder = archive(
+    """A log with a file name that jsplan never writes is refused, and no file is moved."""
+    folder = write_archive(
         tmp_path, COMMIT | {"files": [FILE | {"name": name}]}, "../home/authorized_keys"
     )
     before = sorted(path for path in tmp_path.rglob("*"))
@@ -78,9 +78,9 @@ def test_a_log_names_nothing_outside_of_its_archive(tmp_path: Path, name: Any) -
 
 @pytest.mark.parametrize("attempt", ["../../..", "a/../..", "", "a\n", 5, None])
 def test_an_attempt_is_a_plain_name(tmp_path: Path, attempt: Any) -> None:
-    """So the folder from which files are moved is always one of the log's own."""
+    """An attempt whose name leads out of the folder of the log is refused."""
     with pytest.raises(DocumentError, match="attempt must"):
-        Archive.read(archive(tmp_path, COMMIT | {"attempt": attempt}))
+        Archive.read(write_archive(tmp_path, COMMIT | {"attempt": attempt}))
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_an_attempt_is_a_plain_name(tmp_path: Path, attempt: Any) -> None:
     ["day=2026-01-01", "_jsplan/attempt-a/day=2026-01-01", f"_jsplan/attempt-a/{NAME}", NAME],
 )
 def test_no_file_is_moved_over_a_symbolic_link(tmp_path: Path, link: str) -> None:
-    """A link in the archive leads wherever somebody wants: neither what it points to nor the archive is changed."""
-    folder, outside = archive(tmp_path, COMMIT), tmp_path / "outside"
+    """A symbolic link in the archive is refused, and no file is changed."""
+    folder, outside = write_archive(tmp_path, COMMIT), tmp_path / "outside"
     outside.mkdir()
     place = folder / link
     place.parent.mkdir(exist_ok=True)
@@ -105,8 +105,8 @@ def test_no_file_is_moved_over_a_symbolic_link(tmp_path: Path, link: str) -> Non
 
 
 def test_a_log_is_no_symbolic_link(tmp_path: Path) -> None:
-    """A run would write its attempts and commits to where it leads."""
-    folder = archive(tmp_path, COMMIT)
+    """A log that is a symbolic link is refused, since a run would write to its target."""
+    folder = write_archive(tmp_path, COMMIT)
     (folder / "_jsplan").rename(tmp_path / "log")
     (folder / "_jsplan").symlink_to(tmp_path / "log")
 
@@ -123,15 +123,15 @@ def test_a_log_is_no_symbolic_link(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_receipt_is_checked_like_a_commit(tmp_path: Path, receipt: str) -> None:
-    """What an attempt left is moved by the next one: the same names, the same refusal."""
+    """A damaged receipt is refused, since the next attempt moves the files that it names."""
     (tmp_path / "piece-1-1.json").write_text(receipt)
     with pytest.raises(DocumentError, match="piece-1-1"):
         read_receipts(tmp_path)
 
 
-def test_an_attempt_with_a_strange_mark_is_ignored(tmp_path: Path) -> None:
-    """A mark that is another document, or a link to one, makes no attempt."""
-    folder = archive(tmp_path, COMMIT)
+def test_an_attempt_with_a_damaged_mark_is_ignored(tmp_path: Path) -> None:
+    """An attempt whose mark is another document, or a link to one, is ignored."""
+    folder = write_archive(tmp_path, COMMIT)
     good = {"entry": "w/x", "hash": "t", "origin": json.dumps(["hub", "S", "then"])}
     for number, mark in enumerate(
         ["[]", "5", '{"entry": "w/x"}', json.dumps(good | {"origin": "{}"}), json.dumps(good)]
@@ -153,31 +153,39 @@ JUNK = (
 
 
 @given(st.data())
-def test_a_damaged_log_is_an_error_in_words(data: st.DataObject) -> None:
-    """Whatever stands where in a commit: it is read as it is, or refused as no commit."""
-    said = copy.deepcopy(COMMIT)
+def test_a_damaged_commit_is_read_unchanged_or_refused(data: st.DataObject) -> None:
+    """A commit with any value in any field is read unchanged or refused."""
+    document = copy.deepcopy(COMMIT)
     place: Any = data.draw(
-        st.sampled_from([said, said["origin"], said["files"][0], said["spans"], said["gaps"]])
+        st.sampled_from(
+            [
+                document,
+                document["origin"],
+                document["files"][0],
+                document["spans"],
+                document["gaps"],
+            ]
+        )
     )
     key = data.draw(st.sampled_from(sorted(place)) if isinstance(place, dict) else st.just(0))
     place[key] = data.draw(JUNK | st.dictionaries(st.text(max_size=3), JUNK, max_size=2))
     try:
-        require_valid(said, "commit", "a commit", "")
+        require_valid(document, "commit", "a commit", "")
     except DocumentError:
         return
-    found = Commit.from_json(said)
+    commit = Commit.from_json(document)
     assert {
         name: value
-        for name, value in found.to_json().items()
+        for name, value in commit.to_json().items()
         if name not in ("format", "rows", "files")
-    } == {name: value for name, value in said.items() if name not in ("format", "files")}
+    } == {name: value for name, value in document.items() if name not in ("format", "files")}
 
 
 @pytest.mark.parametrize(
     "name", ["../x.snap", "/etc/x.snap", "..", ".", "", "a/b.snap", "link.snap", 5]
 )
 def test_a_backup_names_only_files_beside_its_manifest(tmp_path: Path, name: Any) -> None:
-    """The same check as for archives: nothing else is read, whatever its checksum."""
+    """A manifest that names a file in another folder is refused, whatever the checksum."""
     for path in (tmp_path / "x.snap", tmp_path / "b" / "a" / "b.snap"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("data")
@@ -191,8 +199,8 @@ def test_a_backup_names_only_files_beside_its_manifest(tmp_path: Path, name: Any
 
 
 @pytest.mark.parametrize("name", ["pipe.snap", "zero.snap", "folder.snap", f"{'x' * 300}.snap"])
-def test_what_is_no_regular_file_is_not_read(tmp_path: Path, name: str) -> None:
-    """A pipe in the place of saved data is not waited for, and a device not read to an end that it does not have."""
+def test_special_files_are_not_read(tmp_path: Path, name: str) -> None:
+    """Pipes, devices and folders in place of saved data are refused without being read."""
     os.mkfifo(tmp_path / "pipe.snap")
     (tmp_path / "folder.snap").mkdir()
     (tmp_path / "zero.snap").symlink_to("/dev/zero")
@@ -204,7 +212,7 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path, name: str) -> None:
 
 @given(st.text(max_size=20))
 def test_a_name_stays_inside(name: str) -> None:
-    """What is not refused is below the folder."""
+    """A path that is not refused is below the folder."""
     from pathlib import Path  # noqa: PLC0415 - for types alone elsewhere
 
     folder = Path("/no/such/folder")

@@ -1,4 +1,4 @@
-"""Archives: streams into Parquet and back, each message once, whatever dies; and what other readers find in the folder."""
+"""Archives: streams into Parquet and back, killed runs, and other readers of the folder."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BACK: dict[str, Any] = {
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream; `out` archives `S` of the leaf, `back` brings it into `T` of the hub."""
+    """Hub and leaf without a stream; `out` archives `S` of the leaf, `back` reads it into `T`."""
     found = Pair.create(tmp_path, clean_hub_leaf)
     write_entries(found)
     return found
@@ -66,12 +66,12 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 def write_entries(
     pair: Pair, out: dict[str, Any] | None = None, back: dict[str, Any] | None = None
 ) -> None:
-    """Both entries, with what is said differently."""
+    """Write both entries with these changes."""
     pair.space.write(backfills=[OUT | (out or {}), BACK | (back or {})])
 
 
 def run(pair: Pair, name: str, **options: Any) -> OriginResult:
-    """Run an entry of one leg, without Spark."""
+    """Run an entry of one origin, without Spark."""
     with without_spark():
         return backfill.run(
             pair.space.load, BackfillOptions(name=name, **options), RecordingObserver()
@@ -79,30 +79,30 @@ def run(pair: Pair, name: str, **options: Any) -> OriginResult:
 
 
 def archive_folder(pair: Pair) -> Path:
-    """Where the archive is."""
+    """Return the folder of the archive."""
     return pair.space.folder / "archive"
 
 
 def archived_rows(pair: Pair) -> list[dict[str, Any]]:
-    """What anybody finds there who reads Parquet."""
+    """Read the archive with pyarrow, sorted by sequence."""
     found: list[dict[str, Any]] = pq.read_table(archive_folder(pair)).to_pylist()
     return sorted(found, key=lambda row: row["seq"])
 
 
 def require_archived(pair: Pair, *seqs: int) -> None:
-    """The archive has exactly these messages, once, and nothing of an attempt is left."""
+    """Require exactly these messages in the archive, once, and no rest of an attempt."""
     assert [row["seq"] for row in archived_rows(pair)] == list(seqs)
     assert (archive_folder(pair) / "_SUCCESS").exists()
     assert not list(archive_folder(pair).glob("_jsplan/attempt-*"))
     Archive.read(archive_folder(pair)).require_complete()
 
 
-# --- there and back --------------------------------------------------------------------------------------------------
+# --- round trip -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.matrix
-def test_there_and_back(pair: Pair) -> None:
-    """Every byte of subjects, headers and payloads comes back, and each copy says where and when it was first."""
+def test_archive_round_trip(pair: Pair) -> None:
+    """Each byte of subjects, headers and payloads comes back, with the header of its origin."""
     pair.stream("leaf", "S", EDGES)
     pair.stream("hub", "T", [(b"t.own", b"", b"before")])
 
@@ -114,8 +114,8 @@ def test_there_and_back(pair: Pair) -> None:
     pair.require_copied(others=1)
 
 
-def test_what_is_in_a_file(pair: Pair) -> None:
-    """One row is one message: its identity, a time in nanoseconds and one for people, headers as a list, in a folder of its day."""
+def test_columns_of_an_archive(pair: Pair) -> None:
+    """A row has the identity, time, timestamp, headers and day of one message."""
     pair.stream(
         "leaf",
         "S",
@@ -147,8 +147,8 @@ def test_what_is_in_a_file(pair: Pair) -> None:
     )
 
 
-def test_other_readers(pair: Pair, spark: SparkSession) -> None:
-    """Spark and pyarrow read the folder as it is and find the same; nothing of jsplan's is in their way."""
+def test_spark_and_pyarrow_read_an_archive(pair: Pair, spark: SparkSession) -> None:
+    """Spark and pyarrow read the same rows from the folder of an archive."""
     pair.stream("leaf", "S", numbered_rows(7))
     run(pair, "out")
 
@@ -167,8 +167,8 @@ def test_other_readers(pair: Pair, spark: SparkSession) -> None:
     assert pq.read_table(archive_folder(pair)).num_rows == frame.count() == 7
 
 
-def test_a_target_that_has_some_of_it(pair: Pair) -> None:
-    """What was copied there from the origin itself is recognised by where it comes from; only the rest is brought in."""
+def test_a_target_with_part_of_the_archive(pair: Pair) -> None:
+    """Messages that were copied from the origin itself are not copied again from the archive."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     pair.space.write(
@@ -186,8 +186,8 @@ def test_a_target_that_has_some_of_it(pair: Pair) -> None:
     pair.require_copied()
 
 
-def test_after_the_origin_is_gone(pair: Pair) -> None:
-    """An archive is complete in itself: it comes back also when nothing of its origin is left, into a workspace that never knew it."""
+def test_an_archive_of_a_deleted_origin(pair: Pair) -> None:
+    """An archive is restored without its origin, in a workspace that never knew the origin."""
     pair.stream("leaf", "S", numbered_rows(20))
     before = pair.stored("leaf", "S")
     run(pair, "out")
@@ -206,7 +206,7 @@ def test_after_the_origin_is_gone(pair: Pair) -> None:
 
 @pytest.mark.parametrize("filters", [[], ["s.a"]])
 def test_gaps_are_reported(pair: Pair, filters: list[str]) -> None:
-    """What was gone before it could be archived is a gap of the archive, and of whoever takes it from there."""
+    """Messages that were gone before the archive was written are gaps of archive and copy."""
     write_entries(pair, {"from": ORIGIN | ({"filter_subjects": filters} if filters else {})})
     pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 11)])
     pair.stream("hub", "T")
@@ -219,8 +219,8 @@ def test_gaps_are_reported(pair: Pair, filters: list[str]) -> None:
     pair.require_copied(seqs=[1, 5, 9] if filters else [1, 2, 5, 6, 8, 9, 10])
 
 
-def test_a_range_that_grows(pair: Pair) -> None:
-    """`--reset-range` adds what came since, and other filters add what was left out: no message is there twice."""
+def test_a_wider_range_adds_messages(pair: Pair) -> None:
+    """`--reset-range` and other filters add the messages that the archive lacks, once."""
     write_entries(pair, {"from": ORIGIN | {"filter_subjects": ["s.a"]}})
     pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 11)])
     assert run(pair, "out").copied == 5
@@ -237,7 +237,7 @@ def test_a_range_that_grows(pair: Pair) -> None:
 
 
 def test_apply_archives_once(pair: Pair) -> None:
-    """A plan lists an archive and what is to come out of one, an apply carries them out, and the next plan has nothing to do."""
+    """A plan lists an archive and its restore, apply runs both, and the next plan is empty."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
     ends = [
@@ -264,8 +264,8 @@ def test_apply_archives_once(pair: Pair) -> None:
     pair.require_copied()
 
 
-def test_two_origins(pair: Pair) -> None:
-    """A list of origins goes into one archive, which is not read before it has all of them, and comes back as legs of their own."""
+def test_an_archive_of_two_origins(pair: Pair) -> None:
+    """An archive of two origins is refused until it is complete, and is restored per origin."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "O", numbered_rows(4, subject=b"o.x"))
     pair.stream("hub", "T")
@@ -279,11 +279,11 @@ def test_two_origins(pair: Pair) -> None:
         result = backfill.run(pair.space.load, BackfillOptions(name="out"), RecordingObserver())
         back = backfill.run(pair.space.load, BackfillOptions(name="back"), RecordingObserver())
 
-    assert [(leg.origin, leg.copied) for leg in result.origins] == [
+    assert [(origin.origin, origin.copied) for origin in result.origins] == [
         ("leaf/stream/S", 5),
         ("hub/stream/O", 4),
     ]
-    assert [(leg.origin, leg.copied) for leg in back.origins] == [
+    assert [(origin.origin, origin.copied) for origin in back.origins] == [
         ("leaf/stream/S", 5),
         ("hub/stream/O", 4),
     ]
@@ -293,8 +293,11 @@ def test_two_origins(pair: Pair) -> None:
 DAY = 86_400 * 10**9
 
 
-def test_days(tmp_path: Path) -> None:
-    """Each message is in the folder of its day, UTC, to the nanosecond; where a clock went back at midnight the order is the stream's."""
+def test_messages_are_in_the_folder_of_their_day(tmp_path: Path) -> None:
+    """Each message is in the folder of its UTC day, in the order of the stream.
+
+    The order holds also where a clock went back at midnight.
+    """
     midnight = 20_000 * DAY
     times = [
         midnight - 2,
@@ -314,7 +317,7 @@ def test_days(tmp_path: Path) -> None:
         Endpoint("c", "$JS.API"), "leaf", "S", SeqRange(1, len(times)), (), str(tmp_path), "a"
     )
 
-    files = writer._DayFiles(piece)  # noqa: SLF001 - servers do not let anybody choose a message's time
+    files = writer._DayFiles(piece)  # noqa: SLF001 - no client can choose the time of a message
     for start in range(0, len(times), 2):
         files.add(messages.slice(start, 2))
     files.close()
@@ -329,9 +332,9 @@ def test_days(tmp_path: Path) -> None:
     assert (found["seq"].to_pylist(), found["time"].to_pylist()) == (list(range(1, 8)), times)
 
 
-# --- dying -----------------------------------------------------------------------------------------------------------
+# --- killed runs -----------------------------------------------------------------------------------------------------
 
-#: What a run does to the folder, one after the other.
+#: The calls by which a run writes to the folder.
 STEPS = (
     "Path.mkdir",
     "Path.rename",
@@ -344,10 +347,10 @@ STEPS = (
 
 
 def _kill_after_writes(patch: pytest.MonkeyPatch, after: int) -> list[int]:
-    """Let whoever writes to a folder do so many things, and then nothing more."""
+    """Raise `SimulatedKill` after so many writes to the archive; return the count."""
     done = [0]
 
-    def mortal(real: Callable[..., Any]) -> Callable[..., Any]:
+    def limit_calls(real: Callable[..., Any]) -> Callable[..., Any]:
         def step(*args: Any, **options: Any) -> Any:
             if any("archive" in str(arg) for arg in args):
                 if done[0] >= after:
@@ -359,13 +362,16 @@ def _kill_after_writes(patch: pytest.MonkeyPatch, after: int) -> list[int]:
 
     for name in STEPS:
         owner: Any = {"Path": Path, "os": os, "shutil": shutil}[name.partition(".")[0]]
-        patch.setattr(owner, name.partition(".")[2], mortal(getattr(owner, name.partition(".")[2])))
+        patch.setattr(
+            owner, name.partition(".")[2], limit_calls(getattr(owner, name.partition(".")[2]))
+        )
     return done
 
 
-def test_dying_before_any_step(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much of its folder a run came to before it died: readers of it find all or, without `_SUCCESS`, some of it, never one
-    message twice; jsplan takes nothing half for whole; the next run leaves everything there once.
+def test_dying_before_any_write(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that dies before any write leaves no duplicate, and the next run completes it.
+
+    Readers find all messages, or some of them without `_SUCCESS`.
     """
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
@@ -398,8 +404,8 @@ def test_dying_before_any_step(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> N
     assert after > 15
 
 
-def test_finished_parts_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a dead attempt has finished is not read again."""
+def test_finished_chunks_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that an interrupted attempt has finished are not read again."""
     pair.stream("leaf", "S", numbered_rows(20))
     monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 5)
     with pytest.MonkeyPatch.context() as patch:
@@ -432,16 +438,16 @@ def _record_reads(read: list[Any], open_connection: Any, what: Any) -> Iterator[
     return real(open_connection, what)
 
 
-def test_two_that_write_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two workspaces, whose locks do not know each other, write the same stream to the same folder: who comes second adds nothing."""
+def test_two_workspaces_write_one_archive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two workspaces that write the same stream to one folder adds nothing."""
     pair.stream("leaf", "S", numbered_rows(20))
     commit, other = Archive.commit, pair.space.folder / "other"
     other.mkdir()
     base = pair.space.base | {"workspace": "second"}
-    said = base | {"backfills": [OUT | {"to": {"parquet": str(archive_folder(pair))}}]}
-    (other / "jsplan.yaml").write_text(json.dumps(said), "utf-8")
+    document = base | {"backfills": [OUT | {"to": {"parquet": str(archive_folder(pair))}}]}
+    (other / "jsplan.yaml").write_text(json.dumps(document), "utf-8")
 
-    def late(self: Archive, what: Any) -> Archive:
+    def commit_after_other(self: Archive, what: Any) -> Archive:
         monkeypatch.setattr(Archive, "commit", commit)
         with without_spark():
             backfill.run(
@@ -449,17 +455,17 @@ def test_two_that_write_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> 
             )
         return commit(self, what)
 
-    monkeypatch.setattr(Archive, "commit", late)
+    monkeypatch.setattr(Archive, "commit", commit_after_other)
 
     assert run(pair, "out").copied == 0
     require_archived(pair, *range(1, 21))
 
 
-# --- what is not as it was -------------------------------------------------------------------------------------------
+# --- changed folders -------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_gone_is_written_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An archive without one of its files is not taken for whole, and a run of the entry that writes it puts that right."""
+def test_a_missing_file_is_written_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive without one of its files is refused, and the next run writes the file again."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     pair.delete("leaf", "S", 7, 12)
@@ -478,8 +484,8 @@ def test_a_file_that_is_gone_is_written_again(pair: Pair, monkeypatch: pytest.Mo
     pair.require_copied()
 
 
-def test_a_file_that_was_changed(pair: Pair) -> None:
-    """A file of another content, of the same size too, is named; nothing of it reaches a stream."""
+def test_a_changed_file_is_refused(pair: Pair) -> None:
+    """A file with other content is named, and none of it reaches a stream."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     run(pair, "out")
@@ -501,7 +507,7 @@ def test_a_file_that_was_changed(pair: Pair) -> None:
 
 
 def test_a_file_system_without_links(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As buckets are that are mounted: nothing becomes a part of the archive, and why is said. Elsewhere the next run goes on."""
+    """A folder without hard links is refused with a hint, and a later run resumes the attempt."""
     pair.stream("leaf", "S", numbered_rows(5))
 
     def unsupported(*_: Any) -> None:
@@ -520,8 +526,8 @@ def test_a_file_system_without_links(pair: Pair, monkeypatch: pytest.MonkeyPatch
     require_archived(pair, *range(1, 6))
 
 
-def test_unknown_files(pair: Pair) -> None:
-    """A folder with something else in it is left alone; a file that nobody knows would be read by everybody, and is named."""
+def test_unknown_files_are_refused(pair: Pair) -> None:
+    """A folder with a file that is not in the log of the archive is refused."""
     pair.stream("leaf", "S", numbered_rows(2))
     pair.stream("hub", "T")
     archive_folder(pair).mkdir()
@@ -538,15 +544,15 @@ def test_unknown_files(pair: Pair) -> None:
 
 
 def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker on a machine without the folder, or with another one there, ends the run with words; nothing is committed."""
+    """A worker that does not reach the folder ends the run, and nothing is committed."""
     pair.stream("leaf", "S", numbered_rows(3))
     elsewhere = pair.space.folder / "elsewhere"
     real = writer.export_chunks
 
-    def there(pieces: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
+    def export_elsewhere(pieces: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
         return real(tuple(replace(piece, folder=str(elsewhere)) for piece in pieces))
 
-    monkeypatch.setattr("jsplan.backfill.parquet.export.export_chunks", there)
+    monkeypatch.setattr("jsplan.backfill.parquet.export.export_chunks", export_elsewhere)
     with pytest.raises(RefusedError, match=f"cannot write to {elsewhere}: No such file"):
         run(pair, "out")
     elsewhere.mkdir()
@@ -578,10 +584,10 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
         ({}, {"from": {"parquet": "nowhere"}}, ArchiveError, "nowhere is not an archive"),
     ],
 )
-def test_what_is_refused(
+def test_invalid_archive_entries_are_refused(
     pair: Pair, out: dict[str, Any], back: dict[str, Any], kind: type[JsplanError], words: str
 ) -> None:
-    """Places that are no folders, entries that cannot be meant, folders that are not there: with words, before anything is done."""
+    """An entry with an invalid place or combination is refused before anything is written."""
     write_entries(pair, out, back)
     pair.stream("hub", "T")
     with pytest.raises(kind, match=words):
@@ -592,12 +598,12 @@ def test_what_is_refused(
 
 
 def verify(pair: Pair, name: str) -> Verification:
-    """Compare both sides on the Spark that runs."""
+    """Run `verify` on the running Spark."""
     return backfill.verify(pair.space.load, VerifyOptions(name=name), RecordingObserver())
 
 
-def test_verify(pair: Pair, spark: SparkSession) -> None:
-    """Both ways are compared message by message: what is missing or was changed is named, what has expired since is not a difference."""
+def test_verify_names_missing_and_changed_messages(pair: Pair, spark: SparkSession) -> None:
+    """Missing and changed messages are named in both directions; expired ones are not."""
     pair.stream("leaf", "S", EDGES + numbered_rows(20))
     pair.stream("hub", "T", [(b"t.own", b"", b"before")])
     run(pair, "out")
@@ -626,7 +632,7 @@ def test_verify(pair: Pair, spark: SparkSession) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_killed_drivers_and_workers(pair: Pair) -> None:
-    """A driver is killed when some pieces are done, and the workers of the one after it: every message is in the archive once."""
+    """Each message is archived once although a driver and the workers of the next are killed."""
     count = 400_000
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
     write_entries(pair, {"rate": "20MB/s"})
@@ -638,9 +644,13 @@ def test_killed_drivers_and_workers(pair: Pair) -> None:
         None,
     ):
         before = len(list(archive_folder(pair).glob("_jsplan/attempt-*/piece-*")))
-        with log.open("ab") as said:
+        with log.open("ab") as output:
             process = subprocess.Popen(
-                command, cwd=pair.space.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+                command,
+                cwd=pair.space.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
             )
         try:
             while (
@@ -663,18 +673,18 @@ def test_killed_drivers_and_workers(pair: Pair) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_half_a_million_there_and_back(pair: Pair, spark: SparkSession) -> None:
-    """500,000 messages into Parquet and back, on Spark: payload, headers and subjects byte for byte, times in `Jsplan-Origin`."""
+def test_round_trip_of_half_a_million_messages(pair: Pair, spark: SparkSession) -> None:
+    """500,000 messages come back from Parquet on Spark, unchanged."""
     require_round_trip(pair, 500_000)
 
 
-def test_some_thousands_there_and_back(pair: Pair, spark: SparkSession) -> None:
-    """The same with fewer."""
+def test_round_trip_of_some_thousand_messages(pair: Pair, spark: SparkSession) -> None:
+    """6,000 messages come back from Parquet on Spark, unchanged."""
     require_round_trip(pair, 6_000)
 
 
 def require_round_trip(pair: Pair, count: int) -> None:
-    """Archive so many messages with headers, bring them back, and compare every byte of both streams, without any code that copied."""
+    """Archive so many messages, restore them, and compare every byte of both streams."""
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.publish("leaf", EDGES)
     pair.stream("hub", "T")
@@ -698,7 +708,7 @@ def require_round_trip(pair: Pair, count: int) -> None:
         read_all(pair.sandbox["hub"], "$JS.hub.API", "T"),
     )
     assert len(origin) == len(target) == count + len(EDGES)
-    for (seq, *said), (_, *found) in zip(origin, target, strict=True):
+    for (seq, *expected), (_, *found) in zip(origin, target, strict=True):
         block = b"".join(
             line + b"\r\n"
             for line in found[1].split(b"\r\n")[:-2]
@@ -708,6 +718,6 @@ def require_round_trip(pair: Pair, count: int) -> None:
         assert line.decode() == f"Jsplan-Origin: {times[seq]}"
         assert [
             found[0],
-            b"" if block == b"NATS/1.0\r\n" and not said[1] else block + b"\r\n",
+            b"" if block == b"NATS/1.0\r\n" and not expected[1] else block + b"\r\n",
             found[2],
-        ] == said
+        ] == expected

@@ -1,4 +1,4 @@
-"""Archives of what SQL and functions make of messages, and what they make of an archive on its way back; on real Spark."""
+"""Archives with `where`, a function and a subject transform, in both directions, on Spark."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(300)]
 
-#: So many pieces the largest archive here is written in.
+#: The number of chunks of the largest archive here.
 PIECES = 4
 RENAMED = {"src": "s.*.*", "dest": "all.$2.$1"}
 
@@ -69,13 +69,13 @@ def run(
     back: dict[str, Any] | None = None,
     **options: Any,
 ) -> OriginResult:
-    """Say one of the entries differently, and run it on the Spark that runs already."""
+    """Write the entries with these changes, and run one of them on the running Spark."""
     pair.space.write(backfills=[OUT | (out or {}), BACK | (back or {})])
     return _run_origin(pair, "out" if out is not None else "back", **options)
 
 
 def frame_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
-    """Identity and content of the rows of a frame, sorted."""
+    """Return identity and content of the rows of a frame, sorted."""
     found = frame.select("origin", "subject", "headers", "data").collect()
     return sorted(
         (row.origin, row.subject, [(h.name, h.value) for h in row.headers], bytes(row.data))
@@ -88,10 +88,10 @@ def frame_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 WHERE = "exists(headers, h -> h.name = 'Region' AND h.value IN ('r1', 'r2')) OR seq > 115"
 
 
-def test_an_archive_of_what_sql_lets_through(
+def test_an_archive_with_where(
     pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds what the same SQL finds in an archive of everything, byte for byte, each once; and a second run has nothing to do."""
+    """An archive with `where` has the rows that the same SQL selects, once each."""
     monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 10)
     pair.stream(
         "leaf", "S", [*rows(120), (b"s.odd", b"NATS/1.0\r\nodd:1\r\nNats-Msg-Id: x\r\n\r\n", b"")]
@@ -111,14 +111,14 @@ def test_an_archive_of_what_sql_lets_through(
     assert verify_counts(pair.space.load, "out") == {"equal": first.copied}
 
 
-def test_an_archive_of_what_a_function_makes(
+def test_an_archive_with_a_transform(
     pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same with a function that puts its rows in no order and a subject transform after it: in order all the same, and verified."""
+    """Rows of a function and a subject transform are archived in order and verified."""
     monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 10)
     pair.stream("leaf", "S", rows(100))
     scope: dict[str, Any] = {}
-    exec(CLEAN, scope)  # noqa: S102 - the file of that test
+    exec(CLEAN, scope)  # noqa: S102 - the source of the transform under test
     mapped = "concat('all.', split(subject, '[.]')[3], '.', split(subject, '[.]')[2]) AS subject"
     expected = (
         scope["run"](export_parquet(pair, spark, "whole"))
@@ -143,7 +143,7 @@ def test_an_archive_of_what_a_function_makes(
 
 
 def test_verify_of_a_filtered_archive(pair: Pair, spark: SparkSession) -> None:
-    """What the SQL lets through and the archive lacks is missing; what is there and is not let through by what it is by now is extra."""
+    """A selected message that the archive lacks is missing; one that is not selected is extra."""
     pair.stream("leaf", "S", rows(30))
     run(pair, {"where": "seq <= 10"})
     log = next((archive_folder(pair) / "_jsplan").glob("commit-*"))
@@ -155,8 +155,8 @@ def test_verify_of_a_filtered_archive(pair: Pair, spark: SparkSession) -> None:
 
 
 @pytest.mark.matrix
-def test_renamed_there_and_back(pair: Pair) -> None:
-    """Subjects are mapped on the way into an archive without Spark's help, and back again on the way out; payloads are as they were."""
+def test_subject_transform_round_trip(pair: Pair) -> None:
+    """Subjects are mapped into an archive and back without Spark, and payloads are unchanged."""
     pair.stream("leaf", "S", rows(20))
     pair.stream("hub", "T")
     entries = [
@@ -182,19 +182,19 @@ def _raise_kill(*_: Any) -> None:
     raise SimulatedKill
 
 
-# --- what died before ------------------------------------------------------------------------------------------------
+# --- interrupted attempts --------------------------------------------------------------------------------------------
 
 
-def test_receipts_of_a_dead_attempt(
+def test_finished_chunks_are_resumed(
     pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finished pieces are taken over, also those of which nothing was left; but not those that another text of the function made."""
+    """Finished chunks are resumed unless the text of the function has changed."""
     monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 5)
     pair.stream("leaf", "S", rows(20))
     entry = {"where": "seq > 7", "transform": "clean.py:run"}
     read: list[Any] = []
 
-    def noted(*what: Any) -> PartitionPlan:
+    def record_plan(*what: Any) -> PartitionPlan:
         read.append(what[-1])
         return PartitionPlan(*what)
 
@@ -206,10 +206,10 @@ def test_receipts_of_a_dead_attempt(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Archive, "commit", _raise_kill)
-        patch.setattr(export, "PartitionPlan", noted)
+        patch.setattr(export, "PartitionPlan", record_plan)
         with pytest.raises(SimulatedKill):
             run(pair, entry)
-        assert read == []  # every piece was there
+        assert read == []  # every chunk was finished
         (pair.space.folder / "clean.py").write_text(
             CLEAN.replace("FACTOR = 10", "FACTOR = 100"), "utf-8"
         )
@@ -223,13 +223,13 @@ def test_receipts_of_a_dead_attempt(
     assert spark.range(1).count() == 1
 
 
-def partition_receipts(pair: Pair) -> list[Path]:
-    """Receipts of pieces that attempts have finished."""
+def finished_receipts(pair: Pair) -> list[Path]:
+    """Return the receipts of chunks that attempts have finished."""
     return list(archive_folder(pair).glob("_jsplan/attempt-*/piece-*.json"))
 
 
 def await_writing(pair: Pair, before: set[Path], done: threading.Event) -> bool:
-    """Wait until an attempt that is none of those writes a piece; False when `done` comes first."""
+    """Wait until a new attempt writes a chunk; return False when `done` is set before."""
     end = time.monotonic() + 240
     while time.monotonic() < end and not done.is_set():
         for attempt in set(archive_folder(pair).glob("_jsplan/attempt-*")) - before:
@@ -244,9 +244,11 @@ def await_writing(pair: Pair, before: set[Path], done: threading.Event) -> bool:
 @pytest.mark.parametrize(
     "more", [{}, {"transform": "clean.py:shouting"}], ids=["where", "function"]
 )
-def test_killed_while_it_is_archived(pair: Pair, spark: SparkSession, more: dict[str, Any]) -> None:
-    """The driver is killed when a piece is done, its workers sleep and wake up when everything is over; the run after it loses its workers
-    and goes on by itself: what the SQL lets through is there, each message once, and nothing else.
+def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession, more: dict[str, Any]) -> None:
+    """Each selected message is archived once although drivers and workers are killed.
+
+    The driver is killed after one chunk. Its workers are paused until the next run is
+    over, and that run loses its own workers.
     """
     count = PIECES * 40_000
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
@@ -259,7 +261,7 @@ def test_killed_while_it_is_archived(pair: Pair, spark: SparkSession, more: dict
     again = partial(_run_origin, pair, "x")
 
     with spark_driver(pair) as process:
-        while not partition_receipts(pair):
+        while not finished_receipts(pair):
             assert process.poll() is None, (pair.space.folder / "driver.log").read_text()
             time.sleep(0.01)
         sleeping = SparkWorkers.of_process(process.pid)
@@ -267,9 +269,8 @@ def test_killed_while_it_is_archived(pair: Pair, spark: SparkSession, more: dict
         process.kill()
         process.wait()
     before = set(archive_folder(pair).glob("_jsplan/attempt-*"))
-    if (
-        len(partition_receipts(pair)) < PIECES
-    ):  # or else this test was asleep itself when it should have struck
+    # On a slow machine the attempt may be complete before the kill.
+    if len(finished_receipts(pair)) < PIECES:
         found = run_and_strike(
             partial(await_writing, pair, before),
             lambda: SparkWorkers.of_process(jvm.proc.pid).kill(),
@@ -287,8 +288,8 @@ def test_killed_while_it_is_archived(pair: Pair, spark: SparkSession, more: dict
 # --- several entries, one folder --------------------------------------------------------------------------------------
 
 
-def test_more_of_the_same_stream(pair: Pair, spark: SparkSession) -> None:
-    """Another condition adds what it lets through and is not there; without one the rest comes; no message is there twice."""
+def test_another_condition_adds_messages(pair: Pair, spark: SparkSession) -> None:
+    """Another condition adds the messages that the archive lacks, once each."""
     pair.stream("leaf", "S", rows(12))
     assert run(pair, {"where": "seq <= 4"}).copied == 4
     assert run(pair, {"where": "seq <= 4"}).copied == 0
@@ -300,10 +301,8 @@ def test_more_of_the_same_stream(pair: Pair, spark: SparkSession) -> None:
     assert spark.range(1).count() == 1
 
 
-def test_what_does_not_fit_together(pair: Pair, spark: SparkSession) -> None:
-    """A folder has each message once: what became something else on its way is not mixed with what did not; and a file that is gone is not
-    written again by an entry that wants less of it.
-    """
+def test_conflicting_entries_are_refused(pair: Pair, spark: SparkSession) -> None:
+    """An archive is not mixed with another transform, nor repaired by a narrower entry."""
     pair.stream("leaf", "S", rows(12))
     run(pair, {})
 
@@ -330,15 +329,15 @@ def test_what_does_not_fit_together(pair: Pair, spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("order", ["stream", pytest.param("subject", marks=pytest.mark.soak)])
-def test_a_part_of_an_archive_comes_back(pair: Pair, spark: SparkSession, order: str) -> None:
-    """SQL, a function and a subject transform over an archive whose origin is gone: what the same make of the Parquet is what arrives."""
+def test_restore_with_where_and_transform(pair: Pair, spark: SparkSession, order: str) -> None:
+    """A restore with `where` and transforms copies what the same steps make of the Parquet."""
     pair.stream("leaf", "S", rows(60))
     pair.stream("hub", "T", [(b"t.own", b"", b"before")])
     run(pair, {})
     before = {with_nanoseconds(one.time): one.seq for one in pair.stored("leaf", "S")}
     pair.ask("leaf", "STREAM.DELETE.S")
     scope: dict[str, Any] = {}
-    exec(CLEAN, scope)  # noqa: S102 - the file of that test
+    exec(CLEAN, scope)  # noqa: S102 - the source of the transform under test
     where = "seq % 2 = 0 AND CAST(data AS STRING) LIKE '%{%'"
     expected = scope["run"](spark.read.parquet(str(archive_folder(pair))).where(where)).cache()
     entry = {
@@ -372,8 +371,8 @@ def test_a_part_of_an_archive_comes_back(pair: Pair, spark: SparkSession, order:
     assert run(pair, back=entry).copied == 1
 
 
-def test_an_archive_in_partitions(pair: Pair) -> None:
-    """Without Spark's help, two writers: by subject, of two streams, one of which the target has a part of; then nothing is left."""
+def test_restore_in_two_partitions(pair: Pair) -> None:
+    """An archive of two origins is restored by two writers, in order of each subject."""
     pair.stream("leaf", "S", [(b"s.%d" % (n % 5), b"", b"%d" % n) for n in range(1, 61)])
     pair.stream("hub", "O", [(b"o.%d" % (n % 3), b"", b"%d" % n) for n in range(1, 21)])
     pair.stream("hub", "T")
@@ -389,7 +388,7 @@ def test_an_archive_in_partitions(pair: Pair) -> None:
         ).origins
         again = backfill.run(pair.space.load, BackfillOptions(name="back"), RecordingObserver())
 
-    assert [(leg.origin, leg.copied) for leg in found] == [
+    assert [(origin.origin, origin.copied) for origin in found] == [
         ("leaf/stream/S", 50),
         ("hub/stream/O", 20),
     ]
@@ -402,8 +401,8 @@ def test_an_archive_in_partitions(pair: Pair) -> None:
     pair.require_nothing_left()
 
 
-def test_an_archive_of_something_else_beside_a_source(pair: Pair, spark: SparkSession) -> None:
-    """What a source of the target brought is known as it was; that an archive has it under another subject is no difference."""
+def test_restore_beside_a_source_of_the_target(pair: Pair, spark: SparkSession) -> None:
+    """Messages that a source brought count as present, also with other subjects in the archive."""
     pair.stream("leaf", "S", rows(20))
     pair.stream(
         "hub",
@@ -437,10 +436,10 @@ def test_an_archive_of_something_else_beside_a_source(pair: Pair, spark: SparkSe
     ],
     ids=["doubled", "broken", "where", "order"],
 )
-def test_what_is_refused(
+def test_invalid_transforms_are_refused(
     pair: Pair, spark: SparkSession, out: dict[str, Any], kind: type[JsplanError], words: str
 ) -> None:
-    """Faults of SQL and functions stop it with the words that they have between streams, and nothing becomes a part of the archive."""
+    """A fault in SQL or a function is reported, and nothing is committed."""
     pair.stream("leaf", "S", rows(4))
 
     with pytest.raises(kind, match=words):
@@ -449,8 +448,8 @@ def test_what_is_refused(
     assert spark.range(1).count() == 1
 
 
-def test_a_recreated_stream(pair: Pair) -> None:
-    """An archive of a stream and of the one that was made after it has two messages for a sequence: they come back as they are only."""
+def test_an_archive_of_a_recreated_stream(pair: Pair) -> None:
+    """An archive of a stream and its successor is restored only in the order of the archive."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
     with without_spark():
@@ -465,8 +464,8 @@ def test_a_recreated_stream(pair: Pair) -> None:
     assert found.copied == len(pair.stored("hub", "T")) == 12
 
 
-def test_a_large_archive_is_cut_by_its_files(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several readers share an archive file by file, so that the sum over a file is made once by whoever reads it."""
+def test_each_file_is_checked_by_one_reader(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several readers share an archive by files, so that each file is checked once."""
     monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 1000)
     create_bulk_stream(pair.sandbox["leaf"], "S", 4000)
     pair.stream("hub", "T")

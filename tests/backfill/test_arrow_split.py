@@ -1,4 +1,4 @@
-"""Whole columns are cut where Python's own search would cut each value, also columns that are parts of others."""
+"""Columns are cut at the same places as their values, also slices of other columns."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from jsplan.backfill.protocol.arrow_split import (
 VALUES = st.lists(st.text(alphabet="ab. \r", max_size=8).map(str.encode), max_size=8)
 
 
-def part(values: list[bytes], skip: int) -> tuple[pa.Array, list[bytes]]:
-    """A column that begins inside another, and what it has."""
+def slice_column(values: list[bytes], skip: int) -> tuple[pa.Array, list[bytes]]:
+    """Return a column that begins inside another, and its values."""
     return pa.array(values, pa.binary()).slice(min(skip, len(values))), values[skip:]
 
 
 @given(VALUES, st.integers(0, 2))
-def test_every_place_of_a_byte(values: list[bytes], skip: int) -> None:
-    """Each value holds the byte at just these places."""
-    column, expected = part(values, skip)
+def test_find_byte_finds_every_place(values: list[bytes], skip: int) -> None:
+    """Each place of a byte is found in each value."""
+    column, expected = slice_column(values, skip)
 
     places, counts = find_byte(column, ord("."))
 
@@ -40,25 +40,25 @@ def test_every_place_of_a_byte(values: list[bytes], skip: int) -> None:
 
 
 @given(VALUES, st.integers(0, 2), st.integers(1, 3))
-def test_what_follows_the_last_few(values: list[bytes], skip: int, count: int) -> None:
-    """Both halves of each value, cut at the last but so many of a byte; where there are fewer the second one is empty."""
-    column, expected = part(values, skip)
+def test_values_are_cut_at_the_last_separators(values: list[bytes], skip: int, count: int) -> None:
+    """Each value is cut at its last separators; with fewer of them the tails is empty."""
+    column, expected = slice_column(values, skip)
     at, offsets = find_tails(column, ord("\r"), count), get_buffers(column)[1]
 
-    kept, tail = cut_columns(column.buffers()[2], offsets[:-1], at, at, offsets[1:])
+    heads, tails = cut_columns(column.buffers()[2], offsets[:-1], at, at, offsets[1:])
 
     whole = [value.rsplit(b"\r", count) for value in expected]
-    assert kept.to_pylist() == [
+    assert heads.to_pylist() == [
         words[0] if len(words) > count else value
         for words, value in zip(whole, expected, strict=True)
     ]
     assert [
-        one + other for one, other in zip(kept.to_pylist(), tail.to_pylist(), strict=True)
+        one + other for one, other in zip(heads.to_pylist(), tails.to_pylist(), strict=True)
     ] == expected
 
 
-def test_what_was_cut_is_free_of_its_buffer() -> None:
-    """A receive buffer is used again at once."""
+def test_cut_columns_outlive_the_buffer() -> None:
+    """Cut columns do not change when their receive buffer is used again."""
     column = pa.array([b"one 1", b"two 2"], pa.binary())
     buffer = bytearray(column.buffers()[2].to_pybytes())
     spaces, _ = find_byte(column, ord(" "))
@@ -72,7 +72,7 @@ def test_what_was_cut_is_free_of_its_buffer() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"x", b"1.5", b"99999999999999999999"])
-def test_what_is_no_number(text: bytes) -> None:
-    """Nothing is guessed."""
+def test_invalid_numbers_are_refused(text: bytes) -> None:
+    """A value that is not a number is refused."""
     with pytest.raises(ValueError, match="parse"):
         parse_numbers(pa.array([text], pa.binary()))

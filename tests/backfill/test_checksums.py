@@ -1,4 +1,4 @@
-"""Sums over blocks of messages prove that both sides are equal, and only then."""
+"""Sums over blocks of messages agree exactly when both sides are equal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rows = list[dict[str, int]]
 def compared_side(
     number: int, rows: Rows, cut: int = 0, others: int = 0
 ) -> Callable[[], Iterator[pa.RecordBatch]]:
-    """A side that says these rows in two batches, and how many are of no leg."""
+    """Return a side that yields these rows in two batches, and the count of other messages."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         none = {"origin_number": NO_ORIGIN, "place": others}
@@ -34,18 +34,21 @@ def compared_side(
 
 
 def compare_sums(origin: Rows, target: Rows, others: int = 0) -> list[dict[str, object]] | None:
-    """What the sums of both say."""
+    """Compare the sums of both sides."""
     return compare_checksums(
-        said
-        for one in (compared_side(0, origin, len(origin) // 2), compared_side(1, target, 1, others))
-        for said in sum_blocks(one)
+        block
+        for side in (
+            compared_side(0, origin, len(origin) // 2),
+            compared_side(1, target, 1, others),
+        )
+        for block in sum_blocks(side)
     )
 
 
-def message(seq: int, leg: int = 0, **other: int) -> dict[str, int]:
-    """One row."""
+def message(seq: int, origin_number: int = 0, **other: int) -> dict[str, int]:
+    """Return one row."""
     return {
-        "origin_number": leg,
+        "origin_number": origin_number,
         "seq": seq,
         "time": 1_000 + seq,
         "digest": seq * 7 - 50_000,
@@ -53,14 +56,14 @@ def message(seq: int, leg: int = 0, **other: int) -> dict[str, int]:
 
 
 EVERY = [
-    message(seq, leg)
-    for leg in (0, 3)
+    message(seq, origin_number)
+    for origin_number in (0, 3)
     for seq in (1, 2, 3, BLOCK_SEQUENCES - 1, BLOCK_SEQUENCES, 5 * BLOCK_SEQUENCES)
 ]
 
 
 def test_equal_sides_agree() -> None:
-    """In whatever order and batches they come; the messages of nobody are counted."""
+    """Equal sides agree in any order and batches; messages of no origin are counted."""
     assert compare_sums(EVERY, EVERY[::-1], others=4) == [
         {"origin_number": 0, "kind": "equal", "count": 6},
         {"origin_number": 3, "kind": "equal", "count": 6},
@@ -68,8 +71,8 @@ def test_equal_sides_agree() -> None:
     ]
 
 
-def test_nothing_is_equal_to_nothing() -> None:
-    """An empty range has no messages that differ."""
+def test_empty_sides_agree() -> None:
+    """Two empty ranges are equal."""
     assert compare_sums([], []) == [{"origin_number": NO_ORIGIN, "kind": "others", "count": 0}]
 
 
@@ -106,13 +109,13 @@ def test_nothing_is_equal_to_nothing() -> None:
         "native",
     ],
 )
-def test_anything_else_is_looked_at(target: Rows) -> None:
-    """A difference of one message is enough, and what is fine but not plainly equal."""
+def test_a_difference_needs_a_full_comparison(target: Rows) -> None:
+    """A difference of one message, or a mark on one, needs the comparison by message."""
     assert compare_sums(EVERY, target) is None
 
 
-def test_what_was_left_out_is_looked_at() -> None:
-    """A message that was left out on purpose is missing on the other side."""
+def test_a_skipped_message_needs_a_full_comparison() -> None:
+    """A message that was skipped on purpose is missing on the other side."""
     assert compare_sums([*EVERY, message(4, mark=SKIPPED)], EVERY) is None
 
 
@@ -120,8 +123,8 @@ def test_what_was_left_out_is_looked_at() -> None:
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3), st.integers(-3, 3)), max_size=8),
     st.randoms(),
 )
-def test_any_two_sides(rows: list[tuple[int, int, int]], chance: object) -> None:
-    """They agree exactly if they have the same messages as often."""
+def test_sums_agree_only_for_equal_sides(rows: list[tuple[int, int, int]], chance: object) -> None:
+    """Two sides agree exactly if they have the same messages the same number of times."""
     origin = [{"seq": seq, "time": time, "digest": digest} for seq, time, digest in rows]
     target = [dict(row) for row in origin]
     chance.shuffle(target)  # type: ignore[attr-defined]

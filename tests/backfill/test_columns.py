@@ -26,7 +26,7 @@ FIELDS = st.lists(st.tuples(NAME, VALUE), max_size=4)
 
 
 def block(fields: list[tuple[bytes, bytes]]) -> bytes:
-    """A header block as nats.go writes it."""
+    """Return a header block as nats.go writes it."""
     return (
         b"NATS/1.0\r\n"
         + b"".join(name + b": " + value + b"\r\n" for name, value in fields)
@@ -37,14 +37,14 @@ def block(fields: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def column(*values: bytes) -> pa.BinaryArray:
-    """A column of bytes."""
+    """Return a column of bytes."""
     return pa.array(list(values), BYTES)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(FIELDS, min_size=1, max_size=6))
-def test_blocks_survive_the_way_through_lists(rows: list[list[tuple[bytes, bytes]]]) -> None:
-    """Order, duplicates and bytes of headers are the same after parsing and composing, also where they are no UTF-8."""
+def test_parsed_headers_encode_to_the_same_bytes(rows: list[list[tuple[bytes, bytes]]]) -> None:
+    """Order, duplicates and bytes of headers survive parsing and encoding, also without UTF-8."""
     blocks = column(*map(block, rows))
 
     found = parse_headers(blocks)
@@ -56,8 +56,8 @@ def test_blocks_survive_the_way_through_lists(rows: list[list[tuple[bytes, bytes
     assert names == [name for fields in rows for name, _ in fields]
 
 
-def test_lines_as_others_write_them() -> None:
-    """No space after the colon, a value with colons, an empty one, a line without a colon, headers without one line."""
+def test_unusual_header_lines_are_parsed() -> None:
+    """Header lines with unusual spaces, colons and values are parsed."""
     found = parse_headers(
         column(b"NATS/1.0\r\na:3\r\nB: x:y: z \r\nC: \r\nD\r\n\r\n", b"NATS/1.0\r\n\r\n", b"")
     )
@@ -67,7 +67,7 @@ def test_lines_as_others_write_them() -> None:
 
 
 def test_a_slice_is_parsed_as_itself() -> None:
-    """A part of a longer column is its own rows only."""
+    """A slice of a longer column is parsed as its own rows only."""
     blocks = column(b"NATS/1.0\r\nA: 1\r\n\r\n", b"NATS/1.0\r\nB: 2\r\n\r\n", b"")
 
     assert [[f["name"] for f in row] for row in parse_headers(blocks.slice(1)).to_pylist()] == [
@@ -87,8 +87,8 @@ CONTROLS = [
 
 
 @pytest.mark.parametrize("name", CONTROLS)
-def test_what_would_act_again_is_renamed(name: str) -> None:
-    """A control header is kept under another name, its spelling and value as they were; what stands beside it stays."""
+def test_control_headers_are_renamed(name: str) -> None:
+    """A control header is kept under another name, and other lines are unchanged."""
     blocks = column(
         b"NATS/1.0\r\n%s: 1\r\nX-Nats-Msg-Id: 2\r\n\r\n" % name.encode(),
         b"",
@@ -102,8 +102,8 @@ def test_what_would_act_again_is_renamed(name: str) -> None:
     ]
 
 
-def test_headers_without_effect_stay() -> None:
-    """What does not act is left as it is."""
+def test_other_headers_are_unchanged() -> None:
+    """Headers without an effect on the server are unchanged."""
     blocks = column(
         b"NATS/1.0\r\nJsplan-Origin: a/b/1/x\r\nNats-Stream: S\r\nTraceparent: 1\r\n\r\n"
     )
@@ -111,8 +111,8 @@ def test_headers_without_effect_stay() -> None:
     assert neutralize_control_headers(blocks).to_pylist() == blocks.to_pylist()
 
 
-def test_what_was_copied_before_is_known_by_where_it_is_copied_from_now() -> None:
-    """The last line names the stream that is read; where the message came from before is kept beside it."""
+def test_an_earlier_origin_is_kept_beside_the_new_one() -> None:
+    """The last line names the stream that is read; the earlier origin is kept beside it."""
     blocks = column(
         b"NATS/1.0\r\nA: 1\r\nJsplan-Origin: a/b/1/x\r\n\r\n", b"", b"NATS/1.0\r\nB: 2\r\n\r\n"
     )
@@ -127,8 +127,8 @@ def test_what_was_copied_before_is_known_by_where_it_is_copied_from_now() -> Non
 TIMES = [0, 1, 999_999_999, 1_000_000_000, 1_795_309_291_290_062_261, 253_402_300_799_999_999_999]
 
 
-def test_identities() -> None:
-    """Domain, stream, sequence and the time to the nanosecond, every digit of it."""
+def test_format_origins() -> None:
+    """An identity has domain, stream, sequence and the time to the nanosecond."""
     found = format_origins(
         "leaf",
         "ORDERS",
@@ -146,8 +146,8 @@ def test_identities() -> None:
     ]
 
 
-def test_what_a_header_says_goes_before() -> None:
-    """A copy tells where its original is; a message that was published here is its own original."""
+def test_the_origin_header_is_preferred() -> None:
+    """The origin of a message is its `Jsplan-Origin`; without one it is its own origin."""
     blocks = column(
         b"NATS/1.0\r\nA: 1\r\nJsplan-Origin: leaf/S/7/t\r\n\r\n",
         b"",
@@ -160,7 +160,7 @@ def test_what_a_header_says_goes_before() -> None:
 
 
 def test_the_table_of_a_stream() -> None:
-    """Every column that is documented, with its type."""
+    """A table has every documented column with its type."""
     rows = pa.RecordBatch.from_arrays(
         [
             pa.array([3]),

@@ -1,4 +1,4 @@
-"""What proves a copy: hashes that do not depend on batches, and lines that servers add found the quick way as the slow way finds them."""
+"""Hashes that do not depend on batches, and the lines that a copy and servers add."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ BLOCKS = st.builds(
 
 
 def column(*values: bytes) -> pa.Array:
-    """A column of bytes."""
+    """Return a column of bytes."""
     return pa.array(values, pa.binary())
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(BLOCKS | st.just(b""), max_size=6), st.integers(0, 2))
-def test_the_quick_way_finds_what_the_slow_way_finds(blocks: list[bytes], skip: int) -> None:
-    """Header blocks of sourced messages, alone and among others, whole columns and parts of them."""
+def test_fast_and_general_parsers_agree(blocks: list[bytes], skip: int) -> None:
+    """The fast parser of sourced messages finds the same as the general one."""
     headers = column(*blocks).slice(min(skip, len(blocks)))
-    slow = parse_source_header(headers, "STAGE")
-    found = pc.is_valid(slow)
+    general = parse_source_header(headers, "STAGE")
+    found = pc.is_valid(general)
 
-    rows, kept, numbers = extract_sourced(
+    rows, stripped, numbers = extract_sourced(
         pa.RecordBatch.from_arrays([headers], names=["headers"]), "STAGE"
     )
 
     assert rows["headers"].to_pylist() == headers.filter(found).to_pylist()
-    assert kept.to_pylist() == strip_transport_headers(headers.filter(found)).to_pylist()
-    assert numbers.tolist() == slow.filter(found).to_pylist()
+    assert stripped.to_pylist() == strip_transport_headers(headers.filter(found)).to_pylist()
+    assert numbers.tolist() == general.filter(found).to_pylist()
 
 
 @given(st.lists(BLOCKS, min_size=1, max_size=6))
-def test_a_last_line_is_only_taken_where_it_is_the_last(blocks: list[bytes]) -> None:
-    """Each block is put together again from both parts, or there is no answer at all."""
+def test_split_last_line(blocks: list[bytes]) -> None:
+    """Each block equals both parts of its split, or there is no split at all."""
     line = b"\r\nNats-Stream-Source: STAGE "
 
     found = split_last_line(column(*blocks), line, ends=3)
@@ -67,13 +67,13 @@ def test_a_last_line_is_only_taken_where_it_is_the_last(blocks: list[bytes]) -> 
     else:
         assert found is not None
         assert [
-            kept + line + rest
-            for kept, rest in zip(*(part.to_pylist() for part in found), strict=True)
+            stripped + line + rest
+            for stripped, rest in zip(*(part.to_pylist() for part in found), strict=True)
         ] == blocks
 
 
-def test_where_a_message_comes_from() -> None:
-    """Sequence and time of messages of one stream of one domain, and of no stream whose name is longer."""
+def test_parse_origin_header() -> None:
+    """Sequence and time are parsed for the given stream, and not for a longer name."""
     headers = column(
         b"NATS/1.0\r\n" + OURS % 12 + b"\r\n",
         b"",
@@ -90,7 +90,7 @@ def test_where_a_message_comes_from() -> None:
     "sizes", [[10_000], [1, 4095, 1, 5903], [4096, 4096, 1808], [7] * 1428 + [4]]
 )
 def test_hashes_do_not_depend_on_batches(sizes: list[int]) -> None:
-    """However messages come together, the hashes are the same: one for each block."""
+    """Any batches of the same messages give the same hash for each block."""
     texts = [str(number).encode() for number in range(10_000)]
     blocks, start = BlockHasher(), 0
     for size in sizes:
@@ -107,7 +107,7 @@ def test_hashes_do_not_depend_on_batches(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("place", [0, 4095, 4096, 9_999])
 def test_one_byte_changes_one_hash(place: int) -> None:
-    """What was altered is in the block that differs."""
+    """One changed byte changes the hash of its block."""
     texts = [str(number).encode() for number in range(10_000)]
     before, after = BlockHasher(), BlockHasher()
     before.add(encode_canonical(column(*texts), column(*texts), column(*texts)))
@@ -125,8 +125,8 @@ def test_one_byte_changes_one_hash(place: int) -> None:
     ) == place // BLOCK_MESSAGES
 
 
-def test_no_two_messages_are_the_same_bytes() -> None:
-    """What stands in the subject of one and in the payload of another is told apart."""
+def test_different_messages_have_different_encodings() -> None:
+    """Messages with the same bytes in other fields have different encodings."""
     rows = encode_canonical(
         column(b"a", b"", b"a1"), column(b"", b"a", b""), column(b"1", b"1", b"")
     )

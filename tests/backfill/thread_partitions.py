@@ -1,4 +1,4 @@
-"""Copies in lanes without Spark: the very same readers, packers and writers, in threads of this process."""
+"""Copies in partitions without Spark: the same readers, packers and writers in threads."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ if TYPE_CHECKING:
 
 
 def run_partitions(job: PartitionPlan) -> list[dict[str, Any]]:
-    """What `spark.shaping.run` does for a job that needs neither SQL nor a function: several writers at the same time."""
+    """Do what `spark.shaping.run` does for a job without SQL and functions."""
     assert job.where is None
     assert job.transform is None
     if job.has_single_reader:
         return list(copy_all_partitions(job))
-    blocks: dict[int, list[RowBlock]] = {lane: [] for lane in range(len(job.partitions))}
+    blocks: dict[int, list[RowBlock]] = {partition: [] for partition in range(len(job.partitions))}
     for block in () if job.is_fused else _read_blocks(job):
         blocks[block.partition_number].append(block)
     with ThreadPoolExecutor(len(job.partitions)) as threads:
-        return list(threads.map(lambda lane: _write_partition(job, lane, blocks[lane]), blocks))
+        return list(
+            threads.map(
+                lambda partition: _write_partition(job, partition, blocks[partition]), blocks
+            )
+        )
 
 
 def _read_blocks(job: PartitionPlan) -> Iterator[RowBlock]:
@@ -43,10 +47,10 @@ def _read_blocks(job: PartitionPlan) -> Iterator[RowBlock]:
         yield from packer.flush()
 
 
-def _write_partition(job: PartitionPlan, lane: int, blocks: list[RowBlock]) -> dict[str, Any]:
+def _write_partition(job: PartitionPlan, partition: int, blocks: list[RowBlock]) -> dict[str, Any]:
     if job.is_fused:
-        return list(copy_partition(job, lane))[-1]
-    writer = PartitionWriter(job, lane)
+        return list(copy_partition(job, partition))[-1]
+    writer = PartitionWriter(job, partition)
     try:
         for block in sorted(blocks, key=lambda block: (block.origin_number, block.first_seq)):
             for rows in unpack_rows(block.rows):
