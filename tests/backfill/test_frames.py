@@ -52,7 +52,7 @@ class Message:
     reply: bytes = b""
 
     def frame(self) -> bytes:
-        """As a server sends it."""
+        """Return the frame as a server sends it."""
         to = b" ".join(word for word in (self.subject, b"7", self.reply) if word)
         if self.headers:
             return b"HMSG %s %d %d\r\n%s%s\r\n" % (
@@ -74,7 +74,7 @@ STREAM = st.lists(
 
 @dataclass
 class ReferenceParser:
-    """What nats-py's parser tells of a stream of bytes."""
+    """Messages that the parser of nats-py finds in a stream of bytes."""
 
     messages: list[tuple[bytes, bytes, bytes, bytes]] = field(default_factory=list)
 
@@ -92,14 +92,14 @@ class ReferenceParser:
 
 
 def parse_by_nats_py(data: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
-    """The messages as the library that everybody uses sees them."""
+    """Parse messages with nats-py."""
     listener = ReferenceParser()
     asyncio.run(Parser(listener).parse(data))
     return listener.messages
 
 
 def parse_in_chunks(data: bytes, cuts: list[int]) -> list[tuple[bytes, bytes, bytes, bytes]]:
-    """The messages as we see them when the bytes arrive torn."""
+    """Parse messages with jsplan from bytes that arrive in chunks."""
     found: list[tuple[bytes, bytes, bytes, bytes]] = []
     buffer = bytearray()
     places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
@@ -121,10 +121,10 @@ def parse_in_chunks(data: bytes, cuts: list[int]) -> list[tuple[bytes, bytes, by
 
 @settings(max_examples=300, deadline=None)
 @given(STREAM, st.lists(st.integers(0, 10_000), max_size=8))
-def test_torn_buffers_are_read_as_nats_py_reads_them(
+def test_chunks_are_parsed_like_nats_py(
     stream: list[tuple[Message | None, bytes]], cuts: list[int]
 ) -> None:
-    """However the bytes are torn, the same messages come out that nats-py's parser finds."""
+    """Bytes in any chunks give the messages that the parser of nats-py finds."""
     data = b"".join(frame for _, frame in stream)
 
     assert parse_in_chunks(data, cuts) == parse_by_nats_py(data)
@@ -135,10 +135,10 @@ def test_torn_buffers_are_read_as_nats_py_reads_them(
 
 @settings(max_examples=300, deadline=None)
 @given(STREAM, st.integers(0, 10_000), st.binary(max_size=9))
-def test_all_at_once_or_one_by_one(
+def test_fast_and_general_scans_agree(
     stream: list[tuple[Message | None, bytes]], cut: int, before: bytes
 ) -> None:
-    """Taking a buffer apart at once finds what the walk finds, or says that it cannot: wherever it ends, whatever payloads look like."""
+    """The scan of small frames finds the same as the general scan, or nothing."""
     data = before + b"".join(frame for _, frame in stream)
     buffer, end = bytearray(data), len(before) + cut % (len(data) - len(before) + 1)
 
@@ -170,8 +170,8 @@ def test_all_at_once_or_one_by_one(
         max_size=9,
     )
 )
-def test_many_small_messages_are_taken_apart_at_once(messages: list[Message]) -> None:
-    """What a server delivers in the ordinary case takes the quick way."""
+def test_small_messages_take_the_fast_scan(messages: list[Message]) -> None:
+    """Small messages as a server usually delivers them take the fast scan."""
     buffer = bytearray(b"".join(message.frame() for message in messages))
 
     seen = scan_small_frames(buffer, 0, len(buffer))
@@ -181,8 +181,8 @@ def test_many_small_messages_are_taken_apart_at_once(messages: list[Message]) ->
     assert cut_messages(buffer, seen).data.to_pylist() == [message.data for message in messages]
 
 
-def test_a_frame_says_how_much_is_missing() -> None:
-    """A message larger than the buffer tells how large the buffer has to be."""
+def test_a_partial_frame_reports_its_size() -> None:
+    """A message larger than the buffer reports the size that the buffer needs."""
     frame = Message(b"a", b"x" * 1000, b"NATS/1.0\r\n\r\n").frame()
 
     seen = scan_frames(bytearray(frame[:100]), 0, 100)
@@ -198,8 +198,8 @@ JUNK = [
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk[:24]))
-def test_what_is_no_protocol_is_refused(junk: bytes) -> None:
-    """A size that is no number, negative, beyond any message or smaller than its headers is not guessed, and nothing runs on for ever."""
+def test_invalid_protocol_is_refused(junk: bytes) -> None:
+    """A frame with an invalid size is refused and never waited for."""
     buffer = bytearray(junk)
     with pytest.raises(ProtocolError, match="is not the NATS protocol"):
         scan_frames(buffer, 0, len(buffer))
@@ -223,7 +223,7 @@ NUMBER = st.sampled_from(
     ]
 )
 KINDS = st.sampled_from([b"MSG", b"HMSG", b"MXG", b"H"])
-TORN = st.one_of(
+ANY_BYTES = st.one_of(
     STREAM.map(lambda rows: b"".join(frame for _, frame in rows)),
     st.builds(lambda *words: b" ".join(words) + b"\r\n", KINDS, SUBJECTS, NUMBER, NUMBER, NUMBER),
     st.builds(lambda *words: b" ".join(words) + b"\r\n", KINDS, NUMBER),
@@ -232,13 +232,11 @@ TORN = st.one_of(
 
 
 @given(
-    st.lists(TORN, max_size=6),
+    st.lists(ANY_BYTES, max_size=6),
     st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=4),
 )
-def test_whatever_arrives_is_read_or_refused(
-    pieces: list[bytes], flips: list[tuple[int, int]]
-) -> None:
-    """With any bytes changed: the frames lie within the buffer, both ways of finding them agree, and any error is one of ours."""
+def test_any_bytes_are_parsed_or_refused(pieces: list[bytes], flips: list[tuple[int, int]]) -> None:
+    """Any bytes give frames within the buffer or a `ProtocolError`, and both scans agree."""
     buffer = bytearray(b"".join(pieces))
     for place, byte in flips:
         if buffer:
@@ -269,8 +267,8 @@ STRANGE_ACKS = [
 
 @pytest.mark.parametrize("reply", STRANGE_ACKS, ids=repr)
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "among good ones"])
-def test_a_reply_that_is_no_ack_subject(reply: bytes, together: bool) -> None:
-    """It is refused, or read as far as it is one; nothing else is raised, alone or among others."""
+def test_an_invalid_ack_subject_is_refused(reply: bytes, together: bool) -> None:
+    """An invalid ack subject raises nothing but `ProtocolError`, alone and among others."""
     good = Message(b"s", b"x", reply=b"$JS.ACK.S.c.1.41.1.1795309291290062261.5").frame()
     frames = Message(b"s", b"x", reply=reply).frame()
     buffer = bytearray(good + frames + good if together else frames)
@@ -288,7 +286,7 @@ ACKS = {
 
 @pytest.mark.parametrize("form", ACKS.values(), ids=ACKS)
 def test_every_form_of_ack_subject(form: bytes) -> None:
-    """Sequence, time, the consumer's number and what is pending come from the ack subject, in each of its three forms."""
+    """Sequence, time and pending count are parsed from each form of ack subject."""
     frames = [
         Message(b"s.\xc3\xa9", b"one", b"", form % (1, 1)).frame(),
         Message(b"s.b", b"", b"NATS/1.0\r\n\r\n", form % (2, 0)).frame(),
@@ -307,8 +305,8 @@ def test_every_form_of_ack_subject(form: bytes) -> None:
     assert (found.consumer_seqs.tolist(), found.pending) == ([1, 2], 0)
 
 
-def test_replies_that_differ() -> None:
-    """Where a message was delivered before, its reply begins otherwise than that of the others."""
+def test_ack_subjects_of_different_forms() -> None:
+    """Redelivered messages and mixed forms of ack subjects are parsed in one buffer."""
     replies = [
         ACKS["local"] % (1, 2),
         ACKS["local"].replace(b".1.41.", b".2.41.") % (2, 1),
@@ -325,7 +323,7 @@ def test_replies_that_differ() -> None:
 
 
 def test_columns_outlive_the_buffer() -> None:
-    """A batch is a copy: receiving into the same buffer again does not change it."""
+    """A batch is a copy that later receives do not change."""
     buffer = bytearray(Message(b"a", b"before").frame())
     cut = cut_messages(buffer, scan_frames(buffer, 0, len(buffer)))
     buffer[:] = b"#" * len(buffer)
@@ -333,8 +331,8 @@ def test_columns_outlive_the_buffer() -> None:
     assert cut.data.to_pylist() == [b"before"]
 
 
-def test_the_words_of_a_server() -> None:
-    """A status line is no message; a payload that looks like one is."""
+def test_status_messages_are_found() -> None:
+    """A status line is found; a payload that looks like one is not."""
     blocks = pa.array(
         [b"NATS/1.0\r\n\r\n", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"", b"NATS/1.0 404\r\n\r\n"],
         BYTES,
@@ -346,8 +344,8 @@ def test_the_words_of_a_server() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(SUBJECTS, st.just(b"") | BLOCKS, PAYLOADS), min_size=1, max_size=8))
-def test_what_is_framed_is_what_arrives(rows: list[tuple[bytes, bytes, bytes]]) -> None:
-    """A published frame becomes a delivered one by its first letter; then the parser gives back what was framed."""
+def test_published_frames_are_parsed_back(rows: list[tuple[bytes, bytes, bytes]]) -> None:
+    """A published frame that is delivered gives back what was framed."""
     subject, headers, data = (pa.array(column, BYTES) for column in zip(*rows, strict=True))
 
     buffer, offsets = build_frames(subject, headers, data, prefix=b"in.")
@@ -360,7 +358,7 @@ def test_what_is_framed_is_what_arrives(rows: list[tuple[bytes, bytes, bytes]]) 
 
 
 def _as_delivered(frame: bytes) -> bytes:
-    """HPUB subject h t -> HMSG subject sid h t; nats-py takes no block of length 0, so that one becomes a MSG."""
+    """Turn an HPUB frame into HMSG, or into MSG without headers, which nats-py needs."""
     line, _, rest = frame.partition(b"\r\n")
     _, subject, block, size = line.split(b" ")
     if block == b"0":
@@ -368,8 +366,8 @@ def _as_delivered(frame: bytes) -> bytes:
     return b"HMSG %s 1 %s %s\r\n%s" % (subject, block, size, rest)
 
 
-def test_a_reply_is_put_where_it_is_wanted() -> None:
-    """Only messages that are to be answered name a reply."""
+def test_only_wanted_replies_are_framed() -> None:
+    """Only messages that want an answer name a reply."""
     two = pa.array([b"a", b"b"], BYTES)
 
     buffer, _ = build_frames(
@@ -380,7 +378,7 @@ def test_a_reply_is_put_where_it_is_wanted() -> None:
 
 
 def test_lines_are_added_to_header_blocks() -> None:
-    """A line goes before the empty line at the end; a message without headers gets a block."""
+    """A line is added before the end of a header block; a message without headers gets a block."""
     blocks = pa.array([b"NATS/1.0\r\nA: 1\r\n\r\n", b""], BYTES)
 
     found = append_header_lines(blocks, b"B: ", pa.array([b"2", b"3"], BYTES), b"\r\n")
@@ -389,7 +387,7 @@ def test_lines_are_added_to_header_blocks() -> None:
 
 
 def test_joined_rows_keep_their_bytes() -> None:
-    """What is joined is bytes, not text: no encoding is asked for."""
+    """Rows are joined as bytes, without any encoding."""
     assert concat_rows(b"\xff", pa.array([b"\x00", b""], BYTES)).to_pylist() == [
         b"\xff\x00",
         b"\xff",
@@ -399,7 +397,10 @@ def test_joined_rows_keep_their_bytes() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, CHUNK_BYTES * 2), min_size=1, max_size=50))
 def test_chunks_are_bounded(sizes: list[int]) -> None:
-    """Chunks cover every row once, in order, with no more rows or bytes than allowed, but for a single large message."""
+    """Chunks cover every row once, in order, within the bounds of rows and bytes.
+
+    A single message may be larger than the bound of bytes.
+    """
     found = list(split_chunks(np.array(sizes)))
 
     assert [row for start, stop in found for row in range(start, stop)] == list(range(len(sizes)))
@@ -411,10 +412,10 @@ def test_chunks_are_bounded(sizes: list[int]) -> None:
 
 
 def test_many_small_messages_are_chunks_of_a_thousand() -> None:
-    """Bytes are not the only bound."""
+    """Small messages are split into chunks of a thousand."""
     assert list(split_chunks(np.full(2500, 10))) == [(0, 1000), (1000, 2000), (2000, 2500)]
 
 
-def test_nothing_is_nothing() -> None:
-    """A buffer without a byte has no frame."""
+def test_an_empty_buffer_has_no_frame() -> None:
+    """An empty buffer has no frame."""
     assert scan_frames(bytearray(), 0, 0) == FrameScan(0)

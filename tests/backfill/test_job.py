@@ -21,12 +21,12 @@ MAX_PAYLOAD = 1 << 20
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
     return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def headers(*lines: str) -> bytes:
-    """A header block."""
+    """Return a header block."""
     return "".join(f"{line}\r\n" for line in ("NATS/1.0", *lines, "")).encode()
 
 
@@ -35,7 +35,7 @@ def headers(*lines: str) -> bytes:
 
 @pytest.mark.matrix
 def test_every_byte_arrives(pair: Pair) -> None:
-    """Empty and binary payloads, odd headers, legal subjects arrive as they were, in order, behind what the target had."""
+    """Unusual payloads, headers and subjects arrive unchanged, in order, behind existing ones."""
     pair.stream("leaf", "S", EDGES)
     pair.stream("hub", "T", [(b"t.own", b"", b"before")])
 
@@ -47,7 +47,7 @@ def test_every_byte_arrives(pair: Pair) -> None:
 
 @pytest.mark.matrix
 def test_a_message_that_just_fits(pair: Pair) -> None:
-    """A payload of max_payload minus 256 is copied, and can be read from the other side of the link afterwards."""
+    """A payload of max_payload minus 256 is copied, and read over the leafnode connection."""
     pair.stream(
         "leaf",
         "S",
@@ -68,8 +68,11 @@ def test_a_message_that_just_fits(pair: Pair) -> None:
 
 
 @pytest.mark.matrix
-def test_whatever_is_copied_can_be_read_over_a_link(pair: Pair) -> None:
-    """With all that is added on the way a message still fits into max_payload; since 2.12 a link closes over which a larger one is read."""
+def test_copied_messages_can_be_read_over_a_link(pair: Pair) -> None:
+    """A copied message with its added headers fits into max_payload.
+
+    Since 2.12 a leafnode connection closes when a larger message is read over it.
+    """
     pair.write_entry(oversize="skip")
     pair.stream(
         "leaf", "S", [(b"s.a", b"", b"y" * (MAX_PAYLOAD - less)) for less in range(100, 260, 10)]
@@ -89,7 +92,7 @@ def test_whatever_is_copied_can_be_read_over_a_link(pair: Pair) -> None:
 
 
 def test_a_message_of_exactly_max_payload_stops_a_copy(pair: Pair) -> None:
-    """It is named with its size and what can be done; the target is as it was and nothing is left."""
+    """A message of max_payload stops the copy with a hint, and the target is unchanged."""
     pair.stream("leaf", "S", [(b"s.a", b"", b"x"), (b"s.a", b"", b"y" * MAX_PAYLOAD)])
     pair.stream("hub", "T", [(b"t.own", b"", b"before")])
     before = pair.stored("hub", "T")
@@ -105,8 +108,8 @@ def test_a_message_of_exactly_max_payload_stops_a_copy(pair: Pair) -> None:
     pair.require_nothing_left()
 
 
-def test_messages_that_are_too_large_are_left_out_if_asked(pair: Pair) -> None:
-    """`oversize: skip` copies the others, names what it left out, and that is no gap; nor is it tried again."""
+def test_oversize_skip_leaves_out_large_messages(pair: Pair) -> None:
+    """`oversize: skip` copies the other messages and lists the skipped ones, which are no gap."""
     pair.write_entry(oversize="skip")
     pair.stream(
         "leaf", "S", [(b"s.a", b"", b"x"), (b"s.a", b"", b"y" * MAX_PAYLOAD), (b"s.a", b"", b"z")]
@@ -122,8 +125,10 @@ def test_messages_that_are_too_large_are_left_out_if_asked(pair: Pair) -> None:
 
 @pytest.mark.parametrize("length", [10, 180])
 def test_the_limit_of_the_target_counts_what_servers_add(pair: Pair, length: int) -> None:
-    """A message that the target's `max_msg_size` would refuse with the lines that servers add is refused before, also with a long subject:
-    the server itself would come to it and go no further, without a word.
+    """A message that `max_msg_size` refuses with added headers is refused before the copy.
+
+    The server itself would stop at that message without an error. A long subject counts
+    too.
     """
     limit, subject = 2000, b"s." + b"x" * length
     pair.stream("hub", "T", max_msg_size=limit)
@@ -155,7 +160,7 @@ CONTROL = headers(
 
 
 def test_control_headers_do_not_act_again(pair: Pair) -> None:
-    """Ids, roll-ups, lives and expectations of the origin are kept under another name, and neither drop nor delete anything."""
+    """Control headers of the origin are kept under another name and have no effect."""
     plain = headers("Nats-Msg-Id: 1")
     pair.stream(
         "leaf", "S", [(b"s.a", plain, b"1"), (b"s.b", headers("Nats-Msg-Id: 2", "X: y"), b"2")]
@@ -172,7 +177,7 @@ def test_control_headers_do_not_act_again(pair: Pair) -> None:
 
 
 def test_a_second_hop(pair: Pair) -> None:
-    """What was copied once before says where it comes from now, and keeps where it came from then."""
+    """A message that is copied again has the new origin, and keeps the earlier one."""
     before = "hub2/OLD/7/2026-01-01T00:00:00.000000001Z"
     pair.stream("leaf", "S", [(b"s.a", headers(f"Jsplan-Origin: {before}"), b"1")])
     pair.stream("hub", "T")
@@ -189,7 +194,7 @@ def test_a_second_hop(pair: Pair) -> None:
 
 
 def test_an_empty_range(pair: Pair) -> None:
-    """An origin without messages is done at once; the target is not touched."""
+    """An empty origin is done at once, and the target is unchanged."""
     pair.stream("leaf", "S")
     pair.stream("hub", "T")
     before = pair.ask("hub", "STREAM.INFO.T")["config"]
@@ -201,7 +206,7 @@ def test_an_empty_range(pair: Pair) -> None:
 
 
 def test_a_range_beyond_the_end(pair: Pair) -> None:
-    """A start after the last message means nothing."""
+    """A range that begins after the last message copies nothing."""
     pair.write_entry(origin={"start_seq": 50})
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
@@ -210,7 +215,7 @@ def test_a_range_beyond_the_end(pair: Pair) -> None:
 
 
 def test_an_origin_that_begins_late(pair: Pair) -> None:
-    """A first sequence of ten million; what is before it is no gap."""
+    """An origin with a high first sequence is copied, and what is before it is no gap."""
     pair.stream("leaf", "S", numbered_rows(5), first_seq=10_000_000)
     pair.stream("hub", "T")
 
@@ -222,7 +227,7 @@ def test_an_origin_that_begins_late(pair: Pair) -> None:
 
 @pytest.mark.matrix
 def test_deleted_messages_are_gaps(pair: Pair) -> None:
-    """What was deleted in the middle and at the end is listed by range; the rest is copied."""
+    """Deleted messages are listed as gaps, and the others are copied."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     pair.delete("leaf", "S", 4, 5, 6, 12, 19, 20)
@@ -244,7 +249,7 @@ def test_deleted_messages_are_gaps(pair: Pair) -> None:
 
 
 def test_everything_was_deleted(pair: Pair) -> None:
-    """A range of which nothing is left is one gap, and does not bring the target anything, not even for a while."""
+    """A range without messages is one gap, and nothing is written to the target."""
     pair.write_entry(origin={"start_seq": 1, "end_seq": 10})
     pair.stream("leaf", "S", numbered_rows(12))
     pair.stream("hub", "T")
@@ -256,8 +261,8 @@ def test_everything_was_deleted(pair: Pair) -> None:
     pair.require_nothing_left()
 
 
-def test_sequences_and_times(pair: Pair) -> None:
-    """Both ends of a range by sequence, and by the time of a message, belong to it."""
+def test_both_ends_of_a_range_belong_to_it(pair: Pair) -> None:
+    """Both ends of a range belong to it, given as sequences or as times."""
     pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T")
     pair.write_entry(origin={"start_seq": 3, "end_seq": 5})
@@ -274,7 +279,7 @@ def test_sequences_and_times(pair: Pair) -> None:
 
 @pytest.mark.parametrize("filters", [["s.1.>"], ["s.1.>", "s.3.x"]])
 def test_filters(pair: Pair, filters: list[str]) -> None:
-    """Only subjects that match are copied; of what was deleted nobody knows the subject, so that is a gap and the others are none."""
+    """Only matching subjects are copied, and deleted messages of unknown subject are gaps."""
     rows = [(b"s.%d.x" % (number % 4), b"", b"%d" % number) for number in range(1, 21)]
     pair.stream("leaf", "S", rows)
     pair.stream("hub", "T")
@@ -291,7 +296,7 @@ def test_filters(pair: Pair, filters: list[str]) -> None:
 
 
 def test_the_range_is_pinned(pair: Pair) -> None:
-    """What comes to the origin later is not of the range; the record stays; a changed text pins again, `--reset-range` too."""
+    """Later messages are not in the pinned range; a changed entry or `--reset-range` pins again."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
     pair.run()
@@ -309,11 +314,11 @@ def test_the_range_is_pinned(pair: Pair) -> None:
     pair.require_copied()
 
 
-# --- done already, or in part ----------------------------------------------------------------------------------------
+# --- repairs and recreated streams -----------------------------------------------------------------------------------
 
 
 def test_a_repair_copies_what_is_missing(pair: Pair) -> None:
-    """What was deleted at the target after the copy is appended by an explicit run, and only that."""
+    """A second run appends the messages that were deleted at the target, and only those."""
     pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T")
     pair.run()
@@ -328,13 +333,12 @@ def test_a_repair_copies_what_is_missing(pair: Pair) -> None:
 
 
 def test_what_expired_at_the_target_is_not_copied_again(pair: Pair) -> None:
-    """A done copy whose beginning has expired is not begun again; what is missing behind it is repaired."""
+    """A done copy does not repeat expired messages, and repairs those behind them."""
     pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
     pair.run()
-    pair.ask(
-        "hub", "STREAM.PURGE.T", {"seq": 6}
-    )  # as expiry does: all before sequence 6, which holds number 5
+    # Like expiry: it removes all before sequence 6, which holds number 5.
+    pair.ask("hub", "STREAM.PURGE.T", {"seq": 6})
     pair.delete("hub", "T", 8)
 
     assert pair.run().copied == 1
@@ -344,8 +348,8 @@ def test_what_expired_at_the_target_is_not_copied_again(pair: Pair) -> None:
     assert (found.copied, found.gaps) == (0, [])
 
 
-def test_what_is_gone_on_both_sides_was_there(pair: Pair) -> None:
-    """After a copy neither side owes anything: what both deleted since is no gap."""
+def test_messages_deleted_on_both_sides_are_no_gap(pair: Pair) -> None:
+    """Messages that both sides deleted after a copy are no gap."""
     pair.stream("leaf", "S", numbered_rows(6))
     pair.stream("hub", "T")
     pair.run()
@@ -359,8 +363,9 @@ def test_what_is_gone_on_both_sides_was_there(pair: Pair) -> None:
 
 @pytest.mark.matrix
 def test_a_recreated_origin(pair: Pair) -> None:
-    """Sequences of another stream of that name mean other messages: refused without --reset-range, and with it all of them are copied, also
-    those whose sequences are in the target already, in part or again.
+    """A recreated origin is refused without `--reset-range`, and copied whole with it.
+
+    Messages whose sequences are in the target already are copied too.
     """
     pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T")
@@ -381,7 +386,7 @@ def test_a_recreated_origin(pair: Pair) -> None:
 
 
 def test_a_recreated_target(pair: Pair) -> None:
-    """It is refused without --reset-range; with it everything is copied again."""
+    """A recreated target is refused without `--reset-range`, and filled again with it."""
     pair.stream("leaf", "S", numbered_rows(4))
     pair.stream("hub", "T")
     pair.run()

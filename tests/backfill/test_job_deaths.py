@@ -39,21 +39,20 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
     return Pair.create(tmp_path, clean_hub_leaf)
 
 
 @pytest.mark.matrix
 def test_dying_before_any_write(pair: Pair) -> None:
-    """However many writes a run came to before it died: the next one leaves every message there once, in order, and nothing of ours."""
+    """A run that dies before any write is completed by the next, once and in order."""
     pair.stream("leaf", "S", numbered_rows(20))
-    for after in range(
-        8
-    ):  # begun, the record, a stage, sealed, attached, removed, detached, the record
+    # Begun, the record, staged, sealed, attached, removed, detached, the record.
+    for after in range(8):
         pair.stream("hub", "T", [(b"t.a", b"", b"own")])
-        with kill_after(after) as mortal, pytest.raises(SimulatedKill):
+        with kill_after(after) as kill, pytest.raises(SimulatedKill):
             pair.run()
-        assert mortal.done == after
+        assert kill.done == after
         pair.publish("hub", [(b"t.a", b"", b"other")])
 
         pair.run()
@@ -65,8 +64,8 @@ def test_dying_before_any_write(pair: Pair) -> None:
 
 
 @pytest.mark.matrix
-def test_dying_while_taking_over(pair: Pair) -> None:
-    """Who takes over a run that was bringing its messages in may die just as well, as often as it likes."""
+def test_dying_while_resuming(pair: Pair) -> None:
+    """A run that resumes a promotion may die repeatedly, and the next one completes it."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     for after in (4, 1, 2, 1, 2):  # sealed; begun; attached; begun; removed, but not detached
@@ -79,7 +78,7 @@ def test_dying_while_taking_over(pair: Pair) -> None:
 
 
 def test_an_interrupted_copy_is_resumed(pair: Pair) -> None:
-    """What is staged comes into the target first, the rest behind it: in order, and only the rest is read again."""
+    """Staged messages are promoted first, and only the rest is read again."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     interrupt_run(pair, "run_copy_task", run_copy_task, 12)
@@ -95,8 +94,8 @@ def test_an_interrupted_copy_is_resumed(pair: Pair) -> None:
     pair.require_copied()
 
 
-def test_a_stage_holds_what_is_gone_at_the_origin(pair: Pair) -> None:
-    """What expired after it was staged is not lost with the attempt."""
+def test_staged_messages_survive_expiry_at_the_origin(pair: Pair) -> None:
+    """Messages that expire at the origin after they were staged are not lost."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     interrupt_run(pair, "run_copy_task", run_copy_task, 12)
@@ -111,8 +110,8 @@ def test_a_stage_holds_what_is_gone_at_the_origin(pair: Pair) -> None:
     ]
 
 
-def test_a_stage_of_another_text_is_dropped(pair: Pair) -> None:
-    """What was staged for a range that is not meant any more does not reach the target."""
+def test_staging_of_a_changed_entry_is_dropped(pair: Pair) -> None:
+    """Messages that were staged for another range do not reach the target."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     interrupt_run(pair, "run_copy_task", run_copy_task, 12)
@@ -122,8 +121,8 @@ def test_a_stage_of_another_text_is_dropped(pair: Pair) -> None:
     pair.require_copied(seqs=range(10, 21))
 
 
-def test_a_stage_of_an_earlier_origin_is_dropped(pair: Pair) -> None:
-    """What was staged of a stream that was made anew since does not reach the target either."""
+def test_staging_of_a_recreated_origin_is_dropped(pair: Pair) -> None:
+    """Messages that were staged from the previous origin of that name do not reach the target."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     interrupt_run(pair, "run_copy_task", run_copy_task, 12)
@@ -135,19 +134,15 @@ def test_a_stage_of_an_earlier_origin_is_dropped(pair: Pair) -> None:
 
 
 @pytest.mark.matrix
-def test_promoted_messages_that_are_gone_again(pair: Pair) -> None:
-    """A run died while its messages came in, and the target deleted some of them meanwhile: that is said, what is missing is copied
-    again, and nothing waits for messages that never come.
-    """
+def test_promoted_messages_that_were_deleted(pair: Pair) -> None:
+    """Messages that the target deletes during an interrupted promotion are copied again."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    with (
-        kill_after(5),
-        pytest.raises(SimulatedKill),
-    ):  # begun, the record, a stage, sealed, attached
+    # Begun, the record, staged, sealed, attached.
+    with kill_after(5), pytest.raises(SimulatedKill):
         pair.run()
     pair.sandbox["hub"].wait_until(
-        lambda: pair.state("hub", "T")["last_seq"] == 20, "all messages came in"
+        lambda: pair.state("hub", "T")["last_seq"] == 20, "all messages arrived"
     )
     pair.delete("hub", "T", 3, 20)
 
@@ -163,8 +158,8 @@ def test_promoted_messages_that_are_gone_again(pair: Pair) -> None:
     pair.require_nothing_left()
 
 
-def test_a_source_whose_stage_is_gone(pair: Pair) -> None:
-    """A run that died between removing its stage and detaching it left a source without a stream: the next one takes it out."""
+def test_a_source_without_its_staging_stream(pair: Pair) -> None:
+    """A source whose staging stream was removed by an interrupted run is detached."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T", sources=[{"name": "JSPLAN_STAGING_BACKFILL_0123"}])
 
@@ -174,7 +169,7 @@ def test_a_source_whose_stage_is_gone(pair: Pair) -> None:
 
 
 def test_an_unknown_staging_stream_stays(pair: Pair) -> None:
-    """A staging stream that another workspace has attached to the same target may be in use: it is left as it is."""
+    """A staging stream of another workspace is unchanged, since it may be in use."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream(
         "hub",
@@ -192,14 +187,14 @@ def test_an_unknown_staging_stream_stays(pair: Pair) -> None:
 
 
 def test_without_the_lock_nothing_is_written(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that slept until its lock was gone does not touch what another one may have begun."""
+    """A driver that has lost the lock writes nothing."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
 
-    def lost(self: object, seconds: float) -> float:
+    def lose_lock(self: object, seconds: float) -> float:
         raise LeaseLostError("the lock ran out")
 
-    monkeypatch.setattr("jsplan.state.local.LocalBackend.may_write", lost)
+    monkeypatch.setattr("jsplan.state.local.LocalBackend.may_write", lose_lock)
     with pytest.raises(LeaseLostError):
         pair.run()
     pair.require_nothing_left()
@@ -209,7 +204,7 @@ def test_without_the_lock_nothing_is_written(pair: Pair, monkeypatch: pytest.Mon
 
 
 def strike_while_copying(pair: Pair, share: float, total: int, strike: Callable[[], None]) -> Any:
-    """Run, and strike once when so much of `total` messages is staged; what became of it."""
+    """Run, and call `strike` once when that share of `total` is staged; return the result."""
     with ThreadPoolExecutor(2) as threads:
         done = threading.Event()
         striking = threads.submit(_strike_at, pair, int(share * total), strike, done)
@@ -237,7 +232,7 @@ def _strike_at(pair: Pair, count: int, strike: Callable[[], None], done: threadi
 
 
 def kill_and_restart(server: Server) -> None:
-    """It dies, and is started again."""
+    """Kill a server and start it again."""
     server.kill()
     server.start()
 
@@ -245,7 +240,7 @@ def kill_and_restart(server: Server) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize(("who", "share"), [("hub", 0.35), ("leaf", 0.6)])
 def test_a_server_that_is_killed(pair: Pair, who: str, share: float) -> None:
-    """The hub or the leaf is killed and started again while the copy is under way: the run itself goes on to its end."""
+    """A copy completes although the hub or the leaf is killed and restarted."""
     count, server = 20_000, pair.sandbox[who]
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
@@ -264,7 +259,7 @@ def test_a_server_that_is_killed(pair: Pair, who: str, share: float) -> None:
 
 
 def test_an_origin_that_loses_messages_meanwhile(pair: Pair) -> None:
-    """What is deleted at the origin while it is copied, before it was read, is a gap of its own range."""
+    """Messages that the origin deletes before they are read are gaps."""
     count = 30_000
     create_bulk_stream(pair.sandbox["leaf"], "S", count, size=1000)
     pair.stream("hub", "T")
@@ -279,7 +274,7 @@ def test_an_origin_that_loses_messages_meanwhile(pair: Pair) -> None:
 
 
 def test_a_target_that_is_written_meanwhile(pair: Pair) -> None:
-    """Publishers on the target go on while a copy comes in: neither loses anything, and both are in order."""
+    """Messages that are published to the target during a copy are kept, in order."""
     count, stop = 20_000, threading.Event()
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
@@ -309,10 +304,8 @@ def test_a_target_that_is_written_meanwhile(pair: Pair) -> None:
     pair.require_nothing_left()
 
 
-def test_a_target_that_stops_taking(pair: Pair) -> None:
-    """A limit that is set after room was counted stops the copy in its middle: that is an error that names it, and the next run
-    goes on when there is room.
-    """
+def test_a_target_that_refuses_messages(pair: Pair) -> None:
+    """A limit that is set during a copy stops it with an error, and a later run completes it."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     with pytest.MonkeyPatch.context() as patch:
@@ -335,7 +328,7 @@ def test_a_target_that_stops_taking(pair: Pair) -> None:
 
 @pytest.mark.soak
 def test_replicas_in_a_cluster(tmp_path: Path) -> None:
-    """Origin and target with three replicas: staged with as many, everything there once, in order, and nothing left."""
+    """Streams with three replicas are copied once and in order, and nothing is left."""
     count = 20_000
     with Sandbox.cluster(binary=PROGRAM) as sandbox:
         server = next(iter(sandbox.servers.values()))

@@ -1,4 +1,4 @@
-"""Job files: what is in them and what is not, and that they do what `backfill run` does, under the lock of the same state."""
+"""Job files: their content, and runs of them under the lock of the same state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox
 
 SECRET = "s3cr3t"
-#: Everything that a connection, a domain and an entry can say and a job has to carry.
+#: Every field of a connection, a domain and an entry that a job file needs.
 FULL: dict[str, Any] = {
     "jsplan": 1,
     "workspace": "full",
@@ -70,27 +70,27 @@ ENVIRON = {"P": SECRET, "URL": f"nats://u:{SECRET}@h:3", "CA": "/ca.pem", "HOME"
 
 
 def load_workspace(
-    folder: Path, said: dict[str, Any], environ: dict[str, str] | None = None
+    folder: Path, document: dict[str, Any], environ: dict[str, str] | None = None
 ) -> LoadOptions:
-    """A workspace in a folder of its own."""
+    """Write a workspace to a folder of its own."""
     folder.mkdir(exist_ok=True)
-    (folder / "jsplan.yaml").write_text(json.dumps(said), "utf-8")
+    (folder / "jsplan.yaml").write_text(json.dumps(document), "utf-8")
     return LoadOptions(
-        folder, "prod" if "environments" in said else None, environ=environ or ENVIRON
+        folder, "prod" if "environments" in document else None, environ=environ or ENVIRON
     )
 
 
 @pytest.mark.parametrize("name", ["x", "y"])
-def test_a_job_knows_what_the_workspace_knows(tmp_path: Path, name: str) -> None:
-    """Loaded again, with the same environment, all that a copy needs is the same; and no secret stood in between."""
+def test_a_job_has_the_settings_of_its_workspace(tmp_path: Path, name: str) -> None:
+    """A job file has all settings that a copy needs, and no secret."""
     options = load_workspace(tmp_path / "first", FULL)
     first = load(options)
 
     bare = load(keep_references(options))
-    said = build_job_workspace(bare, bare.backfills[name])
-    second = load(load_workspace(tmp_path / "second", said))
+    document = build_job_workspace(bare, bare.backfills[name])
+    second = load(load_workspace(tmp_path / "second", document))
 
-    assert SECRET not in json.dumps(said)
+    assert SECRET not in json.dumps(document)
     assert hash_config(second.backfills[name]) == hash_config(first.backfills[name])
     assert (second.backfills[name].rate, second.backfills[name].window) == (
         first.backfills[name].rate,
@@ -106,7 +106,7 @@ def test_a_job_knows_what_the_workspace_knows(tmp_path: Path, name: str) -> None
 
 
 def without_places(things: Any) -> list[list[Any]]:
-    """Fields that do not say where something was written."""
+    """Return the fields of these objects that do not depend on where they were written."""
     return [
         [
             getattr(one, name)
@@ -128,7 +128,7 @@ def without_places(things: Any) -> list[list[Any]]:
 def test_a_secret_in_the_files_is_refused(
     tmp_path: Path, connection: dict[str, Any], what: str
 ) -> None:
-    """A job file would hold it: said before anything is written or pinned, without the secret."""
+    """A secret in the files is refused before a job file is written, without being printed."""
     said = {
         "jsplan": 1,
         "workspace": "w",
@@ -148,7 +148,7 @@ def test_a_secret_in_the_files_is_refused(
 
 
 def test_paths_of_archives_are_absolute(tmp_path: Path) -> None:
-    """The machines of a cluster have no workspace that a relative one would be below."""
+    """A relative path of an archive is refused, since a cluster has no workspace folder."""
     bare = load(
         keep_references(
             load_workspace(
@@ -195,7 +195,7 @@ HOSTILE = st.one_of(
 
 
 def comparable_syntax(script: str, found: str) -> str:
-    """The script's syntax tree, with a placeholder for the one literal that may differ."""
+    """Return the syntax tree of the script, with a placeholder for the one literal."""
     tree = ast.parse(script)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node.value == found:
@@ -205,7 +205,7 @@ def comparable_syntax(script: str, found: str) -> str:
 
 @given(st.dictionaries(HOSTILE, HOSTILE | st.lists(HOSTILE), max_size=4))
 def test_nothing_in_a_job_becomes_code(job: dict[str, Any]) -> None:
-    """Whatever names, paths, SQL and files say, the script is the same but for one literal, and that literal is the job."""
+    """Any text in a job changes only one literal of the script, which is the job."""
     script, plain = spark_job.render_script(job), spark_job.render_script({})
     names: dict[str, Any] = {}
     exec(compile(script, "job.py", "exec"), names | {"__name__": "x"}, names)  # noqa: S102 - as spark-submit does
@@ -238,7 +238,7 @@ def test_text_of_an_entry_is_the_same_in_a_job(
     subject: str,
     stream: str,
 ) -> None:
-    """What was no reference in the files is none in the job's workspace either: it is read back as it was."""
+    """Text of an entry that is no reference is read back unchanged from the job."""
     folder = tmp_path_factory.mktemp("hostile")
     side = {"domain": "hub", "stream": stream, "filter_subjects": [subject]}
     entry = {
@@ -272,10 +272,10 @@ def test_text_of_an_entry_is_the_same_in_a_job(
 
 
 @pytest.mark.parametrize("name", ["../shared.py", "{absolute}", "a.py", "a/../../../shared.py"])
-def test_files_that_a_job_carries_are_written_nowhere(
+def test_files_in_a_job_are_not_written_to_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A transform may lie outside of the workspace; where the job runs, its name leads to what the job carries and to no file."""
+    """A file of a transform is read from the job and written nowhere, also with an outside path."""
     folder, shared = tmp_path / "temporary", tmp_path / "shared.py"
     folder.mkdir()
     shared.write_text("mine")
@@ -312,22 +312,22 @@ def test_files_that_a_job_carries_are_written_nowhere(
 # --- on executors ----------------------------------------------------------------------------------------------------
 
 
-def test_executors_fill_in_their_own_environment(
+def test_executors_read_secrets_from_their_environment(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A way that was described connects where nothing but the secret is in the environment; without it, that is said."""
+    """An executor takes secrets from its environment, and reports a variable that is not set."""
     hub = pair.sandbox["hub"]
     monkeypatch.setattr(endpoints, "_DECLARED", {})
     endpoints.declare_connection(
         "there",
         {"url": hub.url, "user": hub.user, "password": "${env.THERE_PASSWORD}", "timeout": "3s"},
     )
-    way = Endpoint("there", "$JS.API")
+    endpoint = Endpoint("there", "$JS.API")
     code = "import pickle, sys; wire = pickle.load(sys.stdin.buffer).open(); print(wire.request('$JS.API.INFO')['type']); wire.close()"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("JSPLAN_")}
     done = subprocess.run(
         [sys.executable, "-c", code],
-        input=pickle.dumps(way),
+        input=pickle.dumps(endpoint),
         capture_output=True,
         check=True,
         env=environ | {"THERE_PASSWORD": "acc"},
@@ -337,15 +337,15 @@ def test_executors_fill_in_their_own_environment(
         ConnectError,
         match="connection there: the environment variable THERE_PASSWORD is not set on the worker",
     ):
-        way.open()
+        endpoint.open()
 
 
-# --- running one -----------------------------------------------------------------------------------------------------
+# --- runs of a job ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    """Hub and leaf without a stream, an entry that copies `S` of the leaf into `T` of the hub, and a password in the environment."""
+    """Hub and leaf without a stream, an entry, and a password in the environment."""
     found = Pair.create(tmp_path, clean_hub_leaf)
     found.space.base["connections"]["hub"]["password"] = "${env.HUB_PASSWORD}"
     monkeypatch.setenv("HUB_PASSWORD", "acc")
@@ -354,7 +354,7 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatc
 
 
 def write_and_read_job(pair: Pair, **options: Any) -> tuple[Path, str]:
-    """A job file of the entry, and the job in it."""
+    """Write a job file of the entry, and return its path and the job in it."""
     path = pair.space.folder / "job.py"
     said = LoadOptions(pair.space.folder, environ=dict(os.environ))
     backfill.write_job(said, BackfillOptions(name="x", **options), path, RecordingObserver())
@@ -362,10 +362,10 @@ def write_and_read_job(pair: Pair, **options: Any) -> tuple[Path, str]:
 
 
 class FakeSession:
-    """What stands for the session of spark-submit where tasks run in threads."""
+    """Stands for the session of spark-submit where tasks run in threads."""
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing."""
 
 
 def run_job_text(text: str, *options: str) -> int:
@@ -375,8 +375,8 @@ def run_job_text(text: str, *options: str) -> int:
         return job.main(text, list(options))
 
 
-def test_a_job_does_what_a_run_does(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    """It copies the range that was pinned when it was written, in the state of its workspace, whatever has come since."""
+def test_a_job_copies_its_pinned_range(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job copies the range that was pinned when it was written, in the state of the workspace."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     path, text = write_and_read_job(pair)
@@ -401,7 +401,7 @@ def test_a_job_does_what_a_run_does(pair: Pair, capsys: pytest.CaptureFixture[st
 def test_a_stream_whose_name_looks_like_code(
     pair: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is copied under its name, and nothing of it runs."""
+    """A stream whose name looks like code is copied, and nothing of the name runs."""
     name = 'A"""+str(int("code"))+"""'
     pair.space.write(
         backfills=[
@@ -422,7 +422,7 @@ def test_a_stream_whose_name_looks_like_code(
 
 
 def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    """It carries the ranges of those that could be reached when it was written; what was away is pinned and brought by a later run."""
+    """A job has the ranges of reachable origins; an offline one is pinned by a later run."""
     sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
     pair.space.write(
         backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}]
@@ -435,7 +435,7 @@ def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> Non
     pair.publish("hub", numbered_rows(2, subject=b"h.x"))
 
     first = run_job_text(text, "--json")
-    away = json.loads(capsys.readouterr().out)
+    offline = json.loads(capsys.readouterr().out)
     pair.sandbox["leaf"].start()
     pair.sandbox["hub"].wait_until(
         lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back"
@@ -444,9 +444,11 @@ def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> Non
     found = json.loads(capsys.readouterr().out)
 
     assert (first, second) == (0, 0)
-    assert [one["address"] for one in away["deferred"]] == ["leaf/stream/S"]
-    assert [(leg["from"], leg["copied"]) for leg in away["origins"]] == [("hub/stream/H", 7)]
-    assert [(leg["from"], leg["copied"]) for leg in found["origins"]] == [
+    assert [one["address"] for one in offline["deferred"]] == ["leaf/stream/S"]
+    assert [(origin["from"], origin["copied"]) for origin in offline["origins"]] == [
+        ("hub/stream/H", 7)
+    ]
+    assert [(origin["from"], origin["copied"]) for origin in found["origins"]] == [
         ("leaf/stream/S", 20),
         ("hub/stream/H", 0),
     ]
@@ -475,11 +477,11 @@ def run(frame):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("archived", [False, True], ids=["lanes", "archive"])
+@pytest.mark.parametrize("archived", [False, True], ids=["partitions", "archive"])
 def test_a_job_with_sql_and_a_function(
     pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, archived: bool
 ) -> None:
-    """What they are goes with the job, the file of the function too: nothing of the workspace is needed any more but its state."""
+    """A job includes `where` and the file of the function, and needs only the state."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     (pair.space.folder / "tenfold.py").write_text(TRANSFORM, "utf-8")
@@ -508,8 +510,8 @@ def test_a_job_with_sql_and_a_function(
     pair.require_nothing_left()
 
 
-def test_a_job_that_cannot_be(pair: Pair) -> None:
-    """What no run would do is said when the job is written, and nothing is pinned."""
+def test_an_invalid_job_is_refused(pair: Pair) -> None:
+    """An entry that no run accepts is refused when the job is written, and nothing is pinned."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
     for entry, words in (
@@ -522,8 +524,8 @@ def test_a_job_that_cannot_be(pair: Pair) -> None:
     assert not (pair.space.folder / "state/test.json").exists()
 
 
-def test_a_job_that_is_not_of_this_state(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    """One whose range was pinned anew, or whose state is on another machine, copies nothing and says what to do."""
+def test_a_job_of_another_state_is_refused(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job whose range was pinned again, or whose state is elsewhere, copies nothing."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
     _, text = write_and_read_job(pair)
@@ -534,9 +536,9 @@ def test_a_job_that_is_not_of_this_state(pair: Pair, capsys: pytest.CaptureFixtu
     assert "has another range of it, pinned at 20" in capsys.readouterr().err
     (pair.space.folder / "state/test.json").unlink()
     assert run_job_text(text) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "has no such range" in said
-    assert "use the kv backend" in said
+    error = " ".join(capsys.readouterr().err.split())
+    assert "has no such range" in error
+    assert "use the kv backend" in error
     assert pair.stored("hub", "T") == []
     old["format"] = "jsplan-job/9"
     assert run_job_text(json.dumps(old)) == 1

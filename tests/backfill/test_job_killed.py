@@ -1,4 +1,4 @@
-"""Real Spark, real kills. A run that is killed and run again leaves neither a gap nor a duplicate."""
+"""Killed runs on real Spark: a run that is repeated leaves no gap and no duplicate."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ if TYPE_CHECKING:
     from jsplan.documents.backfill import OriginResult
 
 pytestmark = pytest.mark.timeout(300)
-#: How much of the copy is there when it is struck.
+#: The shares of the copy that are staged at each kill.
 SHARES = (0.10, 0.35, 0.60, 0.85)
 
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
     return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def run_on_spark(pair: Pair) -> OriginResult:
-    """Run the entry on the Spark that runs already."""
+    """Run the entry on the running Spark."""
     return backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver()).origins[0]
 
 
 @contextmanager
 def spark_driver(pair: Pair) -> Iterator[subprocess.Popen[bytes]]:
-    """A run of its own, with its own Spark; dead in the end."""
+    """Start a run in a process with its own Spark, and kill it in the end."""
     place = pair.space.folder
     with (place / "driver.log").open("ab") as log:
         process = subprocess.Popen(
@@ -76,8 +76,8 @@ def spark_driver(pair: Pair) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def publishing(pair: Pair) -> Iterator[list[int]]:
-    """Somebody publishes to the target all the while; in the end the list has how many messages."""
-    stop, told = threading.Event(), list[int]()
+    """Publish to the target all the time; the list gets the number of messages in the end."""
+    stop, published = threading.Event(), list[int]()
 
     def publish() -> None:
         number = 0
@@ -85,20 +85,21 @@ def publishing(pair: Pair) -> Iterator[list[int]]:
             while not stop.wait(0.002):
                 number += 1
                 raw.request("t.live", b"%d" % number)
-        told.append(number)
+        published.append(number)
 
     with ThreadPoolExecutor(1) as threads:
         done = threads.submit(publish)
         try:
-            yield told
+            yield published
         finally:
             stop.set()
         done.result()
 
 
 def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
-    """A driver is killed while its worker sleeps; a second driver is refused meanwhile; the run after it loses a worker and goes on by
-    itself; the first worker wakes up at last. All the while somebody publishes to the target.
+    """A copy survives a killed driver, a killed worker and a worker that wakes up late.
+
+    A second driver is refused meanwhile, and a client publishes to the target.
     """
     count, chance = 60_000, random.Random(6)
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
@@ -106,7 +107,7 @@ def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
     pair.write_entry(rate="8MB/s")
     jvm: Any = spark.sparkContext._gateway  # noqa: SLF001 - there is no other way to its process
 
-    with publishing(pair) as told:
+    with publishing(pair) as published:
         with spark_driver(pair) as process:
             assert await_progress(pair, chance.randrange(count // 10, count // 2)), (
                 pair.space.folder / "driver.log"
@@ -115,8 +116,8 @@ def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
                 backfill.run(
                     pair.space.load, BackfillOptions(name="x", lock_timeout=0), RecordingObserver()
                 )
-            sleeping = SparkWorkers.of_process(process.pid)
-            sleeping.stop()
+            paused = SparkWorkers.of_process(process.pid)
+            paused.stop()
             process.send_signal(signal.SIGKILL)
             process.wait()
         assert locked.value.exit_code == ExitCode.LOCKED
@@ -125,16 +126,16 @@ def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
             lambda: SparkWorkers.of_process(jvm.proc.pid).kill(),
             lambda: run_on_spark(pair),
         )
-        sleeping.wake()
+        paused.wake()
 
     assert found.verified
     assert found.copied == count
-    require_complete(pair, count, *told)
+    require_complete(pair, count, *published)
     pair.require_nothing_left(readers=2)
 
 
-def test_spark_does_not_begin_a_task_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second attempt at a task, which Spark may start beside the first, writes nothing: the driver takes over."""
+def test_a_second_attempt_of_a_task_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second attempt of a task, which Spark may start beside the first, writes nothing."""
 
     class Second:
         def attemptNumber(self) -> int:  # noqa: N802 - Spark's name
@@ -156,25 +157,25 @@ def test_spark_does_not_begin_a_task_again(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def relayed_pair(tmp_path: Path) -> Iterator[tuple[Pair, Relay]]:
-    """A hub and a leaf of their own whose link can be cut."""
+    """A hub and a leaf whose link can be cut."""
     with Relay() as relay, Sandbox(partial(hub_and_leaf_over, relay), binary=SERVER) as sandbox:
         hub = sandbox["hub"]
         hub.wait_until(
-            lambda: hub.request("$JS.leaf.API.INFO") is not None, "the leaf to be there", 60
+            lambda: hub.request("$JS.leaf.API.INFO") is not None, "the leaf to be online", 60
         )
         yield Pair.create(tmp_path, sandbox), relay
 
 
 def interrupt_link(pair: Pair, relay: Relay) -> None:
-    """Cut the link, and mend it when the hub has lost the leaf."""
+    """Cut the link, and restore it when the hub has lost the leaf."""
     relay.cut()
     hub = pair.sandbox["hub"]
-    hub.wait_until(lambda: hub.request("$JS.leaf.API.INFO") is None, "the leaf to be away", 60)
+    hub.wait_until(lambda: hub.request("$JS.leaf.API.INFO") is None, "the leaf to be offline", 60)
     relay.mend()
 
 
 def test_a_link_that_breaks(relayed_pair: tuple[Pair, Relay]) -> None:
-    """The leaf is away in the middle of the copy and comes back: it goes on by itself, and nothing is lost or doubled."""
+    """A copy completes although the leaf is offline in its middle."""
     pair, relay = relayed_pair
     count = 40_000
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
@@ -196,13 +197,13 @@ def test_a_link_that_breaks(relayed_pair: tuple[Pair, Relay]) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("who", ["driver", "worker", "hub", "leaf"])
 def test_a_million_messages(pair: Pair, who: str) -> None:
-    """Killed when 10, 35, 60 and 85 % are stored, with somebody publishing to the target: every message once, in order, unharmed."""
+    """A million messages are copied once and in order although a process is killed four times."""
     count, server = 1_000_000, pair.sandbox["leaf" if who == "leaf" else "hub"]
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
 
     with (
-        publishing(pair) if who in {"driver", "worker"} else nullcontext([0]) as told,
+        publishing(pair) if who in {"driver", "worker"} else nullcontext([0]) as published,
         ExitStack() as drivers,
     ):
         process = drivers.enter_context(spark_driver(pair))
@@ -221,47 +222,47 @@ def test_a_million_messages(pair: Pair, who: str) -> None:
                 server.start()
         assert process.wait(600) == 0, (pair.space.folder / "driver.log").read_text()
 
-    require_complete(pair, count, *told)
+    require_complete(pair, count, *published)
     pair.require_nothing_left(readers=8)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_million_messages_and_sleepers(pair: Pair) -> None:
-    """At each of these shares a worker falls asleep and its driver dies; all of them wake up when the last run is over."""
-    count, sleeping = 1_000_000, list[SparkWorkers]()
+def test_a_million_messages_and_paused_workers(pair: Pair) -> None:
+    """A million messages are copied once although paused workers wake up after the last run."""
+    count, paused = 1_000_000, list[SparkWorkers]()
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
 
-    with publishing(pair) as told, ExitStack() as drivers:
+    with publishing(pair) as published, ExitStack() as drivers:
         for share in SHARES:
             process = drivers.enter_context(spark_driver(pair))
             assert await_progress(pair, int(share * count)), (
                 "the copy was over before it was struck"
             )
-            sleeping.append(SparkWorkers.of_process(process.pid))
-            sleeping[-1].stop()
+            paused.append(SparkWorkers.of_process(process.pid))
+            paused[-1].stop()
             process.kill()
             process.wait()
         process = drivers.enter_context(spark_driver(pair))
         assert process.wait(600) == 0, (pair.space.folder / "driver.log").read_text()
-        for workers in sleeping:
+        for workers in paused:
             workers.wake()
 
-    require_complete(pair, count, *told)
+    require_complete(pair, count, *published)
     pair.require_nothing_left(readers=8)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_a_million_messages_over_a_link_that_breaks(relayed_pair: tuple[Pair, Relay]) -> None:
-    """The leaf is away at each of these shares, for as long as the hub takes to see it, with somebody publishing to the target."""
+    """A million messages are copied once although the link is cut four times."""
     pair, relay = relayed_pair
     count = 1_000_000
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
 
-    with publishing(pair) as told, spark_driver(pair) as process:
+    with publishing(pair) as published, spark_driver(pair) as process:
         for share in SHARES:
             assert await_progress(pair, int(share * count)), (
                 "the copy was over before it was struck"
@@ -269,5 +270,5 @@ def test_a_million_messages_over_a_link_that_breaks(relayed_pair: tuple[Pair, Re
             interrupt_link(pair, relay)
         assert process.wait(600) == 0, (pair.space.folder / "driver.log").read_text()
 
-    require_complete(pair, count, *told)
+    require_complete(pair, count, *published)
     pair.require_nothing_left(readers=8)

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
     return Pair.create(tmp_path, clean_hub_leaf)
 
 
-# --- what a target's own sources bring -------------------------------------------------------------------------------
+# --- sources of the target -------------------------------------------------------------------------------------------
 
 LEAF = {"external": {"api": "$JS.leaf.API"}}
 
 
 def create_sourced_target(pair: Pair, count: int, **source: Any) -> None:
-    """A target that has a source of its own, and as many messages of it as are to come."""
+    """Create a target with a source, and wait for so many messages."""
     pair.stream("hub", "T", sources=[{"name": "S", **LEAF, **source}])
     pair.sandbox["hub"].wait_until(
         lambda: pair.state("hub", "T")["messages"] >= count, "the source brought its messages"
@@ -33,7 +33,7 @@ def create_sourced_target(pair: Pair, count: int, **source: Any) -> None:
 
 
 def target_numbers(pair: Pair) -> list[int]:
-    """What the messages of the target hold."""
+    """Return the numbers in the messages of the target."""
     return [int(one.data) for one in pair.stored("hub", "T")]
 
 
@@ -56,7 +56,7 @@ SOURCES: list[tuple[dict[str, Any], list[int]]] = [
 def test_part_of_the_range_came_by_a_source(
     pair: Pair, source: dict[str, Any], copied: list[int]
 ) -> None:
-    """What the target's own source of the origin has brought, or will, is not copied; afterwards everything is there once."""
+    """Messages that a source of the target brings are not copied, and each is there once."""
     pair.stream("leaf", "S", [(b"s.%d" % (n % 2), b"", b"%d" % n) for n in range(1, 21)])
     create_sourced_target(pair, 20 - len(copied), **source)
 
@@ -66,13 +66,15 @@ def test_part_of_the_range_came_by_a_source(
     assert sorted(target_numbers(pair)) == list(range(1, 21))
     assert sorted(int(one.data) for one in pair.stored("hub", "T") if one.origin) == copied
     pair.publish("leaf", [(b"s.1", b"", b"21")])
-    pair.sandbox["hub"].wait_until(lambda: 21 in target_numbers(pair), "the source goes on")
+    pair.sandbox["hub"].wait_until(
+        lambda: 21 in target_numbers(pair), "the source brings the new message"
+    )
     pair.require_nothing_left()
 
 
 @pytest.mark.matrix
 def test_a_source_that_begins_at_a_time(pair: Pair) -> None:
-    """`opt_start_time` claims what came since then."""
+    """Messages since `opt_start_time` of a source are not copied."""
     pair.stream("leaf", "S", numbered_rows(10))
     time = next(one.time for one in pair.stored("leaf", "S") if one.seq == 7)
     create_sourced_target(pair, 4, opt_start_time=time)
@@ -81,8 +83,8 @@ def test_a_source_that_begins_at_a_time(pair: Pair) -> None:
     assert sorted(target_numbers(pair)) == list(range(1, 11))
 
 
-def test_a_source_that_is_no_more(pair: Pair) -> None:
-    """What a source brought before it was taken out is there, and is known by what the server wrote into it."""
+def test_messages_of_a_removed_source_are_recognized(pair: Pair) -> None:
+    """Messages of a removed source are recognized by the header of the server."""
     pair.stream("leaf", "S", numbered_rows(10))
     create_sourced_target(pair, 4, opt_start_seq=7)
     pair.update("hub", "T", sources=None)
@@ -92,7 +94,7 @@ def test_a_source_that_is_no_more(pair: Pair) -> None:
 
 
 def test_a_source_in_one_domain(pair: Pair) -> None:
-    """Origin and target in one domain: the server names such a source without a hash."""
+    """A source within one domain is recognized, although the server names it without a hash."""
     pair.write_entry(target={"domain": "leaf", "stream": "T"})
     pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("leaf", "T", sources=[{"name": "S", "opt_start_seq": 7}])
@@ -105,8 +107,8 @@ def test_a_source_in_one_domain(pair: Pair) -> None:
     pair.require_nothing_left()
 
 
-def test_what_a_source_brought_of_an_earlier_stream(pair: Pair) -> None:
-    """A source's messages of a stream that was made anew since are not taken for those of the new one."""
+def test_messages_of_a_recreated_origin_are_not_mistaken(pair: Pair) -> None:
+    """Sourced messages of a stream that was recreated are not taken for those of the new one."""
     pair.stream("leaf", "S", numbered_rows(5))
     create_sourced_target(pair, 5)
     pair.update("hub", "T", sources=None)
@@ -118,7 +120,7 @@ def test_what_a_source_brought_of_an_earlier_stream(pair: Pair) -> None:
 
 
 def test_a_target_with_another_source(pair: Pair) -> None:
-    """Sources of other streams stay as they are, and what they bring is no part of it."""
+    """Sources of other streams are unchanged, and their messages do not count."""
     pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("leaf", "OTHER", [(b"other.a", b"", b"o")])
     pair.stream("hub", "T", sources=[{"name": "OTHER", **LEAF}])
@@ -131,7 +133,7 @@ def test_a_target_with_another_source(pair: Pair) -> None:
 
 
 def test_two_entries_into_one_target(pair: Pair) -> None:
-    """Each knows its own origin's messages; together nothing is missing and nothing there twice."""
+    """Two entries into one target copy their messages once each."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("leaf", "S2", [(b"s2.a", b"", b"%d" % n) for n in range(6, 11)])
     pair.stream("hub", "T")
@@ -144,7 +146,7 @@ def test_two_entries_into_one_target(pair: Pair) -> None:
 
 
 def test_two_origins_of_one_entry(pair: Pair) -> None:
-    """Both come at the same time, each in its order."""
+    """Two origins of one entry are copied, each in its order."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("leaf", "S2", [(b"s2.a", b"", b"%d" % n) for n in range(6, 11)])
     pair.stream("hub", "T")
@@ -156,13 +158,13 @@ def test_two_origins_of_one_entry(pair: Pair) -> None:
 
     found = pair.result()
 
-    assert [leg.copied for leg in found.origins] == [5, 5]
+    assert [origin.copied for origin in found.origins] == [5, 5]
     there = target_numbers(pair)
     assert [number for number in there if number <= 5] == list(range(1, 6))
     assert [number for number in there if number > 5] == list(range(6, 11))
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refused targets -------------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"retention": "workqueue"}, "hub/stream/T has retention workqueue"),
@@ -181,8 +183,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     REFUSED,
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_targets_that_are_refused(pair: Pair, config: dict[str, Any], message: str) -> None:
-    """A stream into which nothing can be copied exactly once is refused before anything is made."""
+def test_unsuitable_targets_are_refused(pair: Pair, config: dict[str, Any], message: str) -> None:
+    """A target that cannot receive each message exactly once is refused before any write."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "OTHER")
     pair.ask(
@@ -219,8 +221,10 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     LIMITS,
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_target_that_would_delete(pair: Pair, config: dict[str, Any], message: str) -> None:
-    """A copy that would push messages out of the target is refused with the flag that allows it; with that it goes on."""
+def test_a_target_that_would_delete_is_refused(
+    pair: Pair, config: dict[str, Any], message: str
+) -> None:
+    """A copy that would delete messages of the target is refused until the hazard is allowed."""
     pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T", [(b"t.a", b"", b"own")], **config)
     before = pair.stored("hub", "T")
@@ -244,8 +248,8 @@ FULL: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("config", FULL, ids=str)
-def test_a_target_that_takes_no_more(pair: Pair, config: dict[str, Any]) -> None:
-    """With `discard: new` nothing would be deleted and the copy would never end: no hazard allows that."""
+def test_a_full_target_is_refused(pair: Pair, config: dict[str, Any]) -> None:
+    """A full target with `discard: new` is refused, and no hazard allows it."""
     pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T", discard="new", **config)
 
@@ -255,8 +259,8 @@ def test_a_target_that_takes_no_more(pair: Pair, config: dict[str, Any]) -> None
     pair.require_nothing_left()
 
 
-def test_capacity_is_measured_by_what_comes(pair: Pair) -> None:
-    """With a filter only what matches needs room, and what is deleted needs none."""
+def test_capacity_counts_only_pending_messages(pair: Pair) -> None:
+    """Only matching messages that exist count against the capacity of the target."""
     rows: list[Row] = [(b"s.%d" % (n % 10), b"", b"%d" % n) for n in range(1, 101)]
     pair.stream("leaf", "S", rows)
     pair.stream("hub", "T", max_msgs=10)
@@ -267,8 +271,8 @@ def test_capacity_is_measured_by_what_comes(pair: Pair) -> None:
     assert target_numbers(pair) == list(range(13, 100, 10))
 
 
-def test_a_copy_into_itself(pair: Pair) -> None:
-    """A stream is no target of its own."""
+def test_a_copy_into_itself_is_refused(pair: Pair) -> None:
+    """A stream cannot be its own target."""
     pair.write_entry(target={"domain": "leaf", "stream": "S"})
     pair.stream("leaf", "S", numbered_rows(3))
 
@@ -276,8 +280,8 @@ def test_a_copy_into_itself(pair: Pair) -> None:
         pair.run()
 
 
-def test_a_target_that_is_not_there(pair: Pair) -> None:
-    """It says what is missing and what makes it."""
+def test_a_missing_target_is_refused(pair: Pair) -> None:
+    """A missing target is named, with the command that creates it."""
     pair.stream("leaf", "S", numbered_rows(3))
 
     with pytest.raises(JsplanError, match="stream T in domain hub does not exist") as raised:
@@ -287,7 +291,7 @@ def test_a_target_that_is_not_there(pair: Pair) -> None:
 
 @pytest.mark.parametrize("domain", ["leaf", "hub"])
 def test_a_stream_that_stores_every_subject(pair: Pair, domain: str) -> None:
-    """A stream that would store each copied message again, in whatever domain, is named, and nothing is copied or left."""
+    """A stream that would store each copied message again is named, and nothing is copied."""
     pair.ask(domain, "STREAM.CREATE.ALL", {"name": "ALL", "subjects": ["jsplan.>", "x.>"]})
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")

@@ -1,4 +1,4 @@
-"""strategy native: the server itself copies for a while, what it brought is compared, and however a run ends nothing is left behind."""
+"""Strategy native: the server copies by a temporary source, and the result is compared."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub by a source."""
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` by a source."""
     return Pair.create(tmp_path, clean_hub_leaf, strategy="native", mode="exact")
 
 
 def require_sourced(pair: Pair, seqs: list[int], others: int = 0) -> None:
-    """The target has these messages of the origin once, in order, as they were, and `others` besides; nothing is left behind."""
+    """Require these messages once, in order and unchanged, `others` besides, and nothing left."""
     origin = [one for one in pair.stored("leaf", "S") if one.seq in seqs]
     target = pair.stored("hub", "T")
     copies = [one for one in target if b"Nats-Stream-Source" in one.headers]
@@ -45,7 +45,7 @@ def require_sourced(pair: Pair, seqs: list[int], others: int = 0) -> None:
 
 @pytest.mark.matrix
 def test_the_server_copies(pair: Pair) -> None:
-    """Everything from the start on arrives as it was, is compared, and the source is gone; run again there is nothing to do."""
+    """Messages from the start on arrive unchanged, the source is removed, and a rerun is empty."""
     pair.stream(
         "leaf", "S", [(b"s.a", b"NATS/1.0\r\nKind: order\r\n\r\n", b"%d" % n) for n in range(1, 31)]
     )
@@ -68,8 +68,8 @@ def test_the_server_copies(pair: Pair) -> None:
     require_sourced(pair, list(range(5, 31)), others=1)
 
 
-def test_only_one_filter(pair: Pair) -> None:
-    """A filter is the source's own; what it leaves out is no gap."""
+def test_a_filter_of_a_source(pair: Pair) -> None:
+    """A filter is given to the source, and what it leaves out is no gap."""
     pair.stream("leaf", "S", [(b"s.a" if n % 3 else b"s.b", b"", b"%d" % n) for n in range(1, 31)])
     pair.stream("hub", "T")
     pair.write_entry(origin={"filter_subjects": ["s.b"]}, strategy="native", mode="exact")
@@ -82,13 +82,13 @@ def test_only_one_filter(pair: Pair) -> None:
 
 @pytest.mark.matrix
 def test_dying_before_any_write(pair: Pair) -> None:
-    """However many writes a run came to before it died: the next one leaves every message there once, in order, and nothing of ours."""
+    """A run that dies before any write is completed by the next, once and in order."""
     pair.stream("leaf", "S", numbered_rows(20))
     for after in range(5):  # begun, the record, the source, detached, the record
         pair.stream("hub", "T", [(b"t.a", b"", b"own")])
-        with kill_after(after) as mortal, pytest.raises(SimulatedKill):
+        with kill_after(after) as kill, pytest.raises(SimulatedKill):
             pair.run()
-        assert mortal.done == after
+        assert kill.done == after
         pair.publish("hub", [(b"t.a", b"", b"other")])
 
         pair.run()
@@ -100,8 +100,11 @@ def test_dying_before_any_write(pair: Pair) -> None:
         shutil.rmtree(pair.space.folder / "state")
 
 
-def test_what_died_is_carried_on_with_the_same_tool(pair: Pair) -> None:
-    """The entry's strategy may change meanwhile: a copy that was begun by a source is ended by it. Its source is no drift."""
+def test_an_interrupted_copy_keeps_its_strategy(pair: Pair) -> None:
+    """A copy that was begun by a source is finished by it, although the strategy has changed.
+
+    Its source is no drift.
+    """
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     with kill_after(3), pytest.raises(SimulatedKill):
@@ -121,8 +124,8 @@ def test_what_died_is_carried_on_with_the_same_tool(pair: Pair) -> None:
     require_sourced(pair, list(range(1, 21)))
 
 
-def test_a_source_of_another_text_goes(pair: Pair) -> None:
-    """A run died with its source attached, and the entry says something else by now: it goes, what it brought is not brought again."""
+def test_a_source_of_a_changed_entry_is_removed(pair: Pair) -> None:
+    """A source of a changed entry is removed, and its messages are not copied again."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     with kill_after(3), pytest.raises(SimulatedKill):
@@ -136,8 +139,8 @@ def test_a_source_of_another_text_goes(pair: Pair) -> None:
     require_sourced(pair, list(range(1, 21)))
 
 
-def test_what_the_target_refuses_of_a_source_is_copied_by_spark(pair: Pair) -> None:
-    """A message whose id is in the target's window is dropped by the server in silence: that shows, and Spark brings it."""
+def test_messages_that_a_source_drops_are_copied_by_spark(pair: Pair) -> None:
+    """A message that the server drops as a duplicate is found missing and copied by Spark."""
     pair.stream(
         "leaf",
         "S",
@@ -165,8 +168,8 @@ def test_what_the_target_refuses_of_a_source_is_copied_by_spark(pair: Pair) -> N
     pair.require_nothing_left()
 
 
-def test_the_last_message_is_refused(pair: Pair) -> None:
-    """Nobody waits long for a message that a source that is not behind never brings."""
+def test_a_dropped_last_message_is_not_waited_for(pair: Pair) -> None:
+    """A source without lag is not waited for long when its last message was dropped."""
     pair.stream(
         "leaf",
         "S",
@@ -200,7 +203,7 @@ def test_the_last_message_is_refused(pair: Pair) -> None:
 def test_what_a_source_cannot_do_is_refused(
     pair: Pair, entry: dict[str, Any], target: dict[str, Any], words: str
 ) -> None:
-    """An entry that asks for a tool that cannot do it is told why, and nothing is written."""
+    """An entry that a source cannot copy is refused with the reason, before any write."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T", **target)
     pair.write_entry(**({"mode": "exact", "strategy": "native"} | entry))
@@ -215,8 +218,8 @@ def test_what_a_source_cannot_do_is_refused(
     )
 
 
-def test_auto_takes_a_source_where_a_snapshot_is_too_late(pair: Pair) -> None:
-    """Sequence and time are wanted, and the target exists: the next best tool is the server's own source."""
+def test_auto_uses_a_source_for_an_existing_target(pair: Pair) -> None:
+    """With mode `exact` and an existing target, `auto` uses a source of the server."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
     pair.write_entry(mode="exact")
@@ -225,8 +228,8 @@ def test_auto_takes_a_source_where_a_snapshot_is_too_late(pair: Pair) -> None:
     assert pair.state_record["origins"][0]["strategy"] == "native"
 
 
-def test_auto_takes_spark_where_the_range_has_an_end(pair: Pair) -> None:
-    """What only Spark can do it does, also where the server's words were asked for."""
+def test_auto_uses_spark_for_a_range_with_an_end(pair: Pair) -> None:
+    """A range with an end is copied by Spark, also with mode `exact`."""
     pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
     pair.write_entry(mode="exact", origin={"end_seq": 3})

@@ -38,12 +38,12 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub by subject."""
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` by subject."""
     return Pair.create(tmp_path, clean_hub_leaf, order="subject")
 
 
-def create_spread_stream(count: int, subjects: int = 7, name: str = "s") -> list[Row]:
-    """So many messages that hold their number, on so many subjects."""
+def spread_rows(count: int, subjects: int = 7, name: str = "s") -> list[Row]:
+    """Return so many messages that hold their number, on so many subjects."""
     return [
         (b"%s.%d" % (name.encode(), n * n % subjects), b"", b"%d" % n) for n in range(1, count + 1)
     ]
@@ -52,7 +52,7 @@ def create_spread_stream(count: int, subjects: int = 7, name: str = "s") -> list
 def require_copied(
     pair: Pair, origin: str = "S", others: int = 0, seqs: Sequence[int] | None = None
 ) -> list[StoredMessage]:
-    """The target has every message of the origin once, as it was, those of each subject in their order; nothing is left."""
+    """Require each message once and unchanged, in order of each subject; return the copies."""
     there = [one for one in pair.stored("leaf", origin) if seqs is None or one.seq in seqs]
     target = pair.stored("hub", "T")
     copies = [one for one in target if (one.origin or "").startswith(f"leaf/{origin}/")]
@@ -71,7 +71,7 @@ def require_copied(
 
 
 def write_origins(pair: Pair, names: Sequence[str], **entry: Any) -> None:
-    """An entry with these streams of the leaf as its origins."""
+    """Write an entry with these streams of the leaf as its origins."""
     pair.space.write(
         backfills=[
             {
@@ -89,10 +89,10 @@ def write_origins(pair: Pair, names: Sequence[str], **entry: Any) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("order", ["subject", "none"])
-def test_an_order_of_its_own(pair: Pair, order: str) -> None:
-    """Two writers, each with a staging stream: everything there once, each subject in its order; and nothing to do a second time."""
+def test_order_of_an_entry(pair: Pair, order: str) -> None:
+    """Two writers copy each message once, with the order that the entry wants."""
     pair.write_entry(order=order)
-    pair.stream("leaf", "S", create_spread_stream(300))
+    pair.stream("leaf", "S", spread_rows(300))
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
 
     found, again = pair.run(), pair.run()
@@ -111,28 +111,31 @@ def test_an_order_of_its_own(pair: Pair, order: str) -> None:
 
 
 def test_partitions_are_promoted_together(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The target gets all lanes in one update, and loses them in one: with each its server looks through all that it has."""
-    pair.stream("leaf", "S", create_spread_stream(300))
+    """All partitions are attached to the target in one update, and detached in one.
+
+    With each update the server reads through all messages of the target.
+    """
+    pair.stream("leaf", "S", spread_rows(300))
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
     sources: list[int] = []
-    real = staging_sources._update_sources  # noqa: SLF001 - it is what asks for an update
+    real = staging_sources._update_sources  # noqa: SLF001 - the function that requests an update
 
-    async def noted(
+    async def record_update(
         api: Any, stream: str, config: dict[str, Any], wanted: list[dict[str, Any]]
     ) -> None:
         sources.append(len(wanted))
         await real(api, stream, config, wanted)
 
-    monkeypatch.setattr(staging_sources, "_update_sources", noted)
+    monkeypatch.setattr(staging_sources, "_update_sources", record_update)
 
     assert pair.run().copied == 300
     assert sources == [2, 0]
     require_copied(pair, others=1)
 
 
-def test_a_repair_is_the_rest(pair: Pair) -> None:
-    """What was deleted at the target, and what was gone at the origin: only the first is copied again, the second is a gap."""
-    pair.stream("leaf", "S", create_spread_stream(60))
+def test_a_repair_copies_what_is_missing(pair: Pair) -> None:
+    """A repair copies what was deleted at the target; what is gone at the origin is a gap."""
+    pair.stream("leaf", "S", spread_rows(60))
     pair.stream("hub", "T")
     pair.delete("leaf", "S", 4, 5)
     first = pair.run()
@@ -148,8 +151,8 @@ def test_a_repair_is_the_rest(pair: Pair) -> None:
 
 @pytest.mark.matrix
 def test_part_of_the_range_came_by_a_source(pair: Pair) -> None:
-    """What the target's own source of the origin has brought, or will, is not copied."""
-    pair.stream("leaf", "S", create_spread_stream(40))
+    """Messages that a source of the target brings are not copied."""
+    pair.stream("leaf", "S", spread_rows(40))
     pair.stream(
         "hub",
         "T",
@@ -164,8 +167,8 @@ def test_part_of_the_range_came_by_a_source(pair: Pair) -> None:
 
 
 def test_too_large_in_a_partition(pair: Pair) -> None:
-    """A message that the target does not take stops the copy before the target has anything, or is left out and named."""
-    pair.stream("leaf", "S", [*create_spread_stream(10), (b"s.1", b"", b"y" * (1 << 20))])
+    """A message that the target refuses stops the copy before any write, or is skipped."""
+    pair.stream("leaf", "S", [*spread_rows(10), (b"s.1", b"", b"y" * (1 << 20))])
     pair.stream("hub", "T")
 
     with pytest.raises(RefusedError, match="message 11 of stream S may have"):
@@ -180,47 +183,45 @@ def test_too_large_in_a_partition(pair: Pair) -> None:
 
 @pytest.mark.matrix
 def test_dying_before_any_write(pair: Pair) -> None:
-    """However many writes (every second one is tried) a run in two partitions came to before it died: the next leaves every message there
-    once, those of each subject in their order, and nothing of ours.
+    """A run that dies before any write is completed by the next, in order of each subject.
+
+    Every second write is tried.
     """
-    pair.stream("leaf", "S", create_spread_stream(60))
+    pair.stream("leaf", "S", spread_rows(60))
     after, died = 0, True
     while died:
         pair.stream("hub", "T", [(b"t.a", b"", b"own")])
         died = False
-        with kill_after(after) as mortal:
+        with kill_after(after) as kill:
             try:
                 pair.run()
             except SimulatedKill:
                 died = True
-        assert mortal.done == after or not died
+        assert kill.done == after or not died
         pair.run()
 
         require_copied(pair, others=1)
         pair.ask("hub", "STREAM.DELETE.T")
         shutil.rmtree(pair.space.folder / "state")
         after += 2
-    assert (
-        after > 12
-    )  # the record, two stages, each sealed, attached, removed, detached, the record
+    # The record, two staging streams, each sealed, attached, removed, detached, the record.
+    assert after > 12
 
 
 def test_dying_partitions_keep_the_order(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each writer dies after some of its messages, again and again, each time somewhere else: what went before comes in first, so each
-    subject stays in its order.
-    """
-    pair.stream("leaf", "S", create_spread_stream(400, subjects=11))
+    """Each subject stays in order although the writers die repeatedly at different places."""
+    pair.stream("leaf", "S", spread_rows(400, subjects=11))
     pair.stream("hub", "T")
-    take = partition_writer.PartitionWriter.write
+    write = partition_writer.PartitionWriter.write
     with monkeypatch.context() as patch:
 
-        def dying_take(self: Any, leg: int, rows: Any) -> int:
+        def write_and_die(self: Any, origin_number: int, rows: Any) -> int:
             part = max(1, rows.num_rows // (3 + self._number))
-            take(self, leg, rows.slice(0, part))
+            write(self, origin_number, rows.slice(0, part))
             self._publisher.finish()
             raise SimulatedKill
 
-        patch.setattr(partition_writer.PartitionWriter, "write", dying_take)
+        patch.setattr(partition_writer.PartitionWriter, "write", write_and_die)
         for _ in range(4):
             with pytest.raises(SimulatedKill):
                 pair.run()
@@ -234,8 +235,8 @@ def test_dying_partitions_keep_the_order(pair: Pair, monkeypatch: pytest.MonkeyP
 
 
 def test_a_writer_beside_another(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stage that another attempt has begun is not written to: the run takes over what is there, and goes on."""
-    pair.stream("leaf", "S", create_spread_stream(50))
+    """A staging stream that another attempt has begun is not written to, but resumed."""
+    pair.stream("leaf", "S", spread_rows(50))
     pair.stream("hub", "T")
     monkeypatch.setattr(partition_writer, "PartitionWriter", _ContendedWriter)
 
@@ -249,7 +250,7 @@ _PartitionWriter = partition_writer.PartitionWriter
 
 
 class _ContendedWriter(_PartitionWriter):
-    """A lane that somebody else has begun, in the first attempt."""
+    """A partition that another process has begun, in the first attempt."""
 
     is_begun = 0
 
@@ -269,17 +270,17 @@ class _ContendedWriter(_PartitionWriter):
 @pytest.mark.matrix
 @pytest.mark.parametrize("order", ["stream", "subject"])
 def test_twenty_origins(pair: Pair, order: str) -> None:
-    """Twenty streams into one target, in two partitions: everything is there once and in order; a second run finds nothing to do."""
+    """Twenty streams are copied in two partitions, once and in order, and a rerun is empty."""
     names = [f"S{number:02d}" for number in range(20)]
     for number, name in enumerate(names):
-        pair.stream("leaf", name, create_spread_stream(10 + number, name=name.lower()))
+        pair.stream("leaf", name, spread_rows(10 + number, name=name.lower()))
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
     write_origins(pair, names, order=order)
 
     found = pair.result()
 
-    assert [leg.copied for leg in found.origins] == [10 + number for number in range(20)]
-    assert all(leg.verified for leg in found.origins)
+    assert [origin.copied for origin in found.origins] == [10 + number for number in range(20)]
+    assert all(origin.verified for origin in found.origins)
     stored = pair.stored("hub", "T")
     for number, name in enumerate(names):
         mine = [one for one in stored if (one.origin or "").startswith(f"leaf/{name}/")]
@@ -293,17 +294,17 @@ def test_twenty_origins(pair: Pair, order: str) -> None:
 
 @pytest.mark.soak
 def test_two_hundred_origins(pair: Pair) -> None:
-    """Two hundred streams go in two partitions, with a staging stream for each lane and not for each stream."""
+    """Two hundred streams use one staging stream for each partition."""
     names = [f"S{number:03d}" for number in range(200)]
     for name in names:
-        pair.stream("leaf", name, create_spread_stream(25, name=name.lower()))
+        pair.stream("leaf", name, spread_rows(25, name=name.lower()))
     pair.stream("hub", "T")
     write_origins(pair, names)
 
     found = pair.result()
 
     assert found.copied == 200 * 25
-    assert all(leg.verified and "in 2 partitions" in leg.path for leg in found.origins)
+    assert all(origin.verified and "in 2 partitions" in origin.path for origin in found.origins)
     seqs: dict[str, list[int]] = {}
     for _, _, headers, _ in read_all(pair.sandbox["hub"], "$JS.hub.API", "T"):
         _, stream, seq, _ = (
@@ -315,10 +316,10 @@ def test_two_hundred_origins(pair: Pair) -> None:
 
 
 def test_dying_with_many_origins(pair: Pair) -> None:
-    """A run over three origins that dies here and there, and one that goes on: each message of each is there once, in order."""
+    """A run over three origins that dies is completed by the next, once and in order."""
     names = ["S", "S2", "S3"]
     for name in names:
-        pair.stream("leaf", name, create_spread_stream(30, name=name.lower()))
+        pair.stream("leaf", name, spread_rows(30, name=name.lower()))
     write_origins(pair, names)
     for after in (3, 5, 7):
         pair.stream("hub", "T")
@@ -335,9 +336,9 @@ def test_dying_with_many_origins(pair: Pair) -> None:
 
 
 def test_an_offline_origin(pair: Pair) -> None:
-    """It is left for later and named; the others are copied; the next run brings it, and only that."""
-    pair.stream("leaf", "S", create_spread_stream(20))
-    pair.stream("hub", "H", create_spread_stream(20, name="h"))
+    """An offline origin is deferred and copied by the next run; the others are copied at once."""
+    pair.stream("leaf", "S", spread_rows(20))
+    pair.stream("hub", "H", spread_rows(20, name="h"))
     pair.stream("hub", "T")
     sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
     pair.space.write(
@@ -363,7 +364,7 @@ def test_an_offline_origin(pair: Pair) -> None:
 
 
 def test_no_origin_is_reachable(pair: Pair) -> None:
-    """Where every origin is away that is an error, and nothing was pinned."""
+    """A run whose origins are all offline is an error, and nothing is pinned."""
     write_origins(pair, ["S", "S2"])
     pair.stream("hub", "T")
     pair.sandbox["leaf"].kill()
@@ -373,7 +374,7 @@ def test_no_origin_is_reachable(pair: Pair) -> None:
     pair.sandbox["leaf"].start()
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refused entries -------------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
@@ -387,16 +388,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("entry", "message"), REFUSED, ids=str)
-def test_what_cannot_be(pair: Pair, entry: dict[str, Any], message: str) -> None:
-    """It is said before any server is asked."""
+def test_invalid_entries_are_refused(pair: Pair, entry: dict[str, Any], message: str) -> None:
+    """An invalid entry is refused before any request."""
     pair.write_entry(**entry)
 
     with pytest.raises(UsageError, match=message), without_spark():
         backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver())
 
 
-def test_a_subject_transform_without_any_order(pair: Pair) -> None:
-    """Subjects change on the way, and only where they match; what a message would be called that has no subject is refused."""
+def test_a_subject_transform(pair: Pair) -> None:
+    """Subjects change where they match the transform, and are unchanged elsewhere."""
     pair.write_entry(subject_transform={"src": "s.*.>", "dest": "new.{{wildcard(1)}}.>"})
     pair.stream("leaf", "S", [(b"s.a.b", b"", b"1"), (b"s.c", b"", b"2"), (b"s.d.e.f", b"", b"3")])
     pair.stream("hub", "T")
@@ -408,11 +409,11 @@ def test_a_subject_transform_without_any_order(pair: Pair) -> None:
     assert pair.run().copied == 0
 
 
-# --- how they are dealt ----------------------------------------------------------------------------------------------
+# --- distribution ----------------------------------------------------------------------------------------------------
 
 
-def test_partitions_have_about_the_same() -> None:
-    """Origins of any size are dealt so that no lane has much more than another, the same way each time."""
+def test_partitions_are_balanced() -> None:
+    """Origins of any size are distributed evenly, the same way each time."""
     sizes = [1000, 10, 10, 500, 490, 20]
     found = assign_partitions(sizes, 2)
 
@@ -421,18 +422,20 @@ def test_partitions_have_about_the_same() -> None:
     assert found == assign_partitions(sizes, 2)
 
 
-def test_every_sequence_is_in_one_piece() -> None:
-    """However many parts are asked for, together they are the ranges, and none overlaps another."""
-    way, spans = (
+def test_every_sequence_is_in_one_chunk() -> None:
+    """Any number of chunks covers the ranges without overlap."""
+    endpoint, spans = (
         Endpoint("c", "$JS.API"),
         (SeqRange(5, 90_000), SeqRange(100_000, 100_001), SeqRange(200_000, 500_000)),
     )
-    legs = tuple(CopyTask(way, "d", f"S{n}", spans, (), way, "", "") for n in range(3))
-    job = PartitionPlan((), legs)
+    tasks = tuple(CopyTask(endpoint, "d", f"S{n}", spans, (), endpoint, "", "") for n in range(3))
+    job = PartitionPlan((), tasks)
     for most in (1, 2, 7, 40):
         found: list[ReadChunk] = job.split_into_chunks(most)
-        for leg in range(3):
-            parts = [span for piece in found if piece.origin_number == leg for span in piece.spans]
+        for number in range(3):
+            parts = [
+                span for chunk in found if chunk.origin_number == number for span in chunk.spans
+            ]
             assert count_sequences(parts) == count_sequences(spans)
             assert parts == sorted(parts)
             assert all(one.last < other.first for one, other in pairwise(parts))

@@ -1,4 +1,4 @@
-"""Real Spark, real kills, several writers: each subject stays in its order, and every message is there once."""
+"""Killed runs with several writers on real Spark: each subject stays in order."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SUBJECTS = 97
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
     return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def create_spread_stream(server: Server, count: int) -> None:
-    """`S`: so many messages on many subjects, numbered in their payload."""
+    """Create `S` with so many numbered messages on many subjects."""
     wire = RawConnection(connection_target(server))
     try:
         request_api(wire, "$JS.API", "STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
@@ -63,24 +63,27 @@ def _rows(first: int, last: int) -> tuple[Any, Any, Any]:
 
 
 def wait_for_staged(pair: Pair, count: int, done: threading.Event | None = None) -> bool:
-    """Wait until two lanes are being written that have so many messages together; False when `done` comes first."""
+    """Wait until two partitions are written and have so many messages together.
+
+    Return False when `done` is set before.
+    """
     end = time.monotonic() + 240
     while time.monotonic() < end and not (done is not None and done.is_set()):
         with suppress(OSError, AssertionError), pair.raw("hub") as raw:
             infos = raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"] or []
-            lanes = [
+            staged = [
                 i["state"]["messages"]
                 for i in infos
                 if i["config"]["name"].startswith("JSPLAN_") and not i["config"].get("sealed")
             ]
-            if sum(bool(lane) for lane in lanes) > 1 and sum(lanes) >= count:
+            if sum(bool(messages) for messages in staged) > 1 and sum(staged) >= count:
                 return True
         time.sleep(0.01)
     return False
 
 
 def require_complete(pair: Pair, count: int) -> None:
-    """Every message once, as it was, and those of each subject in their order."""
+    """Require every message once, unchanged, and in order of each subject."""
     numbers: dict[bytes, list[int]] = {}
     for _, subject, headers, data in read_all(pair.sandbox["hub"], "$JS.hub.API", "T"):
         number = int(data.split()[0])
@@ -94,22 +97,23 @@ def require_complete(pair: Pair, count: int) -> None:
 
 
 @pytest.mark.soak
-def test_killed_while_two_write(pair: Pair, spark: SparkSession) -> None:
-    """The driver is killed while two workers write, which sleep and wake up when everything is over; the run after it loses its workers
-    and goes on by itself. Each subject is in its order, and nothing is missing or there twice.
+def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
+    """Two writers keep the order of each subject although driver and workers are killed.
+
+    The workers of the killed driver are paused until the next run is over, and that run
+    loses its own workers.
     """
     count = 40_000
     create_spread_stream(pair.sandbox["leaf"], count)
     pair.stream("hub", "T")
-    pair.write_entry(
-        order="subject", where="length(subject) > 0", rate="6MB/s"
-    )  # with SQL they go through the shuffle
+    # With SQL, messages go through the shuffle.
+    pair.write_entry(order="subject", where="length(subject) > 0", rate="6MB/s")
     jvm: Any = spark.sparkContext._gateway  # noqa: SLF001 - there is no other way to its process
 
     with spark_driver(pair) as process:
         assert wait_for_staged(pair, count // 4), (pair.space.folder / "driver.log").read_text()
-        sleeping = SparkWorkers.of_process(process.pid)
-        sleeping.stop()
+        paused = SparkWorkers.of_process(process.pid)
+        paused.stop()
         process.kill()
         process.wait()
 
@@ -122,7 +126,7 @@ def test_killed_while_two_write(pair: Pair, spark: SparkSession) -> None:
         lambda: SparkWorkers.of_process(jvm.proc.pid).kill(),
         run,
     )
-    sleeping.wake()
+    paused.wake()
 
     assert found.verified
     require_complete(pair, count)
@@ -133,18 +137,18 @@ def test_killed_while_two_write(pair: Pair, spark: SparkSession) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("who", ["driver", "worker", "hub"])
 def test_a_million_by_subject(pair: Pair, who: str) -> None:
-    """Killed when 10, 30, 50 and 70 % of what is left are staged: every message once, each subject in its order."""
+    """A million messages are copied in order of each subject although a process is killed."""
     count, server = 1_000_000, pair.sandbox["hub"]
     create_spread_stream(pair.sandbox["leaf"], count)
     pair.stream("hub", "T")
     pair.write_entry(order="subject")
-    hits = 0
+    kills = 0
     for share in (0.1, 0.3, 0.5, 0.7, 0.0):
         with spark_driver(pair) as process:
             left = count - pair.state("hub", "T")["messages"]
             ended = threading.Event()
             if share and wait_for_staged(pair, int(share * left), ended):
-                hits += 1
+                kills += 1
                 if who == "driver":
                     continue
                 if who == "worker":
@@ -155,6 +159,6 @@ def test_a_million_by_subject(pair: Pair, who: str) -> None:
             assert process.wait(900) == 0, (pair.space.folder / "driver.log").read_text()
             if who != "driver":
                 break
-    assert hits
+    assert kills
     require_complete(pair, count)
     pair.require_nothing_left(readers=8)

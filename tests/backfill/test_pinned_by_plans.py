@@ -1,4 +1,4 @@
-"""The range that a plan shows is the one that its apply keeps in state and copies, whatever comes to the origin or goes meanwhile."""
+"""The range that a plan shows is the one that its apply pins and copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TARGET: dict[str, Any] = {"name": "T", "domain": "hub", "subjects": ["t.>"]}
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf; `S` has twenty messages, and the files have a target that nobody has made."""
+    """Hub and leaf; `S` has twenty messages, and the files have a target that does not exist."""
     pair = Pair.create(tmp_path, clean_hub_leaf)
     pair.stream("leaf", "S", numbered_rows(20))
     return write_workspace(pair)
@@ -42,7 +42,7 @@ def write_workspace(pair: Pair, *more: dict[str, Any], **entry: Any) -> Pair:
 
 
 def apply(pair: Pair, plan: Plan | None = None, **options: Any) -> ApplyResult:
-    """Apply a plan as it was saved, or a new one, without Spark."""
+    """Apply a saved or a new plan, without Spark."""
     with without_spark():
         return (
             pair.space.apply_saved(plan, **options)
@@ -52,17 +52,17 @@ def apply(pair: Pair, plan: Plan | None = None, **options: Any) -> ApplyResult:
 
 
 def planned_ranges(plan: Plan) -> list[tuple[int, int]]:
-    """Of the only entry."""
+    """Return the ranges of the only entry of a plan."""
     return [(end["range"]["first"], end["range"]["last"]) for end in plan.backfills[0]["from"]]
 
 
 def pinned_ranges(pair: Pair) -> list[tuple[int, int]]:
-    """What state keeps."""
-    return [(leg["first"], leg["last"]) for leg in pair.state_record["origins"]]
+    """Return the ranges in state."""
+    return [(origin["first"], origin["last"]) for origin in pair.state_record["origins"]]
 
 
-def test_a_saved_plan_is_copied_as_it_was_planned(pair: Pair) -> None:
-    """What came since is not part of it, and what went is a gap: nothing is measured again."""
+def test_a_saved_plan_copies_its_range(pair: Pair) -> None:
+    """Messages after a saved plan are not copied, and those that were removed are gaps."""
     plan = pair.space.plan()
     pair.publish("leaf", numbered_rows(5, first=21))
     pair.ask("leaf", "STREAM.PURGE.S", {"seq": 4})
@@ -82,8 +82,8 @@ def test_a_saved_plan_is_copied_as_it_was_planned(pair: Pair) -> None:
     assert not pair.space.plan().has_changes
 
 
-def test_another_stream_in_the_place_of_an_origin_is_stale(pair: Pair) -> None:
-    """Its sequences mean other messages: nothing is changed, and nothing kept."""
+def test_a_recreated_origin_makes_a_plan_stale(pair: Pair) -> None:
+    """A plan is stale after its origin was recreated, and nothing is changed."""
     plan = pair.space.plan()
     pair.ask("leaf", "STREAM.DELETE.S")
     pair.stream("leaf", "S", numbered_rows(20))
@@ -99,8 +99,8 @@ def test_another_stream_in_the_place_of_an_origin_is_stale(pair: Pair) -> None:
     assert not (pair.space.folder / "state" / "test.json").exists()
 
 
-def test_an_entry_that_says_something_else_is_stale(pair: Pair) -> None:
-    """A plan was approved for what the entry said then."""
+def test_a_changed_entry_makes_a_plan_stale(pair: Pair) -> None:
+    """A plan is stale after its entry was changed."""
     plan = pair.space.plan()
     write_workspace(pair, where="subject = 's.y'")
 
@@ -111,7 +111,7 @@ def test_an_entry_that_says_something_else_is_stale(pair: Pair) -> None:
 
 
 def test_no_backfill_keeps_the_range(pair: Pair) -> None:
-    """It was planned: a run that comes later copies what the plan said, and later plans say the same."""
+    """An apply with `--no-backfill` pins the range that a later run copies."""
     first = pair.space.plan()
     apply(pair, first, backfill=False)
     pair.publish("leaf", numbered_rows(5, first=21))
@@ -120,7 +120,7 @@ def test_no_backfill_keeps_the_range(pair: Pair) -> None:
 
     assert (planned_ranges(again), again.backfills[0]["messages"]) == ([(1, 20)], 20)
     status = backfill.status(pair.space.load).entries[0]
-    assert (status.status, [(leg["first"], leg["last"]) for leg in status.origins]) == (
+    assert (status.status, [(origin["first"], origin["last"]) for origin in status.origins]) == (
         "new",
         [(1, 20)],
     )
@@ -131,15 +131,20 @@ def test_no_backfill_keeps_the_range(pair: Pair) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark")
-def test_what_was_planned_and_never_run_can_be_looked_at(pair: Pair) -> None:
-    """Measured and compared by the range of the plan; neither begins it."""
+def test_what_was_planned_and_never_run_can_be_preview_at(pair: Pair) -> None:
+    """`backfill plan` and `verify` use the range of a plan that has not run, without running it."""
     apply(pair, backfill=False)
     pair.publish("leaf", numbered_rows(5, first=21))
 
-    looked = backfill.plan(pair.space.load, BackfillOptions(name="x"))
+    preview = backfill.plan(pair.space.load, BackfillOptions(name="x"))
     compared = backfill.verify(pair.space.load, VerifyOptions("x"), RecordingObserver())
 
-    assert (looked.status, looked.messages, looked.origins[0].pinned, looked.origins[0].last) == (
+    assert (
+        preview.status,
+        preview.messages,
+        preview.origins[0].pinned,
+        preview.origins[0].last,
+    ) == (
         "new",
         20,
         True,
@@ -149,8 +154,8 @@ def test_what_was_planned_and_never_run_can_be_looked_at(pair: Pair) -> None:
     assert pair.state_record["planned"] is True
 
 
-def test_by_what_it_is_copied_is_chosen_when_it_is(pair: Pair) -> None:
-    """A plan takes a snapshot for a target that is not there; once it was made without one, a source is what is left."""
+def test_the_strategy_is_chosen_when_it_runs(pair: Pair) -> None:
+    """A planned snapshot becomes a source when the target was created without its backfill."""
     write_workspace(pair, mode="exact")
     planned = pair.space.plan().backfills[0]["strategy"]
     apply(pair, backfill=False)
@@ -167,13 +172,13 @@ def test_by_what_it_is_copied_is_chosen_when_it_is(pair: Pair) -> None:
 
 
 def test_a_resumed_run_copies_what_was_planned(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An apply that died before it copied anything has kept the range; the next one goes by it."""
+    """The apply after one that died before its copy uses the pinned range."""
 
-    async def dead(*_: Any) -> None:
+    async def die(*_: Any) -> None:
         raise SimulatedKill
 
     with monkeypatch.context() as patch:
-        patch.setattr("jsplan.workflows.apply.run_planned_backfills", dead)
+        patch.setattr("jsplan.workflows.apply.run_planned_backfills", die)
         with pytest.raises(SimulatedKill):
             apply(pair)
     pair.publish("leaf", numbered_rows(5, first=21))
@@ -196,11 +201,11 @@ BOUNDS: dict[str, Any] = {
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("bounds", BOUNDS)
-def test_a_plan_means_what_a_run_means(pair: Pair, bounds: str) -> None:
-    """Bounds are read alike, ends included, whether a plan pins them or a run that was never planned."""
+def test_plan_and_run_read_bounds_alike(pair: Pair, bounds: str) -> None:
+    """A plan and a run read the bounds of an entry alike, both ends included."""
     pair.delete("leaf", "S", 1, 2)
-    said = BOUNDS[bounds]({seq: one.time for seq, one in enumerate(pair.stored("leaf", "S"))})
-    write_workspace(pair, origin=said)
+    limits = BOUNDS[bounds]({seq: one.time for seq, one in enumerate(pair.stored("leaf", "S"))})
+    write_workspace(pair, origin=limits)
 
     planned = planned_ranges(pair.space.plan())
     pair.stream("hub", "T")
@@ -217,7 +222,7 @@ def test_a_plan_means_what_a_run_means(pair: Pair, bounds: str) -> None:
 
 
 def test_several_origins_have_a_range_each(pair: Pair) -> None:
-    """One that was away is pinned when somebody plans it; the others are what they were."""
+    """An origin that was offline is pinned by a later plan, and other ranges are unchanged."""
     pair.stream("hub", "H", numbered_rows(10, subject=b"h.x"))
     sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
     pair.space.write(
@@ -244,7 +249,7 @@ def test_several_origins_have_a_range_each(pair: Pair) -> None:
 
 
 def test_two_ranges_of_one_stream(pair: Pair) -> None:
-    """Each side of an entry has its own."""
+    """Each side of an entry has its own range."""
     sides = [
         {"domain": "leaf", "stream": "S", "end_seq": 5},
         {"domain": "leaf", "stream": "S", "start_seq": 16},
@@ -266,7 +271,7 @@ def test_two_ranges_of_one_stream(pair: Pair) -> None:
 
 
 def test_an_archive_has_the_range_of_the_plan(pair: Pair) -> None:
-    """Also where nothing but the origin is a stream."""
+    """An archive has the range of the plan."""
     pair.space.write(
         backfills=[
             {"name": "x", "from": {"domain": "leaf", "stream": "S"}, "to": {"parquet": "archive"}}
@@ -281,8 +286,8 @@ def test_an_archive_has_the_range_of_the_plan(pair: Pair) -> None:
     assert [done["copied"] for done in result.backfills] == [20]
 
 
-def test_an_origin_that_the_plan_recreates_is_measured_then(pair: Pair) -> None:
-    """What it will have nobody knows yet: the plan has no range of it, and the copy pins one."""
+def test_a_recreated_origin_is_pinned_by_the_copy(pair: Pair) -> None:
+    """A plan has no range for an origin that it recreates, and the copy pins one."""
     origin = {
         "name": "S",
         "domain": "leaf",

@@ -1,4 +1,4 @@
-"""Backfills in plan and apply: what is listed, when, and that an apply carries it out once."""
+"""Backfills in plan and apply: what is listed, and that an apply runs it once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALL = {"name": "ALL", "domain": "hub", "subjects": ["all.>"]}
 
 @pytest.fixture
 def space(clean_hub_leaf: Sandbox, tmp_path: Path) -> Space:
-    """A hub and a leaf; the leaf has ORDERS with twenty messages, which nobody here declares."""
+    """A hub and a leaf; the leaf has ORDERS with twenty messages, in no file."""
     leaf = clean_hub_leaf["leaf"]
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
@@ -39,7 +39,7 @@ def space(clean_hub_leaf: Sandbox, tmp_path: Path) -> Space:
 
 
 def run_jsplan(space: Space, *words: str) -> dict[str, Any]:
-    """What a command prints as JSON, in a process of its own: Spark lives as long as that."""
+    """Run a command in a process of its own and return its document."""
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-m", "jsplan", "-C", str(space.folder), *words, "--json"]
     done = subprocess.run(
@@ -50,8 +50,11 @@ def run_jsplan(space: Space, *words: str) -> dict[str, Any]:
     return found | {"returned": done.returncode}
 
 
-def test_a_plan_lists_what_is_to_be_copied(space: Space) -> None:
-    """Name, both ends, the most that it may be, and why Spark; also where the target comes with the same apply."""
+def test_a_plan_lists_backfills(space: Space) -> None:
+    """A plan lists a backfill with both ends, amount, reason and estimate.
+
+    Also where the same apply creates the target.
+    """
     plan = space.plan()
 
     live = next(iter(plan.backfills[0]["from"]))["range"]["created"]
@@ -90,7 +93,10 @@ def test_a_plan_lists_what_is_to_be_copied(space: Space) -> None:
     ],
 )  # fmt: skip
 def test_ranges_are_counted(space: Space, bounds: dict[str, Any], messages: int) -> None:
-    """Sequences are counted; where a time is in a stream is found by reading single messages, without a consumer."""
+    """A plan counts the messages of a range, by sequences and by times.
+
+    The place of a time is found by reading single messages, without a consumer.
+    """
     plan = space.write(
         streams=[ALL],
         backfills=[ENTRY | {"from": {"domain": "leaf", "stream": "ORDERS", **bounds}}],
@@ -108,8 +114,8 @@ def test_ranges_are_counted(space: Space, bounds: dict[str, Any], messages: int)
         {"refresh_only": True},
     ],
 )
-def test_plans_about_something_else_list_none(space: Space, options: dict[str, Any]) -> None:
-    """A backfill belongs to its target."""
+def test_a_plan_without_the_target_lists_no_backfill(space: Space, options: dict[str, Any]) -> None:
+    """A plan that does not change the target lists no backfill."""
     space.write(
         streams=[ALL, {"name": "OTHER", "domain": "leaf", "subjects": ["other.>"]}],
         backfills=[ENTRY],
@@ -118,8 +124,8 @@ def test_plans_about_something_else_list_none(space: Space, options: dict[str, A
     assert space.plan(**options).backfills == []
 
 
-def test_without_backfill_it_is_left_and_said(space: Space) -> None:
-    """`--no-backfill` makes the changes and tells how to copy; the next plan lists the copy again and nothing else."""
+def test_no_backfill_skips_the_copy(space: Space) -> None:
+    """`--no-backfill` prints the command of the copy, and the next plan lists the copy again."""
     plan, result = space.apply(backfill=False)
 
     assert result.exit_code == 0
@@ -135,8 +141,8 @@ def test_without_backfill_it_is_left_and_said(space: Space) -> None:
     assert plan.backfills == again.backfills
 
 
-def test_an_offline_domain_defers_it(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """What cannot be copied now is left for later, and is nothing that an apply would do."""
+def test_an_offline_origin_defers_a_backfill(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """A backfill of an offline origin is deferred, and is no change of the plan."""
     space.apply(backfill=False)
     clean_hub_leaf["leaf"].stop()
 
@@ -149,7 +155,7 @@ def test_an_offline_domain_defers_it(space: Space, clean_hub_leaf: Sandbox) -> N
 
 
 def test_a_copy_under_way_is_no_change(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """The source that a running backfill, or one that died, has in its target is neither drift nor to be removed."""
+    """The staging source of a running or interrupted backfill is no drift and is not removed."""
     sourced = ALL | {"sources": [{"name": "ORDERS", "domain": "leaf"}]}
     space.write(
         streams=[
@@ -174,10 +180,8 @@ def test_a_copy_under_way_is_no_change(space: Space, clean_hub_leaf: Sandbox) ->
     assert (plan.has_changes, plan.resource_drift) == (False, [])
 
 
-def test_an_entry_that_cannot_be_run_stops_an_apply_before_it_begins(
-    space: Space, clean_hub_leaf: Sandbox
-) -> None:
-    """What cannot be done here is refused before anything is changed, with the way to leave it for later."""
+def test_an_impossible_entry_stops_an_apply(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """An entry that cannot run is refused before any change, with a hint to `--no-backfill`."""
     space.write(streams=[ALL], backfills=[ENTRY | {"from": {"parquet": "s3://bucket/orders"}}])
 
     with pytest.raises(
@@ -193,7 +197,7 @@ def test_an_entry_that_cannot_be_run_stops_an_apply_before_it_begins(
 
 
 def test_an_entry_that_reads_a_work_queue_is_an_error(space: Space) -> None:
-    """Nothing but its own consumers can read it, so no apply begins what could not be done."""
+    """An entry that reads a work queue is an error, since only its consumers can read it."""
     queue = {"name": "Q", "domain": "leaf", "subjects": ["q"], "retention": "workqueue"}
     for more in ({}, {"strategy": "spark"}, {"mode": "exact", "order": "subject"}):
         entry = ENTRY | {"from": {"domain": "leaf", "stream": "Q"}} | more
@@ -209,7 +213,7 @@ def test_an_entry_that_reads_a_work_queue_is_an_error(space: Space) -> None:
 
 @pytest.mark.timeout(300)
 def test_apply_copies_once(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """The target is made, then filled, then the entry is done: the next plan is empty, whatever is published since.
+    """An apply creates the target and fills it, and the next plan is empty.
 
     All entries share one Spark, also where each has connections of its own.
     """

@@ -1,4 +1,4 @@
-"""backfill plan: what is missing, measured where it is, by what it would be copied, and that looking changes nothing."""
+"""`backfill plan`: the pending messages, their strategy and estimate, without any change."""
 
 from __future__ import annotations
 
@@ -29,28 +29,35 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
     return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def preview_document(pair: Pair, **options: Any) -> BackfillPreview:
-    """The document, which its schema allows."""
+    """Return the preview after a check of its schema."""
     found = backfill.plan(pair.space.load, BackfillOptions(**(options or {"name": "x"})))
     Draft202012Validator(schemas()["backfill-plan-v1.json"]).validate(found.to_json())
     return found
 
 
 @pytest.mark.matrix
-def test_where_nothing_is_there_the_server_counts(pair: Pair) -> None:
-    """Deleted messages are no messages, filters count, and nothing is left on the servers or in the state."""
+def test_an_empty_target_is_counted_by_the_server(pair: Pair) -> None:
+    """Without copies in the target the server counts, without deleted and filtered messages."""
     pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 21)])
     pair.delete("leaf", "S", 7, 12)
     pair.stream("hub", "T", [(b"t.a", b"", b"other")])
 
     found = preview_document(pair)
 
-    leg = found.origins[0]
-    assert (leg.first, leg.last, leg.messages, leg.measured, leg.in_target, leg.gap_messages) == (
+    origin = found.origins[0]
+    assert (
+        origin.first,
+        origin.last,
+        origin.messages,
+        origin.measured,
+        origin.in_target,
+        origin.gap_messages,
+    ) == (
         1,
         20,
         18,
@@ -67,8 +74,8 @@ def test_where_nothing_is_there_the_server_counts(pair: Pair) -> None:
 
 
 @pytest.mark.matrix
-def test_where_some_is_there_both_sides_are_compared(pair: Pair) -> None:
-    """Origins that are interleaved: what is missing is found message by message, by headers only."""
+def test_a_partial_target_is_compared(pair: Pair) -> None:
+    """With copies in the target both sides are compared by message, with headers only."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     pair.write_entry(origin={"end_seq": 5})
@@ -79,12 +86,12 @@ def test_where_some_is_there_both_sides_are_compared(pair: Pair) -> None:
 
     found = preview_document(pair)
 
-    leg = found.origins[0]
-    assert (leg.messages, leg.measured, leg.in_target) == (11, "compared", 9)
+    origin = found.origins[0]
+    assert (origin.messages, origin.measured, origin.in_target) == (11, "compared", 9)
 
 
-def test_what_a_source_brings_is_not_missing(pair: Pair) -> None:
-    """Only the history that the target's own source leaves out is counted."""
+def test_messages_of_a_source_are_not_pending(pair: Pair) -> None:
+    """Messages that a source of the target brings are not counted."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream(
         "hub",
@@ -95,8 +102,8 @@ def test_what_a_source_brings_is_not_missing(pair: Pair) -> None:
     assert preview_document(pair).messages == 15
 
 
-def test_begun_and_done(pair: Pair) -> None:
-    """The pinned range is shown; once it is done there is nothing to copy."""
+def test_preview_of_a_begun_and_a_done_entry(pair: Pair) -> None:
+    """A begun entry shows its pinned range, and a done one has no pending messages."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     with kill_after(3), pytest.raises(SimulatedKill):
@@ -116,8 +123,8 @@ def test_begun_and_done(pair: Pair) -> None:
     assert (done.status, done.messages, done.origins[0].done) == ("done", 0, True)
 
 
-def test_a_target_that_is_not_there_yet(pair: Pair) -> None:
-    """What the files declare is what it will be: a snapshot can make it, and the whole range is missing."""
+def test_a_declared_target(pair: Pair) -> None:
+    """A target that only the files have can be made by a snapshot of the whole range."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.write_entry(mode="exact")
     pair.space.write(
@@ -130,8 +137,8 @@ def test_a_target_that_is_not_there_yet(pair: Pair) -> None:
     assert found.command == "jsplan apply"
 
 
-def test_what_is_not_possible_is_said(pair: Pair) -> None:
-    """The strategy that an entry asks for, and why it cannot be."""
+def test_an_impossible_strategy_is_explained(pair: Pair) -> None:
+    """A strategy that is not possible is shown with the reason."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
     pair.write_entry(strategy="native")
@@ -140,7 +147,7 @@ def test_what_is_not_possible_is_said(pair: Pair) -> None:
 
 
 def test_an_offline_origin(pair: Pair) -> None:
-    """One that cannot be asked says why; the others are counted."""
+    """An offline origin has an error, and the others are counted."""
     pair.stream("hub", "HERE", numbered_rows(3, subject=b"here.x"))
     pair.stream("hub", "T")
     pair.entry = pair.entry | {
@@ -155,8 +162,8 @@ def test_an_offline_origin(pair: Pair) -> None:
     assert "leaf" in found.origins[1].error
 
 
-def test_many_origins_are_found_in_one_reading(pair: Pair) -> None:
-    """Interleaved in one target, each with what it lacks."""
+def test_many_origins_in_one_target(pair: Pair) -> None:
+    """Pending messages are counted for each of several origins in one target."""
     pair.stream("hub", "HERE", numbered_rows(10, subject=b"here.x"))
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
@@ -171,7 +178,7 @@ def test_many_origins_are_found_in_one_reading(pair: Pair) -> None:
 
     found = preview_document(pair)
 
-    assert [(leg.messages, leg.in_target, leg.measured) for leg in found.origins] == [
+    assert [(origin.messages, origin.in_target, origin.measured) for origin in found.origins] == [
         (3, 10, "compared"),
         (4, 20, "compared"),
     ]
@@ -179,7 +186,7 @@ def test_many_origins_are_found_in_one_reading(pair: Pair) -> None:
 
 
 def test_without_an_entry(pair: Pair) -> None:
-    """Two addresses do as well, and the command says them."""
+    """Two addresses give a preview without an entry, and its command has the addresses."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
 
@@ -193,8 +200,8 @@ def test_without_an_entry(pair: Pair) -> None:
         preview_document(pair, name="other")
 
 
-def test_the_command_prints_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    """Text for people, one document for scripts."""
+def test_the_command_prints_the_preview(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command prints text, or one document with `--json`."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     pair.delete("leaf", "S", 4)
@@ -221,7 +228,7 @@ def test_the_command_prints_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_estimates() -> None:
-    """What was copied between the same domains by the same tool counts before what is stated; a rate is never beaten."""
+    """An earlier copy between the same domains is preferred, and `rate` limits the estimate."""
     past = OriginState(
         "leaf/stream/A", "hub/stream/B", "", 1, 20_000, [], "", 1, copied=20_000, seconds=4.0
     )

@@ -1,4 +1,4 @@
-"""backfill plan of entries that SQL or a function may leave messages out of, and of parts of archives: what is counted and said."""
+"""`backfill plan` of entries with `where`, a function or an archive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
     found = Pair.create(tmp_path, clean_hub_leaf)
     (tmp_path / "clean.py").touch()
     return found
@@ -38,27 +38,27 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     ],
     ids=["where", "both", "subjects"],
 )
-def test_counted_before_where(
+def test_counts_before_a_filter_are_upper_bounds(
     pair: Pair, capsys: pytest.CaptureFixture[str], entry: dict[str, Any], before: tuple[str, ...]
 ) -> None:
-    """Numbers that SQL or a function may make smaller are the most, and say so, as a document and as text; others are exact."""
+    """A count before `where` or a function is an upper bound, and others are exact."""
     pair.write_entry(**entry)
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
 
     found = preview_document(pair)
     code = main(["-C", str(pair.space.folder), "backfill", "plan", "x"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
 
     assert (found.messages, found.filtered_by, code) == (20, before, 0)
-    assert ("at most 20 messages pending" in said) == bool(before)
-    assert f"Backfill: {'at most ' if before else ''}20 messages to copy." in said
-    words = f"counted before {' and '.join(f'`{name}`' for name in before)}: what that leaves out Spark finds when it copies"
-    assert (words in said) == bool(before)
+    assert ("at most 20 messages pending" in output) == bool(before)
+    assert f"Backfill: {'at most ' if before else ''}20 messages to copy." in output
+    note = f"counted before {' and '.join(f'`{name}`' for name in before)}: what that leaves out Spark finds when it copies"
+    assert (note in output) == bool(before)
 
 
-def test_a_part_of_an_archive(pair: Pair) -> None:
-    """What a target lacks of an archive is found by comparing, also where it comes back in lanes; nothing is asked of the origin."""
+def test_preview_of_an_archive(pair: Pair) -> None:
+    """Pending messages of an archive are found by comparison, without a request to the origin."""
     out = {"name": "out", "from": {"domain": "leaf", "stream": "S"}, "to": {"parquet": "archive"}}
     back = {
         "name": "back",
@@ -77,8 +77,14 @@ def test_a_part_of_an_archive(pair: Pair) -> None:
 
     found = preview_document(pair, name="back")
 
-    leg = found.origins[0]
-    assert (leg.messages, leg.in_target, leg.measured, found.filtered_by, found.strategy) == (
+    origin = found.origins[0]
+    assert (
+        origin.messages,
+        origin.in_target,
+        origin.measured,
+        found.filtered_by,
+        found.strategy,
+    ) == (
         12,
         8,
         "compared",

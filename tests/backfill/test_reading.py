@@ -38,7 +38,7 @@ EDGES: list[tuple[bytes, bytes, bytes]] = [
 def store(
     server: Server, rows: list[tuple[bytes, bytes, bytes]], name: str = "S", **config: Any
 ) -> None:
-    """A stream with these messages, published by a client that shares nothing with what is tested."""
+    """Create a stream with these messages, published by an independent client."""
     with Raw(server.url, server.user, server.password) as raw:
         raw.api_ok(
             f"$JS.API.STREAM.CREATE.{name}",
@@ -55,10 +55,10 @@ def store(
             pass
 
 
-def rows_of(
+def read_rows(
     server: Server, what: ReadRequest, **options: Any
 ) -> list[tuple[int, bytes, bytes, bytes]]:
-    """What is read: sequence, subject, headers, data."""
+    """Read sequence, subject, headers and data."""
     found = []
     for batch in read(lambda: RawConnection(connection_target(server)), what, **options):
         found += list(
@@ -71,28 +71,28 @@ def rows_of(
 
 
 def whole_stream(name: str = "S", **fields: Any) -> ReadRequest:
-    """All of a stream."""
+    """Return a request for all messages of a stream."""
     return ReadRequest("$JS.API", name, **({"first": 1, "last": 1 << 60} | fields))
 
 
 @pytest.mark.matrix
-def test_every_byte_comes_as_it_was_stored(server: Server) -> None:
-    """Empty and binary payloads, odd headers, payloads that look like frames, subjects with every legal character."""
+def test_every_byte_is_read(server: Server) -> None:
+    """Unusual payloads, headers and subjects are read as they were stored."""
     store(server, EDGES)
 
-    assert rows_of(server, whole_stream()) == [
+    assert read_rows(server, whole_stream()) == [
         (number, *row) for number, row in enumerate(EDGES, 1)
     ]
 
 
 @pytest.mark.parametrize("size", [300, 40_000])
-def test_a_range_ends_in_the_middle_of_what_arrives(server: Server, size: int) -> None:
-    """What the server has sent beyond the range, torn anywhere, does not confuse taking the consumer away."""
+def test_messages_beyond_the_range_are_ignored(server: Server, size: int) -> None:
+    """Messages that the server sends beyond the range do not disturb the consumer's removal."""
     count = 20_000_000 // size
     store(server, [(b"s.a", b"", b"H" * size)] * count)
 
     for last in (count // 10, count // 7, count // 3):
-        assert [row[0] for row in rows_of(server, whole_stream(last=last))] == list(
+        assert [row[0] for row in read_rows(server, whole_stream(last=last))] == list(
             range(1, last + 1)
         )
     with Raw(server.url) as raw:
@@ -105,25 +105,25 @@ def test_times_are_those_of_the_stream(server: Server) -> None:
     store(server, EDGES)
     batch = next(iter(read(lambda: RawConnection(connection_target(server)), whole_stream())))
     with Raw(server.url) as raw:
-        told = [
+        expected = [
             raw.api_ok("$JS.API.STREAM.MSG.GET.S", {"seq": seq})["message"]["time"]
             for seq in (1, 5)
         ]
 
     found = [np.datetime64(batch["time"][row].as_py(), "ns") for row in (0, 4)]
 
-    assert found == [np.datetime64(text.removesuffix("Z"), "ns") for text in told]
+    assert found == [np.datetime64(text.removesuffix("Z"), "ns") for text in expected]
 
 
 def test_ranges(server: Server) -> None:
-    """Both ends belong to a range, holes are no end, and an empty range has nothing."""
+    """Both ends belong to a range, deleted messages do not end it, and it may be empty."""
     store(server, [(b"s.a", b"", b"%d" % number) for number in range(1, 21)])
     with Raw(server.url) as raw:
         for seq in (5, 6, 7, 15, 19, 20):
             raw.api_ok("$JS.API.STREAM.MSG.DELETE.S", {"seq": seq})
 
     def seqs(first: int, last: int) -> list[int]:
-        return [row[0] for row in rows_of(server, whole_stream(first=first, last=last))]
+        return [row[0] for row in read_rows(server, whole_stream(first=first, last=last))]
 
     assert seqs(3, 9) == [3, 4, 8, 9]
     assert seqs(5, 7) == []
@@ -134,34 +134,36 @@ def test_ranges(server: Server) -> None:
     assert seqs(30, 40) == []
 
 
-def test_a_consumer_that_lags(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer that sees nothing of what the stream has, as on a server that lags behind the leader, is not believed: read again."""
+def test_a_lagging_consumer_is_read_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer without the messages of its stream, as on a lagging server, is read again."""
     store(server, [(b"s.a", b"", b"1"), (b"s.b", b"", b"2")])
-    created, seen = reader._create_consumer, list[bool]()  # noqa: SLF001 - no server lags when it is told to
+    created, seen = reader._create_consumer, list[bool]()  # noqa: SLF001 - no test can make a server lag
 
     def lagging(*arguments: Any) -> bool:
         seen.append(created(*arguments))
         return seen[-1] and len(seen) > 1
 
     monkeypatch.setattr(reader, "_create_consumer", lagging)
-    assert [row[0] for row in rows_of(server, whole_stream())] == [1, 2]
-    assert [row[0] for row in rows_of(server, whole_stream(filters=("s.b", "s.c")))] == [2]
-    assert rows_of(server, whole_stream(filters=("s.c",))) == []
+    assert [row[0] for row in read_rows(server, whole_stream())] == [1, 2]
+    assert [row[0] for row in read_rows(server, whole_stream(filters=("s.b", "s.c")))] == [2]
+    assert read_rows(server, whole_stream(filters=("s.c",))) == []
     assert len(seen) == 4
 
 
 def test_a_stream_that_begins_late(server: Server) -> None:
-    """A first sequence of ten million is read from there."""
+    """A stream with a high first sequence is read from there."""
     store(server, [(b"s.a", b"", b"1"), (b"s.a", b"", b"2")], first_seq=10_000_000)
 
-    assert [row[0] for row in rows_of(server, whole_stream(first=10_000_000, last=10_000_001))] == [
+    assert [
+        row[0] for row in read_rows(server, whole_stream(first=10_000_000, last=10_000_001))
+    ] == [
         10_000_000,
         10_000_001,
     ]
 
 
 def test_filters_and_headers_only(server: Server) -> None:
-    """Only what matches one of the filters is delivered; without payloads where only headers are asked for."""
+    """Only matching subjects are delivered, and no payloads with `headers_only`."""
     store(
         server,
         [
@@ -170,57 +172,61 @@ def test_filters_and_headers_only(server: Server) -> None:
         ],
     )
 
-    assert [row[1] for row in rows_of(server, whole_stream(filters=("s.1",)))] == [b"s.1", b"s.1"]
-    assert [row[1] for row in rows_of(server, whole_stream(filters=("s.1", "s.3")))] == [
+    assert [row[1] for row in read_rows(server, whole_stream(filters=("s.1",)))] == [b"s.1", b"s.1"]
+    assert [row[1] for row in read_rows(server, whole_stream(filters=("s.1", "s.3")))] == [
         b"s.1",
         b"s.3",
     ] * 2
-    assert rows_of(server, whole_stream(filters=("s.none",))) == []
-    found = rows_of(server, whole_stream(headers_only=True, first=1, last=1))
+    assert read_rows(server, whole_stream(filters=("s.none",))) == []
+    found = read_rows(server, whole_stream(headers_only=True, first=1, last=1))
     assert found == [(1, b"s.0", b"NATS/1.0\r\nN: 0\r\nNats-Msg-Size: 4\r\n\r\n", b"")]
 
 
 def test_messages_larger_than_the_buffer(make_server: MakeServer) -> None:
-    """The receive buffer grows for a message that does not fit, up to what the server takes."""
+    """The receive buffer grows for a message that does not fit."""
     server = make_server(extra="max_payload: 32MB\nmax_pending: 128MB\n")
     large = os.urandom(20 << 20)
     store(server, [(b"s.a", b"", b"small"), (b"s.a", b"", large), (b"s.a", b"", b"small")])
 
-    assert [row[3] for row in rows_of(server, whole_stream())] == [b"small", large, b"small"]
+    assert [row[3] for row in read_rows(server, whole_stream())] == [b"small", large, b"small"]
 
 
-def test_a_stream_that_is_not_there(server: Server) -> None:
-    """A missing stream is an error at once, with the server's words."""
+def test_a_missing_stream_is_an_error(server: Server) -> None:
+    """A missing stream is an error at once, with the text of the server."""
     with pytest.raises(
         ServerRefusedError, match=r"refused to read NONE: stream not found \(10059\)"
     ):
-        rows_of(server, whole_stream("NONE"))
+        read_rows(server, whole_stream("NONE"))
 
 
 def test_nothing_is_left_behind(server: Server, open_connection: Connect) -> None:
-    """Reading moves nobody's position and leaves no consumer; a work queue keeps its messages, when it has no consumer."""
+    """Reading leaves no consumer and no message is removed."""
     store(server, [(b"s.a", b"", b"x")] * 10)
-    rows_of(server, whole_stream())
+    read_rows(server, whole_stream())
 
     state = open_connection(server).request("$JS.API.STREAM.INFO.S")["state"]
 
     assert (state["consumer_count"], state["messages"]) == (0, 10)
 
 
-def fill(wire: RawConnection, count: int, name: str = "S", size: int = 100) -> None:
-    """So many messages, numbered in their payload."""
-    wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
+def fill(connection: RawConnection, count: int, name: str = "S", size: int = 100) -> None:
+    """Create a stream with so many messages, numbered in their payload."""
+    connection.request(
+        f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]}
+    )
     for start in range(0, count, 5000):
         numbers = pa.array(np.arange(start + 1, min(count, start + 5000) + 1))
         subject = pa.repeat(pa.scalar(f"{name.lower()}.x".encode(), BYTES), len(numbers))
         empty = pa.repeat(pa.scalar(b"", BYTES), len(numbers))
-        publish(wire, [(subject, empty, concat_rows(format_numbers(numbers), b" ", b"." * size))])
+        publish(
+            connection, [(subject, empty, concat_rows(format_numbers(numbers), b" ", b"." * size))]
+        )
 
 
 def test_a_server_that_is_killed_while_reading(
     clean_hub_leaf: Sandbox, open_connection: Connect
 ) -> None:
-    """Read through the hub, the leaf killed and started again in the middle: every message once, in order."""
+    """Messages are read once and in order although the server is killed meanwhile."""
     hub, leaf, count = clean_hub_leaf["hub"], clean_hub_leaf["leaf"], 60_000
     fill(open_connection(leaf), count, size=1000)
     what, found, killed = ReadRequest("$JS.leaf.API", "S", 1, count), [], False
@@ -238,7 +244,7 @@ def test_a_server_that_is_killed_while_reading(
 
 
 def test_a_domain_that_stays_offline(clean_hub_leaf: Sandbox, open_connection: Connect) -> None:
-    """A domain that does not come back is an error that says up to where was read."""
+    """A domain that stays offline is an error that names the last sequence that was read."""
     hub, leaf = clean_hub_leaf["hub"], clean_hub_leaf["leaf"]
     fill(open_connection(leaf), 10)
     leaf.stop()
@@ -246,14 +252,14 @@ def test_a_domain_that_stays_offline(clean_hub_leaf: Sandbox, open_connection: C
     with pytest.raises(
         ApiTimeoutError, match=r"no message of S at \$JS.leaf.API arrived after sequence 0"
     ):
-        rows_of(hub, ReadRequest("$JS.leaf.API", "S", 1, 10), patience=1.0)
+        read_rows(hub, ReadRequest("$JS.leaf.API", "S", 1, 10), patience=1.0)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def column(*values: bytes) -> pa.BinaryArray:
-    """A column of bytes."""
+    """Return a column of bytes."""
     return pa.array(list(values), BYTES)
 
 
@@ -275,19 +281,19 @@ def target(server: Server, open_connection: Connect) -> Server:
 @pytest.mark.matrix
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_chain_is_stored_in_order(target: Server, open_connection: Connect, sparse: bool) -> None:
-    """Everything that was written is stored, in order, and the last sequence is known at the end."""
+    """A fenced publisher stores everything in order and returns the last sequence."""
     chain = FencedPublisher(open_connection(target), 0, sparse=sparse)
     write_numbered(chain, 7_500)
 
     assert chain.finish() == 7_500
-    assert [row[3] for row in rows_of(target, whole_stream())] == [
+    assert [row[3] for row in read_rows(target, whole_stream())] == [
         b"%d" % number for number in range(1, 7_501)
     ]
 
 
 @pytest.mark.matrix
 def test_a_broken_chain_is_noticed(target: Server, open_connection: Connect) -> None:
-    """After a message that is not where it should be nothing more is stored, and the next answer says so."""
+    """After a message with a wrong sequence nothing more is stored, and the publisher reports it."""
     chain = FencedPublisher(open_connection(target), 1)
     write_numbered(chain, 5)
 
@@ -295,12 +301,12 @@ def test_a_broken_chain_is_noticed(target: Server, open_connection: Connect) -> 
         chain.finish()
 
     assert refused.value.is_fenced
-    assert rows_of(target, whole_stream()) == []
+    assert read_rows(target, whole_stream()) == []
 
 
 @pytest.mark.matrix
 def test_a_broken_sparse_chain_is_noticed(target: Server, open_connection: Connect) -> None:
-    """The last message of each chunk is refused that is not where it should be: nothing proves what was before it."""
+    """A sparse publisher reports a wrong sequence at the end of each chunk."""
     chain = FencedPublisher(open_connection(target), 1, sparse=True)
     write_numbered(chain, 1005)
 
@@ -308,11 +314,11 @@ def test_a_broken_sparse_chain_is_noticed(target: Server, open_connection: Conne
         chain.finish()
 
     assert refused.value.is_fenced
-    assert not any(b"Expected" in row[2] for row in rows_of(target, whole_stream()))
+    assert not any(b"Expected" in row[2] for row in read_rows(target, whole_stream()))
 
 
-def test_a_chain_does_not_keep_others_out(target: Server, open_connection: Connect) -> None:
-    """What a second writer sends fits again behind as many messages as a first one wrote: so no two attempts share a stream."""
+def test_a_fence_does_not_exclude_a_second_writer(target: Server, open_connection: Connect) -> None:
+    """A second writer can repeat the sequences of the first, so no attempts share a stream."""
     first, second = (
         FencedPublisher(open_connection(target), 0),
         FencedPublisher(open_connection(target), 0),
@@ -323,13 +329,15 @@ def test_a_chain_does_not_keep_others_out(target: Server, open_connection: Conne
     write_numbered(second, 20)
 
     assert second.finish() == 20
-    assert [row[3] for row in rows_of(target, whole_stream())] == [
+    assert [row[3] for row in read_rows(target, whole_stream())] == [
         b"%d" % number for number in range(1, 21)
     ]
 
 
-def test_a_publisher_continues_where_it_ended(target: Server, open_connection: Connect) -> None:
-    """A new chain that begins at the stream's last sequence is taken."""
+def test_a_publisher_continues_at_the_last_sequence(
+    target: Server, open_connection: Connect
+) -> None:
+    """A new publisher continues at the last sequence of the stream."""
     write_numbered(one := FencedPublisher(open_connection(target), 0), 5)
     two = FencedPublisher(open_connection(target), one.finish())
     write_numbered(two, 5)
@@ -337,8 +345,8 @@ def test_a_publisher_continues_where_it_ended(target: Server, open_connection: C
     assert two.finish() == 10
 
 
-def test_a_target_that_is_gone(server: Server, open_connection: Connect) -> None:
-    """A subject that no stream stores is an error, not a wait."""
+def test_a_removed_target_is_an_error(server: Server, open_connection: Connect) -> None:
+    """A subject that no stream stores is an error, without waiting."""
     chain = FencedPublisher(open_connection(server), 0)
     write_numbered(chain, 5)
 
@@ -348,7 +356,7 @@ def test_a_target_that_is_gone(server: Server, open_connection: Connect) -> None
 
 @pytest.mark.matrix
 def test_acknowledged_messages(target: Server, open_connection: Connect) -> None:
-    """Each message is acknowledged; one that the server knows already by its id is counted."""
+    """Each message is acknowledged, and duplicates by id are counted."""
     rows = (
         column(b"s.a", b"s.a", b"s.b"),
         column(*(b"NATS/1.0\r\nNats-Msg-Id: %s\r\n\r\n" % n for n in (b"1", b"1", b"2"))),
@@ -356,13 +364,15 @@ def test_acknowledged_messages(target: Server, open_connection: Connect) -> None
     )
 
     assert publish(open_connection(target), [rows]) == (3, 1)
-    assert [row[1] for row in rows_of(target, whole_stream())] == [b"s.a", b"s.b"]
+    assert [row[1] for row in read_rows(target, whole_stream())] == [b"s.a", b"s.b"]
 
 
-def test_a_message_that_is_too_large(server: Server, open_connection: Connect) -> None:
-    """A stream's own limit refuses a message with the server's words."""
-    wire = open_connection(server)
-    wire.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "max_msg_size": 10})
+def test_a_message_over_the_limit_of_a_stream(server: Server, open_connection: Connect) -> None:
+    """A message over the limit of the stream is refused with the text of the server."""
+    connection = open_connection(server)
+    connection.request(
+        "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "max_msg_size": 10}
+    )
 
     with pytest.raises(ServerRefusedError, match=r"message size exceeds maximum allowed \(10054\)"):
-        publish(wire, [(column(b"s.a"), column(b""), column(b"x" * 11))])
+        publish(connection, [(column(b"s.a"), column(b""), column(b"x" * 11))])

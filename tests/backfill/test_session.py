@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def fake_java(folder: Path, says: str) -> Path:
-    """A program that answers `-version` as some Java does."""
+    """Write a program that answers `-version` as some Java does."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
@@ -27,18 +27,18 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize(("says", "release"), VERSIONS)
-def test_which_java_it_is(tmp_path: Path, says: str, release: int) -> None:
-    """The feature release is read from what `java -version` prints, in its old and new form."""
+def test_read_java_version(tmp_path: Path, says: str, release: int) -> None:
+    """The feature release is read from both forms that `java -version` prints."""
     assert read_java_version(fake_java(tmp_path, says)) == release
 
 
-def test_what_does_not_run_is_no_java(tmp_path: Path) -> None:
-    """A missing program has release 0."""
+def test_a_missing_java_has_version_zero(tmp_path: Path) -> None:
+    """A missing program has version 0."""
     assert read_java_version(tmp_path / "java") == 0
 
 
 def test_the_java_of_the_machine_is_used(tmp_path: Path) -> None:
-    """`JAVA_HOME` goes before PATH, and what is too old is passed over."""
+    """`JAVA_HOME` is preferred to PATH, and a Java that is too old is skipped."""
     new, old = (
         fake_java(tmp_path / "new", f'openjdk version "{MIN_JAVA_VERSION}.0.1"'),
         fake_java(tmp_path / "old", 'openjdk version "11.0.1"'),
@@ -60,7 +60,7 @@ def test_the_java_of_the_machine_is_used(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_machine_without_java(tmp_path: Path) -> None:
-    """The wheel's Java serves, and the module that it does not have is dropped from what Spark asks for; other arguments stay whole."""
+    """Without a Java of the machine the wheel's is used, without the module that it lacks."""
     home = find_java_home({"PATH": str(tmp_path)}, tmp_path / "cache")
     program = home / "bin" / "java"
 
