@@ -200,7 +200,7 @@ def test_a_missing_stream_is_an_error(server: Server) -> None:
 
 
 def test_nothing_is_left_behind(server: Server, open_connection: Connect) -> None:
-    """Reading leaves no consumer and no message is removed."""
+    """Reading leaves no consumer and removes no message."""
     store(server, [(b"s.a", b"", b"x")] * 10)
     read_rows(server, whole_stream())
 
@@ -293,7 +293,7 @@ def test_a_chain_is_stored_in_order(target: Server, open_connection: Connect, sp
 
 @pytest.mark.matrix
 def test_a_broken_chain_is_noticed(target: Server, open_connection: Connect) -> None:
-    """After a message with a wrong sequence nothing more is stored, and the publisher reports it."""
+    """After a message with a wrong sequence nothing more is stored, and `finish` raises."""
     chain = FencedPublisher(open_connection(target), 1)
     write_numbered(chain, 5)
 

@@ -1,4 +1,4 @@
-"""strategy snapshot: a target that does not exist is made from the origin's snapshot, whole or not at all, whoever dies meanwhile."""
+"""Strategy snapshot: a new target is made from a snapshot of its origin, or not at all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TARGET: dict[str, Any] = {
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf; an entry copies `S` of the leaf into `T` of the hub, which the files declare and nobody has made."""
+    """Hub and leaf; an entry copies `S` into `T` of the hub, which only the files declare."""
     return write_workspace(Pair.create(tmp_path, clean_hub_leaf))
 
 
@@ -50,7 +50,7 @@ def apply(pair: Pair, **options: Any) -> tuple[Plan, ApplyResult]:
 
 
 def require_same(pair: Pair, others: int = 0, name: str = "T") -> None:
-    """Sequence, time, subject, headers and payload are what the origin has; the target is as declared; nothing is left behind."""
+    """Require the messages of the origin unchanged, the declared target, and nothing left."""
     origin, target = pair.stored("leaf", "S"), pair.stored("hub", name)
     assert target[: len(origin)] == origin
     assert len(target) - len(origin) == others
@@ -60,8 +60,8 @@ def require_same(pair: Pair, others: int = 0, name: str = "T") -> None:
     pair.require_nothing_left()
 
 
-def test_the_target_is_made_whole(pair: Pair) -> None:
-    """The create of the plan makes it with all messages; the entry is done, the next plan is empty, and it takes messages from now on."""
+def test_apply_creates_the_target_with_all_messages(pair: Pair) -> None:
+    """An apply creates the target with all messages, and the next plan is empty."""
     pair.stream(
         "leaf",
         "S",
@@ -76,15 +76,15 @@ def test_the_target_is_made_whole(pair: Pair) -> None:
         {"name": "x", "status": "done", "copied": 29, "gap_messages": 1, "error": None}
     ]
     assert result.exit_code == 0
-    leg = pair.state_record["origins"][0]
-    assert (leg["strategy"], leg["status"], leg["gaps"]) == ("snapshot", "done", [[7, 7]])
+    origin = pair.state_record["origins"][0]
+    assert (origin["strategy"], origin["status"], origin["gaps"]) == ("snapshot", "done", [[7, 7]])
     assert not pair.space.plan().has_changes
     pair.publish("hub", [(b"t.a", b"", b"new")])
     require_same(pair, others=1)
 
 
-def test_a_run_after_it_copies_nothing(pair: Pair) -> None:
-    """What is at its own sequence with its own time is there: neither a run, a fresh one, nor another text brings it again."""
+def test_a_later_run_copies_only_new_messages(pair: Pair) -> None:
+    """Messages with their own sequence and time are present, and no later run copies them."""
     pair.stream("leaf", "S", numbered_rows(30))
     apply(pair)
     pair.delete("leaf", "S", 3)
@@ -97,9 +97,9 @@ def test_a_run_after_it_copies_nothing(pair: Pair) -> None:
 
 @pytest.mark.matrix
 def test_dying_before_any_write(pair: Pair) -> None:
-    """However many writes an apply came to before it died: the next one leaves the target whole, recorded, and nothing of ours.
+    """An apply that dies before any write is completed by the next.
 
-    Under its own name, as servers of every release restore it.
+    Origin and target have the same name, as servers of every release restore it.
     """
     pair.stream("leaf", "S", numbered_rows(20))
     write_workspace(pair, TARGET | {"name": "S"}, target={"stream": "S"})
@@ -127,13 +127,14 @@ def test_dying_before_any_write(pair: Pair) -> None:
     assert deaths > 8
 
 
-def test_half_of_it_counts_as_nothing(pair: Pair) -> None:
-    """A restore that was killed leaves what it had on newer servers: that is not there for a plan, listens to nobody, and is made anew."""
+def test_an_interrupted_restore_is_repeated(pair: Pair) -> None:
+    """A target of an interrupted restore does not count as created, and is created again.
+
+    Newer servers keep the restored part. It has no subjects of users.
+    """
     create_bulk_stream(pair.sandbox["leaf"], "S", 20_000, 500)
-    with (
-        kill_after(6),
-        pytest.raises(SimulatedKill),
-    ):  # begun twice, the record, the restore, and some of its chunks
+    # Begun twice, the record, the restore, and some of its chunks.
+    with kill_after(6), pytest.raises(SimulatedKill):
         apply(pair)
     left = pair.raw_info("hub", "T")
     if left is not None:
@@ -148,15 +149,17 @@ def test_half_of_it_counts_as_nothing(pair: Pair) -> None:
     assert not pair.space.plan().has_changes
 
 
-def test_what_was_not_opened_is_recreated(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole, but not compared yet when its maker died: it takes nothing from anybody, and the next apply begins again."""
+def test_a_restore_that_was_not_compared_is_repeated(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target that was restored but not compared takes no messages, and is created again."""
     pair.stream("leaf", "S", numbered_rows(20))
 
-    def dead(*_: Any) -> None:
+    def die(*_: Any) -> None:
         raise SimulatedKill
 
     with monkeypatch.context() as patch:
-        patch.setattr(SnapshotRestore, "_require_equal_state", dead)
+        patch.setattr(SnapshotRestore, "_require_equal_state", die)
         with pytest.raises(SimulatedKill):
             apply(pair)
     assert pair.ask("hub", "STREAM.INFO.T")["config"]["subjects"] == ["jsplan.staging.T"]
@@ -166,8 +169,8 @@ def test_what_was_not_opened_is_recreated(pair: Pair, monkeypatch: pytest.Monkey
     require_same(pair)
 
 
-def test_an_unknown_half_stays(pair: Pair) -> None:
-    """What another workspace fills under that name is not deleted."""
+def test_an_incomplete_target_of_another_workspace_stays(pair: Pair) -> None:
+    """An incomplete target of another workspace is not deleted."""
     pair.stream("leaf", "S", numbered_rows(3))
     pair.stream(
         "hub", "T", [(b"t.a", b"", b"theirs")], metadata={"jsplan.backfill.incomplete": "other/x"}
@@ -198,7 +201,7 @@ def test_an_unknown_half_stays(pair: Pair) -> None:
 def test_what_a_snapshot_cannot_do_is_refused(
     pair: Pair, entry: dict[str, Any], target: dict[str, Any], words: str
 ) -> None:
-    """An entry that insists on a snapshot is told why there is none, in the plan; nothing is made."""
+    """An entry that a snapshot cannot copy is an error in the plan, and nothing is created."""
     pair.stream("leaf", "S", numbered_rows(3))
     write_workspace(pair, TARGET | target, **({"strategy": "snapshot"} | entry))
 
@@ -212,8 +215,8 @@ def test_what_a_snapshot_cannot_do_is_refused(
         assert streams(raw, "$JS.hub.API") == []
 
 
-def test_later_is_too_late(pair: Pair) -> None:
-    """Without its backfill an apply would make the target empty: an entry that insists on a snapshot keeps it from that."""
+def test_no_backfill_is_refused_for_a_snapshot(pair: Pair) -> None:
+    """An apply with `--no-backfill` is refused if an entry needs a snapshot of a new target."""
     pair.stream("leaf", "S", numbered_rows(3))
     write_workspace(pair, strategy="snapshot")
 
@@ -227,8 +230,8 @@ def test_later_is_too_late(pair: Pair) -> None:
     assert pair.run().path == "a source of the server"
 
 
-def test_messages_that_a_link_does_not_take_in_one_answer(pair: Pair) -> None:
-    """What is nearly as large as max_payload no link carries in an answer to MSG.GET: it is compared all the same."""
+def test_messages_near_max_payload_are_compared(pair: Pair) -> None:
+    """Messages that are too large for an answer to MSG.GET over a link are compared too."""
     pair.stream(
         "leaf",
         "S",

@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Server
 
-#: Spark and its first Python worker take their time to start.
+#: Spark and its first Python worker are slow to start.
 pytestmark = pytest.mark.timeout(300)
 
 
 def load_frame(spark: SparkSession, server: Server, **options: Any) -> DataFrame:
-    """The stream `S` as a frame."""
+    """Load the stream `S` as a frame."""
     reader = spark.read.format("jetstream").option("url", server.url).option("stream", "S")
     return reader.options(**options).load()
 
 
 def seqs(frame: DataFrame) -> list[int]:
-    """The sequences of a frame, sorted."""
+    """Return the sequences of a frame, sorted."""
     return sorted(row.seq for row in frame.select("seq").collect())
 
 
 def create_numbered_stream(server: Server, count: int = 40) -> None:
-    """A stream of so many messages on four subjects."""
+    """Create a stream of so many messages on four subjects."""
     store(
         server, [(b"s.%d.x" % (number % 4), b"", b"%d" % number) for number in range(1, count + 1)]
     )
@@ -45,8 +45,8 @@ def create_numbered_stream(server: Server, count: int = 40) -> None:
     ("first", "last", "count"),
     [(1, 10, 3), (5, 5, 4), (6, 5, 2), (1, 1000, 7), (10**7, 10**7 + 2, 2)],
 )
-def test_pieces_cover_the_range_once(first: int, last: int, count: int) -> None:
-    """Every sequence is in exactly one piece, and there are no more pieces than asked for."""
+def test_split_ranges_cover_every_sequence_once(first: int, last: int, count: int) -> None:
+    """Each sequence is in exactly one part, and there are no more parts than asked for."""
     found = split_range(first, last, count)
 
     assert [seq for piece in found for seq in range(piece.first, piece.last + 1)] == list(
@@ -56,7 +56,7 @@ def test_pieces_cover_the_range_once(first: int, last: int, count: int) -> None:
 
 
 def test_a_stream_is_a_table(spark: SparkSession, server: Server) -> None:
-    """Every message is a row with every byte of it, in Spark's own memory and back."""
+    """Every message is a row with all of its bytes."""
     store(server, EDGES)
     with Raw(server.url) as raw:
         time = parse_time(raw.api_ok("$JS.API.STREAM.MSG.GET.S", {"seq": 1})["message"]["time"])
@@ -101,17 +101,17 @@ OPTIONS: list[tuple[dict[str, str], list[int]]] = [
 
 
 @pytest.mark.parametrize(("options", "expected"), OPTIONS, ids=str)
-def test_what_options_read(
+def test_options_limit_what_is_read(
     spark: SparkSession, server: Server, options: dict[str, str], expected: list[int]
 ) -> None:
-    """Ranges of sequences and times, and subjects, are read from the server and nothing else is."""
+    """Options limit a frame to sequences, times and subjects."""
     create_numbered_stream(server)
 
     assert seqs(load_frame(spark, server, **options)) == expected
 
 
 def test_a_time_in_the_middle(spark: SparkSession, server: Server) -> None:
-    """A start time takes the message of exactly that time, an end time leaves it out."""
+    """A start time includes the message of exactly that time, and an end time excludes it."""
     create_numbered_stream(server)
     with Raw(server.url) as raw:
         time = raw.api_ok("$JS.API.STREAM.MSG.GET.S", {"seq": 20})["message"]["time"]
@@ -132,7 +132,7 @@ FILTERS = [
 def test_filters_that_are_pushed_down(
     spark: SparkSession, server: Server, condition: str, expected: list[int]
 ) -> None:
-    """What Spark's filters say is what comes, whether the server or Spark applies them."""
+    """Filters give the same rows with and without pushdown."""
     create_numbered_stream(server)
 
     assert seqs(load_frame(spark, server, pushdown="true").filter(condition)) == expected
@@ -140,7 +140,10 @@ def test_filters_that_are_pushed_down(
 
 
 def test_a_frame_that_is_used_twice(spark: SparkSession, server: Server) -> None:
-    """Without pushdown a frame has all of its rows after it was filtered once; Spark itself forgets that with it."""
+    """Without pushdown a frame has all of its rows again after it was filtered.
+
+    With pushdown Spark keeps the filter of the first use.
+    """
     create_numbered_stream(server, 10)
     frame, pushing = load_frame(spark, server), load_frame(spark, server, pushdown="true")
 
@@ -153,7 +156,7 @@ def test_a_frame_that_is_used_twice(spark: SparkSession, server: Server) -> None
 
 
 def test_headers_only(spark: SparkSession, server: Server) -> None:
-    """Payloads stay on the server where nobody wants them."""
+    """Payloads are not read with `headersOnly`."""
     create_numbered_stream(server, 3)
 
     rows = load_frame(spark, server, headersOnly="true").collect()
@@ -164,7 +167,7 @@ def test_headers_only(spark: SparkSession, server: Server) -> None:
 
 
 def test_a_stream_that_grows(spark: SparkSession, server: Server, tmp_path: Path) -> None:
-    """A streaming query reads what is there, remembers how far it came, and goes on with what came since."""
+    """A streaming query reads what exists, keeps its position, and continues with new messages."""
     create_numbered_stream(server, 25)
 
     def run() -> list[int]:
@@ -187,7 +190,7 @@ def test_a_stream_that_grows(spark: SparkSession, server: Server, tmp_path: Path
 
 
 def test_writing_a_frame(spark: SparkSession, server: Server) -> None:
-    """A frame is stored with subjects, headers and payloads; written twice within the window it is stored once."""
+    """A frame is stored once with subjects, headers and payloads, although it is written twice."""
     store(server, EDGES)
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.T", {"name": "T", "subjects": ["in.>"]})
@@ -201,8 +204,8 @@ def test_writing_a_frame(spark: SparkSession, server: Server) -> None:
     assert set(state["subjects"]) == {f"in.{subject.decode()}" for subject, _, _ in EDGES}
 
 
-def test_through_parquet_and_back(spark: SparkSession, server: Server, tmp_path: Path) -> None:
-    """Messages survive a file: the same subjects, headers and payloads, and where they came from."""
+def test_parquet_round_trip(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """Messages with their subjects, headers and origins are unchanged after Parquet."""
     store(server, EDGES)
     load_frame(spark, server).write.parquet(f"{tmp_path}/archive")
 
@@ -228,10 +231,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda value: str(value)[:30])
-def test_options_that_make_no_sense(
+def test_invalid_options_are_refused(
     spark: SparkSession, server: Server, options: dict[str, str], message: str
 ) -> None:
-    """An option that is wrong is named; what is secret in it is not repeated."""
+    """An invalid option is named, without its secret."""
     create_numbered_stream(server, 1)
 
     with pytest.raises(PySparkException) as raised:
@@ -241,8 +244,8 @@ def test_options_that_make_no_sense(
     assert "hunter2" not in str(raised.value)
 
 
-def test_writing_what_is_no_message(spark: SparkSession, server: Server) -> None:
-    """A frame without subject or data, and overwriting, are refused before anything is sent."""
+def test_invalid_frames_are_refused(spark: SparkSession, server: Server) -> None:
+    """A frame without subject or data, and overwriting, are refused before any message is sent."""
     frame = spark.range(1)
     with pytest.raises(PySparkException, match="the frame has no column subject"):
         frame.write.format("jetstream").option("url", server.url).option("stream", "S").mode(
@@ -256,7 +259,7 @@ def test_writing_what_is_no_message(spark: SparkSession, server: Server) -> None
 
 
 def test_secrets_come_from_the_environment(spark: SparkSession, hub_leaf: Any) -> None:
-    """A password named by its variable connects, and does not stand in the plan."""
+    """A password that is named by its variable connects, and is not in the plan."""
     hub = hub_leaf["hub"]
     frame = (
         spark.read.format("jetstream")

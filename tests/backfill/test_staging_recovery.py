@@ -1,4 +1,4 @@
-"""A stage of an attempt that died is taken over where all of its messages are proven to be there, and copied again where one was lost."""
+"""Staging streams of interrupted attempts: resumed when complete, copied again otherwise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 
 
 class LossyPublisher(FencedPublisher):
-    """The fifth message is lost on its way, and all that is behind it arrives."""
+    """A publisher that loses the fifth message and sends all that is behind it."""
 
     def write(self, subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> None:
         """Write all rows but one."""
@@ -42,7 +42,7 @@ class LossyPublisher(FencedPublisher):
 
 
 class HalvingPublisher(FencedPublisher):
-    """Dies when half of what it has to send is sent, in the middle of a message."""
+    """A publisher that dies in the middle of a message."""
 
     def write(self, subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> None:
         """Send the first half of the bytes."""
@@ -58,50 +58,50 @@ class HalvingPublisher(FencedPublisher):
 
 
 def test_a_message_that_was_lost(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came behind it is not brought in before it: the stage is dropped, which is said, and everything is copied again, in order."""
+    """A staging stream that lacks a message is dropped, and everything is copied again."""
     interrupt_run(pair, monkeypatch, LossyPublisher)
-    said = RecordingObserver()
+    observer = RecordingObserver()
 
-    found = pair.run(observer=said)
+    found = pair.run(observer=observer)
 
     assert (found.copied, found.verified) == (20, True)
-    assert any("a message was lost on its way" in one for one in said.texts)
+    assert any("a message was lost on its way" in text for text in observer.texts)
     pair.require_copied()
 
 
 def test_a_lost_message_that_is_gone_at_the_origin(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the origin has let go of it there is nothing that could come out of order: the stage is brought in, and the gap is told."""
+    """A staging stream that lacks a message that the origin lost too is promoted with a gap."""
     interrupt_run(pair, monkeypatch, LossyPublisher)
     pair.delete("leaf", "S", 5)
-    said = RecordingObserver()
+    observer = RecordingObserver()
 
-    found = pair.run(observer=said)
+    found = pair.run(observer=observer)
 
     assert (found.copied, found.gap_messages) == (19, 1)
-    assert not any("was lost" in one for one in said.texts)
+    assert not any("was lost" in text for text in observer.texts)
     pair.require_copied()
 
 
 def test_half_a_chunk_is_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages that nothing proves but the origin itself: none was lost, so none is copied again."""
+    """A staging stream without a lost message is resumed."""
     interrupt_run(pair, monkeypatch, HalvingPublisher)
-    said = RecordingObserver()
+    observer = RecordingObserver()
 
-    found = pair.run(observer=said)
+    found = pair.run(observer=observer)
 
     assert (found.copied, found.verified) == (20, True)
-    assert any("Resuming with" in one for one in said.texts)
-    assert not any("was lost" in one for one in said.texts)
+    assert any("Resuming with" in text for text in observer.texts)
+    assert not any("was lost" in text for text in observer.texts)
     pair.require_copied()
 
 
 def interrupt_run(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, chain: type[FencedPublisher]
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, publisher: type[FencedPublisher]
 ) -> None:
-    """Let a run end that writes its stage like this."""
+    """Let a run end that stages messages with this publisher."""
     with monkeypatch.context() as patch:
-        patch.setattr("jsplan.backfill.tasks.copy.FencedPublisher", chain)
+        patch.setattr("jsplan.backfill.tasks.copy.FencedPublisher", publisher)
         with pytest.raises((SimulatedKill, PublishRefusedError)):
             pair.run()

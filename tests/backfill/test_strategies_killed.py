@@ -1,4 +1,4 @@
-"""Copies by a source and by a snapshot whose process is killed at random places, and what `verify` says of them afterwards."""
+"""Runs with strategy native or snapshot that are killed, and `verify` of their copies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 
 
 def kill_at_share(pair: Pair, share: float, *words: str) -> bool:
-    """Run a command and kill it as soon as the target has that share of the messages; whether it died of that."""
+    """Kill a command when the target has that share of the messages; return True if killed."""
     with (pair.space.folder / "log").open("ab") as log:
         process = subprocess.Popen(
             [PROGRAM, *words],
@@ -65,13 +65,13 @@ def kill_at_share(pair: Pair, share: float, *words: str) -> bool:
 
 
 def payloads(pair: Pair, domain: str, name: str) -> list[bytes]:
-    """What a stream has, in order."""
+    """Return the payloads of a stream, in order."""
     return [row[3] for row in read_all(pair.sandbox["hub"], f"$JS.{domain}.API", name)]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_source_whose_run_is_killed(pair: Pair, seed: int) -> None:
-    """However far the server has come: the next run ends what was begun, each message once and in order, and nothing of ours is left."""
+    """A run after killed ones ends their source, with each message once and in order."""
     create_bulk_stream(pair.sandbox["leaf"], "S", COUNT)
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
     dice = random.Random(seed)
@@ -88,7 +88,7 @@ def test_a_source_whose_run_is_killed(pair: Pair, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [4, 5])
 def test_a_snapshot_whose_apply_is_killed(pair: Pair, seed: int) -> None:
-    """However much of the target is there: the next apply makes it whole, and the plan after that is empty."""
+    """An apply after killed ones completes the target, and the next plan is empty."""
     create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, 500)
     pair.space.write(streams=[TARGET], backfills=[pair.entry])
     dice = random.Random(seed)
@@ -108,8 +108,8 @@ def test_a_snapshot_whose_apply_is_killed(pair: Pair, seed: int) -> None:
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("strategy", ["native", "snapshot"])
-def test_verify_says_what_is_missing(pair: Pair, strategy: str) -> None:
-    """What a server copied is compared message by message like what Spark did: equal, and then one missing."""
+def test_verify_counts_missing_messages(pair: Pair, strategy: str) -> None:
+    """`verify` compares messages that a server copied, and counts a missing one."""
     pair.stream(
         "leaf",
         "S",
@@ -136,7 +136,10 @@ def test_verify_says_what_is_missing(pair: Pair, strategy: str) -> None:
 
 @pytest.mark.matrix
 def test_a_snapshot_under_its_own_name(pair: Pair) -> None:
-    """Servers of every release restore a stream in another domain under its own name; its subjects are those of the files."""
+    """A snapshot is restored in another domain with the subjects of the files.
+
+    Servers of every release restore a stream under its own name.
+    """
     pair.stream("leaf", "S", numbered_rows(20))
     pair.delete("leaf", "S", 7)
     pair.entry = pair.entry | {"to": {"domain": "hub", "stream": "S"}}
@@ -153,8 +156,8 @@ def test_a_snapshot_under_its_own_name(pair: Pair) -> None:
     pair.require_nothing_left()
 
 
-def test_status_names_what_is_left(pair: Pair) -> None:
-    """A source that a dead run left in its target is listed with the entry, and how it goes on."""
+def test_status_lists_a_source_as_orphan(pair: Pair) -> None:
+    """Status lists a source that a killed run left, with the command that continues."""
     create_bulk_stream(pair.sandbox["leaf"], "S", COUNT)
     pair.stream("hub", "T")
     assert kill_at_share(pair, 0.0001, "backfill", "run", "x")

@@ -30,13 +30,13 @@ TRANSFORMS = [
     ("map.one.two", "m.fixed"),
     ("map.*.two", "m.fixed"),
 ]
-#: What servers know since 2.15.
+#: Transforms of servers since 2.15.
 LATER = [("map.*.*", "m.{{left(1,3)}}.{{right(2,2)}}")]
 LETTERS = "abcXYZ019-_$"
 
 
 def subjects(count: int, seed: int = 7) -> list[str]:
-    """Some that match and some that do not, with parts of every length."""
+    """Return subjects that match and some that do not, with parts of every length."""
     chance = random.Random(seed)
     made = []
     for _ in range(count):
@@ -48,8 +48,8 @@ def subjects(count: int, seed: int = 7) -> list[str]:
     return [*made, "map.one.two", "map.-a-b-.c--d", "map.a--b.x", "map.ab-.yz"]
 
 
-def transform_on_server(mapped: CompiledTransform, subject: str) -> str:
-    """What a backfill makes of a subject; what it refuses as none, a server stores all the same."""
+def transform_like_server(mapped: CompiledTransform, subject: str) -> str:
+    """Return the subject that a backfill makes, also one that it refuses and a server stores."""
     try:
         return mapped(subject.encode()).decode()
     except ValueError as error:
@@ -59,12 +59,15 @@ def transform_on_server(mapped: CompiledTransform, subject: str) -> str:
 
 
 @pytest.mark.matrix
-def test_the_server_maps_alike(server: Server, server_version: tuple[int, int, int]) -> None:
-    """Of every transform and every subject, what a backfill makes is what a stream with that `subject_transform` stores."""
+def test_transforms_match_those_of_the_server(
+    server: Server, server_version: tuple[int, int, int]
+) -> None:
+    """A backfill maps each subject as a stream with the same `subject_transform` does."""
     every = [*TRANSFORMS, *(LATER if server_version >= (2, 15, 0) else [])]
     with Raw(server.url, server.user, server.password) as raw:
         for number, (src, dest) in enumerate(every):
-            name = f"MAPPED{number}"  # each its own: a stream that is made anew at once may still map as the one before
+            # A name for each: a stream that is recreated at once may still map as before.
+            name = f"MAPPED{number}"
             config = {
                 "name": name,
                 "subjects": ["map.>"],
@@ -74,9 +77,13 @@ def test_the_server_maps_alike(server: Server, server_version: tuple[int, int, i
             mapped = SubjectTransform(src, dest).compile()
             for seq, subject in enumerate(subjects(40), start=1):
                 raw.request(subject, b"")
-                said = raw.api_ok(f"$JS.API.STREAM.MSG.GET.{name}", {"seq": seq})["message"]
-                assert transform_on_server(mapped, subject) == said["subject"], (src, dest, subject)
-                assert base64.b64decode(said.get("data", "")) == b""
+                stored = raw.api_ok(f"$JS.API.STREAM.MSG.GET.{name}", {"seq": seq})["message"]
+                assert transform_like_server(mapped, subject) == stored["subject"], (
+                    src,
+                    dest,
+                    subject,
+                )
+                assert base64.b64decode(stored.get("data", "")) == b""
             raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
 
 
@@ -93,14 +100,14 @@ def test_the_server_maps_alike(server: Server, server_version: tuple[int, int, i
         ("a..b", "b", "not a subject"),
     ],
 )
-def test_what_is_not_understood(src: str, dest: str, message: str) -> None:
-    """It is said before anything is copied."""
+def test_invalid_transforms_are_refused(src: str, dest: str, message: str) -> None:
+    """An invalid transform is refused before anything is copied."""
     with pytest.raises(ValueError, match=message):
         SubjectTransform(src, dest).compile()
 
 
-def test_a_subject_that_becomes_none() -> None:
-    """A token of nothing but separators leaves nothing: that is told, with the subject."""
+def test_a_subject_that_becomes_empty_is_reported() -> None:
+    """A subject that the transform makes empty is reported."""
     column, failed = (
         SubjectTransform("a.*", "b.{{split(1,-)}}")
         .compile()

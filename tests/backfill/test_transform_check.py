@@ -36,8 +36,11 @@ TYPES = pa.schema(
 
 
 def partition_plan(present: ExistingMessages | None = None, **settings: Any) -> PartitionPlan:
-    """Two origins, of which the first has the sequences 1 to 10 and 20 to 30 to be read, into three lanes by subject."""
-    legs = (
+    """Return a plan of two origins and three partitions by subject.
+
+    Sequences 1 to 10 and 20 to 30 of the first origin are pending.
+    """
+    origins = (
         CopyTask(
             ENDPOINT,
             "leaf",
@@ -51,19 +54,23 @@ def partition_plan(present: ExistingMessages | None = None, **settings: Any) -> 
         ),
         CopyTask(ENDPOINT, "leaf", "S2", (SeqRange(1, 5),), (), ENDPOINT, "", ""),
     )
-    lanes = tuple(Partition(ENDPOINT, f"STAGE{number}", "") for number in range(3))
+    partitions = tuple(Partition(ENDPOINT, f"STAGE{number}", "") for number in range(3))
     return PartitionPlan(
-        lanes, legs, "subject", transform=TransformFunction("clean.py", "run", ""), **settings
+        partitions,
+        origins,
+        "subject",
+        transform=TransformFunction("clean.py", "run", ""),
+        **settings,
     )
 
 
 def returned_batch(*rows: dict[str, Any]) -> pa.RecordBatch:
-    """What a function returned: `ROW` with these changes, once for each."""
+    """Return the rows of a function: `ROW` with these changes, once for each."""
     return pa.RecordBatch.from_pylist([ROW | row for row in rows], schema=TYPES)
 
 
 def test_rows_become_messages() -> None:
-    """Each with its origin's number, sequence and time, header block, last subject, and the lane of that."""
+    """A row becomes a message with origin number, sequence, time, headers and partition."""
     mapping = SubjectTransform("s.*", "new.$1")
     found = check_returned_rows(
         partition_plan(subject_transform=mapping),
@@ -106,14 +113,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fault", "message"), FAULTS, ids=[str(fault) for fault, _ in FAULTS])
-def test_a_row_that_is_no_message(fault: dict[str, Any], message: str) -> None:
-    """It is named by its origin, with what is wrong and which function returned it."""
+def test_an_invalid_row_is_refused(fault: dict[str, Any], message: str) -> None:
+    """An invalid row is named by its origin, with the fault and the function."""
     with pytest.raises(RefusedError, match=f"transform clean.py:run .*{message}"):
         check_returned_rows(partition_plan(), returned_batch({}, fault))
 
 
-def test_a_message_that_is_there_already() -> None:
-    """A function cannot bring back what it was not given since the target has it."""
+def test_an_origin_that_was_not_read_is_refused() -> None:
+    """A function cannot return a message that it was not given."""
     there = build_existing(np.array([7, 9]), np.array([NANOS, NANOS]))
 
     with pytest.raises(RefusedError, match="an origin that was not read"):
@@ -127,7 +134,7 @@ def test_a_message_that_is_there_already() -> None:
 
 
 def test_subjects_with_stars_inside() -> None:
-    """A wildcard is a whole part; what only has one in it is a subject."""
+    """A wildcard character inside a token is part of a valid subject."""
     assert (
         check_returned_rows(partition_plan(), returned_batch({"subject": "a*b.c>"})).num_rows == 1
     )

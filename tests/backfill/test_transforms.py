@@ -1,4 +1,4 @@
-"""What users make of messages on their way, on real Spark: SQL, a function, another order; against what Spark itself says of the same."""
+"""`where`, functions and orders on real Spark, compared with the same steps over Parquet."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("spark")]
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
     return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def rows(count: int) -> list[Row]:
-    """Orders of five customers: a header with the region, a payload that is JSON."""
+    """Return orders of five customers, with a region header and a JSON payload."""
     return [
         (
             b"s.%d.%s" % (n % 5, b"new" if n % 3 else b"paid"),
@@ -50,15 +50,13 @@ def rows(count: int) -> list[Row]:
 
 
 def run(pair: Pair, **entry: Any) -> OriginResult:
-    """Write the entry and run it on the Spark that runs already."""
+    """Write the entry and run it on the running Spark."""
     pair.write_entry(**entry)
     return backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver()).origins[0]
 
 
 def require_same(pair: Pair, expected: DataFrame, *, ordered: bool = True) -> None:
-    """The target has the rows of a frame and nothing else: origin, subject, headers and payload, each once, each subject in its order
-    where that is `ordered`.
-    """
+    """Require exactly the rows of a frame in the target, in order of each subject if `ordered`."""
     stored = pair.stored("hub", "T")
     wanted = {
         row.origin: (row.subject, [(h.name, h.value) for h in row.headers], bytes(row.data))
@@ -96,10 +94,10 @@ WHERE = [
     ],
     ids=["like", "headers", "json"],
 )
-def test_a_filter_is_the_same_sql_over_the_archive(
+def test_where_selects_like_sql_over_parquet(
     pair: Pair, spark: SparkSession, where: str, order: str
 ) -> None:
-    """What `where` lets through is what the same SQL finds in the Parquet archive of the stream, and that is copied as it was."""
+    """`where` copies the messages that the same SQL selects from the Parquet of the stream."""
     pair.stream("leaf", "S", rows(120))
     pair.stream("hub", "T")
     expected = export_parquet(pair, spark, "archive").where(where)
@@ -171,17 +169,16 @@ def nothing(frame):
 
 
 @pytest.mark.parametrize("order", [pytest.param("stream", marks=pytest.mark.soak), "subject"])
-def test_a_function_is_the_same_over_the_archive(
-    pair: Pair, spark: SparkSession, order: str
-) -> None:
-    """What a function returns is what is copied, in order although it returns its rows in none: payloads, headers and subjects are what
-    the same function makes of the Parquet archive; what it drops is no gap, and a second run copies nothing.
+def test_a_function_works_like_over_parquet(pair: Pair, spark: SparkSession, order: str) -> None:
+    """A function copies what it returns for the Parquet of the stream, in order.
+
+    Messages that it drops are no gap, and a second run copies nothing.
     """
     (pair.space.folder / "clean.py").write_text(CLEAN, "utf-8")
     pair.stream("leaf", "S", rows(100))
     pair.stream("hub", "T")
     scope: dict[str, Any] = {}
-    exec(CLEAN, scope)  # noqa: S102 - the file of this test
+    exec(CLEAN, scope)  # noqa: S102 - the source of the transform under test
     expected = scope["run"](export_parquet(pair, spark, "archive")).cache()
 
     found = run(pair, transform="clean.py:run", order=order)
@@ -193,9 +190,10 @@ def test_a_function_is_the_same_over_the_archive(
     assert verify_counts(pair.space.load) == {"equal": 80}
 
 
-def test_verify_knows_what_should_be_there(pair: Pair) -> None:
-    """Missing is what the SQL lets through and the target lacks; what it does not let through is extra; what came by a source of the
-    target, as it was, is neither; nor is what was written by several writers out of order.
+def test_verify_applies_where_and_transforms(pair: Pair) -> None:
+    """`verify` counts missing and extra messages after `where` and the subject transform.
+
+    Messages that a source of the target brought do not differ.
     """
     pair.stream("leaf", "S", rows(60))
     pair.stream(
@@ -259,7 +257,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("name", "message"), FAULTS, ids=[name for name, _ in FAULTS])
 def test_a_function_with_a_fault(pair: Pair, name: str, message: str) -> None:
-    """Nothing reaches the target, nothing is left, and what is said names the function, and the message where it is one."""
+    """A fault in a function is reported with its name, and nothing reaches the target."""
     (pair.space.folder / "clean.py").write_text(CLEAN, "utf-8")
     pair.stream("leaf", "S", rows(4))
     pair.stream("hub", "T")
@@ -281,7 +279,7 @@ SQL = [
 
 @pytest.mark.parametrize(("where", "message"), SQL, ids=[where for where, _ in SQL])
 def test_sql_with_a_fault(pair: Pair, where: str, message: str) -> None:
-    """What is no condition is refused before anything is written, and so is one whose answer changes."""
+    """A `where` that is invalid or not deterministic is refused before any write."""
     pair.stream("leaf", "S", rows(10))
     pair.stream("hub", "T")
 
@@ -292,8 +290,8 @@ def test_sql_with_a_fault(pair: Pair, where: str, message: str) -> None:
 
 
 @pytest.mark.soak
-def test_everything_at_once(pair: Pair, spark: SparkSession) -> None:
-    """SQL, function and subject transform of two origins: each after the other, into the lanes of the last subjects."""
+def test_where_function_and_transform_together(pair: Pair, spark: SparkSession) -> None:
+    """`where`, a function and a subject transform are applied in this order to two origins."""
     (pair.space.folder / "clean.py").write_text(CLEAN, "utf-8")
     pair.stream("leaf", "S", rows(50))
     pair.stream("hub", "H", [(b"h.1.new", b"", b'{"n": 7}')], subjects=["h.>"])
@@ -311,7 +309,7 @@ def test_everything_at_once(pair: Pair, spark: SparkSession) -> None:
     result = backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver())
 
     stored = pair.stored("hub", "T")
-    assert [leg.copied for leg in result.origins] == [32, 1]
+    assert [origin.copied for origin in result.origins] == [32, 1]
     assert {one.subject.split(".")[0] for one in stored} == {"all"}
     assert all(json.loads(one.data)["n"] % 10 == 0 for one in stored)
     origins = {

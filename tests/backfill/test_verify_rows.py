@@ -1,4 +1,4 @@
-"""What verify makes of the target's side, the quick way and the slow one."""
+"""Rows of the target's side in `verify`, with the fast and the general extraction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jsplan.backfill.protocol.frames import MESSAGE_SCHEMA
 from jsplan.backfill.verify import message_rows
 from jsplan.backfill.verify.message_rows import ComparedOrigin
 
-LEG = ComparedOrigin(0, "leaf", "ORDERS", 1, 1000, (), 0, 1000)
+ORIGIN = ComparedOrigin(0, "leaf", "ORDERS", 1, 1000, (), 0, 1000)
 TIME = "2026-11-22T04:55:23.988835043Z"
 OWN = st.builds(
     "Jsplan-Origin: leaf/ORDERS/{}/{}\r\n".format,
@@ -39,8 +39,8 @@ PLAIN = st.builds("NATS/1.0\r\n{}{}{}\r\n".format, st.sampled_from(["", "A: 1\r\
 
 
 @given(st.lists(PLAIN, max_size=6) | st.lists(HEADERS, max_size=6))
-def test_the_quick_way_says_what_the_slow_way_says(blocks: list[str]) -> None:
-    """Origins, times, hashes and marks of messages that came by staging streams, alone and among others."""
+def test_fast_and_general_extraction_agree(blocks: list[str]) -> None:
+    """The fast extraction of copied rows gives the same as the general one."""
     count = len(blocks)
     columns = [
         range(1, count + 1),
@@ -54,17 +54,20 @@ def test_the_quick_way_says_what_the_slow_way_says(blocks: list[str]) -> None:
         schema=MESSAGE_SCHEMA,
     )
 
-    quick, slow = (compare_rows(rows, quickly=quickly) for quickly in (True, False))
+    fast, general = (extract_rows(rows, is_fast=is_fast) for is_fast in (True, False))
 
-    assert quick == slow
+    assert fast == general
 
 
-def compare_rows(rows: pa.RecordBatch, *, quickly: bool) -> list[dict[str, object]]:
-    """What is made of the rows of a target; without the quick way each row is looked at with one that is not plain."""
-    if quickly:
-        found = message_rows.extract_copied_rows(LEG, rows, message_rows.OrderTracker())
+def extract_rows(rows: pa.RecordBatch, *, is_fast: bool) -> list[dict[str, object]]:
+    """Extract the rows of a target.
+
+    Without the fast extraction each row is extracted beside an unusual one.
+    """
+    if is_fast:
+        found = message_rows.extract_copied_rows(ORIGIN, rows, message_rows.OrderTracker())
         return found.to_pylist() if found is not None else []
-    foreign = pa.RecordBatch.from_pylist(
+    unusual = pa.RecordBatch.from_pylist(
         [
             {
                 "seq": 0,
@@ -77,8 +80,8 @@ def compare_rows(rows: pa.RecordBatch, *, quickly: bool) -> list[dict[str, objec
         schema=MESSAGE_SCHEMA,
     )
     found = message_rows.extract_copied_rows(
-        LEG,
-        pa.Table.from_batches([rows, foreign]).combine_chunks().to_batches()[0],
+        ORIGIN,
+        pa.Table.from_batches([rows, unusual]).combine_chunks().to_batches()[0],
         message_rows.OrderTracker(),
     )
     return [row for row in found.to_pylist() if row["place"]] if found is not None else []

@@ -1,4 +1,4 @@
-"""Copies inside of a window: run waits for it and takes as many as it needs, apply leaves what is outside, nothing is lost or twice."""
+"""Copies inside of a window: runs wait for it, and applies defer what is outside."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ COUNT = 30_000
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub at night."""
+    """Hub and leaf without a stream; an entry copies `S` into `T` at night."""
     return Pair.create(tmp_path, clean_hub_leaf, window=WINDOW)
 
 
 def require_all(pair: Pair, count: int) -> None:
-    """The target has all messages once, in order, and nothing is left behind."""
+    """Require all messages in the target once, in order, and nothing left."""
     assert [
         int(data.split()[0]) for *_, data in read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
     ] == list(range(1, count + 1))
@@ -47,7 +47,7 @@ def require_all(pair: Pair, count: int) -> None:
 
 
 def test_a_run_waits_for_its_window(pair: Pair) -> None:
-    """It says when that opens, holds no lock while it waits, and copies then."""
+    """A run prints when its window opens, holds no lock while it waits, and then copies."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     clock, observer = SteppingClock(local_time("21:30")), RecordingObserver()
@@ -61,7 +61,7 @@ def test_a_run_waits_for_its_window(pair: Pair) -> None:
 
 
 def test_inside_of_the_window_a_run_does_not_wait(pair: Pair) -> None:
-    """Also in a window over midnight, after midnight."""
+    """A run inside of its window does not wait, also after midnight."""
     pair.write_entry(window="22:00-04:00")
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
@@ -72,9 +72,10 @@ def test_inside_of_the_window_a_run_does_not_wait(pair: Pair) -> None:
     pair.require_copied()
 
 
-def test_as_many_windows_as_it_takes(pair: Pair) -> None:
-    """When a window closes what was copied is brought in and compared, nothing is left lying around, and the next one goes on from there:
-    each message once, in order, and none of them read outside of the hours.
+def test_a_copy_over_several_windows(pair: Pair) -> None:
+    """A closing window promotes and compares what was copied, and the next one continues.
+
+    Each message is copied once, in order, and none is read outside of the window.
     """
     create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, size=1000)
     pair.stream("hub", "T")
@@ -99,12 +100,12 @@ def test_as_many_windows_as_it_takes(pair: Pair) -> None:
 
 
 def test_between_two_windows_nothing_is_held(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it waits the lock is free, and the target has what was copied so far."""
+    """Between two windows the lock is free, and the target has what was copied so far."""
     create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, size=1000)
     pair.stream("hub", "T")
     seen: list[tuple[int, bool, int]] = []
 
-    class Looking(SteppingClock):
+    class InspectingClock(SteppingClock):
         def sleep_for(self, seconds: float) -> float:
             if seen:
                 return super().sleep_for(seconds)
@@ -117,7 +118,7 @@ def test_between_two_windows_nothing_is_held(pair: Pair, monkeypatch: pytest.Mon
             seen.append((pair.state("hub", "T")["messages"], _is_free(lock), len(streams)))
             return super().sleep_for(seconds)
 
-    pair.run(clock=Looking(local_time("01:00"), step=HOUR))
+    pair.run(clock=InspectingClock(local_time("01:00"), step=HOUR))
 
     assert seen
     assert all(0 < messages < COUNT and free and not left for messages, free, left in seen)
@@ -135,24 +136,24 @@ def _is_free(lock: Path) -> bool:
 
 
 def test_a_window_that_closes_before_anything_is_read(pair: Pair) -> None:
-    """The next one does it all."""
+    """A window that closes before any message is read leaves the copy to the next one."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
 
-    class Starting(SteppingClock):
+    class SlowStartClock(SteppingClock):
         def now(self) -> float:
             if threading.current_thread() is not threading.main_thread() and not self.readings:
-                self.time += HOUR  # it took so long until somebody could read
+                self.time += HOUR  # the window closes before the first read
             return super().now()
 
-    found = pair.run(clock=Starting(local_time("04:30")))
+    found = pair.run(clock=SlowStartClock(local_time("04:30")))
 
     assert (found.copied, found.windows) == (20, 2)
     pair.require_copied()
 
 
 def test_dying_before_any_write_of_two_windows(pair: Pair) -> None:
-    """However far a run was that died: the next one leaves every message there once, in order."""
+    """A run that dies in any window is completed by the next, once and in order."""
     count = 8_000
     create_bulk_stream(pair.sandbox["leaf"], "S", count, size=1000)
     for after in (0, 3, 6, 8, 10, 12):  # eight of the first window, then those of the second
@@ -168,17 +169,17 @@ def test_dying_before_any_write_of_two_windows(pair: Pair) -> None:
 
 
 def test_a_changed_entry_counts_from_the_next_window_on(pair: Pair) -> None:
-    """The files are read again whenever a window opens; a window and a rate may change without the range being pinned anew."""
+    """A changed window or rate applies from the next window on, without a new range."""
     create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, size=1000)
     pair.stream("hub", "T")
 
-    class Changing(SteppingClock):
+    class EditingClock(SteppingClock):
         def sleep_for(self, seconds: float) -> float:
             if "rate" not in pair.entry:
                 pair.write_entry(window="12:00-13:00", rate="1GB/s")
             return super().sleep_for(seconds)
 
-    clock = Changing(local_time("01:00"), step=HOUR)
+    clock = EditingClock(local_time("01:00"), step=HOUR)
     found = pair.run(clock=clock)
 
     assert found.windows >= 2
@@ -186,8 +187,8 @@ def test_a_changed_entry_counts_from_the_next_window_on(pair: Pair) -> None:
     require_all(pair, COUNT)
 
 
-def test_a_plan_says_so(pair: Pair) -> None:
-    """The hours are among the reasons, and the estimate says how many windows it takes."""
+def test_a_plan_shows_the_window(pair: Pair) -> None:
+    """A plan shows the window in its reason, and the number of windows in its estimate."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
 
@@ -204,7 +205,7 @@ def test_a_plan_says_so(pair: Pair) -> None:
 
 @pytest.mark.parametrize("strategy", ["native", "snapshot"])
 def test_what_cannot_be_paused_is_refused(pair: Pair, strategy: str) -> None:
-    """A server that copies by itself does not stop when the window closes; with `auto` Spark copies."""
+    """A strategy that cannot be paused is refused with a window, and `auto` uses Spark."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     pair.write_entry(window=WINDOW, strategy=strategy, mode="exact")
@@ -216,8 +217,8 @@ def test_what_cannot_be_paused_is_refused(pair: Pair, strategy: str) -> None:
     assert pair.run(clock=SteppingClock(local_time("02:00"))).path.startswith("spark")
 
 
-def test_apply_leaves_what_is_outside_of_its_window(pair: Pair) -> None:
-    """It makes its changes, says when the window opens and how to run the entry, and does not wait; inside of it the next apply copies."""
+def test_apply_defers_what_is_outside_of_its_window(pair: Pair) -> None:
+    """An apply outside of the window defers the copy, and one inside of it copies."""
     pair.stream("leaf", "S", numbered_rows(20))
     streams = [{"name": "T", "domain": "hub", "subjects": ["t.>"]}]
     pair.space.write(streams=streams, backfills=[pair.entry])
@@ -241,8 +242,8 @@ def test_apply_leaves_what_is_outside_of_its_window(pair: Pair) -> None:
     assert not pair.space.plan().has_changes
 
 
-def test_apply_leaves_the_rest_when_the_window_closes(pair: Pair) -> None:
-    """What was copied is in the target by then, and the next apply inside of the window goes on."""
+def test_apply_defers_the_rest_when_the_window_closes(pair: Pair) -> None:
+    """A window that closes during an apply defers the rest to the next apply."""
     create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, size=1000)
     pair.space.write(
         streams=[{"name": "T", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry]
@@ -252,10 +253,10 @@ def test_apply_leaves_the_rest_when_the_window_closes(pair: Pair) -> None:
         _, left = pair.space.apply(clock=SteppingClock(local_time("02:00"), step=HOUR))
     there = pair.state("hub", "T")["messages"]
 
-    said = left.backfills[0]
-    assert (left.exit_code, said["status"], said["copied"]) == (0, "deferred", there)
+    deferred = left.backfills[0]
+    assert (left.exit_code, deferred["status"], deferred["copied"]) == (0, "deferred", there)
     assert 0 < there < COUNT
-    assert said["error"].startswith(
+    assert deferred["error"].startswith(
         f"its window (01:00-05:00) closed after {there:,} messages of this run; the next apply inside of it resumes it"
     )
     assert pair.space.plan().has_changes
@@ -267,8 +268,11 @@ def test_apply_leaves_the_rest_when_the_window_closes(pair: Pair) -> None:
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("entry", [{}, {"order": "none"}, {"order": "subject"}])
-def test_workers_of_spark_keep_to_it(pair: Pair, entry: dict[str, Any]) -> None:
-    """The deadline travels with its clock. A worker's that is ahead ends the window, and it is not begun again before it is over here."""
+def test_workers_of_spark_keep_the_window(pair: Pair, entry: dict[str, Any]) -> None:
+    """Workers stop at the deadline, also with a clock that is ahead.
+
+    The next window does not begin before this one is over by the clock of the driver.
+    """
     count = 20_000
     create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
@@ -280,7 +284,7 @@ def test_workers_of_spark_keep_to_it(pair: Pair, entry: dict[str, Any]) -> None:
         RecordingObserver(),
     )
 
-    assert [(leg.copied, leg.windows) for leg in found.origins] == [(count, 2)]
+    assert [(origin.copied, origin.windows) for origin in found.origins] == [(count, 2)]
     assert sorted(
         int(data.split()[0]) for *_, data in read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
     ) == list(range(1, count + 1))

@@ -1,4 +1,4 @@
-"""The other ways of Spark inside of a window: lanes, fleets, archives in both directions. What closes in the middle goes on."""
+"""Partitions, fleets and archives inside of a window: the next window continues the copy."""
 
 from __future__ import annotations
 
@@ -28,32 +28,33 @@ COUNT = 20_000
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf with 20 MB in `S` of the leaf, and an entry that copies them into `T` of the hub at night."""
+    """Hub and leaf with 20 MB in `S` of the leaf; an entry copies them into `T` at night."""
     found = Pair.create(tmp_path, clean_hub_leaf, **WINDOW)
     create_bulk_stream(found.sandbox["leaf"], "S", COUNT, size=1000)
     return found
 
 
 def closing_clock() -> SteppingClock:
-    """A clock with which the first window closes after a few looks of whoever copies, and no other."""
+    """Return a clock that closes the first window after a few readings, and no other."""
     return SteppingClock(local_time("01:00"), step=HOUR, max_steps=5)
 
 
 def target_numbers(pair: Pair) -> list[int]:
-    """What the target has, in its order."""
+    """Return the numbers in the target, in order."""
     return [int(data.split()[0]) for *_, data in read_all(pair.sandbox["hub"], "$JS.hub.API", "T")]
 
 
 def test_partitions_that_go_through_the_shuffle(pair: Pair) -> None:
-    """They are copied in portions, so that a window that closes costs no more than one; each subject stays in its order."""
+    """Partitions of a shuffle are copied in portions, in order of each subject.
+
+    A window that closes costs at most one portion.
+    """
     pair.stream("hub", "T")
-    pair.write_entry(
-        order="subject", rate="5KB/s", **WINDOW
-    )  # an eighth of what passes at that rate is 9 MB: three portions
+    # An eighth of what passes at this rate is 9 MB: three portions.
+    pair.write_entry(order="subject", rate="5KB/s", **WINDOW)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "jsplan.backfill.tasks.copy.RateLimiter.throttle", lambda *_: None
-        )  # the rate is not what is tried here
+        # This test needs the portions of the rate, not its waits.
+        patch.setattr("jsplan.backfill.tasks.copy.RateLimiter.throttle", lambda *_: None)
         observer = RecordingObserver()
         found = pair.run(observer=observer, clock=closing_clock())
 
@@ -65,7 +66,7 @@ def test_partitions_that_go_through_the_shuffle(pair: Pair) -> None:
 
 
 def test_partitions_that_read_for_themselves(pair: Pair) -> None:
-    """What they had staged when the window closed is brought in, and not read again."""
+    """Messages that partitions have staged when the window closes are promoted, not read again."""
     pair.stream("hub", "T")
     pair.write_entry(order="none", **WINDOW)
 
@@ -77,7 +78,7 @@ def test_partitions_that_read_for_themselves(pair: Pair) -> None:
 
 
 def test_a_fleet(pair: Pair) -> None:
-    """Each origin in its order, everything once."""
+    """Two origins are copied over two windows, each once and in its order."""
     create_bulk_stream(pair.sandbox["hub"], "HERE", COUNT, size=1000)
     pair.stream("hub", "T")
     pair.entry = pair.entry | {
@@ -87,17 +88,17 @@ def test_a_fleet(pair: Pair) -> None:
 
     found = pair.result(clock=closing_clock())
 
-    assert [(leg.copied, leg.windows) for leg in found.origins] == [(COUNT, 2), (COUNT, 2)]
+    assert [(origin.copied, origin.windows) for origin in found.origins] == [(COUNT, 2), (COUNT, 2)]
     rows = read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
     for subject in (b"s.x", b"here.x"):
-        assert [int(data.split()[0]) for _, told, _, data in rows if told == subject] == list(
+        assert [int(data.split()[0]) for _, stored, _, data in rows if stored == subject] == list(
             range(1, COUNT + 1)
         )
     pair.require_nothing_left()
 
 
-def test_into_an_archive_and_back(pair: Pair) -> None:
-    """Pieces that were finished when the window closed are taken over; the archive is whole in the end, and so is what comes out of it."""
+def test_archive_round_trip_over_two_windows(pair: Pair) -> None:
+    """Finished chunks of an archive survive the window, and the archive comes back whole."""
     pair.stream("hub", "T")
     pair.write_entry(rate="2KB/s", **WINDOW)
     out: dict[str, Any] = {
@@ -109,9 +110,8 @@ def test_into_an_archive_and_back(pair: Pair) -> None:
     pair.space.write(backfills=[out])
     observer = RecordingObserver()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "jsplan.backfill.parquet.writer.time.sleep", lambda _: None
-        )  # the rate makes pieces small; nobody waits for it
+        # The rate makes chunks small; the test does not wait for it.
+        patch.setattr("jsplan.backfill.parquet.writer.time.sleep", lambda _: None)
         found = pair.run(observer=observer, clock=closing_clock())
 
     assert (found.copied, found.windows, found.verified) == (COUNT, 2, True)
@@ -131,8 +131,8 @@ def test_into_an_archive_and_back(pair: Pair) -> None:
     pair.require_nothing_left()
 
 
-def test_portions() -> None:
-    """Together they are everything, in order, and none has more than was asked for."""
+def test_split_by_budget() -> None:
+    """Portions cover all ranges in order, and none is larger than the budget."""
     todos = [
         PendingRanges((SeqRange(1, 10), SeqRange(21, 30)), ExistingMessages(), ()),
         PendingRanges((SeqRange(5, 9),), ExistingMessages(), ()),

@@ -1,4 +1,4 @@
-"""The hours in which an entry may be copied: when a window opens and closes, also over midnight and where clocks are set."""
+"""Windows of an entry: opening, closing, midnight and changes of the clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NIGHT, LATE = Window.parse("01:00-05:00"), Window.parse("22:00-04:00")
 
 
 def local_timestamp(text: str) -> float:
-    """A local time of a winter's day, or of the date that is said."""
+    """Return the timestamp of a local time, on a winter day or on the given date."""
     return datetime.fromisoformat(text if "T" in text else f"2026-01-15T{text}").timestamp()
 
 
@@ -41,8 +41,10 @@ def local_timestamp(text: str) -> float:
         (Window.parse("00:00-06:00"), "00:00", "06:00", "00:00"),
     ],
 )  # fmt: skip
-def test_open_from_and_until(window: Window, now: str, closes: str | None, opens: str) -> None:
-    """The opening belongs to a window, the closing does not; one that closes before it opens goes over midnight."""
+def test_opening_and_closing_of_a_window(
+    window: Window, now: str, closes: str | None, opens: str
+) -> None:
+    """A window includes its opening and excludes its closing, also over midnight."""
     assert window.closes_at(local_timestamp(now)) == (
         local_timestamp(closes) if closes is not None else None
     )
@@ -51,7 +53,7 @@ def test_open_from_and_until(window: Window, now: str, closes: str | None, opens
 
 @pytest.fixture
 def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The clocks of Berlin: on 29 March 2026 there is no 02:30, on 25 October there are two."""
+    """The clocks of Berlin: 29 March 2026 has no 02:30, and 25 October has two."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     yield
@@ -60,8 +62,8 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("berlin")
-def test_nights_of_twenty_three_and_twenty_five_hours() -> None:
-    """A window is said in local time: the one over the change of clocks is an hour shorter, or longer."""
+def test_windows_over_a_change_of_the_clock() -> None:
+    """A window in local time is an hour shorter or longer when the clock changes."""
     spring, autumn = local_timestamp("2026-03-29T01:00"), local_timestamp("2026-10-25T01:00")
 
     assert NIGHT.closes_at(spring) == spring + 3 * 3600
@@ -75,8 +77,8 @@ def test_nights_of_twenty_three_and_twenty_five_hours() -> None:
     assert local.isoformat() == "2026-03-30T02:30:00"
 
 
-def test_how_many_windows() -> None:
-    """What is left of an open window counts first, then whole ones; a closed one counts whole."""
+def test_count_windows() -> None:
+    """The rest of an open window counts first, then whole windows."""
     hour = 3600
 
     assert count_windows(NIGHT, 4 * hour, local_timestamp("12:00")) == 1
@@ -86,22 +88,22 @@ def test_how_many_windows() -> None:
     assert count_windows(LATE, 6 * hour, local_timestamp("22:00")) == 1
 
 
-def test_when_it_opens_in_words() -> None:
-    """By the local clock; the date is said only where it is not within a day."""
+def test_describe_opening() -> None:
+    """The opening is described by the local clock, with a date if it is not within a day."""
     assert describe_opening(NIGHT, local_timestamp("12:00")) == "opens 01:00"
     assert describe_opening(LATE, local_timestamp("12:00")) == "opens 22:00"
 
 
 class FixedClock(Clock):
-    """Always the same time."""
+    """A clock that does not advance."""
 
     def now(self) -> float:
-        """Half past three."""
+        """Return half past three."""
         return local_timestamp("03:30")
 
 
 def test_a_deadline_travels_with_its_clock() -> None:
-    """A task on another machine asks the clock that it came with, and is told when nothing more may be copied."""
+    """A pickled deadline keeps its clock, and raises when the window has closed."""
     texts = [
         pickle.dumps(Deadline(local_timestamp(text), FixedClock())) for text in ("03:31", "03:30")
     ]
@@ -112,8 +114,8 @@ def test_a_deadline_travels_with_its_clock() -> None:
         over.require_open()
 
 
-def test_the_estimate_says_how_many_windows() -> None:
-    """Where one window is enough only its hours are said; where it takes more, how many."""
+def test_the_estimate_has_the_number_of_windows() -> None:
+    """An estimate has the window, and the number of windows if it takes more than one."""
     entry = Backfill(
         "x",
         (BackfillSide("leaf", "S"),),

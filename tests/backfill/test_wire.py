@@ -28,37 +28,37 @@ if TYPE_CHECKING:
     Guarded = Callable[[str], Server]
 
 
-def is_jetstream_reachable(wire: RawConnection) -> bool:
-    """Whether JetStream can be asked over it."""
-    return "streams" in wire.request("$JS.API.INFO")
+def is_jetstream_reachable(connection: RawConnection) -> bool:
+    """Return True if JetStream answers over this connection."""
+    return "streams" in connection.request("$JS.API.INFO")
 
 
 def test_a_plain_connection(server: Server, open_connection: Connect) -> None:
-    """Requests are answered one after the other, and errors in an answer are handed on."""
-    wire = open_connection(server)
+    """Requests are answered one after the other, and errors in answers are returned."""
+    connection = open_connection(server)
 
-    assert is_jetstream_reachable(wire)
-    assert wire.request("$JS.API.STREAM.INFO.NONE")["error"]["err_code"] == 10059
-    assert is_jetstream_reachable(wire)
-    assert wire.max_payload == 1 << 20
+    assert is_jetstream_reachable(connection)
+    assert connection.request("$JS.API.STREAM.INFO.NONE")["error"]["err_code"] == 10059
+    assert is_jetstream_reachable(connection)
+    assert connection.max_payload == 1 << 20
 
 
-def test_no_server_answers(server: Server, open_connection: Connect) -> None:
-    """No responders is an answer at once, and the connection stays usable."""
-    wire = open_connection(server)
+def test_a_subject_without_responders(server: Server, open_connection: Connect) -> None:
+    """A subject without responders is an error at once, and the connection stays usable."""
+    connection = open_connection(server)
 
     with pytest.raises(NoRespondersError, match=r"no\.such\.thing at .* has no responder"):
-        wire.request("no.such.thing")
-    assert is_jetstream_reachable(wire)
+        connection.request("no.such.thing")
+    assert is_jetstream_reachable(connection)
 
 
 def test_a_silent_server(server: Server, open_connection: Connect) -> None:
-    """A request that somebody hears and nobody answers ends after its timeout."""
-    wire = open_connection(server)
-    wire.subscribe("quiet")
+    """A request that is received and not answered ends after its timeout."""
+    connection = open_connection(server)
+    connection.subscribe("quiet")
 
     with pytest.raises(ApiTimeoutError, match="no answer to quiet"):
-        wire.request("quiet", timeout=0.2)
+        connection.request("quiet", timeout=0.2)
 
 
 AUTHORIZED = {
@@ -79,7 +79,7 @@ AUTHORIZED = {
 def test_credentials(
     start_secured_server: Guarded, open_connection: Connect, extra: str, settings: dict[str, str]
 ) -> None:
-    """A server that asks who we are is told, wherever that was written; it is not shown in errors."""
+    """Credentials from settings or URL are sent, and never shown in errors."""
     server = start_secured_server(extra)
     settings = {
         name: value.format(port=server.port) if name == "url" else value
@@ -93,7 +93,7 @@ def test_credentials(
 
 
 def test_an_nkey(start_secured_server: Guarded, open_connection: Connect, tmp_path: Path) -> None:
-    """A seed file signs the server's challenge."""
+    """A seed file signs the challenge of the server."""
     keys = jwt.Keys(nkeys.PREFIX_BYTE_USER)
     server = start_secured_server(f"authorization {{ users: [{{nkey: {keys.public}}}] }}")
     seed = tmp_path / "user.nk"
@@ -103,10 +103,10 @@ def test_an_nkey(start_secured_server: Guarded, open_connection: Connect, tmp_pa
 
 
 @pytest.mark.parametrize("text", ["", "SUAINVALID", "-----BEGIN NATS USER JWT-----\nx\n"])
-def test_credentials_that_are_none(
+def test_invalid_credentials_files(
     start_secured_server: Guarded, open_connection: Connect, tmp_path: Path, text: str
 ) -> None:
-    """A file without keys is named as that, without its contents."""
+    """A file without keys is reported without its content."""
     server = start_secured_server("authorization { token: t1 }")
     file = tmp_path / "user.creds"
     file.write_text(text)
@@ -115,10 +115,10 @@ def test_credentials_that_are_none(
         open_connection(server, creds=str(file))
 
 
-def tls_server(
+def start_tls_server(
     start_secured_server: Guarded, folder: Path, more: str = ""
 ) -> tuple[Server, dict[str, Any]]:
-    """A server with a certificate of its own authority, which asks for one of ours."""
+    """Start a server with a certificate, which requires a client certificate."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     for name, issued in (
@@ -137,62 +137,60 @@ def tls_server(
 
 
 def test_an_address_without_a_server(open_connection: Connect, make_server: MakeServer) -> None:
-    """A server that is down is away, not wrong."""
+    """A server that is down is an error that counts as offline."""
     server = make_server()
     server.stop()
 
-    with pytest.raises(ConnectError, match="cannot be reached") as away:
+    with pytest.raises(ConnectError, match="cannot be reached") as offline:
         open_connection(server)
-    assert away.value.is_offline
+    assert offline.value.is_offline
 
 
 def test_the_next_url_is_tried(open_connection: Connect, server: Server) -> None:
-    """Several URLs with commas between are tried in order."""
+    """Several URLs are tried in order."""
     assert is_jetstream_reachable(open_connection(server, url=f"nats://127.0.0.1:1,{server.url}"))
 
 
-def test_what_the_user_may_not_publish(
-    start_secured_server: Guarded, open_connection: Connect
-) -> None:
-    """A denied request is named as that at once."""
+def test_a_denied_request(start_secured_server: Guarded, open_connection: Connect) -> None:
+    """A denied request is an error at once that names the permission."""
     permissions = '{publish: {allow: ["$JS.API.INFO"]}, subscribe: ">"}'
     server = start_secured_server(
         f"authorization {{ users: [{{user: u, password: p, permissions: {permissions}}}] }}"
     )
-    wire = open_connection(server, user="u", password="p")
+    connection = open_connection(server, user="u", password="p")
 
     with pytest.raises(
         NotPermittedError, match=r"Permissions Violation for Publish to .*\$JS.API.STREAM.NAMES"
     ):
-        wire.request("$JS.API.STREAM.NAMES")
+        connection.request("$JS.API.STREAM.NAMES")
 
 
 def test_a_connection_that_breaks(make_server: MakeServer, open_connection: Connect) -> None:
     """A server that dies ends a wait at once."""
     server = make_server()
-    wire = open_connection(server)
+    connection = open_connection(server)
     server.kill()
 
     with pytest.raises(ApiError, match="was lost"):
-        wire.request("$JS.API.INFO")
+        connection.request("$JS.API.INFO")
 
 
-def test_answers_do_not_lose_what_else_arrives(server: Server, open_connection: Connect) -> None:
-    """Messages that come while a request is under way are there for whoever reads next."""
-    wire = open_connection(server)
-    wire.subscribe("mine")
-    wire.send(b"PUB mine 3\r\none\r\nPUB mine 3\r\ntwo\r\n")
-    assert is_jetstream_reachable(wire)
+def test_messages_during_a_request_are_kept(server: Server, open_connection: Connect) -> None:
+    """Messages that arrive during a request are kept for the next read."""
+    connection = open_connection(server)
+    connection.subscribe("mine")
+    connection.send(b"PUB mine 3\r\none\r\nPUB mine 3\r\ntwo\r\n")
+    assert is_jetstream_reachable(connection)
 
     buffer = bytearray(1000)
-    count = wire.receive(memoryview(buffer), 5)
+    count = connection.receive(memoryview(buffer), 5)
 
     assert bytes(buffer[:count]) == b"MSG mine 2 3\r\none\r\nMSG mine 2 3\r\ntwo\r\n"
 
 
 def test_tls(start_secured_server: Guarded, open_connection: Connect, tmp_path: Path) -> None:
-    """TLS with an authority and a certificate of our own; the host is checked."""
-    server, files = tls_server(start_secured_server, tmp_path)
+    """TLS works with an own authority and client certificate, and the host is checked."""
+    server, files = start_tls_server(start_secured_server, tmp_path)
 
     assert is_jetstream_reachable(
         open_connection(server, url=f"tls://127.0.0.1:{server.port}", **files)
@@ -202,7 +200,7 @@ def test_tls(start_secured_server: Guarded, open_connection: Connect, tmp_path: 
 
 
 def test_plain_text_is_not_taken_for_tls(server: Server) -> None:
-    """A URL that says tls never becomes a connection in the clear."""
+    """A URL with `tls` never connects in plain text."""
     with pytest.raises(ConnectError, match="does not offer TLS"):
         RawConnection(connection_target(server, url=f"tls://127.0.0.1:{server.port}"))
 
@@ -210,7 +208,7 @@ def test_plain_text_is_not_taken_for_tls(server: Server) -> None:
 def test_a_creds_file(
     start_secured_server: Guarded, open_connection: Connect, tmp_path: Path
 ) -> None:
-    """A user of a JWT account is let in by the creds file that nsc writes."""
+    """A creds file that nsc writes connects a user of a JWT account."""
     operator = jwt.Operator()
     creds = operator.account("A").creds(tmp_path, "ann")
     server = start_secured_server(operator.configuration())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-#: Seconds; what answers here answers at once.
+#: Seconds. The servers here answer at once.
 LONG = 20.0
 SHAPES: list[bytes] = [
     b"[]", b"5", b"null", b"{", b"[" * 50_000, b'{"error": "x"}', b'{"error": null}', b'{"error": {"code": "x"}}', b'{"error": [1]}',
@@ -36,7 +36,7 @@ SHAPES: list[bytes] = [
 
 
 def answering(body: bytes) -> Callable[[ListeningServer, socket.socket], None]:
-    """Answer every request, and every message that wants an answer, with the same."""
+    """Answer every request, and every message that wants an answer, with this body."""
 
     def serve(server: ListeningServer, stream: socket.socket) -> None:
         stream.sendall(info_line())
@@ -54,27 +54,29 @@ def answering(body: bytes) -> Callable[[ListeningServer, socket.socket], None]:
 
 
 @pytest.mark.parametrize("body", SHAPES, ids=lambda body: repr(body[:40]))
-def test_an_answer_of_another_shape(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a server answers to what a copy asks: a result, or an error in words."""
+def test_an_answer_of_any_shape(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer of any shape to a request of a copy gives a result or an `ApiError`."""
     monkeypatch.setattr(reader, "SILENCE_TIMEOUT", 0.05)
     asks: list[Callable[[RawConnection], object]] = [
-        lambda wire: request_api(wire, "$JS.API", "INFO"),
-        lambda wire: fetch_stream_info(wire, "$JS.API", "S"),
-        lambda wire: find_first_seq_at(wire, "$JS.API", "S", 5),
-        lambda wire: count_pending(wire, "$JS.API", "S", 1),
-        lambda wire: list(read(lambda: wire, ReadRequest("$JS.API", "S", 1, 5), patience=0.0)),
+        lambda connection: request_api(connection, "$JS.API", "INFO"),
+        lambda connection: fetch_stream_info(connection, "$JS.API", "S"),
+        lambda connection: find_first_seq_at(connection, "$JS.API", "S", 5),
+        lambda connection: count_pending(connection, "$JS.API", "S", 1),
+        lambda connection: list(
+            read(lambda: connection, ReadRequest("$JS.API", "S", 1, 5), patience=0.0)
+        ),
     ]
     with ListeningServer(answering(body)) as server:
         for ask in asks:
-            wire = RawConnection(
+            connection = RawConnection(
                 ConnectionSettings("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG)
             )
-            with contextlib.closing(wire), contextlib.suppress(ApiError):
-                json.dumps(ask(wire), default=str)
+            with contextlib.closing(connection), contextlib.suppress(ApiError):
+                json.dumps(ask(connection), default=str)
 
 
 def delivering(*sequences: int) -> Callable[[ListeningServer, socket.socket], None]:
-    """Make every consumer, and let it deliver a message of each sequence."""
+    """Accept every consumer, and deliver a message of each sequence."""
     made = b'{"num_pending": %d, "delivered": {"consumer_seq": 0}}' % len(sequences)
     replies = (
         b"$JS.ACK.S.c.1.%d.%d.1700000000000000000.%d" % (seq, n, len(sequences) - n)
@@ -99,7 +101,7 @@ def delivering(*sequences: int) -> Callable[[ListeningServer, socket.socket], No
 
 @pytest.mark.parametrize("sequences", [(3, 4, 2, 5), (3, 3), (1, 2)], ids=str)
 def test_sequences_that_go_back(sequences: tuple[int, ...]) -> None:
-    """A message that comes twice, or from before what was asked for, is refused: a copy would have it twice."""
+    """A sequence that does not ascend is refused, since a copy would have the message twice."""
     with ListeningServer(delivering(*sequences)) as server:
         target = ConnectionSettings("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG)
         with pytest.raises(ApiError, match="sequences that do not ascend"):
@@ -113,13 +115,13 @@ def test_sequences_that_go_back(sequences: tuple[int, ...]) -> None:
     [b'"error"', b'{"error": "x"}', b'{"error": null}', b'{"error"', b'{"error": {"code": []}}'],
     ids=repr,
 )
-def test_an_ack_of_another_shape(body: bytes) -> None:
-    """What looks like a refusal and is none ends the copy in words too."""
+def test_an_ack_of_any_shape(body: bytes) -> None:
+    """An invalid acknowledgement is an `ApiError`."""
     column = pa.array([b"x"], BYTES)
     with ListeningServer(answering(body)) as server:
-        wire = RawConnection(
+        connection = RawConnection(
             ConnectionSettings("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG)
         )
         with pytest.raises(ApiError):
-            publish(wire, [(column, pa.array([b""], BYTES), column)])
-        wire.close()
+            publish(connection, [(column, pa.array([b""], BYTES), column)])
+        connection.close()
