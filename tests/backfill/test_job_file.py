@@ -129,14 +129,14 @@ def test_a_secret_in_the_files_is_refused(
     tmp_path: Path, connection: dict[str, Any], what: str
 ) -> None:
     """A secret in the files is refused before a job file is written, without being printed."""
-    said = {
+    document = {
         "jsplan": 1,
         "workspace": "w",
         "connections": {"a": connection},
         "domains": {"hub": None},
     }
-    said["backfills"] = [{"name": "x", "from": {"stream": "S"}, "to": {"stream": "T"}}]
-    options = load_workspace(tmp_path, said | {"defaults": {"domain": "hub"}})
+    document["backfills"] = [{"name": "x", "from": {"stream": "S"}, "to": {"stream": "T"}}]
+    options = load_workspace(tmp_path, document | {"defaults": {"domain": "hub"}})
 
     with pytest.raises(RefusedError, match=f"{what} of connection a is a secret") as refused:
         backfill.write_job(
@@ -248,21 +248,21 @@ def test_text_of_an_entry_is_the_same_in_a_job(
         "where": where,
         "transform": transform,
     }
-    said = {
+    document = {
         "jsplan": 1,
         "workspace": "w",
         "connections": {"a": {"url": "nats://h", "user": user}},
         "domains": {"hub": {"connection": "a"}},
     }
-    said |= {
+    document |= {
         "backend": {"local": {"path": f"/state/{path}"}},
         "backfills": [entry | {"subject_transform": {"src": "a", "dest": dest}}],
     }
     try:
-        first = load(load_workspace(folder / "first", said))
+        first = load(load_workspace(folder / "first", document))
     except JsplanError:
         return
-    bare = load(keep_references(load_workspace(folder / "first", said)))
+    bare = load(keep_references(load_workspace(folder / "first", document)))
     second = load(load_workspace(folder / "second", build_job_workspace(bare, bare.backfills["x"])))
 
     assert hash_config(second.backfills["x"]) == hash_config(first.backfills["x"])
@@ -281,20 +281,20 @@ def test_files_in_a_job_are_not_written_to_disk(
     shared.write_text("mine")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     name = name.format(absolute=shared)
-    said = {key: FULL[key] for key in ("jsplan", "workspace", "domains")}
-    said |= {
+    document = {key: FULL[key] for key in ("jsplan", "workspace", "domains")}
+    document |= {
         "connections": {
             "a": FULL["connections"]["a"],
             "b": {"url": "${env.URL}"},
             "c": {"context": "c"},
         }
     }
-    said |= {"backfills": [FULL["backfills"][1] | {"transform": f"{name}:run"}]}
+    document |= {"backfills": [FULL["backfills"][1] | {"transform": f"{name}:run"}]}
     record = {"name": "y", "entry_hash": "", "pinned_at": "2026-01-31T12:00:00Z", "origins": []}
     job = {
         "format": spark_job.FORMAT,
         "environment": None,
-        "document": said,
+        "document": document,
         "record": record,
         "files": {name: "carried"},
     }
@@ -356,8 +356,10 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatc
 def write_and_read_job(pair: Pair, **options: Any) -> tuple[Path, str]:
     """Write a job file of the entry, and return its path and the job in it."""
     path = pair.space.folder / "job.py"
-    said = LoadOptions(pair.space.folder, environ=dict(os.environ))
-    backfill.write_job(said, BackfillOptions(name="x", **options), path, RecordingObserver())
+    load_options = LoadOptions(pair.space.folder, environ=dict(os.environ))
+    backfill.write_job(
+        load_options, BackfillOptions(name="x", **options), path, RecordingObserver()
+    )
     return path, str(runpy.run_path(str(path))["JOB"])
 
 

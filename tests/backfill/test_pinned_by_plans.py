@@ -131,7 +131,7 @@ def test_no_backfill_keeps_the_range(pair: Pair) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark")
-def test_what_was_planned_and_never_run_can_be_preview_at(pair: Pair) -> None:
+def test_preview_and_verify_of_a_planned_entry(pair: Pair) -> None:
     """`backfill plan` and `verify` use the range of a plan that has not run, without running it."""
     apply(pair, backfill=False)
     pair.publish("leaf", numbered_rows(5, first=21))
@@ -139,17 +139,8 @@ def test_what_was_planned_and_never_run_can_be_preview_at(pair: Pair) -> None:
     preview = backfill.plan(pair.space.load, BackfillOptions(name="x"))
     compared = backfill.verify(pair.space.load, VerifyOptions("x"), RecordingObserver())
 
-    assert (
-        preview.status,
-        preview.messages,
-        preview.origins[0].pinned,
-        preview.origins[0].last,
-    ) == (
-        "new",
-        20,
-        True,
-        20,
-    )
+    assert (preview.status, preview.messages) == ("new", 20)
+    assert (preview.origins[0].pinned, preview.origins[0].last) == (True, 20)
     assert (compared.origins[0].counts["missing"], compared.origins[0].last) == (20, 20)
     assert pair.state_record["planned"] is True
 
