@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jsplan.address import BACKFILL_PREFIX
@@ -38,6 +38,14 @@ HEADERS = st.builds(
 PLAIN = st.builds("NATS/1.0\r\n{}{}{}\r\n".format, st.sampled_from(["", "A: 1\r\n"]), OWN, SOURCES)
 
 
+@example(
+    [
+        (
+            f"NATS/1.0\r\nJsplan-Origin: leaf/OTHER/3/x\r\nJsplan-Origin: leaf/ORDERS/1/{TIME}"
+            f"\r\nNats-Stream-Source: {BACKFILL_PREFIX}a 5 > > orders.1\r\n\r\n"
+        )
+    ]
+)
 @given(st.lists(PLAIN, max_size=6) | st.lists(HEADERS, max_size=6))
 def test_fast_and_general_extraction_agree(blocks: list[str]) -> None:
     """The fast extraction of copied rows gives the same as the general one."""

@@ -240,7 +240,10 @@ def _parse_uniform_headers(
         if staged is not None
         else None
     )
-    if staged is None or tagged is None or contains_bytes(tagged[0], b"\r\nNats-"):
+    if staged is None or tagged is None:
+        return None
+    others = (b"\r\nNats-", f"\r\n{ORIGIN_HEADER}:".encode())
+    if any(contains_bytes(tagged[0], line) for line in others):
         return None
     words = pc.split_pattern(tagged[1].view(pa.string()), "/", max_splits=1)
     name = pc.list_element(pc.split_pattern(staged[1].view(pa.string()), " ", max_splits=1), 0)
