@@ -39,11 +39,14 @@ from backfill_bench import Bench, Silent
 from backfill_partitions import fill_many, many_origins, many_sources, shuffled, shuffled_staging
 from backfill_strategies import by_source, whole_by_auto
 
-from jsplan.backfill.origin_copy import OriginCopy
+from jsplan.backfill.copier import Copier
+from jsplan.backfill.copy_origin import load_origin
 from jsplan.backfill.protocol import RawConnection, publish
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks import staging_streams
-from jsplan.backfill.tasks.copy import CopyTask, run_copy_task
+from jsplan.backfill.tasks.partition_writer import copy_partition
+from jsplan.backfill.tasks.partitioning import PartitionPlan
+from jsplan.backfill.transforms import TransformSpec
 from jsplan.backfill.verify.command import BackfillCheck
 from jsplan.config.model import LoadOptions
 from jsplan.context import open_context, open_pool
@@ -57,7 +60,7 @@ Path_ = Callable[["Bench"], Awaitable[float]]
 
 
 async def mirror(bench: Bench) -> float:
-    """Copy with the server's own mirror."""
+    """The server's own replication."""
     started = time.monotonic()
     config = {"name": "COPY", "mirror": {"name": "BENCH", "external": {"api": "$JS.leaf.API"}}}
     await bench.hub.request("STREAM.CREATE.COPY", config)
@@ -66,7 +69,7 @@ async def mirror(bench: Bench) -> float:
 
 
 async def snapshot_restore(bench: Bench) -> float:
-    """Copy with STREAM.SNAPSHOT at the leaf and STREAM.RESTORE in the hub, through this process."""
+    """STREAM.SNAPSHOT at the leaf, STREAM.RESTORE in the hub, through this process."""
     started = time.monotonic()
     async with open_snapshot(bench.leaf, "BENCH") as taken:
         await restore_stream(bench.hub, taken.config, taken.state, taken.chunks)
@@ -76,13 +79,13 @@ async def snapshot_restore(bench: Bench) -> float:
 async def loop(bench: Bench) -> float:
     """Copy a part with a plain script; return the seconds that the whole stream would take."""
     urls = {name: bench.sandbox[name] for name in ("hub", "leaf")}
-    leaf = await nats.connect(
+    remote = await nats.connect(
         urls["leaf"].url, user=urls["leaf"].user, password=urls["leaf"].password
     )
-    hub = await nats.connect(urls["hub"].url, user=urls["hub"].user, password=urls["hub"].password)
+    home = await nats.connect(urls["hub"].url, user=urls["hub"].user, password=urls["hub"].password)
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["loop.>"]})
-    source = await leaf.jetstream().pull_subscribe("", durable="loop", stream="BENCH")
-    target, done, count = hub.jetstream(), 0, min(LOOP, bench.count)
+    source = await remote.jetstream().pull_subscribe("", durable="loop", stream="BENCH")
+    target, done, count = home.jetstream(), 0, min(LOOP, bench.count)
     started = time.monotonic()
     while done < count:
         for message in await source.fetch(1000):
@@ -90,24 +93,23 @@ async def loop(bench: Bench) -> float:
             await message.ack()
             done += 1
     seconds = time.monotonic() - started
-    await leaf.jetstream().delete_consumer("BENCH", "loop")
-    await leaf.close()
-    await hub.close()
+    await remote.jetstream().delete_consumer("BENCH", "loop")
+    await remote.close()
+    await home.close()
     return seconds * bench.count / done
 
 
-def measured(task: CopyTask) -> Iterator[dict[str, Any]]:
-    """Run the task of a copy, and measure the peak memory of its process."""
-    yield from run_copy_task(task)
+def measured(plan: PartitionPlan) -> Iterator[dict[str, Any]]:
+    """The task of a copy, and how much memory its process had at most."""
+    yield from copy_partition(plan, 0)
     yield {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 async def staging(bench: Bench) -> float:
-    """Copy the leaf into a staging stream in the hub, with the fused Spark task of a backfill."""
+    """The fused Spark task of a backfill, from the leaf into a staging stream in the hub."""
     started = time.monotonic()
     stage = await bench.create_staging()
-    task = bench.copy_task(stage, stage.ingest_prefix)
-    said = (await bench.runner.run([partial(measured, task)], "bench"))[0]
+    said = (await bench.runner.run([partial(measured, bench.plan([stage]))], "bench"))[0]
     seconds = time.monotonic() - started
     assert (
         said[-2]["messages"]
@@ -144,7 +146,10 @@ async def end_to_end(bench: Bench) -> float:
     try:
         started = time.monotonic()
         run, state = await bench.pin(bench.context.workspace.backfills["bench"])
-        result = await OriginCopy(run, state.origins[0], bench.endpoints()).run()
+        origin = await load_origin(bench.context, bench.pool, state.origins[0])
+        copy = Copier(run, [origin], TransformSpec(), state.entry_hash)
+        await copy.run()
+        result = copy.results[0]
         seconds = time.monotonic() - started
     finally:
         ended.set()
@@ -154,7 +159,7 @@ async def end_to_end(bench: Bench) -> float:
 
 
 def _publish(target: ConnectionSettings, ended: threading.Event) -> None:
-    """Publish as another writer: a hundred messages a second, each acknowledged."""
+    """Another writer: a hundred messages a second, each acknowledged."""
     wire = RawConnection(target)
     while not ended.wait(0.01):
         wire.request("others.a", b"x" * 100)
@@ -173,7 +178,7 @@ def _target(server: Any) -> ConnectionSettings:
 
 
 def fill(server: Any, count: int, size: int, *, many: bool = False) -> None:
-    """Publish messages on a hundred subjects; with `many` as many also into twenty streams."""
+    """Publish messages on a hundred subjects; `many`: the same number also in twenty streams."""
     wire = RawConnection(_target(server))
     asyncio.run(_create(server))
     batches = (_batch(first, min(BATCH, count - first), size) for first in range(0, count, BATCH))
@@ -218,7 +223,7 @@ PATHS: dict[str, Path_] = {
 async def turns(
     folder: Path, sandbox: Sandbox, count: int, repeat: int, only: list[str]
 ) -> dict[str, Any]:
-    """Time every path, `repeat` times, one after the other."""
+    """Every path, `repeat` times, one after the other."""
     load = LoadOptions(folder, environ=dict(os.environ))
     async with open_context(load) as context, open_pool(context, read_only=False) as pool:
         await pool.open({domain.connection for domain in context.workspace.domains.values()})
@@ -240,7 +245,7 @@ async def turns(
 
 
 def report(seconds: dict[str, list[float]], count: int, memory: float) -> dict[str, Any]:
-    """Return rates, and ratios within each turn."""
+    """Rates, and ratios within each turn."""
     out: dict[str, Any] = {"messages": count, "peak MiB of the Python worker": round(memory)}
     for name, taken in seconds.items():
         ratios = sorted(one / other for one, other in zip(seconds["mirror"], taken, strict=True))
@@ -257,7 +262,7 @@ def report(seconds: dict[str, list[float]], count: int, memory: float) -> dict[s
 def run(
     count: int, size: int, repeat: int, only: list[str], *, through_hub: bool
 ) -> dict[str, Any]:
-    """Measure one size of messages, on servers of its own."""
+    """One size of messages, on servers of its own."""
     with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as folder:
         fill(sandbox["leaf"], count, size, many=any(name.startswith("20 ") for name in only))
         (Path(folder) / "jsplan.yaml").write_text(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from jsplan.backfill.model import BackfillState
-from jsplan.backfill.origin_copy import RunContext
 from jsplan.backfill.pinning import Endpoints, pin_ranges
+from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks import staging_streams
-from jsplan.backfill.tasks.copy import CopyTask
+from jsplan.backfill.tasks.origin_task import OriginTask
+from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
 from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.config.model import Backfill
 from jsplan.context import Context
@@ -70,11 +72,15 @@ class Bench:
         """Create a staging stream in the hub."""
         return await staging_streams.create(self.hub, "bench", "leaf/stream/BENCH", "bench", {})
 
-    def copy_task(self, staging: StagingStream, ingest_prefix: str) -> CopyTask:
-        """Return the task that copies BENCH into a staging stream."""
-        endpoints, spans = self.endpoints(), (SeqRange(1, self.count),)
-        source, target = endpoints.source_endpoint, endpoints.target_endpoint
-        return CopyTask(source, "leaf", "BENCH", spans, (), target, ingest_prefix, staging.name)
+    def plan(self, stages: Sequence[StagingStream], order: str = "stream") -> PartitionPlan:
+        """Return the plan that copies BENCH into staging streams."""
+        endpoints = self.endpoints()
+        task = OriginTask(endpoints.source_endpoint, "leaf", "BENCH", (SeqRange(1, self.count),))
+        partitions = tuple(
+            Partition(endpoints.target_endpoint, stage.name, stage.ingest_prefix)
+            for stage in stages
+        )
+        return PartitionPlan(partitions, (task,), order, (0,))
 
     async def clean(self) -> None:
         """Delete every copy, and wait until the server has settled."""

@@ -9,11 +9,10 @@ from typing import Any
 import pyarrow.compute as pc
 from backfill_bench import Bench
 
-from jsplan.backfill.partitioned_copy import PartitionedCopy
-from jsplan.backfill.pinning import Endpoints
+from jsplan.backfill.copier import Copier
+from jsplan.backfill.copy_origin import load_origin
 from jsplan.backfill.protocol import RawConnection, publish
 from jsplan.backfill.protocol.stream_info import request_api
-from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
 from jsplan.backfill.transforms import TransformSpec
 from jsplan.config.model import Backfill, BackfillSide
 
@@ -24,13 +23,7 @@ async def shuffled_staging(bench: Bench) -> float:
     """Read, shuffled by subject and written by two writers into staging streams."""
     started = time.monotonic()
     stages = [await bench.create_staging() for _ in range(2)]
-    target = bench.endpoints().target_endpoint
-    plan = PartitionPlan(
-        tuple(Partition(target, stage.name, stage.ingest_prefix) for stage in stages),
-        (bench.copy_task(stages[0], ""),),
-        "subject",
-    )
-    said = await bench.runner.run_partitions(plan, "bench")
+    said = await bench.runner.run_partitions(bench.plan(stages, "subject"), "bench")
     seconds = time.monotonic() - started
     assert sum(one["messages"] for one in said) == bench.count
     return seconds
@@ -67,13 +60,8 @@ async def _whole(bench: Bench, origins: tuple[BackfillSide, ...], order: str) ->
     entry = Backfill("bench", origins, BackfillSide("hub", "COPY"), order=order)
     started = time.monotonic()
     run, state = await bench.pin(entry)
-    copy = PartitionedCopy(
-        run,
-        TransformSpec(order),
-        state.origins,
-        [Endpoints.of_origin(bench.context, bench.pool, origin) for origin in state.origins],
-        state.entry_hash,
-    )
+    loaded = [await load_origin(bench.context, bench.pool, origin) for origin in state.origins]
+    copy = Copier(run, loaded, TransformSpec(order), state.entry_hash)
     await copy.run()
     seconds = time.monotonic() - started
     assert sum(result.copied for result in copy.results) == bench.count

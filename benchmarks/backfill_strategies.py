@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from backfill_bench import Bench
 
+from jsplan.backfill.copy_origin import load_origin
 from jsplan.backfill.model import OriginState
 from jsplan.backfill.native_copy import NativeCopy
 from jsplan.backfill.snapshot_copy import SnapshotRestore
@@ -60,7 +61,7 @@ async def by_source(bench: Bench) -> float:
     await bench.hub.request("STREAM.CREATE.COPY", CONFIG)
     started = time.monotonic()
     context, pinned = await bench.pin(ENTRY)
-    run = NativeCopy(context, pinned.origins[0], bench.endpoints())
+    run = NativeCopy(context, await load_origin(bench.context, bench.pool, pinned.origins[0]))
     assert await run.run()
     result = await run.finish()
     assert (result.copied, result.verified) == (bench.count, True), result

@@ -34,11 +34,12 @@ def require_runnable(world: Context, plan: Plan, options: PlanOptions) -> None:
         return
     try:
         require_spark()
-        from jsplan.backfill.partitioned_run import load_transform_spec  # noqa: PLC0415 - as above
         from jsplan.backfill.pinning import resolve_entry  # noqa: PLC0415 - only for backfills
+        from jsplan.backfill.transforms import build_transform_spec  # noqa: PLC0415 - as above
 
         for entry in plan.backfills:
-            load_transform_spec(world, resolve_entry(world, _build_options(entry)))
+            resolved = resolve_entry(world, _build_options(entry))
+            build_transform_spec(world.workspace.root, resolved)
     except NotAvailableError as error:
         hint = f"{error.hint} Or skip the backfills: --no-backfill"
         raise NotAvailableError(f"{error}; nothing was changed", hint=hint) from None

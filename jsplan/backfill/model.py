@@ -55,7 +55,6 @@ class OriginState:
     copied: int = 0
     gaps: list[list[int]] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
-    target_last: int = 0
     gap_messages: int = 0
     strategy: str = "spark"
     seconds: float = 0.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -16,17 +15,17 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from jsplan.address import Address
-from jsplan.backfill.origin_copy import RunContext
-from jsplan.backfill.pending import PendingScan
+from jsplan.backfill.copy_origin import CopyOrigin
+from jsplan.backfill.pending import PendingScan, scan_pending
 from jsplan.backfill.pinning import Endpoints, require_same_streams, require_valid_target
 from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.retry import POLL_INTERVAL, retry_transient
+from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.seq_arrays import subtract_present
 from jsplan.backfill.seq_ranges import MAX_LISTED_RANGES, OriginState, count_sequences, intersect
-from jsplan.backfill.staging import WRITE_SECONDS
 from jsplan.backfill.tasks.capacity import estimate_overhead, find_capacity_problem
+from jsplan.backfill.tasks.promotion_scan import READ_STRIDE
 from jsplan.backfill.tasks.staging_sources import require_stream_info
-from jsplan.backfill.tasks.target_scan import READ_STRIDE
 from jsplan.backfill.tasks.temporary_source import (
     attach_source,
     detach_source,
@@ -60,11 +59,9 @@ class NativeCopy:
     """The native copy of one origin. `result` is its progress; Spark copies what is missing."""
 
     context: RunContext
-    origin_state: OriginState
-    endpoints: Endpoints
+    origin: CopyOrigin
     idle_timeout: float = IDLE_TIMEOUT
     result: OriginResult = field(init=False)
-    pending_scan: PendingScan = field(init=False)
     received: Tally = field(default_factory=Tally)
     _started: float = field(default_factory=time.monotonic)
 
@@ -75,7 +72,16 @@ class NativeCopy:
             self.origin_state.first,
             self.origin_state.last,
         )
-        self.pending_scan = PendingScan(self.origin_state, self.endpoints, self.context.topology)
+
+    @property
+    def origin_state(self) -> OriginState:
+        """The pinned range."""
+        return self.origin.state
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Both sides."""
+        return self.origin.endpoints
 
     async def run(self) -> bool:
         """Let the server copy, and compare. Return True if nothing is pending.
@@ -94,7 +100,7 @@ class NativeCopy:
             f"The server copies {self.origin_state.origin} to {self.origin_state.target}"
         )
         comparison, self.received = await self._compare_while_copying()
-        await self._write(self._detach)
+        await self.context.write(self.endpoints.target, self._detach)
         self._report_result(comparison)
         if comparison.missing:
             count = count_sequences(comparison.missing)
@@ -112,8 +118,10 @@ class NativeCopy:
         The target already has messages of the origin, which the server would copy again, or its
         capacity may be too small, which Spark checks exactly.
         """
-        if self.origin_state.first > self.origin_state.last or len(
-            (await self.pending_scan.scan()).existing.seq
+        topology, origin_ = self.context.topology, self.origin
+        scan = PendingScan(origin_.state, origin_.endpoints, topology, origin_.reader)
+        if self.origin_state.seq_range.size <= 0 or len(
+            (await scan_pending([scan]))[0].existing.seq
         ):
             return False
         if read_owner(target["config"]) is not None:
@@ -135,8 +143,14 @@ class NativeCopy:
         ):
             return False
         self.origin_state.target_next = int(target["state"]["last_seq"]) + 1
-        await self._write(partial(self._attach, self.build_source()))
+        await self.context.write(self.endpoints.target, partial(self._attach, self.build_source()))
         return True
+
+    async def _has_copied(self) -> bool:
+        """Check whether the target has messages of the origin."""
+        topology, reader = self.context.topology, self.origin.reader
+        scan = PendingScan(self.origin_state, self.endpoints, topology, reader)
+        return len((await scan_pending([scan]))[0].existing.seq) > 0
 
     async def _attach(self, source: dict[str, Any]) -> None:
         """Attach the source, unless an earlier request without an answer has done it."""
@@ -283,7 +297,7 @@ class NativeCopy:
             if self.origin_state.first <= self.origin_state.last
             else []
         )
-        gaps = intersect(pending, await self.pending_scan.find_gone()) if pending else []
+        gaps = intersect(pending, await self.origin.reader.find_gone()) if pending else []
         self.result.gaps, self.result.gap_messages = (
             [list(gap) for gap in gaps[:MAX_LISTED_RANGES]],
             count_sequences(gaps),
@@ -304,12 +318,3 @@ class NativeCopy:
         return await retry_transient(
             api, partial(require_stream_info, api, Address.parse(address).stream)
         )
-
-    async def _write(self, request: Callable[[], Awaitable[Result]]) -> Result:
-        """Send a write, and check before each attempt that the lock is still held."""
-
-        async def guarded() -> Result:
-            self.context.may_write(WRITE_SECONDS)
-            return await request()
-
-        return await retry_transient(self.endpoints.target, guarded)

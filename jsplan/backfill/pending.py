@@ -1,4 +1,4 @@
-"""The pending ranges of an origin: the pinned range without messages that the target has.
+"""The pending ranges of origins: their pinned ranges without messages that the target has.
 
 Messages that the target's own sources copy are not pending either. Nothing is written here.
 """
@@ -6,35 +6,28 @@ Messages that the target's own sources copy are not pending either. Nothing is w
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from jsplan.backfill.model import OriginState
+from jsplan.backfill.origin_reader import OriginReader, fetch_time
 from jsplan.backfill.pinning import Endpoints
-from jsplan.backfill.protocol import read
-from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.protocol.stream_info import count_pending, find_first_seq_at, parse_time
+from jsplan.backfill.protocol.stream_info import parse_time
+from jsplan.backfill.retry import gather_limited, retry_transient
 from jsplan.backfill.seq_arrays import group_into_ranges, subtract_present
-from jsplan.backfill.seq_ranges import OriginState, SeqRange, count_sequences, intersect, subtract
-from jsplan.backfill.tasks.copy import MAX_READ_RANGES, ExistingMessages, SourceCoverage
-from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.seq_ranges import SeqRange, count_sequences, intersect, subtract
+from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage
 from jsplan.backfill.tasks.source_resume import LastSourcedQuery, find_last_sourced
 from jsplan.backfill.tasks.staging_sources import require_stream_info
-from jsplan.backfill.tasks.target_scan import TargetScan, scan_target
-from jsplan.errors import ServerRefusedError
-from jsplan.jetstream.api import STREAM_NOT_FOUND
+from jsplan.backfill.tasks.target_scan import OriginQuery, scan_target
 from jsplan.resources.nested import source_header
 from jsplan.topology import Topology
 
-#: Shorter runs of existing messages are read again and dropped one by one. The second number is for
-#: the longest runs, which cost no more than a range each.
-MIN_SKIPPED_RUN, MIN_SKIPPED_LONGEST_RUN = 10_000, 100
-#: Limit for a list of deleted sequences: a larger one may exceed the payload limit of a link.
-MAX_DELETED_DETAILS: Final = 50_000
-#: Attempts to find a message that both the target and the origin have.
-MAX_TRIES: Final = 20
+StreamInfo = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,315 +44,180 @@ class PendingRanges:
     is_exact: bool = True
 
     @property
+    def uncopied(self) -> list[SeqRange]:
+        """The sequences that are not in the target: some may be deleted or not match."""
+        return subtract_present(self.spans, self.existing.seq) if self.is_exact else [*self.spans]
+
+    @property
     def messages(self) -> int:
-        """The maximum of pending messages: some sequences may be deleted or not match."""
-        return count_sequences(
-            subtract_present(self.spans, self.existing.seq) if self.is_exact else self.spans
-        )
+        """The maximum of pending messages."""
+        return count_sequences(self.uncopied)
 
     def restrict(self, first: int, last: int) -> PendingRanges:
         """Restrict to the sequences from `first` to `last`, both included."""
         return replace(self, spans=tuple(intersect(self.spans, [SeqRange(first, last)])))
 
 
-def find_skippable_runs(known: ExistingMessages) -> list[SeqRange]:
-    """Find long runs of existing messages, which are not read again.
+async def scan_pending(
+    scans: Sequence[PendingScan], *, is_reordered: bool = False
+) -> list[PendingRanges]:
+    """Find the pending ranges of origins with one scan of their target. Raises ApiError.
 
-    Their number is limited to the ranges that one task reads, unless all are long.
+    `is_reordered`: the target does not have messages in the order of their sequences.
     """
-    largest = sorted(group_into_ranges(known.seq), key=lambda run: -run.size)
-    worth = (
-        run
-        for n, run in enumerate(largest)
-        if run.size >= (MIN_SKIPPED_LONGEST_RUN if n < MAX_READ_RANGES - 1 else MIN_SKIPPED_RUN)
+    endpoints, stream = scans[0].endpoints, scans[0].state.target_address.stream
+    target = await retry_transient(
+        endpoints.target, partial(require_stream_info, endpoints.target, stream)
     )
-    return sorted(worth)
+    first, last = int(target["state"]["first_seq"]), int(target["state"]["last_seq"])
+    existing = [ExistingMessages() for _ in scans]
+    if target["state"]["messages"]:
+        queries = await gather_limited(scans, lambda scan: scan.build_query(target))
+        existing = await asyncio.to_thread(
+            scan_target, endpoints.target_endpoint, stream, first, last, queries
+        )
+    return await gather_limited(
+        list(zip(scans, existing, strict=True)),
+        lambda pair: pair[0].find_pending(target, pair[1], is_reordered=is_reordered),
+    )
 
 
 @dataclass(slots=True)
 class PendingScan:
-    """Finds the pending ranges of one origin."""
+    """Find the pending ranges of one origin."""
 
-    origin_state: OriginState
+    state: OriginState
     endpoints: Endpoints
     topology: Topology
+    reader: OriginReader
 
-    async def scan(self) -> PendingRanges:
-        """Find the pending ranges. Raises ApiError."""
-        known, claims = await self._find_existing()
-        spans = await self._find_wanted(known)
-        if not spans:
-            return PendingRanges((), known, claims)
-        if not await self._is_same_origin(known):
-            return PendingRanges(tuple(spans), known, claims, is_exact=False)
-        return PendingRanges(
-            tuple(subtract(spans, find_skippable_runs(known)))
-            if subtract_present(spans, known.seq)
-            else (),
-            known,
-            claims,
+    async def build_query(self, target: StreamInfo) -> OriginQuery:
+        """Build the query for the scan of the target."""
+        sources = [*self._list_sources(target), self._build_source()]
+        return OriginQuery(
+            f"{self.endpoints.origin_domain_name}/{self.state.origin_address.stream}",
+            tuple(sorted({source_header(source)[0] for source in sources})),
+            parse_time(self.state.created),
+            await self._is_restored(target["state"]),
         )
 
-    async def count_messages(self) -> int:
-        """Count the messages of the range at the origin. Raises ApiError."""
-        return await asyncio.to_thread(self._count_messages)
-
-    def _count_messages(self) -> int:
-        endpoint, name = self.endpoints.source_endpoint, self.origin_state.origin_address.stream
-        connection = endpoint.open()
-        try:
-            first, after = (
-                count_pending(
-                    connection, endpoint.api_prefix, name, seq, tuple(self.origin_state.filters)
-                )
-                for seq in (self.origin_state.first, self.origin_state.last + 1)
+    async def find_pending(
+        self, target: StreamInfo, existing: ExistingMessages, *, is_reordered: bool
+    ) -> PendingRanges:
+        """Find the pending ranges, given the messages of the origin in the target."""
+        sources = self._list_sources(target)
+        coverage = tuple(
+            await asyncio.gather(
+                *(self._build_coverage(source, target, existing) for source in sources)
             )
-        finally:
-            connection.close()
-        return first - after
-
-    async def _find_existing(self) -> tuple[ExistingMessages, tuple[SourceCoverage, ...]]:
-        """Find the messages that the target has, and those that its own sources will copy."""
-        info = await require_stream_info(
-            self.endpoints.target, self.origin_state.target_address.stream
         )
-        sources = [s for s in info["config"].get("sources") or [] if self._is_origin(s)]
-        state = info["state"]
-        claims = tuple(await asyncio.gather(*(self._build_coverage(source) for source in sources)))
-        if not state["messages"]:
-            return ExistingMessages(), claims
-        names = {source_header(source)[0] for source in [*sources, self._build_source()]}
-        first, last, since = (
-            int(state["first_seq"]),
-            int(state["last_seq"]),
-            parse_time(self.origin_state.created),
-        )
-        stream, origin = (
-            self.origin_state.target_address.stream,
-            self.origin_state.origin_address.stream,
-        )
-        task = TargetScan(
-            self.endpoints.target_endpoint,
-            stream,
-            first,
-            last,
-            self.endpoints.origin_domain_name,
-            origin,
-            tuple(sorted(names)),
-            since,
-            await self._is_restored(state),
-        )
-        known = await asyncio.to_thread(scan_target, task)
-        queries = [
-            LastSourcedQuery(
-                self.endpoints.target_endpoint, stream, first, last, source_header(source), since
-            )
-            for source in sources
-        ]
-        resumed = [
-            self._resume_coverage(claim, known, query)
-            for claim, query in zip(claims, queries, strict=True)
-        ]
-        return known, tuple(await asyncio.gather(*resumed))
+        wanted = self._find_wanted(target, existing, is_reordered=is_reordered)
+        if not wanted:
+            return PendingRanges((), existing, coverage)
+        unread = await self.reader.find_unread(wanted, existing)
+        return PendingRanges(unread.spans, unread.existing, coverage, unread.is_exact)
 
-    @staticmethod
-    async def _resume_coverage(
-        claim: SourceCoverage, known: ExistingMessages, source: LastSourcedQuery
-    ) -> SourceCoverage:
-        """Correct the start of an older source: it resumes after its last message in the target."""
-        if not (known.seq[known.time == 0] < claim.first).any():
-            return claim
-        last = await asyncio.to_thread(find_last_sourced, source)
-        return replace(claim, first=min(claim.first, last + 1)) if last else claim
+    # --- sources of the target --------------------------------------------------------------------
 
-    async def _is_restored(self, state: dict[str, Any]) -> bool:
-        """Check whether the target was restored from a snapshot, with equal sequences and times."""
-        for seq in {int(state["first_seq"]), min(int(state["last_seq"]), self.origin_state.last)}:
-            here = await self._fetch_time(
-                self.endpoints.target_endpoint, self.origin_state.target_address.stream, seq
-            )
-            if here is not None and here == await self._fetch_time(
-                self.endpoints.source_endpoint, self.origin_state.origin_address.stream, seq
-            ):
-                return True
-        return False
-
-    async def _fetch_time(self, endpoint: Endpoint, stream: str, seq: int) -> int | None:
-        """Read the time of a message, or None, without its payload."""
-        found = await self._fetch_first(endpoint, stream, seq, seq)
-        return found[1] if found is not None else None
-
-    async def _fetch_first(
-        self, endpoint: Endpoint, stream: str, seq: int, last: int
-    ) -> tuple[int, int] | None:
-        """Read sequence and time of the first message from `seq` on; None if there is none."""
-
-        def first() -> tuple[int, int] | None:
-            what = ReadRequest(endpoint.api_prefix, stream, seq, last, headers_only=True)
-            with contextlib.closing(read(endpoint.open, what)) as batches:
-                return next(
-                    ((rows["seq"][0].as_py(), rows["time"][0].as_py()) for rows in batches), None
-                )
-
-        try:
-            return await asyncio.to_thread(first)
-        except ServerRefusedError as error:
-            if error.err_code == STREAM_NOT_FOUND:
-                return None
-            raise
+    def _list_sources(self, target: StreamInfo) -> list[dict[str, Any]]:
+        """List the sources of the target that copy from the origin."""
+        return [one for one in target["config"].get("sources") or [] if self._is_origin(one)]
 
     def _is_origin(self, source: dict[str, Any]) -> bool:
         api = (source.get("external") or {}).get("api")
-        leads_to = self.topology.routes.resolve_prefix(self.origin_state.target_address.domain, api)
+        leads_to = self.topology.routes.resolve_prefix(self.state.target_address.domain, api)
         return bool(
-            source["name"] == self.origin_state.origin_address.stream
-            and leads_to == self.topology.canonicalize(self.origin_state.origin_address).domain
+            self.reader.has_domain
+            and source["name"] == self.state.origin_address.stream
+            and leads_to == self.topology.canonicalize(self.state.origin_address).domain
         )
 
     def _build_source(self) -> dict[str, Any]:
         """Build the source that the target would have for the origin."""
-        endpoint = (
-            self.topology.routes.find_route(
-                self.origin_state.target_address.domain, self.origin_state.origin_address.domain
-            )
-            if self.origin_state.origin_address.domain != self.origin_state.target_address.domain
-            else None
-        )
-        api = endpoint.api if endpoint is not None else None
-        return {"name": self.origin_state.origin_address.stream} | (
-            {"external": {"api": api}} if api else {}
-        )
+        origin, target = self.state.origin_address, self.state.target_address
+        source: dict[str, Any] = {"name": origin.stream}
+        if self.reader.has_domain and origin.domain != target.domain:
+            api = self.topology.routes.find_route(target.domain, origin.domain).api
+            source |= {"external": {"api": api}} if api else {}
+        return source
 
-    async def _build_coverage(self, source: dict[str, Any]) -> SourceCoverage:
+    async def _build_coverage(
+        self, source: dict[str, Any], target: StreamInfo, existing: ExistingMessages
+    ) -> SourceCoverage:
+        """Find the messages that a source delivers by itself.
+
+        An earlier source resumes after its last message in the target, even if it says that it
+        begins later.
+        """
         filters = tuple(t["src"] for t in source.get("subject_transforms") or []) or tuple(
             filter(None, [source.get("filter_subject")])
         )
+        first = 1
         if source.get("opt_start_seq"):
-            return SourceCoverage(int(source["opt_start_seq"]), filters)
-        if source.get("opt_start_time"):
-            return SourceCoverage(
-                await asyncio.to_thread(
-                    self._find_first_seq_at, parse_time(source["opt_start_time"])
-                ),
-                filters,
+            first = int(source["opt_start_seq"])
+        elif source.get("opt_start_time"):
+            first = await self.reader.find_first_seq_at(parse_time(source["opt_start_time"]))
+        if (existing.seq[existing.time == 0] < first).any():
+            query = LastSourcedQuery(
+                self.endpoints.target_endpoint,
+                self.state.target_address.stream,
+                int(target["state"]["first_seq"]),
+                int(target["state"]["last_seq"]),
+                source_header(source),
+                parse_time(self.state.created),
             )
-        return SourceCoverage(1, filters)
+            last = await asyncio.to_thread(find_last_sourced, query)
+            first = min(first, last + 1) if last else first
+        return SourceCoverage(first, filters)
 
-    def _find_first_seq_at(self, time: int) -> int:
-        connection = self.endpoints.source_endpoint.open()
-        try:
-            return find_first_seq_at(
-                connection,
-                self.endpoints.source_endpoint.api_prefix,
-                self.origin_state.origin_address.stream,
-                time,
-            )
-        finally:
-            connection.close()
+    # --- the target -------------------------------------------------------------------------------
 
-    async def _find_wanted(self, known: ExistingMessages) -> list[SeqRange]:
+    async def _is_restored(self, target: dict[str, Any]) -> bool:
+        """Check whether the target was restored from a snapshot, with equal sequences and times."""
+        endpoint, stream = self.endpoints.target_endpoint, self.state.target_address.stream
+        for seq in {int(target["first_seq"]), min(int(target["last_seq"]), self.state.last)}:
+            time = await fetch_time(endpoint, stream, seq)
+            if time is not None and time == await self.reader.fetch_time(seq):
+                return True
+        return False
+
+    def _find_wanted(
+        self, target: StreamInfo, existing: ExistingMessages, *, is_reordered: bool
+    ) -> list[SeqRange]:
         """Return the pinned range; of a finished origin without expired messages."""
-        spans = (
-            [self.origin_state.seq_range]
-            if self.origin_state.first <= self.origin_state.last
-            else []
-        )
-        return (
-            await self._drop_expired(spans, known) if self.origin_state.status == "done" else spans
-        )
+        spans = [self.state.seq_range] if self.state.seq_range.size > 0 else []
+        if self.state.status != "done":
+            return spans
+        return self._drop_expired(spans, target, existing, is_reordered=is_reordered)
 
-    async def _drop_expired(self, spans: list[SeqRange], known: ExistingMessages) -> list[SeqRange]:
+    def _drop_expired(
+        self,
+        spans: list[SeqRange],
+        target: StreamInfo,
+        existing: ExistingMessages,
+        *,
+        is_reordered: bool,
+    ) -> list[SeqRange]:
         """Drop spans that were copied and have expired at the target.
 
-        With a limit per subject, deleted messages look like pending ones: drop all.
+        With a limit per subject, and in another order, deleted messages look like pending ones:
+        drop all.
         """
-        info = await require_stream_info(
-            self.endpoints.target, self.origin_state.target_address.stream
-        )
-        if info["config"].get("max_msgs_per_subject", -1) > 0:
+        if target["config"].get("max_msgs_per_subject", -1) > 0:
             return []
         there = subtract(spans, self._list_never_copied())
-        if int(info["state"]["first_seq"]) <= self.origin_state.target_next:
+        if int(target["state"]["first_seq"]) <= self.state.target_next:
             return there
-        return (
-            intersect(there, [SeqRange(int(known.seq[0]), self.origin_state.last)])
-            if len(known.seq)
-            else []
-        )
+        if is_reordered or not len(existing.seq):
+            return []
+        return intersect(there, [SeqRange(int(existing.seq[0]), self.state.last)])
 
     def _list_never_copied(self) -> list[SeqRange]:
         """List gaps and skipped messages."""
         gone = np.concatenate(
-            [np.arange(first, last + 1, dtype=np.int64) for first, last in self.origin_state.gaps]
+            [np.arange(first, last + 1, dtype=np.int64) for first, last in self.state.gaps]
             or [np.empty(0, dtype=np.int64)]
         )
         return group_into_ranges(
-            np.unique(np.concatenate([np.array(self.origin_state.skipped, dtype=np.int64), gone]))
-        )
-
-    async def _is_same_origin(self, known: ExistingMessages) -> bool:
-        """Check that all existing messages come from this origin, not from a deleted stream.
-
-        Times grow with sequences in both, and every message of the deleted stream is older.
-        """
-        times = known.time[known.time > 0]
-        if not len(times):
-            return True
-        if (np.diff(known.seq) == 0).any() or (np.diff(times) < 0).any():
-            return False
-        return await self._has_same_message(known)
-
-    async def _has_same_message(self, known: ExistingMessages) -> bool:
-        """Compare the first existing message that the origin still has."""
-        seqs = known.seq[known.time > 0]
-        place, tries = 0, 0
-        while place < len(seqs) and tries < MAX_TRIES:
-            tries += 1
-            endpoint, stream = (
-                self.endpoints.source_endpoint,
-                self.origin_state.origin_address.stream,
-            )
-            found = await self._fetch_first(endpoint, stream, int(seqs[place]), int(seqs[-1]))
-            if found is None:
-                return True  # the origin has none of them, so none can be copied twice
-            place = int(np.searchsorted(seqs, found[0]))
-            if place < len(seqs) and seqs[place] == found[0]:
-                return bool(found[1] == known.time[known.time > 0][place])
-        return place >= len(seqs)
-
-    async def find_gone(self) -> list[SeqRange]:
-        """Find sequences that are deleted at the origin."""
-        info = await require_stream_info(
-            self.endpoints.origin, self.origin_state.origin_address.stream
-        )
-        state = info["state"]
-        gone = [SeqRange(1, int(state["first_seq"]) - 1)] if state["first_seq"] > 1 else []
-        deleted = int(state.get("num_deleted") or 0)
-        if deleted > MAX_DELETED_DETAILS:
-            return subtract(
-                [SeqRange(1, int(state["last_seq"]))], await asyncio.to_thread(self._list_present)
-            )
-        if deleted:
-            detailed = await self.endpoints.origin.request(
-                f"STREAM.INFO.{self.origin_state.origin_address.stream}", {"deleted_details": True}
-            )
-            gone += group_into_ranges(
-                np.array(sorted(detailed["state"].get("deleted") or []), dtype=np.int64)
-            )
-        return gone
-
-    def _list_present(self) -> list[SeqRange]:
-        endpoint, last = self.endpoints.source_endpoint, self.origin_state.last
-        what = ReadRequest(
-            endpoint.api_prefix,
-            self.origin_state.origin_address.stream,
-            self.origin_state.first,
-            last,
-            headers_only=True,
-        )
-        return group_into_ranges(
-            np.concatenate(
-                [rows["seq"].to_numpy() for rows in read(endpoint.open, what)]
-                or [np.empty(0, dtype=np.int64)]
-            )
+            np.unique(np.concatenate([np.array(self.state.skipped, dtype=np.int64), gone]))
         )

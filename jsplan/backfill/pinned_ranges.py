@@ -6,55 +6,64 @@ offline then.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 
-from jsplan.backfill.model import BackfillState, match_origin_states
-from jsplan.backfill.partitioned_run import needs_partitions
+from jsplan.backfill.model import BackfillState, hash_config, match_origin_states
 from jsplan.backfill.pinning import load_stored_state, pin_ranges, require_valid_target
-from jsplan.backfill.strategy_copy import select_strategy
+from jsplan.backfill.reachable_origins import pin_reachable_origins
+from jsplan.backfill.strategy_selection import select_strategy
 from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.transforms import is_joint_copy, reads_archive
 from jsplan.config.model import Backfill
 from jsplan.context import Context
 from jsplan.jetstream import Pool
+from jsplan.units import format_timestamp
 
 SaveState = Callable[[BackfillState], Awaitable[None]]
 
 
-async def load_or_complete(
-    world: Context, pool: Pool, entry: Backfill, save: SaveState, *, reset_range: bool
-) -> BackfillState | None:
-    """Load the state of an entry, and complete and save it if a plan pinned its range.
+async def load_or_pin(
+    world: Context,
+    pool: Pool,
+    entry: Backfill,
+    save: SaveState,
+    offline: Collection[str] = (),
+    *,
+    reset_range: bool,
+) -> BackfillState:
+    """Load the ranges of an entry, and pin and save those that its state lacks.
 
-    Returns None if there is none or `reset_range` is set. Raises RefusedError for a strategy that
-    is not possible, and the errors of `complete_state`.
+    Origins of `offline` domains stay without. Raises RefusedError for a strategy that is not
+    possible, and the errors of `complete_state` and `pin_ranges`.
     """
     record = load_stored_state(world, entry) if not reset_range else None
     if record is not None and record.planned:
-        partitioned = needs_partitions(entry)
-        await pool.open(domain.connection for domain in world.workspace.domains.values())
-        new = [origin_state for origin_state in record.origins if not origin_state.target_created]
-        strategy = "spark" if partitioned else (await select_strategy(world, pool, entry)).strategy
-        await complete_state(world, pool, entry, record, whole=not partitioned)
-        for origin_state in new:
-            origin_state.strategy = strategy
+        await _complete_planned(world, pool, entry, record)
+        await save(record)
+    if is_joint_copy(entry) and not reads_archive(entry):
+        record = record or BackfillState(entry.name, hash_config(entry), [], format_timestamp())
+        if await pin_reachable_origins(world, pool, entry, record, offline):
+            await save(record)
+    elif record is None:
+        choice = await select_strategy(world, pool, entry)
+        record = await pin_ranges(world, pool, entry)
+        for origin_state in record.origins:
+            origin_state.strategy = choice.strategy
         await save(record)
     return record
 
 
-async def pin_and_save(
-    world: Context, pool: Pool, entry: Backfill, save: SaveState
-) -> BackfillState:
-    """Pin the current range and save it.
-
-    Raises the errors of `pin_ranges`, and RefusedError for a strategy that is not possible.
-    """
-    choice = await select_strategy(world, pool, entry)
-    record = await pin_ranges(world, pool, entry)
-    for origin_state in record.origins:
-        origin_state.strategy = choice.strategy
-    await save(record)
-    return record
+async def _complete_planned(
+    world: Context, pool: Pool, entry: Backfill, record: BackfillState
+) -> None:
+    """Complete a state before its first run, with the strategy."""
+    joint = is_joint_copy(entry)
+    new = [origin_state for origin_state in record.origins if not origin_state.target_created]
+    strategy = "spark" if joint else (await select_strategy(world, pool, entry)).strategy
+    await complete_state(world, pool, entry, record, whole=not joint)
+    for origin_state in new:
+        origin_state.strategy = strategy
 
 
 async def complete_state(

@@ -16,14 +16,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from jsplan.address import Address
-from jsplan.backfill.copy_factory import endpoints_from_parquet
+from jsplan.backfill.copy_origin import CopyOrigin, load_origin
 from jsplan.backfill.estimate import estimate_backfill
 from jsplan.backfill.model import BackfillState
 from jsplan.backfill.options import BackfillOptions
-from jsplan.backfill.parquet.import_ import ParquetPendingScan
-from jsplan.backfill.parquet.location import load_parquet_origin, pin_parquet_origins
-from jsplan.backfill.partitioned_run import needs_partitions
-from jsplan.backfill.pending import PendingRanges, PendingScan
+from jsplan.backfill.parquet.location import pin_parquet_origins
+from jsplan.backfill.pending import PendingRanges, PendingScan, scan_pending
 from jsplan.backfill.pinning import (
     Endpoints,
     load_stored_state,
@@ -35,7 +33,6 @@ from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.seq_ranges import OriginState, count_sequences, intersect
-from jsplan.backfill.shared_pending import SharedPendingScan
 from jsplan.backfill.strategy import (
     StrategyChoice,
     StreamTraits,
@@ -43,9 +40,9 @@ from jsplan.backfill.strategy import (
     choose_strategy,
     complete_reason,
 )
-from jsplan.backfill.tasks.copy import ExistingMessages, SourceCoverage, find_existing
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.multi_origin_scan import scan_target_origins
+from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage, find_existing
+from jsplan.backfill.transforms import is_joint_copy
 from jsplan.backfill.windows import Clock
 from jsplan.config.model import Backfill, BackfillSide, LoadOptions
 from jsplan.context import Context, build_inputs, open_context, open_pool
@@ -108,12 +105,10 @@ class _PreviewBuilder:
         ]
         shared = (
             target is not None
-            and needs_partitions(self.entry)
+            and is_joint_copy(self.entry)
             and not any(origin_state.archive for origin_state in origin_states)
         )
-        seen = (
-            await self._scan_target(origin_states, target) if target is not None and shared else {}
-        )
+        seen = await self._scan_target(origin_states) if shared else {}
         for side, one in zip(self.entry.origins, loaded, strict=True):
             if isinstance(one, JsplanError):
                 preview.origins.append(
@@ -205,40 +200,24 @@ class _PreviewBuilder:
         except JsplanError as error:
             return error
 
-    async def _scan_target(
-        self, origin_states: list[OriginState], target: Info
-    ) -> dict[int, PendingScan]:
-        """Scan the target once for many origins; scans are by id of the state. Raises ApiError."""
-        first, last = int(target["state"]["first_seq"]), int(target["state"]["last_seq"])
-        all_endpoints = [
-            Endpoints.of_origin(self.world, self.pool, origin_state)
-            for origin_state in origin_states
-        ]
-        reordered = self.entry.order != "stream"
-        shared = [
-            SharedPendingScan(origin_state, endpoints, self.world.topology, is_reordered=reordered)
-            for origin_state, endpoints in zip(origin_states, all_endpoints, strict=True)
-        ]
-        queries = await gather_limited(shared, lambda scan: scan.build_query(target))
-        if shared and target["state"]["messages"]:
-            known = await asyncio.to_thread(
-                scan_target_origins,
-                all_endpoints[0].target_endpoint,
-                self.entry.target.stream,
-                first,
-                last,
-                queries,
-            )
-            for scan, existing in zip(shared, known, strict=True):
-                scan.existing = existing
-        return {
-            id(origin_state): scan for origin_state, scan in zip(origin_states, shared, strict=True)
-        }
+    async def _scan_target(self, origin_states: list[OriginState]) -> dict[int, PendingRanges]:
+        """Scan the target once for many origins. Return their ranges by id of the state."""
+        if not origin_states:
+            return {}
+        origins = [await load_origin(self.world, self.pool, state) for state in origin_states]
+        found = await scan_pending(
+            [self._build_scan(origin) for origin in origins],
+            is_reordered=self.entry.order != "stream",
+        )
+        return {id(state): pending for state, pending in zip(origin_states, found, strict=True)}
+
+    def _build_scan(self, origin: CopyOrigin) -> PendingScan:
+        return PendingScan(origin.state, origin.endpoints, self.world.topology, origin.reader)
 
     async def _preview_or_error(
         self,
         origin_state: OriginState,
-        seen: PendingScan | None,
+        seen: PendingRanges | None,
         record: BackfillState | None,
         *,
         target_exists: bool,
@@ -282,7 +261,7 @@ class _PreviewBuilder:
     async def _preview_origin(
         self,
         origin_state: OriginState,
-        seen: PendingScan | None,
+        seen: PendingRanges | None,
         *,
         target_exists: bool,
         pinned: bool,
@@ -297,30 +276,35 @@ class _PreviewBuilder:
         )
         if origin_state.archive:
             return await self._preview_archived(origin_state, preview)
-        origin = self.world.workspace.domains[origin_state.origin_address.domain]
-        target = self.world.workspace.domains[self.entry.target.domain] if target_exists else origin
-        endpoints = Endpoints.of_domains(self.world, self.pool, origin, target)
-        scan = seen or PendingScan(origin_state, endpoints, self.world.topology)
+        origin = await load_origin(
+            self.world, self.pool, origin_state, into_archive=not target_exists
+        )
         info = await self._fetch_info(
             BackfillSide(origin_state.origin_address.domain, origin_state.origin_address.stream)
         )
         preview.gap_messages = (
-            count_sequences(intersect([origin_state.seq_range], await scan.find_gone()))
+            count_sequences(intersect([origin_state.seq_range], await origin.reader.find_gone()))
             if origin_state.first <= origin_state.last
             else 0
         )
         if preview.done:
             preview.messages, preview.bytes, preview.measured = 0, 0, COUNTED
             return preview
-        pending = await scan.scan() if target_exists else None
+        pending = seen
+        if target_exists and pending is None:
+            pending = (await scan_pending([self._build_scan(origin)]))[0]
         if pending is None or not (len(pending.existing.seq) or pending.coverage):
             preview.messages, preview.measured = (
-                (await scan.count_messages() if origin_state.first <= origin_state.last else 0),
+                (
+                    await origin.reader.count_messages()
+                    if origin_state.first <= origin_state.last
+                    else 0
+                ),
                 COUNTED,
             )
         else:
             left = asyncio.to_thread(
-                _count_pending, endpoints.source_endpoint, origin_state, pending
+                _count_pending, origin.endpoints.source_endpoint, origin_state, pending
             )
             preview.messages, preview.measured = await left, COMPARED
             preview.in_target = int(
@@ -336,18 +320,14 @@ class _PreviewBuilder:
     async def _preview_archived(
         self, origin_state: OriginState, preview: OriginPreview
     ) -> OriginPreview:
-        archive = await load_parquet_origin(self.world, origin_state)
-        pending = await ParquetPendingScan(
-            origin_state,
-            endpoints_from_parquet(self.world, self.pool, origin_state, archive),
-            self.world.topology,
-            archive,
-        ).scan()
-        state = archive.stream_info["state"]
+        origin = await load_origin(self.world, self.pool, origin_state)
+        pending = (await scan_pending([self._build_scan(origin)]))[0]
+        state = (await origin.reader.fetch_info())["state"]
+        _, gap_messages = origin.reader.recorded_gaps or ((), 0)
         preview.messages, preview.measured, preview.gap_messages = (
             pending.messages,
             COMPARED,
-            archive.gap_messages,
+            gap_messages,
         )
         preview.in_target = int(state["messages"]) - preview.messages
         preview.bytes = preview.messages * int(state["bytes"]) // max(1, int(state["messages"]))

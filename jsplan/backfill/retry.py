@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
@@ -88,3 +89,12 @@ async def retry_while_progressing(
             if fruitless == MAX_FRUITLESS_ATTEMPTS or not is_transient(error):
                 raise
             observer.warn(f"{title}: {error.full_text.rstrip('.')}. Trying again.")
+
+
+async def watch_progress(job: Awaitable[Result], report: Callable[[], Awaitable[None]]) -> Result:
+    """Await a job, and report its progress from time to time. Raises the errors of the job."""
+    task = asyncio.ensure_future(job)
+    while not (await asyncio.wait([task], timeout=POLL_INTERVAL))[0]:
+        with contextlib.suppress(ApiError):  # the job reports the error
+            await report()
+    return task.result()

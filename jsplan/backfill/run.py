@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from jsplan.address import Address
-from jsplan.backfill.copy_factory import create_copy
+from jsplan.backfill.copier import Copier
+from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
+from jsplan.backfill.model import BackfillState, OriginState
 from jsplan.backfill.options import BackfillOptions
-from jsplan.backfill.origin_copy import OriginCopy, RunContext
 from jsplan.backfill.parquet.export import ParquetExport
-from jsplan.backfill.partitioned_run import PartitionedRun, needs_partitions
-from jsplan.backfill.pinned_ranges import load_or_complete, pin_and_save
-from jsplan.backfill.pinning import export_endpoints, resolve_entry
+from jsplan.backfill.pinned_ranges import load_or_pin
+from jsplan.backfill.pinning import export_endpoints, load_stored_state, resolve_entry
+from jsplan.backfill.reachable_origins import find_offline_domains
+from jsplan.backfill.run_context import Copy, RunContext
 from jsplan.backfill.schedule import (
     find_deadline,
     is_window_open,
@@ -21,13 +24,15 @@ from jsplan.backfill.schedule import (
     wait_past,
     wait_until_open,
 )
-from jsplan.backfill.seq_ranges import BackfillState, OriginState
+from jsplan.backfill.server_copy import ServerCopy
 from jsplan.backfill.spark_job_workspace import declare_connections
-from jsplan.backfill.spark_runner import SparkRunner
+from jsplan.backfill.strategy import has_strategy_choice
+from jsplan.backfill.task_runner import TaskRunner, create_runner
+from jsplan.backfill.transforms import build_transform_spec, is_joint_copy, reads_archive
 from jsplan.backfill.windows import WindowClosedError
 from jsplan.config.model import LoadOptions
 from jsplan.context import Context, hold_lock, open_context, open_pool
-from jsplan.documents.backfill import BackfillResult, OriginResult
+from jsplan.documents.backfill import BackfillResult
 from jsplan.errors import ExitCode
 from jsplan.facts.reader import read_object
 from jsplan.jetstream import Pool
@@ -77,7 +82,7 @@ async def _run_once(
 @asynccontextmanager
 async def copy_session(
     world: Context, wanted: Iterable[BackfillOptions], observer: Observer, master: str | None = None
-) -> AsyncIterator[SparkRunner]:
+) -> AsyncIterator[TaskRunner]:
     """Open one session of the state and one Spark for all runs; the caller holds the lock.
 
     Connections are exported first, because workers of Spark inherit the environment at its start.
@@ -86,7 +91,7 @@ async def copy_session(
     for options in wanted:
         export_endpoints(world, resolve_entry(world, options))
     await world.backend.start(world.state)
-    runner = SparkRunner(observer, master)
+    runner = create_runner(observer, master)
     try:
         yield runner
     finally:
@@ -95,7 +100,7 @@ async def copy_session(
 
 
 class BackfillRun:
-    """One run: the range, then each origin."""
+    """One run: the pinned range, then each copy."""
 
     def __init__(
         self,
@@ -103,7 +108,7 @@ class BackfillRun:
         pool: Pool,
         options: BackfillOptions,
         observer: Observer,
-        runner: SparkRunner,
+        runner: TaskRunner,
     ) -> None:
         self.world = world
         self.pool = pool
@@ -114,33 +119,37 @@ class BackfillRun:
 
     async def execute(self) -> BackfillResult:
         """Copy the pending messages. Raises as `workflows.backfill.run`."""
-        if needs_partitions(self.entry):
-            await load_or_complete(
-                self.world,
-                self.pool,
-                self.entry,
-                self._save_state,
-                reset_range=self.options.reset_range,
-            )
-            return await PartitionedRun(self, self._build_context, self._save_state).execute()
-        await self._open_connections()
-        record = await load_or_complete(
+        entry, result = self.entry, BackfillResult(self.entry.name)
+        build_transform_spec(self.world.workspace.root, entry)  # before any server is asked
+        offline = await self._open_connections()
+        if self._is_sure_to_need_spark():
+            self.runner.warm_up()
+        result.deferred = [
+            {"address": str(side), "reason": offline[side.domain]}
+            for side in entry.origins
+            if side.domain in offline
+        ]
+        record = await load_or_pin(
             self.world,
             self.pool,
-            self.entry,
+            entry,
             self._save_state,
+            offline,
             reset_range=self.options.reset_range,
         )
-        record = record or await pin_and_save(self.world, self.pool, self.entry, self._save_state)
-        result = BackfillResult(self.entry.name)
+        states = [
+            origin
+            for origin in record.origins
+            if origin.archive or origin.origin_address.domain not in offline
+        ]
         context = self._build_context(record)
-        for origin in record.origins:
-            copy = await create_copy(self.world, self.pool, context, origin)
+        for group in [states] if is_joint_copy(entry) and states else [[one] for one in states]:
+            copy = await self._create_copy(context, record, group)
             try:
-                await self._run_origin(record, origin, copy)
+                await self._run_copy(record, group, copy)
             except WindowClosedError:
                 result.closed = True
-            result.origins.append(copy.result)
+            result.origins += copy.results
             if result.closed:
                 break
         result.exit_code = int(
@@ -148,38 +157,82 @@ class BackfillRun:
         )
         return result
 
-    async def _run_origin(
-        self, record: BackfillState, origin: OriginState, copy: OriginCopy | ParquetExport
-    ) -> OriginResult:
-        """Copy one origin, and save its progress, also after an error."""
-        before = self.runner.start_seconds
+    def _is_sure_to_need_spark(self) -> bool:
+        """Check whether Spark will copy something, unless the servers refuse."""
+        record = load_stored_state(self.world, self.entry)
+        is_new = record is None or not record.done_at or self.options.reset_range
+        return is_new and not has_strategy_choice(self.entry)
+
+    async def _create_copy(
+        self, context: RunContext, record: BackfillState, states: Sequence[OriginState]
+    ) -> Copy:
+        """Create the copy of these origins. Raises ArchiveError and RefusedError."""
+        transforms = build_transform_spec(self.world.workspace.root, self.entry)
+        into_archive = self.entry.target.parquet is not None
+        origins = [
+            await load_origin(self.world, self.pool, state, into_archive=into_archive)
+            for state in states
+        ]
+        if into_archive:
+            return ParquetExport(self.world, context, origins[0], transforms)
+        require_distinct(self.entry.name, origins)
+        copier = Copier(context, origins, transforms, self._build_fingerprint(record, origins))
+        if is_joint_copy(self.entry) or reads_archive(self.entry):
+            return copier
+        return ServerCopy(context, origins[0], copier)
+
+    def _build_fingerprint(self, record: BackfillState, origins: Sequence[CopyOrigin]) -> str:
+        """Identify what is copied: the text of the entry, the ranges, and the origins."""
+        transforms = build_transform_spec(self.world.workspace.root, self.entry)
+        if is_joint_copy(self.entry):
+            return f"{record.entry_hash} {record.pinned_at} {transforms.fingerprint}"
+        return f"{record.entry_hash} {origins[0].state.created}"
+
+    async def _run_copy(
+        self, record: BackfillState, states: Sequence[OriginState], copy: Copy
+    ) -> None:
+        """Run one copy, and save the progress of its origins, also after an error."""
+        started, before = time.monotonic(), self.runner.start_seconds
         try:
-            result = await copy.run()
-            result.seconds -= self.runner.start_seconds - before  # without the start of the JVM
-            origin.status, origin.gaps, origin.gap_messages, origin.skipped = (
-                "done",
-                result.gaps,
-                result.gap_messages,
-                result.skipped or origin.skipped,
-            )
+            await copy.run()
+            for state, result in zip(states, copy.results, strict=True):
+                state.status, state.skipped = "done", result.skipped or state.skipped
+                state.gaps, state.gap_messages = result.gaps, result.gap_messages
         finally:
-            origin.copied += copy.result.copied
-            # A scan without a copy is no sample of a rate.
-            origin.seconds += copy.result.seconds if copy.result.copied else 0.0
-            if all(other.status == "done" for other in record.origins):
+            # without the start of the JVM
+            seconds = time.monotonic() - started - (self.runner.start_seconds - before)
+            copied = sum(result.copied for result in copy.results)
+            for state, result in zip(states, copy.results, strict=True):
+                result.seconds = seconds
+                state.copied += result.copied
+                # A scan without a copy is no sample of a rate.
+                state.seconds += seconds * result.copied / max(1, copied)
+            if self._is_complete(record):
                 record.done_at = format_timestamp()
             await self._save_state(record)
-        return result
 
-    async def _open_connections(self) -> None:
-        domains = self.world.workspace.domains
-        keys = {
-            side.domain for side in (*self.entry.origins, self.entry.target) if side.parquet is None
-        }
+    def _is_complete(self, record: BackfillState) -> bool:
+        """Check whether all origins were copied, also those that were offline before."""
+        pinned = reads_archive(self.entry) or len(record.origins) >= len(self.entry.origins)
+        done = all(state.status == "done" for state in record.origins)
+        return done and (pinned or not is_joint_copy(self.entry))
+
+    async def _open_connections(self) -> dict[str, str]:
+        """Connect. Return the offline domains of origins that a later run may copy, with reasons.
+
+        Raises ConnectError and ApiError if the target or all origins are offline.
+        """
+        domains, entry = self.world.workspace.domains, self.entry
         await self.pool.open(domain.connection for domain in domains.values())
-        for key in keys:
+        sides = [side for side in (*entry.origins, entry.target) if side.parquet is None]
+        offline: dict[str, str] = {}
+        if is_joint_copy(entry) and not reads_archive(entry):
+            sides = [entry.target]
+            offline = await find_offline_domains(self.world, self.pool, entry)
+        for key in dict.fromkeys(side.domain for side in sides):
             await self.pool.api(domains[key]).request("INFO")
         await self.record_target_seen()
+        return offline
 
     async def record_target_seen(self) -> None:
         """Record that the target is the one in state: updates may change its `created`."""

@@ -119,20 +119,13 @@ class SnapshotCreates:
         self, context: StepContext, record: BackfillState, restore: SnapshotRestore, seconds: float
     ) -> None:
         """Record the entry as done: Spark has nothing to copy."""
-        from jsplan.backfill.strategy_copy import find_snapshot_gaps  # noqa: PLC0415
+        from jsplan.backfill.server_copy import find_snapshot_gaps  # noqa: PLC0415
 
         origin = record.origins[0]
         info = await restore.endpoints.target.stream_info(origin.target_address.stream)
         assert info is not None
-        origin.gaps, origin.gap_messages = await find_snapshot_gaps(
-            origin, restore.endpoints, self._world.topology
-        )
-        origin.status, origin.target_created, origin.target_last, origin.seconds = (
-            "done",
-            info["created"],
-            int(info["state"]["last_seq"]),
-            seconds,
-        )
+        origin.gaps, origin.gap_messages = await find_snapshot_gaps(origin, restore.endpoints)
+        origin.status, origin.target_created, origin.seconds = "done", info["created"], seconds
         origin.copied, record.done_at = int(info["state"]["messages"]), format_timestamp()
         await context.record({"backfill": record.to_json()})
         self.results[record.name] = {

@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING, Any, Final
 import jsplan
 from jsplan.backfill.model import BackfillState, hash_config
 from jsplan.backfill.options import BackfillOptions
-from jsplan.backfill.partitioned_run import needs_partitions, reads_archive
 from jsplan.backfill.pinning import load_stored_state, pin_ranges, resolve_entry
 from jsplan.backfill.reachable_origins import find_offline_domains, pin_reachable_origins
 from jsplan.backfill.spark_job_workspace import build_job_workspace, keep_references
-from jsplan.backfill.strategy_copy import select_strategy
+from jsplan.backfill.strategy_selection import select_strategy
 from jsplan.backfill.tasks.endpoints import declare_connection
-from jsplan.backfill.transforms import build_transform_spec, use_job_files
+from jsplan.backfill.transforms import (
+    build_transform_spec,
+    is_joint_copy,
+    reads_archive,
+    use_job_files,
+)
 from jsplan.config import load as load_workspace
 from jsplan.context import Context, hold_lock, open_context, open_pool
 from jsplan.disk import MEGABYTE, read_regular
@@ -100,7 +104,7 @@ async def _pin_job_ranges(
     record = load_stored_state(world, entry) if not reset_range else None
     for origin in record.origins if record is not None else ():
         _require_spark(entry, origin.strategy)
-    if needs_partitions(entry) and not reads_archive(entry):
+    if is_joint_copy(entry) and not reads_archive(entry):
         record = record or BackfillState(entry.name, hash_config(entry), [], format_timestamp())
         offline = await find_offline_domains(world, pool, entry)
         for side in (side for side in entry.origins if side.domain in offline):

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsplan.backfill.spark_extra import require_spark
+from jsplan.backfill.task_runner import Task
 from jsplan.errors import NotAvailableError
 from jsplan.options import Observer
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from jsplan.backfill.parquet.writer import ExportChunk
     from jsplan.backfill.tasks.partitioning import PartitionPlan
 
-Task = Callable[[], Iterator[dict[str, Any]]]
 Result = TypeVar("Result")
 
 
@@ -40,12 +40,22 @@ class SparkRunner:
         self.log_path: Path | None = None
         self.start_seconds = 0.0
 
+    def warm_up(self) -> None:
+        """Begin to start Spark, while the caller still asks the servers."""
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(asyncio.to_thread(self._start))
+
+    async def start(self) -> None:
+        """Start Spark, if it has not started. Raises NotAvailableError."""
+        await self.session()
+
     async def session(self) -> Any:
         """Return the session. Raises NotAvailableError if Spark cannot start."""
         if self._session is None:
             self._observer.phase("Starting Spark")
             started = time.monotonic()
-            self._starting = asyncio.ensure_future(asyncio.to_thread(self._start))
+            self.warm_up()
+            assert self._starting is not None
             self._session = await asyncio.shield(self._starting)
             self.start_seconds = time.monotonic() - started
         return self._session

@@ -1,4 +1,9 @@
-"""The promotion of staging streams into the target, also of those of earlier attempts."""
+"""The staging streams of a copy: create, seal, promote, recover and drop them.
+
+A staging stream holds a prefix of its partition. Only sealed ones are promoted, and those of
+earlier attempts before new ones are written. So the target, too, holds a prefix of each partition,
+and its order survives a crash.
+"""
 
 from __future__ import annotations
 
@@ -8,222 +13,145 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from jsplan.address import Address
-from jsplan.backfill.pinning import Endpoints
 from jsplan.backfill.protocol.stream_info import find_first_seq_at, parse_time
 from jsplan.backfill.retry import retry_transient
-from jsplan.backfill.seq_ranges import OriginState, SeqRange
-from jsplan.backfill.spark_runner import SparkRunner
+from jsplan.backfill.run_context import WRITE_SECONDS, RunContext
 from jsplan.backfill.tasks import staging_sources, staging_streams
-from jsplan.backfill.tasks.staging_recovery import UnprovenTail, read_staging_stream
+from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.tasks.promotion_scan import PromotionScan, scan_promotions
+from jsplan.backfill.tasks.staging_recovery import (
+    StagedMessages,
+    find_duplicate,
+    read_staged_messages,
+)
 from jsplan.backfill.tasks.staging_streams import StagingStream
-from jsplan.backfill.tasks.target_scan import PromotionScan, scan_promotions
-from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
-from jsplan.options import Observer
+from jsplan.jetstream import DomainApi
 from jsplan.units import SECOND
 
-WriteGuard = Callable[[float], float]
-#: Checks that the tail of a sealed staging stream lacks no message.
-CompletenessCheck = Callable[[StagingStream, UnprovenTail], Awaitable[bool]]
-#: The longest time of a write in seconds: the lock must last as long.
-WRITE_SECONDS: Final = 30.0
 #: The largest difference between the clocks of the servers of one domain.
 MAX_CLOCK_SKEW: Final = 60 * SECOND
-
-
-async def _has_no_tail(_stage: StagingStream, tail: UnprovenTail) -> bool:
-    return not len(tail.seqs)
+#: Checks that a sealed staging stream of an earlier attempt lacks no message of its prefix.
+PrefixCheck = Callable[[StagingStream, StagedMessages], Awaitable[bool]]
+Recovered = tuple[StagingStream, StagedMessages]
 
 
 @dataclass(slots=True)
-class Promotion:
-    """The promotion of the staging streams of one origin.
+class Staging:
+    """The staging streams of one copy, in the domain of its target.
 
-    `entry_id` names the entry and its workspace on the servers. Only staging streams with this
-    `fingerprint` are resumed.
+    `address` is the target, `origins` are the addresses of the origins; the first one labels the
+    staging streams. Only those with this `fingerprint` are resumed.
     """
 
-    origin_state: OriginState
-    endpoints: Endpoints
-    runner: SparkRunner
-    observer: Observer
-    may_write: WriteGuard
-    entry_id: str
+    context: RunContext
+    api: DomainApi
+    endpoint: Endpoint
+    address: str
+    stream: str
+    origins: Sequence[str]
     fingerprint: str
-    result: OriginResult
-    is_complete: CompletenessCheck = _has_no_tail
 
-    async def recover(self) -> None:
-        """Promote the staging streams of earlier attempts, then remove them.
+    async def create(self, count: int) -> list[StagingStream]:
+        """Create staging streams with the replicas and placement of the target."""
+        config = (await self.fetch_target_info())["config"]
+        created = []
+        for _ in range(count):
+            self.context.may_write(WRITE_SECONDS)
+            created.append(
+                await staging_streams.create(
+                    self.api, self.context.entry_id, self.origins[0], self.fingerprint, config
+                )
+            )
+        return created
 
-        If the target has one as a source, its promotion had begun. Any other is dropped if it is of
-        an earlier text of the entry or of a deleted origin. Raises LeaseLostError, JsplanError and
-        ApiError.
-        """
-        self.may_write(WRITE_SECONDS)
-        for staging in await retry_transient(
-            self.endpoints.target,
-            partial(staging_streams.find, self.endpoints.target, self.entry_id),
-        ):
-            if staging.origin == self.origin_state.origin:
-                await self._recover_stream(staging)
-        await self._write(
-            partial(
-                staging_sources.detach_staging_streams, self.endpoints.target, self.target_stream
+    async def require_exclusive(self, staging: StagingStream) -> None:
+        """Raise RefusedError if a stream in any domain takes the subjects of a staging stream."""
+        await asyncio.gather(
+            *(
+                staging_streams.require_exclusive_subject({key: api}, staging)
+                for key, api in self.context.apis.items()
             )
         )
 
-    async def _recover_stream(self, staging: StagingStream) -> None:
-        sealed = await self.seal(staging)
-        info = await retry_transient(
-            self.endpoints.target,
-            partial(staging_sources.require_stream_info, self.endpoints.target, self.target_stream),
-        )
-        promoting = staging.name in staging_sources.list_staging_sources(info["config"])
-        if sealed.messages and (promoting or staging.fingerprint == self.fingerprint):
-            self.observer.phase(f"Resuming with {sealed.messages:,} messages of an earlier attempt")
-            origin = Address.parse(self.origin_state.origin).stream
-            hashes, tail = await asyncio.to_thread(
-                read_staging_stream,
-                self.endpoints.target_endpoint,
-                staging.name,
-                sealed.messages,
-                self.endpoints.origin_domain_name,
-                origin,
-            )
-            if promoting or await self.is_complete(sealed, tail):  # it was checked before
-                await self.promote(
-                    sealed,
-                    hashes,
-                    since=await asyncio.to_thread(self._find_start, staging),
-                    may_lack=True,
-                )
-            else:
-                self.observer.warn(
-                    f"a message was lost on its way to staging stream {staging.name}; "
-                    "the staging stream is deleted, and copied again"
-                )
-        await self.drop(sealed)
+    async def count_messages(self, staged: Sequence[StagingStream]) -> int:
+        """Count the messages that the staging streams have now. Raises ApiError."""
+        now = [await staging_streams.refresh(self.api, staging) for staging in staged]
+        return sum(staging.messages for staging in now)
 
-    def _find_start(self, staging: StagingStream) -> int:
-        """Find the first sequence of the target that may come from a staging stream, by its age."""
-        endpoint = self.endpoints.target_endpoint
-        connection = endpoint.open()
-        try:
-            return find_first_seq_at(
-                connection,
-                endpoint.api_prefix,
-                self.target_stream,
-                parse_time(staging.created) - MAX_CLOCK_SKEW,
-            )
-        finally:
-            connection.close()
+    async def seal(self, staging: StagingStream) -> StagingStream:
+        """Seal a staging stream: it takes no more messages. Raises ApiError if it is gone."""
+        found: StagingStream = await self._write(partial(staging_streams.seal, self.api, staging))
+        return found
+
+    async def drop(self, *staged: StagingStream) -> None:
+        """Delete staging streams, then detach them: a source shows that promotion began."""
+        for staging in staged:
+            await self._write(partial(staging_streams.remove, self.api, staging))
+        await self._write(partial(staging_sources.detach_staging_streams, self.api, self.stream))
+
+    # --- promotion --------------------------------------------------------------------------------
 
     async def promote(
         self,
-        staging: StagingStream,
-        hashes: list[str],
+        staged: Sequence[StagingStream],
+        hashes: Sequence[list[str]],
         *,
-        expected: tuple[SeqRange, ...] = (),
         since: int | None = None,
         may_lack: bool = False,
-    ) -> None:
-        """Promote a sealed staging stream and verify it.
+    ) -> bool:
+        """Promote sealed staging streams together. Return True if all messages are in the target.
 
+        One update attaches all, because the server scans the whole target for each new source.
         `since`: some messages may be in the target from that sequence on. `may_lack`: the target
         may have deleted some. Raises ApiError, and JsplanError if the target lacks messages.
         """
-        await self._promote_all(
-            [staging], [hashes], "comparing", expected, since, may_lack=may_lack
-        )
-
-    async def promote_partitions(
-        self, staged: Sequence[StagingStream], hashes: Sequence[list[str]], *, may_lack: bool
-    ) -> bool:
-        """Promote several sealed staging streams at once. Return True if all messages are there.
-
-        For each new source the server scans the whole target, so one update attaches all.
-        """
-        return await self._promote_all(
-            staged, hashes, f"comparing {len(staged)} partitions", may_lack=may_lack
-        )
-
-    async def _promote_all(
-        self,
-        staged: Sequence[StagingStream],
-        hashes: Sequence[list[str]],
-        action: str,
-        expected: tuple[SeqRange, ...] = (),
-        since: int | None = None,
-        *,
-        may_lack: bool,
-    ) -> bool:
-        endpoints, origin, equal = (
-            self.endpoints,
-            Address.parse(self.origin_state.origin).stream,
-            True,
-        )
-        next_seq = await retry_transient(
-            endpoints.target,
-            partial(staging_sources.fetch_next_sequence, endpoints.target, self.target_stream),
-        )
-        if nonempty := [staging for staging in staged if staging.messages]:
-            await self._write(
-                partial(
-                    staging_sources.attach_staging_streams,
-                    endpoints.target,
-                    self.target_stream,
-                    nonempty,
-                )
-            )
-        first = next_seq if since is None else min(since, next_seq)
-        tasks = [
-            PromotionScan(
-                endpoints.target_endpoint,
-                self.target_stream,
-                first,
-                staging.name,
-                staging.messages,
-                endpoints.origin_domain_name,
-                origin,
-                expected,
-            )
-            for staging in staged
+        nonempty = [
+            (staging, blocks)
+            for staging, blocks in zip(staged, hashes, strict=True)
+            if staging.messages
         ]
-        self.observer.phase(
-            f"Promoting {sum(staging.messages for staging in staged):,} messages into "
-            f"{self.origin_state.target} and comparing them"
+        if not nonempty:
+            return True
+        first = await retry_transient(
+            self.api, partial(staging_sources.fetch_next_sequence, self.api, self.stream)
         )
-        scans = await self.runner.run_one(
-            partial(scan_promotions, tasks),
-            f"{self.origin_state.origin} to {self.origin_state.target}: {action}",
+        await self._write(
+            partial(
+                staging_sources.attach_staging_streams,
+                self.api,
+                self.stream,
+                [staging for staging, _ in nonempty],
+            )
         )
-        for staging, scan, expected_hashes in zip(staged, scans, hashes, strict=True):
+        first = first if since is None else min(since, first)
+        scans = await self._scan([staging for staging, _ in nonempty], first)
+        equal = True
+        for (staging, blocks), scan in zip(nonempty, scans, strict=True):
             lacking = may_lack and (
                 scan["reached"] >= staging.messages or await self._has_deleted(first)
             )
-            equal &= self._is_equal(staging, scan, expected_hashes, may_lack=lacking)
-            self._add_result(staging, scan)
+            equal &= self._is_equal(staging, scan, blocks, may_lack=lacking)
         return equal
+
+    async def _scan(self, staged: Sequence[StagingStream], first: int) -> list[dict[str, Any]]:
+        """Read what the target receives from the staging streams, from this sequence on."""
+        tasks = [
+            PromotionScan(self.endpoint, self.stream, first, staging.name, staging.messages)
+            for staging in staged
+        ]
+        count = sum(staging.messages for staging in staged)
+        self.context.observer.phase(
+            f"Promoting {count:,} messages into {self.address} and comparing them"
+        )
+        return await self.context.runner.run_one(
+            partial(scan_promotions, tasks), f"{self.origins[0]} to {self.address}: comparing"
+        )
 
     async def _has_deleted(self, first: int) -> bool:
         """Check whether the target has deleted messages from a sequence on."""
-        state = (
-            await retry_transient(
-                self.endpoints.target,
-                partial(
-                    staging_sources.require_stream_info, self.endpoints.target, self.target_stream
-                ),
-            )
-        )["state"]
+        state = (await self.fetch_target_info())["state"]
         return bool(state["first_seq"] > first or state.get("num_deleted"))
-
-    def _add_result(self, staging: StagingStream, scan: dict[str, Any]) -> None:
-        self.result.copied += staging.messages
-        self.result.bytes += staging.bytes
-        self.result.gaps, self.result.gap_messages = scan["gaps"], scan["gap_messages"]
-        self.origin_state.target_last = max(self.origin_state.target_last, scan["last"])
 
     def _is_equal(
         self, staging: StagingStream, scan: dict[str, Any], hashes: list[str], *, may_lack: bool
@@ -231,69 +159,130 @@ class Promotion:
         """Check that the target has all messages. Raises JsplanError if it must have them."""
         if scan["reached"] < staging.messages and not may_lack:
             raise JsplanError(
-                f"{self.origin_state.target} took only {scan['messages']:,} of "
-                f"{staging.messages:,} messages of staging stream {staging.name}",
+                f"{self.address} took only {scan['messages']:,} of {staging.messages:,} messages "
+                f"of staging stream {staging.name}",
                 hint="Check its limits and the server's log. No message is lost: run the backfill "
                 "again when the target takes messages.",
             )
         if scan["messages"] < staging.messages and may_lack:
             gone = staging.messages - scan["messages"]
-            self.observer.warn(
-                f"{self.origin_state.target} took {staging.messages:,} messages, and {gone:,} of "
-                "them are not there any more"
+            self.context.observer.warn(
+                f"{self.address} took {staging.messages:,} messages, and {gone:,} of them are not "
+                "there any more"
             )
             return False
         if scan["twice"] or scan["hashes"] != hashes:
             raise self._build_difference_error(staging, scan, hashes)
-        self.result.verified = True
         return True
 
     def _build_difference_error(
         self, staging: StagingStream, scan: dict[str, Any], hashes: list[str]
     ) -> JsplanError:
+        pairs = zip(scan["hashes"], hashes, strict=False)
         block = next(
-            (
-                n
-                for n, (actual, expected) in enumerate(zip(scan["hashes"], hashes, strict=False))
-                if actual != expected
-            ),
+            (number for number, (actual, expected) in enumerate(pairs) if actual != expected),
             len(scan["hashes"]),
         )
         return JsplanError(
-            f"{self.origin_state.target} differs from {self.origin_state.origin} from sequence "
-            f"{scan['first']:,} on: {scan['messages']:,} of {staging.messages:,} messages, "
-            f"{scan['twice']:,} of them twice, first difference in block {block:,}",
+            f"{self.address} differs from {self.origins[0]} from sequence {scan['first']:,} on: "
+            f"{scan['messages']:,} of {staging.messages:,} messages, {scan['twice']:,} of them "
+            f"twice, first difference in block {block:,}",
             hint="Messages may have been deleted there meanwhile. Run the backfill again: it "
             "copies the missing messages.",
         )
 
-    async def seal(self, staging: StagingStream) -> StagingStream:
-        """Seal a staging stream: it takes no more messages. Raises ApiError if it is gone."""
-        found: StagingStream = await self._write(
-            partial(staging_streams.seal, self.endpoints.target, staging)
-        )
-        return found
+    # --- recovery ---------------------------------------------------------------------------------
 
-    async def drop(self, *staged: StagingStream) -> None:
-        """Delete staging streams, then detach them: a source shows that promotion began."""
-        for staging in staged:
-            await self._write(partial(staging_streams.remove, self.endpoints.target, staging))
-        await self._write(
-            partial(
-                staging_sources.detach_staging_streams, self.endpoints.target, self.target_stream
+    async def recover(self, is_prefix: PrefixCheck) -> list[Recovered]:
+        """Promote the staging streams of earlier attempts, and drop them all.
+
+        If the target has one as a source, its promotion had begun. Any other is dropped unpromoted
+        if it is of an earlier text of the entry or of a deleted origin, if it is no prefix, or if
+        two have the same message. Return the promoted ones, with their content. Raises
+        LeaseLostError, JsplanError and ApiError.
+        """
+        self.context.may_write(WRITE_SECONDS)
+        found = await retry_transient(
+            self.api, partial(staging_streams.find, self.api, self.context.entry_id)
+        )
+        sealed = [
+            await self.seal(staging) for staging in found if not self._is_of_other_copy(staging)
+        ]
+        recovered: list[Recovered] = []
+        if sealed:
+            info = await self.fetch_target_info()
+            attached = staging_sources.list_staging_sources(info["config"])
+            recovered = await self._select_promotable(sealed, attached, is_prefix)
+        if recovered:
+            count = sum(staging.messages for staging, _ in recovered)
+            self.context.observer.phase(f"Resuming with {count:,} messages of an earlier attempt")
+            await self.promote(
+                [staging for staging, _ in recovered],
+                [content.hashes for _, content in recovered],
+                since=await asyncio.to_thread(self._find_start, recovered[0][0]),
+                may_lack=True,
             )
+        await self.drop(*sealed)
+        return recovered
+
+    def _is_of_other_copy(self, staging: StagingStream) -> bool:
+        """Check whether another copy of this run recovers a staging stream."""
+        return staging.origin not in self.origins and staging.origin in {
+            str(side) for side in self.context.entry.origins
+        }
+
+    async def _select_promotable(
+        self, sealed: Sequence[StagingStream], attached: Sequence[str], is_prefix: PrefixCheck
+    ) -> list[Recovered]:
+        """Select the staging streams to promote. All checks come before the first one is attached.
+
+        What was attached was checked before.
+        """
+        selected: list[Recovered] = []
+        for staging in sealed:
+            is_attached = staging.name in attached
+            if not staging.messages or not (is_attached or staging.fingerprint == self.fingerprint):
+                continue
+            content = await asyncio.to_thread(
+                read_staged_messages, self.endpoint, staging.name, staging.messages
+            )
+            if is_attached or await is_prefix(staging, content):
+                selected.append((staging, content))
+            else:
+                self.context.observer.warn(
+                    f"a message was lost on its way to staging stream {staging.name}; "
+                    "the staging stream is deleted, and copied again"
+                )
+        if any(staging.name in attached for staging, _ in selected):
+            return selected
+        if find_duplicate([content.seqs for _, content in selected]) is not None:
+            self.context.observer.warn(
+                "The staging streams of an earlier attempt have duplicate messages. "
+                "They are dropped"
+            )
+            return []
+        return selected
+
+    def _find_start(self, oldest: StagingStream) -> int:
+        """Find the first sequence of the target that may come from staging streams, by age."""
+        connection = self.endpoint.open()
+        try:
+            return find_first_seq_at(
+                connection,
+                self.endpoint.api_prefix,
+                self.stream,
+                parse_time(oldest.created) - MAX_CLOCK_SKEW,
+            )
+        finally:
+            connection.close()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    async def fetch_target_info(self) -> dict[str, Any]:
+        """Return STREAM.INFO of the target. Raises ApiError if it does not exist."""
+        return await retry_transient(
+            self.api, partial(staging_sources.require_stream_info, self.api, self.stream)
         )
 
     async def _write(self, request: Callable[[], Any]) -> Any:
-        """Send a write, and check before each attempt that the lock is still held."""
-
-        async def guarded() -> Any:
-            self.may_write(WRITE_SECONDS)
-            return await request()
-
-        return await retry_transient(self.endpoints.target, guarded)
-
-    @property
-    def target_stream(self) -> str:
-        """The name of the target stream."""
-        return Address.parse(self.origin_state.target).stream
+        return await self.context.write(self.api, request)

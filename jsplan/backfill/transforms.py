@@ -51,6 +51,30 @@ def has_transforms(entry: Backfill) -> bool:
     return entry.order != "stream" or any((entry.where, entry.transform, entry.subject_transform))
 
 
+def reads_archive(entry: Backfill) -> bool:
+    """Check whether an entry reads an archive."""
+    return any(side.parquet is not None for side in entry.origins)
+
+
+def is_joint_copy(entry: Backfill) -> bool:
+    """Check whether the origins of an entry are copied together, as partitions of one copy.
+
+    Otherwise each is a copy of its own: into an archive, by the servers, and where two origins are
+    of one stream.
+    """
+    if entry.target.parquet is not None:
+        return False
+    if has_transforms(entry):
+        return True
+    return (
+        not reads_archive(entry)
+        and has_distinct_origins(entry.origins)
+        and len(entry.origins) > 1
+        and entry.mode == "tagged"
+        and entry.strategy in ("auto", "spark")
+    )
+
+
 def build_transform_spec(root: Path, entry: Backfill) -> TransformSpec:
     """Build the transforms of an entry. Raises UsageError if they are not valid."""
     if has_transforms(entry):

@@ -171,7 +171,6 @@ BACKFILL_ORIGIN = object_of(
         "copied": COUNT,
         "gaps": list_of(SEQ_RANGE),
         "skipped": list_of(INT63),
-        "target_last": INT63,
         "gap_messages": COUNT,
         "strategy": one_of("native", "snapshot", "spark"),
         "seconds": SECONDS,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,12 +17,11 @@ import pytest
 from jsplan.backfill.protocol import RawConnection, publish, read
 from jsplan.backfill.protocol.frames import BYTES, concat_rows, format_numbers
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.seq_ranges import SeqRange
-from jsplan.backfill.spark_runner import SparkRunner, Task
+from jsplan.backfill.task_runner import use_runner
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.conftest import connection_target
-from tests.backfill.thread_partitions import run_partitions
+from tests.backfill.thread_runner import DyingRunner, ThreadRunner
 from tests.support.raw import Raw, streams
 from tests.support.simulated_kill import SimulatedKill
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from jsplan.backfill.tasks.copy import CopyTask
-    from jsplan.backfill.tasks.partitioning import PartitionPlan
     from jsplan.config.model import LoadOptions
     from jsplan.documents.backfill import BackfillResult, OriginResult
     from jsplan.sandbox import Sandbox, Server
@@ -68,25 +64,6 @@ class StoredMessage:
         return self.subject.encode(), b"" if block == b"NATS/1.0\r\n\r\n" else block, self.data
 
 
-class ThreadEngine(SparkRunner):
-    """Runs the tasks of a backfill in threads of this process, without Spark."""
-
-    async def session(self) -> Any:
-        """Return no session."""
-
-    async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:  # noqa: ARG002 - the signature of `SparkRunner`
-        """Run each task to its end."""
-        return [await asyncio.to_thread(_run_task, task) for task in tasks]
-
-    async def count_slots(self) -> int:
-        """Return two partitions, also on a machine with one core."""
-        return 2
-
-    async def run_partitions(self, job: PartitionPlan, name: str) -> list[dict[str, Any]]:  # noqa: ARG002 - the signature of `SparkRunner`
-        """Copy in partitions, with a writer for each."""
-        return await asyncio.to_thread(run_partitions, job)
-
-
 def verify_counts(load: LoadOptions, name: str = "x") -> dict[str, int]:
     """Return the counts of `verify` for an entry, without zeros."""
     counts: Counter[str] = Counter()
@@ -109,30 +86,21 @@ def export_parquet(pair: Pair, spark: SparkSession, name: str) -> DataFrame:
     return spark.read.parquet(folder)
 
 
-def interrupt_run(
-    pair: Pair, name: str, copy: Callable[[CopyTask], Iterable[Any]], wrote: int
-) -> None:
-    """Let a run die after the task that it calls by this name has staged so many messages."""
+def interrupt_run(pair: Pair, last: int) -> None:
+    """Let a run end without a word after it has staged the messages up to a sequence."""
 
-    def dying_copy(task: CopyTask) -> Any:
-        list(copy(replace(task, spans=(SeqRange(1, wrote),))))
-        raise SimulatedKill
+    class Runner(DyingRunner):
+        pass
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"jsplan.backfill.origin_copy.{name}", dying_copy)
-        with pytest.raises(SimulatedKill):
-            pair.run()
-
-
-def _run_task(task: Task) -> list[dict[str, Any]]:
-    return list(task())
+    Runner.last = last
+    with use_runner(Runner), pytest.raises(SimulatedKill):
+        backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver())
 
 
 @contextmanager
 def without_spark() -> Iterator[None]:
-    """Run the tasks of backfills in threads."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jsplan.backfill.run.SparkRunner", ThreadEngine)
+    """Run the tasks of backfills inside in threads."""
+    with use_runner(ThreadRunner):
         yield
 
 

@@ -473,7 +473,7 @@ def test_each_file_is_checked_by_one_reader(pair: Pair, monkeypatch: pytest.Monk
     with without_spark():
         run(pair, {})
         monkeypatch.setattr(
-            "jsplan.backfill.tasks.copy.require_unchanged_files",
+            "jsplan.backfill.tasks.origin_task.require_unchanged_files",
             lambda files: summed.append(len(files)),
         )
         assert run(pair, back={"order": "none"}).copied == 4000

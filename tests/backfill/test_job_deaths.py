@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.tasks.copy import run_copy_task
-from jsplan.backfill.tasks.target_scan import scan_promotions
+from jsplan.backfill.tasks.promotion_scan import scan_promotions
 from jsplan.errors import JsplanError, LeaseLostError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill
@@ -81,7 +80,7 @@ def test_an_interrupted_copy_is_resumed(pair: Pair) -> None:
     """Staged messages are promoted first, and only the rest is read again."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    interrupt_run(pair, "run_copy_task", run_copy_task, 12)
+    interrupt_run(pair, 12)
     assert pair.state("hub", "T")["messages"] == 0
 
     found = pair.run()
@@ -98,7 +97,7 @@ def test_staged_messages_survive_expiry_at_the_origin(pair: Pair) -> None:
     """Messages that expire at the origin after they were staged are not lost."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    interrupt_run(pair, "run_copy_task", run_copy_task, 12)
+    interrupt_run(pair, 12)
     origin = pair.stored("leaf", "S")
     pair.ask("leaf", "STREAM.PURGE.S", {"seq": 16})
 
@@ -114,7 +113,7 @@ def test_staging_of_a_changed_entry_is_dropped(pair: Pair) -> None:
     """Messages that were staged for another range do not reach the target."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    interrupt_run(pair, "run_copy_task", run_copy_task, 12)
+    interrupt_run(pair, 12)
     pair.write_entry(origin={"start_seq": 10})
 
     assert pair.run().copied == 11
@@ -125,7 +124,7 @@ def test_staging_of_a_recreated_origin_is_dropped(pair: Pair) -> None:
     """Messages that were staged from the previous origin of that name do not reach the target."""
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    interrupt_run(pair, "run_copy_task", run_copy_task, 12)
+    interrupt_run(pair, 12)
     pair.ask("leaf", "STREAM.DELETE.S")
     pair.stream("leaf", "S", numbered_rows(5, first=101))
 
@@ -312,7 +311,7 @@ def test_a_target_that_refuses_messages(pair: Pair) -> None:
         patch.setattr(
             "jsplan.backfill.staging.scan_promotions", partial(scan_promotions, patience=1.0)
         )
-        patch.setattr("jsplan.backfill.origin_copy.find_capacity_problem", lambda *_: None)
+        patch.setattr("jsplan.backfill.run_context.find_capacity_problem", lambda *_: None)
         pair.update("hub", "T", max_msgs=8, discard="new")
         with pytest.raises(
             JsplanError,

@@ -1,4 +1,4 @@
-"""Messages that are too large for the target: `oversize: error` stops before them, `oversize: skip` leaves them out."""
+"""Messages that are too large for the target: `oversize: error` and `oversize: skip`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.backfill.tasks.copy import run_copy_task
 from jsplan.errors import ConfigError, RefusedError
 from tests.backfill.backfill_pair import Pair, Row, interrupt_run, verify_counts
 from tests.backfill.fake_clocks import SteppingClock, local_time
@@ -73,7 +72,7 @@ def test_an_interrupted_copy_is_resumed(pair: Pair, wrote: int) -> None:
     pair.stream("leaf", "S", mixed())
     pair.stream("hub", "T")
 
-    interrupt_run(pair, "run_copy_task", run_copy_task, wrote)
+    interrupt_run(pair, wrote)
     assert pair.state("hub", "T")["messages"] == 0
 
     found = pair.run()
@@ -122,7 +121,7 @@ def test_a_second_hop(pair: Pair) -> None:
 
 
 def test_an_unknown_value_is_refused_with_its_place(pair: Pair) -> None:
-    """A workspace that still says `native` is told so."""
+    """The error for `native`, which there was before, names its place."""
     pair.write_entry(oversize="native")
 
     with pytest.raises(ConfigError) as refused:

@@ -9,8 +9,8 @@ import pytest
 
 from jsplan.backfill.seq_ranges import SeqRange, count_sequences
 from jsplan.backfill.tasks import partition_writer, staging_sources
-from jsplan.backfill.tasks.copy import CopyTask
 from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import PartitionPlan, ReadChunk, assign_partitions
 from jsplan.errors import ApiError, RefusedError, UsageError
 from jsplan.workflows import backfill
@@ -428,7 +428,7 @@ def test_every_sequence_is_in_one_chunk() -> None:
         Endpoint("c", "$JS.API"),
         (SeqRange(5, 90_000), SeqRange(100_000, 100_001), SeqRange(200_000, 500_000)),
     )
-    tasks = tuple(CopyTask(endpoint, "d", f"S{n}", spans, (), endpoint, "", "") for n in range(3))
+    tasks = tuple(OriginTask(endpoint, "d", f"S{n}", spans, ()) for n in range(3))
     job = PartitionPlan((), tasks)
     for most in (1, 2, 7, 40):
         found: list[ReadChunk] = job.split_into_chunks(most)

@@ -1,4 +1,4 @@
-"""History that a new source leaves out, since it begins later: a plan notes it with the command that copies it, and apply does not."""
+"""History that a new source leaves out: a plan notes it, with the command that copies it."""
 
 from __future__ import annotations
 

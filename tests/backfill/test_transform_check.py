@@ -8,8 +8,8 @@ import pytest
 
 from jsplan.backfill.message_schema import HEADERS_TYPE
 from jsplan.backfill.seq_ranges import SeqRange
-from jsplan.backfill.tasks.copy import CopyTask, ExistingMessages
 from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.tasks.origin_task import ExistingMessages, OriginTask
 from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan, TransformFunction
 from jsplan.backfill.tasks.subject_transform import SubjectTransform
 from jsplan.backfill.tasks.target_scan import build_existing
@@ -41,18 +41,15 @@ def partition_plan(present: ExistingMessages | None = None, **settings: Any) -> 
     Sequences 1 to 10 and 20 to 30 of the first origin are pending.
     """
     origins = (
-        CopyTask(
+        OriginTask(
             ENDPOINT,
             "leaf",
             "S",
             (SeqRange(1, 10), SeqRange(20, 30)),
             (),
-            ENDPOINT,
-            "",
-            "",
             present or ExistingMessages(),
         ),
-        CopyTask(ENDPOINT, "leaf", "S2", (SeqRange(1, 5),), (), ENDPOINT, "", ""),
+        OriginTask(ENDPOINT, "leaf", "S2", (SeqRange(1, 5),), ()),
     )
     partitions = tuple(Partition(ENDPOINT, f"STAGE{number}", "") for number in range(3))
     return PartitionPlan(

@@ -10,7 +10,7 @@ import pytest
 from jsplan.backfill.pending import PendingRanges
 from jsplan.backfill.schedule import split_by_budget
 from jsplan.backfill.seq_ranges import SeqRange
-from jsplan.backfill.tasks.copy import ExistingMessages
+from jsplan.backfill.tasks.origin_task import ExistingMessages
 from tests.backfill.backfill_pair import Pair, create_bulk_stream, read_all
 from tests.backfill.fake_clocks import SteppingClock, local_time
 from tests.support.workspaces import RecordingObserver
@@ -54,7 +54,7 @@ def test_partitions_that_go_through_the_shuffle(pair: Pair) -> None:
     pair.write_entry(order="subject", rate="5KB/s", **WINDOW)
     with pytest.MonkeyPatch.context() as patch:
         # This test needs the portions of the rate, not its waits.
-        patch.setattr("jsplan.backfill.tasks.copy.RateLimiter.throttle", lambda *_: None)
+        patch.setattr("jsplan.backfill.tasks.origin_task.RateLimiter.throttle", lambda *_: None)
         observer = RecordingObserver()
         found = pair.run(observer=observer, clock=closing_clock())
 

@@ -34,8 +34,8 @@ from jsplan.backfill.parquet.log import (
 )
 from jsplan.backfill.parquet.reader import read_sequences
 from jsplan.backfill.parquet.writer import ExportChunk, export_chunks, write_empty_receipts
-from jsplan.backfill.pending import PendingScan
-from jsplan.backfill.retry import POLL_INTERVAL, retry_transient, retry_while_progressing
+from jsplan.backfill.retry import Result, retry_while_progressing, watch_progress
+from jsplan.backfill.run_context import WRITE_SECONDS
 from jsplan.backfill.schedule import compute_byte_budget
 from jsplan.backfill.seq_arrays import subtract_present
 from jsplan.backfill.seq_ranges import (
@@ -45,20 +45,17 @@ from jsplan.backfill.seq_ranges import (
     intersect,
     subtract,
 )
-from jsplan.backfill.staging import WRITE_SECONDS
-from jsplan.backfill.tasks import staging_sources
-from jsplan.backfill.tasks.copy import CopyTask, ExistingMessages
+from jsplan.backfill.tasks.origin_task import ExistingMessages, OriginTask
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.documents.backfill import MessagesMoved, OriginResult
 from jsplan.errors import JsplanError
 from jsplan.units import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable
 
-    from jsplan.backfill.origin_copy import RunContext
-    from jsplan.backfill.pinning import Endpoints
-    from jsplan.backfill.seq_ranges import OriginState
+    from jsplan.backfill.copy_origin import CopyOrigin
+    from jsplan.backfill.run_context import RunContext
     from jsplan.backfill.transforms import TransformSpec
     from jsplan.context import Context
 
@@ -69,22 +66,23 @@ PARALLEL_CHUNKS, MIN_CHUNK_MESSAGES = 4, 50_000
 
 
 class ParquetExport:
-    """Export of one origin into an archive. `result` is the current progress."""
+    """Export of one origin into an archive. `results` has its current progress."""
 
     def __init__(
         self,
         context: Context,
         run: RunContext,
-        origin_state: OriginState,
-        endpoints: Endpoints,
+        origin: CopyOrigin,
         transforms: TransformSpec,
     ) -> None:
         self.context = run
-        self.origin_state = origin_state
-        self.endpoints = endpoints
+        self.origin_state = origin_state = origin.state
+        self.endpoints = endpoints = origin.endpoints
+        self.reader = origin.reader
         self.result = OriginResult(
             origin_state.origin, origin_state.target, origin_state.first, origin_state.last
         )
+        self.results = [self.result]
         self.folder = resolve_folder(context, origin_state.target)
         self.origin = ArchivedOrigin(
             endpoints.origin_domain_name, origin_state.origin_address.stream, origin_state.created
@@ -96,7 +94,6 @@ class ParquetExport:
                 for side in run.entry.origins
             }
         )
-        self._pending_scan = PendingScan(origin_state, endpoints, run.topology)
         self._transforms = transforms
         self._selection = Selection(tuple(sorted(origin_state.filters)), transforms.where)
         subjects = (
@@ -108,13 +105,12 @@ class ParquetExport:
             str(transforms.transform) if transforms.transform is not None else None, subjects
         )
 
-    async def run(self) -> OriginResult:
+    async def run(self) -> None:
         """Archive the pending messages, and verify them.
 
         Raises JsplanError and ApiError. It can then run again.
         """
-        started = time.monotonic()
-        info = await self._fetch_origin_info()
+        info = await self.reader.fetch_info()
         if info["created"] != self.origin_state.created:
             raise JsplanError(
                 f"{self.origin_state.origin} was recreated ({info['created']}) after the range of "
@@ -124,8 +120,6 @@ class ParquetExport:
         await retry_while_progressing(
             self._attempt, lambda: self.result.copied, self.context.observer, self._title
         )
-        self.result.seconds = time.monotonic() - started
-        return self.result
 
     async def _attempt(self) -> None:
         self.context.require_open()
@@ -264,7 +258,7 @@ class ParquetExport:
             replace(chunk, span=span)
             for span in _split_ranges(spans, await self._compute_chunk_sequences(spans))
         ]
-        await self.context.runner.session()
+        await self.context.runner.start()
         self.context.observer.phase(f"Archiving {self._title}")
         if self._transforms.needs_rows:
             for batch in (
@@ -282,7 +276,7 @@ class ParquetExport:
         ]
         tasks = [tuple(chunks)] if chunk.rate else [(single,) for single in chunks]
         job = self.context.runner.run([partial(export_chunks, task) for task in tasks], self._title)
-        await self._watch_progress(job, place, count_sequences(spans))
+        await self._run_job(job, place, count_sequences(spans))
 
     async def _write_transformed(
         self, spans: list[SeqRange], known: ExistingMessages, chunks: list[ExportChunk], place: Path
@@ -297,15 +291,12 @@ class ParquetExport:
             self.endpoints.source_endpoint,
         )
         filters, deadline = tuple(self.origin_state.filters), self.context.deadline
-        origin = CopyTask(
+        origin = OriginTask(
             endpoint,
             self.endpoints.origin_domain_name,
             self.origin.stream,
             tuple(spans),
             filters,
-            endpoint,
-            "",
-            "",
             known,
             deadline=deadline,
         )
@@ -321,7 +312,7 @@ class ParquetExport:
             entry.rate,
             cuts,
         )
-        results = await self._watch_progress(
+        results = await self._run_job(
             self.context.runner.run_export(plan, chunks, self._title), place, count_sequences(spans)
         )
         written = {result["partition"] for result in results}
@@ -332,7 +323,7 @@ class ParquetExport:
 
     async def _compute_chunk_sequences(self, spans: list[SeqRange]) -> int:
         """Compute the number of sequences of a chunk."""
-        state = (await self._fetch_origin_info())["state"]
+        state = (await self.reader.fetch_info())["state"]
         each: int = max(1, state["bytes"] // max(1, state["messages"]))
         size = min(CHUNK_BYTES, compute_byte_budget(self.context.entry) or CHUNK_BYTES)
         return max(
@@ -344,20 +335,18 @@ class ParquetExport:
             ),
         )
 
-    async def _watch_progress(self, job: Any, place: Path, messages: int) -> Any:
-        task, started = asyncio.ensure_future(job), time.monotonic()
-        while not (await asyncio.wait([task], timeout=POLL_INTERVAL))[0]:
+    async def _run_job(self, job: Awaitable[Result], place: Path, messages: int) -> Result:
+        """Await a job, and report the messages in the finished chunks."""
+        started, title = time.monotonic(), f"{self._title}: archiving"
+
+        async def report() -> None:
             done = sum(piece["rows"] for piece in await asyncio.to_thread(read_receipts, place))
+            elapsed = time.monotonic() - started
             self.context.observer.event(
-                MessagesMoved(
-                    self.origin_state.origin,
-                    f"{self._title}: archiving",
-                    done,
-                    messages,
-                    time.monotonic() - started,
-                )
+                MessagesMoved(self.origin_state.origin, title, done, messages, elapsed)
             )
-        return task.result()
+
+        return await watch_progress(job, report)
 
     async def _commit_chunks(
         self,
@@ -416,7 +405,7 @@ class ParquetExport:
         seqs, _ = await asyncio.to_thread(read_sequences, placed)
         unread = subtract_present(spans, seqs)
         return (
-            intersect(unread, await self._pending_scan.find_gone())
+            intersect(unread, await self.reader.find_gone())
             if self.origin_state.filters or self._transforms.needs_rows
             else unread
         )
@@ -429,13 +418,6 @@ class ParquetExport:
 
     def _report_gaps(self, found: Archive) -> None:
         self.result.gaps, self.result.gap_messages = merge_gaps(found.origins[self.origin])
-
-    async def _fetch_origin_info(self) -> dict[str, Any]:
-        ask: Callable[[], Any] = partial(
-            staging_sources.require_stream_info, self.endpoints.origin, self.origin.stream
-        )
-        found: dict[str, Any] = await retry_transient(self.endpoints.origin, ask)
-        return found
 
     def _build_fingerprint(self, found: Archive) -> str:
         """Build the fingerprint that a chunk must have been written for.

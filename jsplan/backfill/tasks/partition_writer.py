@@ -9,7 +9,7 @@ import base64
 import contextlib
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,8 @@ from jsplan.backfill.protocol import FencedPublisher
 from jsplan.backfill.protocol.publisher import wait_for_interest
 from jsplan.backfill.protocol.stream_info import fetch_stream_info
 from jsplan.backfill.seq_arrays import SeqArray
-from jsplan.backfill.tasks.copy import OversizeFilter, RateLimiter, build_target_headers
 from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical
+from jsplan.backfill.tasks.origin_task import OversizeFilter, RateLimiter, build_target_headers
 from jsplan.backfill.tasks.partitioning import (
     PartitionPlan,
     choose_partitions,
@@ -127,7 +127,8 @@ class PartitionWriter:
                 "of another attempt",
                 hint="The next attempt resumes it.",
             )
-        return FencedPublisher(self._connection, 0, self._partition.ingest_prefix.encode())
+        prefix = self._partition.ingest_prefix.encode()
+        return FencedPublisher(self._connection, 0, prefix, sparse=self._plan.has_one_origin)
 
     def _require_order(self, origin_number: int, seqs: SeqArray) -> None:
         before = self._last_position[1] if self._last_position[0] == origin_number else 0
@@ -141,10 +142,8 @@ class PartitionWriter:
     def _oversize_filter(self, origin_number: int) -> OversizeFilter:
         if origin_number not in self._oversize_by_origin:
             self._oversize_by_origin[origin_number] = OversizeFilter(
-                replace(
-                    self._plan.origin_tasks[origin_number],
-                    staging_stream=self._partition.staging_stream,
-                ),
+                self._plan.origin_tasks[origin_number],
+                self._partition.staging_stream,
                 self._connection.max_payload,
             )
         return self._oversize_by_origin[origin_number]

@@ -21,8 +21,13 @@ import pyarrow.compute as pc
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.seq_ranges import SeqRange, count_sequences, intersect
-from jsplan.backfill.tasks.copy import CopyTask, ExistingMessages, RateLimiter, read_messages
 from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.tasks.origin_task import (
+    ExistingMessages,
+    OriginTask,
+    RateLimiter,
+    read_messages,
+)
 from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
 
 #: Approximate bytes of a block between a reader and a writer.
@@ -67,14 +72,14 @@ class TransformFunction:
 class PartitionPlan:
     """Copy with several partitions.
 
-    `origin_tasks` say for each origin what to read and what to skip; their targets are ignored.
+    `origin_tasks` say for each origin what to read and what to leave out.
     `assignments` are the partitions of the origins for `order: stream`. `rate` is bytes per second
     of all partitions together. For an archive, `chunk_starts` replaces partitions: the first
     sequence of each chunk.
     """
 
     partitions: tuple[Partition, ...]
-    origin_tasks: tuple[CopyTask, ...]
+    origin_tasks: tuple[OriginTask, ...]
     order: str = "stream"
     assignments: tuple[int, ...] = ()
     where: str | None = None
@@ -92,6 +97,20 @@ class PartitionPlan:
     def is_fused(self) -> bool:
         """Return True if each partition can read for itself. No message then enters the JVM."""
         return self.order != "subject" and self.where is None and self.transform is None
+
+    @property
+    def has_one_origin(self) -> bool:
+        """Return True if the only partition has the only origin, unchanged.
+
+        The tail of its staging stream can then be compared with that origin, so only the last
+        message of each chunk is fenced (`staging_recovery`).
+        """
+        return (
+            len(self.partitions) == len(self.origin_tasks) == 1
+            and self.is_fused
+            and self.order == "stream"
+            and self.subject_transform is None
+        )
 
     @property
     def has_single_reader(self) -> bool:
@@ -155,7 +174,7 @@ def _split_at(spans: Sequence[SeqRange], firsts: Sequence[int]) -> Iterator[tupl
             yield part
 
 
-def _split_by_file(origin: CopyTask) -> Iterator[tuple[SeqRange, ...]]:
+def _split_by_file(origin: OriginTask) -> Iterator[tuple[SeqRange, ...]]:
     """Split ranges by file; files with overlapping ranges share a part.
 
     Reading a file computes its checksum first.

@@ -1,6 +1,6 @@
-"""Recover the sealed staging stream of an earlier attempt, and check it for lost messages.
+"""Read the sealed staging streams of earlier attempts, and check them for lost messages.
 
-The last message of each chunk is fenced (`FencedPublisher`), so everything up to it is stored.
+Where the last message of each chunk is fenced (`FencedPublisher`), everything up to it is stored.
 Only among the few thousand messages after the last fenced one can a message be missing while a
 later one is stored: a cluster elects another leader, or a disk is full for a moment. A resumed run
 could add the missing ones only at the end, out of order.
@@ -9,84 +9,93 @@ could add the missing ones only at the end, out of order.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.publisher import FENCE_HEADER
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.tasks.copy import CopyTask, OversizeFilter, build_target_headers, read_messages
+from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import (
-    BlockHasher,
-    encode_canonical,
-    parse_origin_header,
-    strip_transport_headers,
+from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical, strip_transport_headers
+from jsplan.backfill.tasks.origin_task import (
+    OriginTask,
+    OversizeFilter,
+    build_target_headers,
+    read_messages,
 )
+from jsplan.backfill.tasks.target_scan import parse_origin_sequences
 
 
-@dataclass(frozen=True, slots=True)
-class UnprovenTail:
-    """Unproven messages at the end of a staging stream.
+@dataclass(slots=True)
+class StagedMessages:
+    """The content of a staging stream: the hashes and the origin sequences of its messages.
 
-    The tail begins after the message with origin sequence `last_proven_seq` (0: at the beginning)
-    and ends at the last of `seqs`.
+    `seqs` are by origin (`domain/stream`), in order. The last `unproven` messages come after the
+    last fenced one.
     """
 
-    last_proven_seq: int = 0
-    seqs: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    hashes: list[str]
+    seqs: dict[str, SeqArray]
+    unproven: int = 0
+
+    def find_tail(self, origin: str) -> tuple[int, SeqArray]:
+        """Return the last proven sequence of the only origin (0: none), and those after it."""
+        seqs = self.seqs.get(origin, np.empty(0, dtype=np.int64))
+        cut = max(0, len(seqs) - self.unproven)
+        return int(seqs[cut - 1]) if cut else 0, seqs[cut:]
 
 
-def read_staging_stream(
-    endpoint: Endpoint, staging_stream: str, count: int, domain: str, stream: str
-) -> tuple[list[str], UnprovenTail]:
-    """Return the hashes of a staging stream, which the target must show too, and its tail.
-
-    `domain` and `stream` are the origin. Raises the errors of `read`.
-    """
-    hasher, tail = BlockHasher(), UnprovenTail()
+def read_staged_messages(endpoint: Endpoint, staging_stream: str, count: int) -> StagedMessages:
+    """Read a whole staging stream. Raises the errors of `read`."""
+    hasher, found, unproven = BlockHasher(), dict[str, list[SeqArray]](), 0
     for rows in read(endpoint.open, ReadRequest(endpoint.api_prefix, staging_stream, 1, count)):
-        hasher.add(
-            encode_canonical(
-                rows["subject"],
-                strip_transport_headers(rows["headers"]),
-                rows["data"],
+        headers = strip_transport_headers(rows["headers"])
+        hasher.add(encode_canonical(rows["subject"], headers, rows["data"]))
+        for name, seqs in parse_origin_sequences(headers):
+            found.setdefault(name, []).append(seqs)
+        fenced = np.flatnonzero(
+            pc.match_substring(rows["headers"], b"\r\n" + FENCE_HEADER).to_numpy(
+                zero_copy_only=False
             )
         )
-        tail = _extend_tail(
-            tail, rows["headers"], parse_origin_header(rows["headers"], domain, stream)[0]
-        )
-    return hasher.hashes(), tail
-
-
-def _extend_tail(tail: UnprovenTail, headers: pa.BinaryArray, origins: pa.Array) -> UnprovenTail:
-    seqs = pc.fill_null(origins, 0).to_numpy()
-    linked = np.flatnonzero(
-        pc.match_substring(headers, b"\r\n" + FENCE_HEADER).to_numpy(zero_copy_only=False)
+        unproven = rows.num_rows - 1 - int(fenced[-1]) if len(fenced) else unproven + rows.num_rows
+    return StagedMessages(
+        hasher.hashes(), {name: np.concatenate(parts) for name, parts in found.items()}, unproven
     )
-    if not len(linked):
-        return UnprovenTail(tail.last_proven_seq, np.concatenate([tail.seqs, seqs]))
-    return UnprovenTail(int(seqs[linked[-1]]), seqs[linked[-1] + 1 :])
 
 
-def is_incomplete(task: CopyTask, tail: UnprovenTail) -> bool:
-    """Return True if the origin has a message that is missing in the tail.
+def find_duplicate(partitions: Sequence[dict[str, SeqArray]]) -> tuple[str, int] | None:
+    """Return the origin and sequence of a message that the partitions have twice, or None."""
+    for name in dict.fromkeys(name for partition in partitions for name in partition):
+        seqs = np.sort(
+            np.concatenate([partition[name] for partition in partitions if name in partition])
+        )
+        repeated = np.flatnonzero(np.diff(seqs) == 0)
+        if len(repeated):
+            return name, int(seqs[repeated[0]])
+    return None
 
-    `task` reads the ranges of the tail. Raises the read errors of `run_copy_task`.
+
+def lacks_messages(
+    task: OriginTask, target: Endpoint, staging_stream: str, present: SeqArray
+) -> bool:
+    """Return True if the origin has a message that is not in `present`.
+
+    `task` reads the ranges of the tail of a staging stream. Raises the errors of `read_messages`.
     """
-    connection = task.target.open()
+    connection = target.open()
     try:
-        oversize = OversizeFilter(task, connection.max_payload)
+        oversize = OversizeFilter(task, staging_stream, connection.max_payload)
     finally:
         connection.close()
     with contextlib.closing(read_messages(task)) as batches:
         for rows in batches:
             fits = oversize.select_fitting(rows, build_target_headers(task, rows))
             seqs = rows["seq"].to_numpy() if fits is None else rows["seq"].to_numpy()[fits]
-            if not np.isin(seqs, tail.seqs).all():
+            if not np.isin(seqs, present).all():
                 return True
     return False

@@ -34,7 +34,9 @@ _MIN_DUPLICATE_WINDOW: Final = 100_000_000
 class StagingStream:
     """Current state of a staging stream.
 
-    `fingerprint` identifies the text of the entry and the origin stream that it was created for.
+    It holds a prefix of the partition that its attempt writes: the messages of the partition up to
+    some place, in order, without a gap. `fingerprint` identifies the text of the entry and the
+    origins that it was created for.
     """
 
     name: str
@@ -68,7 +70,11 @@ def _parse_staging_stream(info: dict[str, Any]) -> StagingStream:
 
 
 async def create(
-    api: DomainApi, entry: str, origin: str, fingerprint: str, target_config: dict[str, Any]
+    api: DomainApi,
+    entry: str,
+    origin: str,
+    fingerprint: str,
+    target_config: dict[str, Any],
 ) -> StagingStream:
     """Create a staging stream next to the target, with the same replicas and placement.
 

@@ -1,87 +1,87 @@
-"""Scan a target: which messages of an origin it has, and which of a staging stream arrived."""
+"""Scan a target once for the messages of all origins of a copy."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jsplan.backfill.message_schema import ORIGIN_HEADER, contains_bytes
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.protocol.stream_info import fetch_stream_info, parse_time
-from jsplan.backfill.seq_arrays import SeqArray, subtract_present
-from jsplan.backfill.seq_ranges import MAX_LISTED_RANGES, SeqRange, count_sequences
-from jsplan.backfill.tasks.copy import ExistingMessages
+from jsplan.backfill.protocol.stream_info import parse_time
+from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import (
-    BlockHasher,
-    encode_canonical,
-    extract_sourced,
-    parse_origin_header,
-    parse_source_header,
-)
-from jsplan.errors import ApiTimeoutError
+from jsplan.backfill.tasks.hashes import SOURCE_HEADER
+from jsplan.backfill.tasks.origin_task import ExistingMessages
 
-#: Seconds between two checks of an unchanged target, and until the scan gives up.
-POLL_PAUSE: Final = 0.1
-IDLE_TIMEOUT: Final = 120.0
-#: Messages per read while more arrive. Frequent reads slow down the server that stores them: with
-#: 32,768 a million messages of 128 bytes took 5 % longer. Reading all at the end took as long.
-READ_STRIDE: Final = 200_000
+_ORIGIN_PATTERN: Final = (
+    f"\r\n{ORIGIN_HEADER}: ?(?P<stream>[^/\r]+/[^/\r]+)/(?P<seq>[0-9]{{1,18}})/(?P<time>[^\r]*)"
+)
+_SOURCE_PATTERN: Final = f"\r\n{SOURCE_HEADER}: ?(?P<name>[^ \r]+) (?P<seq>[0-9]{{1,18}})"
 
 
 @dataclass(frozen=True, slots=True)
-class TargetScan:
-    """Find the messages of an origin in a target: those copied and those of its own sources.
+class OriginQuery:
+    """An origin whose messages are searched: copied ones, and those of its own sources.
 
-    Copied messages have `Jsplan-Origin`. `source_names` are names as `Nats-Stream-Source` has
-    them; messages that a source stored before `created_at` (ns) are of another stream of that
-    name. `is_restored`: the target was created from a snapshot, so sequence and time identify its
-    messages.
+    `origin_name` is as in `Jsplan-Origin` (`domain/stream`). `source_names` are names as
+    `Nats-Stream-Source` has them; messages that a source stored before `created_at` (ns) are of
+    another stream of that name. `is_restored`: the target was created from a snapshot, so sequence
+    and time identify its messages.
     """
 
-    target: Endpoint
-    stream: str
-    first: int
-    last: int
-    domain: str
-    origin: str
+    origin_name: str
     source_names: tuple[str, ...] = ()
     created_at: int = 0
     is_restored: bool = False
 
 
-def scan_target(task: TargetScan) -> ExistingMessages:
-    """Scan the target. A message that is there twice counts once. Raises the errors of `read`."""
-    seqs, times = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    request = ReadRequest(
-        task.target.api_prefix, task.stream, task.first, task.last, headers_only=True
-    )
-    for rows in read(task.target.open, request):
-        headers = rows["headers"]
-        seq, text = parse_origin_header(headers, task.domain, task.origin)
-        present = pc.is_valid(seq)
-        seqs.append(seq.filter(present).to_numpy())
-        times.append(
-            np.fromiter(
-                (parse_time(timestamp) for timestamp in text.filter(present).to_pylist()),
-                dtype=np.int64,
-            )
+@dataclass(slots=True)
+class _FoundMessages:
+    seqs: list[SeqArray] = field(default_factory=lambda: [np.empty(0, dtype=np.int64)])
+    times: list[SeqArray] = field(default_factory=lambda: [np.empty(0, dtype=np.int64)])
+
+    def add(self, seqs: SeqArray, times: SeqArray) -> None:
+        self.seqs.append(seqs)
+        self.times.append(times)
+
+    def to_existing(self) -> ExistingMessages:
+        return build_existing(
+            np.concatenate(self.seqs).astype(np.int64), np.concatenate(self.times)
         )
-        if task.is_restored:
-            seqs.append(rows["seq"].to_numpy())
-            times.append(rows["time"].to_numpy())
-        for source in task.source_names:
-            sourced = parse_source_header(headers, source)
-            present = pc.and_(pc.is_valid(sourced), pc.greater_equal(rows["time"], task.created_at))
-            seqs.append(sourced.filter(present).to_numpy())
-            times.append(np.zeros(len(seqs[-1]), dtype=np.int64))
-    return build_existing(np.concatenate(seqs).astype(np.int64), np.concatenate(times))
+
+
+def scan_target(
+    endpoint: Endpoint, stream: str, first: int, last: int, queries: Sequence[OriginQuery]
+) -> list[ExistingMessages]:
+    """Find the messages of each origin between two sequences of the target.
+
+    A message that is there twice counts once. Raises the errors of `read`.
+    """
+    found = [_FoundMessages() for _ in queries]
+    by_origin, by_source = dict[str, list[int]](), dict[str, list[int]]()
+    for number, query in enumerate(queries):
+        by_origin.setdefault(query.origin_name, []).append(number)
+        for source in query.source_names:
+            by_source.setdefault(source, []).append(number)
+    request = ReadRequest(endpoint.api_prefix, stream, first, last, headers_only=True)
+    for rows in read(endpoint.open, request) if first <= last else ():
+        for name, seqs, times in parse_origins(rows["headers"]):
+            for number in by_origin.get(name, ()):
+                found[number].add(seqs, times)
+        for name, seqs, stored_at in _parse_sources(rows):
+            for number in by_source.get(name, ()):
+                current = seqs[stored_at >= queries[number].created_at]
+                found[number].add(current, np.zeros(len(current), dtype=np.int64))
+        for number, query in enumerate(queries):
+            if query.is_restored:
+                found[number].add(rows["seq"].to_numpy(), rows["time"].to_numpy())
+    return [messages.to_existing() for messages in found]
 
 
 def build_existing(seqs: SeqArray, times: SeqArray) -> ExistingMessages:
@@ -93,128 +93,82 @@ def build_existing(seqs: SeqArray, times: SeqArray) -> ExistingMessages:
     return ExistingMessages(seqs[first], times[first])
 
 
-@dataclass(frozen=True, slots=True)
-class PromotionScan:
-    """Read the messages that a target receives from a staging stream, until all have arrived.
+def _parse_sources(rows: pa.RecordBatch) -> Iterator[tuple[str, SeqArray, SeqArray]]:
+    """Yield each source of messages that a server copied.
 
-    The staging stream has `messages` messages; the scan begins at sequence `first` of the target.
-    `expected` are sequences of the origin that should be among them; the others are returned as
-    gaps.
+    Each comes as the server names it, with the sequences there and the times of storage here (ns).
     """
-
-    target: Endpoint
-    stream: str
-    first: int
-    staging_stream: str
-    messages: int
-    domain: str
-    origin: str
-    expected: tuple[SeqRange, ...] = ()
-
-
-@dataclass(slots=True)
-class _PromotionProgress:
-    hasher: BlockHasher
-    last_staged_seq: int = 0
-    duplicates: int = 0
-    first_target_seq: int = 0
-    last_target_seq: int = 0
+    if not contains_bytes(rows["headers"], f"{SOURCE_HEADER}:".encode()):
+        return
+    found = pc.extract_regex(rows["headers"], pattern=_SOURCE_PATTERN)
+    times = rows["time"].filter(found.is_valid()).to_numpy()
+    name, seq = (pc.struct_field(found.drop_null(), part) for part in ("name", "seq"))
+    seqs = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy()
+    for text, of_source in _split_by_name(name):
+        yield text, seqs[of_source], times[of_source]
 
 
-def scan_promotions(
-    tasks: Sequence[PromotionScan], patience: float = IDLE_TIMEOUT
-) -> Iterator[dict[str, Any]]:
-    """Scan the target once for several staging streams that it receives at the same time.
+def parse_origins(headers: pa.BinaryArray) -> Iterator[tuple[str, SeqArray, SeqArray]]:
+    """Yield each origin of messages with an origin header, in order.
 
-    Yields for each task the hashes of the arrived messages, in order, and the gaps. Ends without
-    an error when no message arrives for `patience` seconds. `messages` then says how many arrived,
-    and `reached` is the last sequence of the staging stream that arrived.
+    Each comes as `domain/stream`, with the sequences and times (ns) there. A header with another
+    time than a copy writes does not count: a user wrote it.
     """
-    scans = [
-        (task, _PromotionProgress(BlockHasher()), [np.empty(0, dtype=np.int64)]) for task in tasks
-    ]
-    first, place, last_arrival = tasks[0], tasks[0].first, time.monotonic()
-    while (
-        pending := sum(task.messages - progress.last_staged_seq for task, progress, _ in scans)
-    ) > 0 and time.monotonic() - last_arrival < patience:
-        end = _await_messages(first, place, min(READ_STRIDE, pending))
-        if end < place:
-            continue
-        for rows in read(
-            first.target.open, ReadRequest(first.target.api_prefix, first.stream, place, end)
-        ):
-            if any([_add_rows(task, rows, progress, origins) for task, progress, origins in scans]):  # noqa: C419 - each task has to see the rows
-                last_arrival = time.monotonic()
-        place = end + 1
-    yield from (_to_result(task, progress, origins) for task, progress, origins in scans)
+    if not contains_bytes(headers, f"{ORIGIN_HEADER}:".encode()):
+        return
+    found = pc.extract_regex(headers, pattern=_ORIGIN_PATTERN).drop_null()
+    name, seq, time = (pc.struct_field(found, part) for part in ("stream", "seq", "time"))
+    seqs, times = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy(), _parse_times(time)
+    for text, of_origin in _split_by_name(name):
+        valid = of_origin & (times >= 0)
+        yield text, seqs[valid], times[valid]
 
 
-def _to_result(
-    task: PromotionScan, progress: _PromotionProgress, origins: list[np.ndarray[Any, Any]]
-) -> dict[str, Any]:
-    gaps = (
-        subtract_present(task.expected, np.unique(np.concatenate(origins)))
-        if _may_have_gaps(task)
-        else []
-    )
-    return {
-        "messages": progress.hasher.count,
-        "hashes": progress.hasher.hashes(),
-        "twice": progress.duplicates,
-        "reached": progress.last_staged_seq,
-        "first": progress.first_target_seq,
-        "last": progress.last_target_seq,
-        "gaps": [list(gap) for gap in gaps[:MAX_LISTED_RANGES]],
-        "gap_messages": count_sequences(gaps),
-    }
+def parse_origin_sequences(headers: pa.BinaryArray) -> Iterator[tuple[str, SeqArray]]:
+    """Yield each origin (`domain/stream`) of messages that a copy wrote, with the sequences."""
+    found = pc.extract_regex(headers, pattern=_ORIGIN_PATTERN).drop_null()
+    name, seq = (pc.struct_field(found, part) for part in ("stream", "seq"))
+    seqs = pc.cast(seq.view(pa.string()), pa.int64()).to_numpy()
+    for text, of_origin in _split_by_name(name):
+        yield text, seqs[of_origin]
 
 
-def _may_have_gaps(task: PromotionScan) -> bool:
-    """Return True if expected messages may be missing. Messages arrive once; the count decides."""
-    return bool(task.expected) and count_sequences(task.expected) != task.messages
+def _split_by_name(names: pa.BinaryArray) -> Iterator[tuple[str, SeqArray]]:
+    """Yield each name with a mask of its rows."""
+    encoded = pc.dictionary_encode(names)
+    codes = encoded.indices.to_numpy()
+    for code, text in enumerate(encoded.dictionary.to_pylist()):
+        yield text.decode(errors="surrogateescape"), codes == code
 
 
-def _await_messages(task: PromotionScan, place: int, wanted: int) -> int:
-    """Wait for messages, and return the last sequence of the target; 0 if it does not answer.
-
-    Returns once `wanted` messages from `place` on are there, or when no more arrive for a moment.
-    """
-    connection = task.target.open()
+def _parse_times(texts: pa.BinaryArray) -> SeqArray:
+    """Parse RFC 3339 times to ns since 1970; -1 for anything else."""
     try:
-        end = fetch_stream_info(connection, task.target.api_prefix, task.stream).last
-        while end - place + 1 < wanted:
-            time.sleep(POLL_PAUSE)
-            before, end = (
-                end,
-                fetch_stream_info(connection, task.target.api_prefix, task.stream).last,
-            )
-            if end == before:
-                break
-    except ApiTimeoutError:
-        time.sleep(POLL_PAUSE)
-        return 0
-    finally:
-        connection.close()
-    return end
+        parsed = texts.cast(pa.string()).cast(pa.timestamp("ns", "UTC"))
+    except pa.ArrowInvalid:
+        found = (_parse_time_or_minus_one(text) for text in texts.to_pylist())
+        return np.fromiter(found, dtype=np.int64, count=len(texts))
+    times: SeqArray = parsed.cast(pa.int64()).to_numpy()
+    return times
 
 
-def _add_rows(
-    task: PromotionScan,
-    rows: pa.RecordBatch,
-    progress: _PromotionProgress,
-    origins: list[np.ndarray[Any, Any]],
-) -> bool:
-    """Add the rows that came from the staging stream. Returns False if there are none."""
-    sourced, block, number = extract_sourced(rows, task.staging_stream)
-    if not len(number):
-        return False
-    progress.first_target_seq = progress.first_target_seq or int(sourced["seq"][0].as_py())
-    progress.last_target_seq = int(sourced["seq"][-1].as_py())
-    highest = np.maximum.accumulate(np.concatenate([[progress.last_staged_seq], number]))
-    progress.duplicates += int((number <= highest[:-1]).sum())
-    progress.last_staged_seq = int(highest[-1])
-    progress.hasher.add(encode_canonical(sourced["subject"], block, sourced["data"]))
-    if _may_have_gaps(task):
-        seqs, _ = parse_origin_header(block, task.domain, task.origin)
-        origins.append(seqs.drop_null().to_numpy())
-    return True
+def _parse_time_or_minus_one(text: bytes) -> int:
+    try:
+        time = parse_time(text.decode())
+    except ValueError:
+        return -1
+    return time if abs(time) < 1 << 62 else -1
+
+
+def group_by_origin(headers: pa.BinaryArray) -> dict[str, pa.BooleanArray]:
+    """Return each origin (`domain/stream`) with a mask of its messages."""
+    if not contains_bytes(headers, f"{ORIGIN_HEADER}:".encode()):
+        return {}
+    encoded = pc.dictionary_encode(
+        pc.struct_field(pc.extract_regex(headers, pattern=_ORIGIN_PATTERN), "stream")
+    )
+    names = [
+        (code, name) for code, name in enumerate(encoded.dictionary.to_pylist()) if name is not None
+    ]
+    codes = pc.fill_null(encoded.indices, -1)
+    return {name.decode(errors="surrogateescape"): pc.equal(codes, code) for code, name in names}

@@ -18,7 +18,7 @@ from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.seq_ranges import SeqRange
-from jsplan.backfill.tasks.copy import CopyTask, find_existing
+from jsplan.backfill.tasks.origin_task import OriginTask, find_existing
 from jsplan.backfill.tasks.partitioning import PartitionPlan, choose_partitions
 from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.errors import RefusedError
@@ -88,7 +88,7 @@ def _parse_origins(plan: PartitionPlan, origins: pa.Array) -> tuple[SeqArray, Se
 
 def _match_origins(plan: PartitionPlan, streams: pa.Array, seqs: SeqArray) -> SeqArray:
     """Return the origin number of each row; -1 for a message that was not read."""
-    numbers: dict[bytes, list[tuple[int, CopyTask]]] = {}
+    numbers: dict[bytes, list[tuple[int, OriginTask]]] = {}
     for number, origin in enumerate(plan.origin_tasks):
         numbers.setdefault(f"{origin.domain}/{origin.stream}".encode(), []).append((number, origin))
     encoded, matched = pc.dictionary_encode(streams), np.full(len(seqs), -1, dtype=np.int64)

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from jsplan.backfill.options import BackfillOptions, VerifyOptions
-from jsplan.backfill.partitioned_run import needs_partitions
 from jsplan.backfill.pinned_ranges import complete_state
 from jsplan.backfill.pinning import (
     Endpoints,
@@ -29,6 +28,7 @@ from jsplan.backfill.spark_job_workspace import declare_connections
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks.hashes import parse_origin_header
 from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.transforms import is_joint_copy
 from jsplan.backfill.verify.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
 from jsplan.backfill.verify.native import read_restored_rows
 from jsplan.config.model import Backfill, LoadOptions
@@ -60,7 +60,7 @@ async def verify_backfill(
                 _import_parquet_check()
                 if len(streams) <= len(entry.origins)
                 else _import_transformed_check()
-                if needs_partitions(entry)
+                if is_joint_copy(entry)
                 else BackfillCheck
             )
             return await check(context, pool, entry, options.listed, runner, observer).execute()
@@ -145,7 +145,7 @@ class BackfillCheck:
         )
         if record.planned:
             await complete_state(
-                self.context, self.pool, self.entry, record, whole=not needs_partitions(self.entry)
+                self.context, self.pool, self.entry, record, whole=not is_joint_copy(self.entry)
             )
         return record
 

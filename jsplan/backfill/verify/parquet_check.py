@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.backfill.copy_factory import endpoints_from_parquet, endpoints_to_parquet
+from jsplan.backfill.copy_origin import load_origin, require_distinct
 from jsplan.backfill.parquet.location import load_parquet_origin, resolve_folder
 from jsplan.backfill.parquet.log import Archive, ArchivedOrigin, Transformation
-from jsplan.backfill.partitioned_run import load_parquet_origins
 from jsplan.backfill.pinning import Endpoints, load_stored_state, pin_ranges
 from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.tasks.staging_sources import require_stream_info
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from jsplan.backfill.parquet.log import Commit
     from jsplan.backfill.seq_ranges import OriginState
     from jsplan.backfill.spark.verify_join import SideReader
-    from jsplan.backfill.tasks.copy import CopyTask
+    from jsplan.backfill.tasks.origin_task import OriginTask
     from jsplan.documents.backfill import Verification
 
 #: The stream may have messages that the archive does not have: no sequence is impossible.
@@ -55,7 +54,7 @@ class _ComparisonSides:
 
     origins: list[ComparedOrigin] = field(default_factory=list)
     readers: list[SideReader] = field(default_factory=list)
-    expected_tasks: list[CopyTask] = field(default_factory=list)
+    expected_tasks: list[OriginTask] = field(default_factory=list)
     expiry_floors: dict[int, int] = field(default_factory=dict)
     is_transformed: bool = False
 
@@ -116,7 +115,9 @@ class ParquetCheck(BackfillCheck):
             has_transforms(self.entry),
         )
         for number, origin_state in enumerate(origin_states):
-            endpoints = endpoints_to_parquet(self.context, self.pool, origin_state)
+            endpoints = (
+                await load_origin(self.context, self.pool, origin_state, into_archive=True)
+            ).endpoints
             info = await require_stream_info(endpoints.origin, origin_state.origin_address.stream)
             if info["created"] != origin_state.created:
                 raise JsplanError(
@@ -157,21 +158,12 @@ class ParquetCheck(BackfillCheck):
             has_transforms(self.entry),
             self.entry.target.stream,
         )
-        parquet_origins = (
-            await load_parquet_origins(self.context, self.entry, origin_states)
-            if transformed
-            else [
-                await load_parquet_origin(self.context, origin_state)
-                for origin_state in origin_states
-            ]
-        )
+        origins = [await load_origin(self.context, self.pool, state) for state in origin_states]
+        if transformed:
+            require_distinct(self.entry.name, origins)
         endpoints: Endpoints | None = None
-        for number, (origin_state, parquet_origin) in enumerate(
-            zip(origin_states, parquet_origins, strict=True)
-        ):
-            endpoints = endpoints_from_parquet(
-                self.context, self.pool, origin_state, parquet_origin
-            )
+        for number, origin in enumerate(origins):
+            origin_state, endpoints, files = origin.state, origin.endpoints, origin.reader.files
             target = await require_stream_info(endpoints.target, stream)
             compared = _build_compared_origin(
                 number,
@@ -179,24 +171,23 @@ class ParquetCheck(BackfillCheck):
                 endpoints,
                 _NO_LAST_SEQ,
                 self.list_source_names(origin_state, target["config"])
-                if parquet_origin.has_declared_domain
+                if origin.reader.has_domain
                 else (),
             )
             sides.origins.append(compared)
             sides.expiry_floors[number] = await asyncio.to_thread(
                 find_expiry_floor, compared, origin_state, endpoints, target
             )
-            sides.expected_tasks.append(build_read_task(endpoints, compared, parquet_origin.files))
+            sides.expected_tasks.append(build_read_task(endpoints, compared, files))
             sides.readers.append(
                 partial(
                     read_archived_presence if transformed else read_archived_origin_rows,
-                    parquet_origin.files,
+                    files,
                     compared,
                 )
             )
-            sides.is_transformed |= _is_transformed(
-                parquet_origin.archive.origins[parquet_origin.origin]
-            )
+            archive = await load_parquet_origin(self.context, origin_state)
+            sides.is_transformed |= _is_transformed(archive.archive.origins[archive.origin])
         if endpoints is not None:
             state = (await require_stream_info(endpoints.target, stream))["state"]
             request = (

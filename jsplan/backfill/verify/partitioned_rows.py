@@ -17,7 +17,7 @@ from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.multi_origin_scan import group_by_origin
+from jsplan.backfill.tasks.target_scan import group_by_origin
 from jsplan.backfill.verify.message_rows import (
     LATE,
     NO_ORIGIN,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jsplan.backfill.pinning import Endpoints
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.seq_ranges import BackfillState, SeqRange
-from jsplan.backfill.tasks.copy import CopyTask
+from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
 from jsplan.backfill.transforms import TransformSpec, build_transform_spec, has_transforms
 from jsplan.backfill.verify.command import BackfillCheck
@@ -125,26 +125,23 @@ class TransformedCheck(BackfillCheck):
 
 def build_read_task(
     endpoints: Endpoints, origin: ComparedOrigin, files: tuple[LocatedFile, ...] = ()
-) -> CopyTask:
+) -> OriginTask:
     """Build the task that reads the whole range of an origin, or the files of an archive."""
     spans = (SeqRange(origin.first, origin.last),) if origin.first <= origin.last else ()
-    return CopyTask(
+    return OriginTask(
         endpoints.source_endpoint,
         origin.domain,
         origin.stream,
         spans,
         origin.filters,
-        endpoints.target_endpoint,
-        "",
-        "",
         files=files,
     )
 
 
-def build_expected_plan(transforms: TransformSpec, tasks: Sequence[CopyTask]) -> PartitionPlan:
+def build_expected_plan(transforms: TransformSpec, tasks: Sequence[OriginTask]) -> PartitionPlan:
     """Build the plan that produces the expected messages."""
     return PartitionPlan(
-        (Partition(tasks[0].target, "", ""),),
+        (Partition(tasks[0].source, "", ""),),
         tuple(tasks),
         "none",
         (),

@@ -1,11 +1,10 @@
-"""Copy task: read ranges of a stream, write them into a staging stream, report the result.
+"""The part of a copy that reads one origin: its pending messages, in order.
 
-It does not depend on Spark. Reader and writer share a process, so no message enters the JVM.
+It does not depend on Spark, and reads a stream or the files of an archive.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -17,14 +16,12 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.message_schema import add_origin_header, build_origin_parts
 from jsplan.backfill.parquet.reader import LocatedFile, read_batches, require_unchanged_files
-from jsplan.backfill.protocol import FencedPublisher, RawConnection, read
-from jsplan.backfill.protocol.publisher import wait_for_interest
+from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical
-from jsplan.backfill.windows import Deadline, WindowClosedError
+from jsplan.backfill.windows import Deadline
 from jsplan.errors import RefusedError
 from jsplan.subjects import is_subset
 
@@ -59,27 +56,23 @@ class SourceCoverage:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyTask:
-    """Input of one copy task.
+class OriginTask:
+    """The messages of one origin that a copy reads: `spans` that match one of `filters`.
 
-    `ingest_prefix` is the subject prefix of its staging stream, with the dot. `max_msg_size` is
-    the limit of the target for one message in bytes (-1: none), `rate` is bytes per second. The
-    task reads `files` instead of `source`, if there are any, and stops at `deadline`.
+    Messages that are `existing` at the target or in `coverage` are left out. `max_msg_size` is the
+    limit of the target for one message in bytes (-1: none). The task reads `files` instead of
+    `source`, if there are any, and stops at `deadline`.
     """
 
     source: Endpoint
     domain: str
     stream: str
     spans: tuple[SeqRange, ...]
-    filters: tuple[str, ...]
-    target: Endpoint
-    ingest_prefix: str
-    staging_stream: str
+    filters: tuple[str, ...] = ()
     existing: ExistingMessages = field(default_factory=ExistingMessages)
     coverage: tuple[SourceCoverage, ...] = ()
     oversize: str = "error"
     max_msg_size: int = -1
-    rate: int | None = None
     files: tuple[LocatedFile, ...] = ()
     deadline: Deadline | None = None
 
@@ -99,26 +92,16 @@ class RateLimiter:
             time.sleep(max(0.0, self.sent_bytes / self._rate - (time.monotonic() - self._started)))
 
 
-def _measure_at_target(
-    task: CopyTask, rows: pa.RecordBatch, block: pa.BinaryArray
-) -> np.ndarray[Any, Any]:
-    """Return the maximum size of messages at the target in bytes, with the header of the server."""
-    sizes = pc.add(
-        pc.add(pc.binary_length(rows["subject"]), pc.binary_length(block)),
-        pc.binary_length(rows["data"]),
-    )
-    measured: np.ndarray[Any, Any] = (
-        sizes.to_numpy().astype(np.int64) + SOURCE_HEADER_BYTES + len(task.staging_stream)
-    )
-    return measured
-
-
 class OversizeFilter:
-    """Filter for messages that are too large for the target."""
+    """Filter for messages that are too large for the target.
 
-    def __init__(self, task: CopyTask, payload: int) -> None:
+    `payload` is `max_payload` there in bytes.
+    """
+
+    def __init__(self, task: OriginTask, staging_stream: str, payload: int) -> None:
         self._task = task
         self._payload = payload
+        self._added_bytes = SOURCE_HEADER_BYTES + len(staging_stream)
         self._skipped = [np.empty(0, dtype=np.int64)]
 
     def select_fitting(
@@ -128,7 +111,7 @@ class OversizeFilter:
 
         Raises RefusedError for `oversize: error`.
         """
-        size = _measure_at_target(self._task, rows, block)
+        size = self._measure_at_target(rows, block)
         fits = self._select_within(rows, size, self._payload)
         if self._task.max_msg_size >= 0:
             fits &= self._select_within(rows, size, self._task.max_msg_size)
@@ -136,6 +119,17 @@ class OversizeFilter:
             return None
         self._skipped.append(rows["seq"].to_numpy()[~fits])
         return fits
+
+    def _measure_at_target(
+        self, rows: pa.RecordBatch, block: pa.BinaryArray
+    ) -> np.ndarray[Any, Any]:
+        """Return the maximum size of messages there in bytes, with the header of the server."""
+        sizes = pc.add(
+            pc.add(pc.binary_length(rows["subject"]), pc.binary_length(block)),
+            pc.binary_length(rows["data"]),
+        )
+        measured: np.ndarray[Any, Any] = sizes.to_numpy().astype(np.int64) + self._added_bytes
+        return measured
 
     def _select_within(
         self, rows: pa.RecordBatch, size: np.ndarray[Any, Any], limit: int
@@ -155,88 +149,19 @@ class OversizeFilter:
             f"message {seq:,} of stream {self._task.stream} may have {size:,} bytes with the "
             f"headers that the copy adds. The target accepts at most {limit:,}. "
             "Nothing of this attempt was copied into it",
-            hint="Raise max_payload (or max_msg_size of the target), "
-            "or skip such messages with `oversize: skip`.",
+            hint="Raise max_payload (or max_msg_size of the target). "
+            "Or set `oversize: skip` to skip such messages.",
         )
 
 
-def run_copy_task(task: CopyTask) -> Iterator[dict[str, Any]]:
-    """Run the task, and yield its result last.
-
-    Where the window closed early, the result has the next origin sequence (`left`). Raises
-    RefusedError for a message that is too large, PublishRefusedError where another process wrote
-    to the staging stream or it was sealed, and ApiError.
-    """
-    connection = task.target.open()
-    try:
-        wait_for_interest(connection, f"{task.ingest_prefix}jsplan")
-        # closing deletes the consumer at the origin, also after an error
-        with contextlib.closing(read_messages(task)) as batches:
-            reader = _DeadlineReader(task, batches)
-            yield from (
-                result | reader.remainder
-                for result in _write_messages(task, connection, iter(reader))
-            )
-    finally:
-        connection.close()
-
-
-def _write_messages(
-    task: CopyTask, wire: RawConnection, batches: Iterator[pa.RecordBatch]
-) -> Iterator[dict[str, Any]]:
-    publisher, hasher, limiter = (
-        FencedPublisher(wire, 0, task.ingest_prefix.encode(), sparse=True),
-        BlockHasher(),
-        RateLimiter(task.rate),
-    )
-    oversize = OversizeFilter(task, wire.max_payload)
-    for rows in batches:
-        block = build_target_headers(task, rows)
-        fits = oversize.select_fitting(rows, block)
-        columns = [rows["subject"], block, rows["data"]]
-        subject, headers, data = (
-            columns if fits is None else [column.filter(pa.array(fits)) for column in columns]
-        )
-        publisher.write(subject, headers, data)
-        hasher.add(encode_canonical(subject, headers, data))
-        limiter.throttle(headers.nbytes + data.nbytes)
-    publisher.finish()
-    yield {
-        "messages": hasher.count,
-        "bytes": limiter.sent_bytes,
-        "hashes": hasher.hashes(),
-        "skipped": [list(span) for span in oversize.list_skipped()],
-    }
-
-
-def build_target_headers(task: CopyTask, rows: pa.RecordBatch) -> pa.BinaryArray:
+def build_target_headers(task: OriginTask, rows: pa.RecordBatch) -> pa.BinaryArray:
     """Build the header blocks of rows at the target."""
     return add_origin_header(
         rows["headers"], *build_origin_parts(task.domain, task.stream, rows["seq"], rows["time"])
     )
 
 
-class _DeadlineReader:
-    """Messages that a task reads until its window closes.
-
-    `remainder` has the sequence that the next window continues at, if the window closed early.
-    """
-
-    def __init__(self, task: CopyTask, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self._next = task.spans[0].first if task.spans else 0
-        self.remainder: dict[str, int] = {}
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        try:
-            for rows in self._batches:
-                yield rows
-                self._next = int(rows["seq"][-1].as_py()) + 1
-        except WindowClosedError:
-            self.remainder = {"left": self._next}
-
-
-def read_messages(task: CopyTask) -> Generator[pa.RecordBatch, None, None]:
+def read_messages(task: OriginTask) -> Generator[pa.RecordBatch, None, None]:
     """Read the messages to copy, in the columns of `MESSAGE_SCHEMA`, in order.
 
     Raises WindowClosedError where the window closes early.
@@ -269,7 +194,7 @@ def _plan_reads(
 
 
 def _select_wanted(
-    task: CopyTask, rows: pa.RecordBatch, inside: tuple[SeqRange, ...] | None
+    task: OriginTask, rows: pa.RecordBatch, inside: tuple[SeqRange, ...] | None
 ) -> np.ndarray[Any, Any] | None:
     """Return a mask of the rows to copy; None: all of them."""
     seq = rows["seq"].to_numpy()

@@ -1,0 +1,78 @@
+"""An origin of a copy: its pinned range, both sides, and how it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jsplan.backfill.origin_reader import OriginReader, StreamReader
+from jsplan.backfill.parquet.location import ParquetOrigin, load_parquet_origin
+from jsplan.backfill.parquet.origin_reader import ParquetReader
+from jsplan.backfill.pinning import Endpoints, export_domains
+from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jsplan.backfill.model import OriginState
+    from jsplan.context import Context
+    from jsplan.jetstream import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOrigin:
+    """One origin of a copy, a stream or one stream of an archive."""
+
+    state: OriginState
+    endpoints: Endpoints
+    reader: OriginReader
+
+    @property
+    def name(self) -> str:
+        """The origin as in `Jsplan-Origin`: `domain/stream`."""
+        return f"{self.endpoints.origin_domain_name}/{self.state.origin_address.stream}"
+
+
+async def load_origin(
+    world: Context, pool: Pool, state: OriginState, *, into_archive: bool = False
+) -> CopyOrigin:
+    """Build an origin from its state. Raises ArchiveError if its archive cannot be read.
+
+    Of a copy `into_archive` only the origin is a server.
+    """
+    if state.archive:
+        archive = await load_parquet_origin(world, state)
+        return CopyOrigin(
+            state,
+            _endpoints_from_parquet(world, pool, state, archive),
+            ParquetReader(state, archive),
+        )
+    if into_archive:
+        domain = world.workspace.domains[state.origin_address.domain]
+        endpoints = Endpoints.of_domains(world, pool, domain, domain)
+    else:
+        endpoints = Endpoints.of_origin(world, pool, state)
+    return CopyOrigin(state, endpoints, StreamReader(state, endpoints))
+
+
+def _endpoints_from_parquet(
+    world: Context, pool: Pool, state: OriginState, archive: ParquetOrigin
+) -> Endpoints:
+    """Build the endpoints of a copy out of an archive: only the target is a server."""
+    target = world.workspace.domains[state.target_address.domain]
+    export_domains(world, (target,))
+    api, endpoint = pool.api(target), Endpoint(target.connection, target.api_prefix)
+    return Endpoints(api, api, endpoint, endpoint, archive.origin.domain)
+
+
+def require_distinct(entry: str, origins: Sequence[CopyOrigin]) -> None:
+    """Raise RefusedError if two archives are of one stream, so that sequences are ambiguous."""
+    names = [origin.name for origin in origins]
+    if duplicate := next((name for n, name in enumerate(names) if name in names[:n]), None):
+        raise RefusedError(
+            f"backfill {entry} reads more than one archive of {duplicate}, "
+            "and a sequence means another message in each",
+            hint="Make an entry of each archive. Archives of a recreated stream can only be copied "
+            "without order, where, transform and subject_transform.",
+        )

@@ -1,0 +1,260 @@
+"""Read the origin of a copy: here a stream; of an archive, `parquet.origin_reader`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from jsplan.backfill.protocol import RawConnection, read
+from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.protocol.stream_info import count_pending, find_first_seq_at
+from jsplan.backfill.retry import retry_transient
+from jsplan.backfill.seq_arrays import group_into_ranges, subtract_present
+from jsplan.backfill.seq_ranges import SeqRange, subtract
+from jsplan.backfill.tasks.origin_task import MAX_READ_RANGES, ExistingMessages
+from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.errors import ServerRefusedError
+from jsplan.jetstream.api import STREAM_NOT_FOUND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jsplan.backfill.model import OriginState
+    from jsplan.backfill.parquet.reader import LocatedFile
+    from jsplan.backfill.pinning import Endpoints
+    from jsplan.backfill.tasks.endpoints import Endpoint
+
+#: Shorter runs of existing messages are read again and dropped one by one. The second number is for
+#: the longest runs, which cost no more than a range each.
+MIN_SKIPPED_RUN, MIN_SKIPPED_LONGEST_RUN = 10_000, 100
+#: Limit for a list of deleted sequences: a larger one may exceed the payload limit of a link.
+MAX_DELETED_DETAILS: Final = 50_000
+#: Attempts to find a message that both the target and the origin have.
+MAX_TRIES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadRanges:
+    """The `spans` to read, and the messages in them that the target already has.
+
+    `is_exact`: every existing message is known to come from this stream and not from a deleted one
+    of the same name.
+    """
+
+    spans: tuple[SeqRange, ...]
+    existing: ExistingMessages
+    is_exact: bool = True
+
+
+class OriginReader(Protocol):
+    """One origin of a copy, with its pinned range.
+
+    `files` are read instead of the stream, if there are any. `has_domain`: the workspace has the
+    domain of the origin, so a source of the target may have delivered some of its messages. The
+    methods raise ApiError, those of an archive ArchiveError.
+    """
+
+    @property
+    def has_domain(self) -> bool:
+        """True if the workspace has the domain of the origin."""
+
+    @property
+    def files(self) -> tuple[LocatedFile, ...]:
+        """The files of an archive."""
+
+    @property
+    def recorded_gaps(self) -> tuple[list[list[int]], int] | None:
+        """The gaps that an archive has, and the number of their sequences; None for a stream."""
+
+    async def fetch_info(self) -> dict[str, Any]:
+        """Return `created` and `state` of STREAM.INFO, and reconnect first if it was offline."""
+
+    async def count_messages(self) -> int:
+        """Count the messages of the range."""
+
+    async def find_gone(self) -> list[SeqRange]:
+        """Find the sequences that are deleted at the origin."""
+
+    async def fetch_time(self, seq: int) -> int | None:
+        """Return the time of a message (ns), or None."""
+
+    async def find_first_seq_at(self, time: int) -> int:
+        """Return the first sequence that was stored at this time (ns) or later."""
+
+    async def find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> UnreadRanges:
+        """Find the parts of the wanted ranges to read."""
+
+
+def find_skippable_runs(known: ExistingMessages) -> list[SeqRange]:
+    """Find long runs of existing messages, which are not read again.
+
+    Their number is limited to the ranges that one task reads, unless all are long.
+    """
+    largest = sorted(group_into_ranges(known.seq), key=lambda run: -run.size)
+    worth = (
+        run
+        for n, run in enumerate(largest)
+        if run.size >= (MIN_SKIPPED_LONGEST_RUN if n < MAX_READ_RANGES - 1 else MIN_SKIPPED_RUN)
+    )
+    return sorted(worth)
+
+
+@dataclass(slots=True)
+class StreamReader:
+    """An origin that is a stream."""
+
+    state: OriginState
+    endpoints: Endpoints
+
+    @property
+    def has_domain(self) -> bool:
+        """True: the workspace has the domain of each stream that it copies."""
+        return True
+
+    @property
+    def files(self) -> tuple[LocatedFile, ...]:
+        """No file: the stream is read."""
+        return ()
+
+    @property
+    def recorded_gaps(self) -> None:
+        """No record: the copy finds the gaps."""
+        return None
+
+    @property
+    def _stream(self) -> str:
+        return self.state.origin_address.stream
+
+    async def fetch_info(self) -> dict[str, Any]:
+        """Return STREAM.INFO."""
+        api = self.endpoints.origin
+        return await retry_transient(api, partial(require_stream_info, api, self._stream))
+
+    async def count_messages(self) -> int:
+        """Count the messages of the range that match the filters."""
+
+        def count(connection: RawConnection) -> int:
+            prefix, filters = self.endpoints.source_endpoint.api_prefix, tuple(self.state.filters)
+            first, after = (
+                count_pending(connection, prefix, self._stream, seq, filters)
+                for seq in (self.state.first, self.state.last + 1)
+            )
+            return first - after
+
+        return await asyncio.to_thread(self._ask, count)
+
+    async def find_gone(self) -> list[SeqRange]:
+        """Find the sequences that are deleted at the origin."""
+        state = (await require_stream_info(self.endpoints.origin, self._stream))["state"]
+        gone = [SeqRange(1, int(state["first_seq"]) - 1)] if state["first_seq"] > 1 else []
+        deleted = int(state.get("num_deleted") or 0)
+        if deleted > MAX_DELETED_DETAILS:
+            return subtract(
+                [SeqRange(1, int(state["last_seq"]))], await asyncio.to_thread(self._list_present)
+            )
+        if deleted:
+            detailed = await self.endpoints.origin.request(
+                f"STREAM.INFO.{self._stream}", {"deleted_details": True}
+            )
+            gone += group_into_ranges(
+                np.array(sorted(detailed["state"].get("deleted") or []), dtype=np.int64)
+            )
+        return gone
+
+    def _list_present(self) -> list[SeqRange]:
+        endpoint, state = self.endpoints.source_endpoint, self.state
+        request = ReadRequest(
+            endpoint.api_prefix, self._stream, state.first, state.last, headers_only=True
+        )
+        return group_into_ranges(
+            np.concatenate(
+                [rows["seq"].to_numpy() for rows in read(endpoint.open, request)]
+                or [np.empty(0, dtype=np.int64)]
+            )
+        )
+
+    async def fetch_time(self, seq: int) -> int | None:
+        """Return the time of a message (ns), or None."""
+        return await fetch_time(self.endpoints.source_endpoint, self._stream, seq)
+
+    async def find_first_seq_at(self, time: int) -> int:
+        """Return the first sequence that was stored at this time (ns) or later."""
+        prefix = self.endpoints.source_endpoint.api_prefix
+        return await asyncio.to_thread(
+            self._ask, lambda connection: find_first_seq_at(connection, prefix, self._stream, time)
+        )
+
+    def _ask(self, question: Callable[[RawConnection], int]) -> int:
+        connection = self.endpoints.source_endpoint.open()
+        try:
+            return question(connection)
+        finally:
+            connection.close()
+
+    async def find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> UnreadRanges:
+        """Find the wanted ranges without long runs of existing messages."""
+        if not await self._is_origin_of(existing):
+            return UnreadRanges(tuple(wanted), existing, is_exact=False)
+        if not subtract_present(wanted, existing.seq):
+            return UnreadRanges((), existing)
+        return UnreadRanges(tuple(subtract(wanted, find_skippable_runs(existing))), existing)
+
+    async def _is_origin_of(self, existing: ExistingMessages) -> bool:
+        """Check that all existing messages come from this origin, not from a deleted stream.
+
+        Times grow with sequences in both, and every message of the deleted stream is older.
+        """
+        times = existing.time[existing.time > 0]
+        if not len(times):
+            return True
+        if (np.diff(existing.seq) == 0).any() or (np.diff(times) < 0).any():
+            return False
+        return await self._has_same_message(existing)
+
+    async def _has_same_message(self, existing: ExistingMessages) -> bool:
+        """Compare the first existing message that the origin still has."""
+        dated = existing.time > 0
+        seqs, times = existing.seq[dated], existing.time[dated]
+        place, tries = 0, 0
+        while place < len(seqs) and tries < MAX_TRIES:
+            tries += 1
+            found = await fetch_first(
+                self.endpoints.source_endpoint, self._stream, int(seqs[place]), int(seqs[-1])
+            )
+            if found is None:
+                return True  # the origin has none of them, so none can be copied twice
+            place = int(np.searchsorted(seqs, found[0]))
+            if place < len(seqs) and seqs[place] == found[0]:
+                return bool(found[1] == times[place])
+        return place >= len(seqs)
+
+
+async def fetch_time(endpoint: Endpoint, stream: str, seq: int) -> int | None:
+    """Return the time of a message (ns) without its payload, or None."""
+    found = await fetch_first(endpoint, stream, seq, seq)
+    return found[1] if found is not None else None
+
+
+async def fetch_first(
+    endpoint: Endpoint, stream: str, first: int, last: int
+) -> tuple[int, int] | None:
+    """Return sequence and time (ns) of the first message of a range, or None."""
+    request = ReadRequest(endpoint.api_prefix, stream, first, last, headers_only=True)
+
+    def read_first() -> tuple[int, int] | None:
+        with contextlib.closing(read(endpoint.open, request)) as batches:
+            return next(
+                ((rows["seq"][0].as_py(), rows["time"][0].as_py()) for rows in batches), None
+            )
+
+    try:
+        return await asyncio.to_thread(read_first)
+    except ServerRefusedError as error:
+        if error.err_code == STREAM_NOT_FOUND:
+            return None
+        raise

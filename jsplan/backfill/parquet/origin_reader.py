@@ -1,0 +1,81 @@
+"""Read an origin of a copy from an archive."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jsplan.backfill.origin_reader import UnreadRanges
+from jsplan.backfill.parquet.reader import read_sequences
+from jsplan.backfill.seq_arrays import group_into_ranges
+from jsplan.backfill.tasks.origin_task import ExistingMessages, find_existing
+
+if TYPE_CHECKING:
+    from jsplan.backfill.model import OriginState, SeqRange
+    from jsplan.backfill.parquet.location import ParquetOrigin
+    from jsplan.backfill.parquet.reader import LocatedFile
+
+
+@dataclass(slots=True)
+class ParquetReader:
+    """An origin that is one stream of an archive."""
+
+    state: OriginState
+    archive: ParquetOrigin
+
+    @property
+    def has_domain(self) -> bool:
+        """True if the workspace has the domain of the origin."""
+        return self.archive.has_declared_domain
+
+    @property
+    def files(self) -> tuple[LocatedFile, ...]:
+        """The files, in order."""
+        return self.archive.files
+
+    @property
+    def recorded_gaps(self) -> tuple[list[list[int]], int]:
+        """The gaps of the archive, and the number of their sequences."""
+        return self.archive.gaps, self.archive.gap_messages
+
+    async def fetch_info(self) -> dict[str, Any]:
+        """Return `created` and `state` as STREAM.INFO would have them."""
+        return self.archive.stream_info
+
+    async def count_messages(self) -> int:
+        """Count the messages of the archive."""
+        return int(self.archive.stream_info["state"]["messages"])
+
+    async def find_gone(self) -> list[SeqRange]:
+        """Return no range: an archive deletes nothing during a copy."""
+        return []
+
+    async def fetch_time(self, seq: int) -> int | None:
+        """Return the time of a message (ns), or None."""
+        seqs, times = await asyncio.to_thread(read_sequences, self.files)
+        place = int(np.searchsorted(seqs, seq))
+        return int(times[place]) if place < len(seqs) and seqs[place] == seq else None
+
+    async def find_first_seq_at(self, time: int) -> int:
+        """Return the first sequence that was stored at this time (ns) or later."""
+        seqs, times = await asyncio.to_thread(read_sequences, self.files)
+        later = np.flatnonzero(times >= time)
+        return int(seqs[later[0]]) if len(later) else self.state.last + 1
+
+    async def find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> UnreadRanges:
+        """Find the archived messages that the target does not have, by sequence and time."""
+        return await asyncio.to_thread(self._find_unread, wanted, existing)
+
+    def _find_unread(self, wanted: list[SeqRange], existing: ExistingMessages) -> UnreadRanges:
+        seqs, times = read_sequences(self.files)
+        is_pending = np.zeros(len(seqs), dtype=bool)
+        for span in wanted:
+            is_pending[
+                np.searchsorted(seqs, span.first) : np.searchsorted(seqs, span.last, side="right")
+            ] = True
+        if len(existing.seq):
+            is_pending &= ~find_existing(existing, seqs, times)
+        return UnreadRanges(tuple(group_into_ranges(seqs[is_pending])), ExistingMessages())

@@ -1,0 +1,91 @@
+"""The objects that all copies of one run share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from jsplan.backfill.retry import retry_transient
+from jsplan.backfill.task_runner import TaskRunner
+from jsplan.backfill.tasks.capacity import find_capacity_problem
+from jsplan.backfill.windows import Deadline
+from jsplan.config.model import Backfill
+from jsplan.diagnostics import quote_shell
+from jsplan.documents.backfill import OriginResult
+from jsplan.errors import RefusedError
+from jsplan.jetstream import DomainApi
+from jsplan.options import Observer
+from jsplan.topology import Topology
+
+WriteGuard = Callable[[float], float]
+#: The longest time of a write in seconds: the lock must last as long.
+WRITE_SECONDS: Final = 30.0
+
+
+class Copy(Protocol):
+    """The copy of one or more origins by one strategy. `results` is the progress of each."""
+
+    results: list[OriginResult]
+
+    async def run(self) -> None:
+        """Copy the pending messages and verify them.
+
+        Raises RefusedError, JsplanError and ApiError. It can be run again then.
+        """
+
+
+@dataclass(slots=True)
+class RunContext:
+    """The objects that all copies of a run share.
+
+    `entry_id` names the entry and its workspace on the servers. Copying stops at `deadline`.
+    """
+
+    entry: Backfill
+    entry_id: str
+    config_hash: str
+    topology: Topology
+    apis: dict[str, DomainApi]
+    runner: TaskRunner
+    observer: Observer
+    may_write: WriteGuard
+    is_allowed: Callable[[str, str], bool]
+    deadline: Deadline | None = None
+
+    def require_open(self) -> None:
+        """Raise WindowClosedError if nothing more may be copied now."""
+        if self.deadline is not None:
+            self.deadline.require_open()
+
+    async def write(self, api: DomainApi, request: Callable[[], Any]) -> Any:
+        """Send a write, and check before each attempt that the lock is still held."""
+
+        async def guarded() -> Any:
+            self.may_write(WRITE_SECONDS)
+            return await request()
+
+        return await retry_transient(api, guarded)
+
+    def require_capacity(
+        self, address: str, info: dict[str, Any], messages: int, size: int
+    ) -> bool:
+        """Check the capacity of a target. Return True if it will delete messages of its own.
+
+        Raises RefusedError if it cannot take these messages, or may not delete others for them.
+        `info` is its STREAM.INFO, `size` is in bytes.
+        """
+        problem = find_capacity_problem(address, info, messages, size)
+        if problem is None:
+            return False
+        if not problem.deletes:
+            raise RefusedError(
+                f"{problem.text}. Nothing was changed",
+                hint="Delete messages there, or raise its limits.",
+            )
+        if not self.is_allowed("DELETES_MESSAGES", address):
+            raise RefusedError(
+                f"{problem.text}. Nothing was changed",
+                hint="To allow it: --allow-hazard " + quote_shell(f"DELETES_MESSAGES:{address}"),
+            )
+        return True

@@ -1,0 +1,93 @@
+"""The strategy of the copy of one origin, which a resumed run keeps."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from jsplan.backfill.copier import Copier
+from jsplan.backfill.copy_origin import CopyOrigin
+from jsplan.backfill.native_copy import NativeCopy
+from jsplan.backfill.origin_reader import StreamReader
+from jsplan.backfill.pinning import Endpoints
+from jsplan.backfill.retry import retry_transient
+from jsplan.backfill.run_context import RunContext
+from jsplan.backfill.seq_ranges import MAX_LISTED_RANGES, OriginState, count_sequences, intersect
+from jsplan.backfill.snapshot_copy import SNAPSHOT_PATH, require_same_messages
+from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.tasks.temporary_source import detach_source, read_owner
+from jsplan.errors import JsplanError
+
+
+class ServerCopy:
+    """The copy of one stream by the strategy in its state; `copier` copies what is left."""
+
+    def __init__(self, context: RunContext, origin: CopyOrigin, copier: Copier) -> None:
+        self._context = context
+        self._state, self._endpoints = origin.state, origin.endpoints
+        self._origin = origin
+        self._copier = copier
+        self.results = copier.results
+
+    async def run(self) -> None:
+        """Copy the pending messages and verify them. Raises the errors of `Copier.run`."""
+        native = NativeCopy(self._context, self._origin)
+        await self._remove_orphaned_source(native)
+        strategy = "spark" if self._state.status == "done" else self._state.strategy
+        if strategy == "snapshot" and await self._is_made_from_snapshot():
+            return
+        if strategy == "native":
+            if await native.run():
+                self.results[:] = [await native.finish()]
+                return
+            self.results[0].copied += native.result.copied
+            self.results[0].bytes += native.result.bytes
+        await self._copier.run()
+
+    async def _fetch_target_info(self) -> dict[str, Any]:
+        api = self._endpoints.target
+        return await retry_transient(
+            api, partial(require_stream_info, api, self._state.target_address.stream)
+        )
+
+    async def _remove_orphaned_source(self, native: NativeCopy) -> None:
+        """Detach a source of an earlier text of the entry, or of a deleted origin."""
+        owner = read_owner((await self._fetch_target_info())["config"])
+        wanted = self._state.strategy == "native" and self._state.status != "done"
+        if (
+            owner is None
+            or not owner.startswith(f"{self._context.entry_id} {self._state.origin} ")
+            or (wanted and owner == native.owner)
+        ):
+            return
+        api, stream = self._endpoints.target, self._state.target_address.stream
+
+        async def detach() -> None:
+            await detach_source(api, (await require_stream_info(api, stream))["config"])
+
+        await self._context.write(api, detach)
+
+    async def _is_made_from_snapshot(self) -> bool:
+        """Verify a restored target of an interrupted apply, which did not record it."""
+        self._state.target_created = (
+            self._state.target_created or (await self._fetch_target_info())["created"]
+        )
+        try:
+            await require_same_messages(self._state, self._endpoints)
+        except JsplanError as error:
+            self._context.observer.warn(f"{error}. Spark copies the pending messages")
+            return False
+        result = self.results[0]
+        result.gaps, result.gap_messages = await find_snapshot_gaps(self._state, self._endpoints)
+        result.verified, result.attempts, result.path = True, 1, SNAPSHOT_PATH
+        return True
+
+
+async def find_snapshot_gaps(
+    state: OriginState, endpoints: Endpoints
+) -> tuple[list[list[int]], int]:
+    """Find the gaps of the range at the origin: ranges and their count. Raises ApiError."""
+    if state.seq_range.size <= 0:
+        return [], 0
+    gone = intersect([state.seq_range], await StreamReader(state, endpoints).find_gone())
+    return [list(span) for span in gone[:MAX_LISTED_RANGES]], count_sequences(gone)

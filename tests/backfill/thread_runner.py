@@ -1,0 +1,123 @@
+"""A task runner without Spark: the same readers, packers and writers, in threads of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from jsplan.backfill.seq_ranges import SeqRange
+from jsplan.backfill.tasks.partition_writer import (
+    PartitionWriter,
+    copy_all_partitions,
+    copy_partition,
+)
+from jsplan.backfill.tasks.partitioning import (
+    BlockPacker,
+    PartitionPlan,
+    RowBlock,
+    read_chunk,
+    unpack_rows,
+)
+from tests.support.simulated_kill import SimulatedKill
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from jsplan.backfill.parquet.writer import ExportChunk
+    from jsplan.backfill.task_runner import Task
+    from jsplan.options import Observer
+
+
+class ThreadRunner:
+    """Runs tasks in threads. It has two slots, also on a machine with one core."""
+
+    def __init__(self, observer: Observer, master: str | None) -> None:  # noqa: ARG002 - the protocol has them
+        self.start_seconds = 0.0
+
+    def warm_up(self) -> None:
+        """Do nothing: threads need no start."""
+
+    async def start(self) -> None:
+        """Do nothing: threads need no start."""
+
+    async def close(self) -> None:
+        """Do nothing: each task has ended."""
+
+    async def count_slots(self) -> int:
+        """Return 2."""
+        return 2
+
+    async def run_one(self, task: Task, name: str) -> list[dict[str, Any]]:
+        """Run one task."""
+        return (await self.run([task], name))[0]
+
+    async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:  # noqa: ARG002 - as above
+        """Run each task to its end, one after the other."""
+        return [await asyncio.to_thread(_run_task, task) for task in tasks]
+
+    async def run_partitions(self, plan: PartitionPlan, name: str) -> list[dict[str, Any]]:  # noqa: ARG002 - as above
+        """Copy in partitions, with a writer for each."""
+        return await asyncio.to_thread(run_partitions, plan)
+
+    async def run_export(
+        self, plan: PartitionPlan, chunks: Sequence[ExportChunk], name: str
+    ) -> list[dict[str, Any]]:
+        """Refuse: SQL and functions need Spark."""
+        raise NotImplementedError
+
+
+class DyingRunner(ThreadRunner):
+    """Dies after its partitions have written the origin's messages up to a sequence."""
+
+    last = 0
+
+    async def run_partitions(self, plan: PartitionPlan, name: str) -> list[dict[str, Any]]:
+        """Copy the first messages, then die."""
+        tasks = tuple(
+            replace(task, spans=(SeqRange(task.spans[0].first, self.last),))
+            for task in plan.origin_tasks
+        )
+        await super().run_partitions(replace(plan, origin_tasks=tasks), name)
+        raise SimulatedKill
+
+
+def _run_task(task: Task) -> list[dict[str, Any]]:
+    return list(task())
+
+
+def run_partitions(plan: PartitionPlan) -> list[dict[str, Any]]:
+    """Run a plan that needs neither SQL nor a function, with several writers at the same time."""
+    assert plan.where is None
+    assert plan.transform is None
+    if plan.has_single_reader:
+        return list(copy_all_partitions(plan))
+    blocks: dict[int, list[RowBlock]] = {number: [] for number in range(len(plan.partitions))}
+    for block in () if plan.is_fused else _read_blocks(plan):
+        blocks[block.partition_number].append(block)
+    with ThreadPoolExecutor(len(plan.partitions)) as threads:
+        return list(
+            threads.map(lambda number: _write_partition(plan, number, blocks[number]), blocks)
+        )
+
+
+def _read_blocks(plan: PartitionPlan) -> Iterator[RowBlock]:
+    for chunk in plan.split_into_chunks(4):
+        packer = BlockPacker(plan, chunk.origin_number)
+        for rows in read_chunk(plan, chunk):
+            yield from packer.pack(rows)
+        yield from packer.flush()
+
+
+def _write_partition(plan: PartitionPlan, number: int, blocks: list[RowBlock]) -> dict[str, Any]:
+    if plan.is_fused:
+        return list(copy_partition(plan, number))[-1]
+    writer = PartitionWriter(plan, number)
+    try:
+        for block in sorted(blocks, key=lambda block: (block.origin_number, block.first_seq)):
+            for rows in unpack_rows(block.rows):
+                writer.write(block.origin_number, rows)
+        return writer.finish()
+    finally:
+        writer.close()
