@@ -127,15 +127,17 @@ def _inexpressible_notes(address: Address, body: MinimalConfig) -> Iterator[str]
 
 
 def _complete_transforms(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return transforms with both sides, as people write them and older servers require them."""
+    """Return transforms with both sides, as people write them and older servers require them.
+
+    One of several stays empty: servers take it so, and refuse `>` beside another (10147).
+    """
 
     def whole(origin: Mapping[str, Any]) -> dict[str, Any]:
         transforms = origin.get("subject_transforms")
-        return (
-            {**origin, "subject_transforms": [{"src": ">"} | one for one in transforms]}
-            if transforms
-            else dict(origin)
-        )
+        if not transforms:
+            return dict(origin)
+        src = ">" if len(transforms) == 1 else ""
+        return {**origin, "subject_transforms": [{"src": src} | one for one in transforms]}
 
     out = dict(fields)
     if out.get("mirror"):

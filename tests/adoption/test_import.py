@@ -483,6 +483,20 @@ def test_a_bucket_may_refuse_values_by_key(shop: Shop) -> None:
     shop.require_empty_plan()
 
 
+def test_an_empty_source_beside_another_stays_empty(shop: Shop) -> None:
+    """An empty source of a transform stays empty beside another one.
+
+    The server takes it, and refuses `>` in its place as an overlap (10147).
+    """
+    shop.stream("hub", "A", subjects=["a.>"])
+    transforms = [{"src": "", "dest": ""}, {"src": "a.>", "dest": ""}]
+    shop.stream("hub", "ALL", sources=[{"name": "A", "subject_transforms": transforms}])
+
+    code, _, err = shop.adopt("--all")
+    assert (code, "not written" in err) == (0, False), err
+    shop.require_empty_plan()
+
+
 def test_a_stream_that_cannot_be_declared_is_left_out(shop: Shop) -> None:
     """A stream that the workspace cannot declare is left out alone, with the reason."""
     for name in ("A", "B", "C"):
