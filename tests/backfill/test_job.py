@@ -398,3 +398,19 @@ def test_a_recreated_target(pair: Pair) -> None:
     assert "--reset-range" in str(refused.value.hint)
     assert pair.run(reset_range=True).copied == 4
     pair.require_copied()
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["leaf/S/3/yesterday", "leaf/S/99999999999999999999/2026-01-01T00:00:00Z", "leaf/S/3/", "x"],
+)
+def test_a_header_that_no_copy_wrote(pair: Pair, origin: str) -> None:
+    """A message that says with an impossible time or sequence that it is a copy is not one."""
+    pair.stream("leaf", "S", numbered_rows(5))
+    pair.stream(
+        "hub", "T", [(b"t.a", b"NATS/1.0\r\nJsplan-Origin: %s\r\n\r\n" % origin.encode(), b"own")]
+    )
+
+    assert pair.run().copied == 5
+    assert pair.run().copied == 0
+    pair.require_nothing_left()

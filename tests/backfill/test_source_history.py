@@ -121,7 +121,7 @@ def test_the_plan_has_a_note_and_no_step(pair: Pair, capsys: pytest.CaptureFixtu
 
 
 def test_the_command_copies_the_history(pair: Pair) -> None:
-    """A shell runs it as it is printed, with Spark, and each message is in the target once."""
+    """A shell runs the printed command with Spark, and each message is in the target once."""
     pair.stream("leaf", "S$1", numbered_rows(20, subject=b"s1.x"), subjects=["s1.>"])
     space = write_sources(pair, {"name": "S$1", "opt_start_seq": 16})
     plan, result = space.apply()
@@ -331,7 +331,7 @@ def test_a_recreated_stream(pair: Pair, side: str) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("names", [(), ("s.a", "s.b")])
 def test_a_source_that_comes_back_later(pair: Pair, names: tuple[str, ...]) -> None:
-    """The server continues a source after its messages in the target, wherever the files start it."""
+    """The server continues a source after its messages, wherever the files start it."""
     source: dict[str, Any] = (
         {"subject_transforms": [{"src": name, "dest": name} for name in names]} if names else {}
     )

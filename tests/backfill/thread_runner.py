@@ -1,4 +1,4 @@
-"""A task runner without Spark: the same readers, packers and writers, in threads of this process."""
+"""A task runner without Spark: the same readers, packers and writers, in threads."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def parse_origin_header(
 ) -> tuple[pa.Array, pa.Array]:
     """Return the origin sequence and time text of messages of this stream; null for all others."""
     prefix = f"{domain}/{stream}/"
-    pattern = f"\r\n{ORIGIN_HEADER}: ?{escape_regex(prefix)}(?P<seq>[0-9]+)/(?P<time>[^\r]*)"
+    pattern = f"\r\n{ORIGIN_HEADER}: ?{escape_regex(prefix)}(?P<seq>[0-9]{{1,18}})/(?P<time>[^\r]*)"
     if not contains_bytes(headers, prefix.encode()):
         return pa.nulls(len(headers), pa.int64()), pa.nulls(len(headers), pa.string())
     found = pc.extract_regex(headers, pattern=pattern)
@@ -103,7 +103,7 @@ def parse_source_header(headers: pa.BinaryArray, name: str) -> pa.Array:
 
     `name` is a stream, or `stream:hash`.
     """
-    pattern = f"\r\n{SOURCE_HEADER}: ?{escape_regex(name)} (?P<seq>[0-9]+)"
+    pattern = f"\r\n{SOURCE_HEADER}: ?{escape_regex(name)} (?P<seq>[0-9]{{1,18}})"
     if not contains_bytes(headers, f"{SOURCE_HEADER}: {name} ".encode()):
         return pa.nulls(len(headers), pa.int64())
     return _to_numbers(pc.struct_field(pc.extract_regex(headers, pattern=pattern), "seq"))
