@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from jsplan.backfill.model import BackfillState
 from jsplan.backfill.pinning import Endpoints, pin_ranges
 from jsplan.backfill.run_context import RunContext
-from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.origin_task import OriginTask
@@ -17,6 +15,7 @@ from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.config.model import Backfill
 from jsplan.context import Context
 from jsplan.jetstream import Pool
+from jsplan.planning.backfill.model import BackfillState, SeqRange
 from jsplan.sandbox import Sandbox
 
 

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from backfill_bench import Bench
 
 from jsplan.backfill.copy_origin import load_origin
-from jsplan.backfill.model import OriginState
 from jsplan.backfill.native_copy import NativeCopy
 from jsplan.backfill.snapshot_copy import SnapshotRestore
-from jsplan.backfill.strategy import StreamTraits, build_strategy_facts, choose_strategy
 from jsplan.config.model import Backfill, BackfillSide
+from jsplan.planning.backfill.model import OriginState
+from jsplan.planning.backfill.strategy import StreamTraits, build_strategy_facts, choose_strategy
 
 ENTRY = Backfill(
     "tools", (BackfillSide("leaf", "BENCH"),), BackfillSide("hub", "COPY"), mode="exact"

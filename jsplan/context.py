@@ -23,7 +23,8 @@ from jsplan.facts.unmanaged import read_unmanaged
 from jsplan.jetstream import Pool
 from jsplan.jetstream.identity import FindKnownObject, KnownObject
 from jsplan.options import Observer, PlanOptions
-from jsplan.planning.backfills import list_streams, list_time_lookups
+from jsplan.planning.backfill.entries import list_streams, list_time_lookups
+from jsplan.planning.backfill.source_history import source_history_times
 from jsplan.planning.build import candidate_addresses
 from jsplan.planning.crash_recovery import recover_interrupted
 from jsplan.planning.decide import ResourceDecision
@@ -43,7 +44,6 @@ from jsplan.planning.replication.duplicates import list_duplicates
 from jsplan.planning.replication.impact import unplanned_downstream
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
 from jsplan.planning.source_cycles import find_unread_origins
-from jsplan.planning.source_history import source_history_times
 from jsplan.planning.unmanaged import required_reads as unmanaged_reads
 from jsplan.state import Backend, LockInfo, State, backend_of
 from jsplan.topology import Topology, build_topology

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from jsplan.backfill.windows import SYSTEM_CLOCK, Clock
+from jsplan.planning.backfill.windows import SYSTEM_CLOCK, Clock
 from jsplan.planning.options import PlanningOptions
 from jsplan.units import SECOND
 

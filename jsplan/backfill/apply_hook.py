@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.schedule import describe_closed_window, describe_interrupted_run
 from jsplan.backfill.spark_extra import require_spark
-from jsplan.backfill.windows import SYSTEM_CLOCK, Clock
 from jsplan.diagnostics import quote_shell
 from jsplan.errors import ExitCode, JsplanError, NotAvailableError, RefusedError, combine_exit_codes
+from jsplan.planning.backfill.windows import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from jsplan.context import Context

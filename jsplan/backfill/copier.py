@@ -15,16 +15,14 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from jsplan.backfill.copy_origin import CopyOrigin
-from jsplan.backfill.pending import PendingRanges, PendingScan, scan_pending
+from jsplan.backfill.pending import PendingRanges, PendingScan, scan_pending, split_by_budget
 from jsplan.backfill.pinning import require_same_streams, require_valid_target
 from jsplan.backfill.retry import gather_limited, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import RunContext
-from jsplan.backfill.schedule import compute_byte_budget, split_by_budget
+from jsplan.backfill.schedule import compute_byte_budget
 from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges
 from jsplan.backfill.seq_ranges import (
-    MAX_LISTED_RANGES,
     MAX_NAMED_MESSAGES,
-    SeqRange,
     count_sequences,
     first_sequences,
     intersect,
@@ -42,9 +40,10 @@ from jsplan.backfill.tasks.staging_recovery import (
 )
 from jsplan.backfill.tasks.staging_streams import StagingStream
 from jsplan.backfill.transforms import TransformSpec
-from jsplan.backfill.windows import WindowClosedError
 from jsplan.documents.backfill import MessagesMoved, OriginResult
 from jsplan.errors import ApiError, ConnectError, JsplanError
+from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
+from jsplan.planning.backfill.windows import WindowClosedError
 
 #: More partitions are not faster: a target stores messages with one core.
 MAX_PARTITIONS: Final = 8

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jsplan.backfill.origin_reader import OriginReader, StreamReader
 from jsplan.backfill.parquet.location import ParquetOrigin, load_parquet_origin
-from jsplan.backfill.parquet.origin_reader import ParquetReader
+from jsplan.backfill.parquet_reader import ParquetReader
 from jsplan.backfill.pinning import Endpoints, export_domains
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import RefusedError
@@ -15,9 +15,9 @@ from jsplan.errors import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jsplan.backfill.model import OriginState
     from jsplan.context import Context
     from jsplan.jetstream import Pool
+    from jsplan.planning.backfill.model import OriginState
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,17 @@ from jsplan.backfill.pending import PendingScan, scan_pending
 from jsplan.backfill.pinning import Endpoints, require_same_streams, require_valid_target
 from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.retry import POLL_INTERVAL, retry_transient
+from jsplan.backfill.rows.message_rows import ComparedOrigin
+from jsplan.backfill.rows.native import (
+    NativeComparison,
+    Tally,
+    compare_tallies,
+    tally_origin,
+    tally_sourced,
+)
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.seq_arrays import subtract_present
-from jsplan.backfill.seq_ranges import MAX_LISTED_RANGES, OriginState, count_sequences, intersect
+from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.tasks.capacity import estimate_overhead, find_capacity_problem
 from jsplan.backfill.tasks.promotion_scan import READ_STRIDE
 from jsplan.backfill.tasks.staging_sources import require_stream_info
@@ -32,16 +40,9 @@ from jsplan.backfill.tasks.temporary_source import (
     find_temporary_source,
     read_owner,
 )
-from jsplan.backfill.verify.message_rows import ComparedOrigin
-from jsplan.backfill.verify.native import (
-    NativeComparison,
-    Tally,
-    compare_tallies,
-    tally_origin,
-    tally_sourced,
-)
 from jsplan.documents.backfill import MessagesMoved, OriginResult
 from jsplan.errors import JsplanError, RefusedError
+from jsplan.planning.backfill.model import MAX_LISTED_RANGES, OriginState
 from jsplan.resources.nested import source_header
 from jsplan.topology.routes import NoRouteError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jsplan.backfill.windows import SYSTEM_CLOCK, Clock
+from jsplan.planning.backfill.windows import SYSTEM_CLOCK, Clock
 from jsplan.units import SECOND
 
 

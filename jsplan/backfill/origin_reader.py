@@ -1,4 +1,4 @@
-"""Read the origin of a copy: here a stream; of an archive, `parquet.origin_reader`."""
+"""Read the origin of a copy: here a stream; of an archive, `parquet_reader`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.protocol.stream_info import count_pending, find_first_seq_at
 from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.seq_arrays import group_into_ranges, subtract_present
-from jsplan.backfill.seq_ranges import SeqRange, subtract
+from jsplan.backfill.seq_ranges import subtract
 from jsplan.backfill.tasks.origin_task import MAX_READ_RANGES, ExistingMessages
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.errors import ServerRefusedError
 from jsplan.jetstream.api import STREAM_NOT_FOUND
+from jsplan.planning.backfill.model import SeqRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jsplan.backfill.model import OriginState
     from jsplan.backfill.parquet.reader import LocatedFile
     from jsplan.backfill.pinning import Endpoints
     from jsplan.backfill.tasks.endpoints import Endpoint
+    from jsplan.planning.backfill.model import OriginState
 
 #: Shorter runs of existing messages are read again and dropped one by one. The second number is for
 #: the longest runs, which cost no more than a range each.

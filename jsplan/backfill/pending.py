@@ -6,24 +6,24 @@ Messages that the target's own sources copy are not pending either. Nothing is w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from jsplan.backfill.model import OriginState
 from jsplan.backfill.origin_reader import OriginReader, fetch_time
 from jsplan.backfill.pinning import Endpoints
 from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.retry import gather_limited, retry_transient
 from jsplan.backfill.seq_arrays import group_into_ranges, subtract_present
-from jsplan.backfill.seq_ranges import SeqRange, count_sequences, intersect, subtract
+from jsplan.backfill.seq_ranges import MAX_SEQ, count_sequences, intersect, subtract
 from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage
 from jsplan.backfill.tasks.source_resume import LastSourcedQuery, find_last_sourced
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.backfill.tasks.target_scan import OriginQuery, scan_target
+from jsplan.planning.backfill.model import OriginState, SeqRange
 from jsplan.resources.nested import source_header
 from jsplan.topology import Topology
 
@@ -56,6 +56,34 @@ class PendingRanges:
     def restrict(self, first: int, last: int) -> PendingRanges:
         """Restrict to the sequences from `first` to `last`, both included."""
         return replace(self, spans=tuple(intersect(self.spans, [SeqRange(first, last)])))
+
+
+def split_by_budget(
+    all_pending: Sequence[PendingRanges], most: int | None
+) -> Iterator[list[PendingRanges]]:
+    """Split ranges into portions of at most `most` sequences, which are copied one by one."""
+    left = list(all_pending)
+    while most is not None and sum(pending.messages for pending in left) > most:
+        budget = most
+        part: list[PendingRanges] = []
+        for number, pending in enumerate(left):
+            cut = _find_budget_end(pending, budget)
+            part.append(pending.restrict(0, cut))
+            left[number], budget = (
+                pending.restrict(cut + 1, MAX_SEQ),
+                max(0, budget - part[-1].messages),
+            )
+        yield part
+    yield left
+
+
+def _find_budget_end(pending: PendingRanges, most: int) -> int:
+    """Return the last sequence of the first `most` sequences."""
+    for span in pending.spans:
+        if span.size > most:
+            return span.first + most - 1
+        most -= span.size
+    return MAX_SEQ
 
 
 async def scan_pending(

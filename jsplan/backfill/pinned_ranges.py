@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 
-from jsplan.backfill.model import BackfillState, hash_config, match_origin_states
 from jsplan.backfill.pinning import load_stored_state, pin_ranges, require_valid_target
 from jsplan.backfill.reachable_origins import pin_reachable_origins
 from jsplan.backfill.strategy_selection import select_strategy
@@ -18,6 +17,7 @@ from jsplan.backfill.transforms import is_joint_copy, reads_archive
 from jsplan.config.model import Backfill
 from jsplan.context import Context
 from jsplan.jetstream import Pool
+from jsplan.planning.backfill.model import BackfillState, hash_config, match_origin_states
 from jsplan.units import format_timestamp
 
 SaveState = Callable[[BackfillState], Awaitable[None]]

@@ -7,17 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.backfill.model import (
-    BackfillState,
-    OriginState,
-    find_stored_state,
-    hash_config,
-    make_ad_hoc_entry,
-)
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.parquet.location import check_archives, pin_parquet_origins
 from jsplan.backfill.protocol.stream_info import find_first_seq_at, parse_time
-from jsplan.backfill.strategy import find_read_obstacle, find_target_problem, has_strategy_choice
 from jsplan.backfill.tasks.endpoints import Endpoint, export_connection
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.config.model import Backfill, BackfillSide, Domain
@@ -25,6 +17,18 @@ from jsplan.context import Context
 from jsplan.errors import JsplanError, UsageError
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.contexts import resolve_settings
+from jsplan.planning.backfill.model import (
+    BackfillState,
+    OriginState,
+    find_stored_state,
+    hash_config,
+    make_ad_hoc_entry,
+)
+from jsplan.planning.backfill.strategy import (
+    find_read_obstacle,
+    find_target_problem,
+    has_strategy_choice,
+)
 from jsplan.units import format_timestamp
 
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jsplan.address import Address
-from jsplan.backfill.model import (
+from jsplan.errors import JsplanError, StalePlanError
+from jsplan.planning.backfill.entries import side_to_document
+from jsplan.planning.backfill.model import (
     BackfillState,
     OriginState,
     find_stored_state,
     hash_config,
     match_origin_states,
 )
-from jsplan.errors import JsplanError, StalePlanError
-from jsplan.planning.backfills import side_to_document
 
 if TYPE_CHECKING:
     from jsplan.config.model import Backfill, BackfillSide

@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 
 from jsplan.address import Address
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin
-from jsplan.backfill.estimate import estimate_backfill
-from jsplan.backfill.model import BackfillState
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.parquet.location import pin_parquet_origins
 from jsplan.backfill.pending import PendingRanges, PendingScan, scan_pending
@@ -32,24 +30,26 @@ from jsplan.backfill.pinning import (
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.retry import gather_limited
-from jsplan.backfill.seq_ranges import OriginState, count_sequences, intersect
-from jsplan.backfill.strategy import (
+from jsplan.backfill.seq_ranges import count_sequences, intersect
+from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage, find_existing
+from jsplan.backfill.transforms import is_joint_copy
+from jsplan.config.model import Backfill, BackfillSide, LoadOptions
+from jsplan.context import Context, build_inputs, open_context, open_pool
+from jsplan.documents.backfill_preview import COMPARED, COUNTED, BackfillPreview, OriginPreview
+from jsplan.errors import JsplanError
+from jsplan.jetstream import Pool
+from jsplan.planning.backfill.entries import RESUMED_CHOICES, list_past_copies
+from jsplan.planning.backfill.estimate import estimate_backfill
+from jsplan.planning.backfill.model import BackfillState, OriginState
+from jsplan.planning.backfill.strategy import (
     StrategyChoice,
     StreamTraits,
     build_strategy_facts,
     choose_strategy,
     complete_reason,
 )
-from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.origin_task import ExistingMessages, SourceCoverage, find_existing
-from jsplan.backfill.transforms import is_joint_copy
-from jsplan.backfill.windows import Clock
-from jsplan.config.model import Backfill, BackfillSide, LoadOptions
-from jsplan.context import Context, build_inputs, open_context, open_pool
-from jsplan.documents.backfill_preview import COMPARED, COUNTED, BackfillPreview, OriginPreview
-from jsplan.errors import JsplanError
-from jsplan.jetstream import Pool
-from jsplan.planning.backfills import RESUMED_CHOICES, list_past_copies
+from jsplan.planning.backfill.windows import Clock
 from jsplan.planning.model import PlanRequest
 from jsplan.subjects import is_subset
 from jsplan.topology.routes import is_import

@@ -12,10 +12,10 @@ from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from jsplan.backfill.model import BackfillState
     from jsplan.config.model import Backfill
     from jsplan.context import Context
     from jsplan.jetstream import Pool
+    from jsplan.planning.backfill.model import BackfillState
 
 
 async def find_offline_domains(world: Context, pool: Pool, entry: Backfill) -> dict[str, str]:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
-from jsplan.backfill.windows import WindowClosedError
 from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
+from jsplan.planning.backfill.windows import WindowClosedError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -10,9 +10,8 @@ from dataclasses import replace
 from jsplan.address import Address
 from jsplan.backfill.copier import Copier
 from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
-from jsplan.backfill.model import BackfillState, OriginState
 from jsplan.backfill.options import BackfillOptions
-from jsplan.backfill.parquet.export import ParquetExport
+from jsplan.backfill.parquet_export import ParquetExport
 from jsplan.backfill.pinned_ranges import load_or_pin
 from jsplan.backfill.pinning import export_endpoints, load_stored_state, resolve_entry
 from jsplan.backfill.reachable_origins import find_offline_domains
@@ -26,10 +25,9 @@ from jsplan.backfill.schedule import (
 )
 from jsplan.backfill.server_copy import ServerCopy
 from jsplan.backfill.spark_job_workspace import declare_connections
-from jsplan.backfill.strategy import has_strategy_choice
-from jsplan.backfill.task_runner import TaskRunner, create_runner
+from jsplan.backfill.spark_runner import create_runner
+from jsplan.backfill.task_runner import TaskRunner
 from jsplan.backfill.transforms import build_transform_spec, is_joint_copy, reads_archive
-from jsplan.backfill.windows import WindowClosedError
 from jsplan.config.model import LoadOptions
 from jsplan.context import Context, hold_lock, open_context, open_pool
 from jsplan.documents.backfill import BackfillResult
@@ -37,6 +35,9 @@ from jsplan.errors import ExitCode
 from jsplan.facts.reader import read_object
 from jsplan.jetstream import Pool
 from jsplan.options import Observer
+from jsplan.planning.backfill.model import BackfillState, OriginState
+from jsplan.planning.backfill.strategy import has_strategy_choice
+from jsplan.planning.backfill.windows import WindowClosedError
 from jsplan.planning.hazards import is_permitted
 from jsplan.units import format_timestamp
 

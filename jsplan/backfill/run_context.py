@@ -9,13 +9,13 @@ from typing import Any, Final, Protocol
 from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.task_runner import TaskRunner
 from jsplan.backfill.tasks.capacity import find_capacity_problem
-from jsplan.backfill.windows import Deadline
 from jsplan.config.model import Backfill
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import RefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
+from jsplan.planning.backfill.windows import Deadline
 from jsplan.topology import Topology
 
 WriteGuard = Callable[[float], float]

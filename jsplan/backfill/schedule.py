@@ -8,19 +8,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from jsplan.backfill.seq_ranges import MAX_SEQ
-from jsplan.backfill.windows import Deadline, Window, describe_opening
 from jsplan.errors import ExitCode
+from jsplan.planning.backfill.windows import Deadline, Window, describe_opening
 from jsplan.units import SECOND, format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from jsplan.backfill.pending import PendingRanges
-    from jsplan.backfill.windows import Clock
     from jsplan.config.model import Backfill
     from jsplan.documents.backfill import BackfillResult, OriginResult
     from jsplan.options import Observer
+    from jsplan.planning.backfill.windows import Clock
 
 #: Portions of a window at the rate of the entry, and the bytes of a portion without a rate.
 PORTIONS_PER_WINDOW, PORTION_BYTES = 8, 64 << 20
@@ -69,34 +65,6 @@ def compute_byte_budget(entry: Backfill) -> int | None:
         if entry.rate
         else PORTION_BYTES
     )
-
-
-def split_by_budget(
-    all_pending: Sequence[PendingRanges], most: int | None
-) -> Iterator[list[PendingRanges]]:
-    """Split ranges into portions of at most `most` sequences, which are copied one by one."""
-    left = list(all_pending)
-    while most is not None and sum(pending.messages for pending in left) > most:
-        budget = most
-        part: list[PendingRanges] = []
-        for number, pending in enumerate(left):
-            cut = _find_budget_end(pending, budget)
-            part.append(pending.restrict(0, cut))
-            left[number], budget = (
-                pending.restrict(cut + 1, MAX_SEQ),
-                max(0, budget - part[-1].messages),
-            )
-        yield part
-    yield left
-
-
-def _find_budget_end(pending: PendingRanges, most: int) -> int:
-    """Return the last sequence of the first `most` sequences."""
-    for span in pending.spans:
-        if span.size > most:
-            return span.first + most - 1
-        most -= span.size
-    return MAX_SEQ
 
 
 def describe_closed_window(entry: Backfill, clock: Clock) -> str | None:

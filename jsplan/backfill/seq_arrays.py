@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from jsplan.backfill.model import SeqRange
+from jsplan.planning.backfill.model import SeqRange
 
 SeqArray = npt.NDArray[np.int64]
 

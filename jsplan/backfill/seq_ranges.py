@@ -6,13 +6,7 @@ from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Final
 
-from jsplan.backfill.model import (
-    MAX_LISTED_RANGES,
-    BackfillState,
-    OriginState,
-    SeqRange,
-    hash_config,
-)
+from jsplan.planning.backfill.model import SeqRange
 
 #: Messages that are too large and listed by sequence.
 MAX_NAMED_MESSAGES: Final = 1000
@@ -55,18 +49,3 @@ def first_sequences(spans: Iterable[SeqRange], most: int) -> list[int]:
 def count_sequences(spans: Iterable[SeqRange]) -> int:
     """Count the sequences of all spans."""
     return sum(span.size for span in spans)
-
-
-__all__ = [
-    "MAX_LISTED_RANGES",
-    "MAX_NAMED_MESSAGES",
-    "MAX_SEQ",
-    "BackfillState",
-    "OriginState",
-    "SeqRange",
-    "count_sequences",
-    "first_sequences",
-    "hash_config",
-    "intersect",
-    "subtract",
-]

@@ -12,11 +12,12 @@ from jsplan.backfill.origin_reader import StreamReader
 from jsplan.backfill.pinning import Endpoints
 from jsplan.backfill.retry import retry_transient
 from jsplan.backfill.run_context import RunContext
-from jsplan.backfill.seq_ranges import MAX_LISTED_RANGES, OriginState, count_sequences, intersect
+from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.snapshot_copy import SNAPSHOT_PATH, require_same_messages
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.backfill.tasks.temporary_source import detach_source, read_owner
 from jsplan.errors import JsplanError
+from jsplan.planning.backfill.model import MAX_LISTED_RANGES, OriginState
 
 
 class ServerCopy:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jsplan.address import BACKFILL_INCOMPLETE, PARKING_PREFIX
-from jsplan.backfill.model import OriginState
 from jsplan.backfill.pinning import Endpoints
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
@@ -25,6 +24,7 @@ from jsplan.facts.live import is_backfill_incomplete
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.jetstream.snapshots import open_snapshot, restore_stream
+from jsplan.planning.backfill.model import OriginState
 
 SNAPSHOT_PATH: Final = "snapshot and restore"
 #: Messages that are compared one by one; the state of the whole stream is compared too.

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.applying.operations import Operation, run_step
 from jsplan.applying.step_context import StepContext, StepFailed
-from jsplan.backfill.model import BackfillState, OriginState, find_stored_state, hash_config
 from jsplan.documents.apply import BytesMoved
 from jsplan.errors import ApiError, JsplanError, ServerRefusedError
+from jsplan.planning.backfill.model import (
+    BackfillState,
+    OriginState,
+    find_stored_state,
+    hash_config,
+)
 from jsplan.units import format_timestamp
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import jsplan
-from jsplan.backfill.model import BackfillState, hash_config
 from jsplan.backfill.options import BackfillOptions
 from jsplan.backfill.pinning import load_stored_state, pin_ranges, resolve_entry
 from jsplan.backfill.reachable_origins import find_offline_domains, pin_reachable_origins
@@ -35,6 +34,7 @@ from jsplan.documents.base import parse
 from jsplan.documents.validation import require_valid
 from jsplan.errors import JsplanError, UsageError
 from jsplan.event_loop import run_until_complete as run_workflow
+from jsplan.planning.backfill.model import BackfillState, hash_config
 from jsplan.units import format_timestamp
 
 if TYPE_CHECKING:

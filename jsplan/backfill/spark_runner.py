@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsplan.backfill.spark_extra import require_spark
-from jsplan.backfill.task_runner import Task
+from jsplan.backfill.task_runner import Task, TaskRunner
 from jsplan.errors import NotAvailableError
 from jsplan.options import Observer
 
 if TYPE_CHECKING:
-    from jsplan.backfill.parquet.writer import ExportChunk
+    from jsplan.backfill.tasks.archive_writer import ExportChunk
     from jsplan.backfill.tasks.partitioning import PartitionPlan
 
 Result = TypeVar("Result")
@@ -162,3 +164,23 @@ def cache_folder() -> Path:
     """Return the folder for logs and for the launcher of a Java from a wheel."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "jsplan"
+
+
+#: Creates a runner for an observer and the master of Spark (None: `local[*]`).
+RunnerFactory = Callable[[Observer, str | None], TaskRunner]
+_replacement: ContextVar[RunnerFactory | None] = ContextVar("task_runner", default=None)
+
+
+def create_runner(observer: Observer, master: str | None = None) -> TaskRunner:
+    """Create the runner of a command: Spark, which starts at its first task."""
+    return (_replacement.get() or SparkRunner)(observer, master)
+
+
+@contextmanager
+def use_runner(factory: RunnerFactory) -> Iterator[None]:
+    """Run tasks with another runner than Spark, for tests of the copier."""
+    token = _replacement.set(factory)
+    try:
+        yield
+    finally:
+        _replacement.reset(token)

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from jsplan.address import BACKFILL_INCOMPLETE, Address
-from jsplan.backfill.model import BackfillState, hash_config
 from jsplan.backfill.parquet.location import find_orphaned_attempts
 from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.temporary_source import find_temporary_source, read_owner
@@ -19,6 +18,7 @@ from jsplan.documents.backfill import BackfillStatus, EntryStatus, Orphan
 from jsplan.errors import JsplanError, UsageError
 from jsplan.facts.live import is_backfill_incomplete
 from jsplan.jetstream import Pool
+from jsplan.planning.backfill.model import BackfillState, hash_config
 
 
 async def read_backfill_status(load: LoadOptions, names: tuple[str, ...]) -> BackfillStatus:

@@ -6,7 +6,12 @@ from datetime import UTC, datetime
 from functools import partial
 
 from jsplan.backfill.retry import retry_transient
-from jsplan.backfill.strategy import (
+from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.config.model import Backfill, BackfillSide
+from jsplan.context import Context
+from jsplan.errors import RefusedError
+from jsplan.jetstream import Pool
+from jsplan.planning.backfill.strategy import (
     StrategyChoice,
     StrategyFacts,
     StreamTraits,
@@ -15,11 +20,6 @@ from jsplan.backfill.strategy import (
     explain_obstacle,
     has_strategy_choice,
 )
-from jsplan.backfill.tasks.staging_sources import require_stream_info
-from jsplan.config.model import Backfill, BackfillSide
-from jsplan.context import Context
-from jsplan.errors import RefusedError
-from jsplan.jetstream import Pool
 from jsplan.topology.routes import is_import
 
 

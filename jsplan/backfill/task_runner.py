@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jsplan.options import Observer
-
 if TYPE_CHECKING:
-    from jsplan.backfill.parquet.writer import ExportChunk
+    from jsplan.backfill.tasks.archive_writer import ExportChunk
     from jsplan.backfill.tasks.partitioning import PartitionPlan
 
 Task = Callable[[], Iterator[dict[str, Any]]]
@@ -50,25 +46,3 @@ class TaskRunner(Protocol):
 
     async def close(self) -> None:
         """Cancel running tasks, and stop what was started; never raises."""
-
-
-#: Creates a runner for an observer and the master of Spark (None: `local[*]`).
-RunnerFactory = Callable[[Observer, str | None], TaskRunner]
-_replacement: ContextVar[RunnerFactory | None] = ContextVar("task_runner", default=None)
-
-
-def create_runner(observer: Observer, master: str | None = None) -> TaskRunner:
-    """Create the runner of a command: Spark, which starts at its first task."""
-    from jsplan.backfill.spark_runner import SparkRunner  # noqa: PLC0415 - an implementation
-
-    return (_replacement.get() or SparkRunner)(observer, master)
-
-
-@contextmanager
-def use_runner(factory: RunnerFactory) -> Iterator[None]:
-    """Run tasks with another runner than Spark, for tests of the copier."""
-    token = _replacement.set(factory)
-    try:
-        yield
-    finally:
-        _replacement.reset(token)

@@ -12,7 +12,8 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange
 from jsplan.planning import interest
 from jsplan.planning.account_limits import check_account_limits
-from jsplan.planning.backfills import defer_backfills, diagnose_impossible, plan_backfills
+from jsplan.planning.backfill.entries import defer_backfills, diagnose_impossible, plan_backfills
+from jsplan.planning.backfill.source_history import diagnose_source_history
 from jsplan.planning.bucket_aliases import with_bucket_names
 from jsplan.planning.crash_recovery import describe_interruption
 from jsplan.planning.decide import ResourceDecision, decide, decide_dependent_consumers, table_of
@@ -38,7 +39,6 @@ from jsplan.planning.replication import checks
 from jsplan.planning.replication.impact import plan_downstream
 from jsplan.planning.replication.removed_sources import bound_uncopied
 from jsplan.planning.server_rules import check_server_rules
-from jsplan.planning.source_history import diagnose_source_history
 from jsplan.planning.steps import build_steps
 from jsplan.planning.stream_preconditions import expect_streams
 from jsplan.resources.fields import Config

@@ -17,7 +17,7 @@ import pytest
 from jsplan.backfill.protocol import RawConnection, publish, read
 from jsplan.backfill.protocol.frames import BYTES, concat_rows, format_numbers
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.task_runner import use_runner
+from jsplan.backfill.spark_runner import use_runner
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.conftest import connection_target

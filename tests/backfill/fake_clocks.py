@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from jsplan.backfill.windows import Clock
+from jsplan.planning.backfill.windows import Clock
 
 
 def local_time(text: str) -> float:

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jsplan.backfill.parquet import reader, writer
+from jsplan.backfill.parquet import reader
 from jsplan.backfill.parquet.log import Archive, ArchiveError
-from jsplan.backfill.parquet.writer import ExportChunk
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
-from jsplan.backfill.seq_ranges import SeqRange
+from jsplan.backfill.tasks import archive_writer
+from jsplan.backfill.tasks.archive_writer import ExportChunk
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import ApiError, JsplanError, NotAvailableError, RefusedError, UsageError
+from jsplan.planning.backfill.model import SeqRange
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.backfill_pair import (
@@ -317,7 +318,7 @@ def test_messages_are_in_the_folder_of_their_day(tmp_path: Path) -> None:
         Endpoint("c", "$JS.API"), "leaf", "S", SeqRange(1, len(times)), (), str(tmp_path), "a"
     )
 
-    files = writer._DayFiles(piece)  # noqa: SLF001 - no client can choose the time of a message
+    files = archive_writer._DayFiles(piece)  # noqa: SLF001 - no client can choose the time of a message
     for start in range(0, len(times), 2):
         files.add(messages.slice(start, 2))
     files.close()
@@ -375,7 +376,7 @@ def test_dying_before_any_write(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> 
     """
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 5)
+    monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 5)
     after, survived = 0, False
     while not survived:
         with pytest.MonkeyPatch.context() as patch:
@@ -407,7 +408,7 @@ def test_dying_before_any_write(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> 
 def test_finished_chunks_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks that an interrupted attempt has finished are not read again."""
     pair.stream("leaf", "S", numbered_rows(20))
-    monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 5)
+    monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Archive, "commit", _raise_kill)
         with pytest.raises(SimulatedKill):
@@ -418,7 +419,7 @@ def test_finished_chunks_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch
     assert [(left.stream, left.messages) for left in out.orphans] == [(str(attempt), 15)]
     read: list[Any] = []
     monkeypatch.setattr(
-        "jsplan.backfill.parquet.writer.read",
+        "jsplan.backfill.tasks.archive_writer.read",
         lambda connect, what: _record_reads(read, connect, what),
     )
 
@@ -469,7 +470,7 @@ def test_a_missing_file_is_written_again(pair: Pair, monkeypatch: pytest.MonkeyP
     pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     pair.delete("leaf", "S", 7, 12)
-    monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 5)
+    monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 5)
     run(pair, "out")
     gap = run(pair, "out").gaps
     sorted(archive_folder(pair).glob("day=*/*"))[1].unlink()
@@ -521,7 +522,7 @@ def test_a_file_system_without_links(pair: Pair, monkeypatch: pytest.MonkeyPatch
             run(pair, "out")
     assert "a file system with hard links" in (refused.value.hint or "")
     assert not Archive.read(archive_folder(pair)).commits
-    monkeypatch.setattr("jsplan.backfill.parquet.writer.read", _raise_kill)
+    monkeypatch.setattr("jsplan.backfill.tasks.archive_writer.read", _raise_kill)
     assert run(pair, "out").copied == 5
     require_archived(pair, *range(1, 6))
 
@@ -547,12 +548,12 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
     """A worker that does not reach the folder ends the run, and nothing is committed."""
     pair.stream("leaf", "S", numbered_rows(3))
     elsewhere = pair.space.folder / "elsewhere"
-    real = writer.export_chunks
+    real = archive_writer.export_chunks
 
     def export_elsewhere(pieces: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
         return real(tuple(replace(piece, folder=str(elsewhere)) for piece in pieces))
 
-    monkeypatch.setattr("jsplan.backfill.parquet.export.export_chunks", export_elsewhere)
+    monkeypatch.setattr("jsplan.backfill.parquet_export.export_chunks", export_elsewhere)
     with pytest.raises(RefusedError, match=f"cannot write to {elsewhere}: No such file"):
         run(pair, "out")
     elsewhere.mkdir()

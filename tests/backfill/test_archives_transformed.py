@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from jsplan.backfill.parquet import export
+from jsplan.backfill import parquet_export
 from jsplan.backfill.parquet.log import Archive, ArchiveError
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.errors import JsplanError, RefusedError, UsageError
@@ -92,7 +92,7 @@ def test_an_archive_with_where(
     pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An archive with `where` has the rows that the same SQL selects, once each."""
-    monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 10)
+    monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 10)
     pair.stream(
         "leaf", "S", [*rows(120), (b"s.odd", b"NATS/1.0\r\nodd:1\r\nNats-Msg-Id: x\r\n\r\n", b"")]
     )
@@ -115,7 +115,7 @@ def test_an_archive_with_a_transform(
     pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of a function and a subject transform are archived in order and verified."""
-    monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 10)
+    monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 10)
     pair.stream("leaf", "S", rows(100))
     scope: dict[str, Any] = {}
     exec(CLEAN, scope)  # noqa: S102 - the source of the transform under test
@@ -189,7 +189,7 @@ def test_finished_chunks_are_resumed(
     pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finished chunks are resumed unless the text of the function has changed."""
-    monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 5)
+    monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 5)
     pair.stream("leaf", "S", rows(20))
     entry = {"where": "seq > 7", "transform": "clean.py:run"}
     read: list[Any] = []
@@ -206,7 +206,7 @@ def test_finished_chunks_are_resumed(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Archive, "commit", _raise_kill)
-        patch.setattr(export, "PartitionPlan", record_plan)
+        patch.setattr(parquet_export, "PartitionPlan", record_plan)
         with pytest.raises(SimulatedKill):
             run(pair, entry)
         assert read == []  # every chunk was finished
@@ -466,7 +466,7 @@ def test_an_archive_of_a_recreated_stream(pair: Pair) -> None:
 
 def test_each_file_is_checked_by_one_reader(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several readers share an archive by files, so that each file is checked once."""
-    monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 1000)
+    monkeypatch.setattr("jsplan.backfill.parquet_export.MIN_CHUNK_MESSAGES", 1000)
     create_bulk_stream(pair.sandbox["leaf"], "S", 4000)
     pair.stream("hub", "T")
     summed: list[int] = []

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from jsplan.backfill.rows.message_rows import LATE, REPAIRED, OrderTracker
 from jsplan.backfill.spark import session
 from jsplan.backfill.tasks.staging_streams import (
     ENTRY_KEY,
@@ -19,7 +20,6 @@ from jsplan.backfill.tasks.staging_streams import (
     ORIGIN_KEY,
     STAGING_PREFIX,
 )
-from jsplan.backfill.verify.message_rows import LATE, REPAIRED, OrderTracker
 from jsplan.cli.main import main
 from jsplan.config import load
 from jsplan.documents.schema import schemas

@@ -19,7 +19,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jsplan.backfill import spark_job
-from jsplan.backfill.model import hash_config
 from jsplan.backfill.spark_job_workspace import build_job_workspace, keep_references
 from jsplan.backfill.tasks import endpoints
 from jsplan.backfill.tasks.endpoints import Endpoint
@@ -28,6 +27,7 @@ from jsplan.cli import job
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.errors import ConnectError, JsplanError, RefusedError, UsageError
+from jsplan.planning.backfill.model import hash_config
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.backfill_pair import Pair, numbered_rows, without_spark

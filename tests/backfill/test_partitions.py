@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from jsplan.backfill.seq_ranges import SeqRange, count_sequences
+from jsplan.backfill.seq_ranges import count_sequences
 from jsplan.backfill.tasks import partition_writer, staging_sources
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import PartitionPlan, ReadChunk, assign_partitions
 from jsplan.errors import ApiError, RefusedError, UsageError
+from jsplan.planning.backfill.model import SeqRange
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.backfill_pair import (

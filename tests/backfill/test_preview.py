@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from jsplan.backfill.estimate import estimate_copy
-from jsplan.backfill.model import OriginState
 from jsplan.cli.main import main
 from jsplan.documents.schema import schemas
 from jsplan.errors import UsageError
+from jsplan.planning.backfill.estimate import estimate_copy
+from jsplan.planning.backfill.model import OriginState
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.backfill_pair import Pair, numbered_rows

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from jsplan.backfill.message_schema import HEADERS_TYPE
-from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.origin_task import ExistingMessages, OriginTask
 from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan, TransformFunction
@@ -15,6 +14,7 @@ from jsplan.backfill.tasks.subject_transform import SubjectTransform
 from jsplan.backfill.tasks.target_scan import build_existing
 from jsplan.backfill.tasks.transform_check import check_returned_rows
 from jsplan.errors import RefusedError
+from jsplan.planning.backfill.model import SeqRange
 
 TIME = "2026-01-01T00:00:00.000000007Z"
 NANOS = 1_767_225_600_000_000_007

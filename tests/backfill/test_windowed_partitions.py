@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from jsplan.backfill.pending import PendingRanges
-from jsplan.backfill.schedule import split_by_budget
-from jsplan.backfill.seq_ranges import SeqRange
+from jsplan.backfill.pending import PendingRanges, split_by_budget
 from jsplan.backfill.tasks.origin_task import ExistingMessages
+from jsplan.planning.backfill.model import SeqRange
 from tests.backfill.backfill_pair import Pair, create_bulk_stream, read_all
 from tests.backfill.fake_clocks import SteppingClock, local_time
 from tests.support.workspaces import RecordingObserver
@@ -111,7 +110,7 @@ def test_archive_round_trip_over_two_windows(pair: Pair) -> None:
     observer = RecordingObserver()
     with pytest.MonkeyPatch.context() as patch:
         # The rate makes chunks small; the test does not wait for it.
-        patch.setattr("jsplan.backfill.parquet.writer.time.sleep", lambda _: None)
+        patch.setattr("jsplan.backfill.tasks.archive_writer.time.sleep", lambda _: None)
         found = pair.run(observer=observer, clock=closing_clock())
 
     assert (found.copied, found.windows, found.verified) == (COUNT, 2, True)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.backfill.estimate import estimate_backfill
-from jsplan.backfill.windows import (
+from jsplan.config.model import Backfill, BackfillSide
+from jsplan.planning.backfill.estimate import estimate_backfill
+from jsplan.planning.backfill.windows import (
     Clock,
     Deadline,
     Window,
@@ -18,7 +19,6 @@ from jsplan.backfill.windows import (
     count_windows,
     describe_opening,
 )
-from jsplan.config.model import Backfill, BackfillSide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

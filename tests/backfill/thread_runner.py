@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.backfill.tasks.partition_writer import (
     PartitionWriter,
     copy_all_partitions,
@@ -20,13 +19,14 @@ from jsplan.backfill.tasks.partitioning import (
     read_chunk,
     unpack_rows,
 )
+from jsplan.planning.backfill.model import SeqRange
 from tests.support.simulated_kill import SimulatedKill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from jsplan.backfill.parquet.writer import ExportChunk
     from jsplan.backfill.task_runner import Task
+    from jsplan.backfill.tasks.archive_writer import ExportChunk
     from jsplan.options import Observer
 
 

@@ -23,7 +23,7 @@ from jsplan.documents.schema import schemas
 from jsplan.documents.validation import find_flaw
 from jsplan.errors import JsplanError, StateError
 from jsplan.invisible_characters import INVISIBLE_IN_JSON
-from jsplan.planning.backfills import list_past_copies
+from jsplan.planning.backfill.entries import list_past_copies
 from jsplan.render import plan_html, plan_markdown, plan_text
 from jsplan.state import State, journal
 from jsplan.state.bucket import KeyRevision

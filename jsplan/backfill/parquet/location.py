@@ -18,9 +18,9 @@ from jsplan.backfill.parquet.log import (
     parse_origin,
     read_receipts,
 )
-from jsplan.backfill.seq_ranges import OriginState
 from jsplan.documents.backfill import Orphan
 from jsplan.errors import JsplanError, NotAvailableError, UsageError
+from jsplan.planning.backfill.model import OriginState
 
 if TYPE_CHECKING:
     from jsplan.backfill.parquet.reader import LocatedFile

@@ -17,12 +17,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from jsplan.backfill.seq_ranges import MAX_LISTED_RANGES, SeqRange, count_sequences
+from jsplan.backfill.seq_ranges import count_sequences
 from jsplan.disk import read_regular
 from jsplan.documents.base import MAX_BYTES, DocumentError, known_fields, parse
 from jsplan.documents.safe_paths import resolve_inside
 from jsplan.documents.validation import find_flaw, require_valid
 from jsplan.errors import ApiError, JsplanError
+from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 
 FORMAT: Final = "jsplan-archive/1"
 DAMAGED_HINT: Final = (

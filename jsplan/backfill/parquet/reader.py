@@ -17,9 +17,9 @@ from jsplan.backfill.message_schema import encode_headers
 from jsplan.backfill.parquet.log import DAMAGED_HINT, ArchiveError, ArchiveFile
 from jsplan.backfill.protocol.frames import BYTES, MESSAGE_SCHEMA
 from jsplan.backfill.seq_arrays import SeqArray
-from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.disk import open_regular
 from jsplan.errors import RefusedError
+from jsplan.planning.backfill.model import SeqRange
 
 #: Path of a file, and its entry in the log of the archive.
 LocatedFile = tuple[str, ArchiveFile]

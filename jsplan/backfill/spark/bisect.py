@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from jsplan.backfill.message_schema import format_origins
-from jsplan.backfill.seq_ranges import SeqRange, count_sequences
+from jsplan.backfill.seq_ranges import count_sequences
 from jsplan.backfill.tasks.partitioning import PartitionPlan, ReadChunk, read_chunk
+from jsplan.planning.backfill.model import SeqRange
 
 #: A part with this number of sequences is not split.
 _SMALLEST = 1

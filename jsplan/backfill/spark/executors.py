@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from jsplan.backfill.windows import WindowClosedError
 from jsplan.errors import ApiError, JsplanError, RefusedError
+from jsplan.planning.backfill.windows import WindowClosedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.message_schema import TABLE_SCHEMA, format_origins, to_table
-from jsplan.backfill.parquet.transformed_writer import TransformedChunkWriter
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.spark.bisect import find_failing_message
@@ -45,12 +44,13 @@ from jsplan.backfill.tasks.partitioning import (
 )
 from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.backfill.tasks.transform_check import check_returned_rows
+from jsplan.backfill.tasks.transformed_archive_writer import TransformedChunkWriter
 from jsplan.errors import JsplanError, RefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from jsplan.backfill.parquet import writer
+    from jsplan.backfill.tasks.archive_writer import ExportChunk
 
 _HEADERS_DDL: Final = "headers ARRAY<STRUCT<name: STRING, value: STRING>>"
 _MESSAGES_DDL: Final = (
@@ -118,7 +118,7 @@ def run_plan(session: SparkSession, plan: PartitionPlan, name: str) -> list[dict
 
 
 def run_export(
-    session: SparkSession, plan: PartitionPlan, chunks: Sequence[writer.ExportChunk], name: str
+    session: SparkSession, plan: PartitionPlan, chunks: Sequence[ExportChunk], name: str
 ) -> list[dict[str, Any]]:
     """Write chunks of an archive from the results of SQL and function.
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.spark.executors import collect_rows, error_to_result, raise_failure, run_tasks
-from jsplan.backfill.verify.checksums import compare_checksums, sum_blocks
-from jsplan.backfill.verify.message_rows import (
+from jsplan.backfill.rows.checksums import compare_checksums, sum_blocks
+from jsplan.backfill.rows.message_rows import (
     IMPOSSIBLE,
     LATE,
     NO_ORIGIN,
@@ -24,6 +23,7 @@ from jsplan.backfill.verify.message_rows import (
     ROW_SCHEMA,
     SKIPPED,
 )
+from jsplan.backfill.spark.executors import collect_rows, error_to_result, raise_failure, run_tasks
 from jsplan.errors import JsplanError
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
+from jsplan.backfill.rows.message_rows import ComparedOrigin, to_stored_rows
 from jsplan.backfill.spark.errors import CarriedError, collect_plan_rows
 from jsplan.backfill.spark.pipeline import build_expected_rows, split_by_runs, to_bytes
 from jsplan.backfill.spark.verify_join import ROW_DDL, SideReader, compare_rows, read_sides
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.backfill.tasks.subject_transform import rename_subjects
-from jsplan.backfill.verify.message_rows import ComparedOrigin, to_stored_rows
 from jsplan.errors import JsplanError
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from jsplan.backfill.parquet.reader import LocatedFile, read_batches, require_un
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import group_into_ranges
-from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.windows import Deadline
 from jsplan.errors import RefusedError
+from jsplan.planning.backfill.model import SeqRange
+from jsplan.planning.backfill.windows import Deadline
 from jsplan.subjects import is_subset
 
 #: Each range is a consumer at the origin. More ranges are read as one and filtered here.

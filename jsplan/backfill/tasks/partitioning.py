@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.seq_arrays import SeqArray
-from jsplan.backfill.seq_ranges import SeqRange, count_sequences, intersect
+from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.origin_task import (
     ExistingMessages,
@@ -29,6 +29,7 @@ from jsplan.backfill.tasks.origin_task import (
     read_messages,
 )
 from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
+from jsplan.planning.backfill.model import SeqRange
 
 #: Approximate bytes of a block between a reader and a writer.
 BLOCK_SIZE: Final = 1 << 20

@@ -17,11 +17,11 @@ from jsplan.backfill.protocol import MESSAGE_SCHEMA
 from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.backfill.seq_arrays import SeqArray
-from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.backfill.tasks.origin_task import OriginTask, find_existing
 from jsplan.backfill.tasks.partitioning import PartitionPlan, choose_partitions
 from jsplan.backfill.tasks.subject_transform import rename_subjects
 from jsplan.errors import RefusedError
+from jsplan.planning.backfill.model import SeqRange
 
 #: A message with its partition and its origin.
 PARTITIONED_SCHEMA: Final = pa.schema(

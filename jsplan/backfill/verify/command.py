@@ -23,19 +23,19 @@ from jsplan.backfill.pinning import (
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.protocol.stream_info import parse_time
-from jsplan.backfill.seq_ranges import BackfillState, OriginState
+from jsplan.backfill.rows.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
+from jsplan.backfill.rows.native import read_restored_rows
 from jsplan.backfill.spark_job_workspace import declare_connections
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks.hashes import parse_origin_header
 from jsplan.backfill.tasks.staging_sources import require_stream_info
 from jsplan.backfill.transforms import is_joint_copy
-from jsplan.backfill.verify.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
-from jsplan.backfill.verify.native import read_restored_rows
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, open_context, open_pool
 from jsplan.documents.backfill import COUNTED_KINDS, Difference, OriginCheck, Verification
 from jsplan.jetstream import Pool
 from jsplan.options import Observer
+from jsplan.planning.backfill.model import BackfillState, OriginState
 from jsplan.resources.nested import source_header
 
 Config = dict[str, Any]

@@ -13,16 +13,16 @@ from jsplan.backfill.parquet.location import load_parquet_origin, resolve_folder
 from jsplan.backfill.parquet.log import Archive, ArchivedOrigin, Transformation
 from jsplan.backfill.pinning import Endpoints, load_stored_state, pin_ranges
 from jsplan.backfill.protocol.stream_info import parse_time
-from jsplan.backfill.tasks.staging_sources import require_stream_info
-from jsplan.backfill.transforms import TransformSpec, build_transform_spec, has_transforms
-from jsplan.backfill.verify.command import BackfillCheck, build_verification, find_expiry_floor
-from jsplan.backfill.verify.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
-from jsplan.backfill.verify.parquet_rows import (
+from jsplan.backfill.rows.message_rows import ComparedOrigin, read_origin_rows, read_target_rows
+from jsplan.backfill.rows.parquet_rows import (
     read_archived_origin_rows,
     read_archived_presence,
     read_archived_target_rows,
 )
-from jsplan.backfill.verify.partitioned_rows import read_partitioned_rows, read_presence_rows
+from jsplan.backfill.rows.partitioned_rows import read_partitioned_rows, read_presence_rows
+from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.transforms import TransformSpec, build_transform_spec, has_transforms
+from jsplan.backfill.verify.command import BackfillCheck, build_verification, find_expiry_floor
 from jsplan.backfill.verify.transformed_check import (
     build_expected_plan,
     build_read_task,
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jsplan.backfill.parquet.log import Commit
-    from jsplan.backfill.seq_ranges import OriginState
     from jsplan.backfill.spark.verify_join import SideReader
     from jsplan.backfill.tasks.origin_task import OriginTask
     from jsplan.documents.backfill import Verification
+    from jsplan.planning.backfill.model import OriginState
 
 #: The stream may have messages that the archive does not have: no sequence is impossible.
 _NO_LAST_SEQ: Final = 1 << 62

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.backfill.pinning import Endpoints
 from jsplan.backfill.retry import gather_limited
-from jsplan.backfill.seq_ranges import BackfillState, SeqRange
+from jsplan.backfill.rows.message_rows import ComparedOrigin, read_origin_rows
+from jsplan.backfill.rows.partitioned_rows import read_partitioned_rows, read_presence_rows
 from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
 from jsplan.backfill.transforms import TransformSpec, build_transform_spec, has_transforms
 from jsplan.backfill.verify.command import BackfillCheck
-from jsplan.backfill.verify.message_rows import ComparedOrigin, read_origin_rows
-from jsplan.backfill.verify.partitioned_rows import read_partitioned_rows, read_presence_rows
 from jsplan.errors import ApiError, ConnectError
+from jsplan.planning.backfill.model import BackfillState, SeqRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from jsplan.backfill.model import BackfillState, OriginState
+from jsplan.planning.backfill.model import BackfillState, OriginState
 from tests.fuzz.document_run import Violation
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import Target

@@ -14,9 +14,9 @@ from jsplan.backfill.seq_arrays import group_into_ranges
 from jsplan.backfill.tasks.origin_task import ExistingMessages, find_existing
 
 if TYPE_CHECKING:
-    from jsplan.backfill.model import OriginState, SeqRange
     from jsplan.backfill.parquet.location import ParquetOrigin
     from jsplan.backfill.parquet.reader import LocatedFile
+    from jsplan.planning.backfill.model import OriginState, SeqRange
 
 
 @dataclass(slots=True)

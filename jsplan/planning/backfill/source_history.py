@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
-from jsplan.backfill.model import make_ad_hoc_entry
-from jsplan.backfill.strategy import find_read_obstacle, find_target_problem
 from jsplan.diagnostics import Diagnostic
-from jsplan.planning.backfills import estimate_between
+from jsplan.planning.backfill.entries import estimate_between
+from jsplan.planning.backfill.model import make_ad_hoc_entry
+from jsplan.planning.backfill.strategy import find_read_obstacle, find_target_problem
 from jsplan.resources.nested import origin_key
 from jsplan.units import format_timestamp
 

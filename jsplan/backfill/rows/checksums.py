@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from jsplan.backfill.verify.message_rows import NO_ORIGIN
+from jsplan.backfill.rows.message_rows import NO_ORIGIN
 
 #: Origin sequences per checksum.
 BLOCK_SEQUENCES: Final = 1 << 16

@@ -15,10 +15,7 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.seq_arrays import SeqArray
-from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.tasks.target_scan import group_by_origin
-from jsplan.backfill.verify.message_rows import (
+from jsplan.backfill.rows.message_rows import (
     LATE,
     NO_ORIGIN,
     REPAIRED,
@@ -28,6 +25,9 @@ from jsplan.backfill.verify.message_rows import (
     extract_copied_rows,
     extract_sourced_rows,
 )
+from jsplan.backfill.seq_arrays import SeqArray
+from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.tasks.target_scan import group_by_origin
 
 _PRESENCE_SIDE: Final = 2
 

@@ -14,15 +14,15 @@ from jsplan.backfill.parquet.reader import (
     read_sequences,
     require_unchanged_files,
 )
-from jsplan.backfill.seq_ranges import SeqRange
-from jsplan.backfill.verify.message_rows import (
+from jsplan.backfill.rows.message_rows import (
     IMPOSSIBLE,
     LATE,
     ROW_SCHEMA,
     ComparedOrigin,
     to_stored_rows,
 )
-from jsplan.backfill.verify.partitioned_rows import to_presence_rows
+from jsplan.backfill.rows.partitioned_rows import to_presence_rows
+from jsplan.planning.backfill.model import SeqRange
 
 #: Rows per batch.
 _BATCH_ROWS: Final = 1 << 16

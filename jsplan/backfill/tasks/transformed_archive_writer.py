@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jsplan.backfill.parquet.writer import ChunkWriter, ExportChunk
+from jsplan.backfill.tasks.archive_writer import ChunkWriter, ExportChunk
 from jsplan.backfill.tasks.partition_writer import build_duplicate_error
 from jsplan.errors import JsplanError
 

@@ -11,15 +11,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jsplan.address import Address, matches
-from jsplan.backfill.estimate import estimate_backfill
-from jsplan.backfill.model import (
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan import Deferred
+from jsplan.planning.backfill.estimate import estimate_backfill
+from jsplan.planning.backfill.model import (
     BackfillState,
     OriginState,
     find_stored_state,
     hash_config,
     match_origin_states,
 )
-from jsplan.backfill.strategy import (
+from jsplan.planning.backfill.strategy import (
     NATIVE_REASON,
     SNAPSHOT_REASON,
     TAGGED_REASON,
@@ -31,8 +33,6 @@ from jsplan.backfill.strategy import (
     explain_obstacle,
     find_read_obstacle,
 )
-from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import Deferred
 from jsplan.topology.routes import is_import
 from jsplan.units import next_instant
 

@@ -33,22 +33,17 @@ from jsplan.backfill.parquet.log import (
     staged_path,
 )
 from jsplan.backfill.parquet.reader import read_sequences
-from jsplan.backfill.parquet.writer import ExportChunk, export_chunks, write_empty_receipts
 from jsplan.backfill.retry import Result, retry_while_progressing, watch_progress
 from jsplan.backfill.run_context import WRITE_SECONDS
 from jsplan.backfill.schedule import compute_byte_budget
 from jsplan.backfill.seq_arrays import subtract_present
-from jsplan.backfill.seq_ranges import (
-    MAX_LISTED_RANGES,
-    SeqRange,
-    count_sequences,
-    intersect,
-    subtract,
-)
+from jsplan.backfill.seq_ranges import count_sequences, intersect, subtract
+from jsplan.backfill.tasks.archive_writer import ExportChunk, export_chunks, write_empty_receipts
 from jsplan.backfill.tasks.origin_task import ExistingMessages, OriginTask
 from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.documents.backfill import MessagesMoved, OriginResult
 from jsplan.errors import JsplanError
+from jsplan.planning.backfill.model import MAX_LISTED_RANGES, SeqRange
 from jsplan.units import format_timestamp
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges
-from jsplan.backfill.seq_ranges import SeqRange
-from jsplan.backfill.tasks.endpoints import Endpoint
-from jsplan.backfill.verify.message_rows import (
+from jsplan.backfill.rows.message_rows import (
     NO_ORIGIN,
     ComparedOrigin,
     read_origin_rows,
     read_target_rows,
 )
+from jsplan.backfill.seq_arrays import SeqArray, group_into_ranges
+from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.planning.backfill.model import SeqRange
 
 _EMPTY: Final = np.empty(0, dtype=np.int64)
 

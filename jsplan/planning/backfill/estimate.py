@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jsplan.backfill.model import OriginState
-from jsplan.backfill.strategy import Strategy
-from jsplan.backfill.windows import Window, count_windows
 from jsplan.config.model import Backfill
+from jsplan.planning.backfill.model import OriginState
+from jsplan.planning.backfill.strategy import Strategy
+from jsplan.planning.backfill.windows import Window, count_windows
 from jsplan.units import format_bytes
 
 _MIB: Final = 1 << 20

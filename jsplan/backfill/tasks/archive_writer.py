@@ -27,12 +27,12 @@ from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.frames import BYTES
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import SeqArray
-from jsplan.backfill.seq_ranges import SeqRange
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import BlockHasher, encode_canonical
 from jsplan.backfill.tasks.subject_transform import SubjectTransform, rename_subjects
-from jsplan.backfill.windows import Deadline
 from jsplan.errors import ApiError, JsplanError, RefusedError
+from jsplan.planning.backfill.model import SeqRange
+from jsplan.planning.backfill.windows import Deadline
 from jsplan.units import SECOND
 
 #: Columns of a file: those of the format `jetstream`, a standard timestamp, and header blocks that

@@ -1,0 +1,1 @@
+"""Pure decisions on backfills: strategy, estimated time, windows, and what state keeps."""
