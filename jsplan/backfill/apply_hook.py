@@ -9,7 +9,6 @@ from jsplan.backfill.schedule import describe_closed_window, describe_interrupte
 from jsplan.backfill.spark_extra import require_spark
 from jsplan.diagnostics import quote_shell
 from jsplan.errors import ExitCode, JsplanError, NotAvailableError, RefusedError, combine_exit_codes
-from jsplan.planning.backfill.windows import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from jsplan.context import Context
@@ -38,7 +37,7 @@ def require_runnable(world: Context, plan: Plan, options: PlanOptions) -> None:
         from jsplan.backfill.transforms import build_transform_spec  # noqa: PLC0415 - as above
 
         for entry in plan.backfills:
-            resolved = resolve_entry(world, _build_options(entry))
+            resolved = resolve_entry(world, BackfillOptions(name=entry["name"]))
             build_transform_spec(world.workspace.root, resolved)
     except NotAvailableError as error:
         hint = f"{error.hint} Or skip the backfills: --no-backfill"
@@ -81,12 +80,11 @@ async def run_planned_backfills(
         for entry in plan.backfills
     }
     results = deferred | (done or {})
-    if runnable := {
-        entry["name"]: entry for entry in plan.backfills if results[entry["name"]] is None
-    }:
+    if runnable := [name for name, entry_result in results.items() if entry_result is None]:
+        allowed = tuple(plan.allowed_hazards)
         entry_options = {
-            name: _build_options(entry, tuple(plan.allowed_hazards), options.clock)
-            for name, entry in runnable.items()
+            name: BackfillOptions(name=name, allow_hazards=allowed, clock=options.clock)
+            for name in runnable
         }
         results |= await _run_entries(world, pool, entry_options, observer)
         result.state |= {"serial": world.state.serial}
@@ -135,13 +133,6 @@ def _find_deferral(
         if offline
         else None
     )
-
-
-def _build_options(
-    entry: dict[str, Any], allow: tuple[str, ...] = (), clock: Clock = SYSTEM_CLOCK
-) -> BackfillOptions:
-    """Build the options of a run for an element of the plan."""
-    return BackfillOptions(name=entry["name"], allow_hazards=allow, clock=clock)
 
 
 def _closed_window_result(
