@@ -178,9 +178,16 @@ class LeaseLostError(StateError):
 
 
 class RefusedError(JsplanError):
-    """Apply stopped before any change: a hazard, `prevent_destroy`, or `--adopt` is needed."""
+    """Apply stopped before any change: a hazard, `prevent_destroy`, or `--adopt` is needed.
+
+    `beside_plan` is the message for a terminal that shows the plan with each reason in full.
+    """
 
     exit_code = ExitCode.REFUSED
+
+    def __init__(self, message: str, *, hint: str | None = None, beside_plan: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.beside_plan = conceal(beside_plan)
 
 
 class ConflictError(DiagnosticsError):

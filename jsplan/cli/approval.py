@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from jsplan.cli.views import print_plan
-from jsplan.errors import InterruptedByUser, NotApprovedError
+from jsplan.errors import InterruptedByUser, NotApprovedError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,26 +49,35 @@ class Approval:
     def __call__(self, plan: Plan) -> None:
         """Raise NotApprovedError unless the answer is `yes` or `--auto-approve` was given.
 
-        A plan that the workflow refuses next is printed without a question.
+        Raise RefusedError for a plan that the workflow would refuse next. A refused plan that was
+        printed explains each reason, so the message beside it only names them.
         """
-        from jsplan.planning.guards import refusal_reasons
+        from jsplan.planning.refusals import explain_refusals, list_refusals, name_refusals
 
         self._output.progress.stop()
-        self._show(plan)
-        if not self._auto and not refusal_reasons(plan):
+        refusals = list_refusals(plan)
+        printed = self._show(plan, refused=bool(refusals))
+        if refusals:
+            named = name_refusals(refusals) if printed else ""
+            raise RefusedError(explain_refusals(refusals), beside_plan=named)
+        if not self._auto:
             self._ask()
 
-    def _show(self, plan: Plan) -> None:
-        verbose = bool(self._output.settings.verbose)
+    def _show(self, plan: Plan, *, refused: bool) -> bool:
+        """Print the plan where its reader can see it; return whether there is such a place."""
         if not self._output.settings.json:
-            self.print(plan, self._output.out, verbose=verbose)
+            self.print(plan, self._output.out, refused=refused)
             self.shown = True
         elif self._can_ask and not self._auto:
-            self.print(plan, self._output.err, verbose=verbose)
+            self.print(plan, self._output.err, refused=refused)
+        else:
+            return False
+        return True
 
-    def print(self, plan: Plan, console: Console, *, verbose: bool) -> None:
-        """Print the plan."""
-        print_plan(plan, console, verbose=verbose)
+    def print(self, plan: Plan, console: Console, *, refused: bool) -> None:
+        """Print the plan. The flags that a refused plan needs are in the error that follows it."""
+        verbose = bool(self._output.settings.verbose)
+        print_plan(plan, console, verbose=verbose, missing_flags=not refused)
 
     def _ask(self) -> None:
         if not self._can_ask:

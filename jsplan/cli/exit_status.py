@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsplan.errors import DiagnosticsError, ExitCode, JsplanError
+from jsplan.errors import DiagnosticsError, ExitCode, JsplanError, RefusedError
 from jsplan.secrets import conceal
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _run_guarded(run: Callable[[], object], settings: Settings, args: Sequence[s
             if error.errno in _DISK_FULL_ERRORS
             else _report_bug(error, settings)
         )
-    except Exception as error:  # noqa: BLE001 - the last place before the user => # noqa: BLE001 - the last place before the user
+    except Exception as error:  # noqa: BLE001 - the last place before the user
         return _report_bug(error, settings)
 
 
@@ -147,10 +147,12 @@ def _report(error: JsplanError, settings: Settings) -> int:
 
     diagnostics = error.diagnostics if isinstance(error, DiagnosticsError) else ()
     diagnostics_text.render(diagnostics, output.err)
-    if str(error) not in {
+    message = error.beside_plan if isinstance(error, RefusedError) else ""
+    message = message or str(error)
+    if message not in {
         said for d in diagnostics for said in (d.summary, f"{d.address} {d.summary}")
     }:
-        diagnostics_text.render_error(scrub(str(error)), scrub(error.hint or ""), output.err)
+        diagnostics_text.render_error(scrub(message), scrub(error.hint or ""), output.err)
     diagnostics_text.render_explain(diagnostics, output.err)
     return int(error.exit_code)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsplan.cli.approval import Approval
-from jsplan.cli.views import print_plan
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,12 +19,12 @@ class RestoreApproval(Approval):
 
     no_terminal_hint = "Pass --auto-approve (-y) to approve it beforehand."
 
-    def print(self, plan: Plan, console: Console, *, verbose: bool) -> None:
+    def print(self, plan: Plan, console: Console, *, refused: bool) -> None:
         """Print what the backup holds, then the plan."""
         from jsplan.render import restore_text
 
         restore_text.render(plan, console)
-        print_plan(plan, console, verbose=verbose)
+        super().print(plan, console, refused=refused)
 
 
 def restore_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool) -> int:

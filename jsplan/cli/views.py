@@ -21,12 +21,14 @@ PLAN_FORMATS = ("markdown", "html")
 DRIFT_FORMATS = ("markdown", "html", "junit", "github")
 
 
-def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
-    """Print the text view on a console."""
+def print_plan(
+    plan: Plan, console: Console, *, verbose: bool = False, missing_flags: bool = True
+) -> None:
+    """Print the text view on a console; `missing_flags` lists what an apply would need."""
     from jsplan.render import plan_text, revert_text
 
     revert_text.print_head(plan, console)
-    plan_text.render(plan, console, verbose=verbose)
+    plan_text.render(plan, console, verbose=verbose, missing_flags=missing_flags)
     revert_text.print_tail(plan, console)
 
 

@@ -1,4 +1,4 @@
-"""Errors of a plan, and refusals that stop an apply until the user permits them."""
+"""Errors and warnings of a plan, and findings that stop its apply until the user permits it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from jsplan.address import Address, matches
 from jsplan.codes import LINT
 from jsplan.config.model import Removed, Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
-from jsplan.documents.plan import Plan
 from jsplan.facts.live import Live
 from jsplan.planning import stranded
 from jsplan.planning.bucket_aliases import nouns_of, with_bucket_names
@@ -46,18 +45,6 @@ LEVEL_NAMES = {1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
 def is_refusal(found: Diagnostic) -> bool:
     """Check whether a finding stops the apply of a valid plan: a guard, or a lint error."""
     return found.code in REFUSALS or (found.severity == "error" and found.code in LINT)
-
-
-def refusal_reasons(plan: Plan) -> list[str]:
-    """List the reasons that stop an apply of this plan, each with the flag that permits it."""
-    reasons = [f"{d.address}: {d.summary}. {d.detail}" for d in plan.diagnostics if is_refusal(d)]
-    for change in plan.resource_changes:
-        stopping = (hazard for hazard in change.hazards if hazard.blocking and not hazard.allowed)
-        reasons += [
-            f"{change.address}: {hazard.message}. To permit it: {hazard.flag}"
-            for hazard in stopping
-        ]
-    return reasons
 
 
 def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Diagnostic]:

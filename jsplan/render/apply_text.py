@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.render import group_domains, summary
+from jsplan.documents import group_domains
+from jsplan.render import summary
 from jsplan.render.backup_text import display_folder
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.interrupted_text import render_interruptions

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from jsplan.render import group_domains
+from jsplan.documents import group_domains
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.lines import Lines
 
@@ -67,35 +66,11 @@ def shortlist(
 
 
 def _group_alike(diagnostics: Sequence[Diagnostic]) -> Iterator[tuple[Diagnostic, str]]:
-    """Yield each finding, grouped with those that differ only in the name of their domain."""
-    alike: dict[object, list[Diagnostic]] = {}
-    for number, found in enumerate(diagnostics):
-        domain = (found.address or "").partition("/")[0]
-        words = (
-            found.severity,
-            found.code,
-            found.summary,
-            found.detail,
-            found.address or str(number),
-            str(found.range),
-        )
-        alike.setdefault(
-            group_domains.replace_domain(words, domain) if domain else number, []
-        ).append(found)
-    for members in alike.values():
+    """Yield each finding, or many alike ones as one, with its domains in words."""
+    for found, members in group_domains.group_findings(diagnostics):
         domains = [(member.address or "").partition("/")[0] for member in members]
-        if len(members) < group_domains.MIN_GROUP:
-            yield from ((member, "") for member in members)
-        else:
-            first = members[0]
-            summary, detail, address = (
-                group_domains.replace_domain(text, domains[0])
-                for text in (first.summary, first.detail, first.address)
-            )
-            yield (
-                replace(first, summary=summary, detail=detail, address=address),
-                f", {group_domains.format_domains(domains)}",
-            )
+        where = f", {group_domains.format_domains(domains)}" if len(members) > 1 else ""
+        yield found, where
 
 
 def _render_finding(lines: Lines, diagnostic: Diagnostic, where: str) -> None:

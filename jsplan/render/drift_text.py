@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
-from jsplan.render import diagnostics_text, group_domains, summary
+from jsplan.documents import group_domains
+from jsplan.render import diagnostics_text, summary
 from jsplan.render.escape import safe
 from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines

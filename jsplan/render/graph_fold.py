@@ -9,7 +9,7 @@ from typing import Any
 
 from jsplan.address import compress_names
 from jsplan.documents.graph import DomainGroup, Graph, Link, Node
-from jsplan.render.group_domains import MIN_GROUP, replace_domain
+from jsplan.documents.group_domains import MIN_GROUP, replace_domain
 
 _NUMBER = re.compile(r"\d+")
 #: Replaces the number in the names of streams that are drawn as one.

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan import units
 from jsplan.diagnostics import quote_shell
-from jsplan.render import diagnostics_text, group_domains, resource_text, summary
+from jsplan.documents import group_domains
+from jsplan.render import diagnostics_text, resource_text, summary
 from jsplan.render.escape import quote_json, safe
 from jsplan.render.fold import fold_sources
 from jsplan.render.lines import Lines
@@ -40,8 +41,13 @@ _MAX_TARGETS = 5
 _MAX_SHOWN = 5
 
 
-def render(plan: Plan, console: Console, *, verbose: bool = False) -> None:
-    """Print the whole plan, the greppable summary last; `verbose` groups nothing."""
+def render(
+    plan: Plan, console: Console, *, verbose: bool = False, missing_flags: bool = True
+) -> None:
+    """Print the whole plan, the greppable summary last; `verbose` groups nothing.
+
+    `missing_flags` lists the flags without which an apply would refuse the plan.
+    """
     drift = relevant_drift(plan)
     _print_drift(drift, console, verbose=verbose)
     found = changed_resources(plan)
@@ -51,7 +57,8 @@ def render(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     render_backfills(plan).print(console)
     render_deferred(plan, verbose=verbose).print(console)
     diagnostics_text.render(plan.diagnostics, console, after=True, verbose=verbose)
-    _permissions(groups).print(console)
+    if missing_flags:
+        _permissions(groups).print(console)
     _summary(plan).print(console)
 
 

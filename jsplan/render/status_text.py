@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan import units
 from jsplan.address import compress_names
+from jsplan.documents.group_domains import MIN_GROUP, replace_domain
 from jsplan.render import diagnostics_text, grid
 from jsplan.render.escape import safe
-from jsplan.render.group_domains import MIN_GROUP, replace_domain
 from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
 from jsplan.render.summary import count

@@ -40,7 +40,7 @@ from jsplan.facts.live import DomainFacts
 from jsplan.facts.reader import identify_domains, open_answering, read_object
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.options import Approve, Observer, PlanOptions
-from jsplan.planning.guards import is_guarded, is_same_server, refusal_reasons, server_label
+from jsplan.planning.guards import is_guarded, is_same_server, server_label
 from jsplan.planning.hazard_permissions import check_permissions
 from jsplan.planning.hazards import is_permitted
 from jsplan.planning.preserve.interrupted import (
@@ -48,6 +48,7 @@ from jsplan.planning.preserve.interrupted import (
     determine_progress,
     list_interrupted,
 )
+from jsplan.planning.refusals import explain_refusals, list_refusals
 from jsplan.workflows.backup_before_delete import BackupBeforeDelete
 from jsplan.workflows.history_writer import HistoryWriter
 from jsplan.workflows.plan import compute_plan, load_plan
@@ -193,11 +194,8 @@ def _mark_allowed(plan: Plan, flags: tuple[str, ...]) -> None:
 
 def require_permission(plan: Plan) -> None:
     """Raise RefusedError that lists each hazard and guard, and how to allow it."""
-    reasons = refusal_reasons(plan)
-    if reasons:
-        raise RefusedError(
-            "refused, nothing was changed:\n" + "\n".join(f"  - {reason}" for reason in reasons)
-        )
+    if refusals := list_refusals(plan):
+        raise RefusedError(explain_refusals(refusals))
 
 
 async def execute_plan(

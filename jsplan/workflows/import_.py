@@ -20,7 +20,7 @@ from jsplan.documents.plan import Plan
 from jsplan.errors import ConfigError, JsplanError, PlanError, UsageError
 from jsplan.event_loop import run_until_complete
 from jsplan.options import Approve, Observer, PlanOptions
-from jsplan.planning.guards import refusal_reasons
+from jsplan.planning.refusals import list_refusals
 from jsplan.workflows.apply import plan_and_apply
 from jsplan.workflows.import_config import (
     GeneratedConfig,
@@ -201,7 +201,7 @@ def _keep_file_after(approve: Approve, file: NewFile) -> Approve:
 
     def approving(plan: Plan) -> None:
         approve(plan)
-        if not refusal_reasons(plan):
+        if not list_refusals(plan):
             file.keep = True
 
     return approving

@@ -283,8 +283,9 @@ def test_a_difference_in_older_files_is_refused(shop: Shop) -> None:
     shop.stream("hub", "A", subjects=["a"])
     shop.stream("hub", "B", subjects=["b"])
     shop.space.write(streams=[{"name": "A", "domain": "hub", "subjects": ["a"], "max_age": "1h"}])
-    code, _, err = shop.adopt("--all")
-    assert (code, "hub/stream/A: differs from the files (max_age)" in err) == (3, True), err
+    code, out, err = shop.adopt("--all")
+    assert (code, "hub/stream/A: differs from the files (max_age)" in out) == (3, True), out
+    assert "JS302 of hub/stream/A. To allow it:" in err
     assert not shop.file.exists()
     assert shop.adopt("--all", "--adopt")[0] == 0
     assert shop.run("plan", "--detailed-exitcode")[0] == 2

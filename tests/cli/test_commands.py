@@ -17,7 +17,7 @@ from jsplan.cli.settings import Settings
 from jsplan.config.model import LoadOptions
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
-from jsplan.errors import NotApprovedError
+from jsplan.errors import NotApprovedError, RefusedError
 from jsplan.options import Approve, DriftOptions, Observer, PlanOptions
 from jsplan.units import SECOND
 from tests.render import samples
@@ -487,14 +487,36 @@ def test_nothing_else_approves(answer: str, terminal_approval: Callable[[str], A
 def test_a_refused_plan_asks_for_no_approval(
     terminal_approval: Callable[[str], Approval], capsys: Capture
 ) -> None:
-    """A plan with a hazard that is not allowed is shown, and no approval is asked for."""
+    """A plan with a hazard that is not allowed is shown and refused without a question."""
     approval = terminal_approval("no\n")
-    approval(samples.fleet(10))
+    with pytest.raises(RefusedError) as caught:
+        approval(samples.fleet(10))
 
     assert approval.shown
     assert isinstance(sys.stderr, Terminal)
     assert "Really?" not in sys.stderr.getvalue()
-    assert "Not allowed yet." in capsys.readouterr().out
+    assert "are deleted at once" in capsys.readouterr().out
+    assert "are deleted at once" in str(caught.value)
+    assert "are deleted at once" not in caught.value.beside_plan
+
+
+@pytest.mark.parametrize("auto_approve", [False, True])
+def test_json_is_refused_beside_a_plan_only_where_it_is_shown(
+    auto_approve: bool,
+    terminal_approval: Callable[[str], Approval],
+    capsys: Capture,
+) -> None:
+    """With JSON, only a plan that is shown on a terminal shortens the message beside it."""
+    terminal_approval("yes\n")
+    output = Output(Settings(no_color=True, format="json"))
+    approval = Approval(output, auto_approve=auto_approve, no_input=False, question="Really?")
+    with pytest.raises(RefusedError) as caught:
+        approval(samples.fleet(10))
+
+    assert isinstance(sys.stderr, Terminal)
+    assert ("are deleted at once" in sys.stderr.getvalue()) is not auto_approve
+    assert bool(caught.value.beside_plan) is not auto_approve
+    assert capsys.readouterr().out == ""
 
 
 class ClosedStream(StringIO):

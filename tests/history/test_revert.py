@@ -260,9 +260,9 @@ def test_a_revert_has_hazards_as_any_plan(history_space: HistorySpace) -> None:
     number = apply(history_space.write({"name": "A"}).space)
     history_space.publish("A", 3)
     refused = history_space.run("revert", str(number), "-y")
-    assert (refused.code, "deletes the stream with 3 messages" in refused.err) == (
+    assert (refused.code, refused.text.count("deletes the stream with 3 messages")) == (
         RefusedError.exit_code,
-        True,
+        1,
     )
     assert history_space.config("A") is not None
     assert history_space.run("revert", str(number)).code == 3

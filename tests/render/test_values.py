@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from jsplan.address import KINDS, compress_names
+from jsplan.documents import group_domains
 from jsplan.documents.plan import FieldChange
-from jsplan.render import group_domains
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.field_paths import row_of, top_level
 from jsplan.render.json import dumps

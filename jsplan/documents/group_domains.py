@@ -1,4 +1,4 @@
-"""Grouping of what is alike in many domains, so that a large plan stays readable.
+"""Grouping of what is alike in many domains, so that a large plan stays readable. Pure.
 
 The name of the domain is written `${domain}` in a group, as in the files.
 """
@@ -17,6 +17,7 @@ from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Change, FieldChange, Hazard, ResourceChange
 
 if TYPE_CHECKING:
+    from jsplan.diagnostics import Diagnostic
     from jsplan.documents.plan import Plan
 
 T = TypeVar("T")
@@ -59,6 +60,34 @@ def group_resources(resources: Sequence[ResourceChange], plan: Plan | None = Non
         else:
             found.append(Group(_representative(members, plan), tuple(members)))
     return found
+
+
+def group_findings(findings: Iterable[Diagnostic]) -> Iterator[tuple[Diagnostic, list[Diagnostic]]]:
+    """Yield each finding with its members: those that differ only in the name of their domain."""
+    alike: dict[object, list[Diagnostic]] = {}
+    for number, found in enumerate(findings):
+        domain = (found.address or "").partition("/")[0]
+        words = (
+            found.severity,
+            found.code,
+            found.summary,
+            found.detail,
+            found.address,
+            str(found.range),
+        )
+        alike.setdefault(replace_domain(words, domain) if domain else number, []).append(found)
+    for members in alike.values():
+        if len(members) < MIN_GROUP:
+            yield from ((member, [member]) for member in members)
+        else:
+            yield _representative_finding(members[0]), members
+
+
+def _representative_finding(first: Diagnostic) -> Diagnostic:
+    """Return the finding with `${domain}` for its domain."""
+    domain = (first.address or "").partition("/")[0]
+    summary, detail, address = replace_domain((first.summary, first.detail, first.address), domain)
+    return replace(first, summary=summary, detail=detail, address=address)
 
 
 def group_by_domain(items: Iterable[tuple[str, T]]) -> Iterator[tuple[T, list[str]]]:

@@ -1,0 +1,113 @@
+"""Reasons that stop the apply of a valid plan, explained or by name. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from jsplan.diagnostics import quote_shell
+from jsplan.documents.group_domains import (
+    MIN_GROUP,
+    format_domains,
+    group_findings,
+    group_resources,
+)
+from jsplan.documents.plan import Hazard, Plan
+from jsplan.planning.guards import ADOPT_NEEDED, is_refusal
+
+REFUSED = "refused, nothing was changed:"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One finding or hazard that stops an apply, of one resource or alike in many domains.
+
+    `text` says where, why, and what to do. `flag` allows it, and is empty where only the files can.
+    """
+
+    code: str
+    addresses: tuple[str, ...]
+    text: str
+    flag: str
+
+
+def list_refusals(plan: Plan) -> list[Refusal]:
+    """List the reasons that stop an apply of this plan: findings first, then hazards."""
+    return [*_refused_by_findings(plan), *_refused_by_hazards(plan)]
+
+
+def explain_refusals(refusals: Sequence[Refusal]) -> str:
+    """Return each reason in full, for a reader who does not see the plan."""
+    return "\n".join([REFUSED, *(f"  - {refusal.text}" for refusal in refusals)])
+
+
+def name_refusals(refusals: Sequence[Refusal]) -> str:
+    """Return each reason as code and address, for a reader who sees the plan.
+
+    The reasons of one code are one line where they are many.
+    """
+    by_code: dict[str, list[Refusal]] = {}
+    for refusal in refusals:
+        by_code.setdefault(refusal.code, []).append(refusal)
+    lines = [REFUSED]
+    for code, found in by_code.items():
+        for some in [found] if len(found) >= MIN_GROUP else [[refusal] for refusal in found]:
+            addresses = list(dict.fromkeys(name for each in some for name in each.addresses))
+            lines += _name_lines(code, addresses, _find_common_flag(some, addresses))
+    return "\n".join(lines)
+
+
+def _name_lines(code: str, addresses: Sequence[str], flag: str) -> list[str]:
+    one = len(addresses) == 1
+    head = f"  - {code} of {addresses[0] if one else f'{len(addresses):,} resources'}."
+    if not flag:
+        return [f"{head} The plan says what to do."]
+    return [f"{head} To allow {'it' if one else 'them'}:", f"    {flag}"]
+
+
+def _find_common_flag(refusals: Sequence[Refusal], addresses: Collection[str]) -> str:
+    """Return one flag for all refusals of a code: it allows nothing else in the plan."""
+    flags = {refusal.flag for refusal in refusals}
+    if len(flags) == 1:
+        return flags.pop()
+    domains = {address.partition("/")[0] for address in addresses}
+    glob = f":{domains.pop()}/**" if len(domains) == 1 else ""
+    return "--allow-hazard " + quote_shell(refusals[0].code + glob)
+
+
+def _refused_by_findings(plan: Plan) -> Iterator[Refusal]:
+    for found, members in group_findings(d for d in plan.diagnostics if is_refusal(d)):
+        addresses = tuple(member.address or "the plan" for member in members)
+        yield Refusal(
+            found.code,
+            addresses,
+            f"{found.address or 'the plan'}: {found.summary}."
+            f"{_describe_domains(addresses)} {found.detail}".rstrip(),
+            "--adopt" if found.code == ADOPT_NEEDED else "",
+        )
+
+
+def _refused_by_hazards(plan: Plan) -> Iterator[Refusal]:
+    stopped = [change for change in plan.resource_changes if any(map(_stops, change.hazards))]
+    for group in group_resources(stopped, plan):
+        addresses = tuple(member.address for member in group.members)
+        for hazard in filter(_stops, group.resource.hazards):
+            yield Refusal(
+                hazard.code,
+                addresses,
+                f"{group.resource.address}: {hazard.message}."
+                f"{_describe_domains(addresses)} To allow it:\n    {hazard.flag}",
+                hazard.flag,
+            )
+
+
+def _stops(hazard: Hazard) -> bool:
+    return hazard.blocking and not hazard.allowed
+
+
+def _describe_domains(addresses: Collection[str]) -> str:
+    """Return ` This is so in 250 domains: store-{001..250}.`, or nothing for one domain."""
+    if len(addresses) == 1:
+        return ""
+    domains = format_domains([address.partition("/")[0] for address in addresses])
+    return f" This is so {domains}."
