@@ -18,7 +18,7 @@ ALLOWED = {
     "nats": ("jetstream", "sandbox", "backfill/spark"),
     "pyspark": ("backfill/spark",),
 }
-LONGEST_FUNCTION = 75
+LONGEST_FUNCTION = 60
 LONGEST_FILE = 600
 
 

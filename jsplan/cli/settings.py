@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "markdown", "html", "junit", "github", "sarif", "mermaid", "dot", "svg")
 #: The more explicit source wins; between equals, the one nearer to the command.
 _RANK = {ParameterSource.COMMANDLINE: 2, ParameterSource.ENVIRONMENT: 1}
-_WORKSPACE_OPTIONS = frozenset({"chdir", "env", "var", "var_file"})
 _REPEATABLE_OPTIONS = frozenset({"variables", "var_files"})
 
 
@@ -104,16 +104,31 @@ def _store_option(name: str) -> Callable[[click.Context, click.Parameter, Any], 
     return callback
 
 
-def _global_options(autoenv_of_variables: bool) -> list[click.Option]:
-    """Return new global options.
+class GlobalSection(Enum):
+    """A section of `jsplan help options`."""
 
-    `JSPLAN_VAR_<name>` sets a variable, so `--var` does not read its own environment variable.
+    WORKSPACE = "Workspace"
+    OUTPUT = "Output"
+
+
+class GlobalOption(click.Option):
+    """An option that works before and after the command; only `jsplan help options` lists it.
+
+    `into` is the field of `Settings` that it sets.
     """
-    path = AbsolutePath()
 
-    def option(*names: str, into: str, **attrs: Any) -> click.Option:
-        return GlobalOption(names, expose_value=False, callback=_store_option(into), **attrs)
+    def __init__(self, *names: str, section: GlobalSection, into: str, **attrs: Any) -> None:
+        super().__init__(names, expose_value=False, callback=_store_option(into), **attrs)
+        self.section = section
 
+
+def _workspace_options(*, autoenv: bool) -> list[click.Option]:
+    """Return new options that select the workspace.
+
+    `JSPLAN_VAR_<name>` sets a variable of the workspace. So without `autoenv` the environment sets
+    neither `--var` nor `--var-file`.
+    """
+    option = partial(GlobalOption, section=GlobalSection.WORKSPACE)
     return [
         option(
             "-C",
@@ -136,18 +151,25 @@ def _global_options(autoenv_of_variables: bool) -> list[click.Option]:
             multiple=True,
             type=Assignment(),
             metavar="NAME=VALUE",
-            allow_from_autoenv=autoenv_of_variables,
+            allow_from_autoenv=autoenv,
             help="Set a variable of the workspace; repeatable.",
         ),
         option(
             "--var-file",
             into="var_files",
             multiple=True,
-            type=path,
+            type=AbsolutePath(),
             metavar="FILE",
-            allow_from_autoenv=autoenv_of_variables,
+            allow_from_autoenv=autoenv,
             help="Set variables from a YAML or JSON file; repeatable.",
         ),
+    ]
+
+
+def _output_options() -> list[click.Option]:
+    """Return new options about what is printed, where, and how."""
+    option = partial(GlobalOption, section=GlobalSection.OUTPUT)
+    return [
         option(
             "--format",
             into="format",
@@ -158,7 +180,7 @@ def _global_options(autoenv_of_variables: bool) -> list[click.Option]:
         option(
             "--json-into",
             into="json_into",
-            type=path,
+            type=AbsolutePath(),
             metavar="FILE",
             help="Also write the JSON to this file.",
         ),
@@ -181,25 +203,9 @@ def _global_options(autoenv_of_variables: bool) -> list[click.Option]:
     ]
 
 
-class GlobalSection(Enum):
-    """A section of `jsplan help options`."""
-
-    WORKSPACE = "Workspace"
-    OUTPUT = "Output"
-
-
-class GlobalOption(click.Option):
-    """An option that works before and after the command; only `jsplan help options` lists it."""
-
-    @property
-    def section(self) -> GlobalSection:
-        """Return the section that lists it."""
-        return GlobalSection.WORKSPACE if self.name in _WORKSPACE_OPTIONS else GlobalSection.OUTPUT
-
-
 def with_globals(command: click.Command, *, root: bool = False) -> click.Command:
     """Add the global options to a command or group."""
-    command.params.extend(_global_options(autoenv_of_variables=not root))
+    command.params.extend([*_workspace_options(autoenv=not root), *_output_options()])
     return command
 
 

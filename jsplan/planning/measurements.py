@@ -44,7 +44,7 @@ def list_measurements(
     by_stream = {change.stream.address: change for change in changing.values()}
     found: list[MeasurementRequest] = []
     for address in sorted(decisions):
-        found += _list_for_decision(inputs, decisions, decisions[address], by_stream)
+        found += _list_for_decision(inputs, decisions, decisions[address], by_stream.get(address))
     requested = {request.stream for request in found if request.interest}
     remaining = (
         interest_measurement(inputs, parent, change)
@@ -69,64 +69,70 @@ def _list_for_decision(
     inputs: PlanInputs,
     decisions: Mapping[Address, ResourceDecision],
     decision: ResourceDecision,
-    changing: Mapping[Address, InterestChange],
+    change: InterestChange | None,
 ) -> Iterable[MeasurementRequest]:
-    """List the measurements of one change, except the interest of consumers alone."""
-    address, live = decision.address, decision.live
-    if decision.deleted_with is not None or live is None:
+    """List the measurements of one change, except the interest of consumers alone.
+
+    `change` is that of the consumers of a stream.
+    """
+    address = decision.address
+    if decision.deleted_with is not None or decision.live is None:
         return
     if address.kind == "consumer":
-        stream = inputs.live.get(address.parent) if address.parent else None
-        if (
-            decision.preserves
-            and stream is not None
-            and (again := redelivery_measurement(decision, stream)) is not None
-        ):
-            yield again
+        yield from _list_for_consumer(inputs, decision)
     elif decision.after is not None and _meets_other_limits(inputs, decision):
-        change = changing.get(address)
-        consumers = change.consumers if change is not None else ()
-        resized = (
-            resized_storage(live, decision.after, inputs.level(address))
-            if decision.preserves
-            else None
-        )
-        found = update_measurement(
-            live,
-            decision.after,
-            inputs.level(address),
-            consumers,
-            replaced=decision.preserves,
-            recreates_consumers=decision.recreates_consumers,
-            resized=resized,
-        )
-        if (
-            found is not None
-            and change is not None
-            and (more := interest_measurement(inputs, address, change)) is not None
-        ):
-            found = replace(
-                more,
-                address=address,
-                limits=found.limits,
-                deletes_later=found.deletes_later,
-                target_storage=found.target_storage,
-            )
+        found = _measure_update(inputs, decision, decision.live, decision.after, change)
         if decision.preserves:
-            finished = finished_ranges(inputs, decision, decisions)
-            found = (
-                replace(found or MeasurementRequest(address, address), finished=finished)
-                if found or finished
-                else None
-            )
-            spans = (
-                redelivery_spans(inputs, decision, decisions)
-                if address not in inputs.interrupted
-                else ()
-            )
-            yield from (MeasurementRequest(address, address, redelivery=span) for span in spans)
-        found = redirect_to_staging(inputs, found) if found is not None else None
+            if finished := finished_ranges(inputs, decision, decisions):
+                found = replace(found or MeasurementRequest(address, address), finished=finished)
+            if address not in inputs.interrupted:
+                for span in redelivery_spans(inputs, decision, decisions):
+                    yield MeasurementRequest(address, address, redelivery=span)
+        if found is not None and (found := redirect_to_staging(inputs, found)) is not None:
+            yield found
+
+
+def _list_for_consumer(
+    inputs: PlanInputs, decision: ResourceDecision
+) -> Iterable[MeasurementRequest]:
+    """List what a consumer that is replaced with its position delivers again."""
+    parent = decision.address.parent
+    stream = inputs.live.get(parent) if parent else None
+    if decision.preserves and stream is not None:
+        found = redelivery_measurement(decision, stream)
         yield from [found] if found is not None else []
+
+
+def _measure_update(
+    inputs: PlanInputs,
+    decision: ResourceDecision,
+    live: LiveObject,
+    after: Config,
+    change: InterestChange | None,
+) -> MeasurementRequest | None:
+    """Request the deletions of an update with those of its consumers' change; None if none."""
+    level = inputs.level(live.address)
+    found = update_measurement(
+        live,
+        after,
+        level,
+        change.consumers if change is not None else (),
+        replaced=decision.preserves,
+        recreates_consumers=decision.recreates_consumers,
+        resized=resized_storage(live, after, level) if decision.preserves else None,
+    )
+    if found is None or change is None:
+        return found
+    unwanted = interest_measurement(inputs, live.address, change)
+    if unwanted is None:
+        return found
+    return replace(
+        unwanted,
+        address=live.address,
+        limits=found.limits,
+        deletes_later=found.deletes_later,
+        target_storage=found.target_storage,
+    )
 
 
 def _meets_other_limits(inputs: PlanInputs, decision: ResourceDecision) -> bool:

@@ -214,21 +214,13 @@ async def execute_plan(
     the deferred steps. Raises PartialApplyError when the state cannot be written any more.
     """
     require_consistent_steps(plan)
-    waves = (
-        split_into_waves(options.waves, plan, context.workspace.domains, context.topology)
-        if options.waves
-        else []
-    )
+    waves = split_into_waves(options.waves, plan, context.workspace.domains, context.topology)
     apis, lost = await _open_domains(context, pool, plan)
     await _require_as_planned(plan, apis, lost)
     ranges = collect_planned_ranges(context, plan)
     await require_unchanged_origins(context, pool, ranges.new_origins)
-    if (
-        not plan.steps
-        and plan.mode != "refresh-only"
-        and not (plan.backfills and options.backfill)
-        and not ranges.states
-    ):
+    has_backfills = options.backfill and bool(plan.backfills)
+    if not (plan.steps or plan.mode == "refresh-only" or has_backfills or ranges.states):
         return _build_result(plan, context, [], {}, interrupted=False)
     backups = BackupBeforeDelete(plan, apis, options.backup, observer) if options.backup else None
     if backups is not None:
@@ -260,17 +252,28 @@ async def execute_plan(
         if saved:
             _record_deferred(context, plan, results, lost.keys() | execution.lost_domains.keys())
     finally:
-        result = _build_result(
-            plan,
-            context,
-            execution.collect_results(),
-            lost | execution.lost_domains,
-            interrupted=execution.stop.is_set(),
-        )
-        if backups is not None and backups.saved:
-            result.backup = {"folder": str(backups.path), "streams": sorted(backups.saved)}
-        result.interrupted = list_interrupted(await _read_interrupted(execution))
+        result = await _summarize_execution(context, execution, lost, backups)
         await _finish_state(context, execution, history, result)
+    return result
+
+
+async def _summarize_execution(
+    context: Context,
+    execution: Execution,
+    lost: Mapping[str, str],
+    backups: BackupBeforeDelete | None,
+) -> ApplyResult:
+    """Build the result of all steps so far; `lost` are the domains that were lost before them."""
+    result = _build_result(
+        execution.plan,
+        context,
+        execution.collect_results(),
+        {**lost, **execution.lost_domains},
+        interrupted=execution.stop.is_set(),
+    )
+    if backups is not None and backups.saved:
+        result.backup = {"folder": str(backups.path), "streams": sorted(backups.saved)}
+    result.interrupted = list_interrupted(await _read_interrupted(execution))
     return result
 
 

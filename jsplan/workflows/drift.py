@@ -213,35 +213,7 @@ def _build_document(
         __version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4())
     )
     for address in managed:
-        if not live.is_reachable(address.domain):
-            out.deferred.append(Deferred(str(address), live.domains[address.domain].offline_text))
-            continue
-        if address in live.unreadable:
-            out.deferred.append(
-                Deferred(str(address), f"it is offline on its server: {live.unreadable[address]}")
-            )
-            continue
-        interrupted = inputs.interrupted.get(address)
-        if interrupted is not None and interrupted.next_step != "clear":
-            out.interrupted += list_interrupted({address: interrupted})
-            continue
-        if progress := describe_interruption(inputs, address):
-            out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {progress}"))
-            continue
-        declared = workspace.resources.get(address)
-        found = detect_drift(
-            address,
-            inputs.entries[address],
-            live.get(address),
-            inputs.level(address),
-            declared.lifecycle.ignore_changes if declared else (),
-            now=inputs.request.now,
-        )
-        out.resource_drift += [found] if found is not None else []
-        if found is None and address in inputs.detached_sources:
-            names = source_names(inputs.detached_sources[address])
-            reason = f"{INTERRUPTED_REPLACEMENT}: {names} is to be put back into it"
-            out.deferred.append(Deferred(str(address), reason))
+        _compare_managed(out, inputs, address)
     out.interrupted.sort(key=lambda item: not item["rejected"])
     out.replication = [
         with_severity(found.to_json())
@@ -268,6 +240,45 @@ def _build_document(
     out.diagnostics += _unlisted_diagnostics(live)
     out.exit_code = int(_exit_code(out, options, live))
     return out
+
+
+def _compare_managed(out: Drift, inputs: PlanInputs, address: Address) -> None:
+    """Add the drift of one resource, or the reason why it cannot be compared now."""
+    if reason := _unreadable_reason(inputs, address):
+        out.deferred.append(Deferred(str(address), reason))
+        return
+    interrupted = inputs.interrupted.get(address)
+    if interrupted is not None and interrupted.next_step != "clear":
+        out.interrupted += list_interrupted({address: interrupted})
+        return
+    if progress := describe_interruption(inputs, address):
+        out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {progress}"))
+        return
+    declared = inputs.workspace.resources.get(address)
+    found = detect_drift(
+        address,
+        inputs.entries[address],
+        inputs.live.get(address),
+        inputs.level(address),
+        declared.lifecycle.ignore_changes if declared else (),
+        now=inputs.request.now,
+    )
+    if found is not None:
+        out.resource_drift.append(found)
+    elif address in inputs.detached_sources:
+        names = source_names(inputs.detached_sources[address])
+        reason = f"{INTERRUPTED_REPLACEMENT}: {names} is to be put back into it"
+        out.deferred.append(Deferred(str(address), reason))
+
+
+def _unreadable_reason(inputs: PlanInputs, address: Address) -> str:
+    """Return why the resource cannot be read; empty if it can."""
+    live = inputs.live
+    if not live.is_reachable(address.domain):
+        return live.domains[address.domain].offline_text
+    if address in live.unreadable:
+        return f"it is offline on its server: {live.unreadable[address]}"
+    return ""
 
 
 def _offline_element(inputs: PlanInputs, key: str, seen: datetime | None) -> dict[str, object]:

@@ -62,7 +62,7 @@ def require_known_terms(terms: Sequence[str], domains: Mapping[str, Domain]) -> 
 def split_into_waves(
     terms: Sequence[str], plan: Plan, domains: Mapping[str, Domain], topology: Topology
 ) -> list[Wave]:
-    """Split the plan's steps into waves.
+    """Split the plan's steps into waves; without terms there are none.
 
     Each domain of the plan is in the first wave that takes it: by a label, a name, a glob, or a
     share of all in the order of the files. A hub has no wave: a domain with flows to or from two or
@@ -70,6 +70,8 @@ def split_into_waves(
     their own dependencies. Steps of hubs that no step depends on are last. Raises UsageError for an
     invalid term, and for a domain in no wave.
     """
+    if not terms:
+        return []
     touched = {step.domain for step in plan.steps}
     hubs = _find_hubs(topology)
     members = _wave_members(terms, [d for key, d in domains.items() if key in touched], hubs)
